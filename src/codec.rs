@@ -1,0 +1,112 @@
+//! Bytes for RDB, AOF and replication: unsigned integers in LEB128, byte strings with their
+//! length in front. The reader trusts nothing: whatever it is given, it answers with a value or
+//! with [`Corrupt`], and never takes memory for a length that the input doesn't hold.
+
+/// The input cannot be read as what it claims to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// Appends an integer in LEB128: 7 bits a byte, the lowest first.
+pub fn put_uint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a byte string with its length in front.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_uint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads what the `put_` functions wrote.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader over a whole input.
+    pub fn new(input: &'a [u8]) -> Self {
+        Self { rest: input }
+    }
+
+    /// Is everything read?
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> Result<u8, Corrupt> {
+        let (first, rest) = self.rest.split_first().ok_or(Corrupt)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// An integer of at least `min` and at most `max`, in its shortest form.
+    pub fn uint(&mut self, min: u64, max: u64) -> Result<u64, Corrupt> {
+        let mut value: u64 = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 || shift > 0 && byte == 0 {
+                return Err(Corrupt);
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return if (min..=max).contains(&value) {
+                    Ok(value)
+                } else {
+                    Err(Corrupt)
+                };
+            }
+        }
+        Err(Corrupt)
+    }
+
+    /// A byte string of at least `min` and at most `max` bytes.
+    pub fn bytes(&mut self, min: usize, max: usize) -> Result<&'a [u8], Corrupt> {
+        let length = self.uint(min as u64, max as u64)? as usize;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Corrupt)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(value: u64, bytes: Vec<u8>) {
+            let mut out = Vec::new();
+            put_uint(&mut out, value);
+            put_bytes(&mut out, &bytes);
+            let mut reader = Reader::new(&out);
+            prop_assert_eq!(reader.uint(0, u64::MAX), Ok(value));
+            prop_assert_eq!(reader.bytes(0, usize::MAX), Ok(&bytes[..]));
+            prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let mut reader = Reader::new(&bytes);
+            while reader.uint(0, u64::MAX).is_ok() {}
+            let _ = Reader::new(&bytes).bytes(0, usize::MAX);
+        }
+    }
+
+    #[test]
+    fn lengths_are_not_believed() {
+        let mut out = Vec::new();
+        put_uint(&mut out, u64::MAX);
+        assert_eq!(Reader::new(&out).bytes(0, usize::MAX), Err(Corrupt));
+        assert_eq!(Reader::new(&[0x80, 0x00]).uint(0, 9), Err(Corrupt)); // 0, but not in shortest form
+        assert_eq!(Reader::new(&[0xff; 10]).uint(0, u64::MAX), Err(Corrupt));
+        assert_eq!(Reader::new(&[0x05]).uint(6, 9), Err(Corrupt));
+    }
+}

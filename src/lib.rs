@@ -1,0 +1,78 @@
+//! Sluice: locks, semaphores and more as native commands of Redis and Valkey.
+//!
+//! This file is the manifest: the families, each with its commands, data types and load options.
+//! A command's way is always the same: bytes, [request], a pure step of a state machine, its
+//! outcome, then [reply](mod@reply), replication and events; see `docs/design.md`.
+
+pub mod codec;
+pub mod error;
+pub mod lock;
+pub mod reply;
+pub mod request;
+pub mod server;
+pub mod usage;
+
+use server::clock::Now;
+use server::command::Command;
+use server::config::Setting;
+use server::context::Ctx;
+use server::events::Happening;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A family of commands: everything that the server has to know of it.
+pub struct Family {
+    /// Its name, in the load option `families` and as its section in `INFO`.
+    pub name: &'static str,
+    /// Its commands.
+    pub commands: &'static [Command],
+    /// Functions that register its data types.
+    pub types: &'static [fn(Ctx<'_>) -> bool],
+    /// Its load options.
+    pub settings: &'static [&'static Setting],
+    /// Are there keys of its types?
+    pub has_keys: fn() -> bool,
+    /// Must it know when this client disconnects?
+    pub follows_client: fn(u64) -> bool,
+    /// Deals with something that happened.
+    pub happened: fn(Ctx<'_>, Now, &Happening),
+    /// Does what is due, and says when it is next due (Unix ms).
+    pub due: fn(Ctx<'_>, Now) -> Option<u64>,
+    /// Called about ten times a second.
+    pub cron: fn(Ctx<'_>),
+    /// The fields of its section in `INFO`; `None` if they cannot be had at this moment.
+    pub info: fn() -> Option<Vec<(&'static str, u64)>>,
+}
+
+/// All families.
+pub static FAMILIES: &[Family] = &[lock::FAMILY];
+
+/// One bit for each family that is loaded.
+static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// The families that are loaded.
+pub fn enabled_families() -> impl Iterator<Item = &'static Family> {
+    let enabled = ENABLED.load(Ordering::Relaxed);
+    let bits = FAMILIES.iter().enumerate();
+    bits.filter_map(move |(bit, family)| (enabled & 1 << bit != 0).then_some(family))
+}
+
+/// Loads only the families of a comma-separated list.
+pub fn enable_families(list: &str) -> Result<(), String> {
+    let mut enabled = 0;
+    for name in list.split(',').map(str::trim) {
+        let bit = FAMILIES
+            .iter()
+            .position(|family| family.name.eq_ignore_ascii_case(name));
+        let known = || {
+            FAMILIES
+                .iter()
+                .map(|family| family.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let bit = bit.ok_or_else(|| format!("families: there is no {name:?}, only {}", known()))?;
+        enabled |= 1 << bit;
+    }
+    ENABLED.store(enabled, Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,815 @@
+//! The commands of the family: each reads its request, takes its step and answers.
+
+use super::edit::Edit;
+use super::holds::Hold;
+use super::native::Kind;
+use super::persist::{self, Effect};
+use super::queue::{Key, Waiter, Want};
+use super::serve::{MACQUIRE, Outcome, acquire_all, fences_reply, serve};
+use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
+use super::{
+    DEFAULT_LEASE, Due, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITERS, ROOM, STATE, State, deadlock,
+    remember_fence,
+};
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, flag, is, once, parse_int};
+use crate::server::clock::Now;
+use crate::server::command::{Access, Command, KeySpec, Place};
+use crate::server::context::{Ctx, Name};
+use crate::server::entry::{Call, apply, read, write};
+use crate::server::events::{self, Happening};
+use crate::server::timer;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
+
+const ONE_KEY: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Update,
+}];
+const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Read,
+}];
+const COUNTED_KEYS: &[KeySpec] = &[KeySpec {
+    place: Place::CountedAt(1),
+    access: Access::Update,
+}];
+
+/// All commands of the family.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "LOCK.ACQUIRE",
+        usage: "key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        summary: "Acquires a lock for an owner, waiting in line if asked to; replies with its fence.",
+        complexity: "O(1); O(W) with W waiting owners that hold locks themselves, when it has to wait",
+        arity: -3,
+        flags: "write deny-oom fast blocking",
+        categories: "write fast blocking",
+        keys: ONE_KEY,
+        run: write(acquire),
+    },
+    Command {
+        name: "LOCK.RELEASE",
+        usage: "key owner [ALL] [ID request-id]",
+        summary: "Gives back one hold of a lock, or all of them; replies with the holds left.",
+        complexity: "O(1), and O(1) for each waiting client that it serves",
+        arity: -3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(release),
+    },
+    Command {
+        name: "LOCK.RENEW",
+        usage: "key owner [PX ms]",
+        summary: "Sets the lease of an owner's hold anew; replies with its fence.",
+        complexity: "O(1); O(N) with N shared holders when it shortens the longest lease",
+        arity: -3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(renew),
+    },
+    Command {
+        name: "LOCK.UPGRADE",
+        usage: "key owner [PX ms] [BLOCK ms]",
+        summary: "Turns a shared hold into the exclusive one, ahead of all that wait.",
+        complexity: "O(1); O(N) with N shared holders when it has to wait",
+        arity: -3,
+        flags: "write fast blocking",
+        categories: "write fast blocking",
+        keys: ONE_KEY,
+        run: write(upgrade),
+    },
+    Command {
+        name: "LOCK.DOWNGRADE",
+        usage: "key owner",
+        summary: "Turns an exclusive hold into a shared one and lets shared waiters in.",
+        complexity: "O(1), and O(1) for each waiting client that it serves",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(downgrade),
+    },
+    Command {
+        name: "LOCK.MACQUIRE",
+        usage: "numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        summary: "Acquires several locks at once, all or none; replies with their fences.",
+        complexity: "O(K) with K keys",
+        arity: -4,
+        flags: "write deny-oom blocking",
+        categories: "write slow blocking",
+        keys: COUNTED_KEYS,
+        run: write(macquire),
+    },
+    Command {
+        name: "LOCK.MRELEASE",
+        usage: "numkeys key [key ...] owner [ALL] [ID request-id]",
+        summary: "Gives back a hold of each of several locks; replies with the holds left of each.",
+        complexity: "O(K) with K keys",
+        arity: -4,
+        flags: "write",
+        categories: "write slow",
+        keys: COUNTED_KEYS,
+        run: write(mrelease),
+    },
+    Command {
+        name: "LOCK.HELD",
+        usage: "key owner",
+        summary: "Tells whether an owner holds a lock; replies with the fence of its hold.",
+        complexity: "O(1)",
+        arity: 3,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(held),
+    },
+    Command {
+        name: "LOCK.INFO",
+        usage: "key",
+        summary: "Shows the mode, the holders and the waiting clients of a lock.",
+        complexity: "O(N) with N holders and waiting clients",
+        arity: 2,
+        flags: "readonly",
+        categories: "read slow",
+        keys: ONE_KEY_READ,
+        run: read(lock_info),
+    },
+    Command {
+        name: "LOCK.GUARD",
+        usage: "key fence [PX ms]",
+        summary: "Lets a fence pass if none larger has passed before; the check of a protected resource.",
+        complexity: "O(1)",
+        arity: -3,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(guard),
+    },
+    Command {
+        name: "SEM.ACQUIRE",
+        usage: "key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        summary: "Acquires permits of a semaphore for an owner, waiting in line if asked to.",
+        complexity: "O(1); O(N) with N holders and waiting clients, when it has to wait for owners that wait",
+        arity: -5,
+        flags: "write deny-oom fast blocking",
+        categories: "write fast blocking",
+        keys: ONE_KEY,
+        run: write(sem_acquire),
+    },
+    Command {
+        name: "SEM.RELEASE",
+        usage: "key owner [PERMITS k | ALL] [ID request-id]",
+        summary: "Gives back permits of a semaphore; replies with the permits that the owner has left.",
+        complexity: "O(1), and O(1) for each waiting client that it serves",
+        arity: -3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(sem_release),
+    },
+    Command {
+        name: "SEM.RENEW",
+        usage: "key owner [PX ms]",
+        summary: "Sets the lease of an owner's permits anew; replies with their fence.",
+        complexity: "O(1); O(N) with N holders when it shortens the longest lease",
+        arity: -3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(sem_renew),
+    },
+    Command {
+        name: "SEM.INFO",
+        usage: "key",
+        summary: "Shows the capacity, the holders and the waiting clients of a semaphore.",
+        complexity: "O(N) with N holders and waiting clients",
+        arity: 2,
+        flags: "readonly",
+        categories: "read slow",
+        keys: ONE_KEY_READ,
+        run: read(sem_info),
+    },
+    Command {
+        name: "LOCK.APPLY",
+        usage: "key effects",
+        summary: "Internal: what a master decided about a lock or a semaphore, for replicas and the AOF.",
+        complexity: "O(N) with N changed holds",
+        arity: 3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(apply_effects),
+    },
+    Command {
+        name: "LOCK.FENCE",
+        usage: "fence",
+        summary: "Internal: the last fence that a master gave, for replicas and the AOF.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "write fast",
+        categories: "write fast dangerous",
+        keys: &[],
+        run: apply(apply_fence),
+    },
+];
+
+/// The options of the family's commands.
+#[derive(Default)]
+struct Options<'a> {
+    shared: bool,
+    px: Option<u64>,
+    block: Option<u64>,
+    watchdog: bool,
+    id: Option<&'a [u8]>,
+    all: bool,
+    permits: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl<'a> Options<'a> {
+    /// Reads what is left of the arguments; other options than the allowed ones are syntax errors.
+    fn read(cursor: &mut Cursor<'a>, allowed: &[&'static str]) -> Result<Self, Error> {
+        let mut options = Options::default();
+        while let Some(word) = cursor.next() {
+            let option = allowed.iter().find(|option| is(word, option));
+            match *option.ok_or(Error::Syntax)? {
+                "SHARED" => flag(&mut options.shared)?,
+                "WATCHDOG" => flag(&mut options.watchdog)?,
+                "ALL" => flag(&mut options.all)?,
+                "PX" => once(&mut options.px, cursor.uint("PX", 1..=TEN_YEARS_MS)?)?,
+                "BLOCK" => once(&mut options.block, cursor.uint("BLOCK", 0..=TEN_YEARS_MS)?)?,
+                "ID" => once(&mut options.id, cursor.name("ID", MAX_ID)?)?,
+                "PERMITS" => once(&mut options.permits, cursor.uint("PERMITS", 1..=MAX_SAFE)?)?,
+                "LIMIT" => once(&mut options.limit, cursor.uint("LIMIT", 1..=MAX_SAFE)?)?,
+                _ => return Err(Error::Internal),
+            }
+        }
+        Ok(options)
+    }
+
+    fn lease(&self) -> u64 {
+        self.px.unwrap_or_else(|| DEFAULT_LEASE.get() as u64)
+    }
+
+    fn amount(&self) -> Result<Amount, Error> {
+        match (self.all, self.permits) {
+            (true, Some(_)) => Err(Error::Syntax),
+            (true, None) => Ok(Amount::All),
+            (false, permits) => Ok(Amount::Count(permits.unwrap_or(1))),
+        }
+    }
+}
+
+fn owner<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
+    cursor.name("owner", MAX_OWNER)
+}
+
+/// `LOCK.ACQUIRE key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+///
+/// `owner`: 1 to 1024 bytes. `PX`: the lease, 1 ms to 10 years, default `lock-default-lease`.
+/// `BLOCK`: how long to wait in line, 0 (without limit) to 10 years. `ID`: 1 to 128 bytes.
+/// Replies with the fence, or nil if others hold the lock. Errors: `WRONGTYPE`, `DEADLOCK`,
+/// `ERR too many waiting clients`.
+///
+/// Why a lock with a lease needs a fence: Kleppmann, "How to do distributed locking", 2016.
+fn acquire(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let allowed = &["PX", "BLOCK", "WATCHDOG", "SHARED", "ID"];
+    let options = Options::read(&mut cursor, allowed)?;
+    let claim = if options.shared {
+        Claim::Shared
+    } else {
+        Claim::Exclusive
+    };
+    acquire_one(call, owner, &options, claim, Kind::Lock, c"lock.acquire")
+}
+
+/// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+///
+/// `LIMIT`: the capacity, 1 to 2^53 - 1. `PERMITS`: 1 to `LIMIT`, default 1. The others, the reply
+/// and the errors as for `LOCK.ACQUIRE`.
+fn sem_acquire(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let allowed = &["LIMIT", "PERMITS", "PX", "BLOCK", "WATCHDOG", "ID"];
+    let options = Options::read(&mut cursor, allowed)?;
+    let limit = options.limit.ok_or(Error::Syntax)?;
+    let count = options.permits.unwrap_or(1);
+    if count > limit {
+        return Err(Error::OutOfRange {
+            argument: "PERMITS",
+            min: 1,
+            max: limit as i64,
+        });
+    }
+    let claim = Claim::Permits { count, limit };
+    acquire_one(call, owner, &options, claim, Kind::Sem, c"sem.acquire")
+}
+
+fn acquire_one(
+    call: &Call<'_>,
+    owner: &[u8],
+    options: &Options<'_>,
+    claim: Claim,
+    kind: Kind,
+    event: &'static CStr,
+) -> Answer {
+    acquire_keys(call, &[call.name(0)], owner, options, claim, kind, event)
+}
+
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+///
+/// All keys are different and in one slot. Replies with an array of fences, one for each key, or
+/// nil; the options and errors are those of `LOCK.ACQUIRE`.
+fn macquire(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let count = cursor.keys()?.len();
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["PX", "BLOCK", "WATCHDOG", "ID"])?;
+    let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
+    acquire_keys(
+        call,
+        &names,
+        owner,
+        &options,
+        Claim::Exclusive,
+        Kind::Lock,
+        MACQUIRE,
+    )
+}
+
+fn acquire_keys(
+    call: &Call<'_>,
+    names: &[Name<'_>],
+    owner: &[u8],
+    options: &Options<'_>,
+    claim: Claim,
+    kind: Kind,
+    event: &'static CStr,
+) -> Answer {
+    let (ctx, now) = (call.ctx, Now::read());
+    let state = &mut *STATE.get();
+    let watch = options.watchdog.then(|| ctx.client());
+    let request = |name: &Name<'_>| Acquire {
+        owner,
+        claim,
+        lease: options.lease(),
+        id: options.id,
+        watch,
+        queued: !state.queues.is_empty() && state.queues.waits_for(ctx.db(), name.bytes()),
+    };
+    let outcome = if let [name] = names {
+        let request = request(name);
+        acquire_all(ctx, state, now, kind, names, &[request], event)?
+    } else {
+        let requests: Vec<Acquire<'_>> = names.iter().map(request).collect();
+        acquire_all(ctx, state, now, kind, names, &requests, event)?
+    };
+    match outcome {
+        Outcome::Acquired(fences) => return Ok(fences_reply(event, fences)),
+        Outcome::Busy(_) if options.block.is_some() && ctx.may_block() => {}
+        Outcome::Busy(_) | Outcome::Never => {
+            state.stats.refused += 1;
+            return Ok(Reply::Nil);
+        }
+    }
+    let db = ctx.db();
+    let waiter = Waiter {
+        keys: names.iter().map(|name| (db, name.bytes().into())).collect(),
+        owner: owner.into(),
+        want: Want::Claim(claim),
+        lease: options.lease(),
+        id: options.id.map(Into::into),
+        watch,
+        event,
+        since: now.ms(),
+        timeout: options.block.unwrap_or(0),
+        retry_at: None,
+    };
+    wait(ctx, state, now, waiter)
+}
+
+/// Puts the client in line.
+fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
+    if state.queues.len() as i64 >= MAX_WAITERS.get() {
+        return Err(Error::TooManyWaiters);
+    }
+    if deadlock::would_close_cycle(&state.queues, &waiter, &mut |key, visit| {
+        read_lock(ctx, key, visit);
+    }) {
+        state.stats.deadlocks += 1;
+        return Err(Error::Deadlock);
+    }
+    state.stats.waited += 1;
+    LISTENING.store(true, Ordering::Relaxed);
+    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
+    let ticket = state.queues.push(waiter);
+    ROOM.block(ctx, ticket);
+    if let Some(at) = deadline {
+        state.deadlines.insert((at, Due::Timeout(ticket)));
+        timer::arm(ctx, at);
+    }
+    serve(ctx, state, now, keys); // learns when to look again
+    Ok(Reply::Later)
+}
+
+/// Calls `visit` with the lock or semaphore at a key of any database, if there is one.
+fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
+    ctx.in_db(*db, || {
+        let name = Name::new(key);
+        let mut key = ctx.open(&name);
+        for kind in [Kind::Lock, Kind::Sem] {
+            if let Ok(Some(lock)) = key.get(kind.native()) {
+                visit(lock);
+            }
+        }
+    });
+}
+
+/// `LOCK.RELEASE key owner [ALL] [ID request-id]`
+///
+/// Replies with the holds that the owner has left (0: gone), nil if it holds nothing. Error:
+/// `WRONGTYPE`.
+fn release(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["ALL", "ID"])?;
+    release_keys(
+        call,
+        &[call.name(0)],
+        owner,
+        &options,
+        Kind::Lock,
+        c"lock.release",
+    )?
+    .pop()
+    .ok_or(Error::Internal)
+}
+
+/// `SEM.RELEASE key owner [PERMITS k | ALL] [ID request-id]`
+///
+/// `PERMITS`: 1 to what the owner has, default 1. Replies with the permits that the owner has left,
+/// nil if it has none. Error: `WRONGTYPE`.
+fn sem_release(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["PERMITS", "ALL", "ID"])?;
+    release_keys(
+        call,
+        &[call.name(0)],
+        owner,
+        &options,
+        Kind::Sem,
+        c"sem.release",
+    )?
+    .pop()
+    .ok_or(Error::Internal)
+}
+
+/// `LOCK.MRELEASE numkeys key [key ...] owner [ALL] [ID request-id]`
+///
+/// Replies with an array: for each key the holds that the owner has left, or nil. Error:
+/// `WRONGTYPE`, and then nothing is released.
+fn mrelease(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let count = cursor.keys()?.len();
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["ALL", "ID"])?;
+    let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
+    release_keys(call, &names, owner, &options, Kind::Lock, c"lock.mrelease").map(Reply::Array)
+}
+
+fn release_keys(
+    call: &Call<'_>,
+    names: &[Name<'_>],
+    owner: &[u8],
+    options: &Options<'_>,
+    kind: Kind,
+    event: &'static CStr,
+) -> Result<Vec<Reply>, Error> {
+    let (ctx, now) = (call.ctx, Now::read());
+    let amount = options.amount()?;
+    let state = &mut *STATE.get();
+    if names.len() > 1 {
+        for name in names {
+            ctx.open(name).get(kind.native())?; // all of them, before anything changes
+        }
+    }
+    let mut replies = Vec::with_capacity(names.len());
+    for name in names {
+        let mut edit = Edit::open(ctx, state, name, kind, now)?;
+        let released = edit.release(state, owner, amount, options.id);
+        edit.close(state, event);
+        replies.push(match released {
+            Released::NotHeld => Reply::Nil,
+            Released::Left(left) | Released::Repeated(left) => Reply::int(left),
+            Released::TooMany(most) => {
+                return Err(Error::OutOfRange {
+                    argument: "PERMITS",
+                    min: 1,
+                    max: most as i64,
+                });
+            }
+        });
+    }
+    serve_queues(ctx, state, now, names);
+    Ok(replies)
+}
+
+/// Looks at the queues of keys that a command has changed.
+fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[Name<'_>]) {
+    if state.queues.is_empty() {
+        return;
+    }
+    let db = ctx.db();
+    let keys = names.iter().map(|name| (db, name.bytes().into()));
+    serve(ctx, state, now, keys.collect());
+}
+
+/// `LOCK.RENEW key owner [PX ms]`
+///
+/// `PX`: the lease from now on, 1 ms to 10 years, default `lock-default-lease`. Replies with the
+/// fence, nil if the owner holds nothing. Error: `WRONGTYPE`.
+fn renew(call: &Call<'_>) -> Answer {
+    renew_hold(call, Kind::Lock, c"lock.renew")
+}
+
+/// `SEM.RENEW key owner [PX ms]`: as `LOCK.RENEW`.
+fn sem_renew(call: &Call<'_>) -> Answer {
+    renew_hold(call, Kind::Sem, c"sem.renew")
+}
+
+fn renew_hold(call: &Call<'_>, kind: Kind, event: &'static CStr) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["PX"])?;
+    let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
+    let state = &mut *STATE.get();
+    let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
+    let fence = edit.renew(state, owner, options.lease());
+    edit.close(state, event);
+    if fence.is_some() {
+        state.stats.renewed += 1;
+        serve_queues(ctx, state, now, &names); // a shorter lease is to be looked at sooner
+    }
+    Ok(Reply::int_or_nil(fence))
+}
+
+/// `LOCK.UPGRADE key owner [PX ms] [BLOCK ms]`
+///
+/// `PX`: the lease becomes the later of the old one and this, default `lock-default-lease`.
+/// `BLOCK` as for `LOCK.ACQUIRE`. Replies with the new fence (the old one if it was exclusive), nil
+/// if the owner holds nothing or others share the lock. Errors: `WRONGTYPE`, `DEADLOCK` (two
+/// upgrades of one lock would wait for each other), `ERR too many waiting clients`.
+fn upgrade(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let options = Options::read(&mut cursor, &["PX", "BLOCK"])?;
+    let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
+    let state = &mut *STATE.get();
+    let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now)?;
+    let upgraded = edit.upgrade(state, owner, options.lease());
+    let event = c"lock.upgrade";
+    edit.close(state, event);
+    match upgraded? {
+        Upgraded::Already(fence) | Upgraded::Upgraded(fence) => return Ok(Reply::int(fence)),
+        Upgraded::Busy if options.block.is_some() && ctx.may_block() => {}
+        Upgraded::Busy => {
+            state.stats.refused += 1;
+            return Ok(Reply::Nil);
+        }
+        Upgraded::NotHeld => return Ok(Reply::Nil),
+    }
+    let waiter = Waiter {
+        keys: vec![(ctx.db(), name.bytes().into())],
+        owner: owner.into(),
+        want: Want::Upgrade,
+        lease: options.lease(),
+        id: None,
+        watch: None,
+        event,
+        since: now.ms(),
+        timeout: options.block.unwrap_or(0),
+        retry_at: None,
+    };
+    wait(ctx, state, now, waiter)
+}
+
+/// `LOCK.DOWNGRADE key owner`
+///
+/// Replies with the fence, unchanged; nil if the owner holds nothing. Error: `WRONGTYPE`.
+fn downgrade(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
+    let state = &mut *STATE.get();
+    let mut edit = Edit::open(ctx, state, &names[0], Kind::Lock, now)?;
+    let fence = edit.downgrade(owner);
+    edit.close(state, c"lock.downgrade");
+    serve_queues(ctx, state, now, &names);
+    Ok(Reply::int_or_nil(fence))
+}
+
+/// `LOCK.HELD key owner`
+///
+/// Replies with the fence if the owner holds the lock, else nil. Error: `WRONGTYPE`.
+fn held(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let owner = owner(&mut cursor)?;
+    let name = call.name(0);
+    let mut key = call.ctx.open_to_read(&name);
+    let lock = key.get(Kind::Lock.native())?;
+    let hold = lock.and_then(|lock| lock.held_by(owner, Now::read().ms()).map(|hold| hold.fence));
+    Ok(Reply::int_or_nil(hold))
+}
+
+/// `LOCK.INFO key`
+///
+/// Replies with a map: `mode` (exclusive | shared), `holders` (maps of owner, count, fence,
+/// lease_ms, watchdog: 1 or 0) and `waiters` (maps of owner, mode, waiting_ms, timeout_ms: what
+/// BLOCK named); nil if nobody holds the lock. Error: `WRONGTYPE`.
+fn lock_info(call: &Call<'_>) -> Answer {
+    info(call, Kind::Lock, |lock, _| {
+        let mode = match lock.mode() {
+            Mode::Shared => "shared",
+            _ => "exclusive",
+        };
+        vec![("mode", Reply::Text(mode))]
+    })
+}
+
+/// `SEM.INFO key`
+///
+/// Replies with a map: `limit`, `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
+/// the number of permits; nil if nobody holds a permit. Error: `WRONGTYPE`.
+fn sem_info(call: &Call<'_>) -> Answer {
+    info(call, Kind::Sem, |lock, used| {
+        let limit = match lock.mode() {
+            Mode::Permits { limit } => limit,
+            _ => 0,
+        };
+        vec![("limit", Reply::int(limit)), ("used", Reply::int(used))]
+    })
+}
+
+fn info(
+    call: &Call<'_>,
+    kind: Kind,
+    head: impl FnOnce(&Lock, u64) -> Vec<(&'static str, Reply)>,
+) -> Answer {
+    call.cursor().value()?;
+    let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
+    let mut key = ctx.open_to_read(&name);
+    let Some(lock) = key.get(kind.native())? else {
+        return Ok(Reply::Nil);
+    };
+    let all = persist::by_fence(lock).into_iter();
+    let holds: Vec<_> = all.filter(|(_, hold)| hold.until >= now).collect();
+    if holds.is_empty() {
+        return Ok(Reply::Nil);
+    }
+    let used = holds.iter().map(|(_, hold)| hold.count).sum();
+    let mut fields = head(lock, used);
+    let holders = holds
+        .into_iter()
+        .map(|(owner, hold)| holder(owner, hold, now));
+    fields.push(("holders", Reply::Array(holders.collect())));
+    let state = STATE.get();
+    let waiters = state.queues.line_of(ctx.db(), name.bytes());
+    let waiters = waiters.map(|(_, waiter)| waiting(waiter, now)).collect();
+    fields.push(("waiters", Reply::Array(waiters)));
+    Ok(Reply::Map(fields))
+}
+
+fn holder(owner: &[u8], hold: &Hold, now: u64) -> Reply {
+    Reply::Map(vec![
+        ("owner", Reply::Bytes(owner.into())),
+        ("count", Reply::int(hold.count)),
+        ("fence", Reply::int(hold.fence)),
+        ("lease_ms", Reply::int(hold.until - now)),
+        ("watchdog", Reply::int(hold.watch.is_some().into())),
+    ])
+}
+
+fn waiting(waiter: &Waiter, now: u64) -> Reply {
+    let mut fields = vec![("owner", Reply::Bytes(waiter.owner.clone()))];
+    let mode = match waiter.want {
+        Want::Claim(Claim::Exclusive) => "exclusive",
+        Want::Claim(Claim::Shared) => "shared",
+        Want::Claim(Claim::Permits { .. }) => "permits",
+        Want::Upgrade => "upgrade",
+    };
+    fields.push(("mode", Reply::Text(mode)));
+    if let Want::Claim(Claim::Permits { count, .. }) = waiter.want {
+        fields.push(("count", Reply::int(count)));
+    }
+    fields.push(("waiting_ms", Reply::int(now.saturating_sub(waiter.since))));
+    fields.push(("timeout_ms", Reply::int(waiter.timeout)));
+    Reply::Map(fields)
+}
+
+/// `LOCK.GUARD key fence [PX ms]`
+///
+/// `fence`: 1 to 2^53 - 1. `PX`: the key expires after 1 ms to 10 years; without it, it keeps the
+/// expiry that it has. Replies 1 if no larger fence was seen, which is remembered, else 0. Errors:
+/// `WRONGTYPE`; `ERR value is not an integer or out of range` if the string at the key is none.
+fn guard(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let text = cursor.clone().value()?;
+    let fence = cursor.int("fence", 1..=MAX_SAFE)?;
+    let options = Options::read(&mut cursor, &["PX"])?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut key = ctx.open(&name);
+    let largest = match key.string()? {
+        Some(seen) => Some(parse_int(seen).ok_or(Error::NotInteger)?),
+        None => None,
+    };
+    if largest > Some(fence) {
+        return Ok(Reply::Int(0));
+    }
+    let expires = options.px.map(|px| Now::read().ms() + px);
+    if largest == Some(fence) && expires.is_none() {
+        return Ok(Reply::Int(1)); // nothing changes
+    }
+    key.set_string(text);
+    if let Some(at) = expires {
+        key.expire_at(at);
+    }
+    ctx.replicate_set(&name, text, expires);
+    ctx.signal_modified(&name);
+    ctx.notify(c"lock.guard", &name);
+    Ok(Reply::Int(1))
+}
+
+/// `LOCK.APPLY key effects`: makes a lock what a master says it is. See [`persist`].
+fn apply_effects(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut key = ctx.open(&name);
+    let kind = match kind_of(&effects)? {
+        Some(kind) => kind,
+        None if key.get(Kind::Sem.native()).is_ok_and(|sem| sem.is_some()) => Kind::Sem,
+        None => Kind::Lock,
+    };
+    let fresh = || Lock::new(Mode::Exclusive);
+    let mut made = None;
+    let lock = match key.get(kind.native())? {
+        Some(lock) => lock,
+        None => made.insert(fresh()),
+    };
+    remember_fence(persist::apply(lock, effects));
+    let (is_empty, longest) = (lock.holds().is_empty(), lock.holds().longest());
+    lock.key_expires = longest;
+    match (is_empty, made) {
+        (true, None) => key.delete(),
+        (true, Some(_)) => {}
+        (false, made) => {
+            if let Some(lock) = made {
+                key.create(kind.native(), lock);
+            }
+            key.expire_at(longest);
+        }
+    }
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&name);
+    if LISTENING.load(Ordering::Relaxed) {
+        events::note(Happening::Touched(ctx.db(), name.bytes().into()));
+    }
+    Ok(Reply::Text("OK"))
+}
+
+/// Which type the effects are about, if they tell; both at once is nonsense.
+fn kind_of(effects: &[Effect<'_>]) -> Result<Option<Kind>, Error> {
+    let mut kinds = effects.iter().filter_map(|effect| match effect {
+        Effect::Held(mode, ..) => Some(Kind::of(*mode)),
+        _ => None,
+    });
+    let first = kinds.next();
+    if kinds.any(|kind| Some(kind) != first) {
+        return Err(Error::BadEffect);
+    }
+    Ok(first)
+}
+
+/// `LOCK.FENCE fence`: remembers the last fence that a master gave.
+fn apply_fence(call: &Call<'_>) -> Answer {
+    let fence = call.cursor().uint("fence", 1..=MAX_SAFE)?;
+    remember_fence(fence);
+    call.ctx.replicate_verbatim();
+    Ok(Reply::Text("OK"))
+}

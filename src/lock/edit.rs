@@ -1,0 +1,328 @@
+//! One step on one lock in the keyspace, and everything that follows from it: the key appears or
+//! goes, its expiry follows the longest lease, replicas, AOF, watching clients and listeners to
+//! keyspace events are told.
+
+use super::holds::Hold;
+use super::native::Kind;
+use super::persist;
+use super::state::{Acquire, Acquired, Admission, Amount, Lock, Mode, Released, Upgraded};
+use super::watch::Watched;
+use super::{Due, EXPIRED_LEASES, LISTENING, State, next_fence, remember_fence};
+use crate::error::Error;
+use crate::server::clock::Now;
+use crate::server::context::{Ctx, Name};
+use crate::server::key::OpenKey;
+use crate::server::timer;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
+
+/// A lock's key, open for a step. Ends with [`Edit::close`].
+pub(super) struct Edit<'k> {
+    ctx: Ctx<'k>,
+    name: &'k Name<'k>,
+    key: OpenKey<'k>,
+    kind: Kind,
+    now: Now,
+    effects: Vec<u8>,
+    /// Did the step itself change anything, beside what had ended anyway?
+    stepped: bool,
+}
+
+impl<'k> Edit<'k> {
+    /// Opens a key in the selected database, without the holds that have ended.
+    pub(super) fn open(
+        ctx: Ctx<'k>,
+        state: &mut State,
+        name: &'k Name<'k>,
+        kind: Kind,
+        now: Now,
+    ) -> Result<Self, Error> {
+        let mut key = ctx.open(name);
+        let mut effects = std::mem::take(&mut state.effects);
+        if let Some(lock) = key.get(kind.native())? {
+            let ended = lock.expire(now.ms());
+            if !ended.is_empty() {
+                persist::put_expired(&mut effects, now.ms());
+                EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
+                for (_, hold) in &ended {
+                    state.unwatch(hold);
+                }
+            }
+        }
+        Ok(Self {
+            ctx,
+            name,
+            key,
+            kind,
+            now,
+            effects,
+            stepped: false,
+        })
+    }
+
+    /// The lock, if anybody holds it.
+    pub(super) fn lock(&mut self) -> Option<&mut Lock> {
+        let lock = self.key.get(self.kind.native()).ok()??;
+        (!lock.holds().is_empty()).then_some(lock)
+    }
+
+    /// When something about the lock ends by itself (Unix ms), at the earliest.
+    pub(super) fn next_end(&mut self) -> Option<u64> {
+        Some(self.lock()?.holds().soonest())
+    }
+
+    /// What would this acquisition meet?
+    pub(super) fn admits(&mut self, request: &Acquire<'_>) -> Admission {
+        match self.lock() {
+            Some(lock) => lock.admits(request),
+            None => Lock::new(Mode::Exclusive).admits(request),
+        }
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        state: &mut State,
+        request: &Acquire<'_>,
+    ) -> Result<Acquired, Error> {
+        let fence = next_fence(self.now)?;
+        let now = self.now.ms();
+        let existing = self.key.get(self.kind.native())?;
+        let mut fresh = Lock::new(Mode::Exclusive);
+        let is_new = existing.is_none();
+        let lock = existing.unwrap_or(&mut fresh);
+        let acquired = lock.acquire(request, now, fence);
+        match acquired {
+            Acquired::Busy | Acquired::Never => return Ok(acquired),
+            Acquired::Granted(fence) => remember_fence(fence),
+            Acquired::Reentered(_) | Acquired::Repeated(_) => {}
+        }
+        if is_new {
+            self.key.create(self.kind.native(), fresh);
+        }
+        if !matches!(acquired, Acquired::Repeated(_)) {
+            self.changed(request.owner);
+        }
+        if request.watch.is_some() {
+            self.watch(state, request.owner);
+        }
+        Ok(acquired)
+    }
+
+    pub(super) fn release(
+        &mut self,
+        state: &mut State,
+        owner: &[u8],
+        amount: Amount,
+        id: Option<&[u8]>,
+    ) -> Released {
+        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+            return Released::NotHeld;
+        };
+        let fence = lock
+            .holds()
+            .get(owner)
+            .filter(|hold| hold.watch.is_some())
+            .map(|hold| hold.fence);
+        let released = lock.release(owner, amount, id);
+        match released {
+            Released::Left(0) => {
+                self.gone(owner);
+                state.unwatch_fence(fence);
+            }
+            Released::Left(_) => self.changed(owner),
+            _ => {}
+        }
+        released
+    }
+
+    pub(super) fn renew(&mut self, state: &mut State, owner: &[u8], lease: u64) -> Option<u64> {
+        let now = self.now.ms();
+        let lock = self.lock()?;
+        let fence = lock.renew(owner, lease, now)?;
+        self.changed(owner);
+        self.watch(state, owner); // at another pace, if it is watched
+        Some(fence)
+    }
+
+    pub(super) fn upgrade(
+        &mut self,
+        state: &mut State,
+        owner: &[u8],
+        lease: u64,
+    ) -> Result<Upgraded, Error> {
+        let (fence, now) = (next_fence(self.now)?, self.now.ms());
+        let Some(lock) = self.lock() else {
+            return Ok(Upgraded::NotHeld);
+        };
+        let before = lock.holds().get(owner).map(|hold| hold.fence);
+        let until = lock.holds().get(owner).map(|hold| hold.until);
+        let upgraded = lock.upgrade(owner, lease, now, fence);
+        match upgraded {
+            Upgraded::Upgraded(fence) => {
+                remember_fence(fence);
+                self.changed(owner);
+                state.unwatch_fence(before);
+                self.watch(state, owner);
+            }
+            Upgraded::Already(_) if lock.holds().get(owner).map(|hold| hold.until) != until => {
+                self.changed(owner);
+            }
+            _ => {}
+        }
+        Ok(upgraded)
+    }
+
+    pub(super) fn downgrade(&mut self, owner: &[u8]) -> Option<u64> {
+        let (fence, was_exclusive) = self.lock()?.downgrade(owner)?;
+        if was_exclusive {
+            self.changed(owner);
+        }
+        Some(fence)
+    }
+
+    /// The server's own renewal; false if the hold is gone or watched for somebody else.
+    pub(super) fn renew_watched(&mut self, state: &mut State, owner: &[u8], client: u64) -> bool {
+        let now = self.now.ms();
+        let renewed = self
+            .lock()
+            .and_then(|lock| lock.renew_watched(owner, client, now));
+        if renewed.is_some() {
+            self.changed(owner);
+            self.watch(state, owner);
+        }
+        renewed.is_some()
+    }
+
+    /// Takes away what was watched for a connection that is gone.
+    pub(super) fn abandon(&mut self, state: &mut State, owner: &[u8], client: u64) -> bool {
+        let hold = self.lock().and_then(|lock| lock.abandon(owner, client));
+        if let Some(hold) = &hold {
+            self.gone(owner);
+            state.unwatch(hold);
+        }
+        hold.is_some()
+    }
+
+    /// Ends all holds with the key, and the key with its last hold, after something else has set
+    /// the key's expiry or made the key.
+    pub(super) fn reconcile(&mut self, state: &mut State) {
+        let key_expires = self.key.expires();
+        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+            return;
+        };
+        let longest = lock.holds().longest();
+        let end = key_expires.map_or(longest, |at| at.min(longest));
+        if lock.clamp(end) || key_expires != Some(end) {
+            lock.key_expires = 0; // to be set again
+            persist::put_clamped(&mut self.effects, end);
+        } else {
+            lock.key_expires = end;
+        }
+        let watched = lock.holds().iter().filter(|(_, hold)| hold.watch.is_some());
+        let owners: Vec<Box<[u8]>> = watched.map(|(owner, _)| owner.into()).collect();
+        for owner in owners {
+            self.watch(state, &owner);
+        }
+    }
+
+    /// Ends the step: makes the key what the lock has become, and tells everybody if anything
+    /// changed. `event` is the keyspace event of the change that the step made.
+    pub(super) fn close(mut self, state: &mut State, event: &CStr) {
+        let (ctx, name) = (self.ctx, self.name);
+        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+            return self.put_buffer_back(state);
+        };
+        if lock.holds().is_empty() {
+            self.key.delete();
+            ctx.replicate_del(name);
+            ctx.signal_modified(name);
+            self.notify(event);
+            ctx.notify_del(name);
+            return self.put_buffer_back(state);
+        }
+        let longest = lock.holds().longest();
+        if lock.key_expires != longest {
+            lock.key_expires = longest;
+            self.key.expire_at(longest);
+        }
+        if !self.effects.is_empty() {
+            ctx.replicate(c"LOCK.APPLY", name, &self.effects);
+            ctx.signal_modified(name);
+            self.notify(event);
+        }
+        self.put_buffer_back(state);
+    }
+
+    fn put_buffer_back(mut self, state: &mut State) {
+        self.effects.clear();
+        state.effects = std::mem::take(&mut self.effects);
+    }
+
+    fn notify(&self, event: &CStr) {
+        if self.stepped {
+            self.ctx.notify(event, self.name);
+        }
+    }
+
+    /// The step changed this owner's hold.
+    fn changed(&mut self, owner: &[u8]) {
+        self.stepped = true;
+        if let Ok(Some(lock)) = self.key.get(self.kind.native())
+            && let Some(hold) = lock.holds().get(owner)
+        {
+            persist::put_held(&mut self.effects, lock.mode(), owner, hold);
+        }
+    }
+
+    /// The step took this owner's hold away.
+    fn gone(&mut self, owner: &[u8]) {
+        self.stepped = true;
+        persist::put_gone(&mut self.effects, owner);
+    }
+
+    /// Has the server renew the owner's hold, if it is watched.
+    fn watch(&mut self, state: &mut State, owner: &[u8]) {
+        let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
+        let key = || (ctx.db(), self.name.bytes().into());
+        let Ok(Some(lock)) = self.key.get(kind.native()) else {
+            return;
+        };
+        let Some((hold, watch)) = lock
+            .holds()
+            .get(owner)
+            .and_then(|hold| Some((hold, hold.watch.as_ref()?)))
+        else {
+            return;
+        };
+        let next = now + (watch.lease / 3).max(1);
+        let watched = Watched {
+            client: watch.client,
+            key: key(),
+            kind,
+            owner: owner.into(),
+            next,
+        };
+        let fence = hold.fence;
+        state.unwatch_fence(Some(fence));
+        state.watches.insert(fence, watched);
+        state.deadlines.insert((next, Due::Renew(fence)));
+        LISTENING.store(true, Ordering::Relaxed);
+        timer::arm(ctx, next);
+    }
+}
+
+impl State {
+    fn unwatch(&mut self, hold: &Hold) {
+        if hold.watch.is_some() {
+            self.unwatch_fence(Some(hold.fence));
+        }
+    }
+
+    pub(super) fn unwatch_fence(&mut self, fence: Option<u64>) {
+        if let Some(fence) = fence
+            && let Some(watched) = self.watches.remove(fence)
+        {
+            self.deadlines.remove(&(watched.next, Due::Renew(fence)));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `LOCK.*` and `SEM.*`: locks and semaphores.
+//!
+//! A lock is a key that exists while somebody holds it. Its value is a [`state::Lock`]; a semaphore
+//! is the same machine in the mode [`state::Mode::Permits`] under a type of its own. Clients that
+//! wait stand in [`queue::Queues`], beside the keyspace and in memory only. [`commands`] reads
+//! requests and takes steps, [`serve`] does what happens without a command: it hands locks over,
+//! ends waits, and renews and releases holds for connections.
+
+pub mod commands;
+pub mod deadlock;
+pub mod edit;
+pub mod holds;
+pub mod native;
+pub mod persist;
+pub mod queue;
+pub mod serve;
+pub mod state;
+pub mod watch;
+
+use crate::Family;
+use crate::error::Error;
+use crate::request::{MAX_SAFE, TEN_YEARS_MS};
+use crate::server::block::Room;
+use crate::server::clock::Now;
+use crate::server::config::Setting;
+use crate::server::main_thread::MainThread;
+use queue::{Queues, Ticket};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use watch::Watches;
+
+/// The longest owner in bytes.
+pub const MAX_OWNER: usize = 1024;
+
+/// The longest request id in bytes.
+pub const MAX_ID: usize = 128;
+
+/// The family's registration.
+pub const FAMILY: Family = Family {
+    name: "lock",
+    commands: commands::TABLE,
+    types: native::TYPES,
+    settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
+    has_keys: native::any_live,
+    follows_client: serve::follows_client,
+    happened: serve::happened,
+    due: serve::due,
+    cron: serve::cron,
+    info: serve::info,
+};
+
+static DEFAULT_LEASE: Setting = Setting::new("lock-default-lease", 30_000, 1, TEN_YEARS_MS);
+static MAX_WAITERS: Setting = Setting::new("lock-max-waiters", 100_000, 0, 10_000_000);
+
+/// The clients that wait for locks and semaphores.
+static ROOM: Room = Room::new(serve::left);
+
+/// What the family remembers beside the keyspace.
+#[derive(Default)]
+struct State {
+    queues: Queues,
+    watches: Watches,
+    /// What is to be done when (Unix ms).
+    deadlines: BTreeSet<(u64, Due)>,
+    stats: Stats,
+    /// A buffer for effects, kept to be used again.
+    effects: Vec<u8>,
+}
+
+/// Something to do at a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// This waiter's time is up.
+    Timeout(Ticket),
+    /// Something that the first in a queue waits for has ended.
+    Retry(Ticket),
+    /// The hold with this fence is to be renewed for its connection.
+    Renew(u64),
+}
+
+static STATE: MainThread<State> = MainThread::new();
+
+/// The counters of `INFO sluice`.
+#[derive(Debug, Default)]
+struct Stats {
+    acquired: u64,
+    reentered: u64,
+    refused: u64,
+    waited: u64,
+    timeouts: u64,
+    handoffs: u64,
+    renewed: u64,
+    watchdog_released: u64,
+    deadlocks: u64,
+}
+
+/// Holds whose lease ended. Apart from the other counters, because a key may expire in the middle
+/// of a command.
+static EXPIRED_LEASES: AtomicU64 = AtomicU64::new(0);
+
+/// Does anybody wait, or is any hold watched? If not, keys that go need not be noted.
+static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// The last fence that was given by this server or its masters, as far as it knows.
+static FENCE: AtomicU64 = AtomicU64::new(0);
+
+/// The next fence: a hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014), so
+/// that it rises also where the last ones were never replicated, as long as clocks are sane.
+fn next_fence(now: Now) -> Result<u64, Error> {
+    let fence = (FENCE.load(Ordering::Relaxed) + 1).max(now.micros());
+    if fence > MAX_SAFE as u64 {
+        return Err(Error::Internal); // the clock, or a forged fence, is beyond the year 2255
+    }
+    Ok(fence)
+}
+
+/// Remembers a fence that was given here or elsewhere.
+fn remember_fence(fence: u64) {
+    FENCE.fetch_max(fence, Ordering::Relaxed);
+}

@@ -1,0 +1,177 @@
+//! The two native types: how locks and semaphores are saved, copied, measured and moved.
+
+use super::holds::Hold;
+use super::persist;
+use super::state::{Lock, Mode};
+use super::{EXPIRED_LEASES, FENCE, LISTENING, remember_fence};
+use crate::codec::{Reader, put_uint};
+use crate::request::MAX_SAFE;
+use crate::server::alloc::block_size;
+use crate::server::clock::Now;
+use crate::server::context::Ctx;
+use crate::server::events::{Happening, note};
+use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::native::{Native, NativeType, Relocate, register};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+
+/// Locks in the keyspace.
+pub static LOCK: NativeType<Lock> = NativeType::new("sluice-lk");
+
+/// Semaphores in the keyspace.
+pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
+
+/// What registers them.
+pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
+
+/// Is there any lock or semaphore?
+pub fn any_live() -> bool {
+    LOCK.live() + SEM.live() > 0
+}
+
+/// Which of the two types a command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `LOCK.*`.
+    Lock,
+    /// `SEM.*`.
+    Sem,
+}
+
+impl Kind {
+    /// The type in which locks of this mode are stored.
+    pub fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Permits { .. } => Kind::Sem,
+            _ => Kind::Lock,
+        }
+    }
+
+    /// Its registration.
+    pub fn native(self) -> &'static NativeType<Lock> {
+        match self {
+            Kind::Lock => &LOCK,
+            Kind::Sem => &SEM,
+        }
+    }
+}
+
+/// The behaviour that both types share.
+struct Typed<K>(PhantomData<K>);
+
+trait Which: 'static {
+    const KIND: Kind;
+    /// The fence clock is saved with one of the types.
+    const KEEPS_FENCE: bool;
+}
+
+struct Locks;
+impl Which for Locks {
+    const KIND: Kind = Kind::Lock;
+    const KEEPS_FENCE: bool = true;
+}
+
+struct Sems;
+impl Which for Sems {
+    const KIND: Kind = Kind::Sem;
+    const KEEPS_FENCE: bool = false;
+}
+
+/// An AOF is rewritten in commands of at most so many holds, never in one giant one.
+const HOLDS_PER_COMMAND: usize = 64;
+
+impl<K: Which> Native for Typed<K> {
+    type Value = Lock;
+    const ENCODING: c_int = 0;
+    const SAVES_MODULE: bool = K::KEEPS_FENCE;
+
+    fn native() -> &'static NativeType<Lock> {
+        K::KIND.native()
+    }
+
+    fn save(lock: &Lock, out: &mut RdbWriter<'_>) {
+        let mut bytes = Vec::new();
+        persist::encode(lock, &mut bytes);
+        out.bytes(&bytes);
+    }
+
+    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Lock> {
+        let lock = input.bytes(persist::decode)?.ok()?;
+        if Kind::of(lock.mode()) != K::KIND {
+            return None;
+        }
+        for (_, hold) in lock.holds().iter() {
+            remember_fence(hold.fence);
+        }
+        Some(lock)
+    }
+
+    fn rewrite(lock: &Lock, out: &mut AofWriter<'_>) {
+        for some in persist::by_fence(lock).chunks(HOLDS_PER_COMMAND) {
+            let mut effects = Vec::new();
+            for (owner, hold) in some {
+                persist::put_held(&mut effects, lock.mode(), owner, hold);
+            }
+            out.command(c"LOCK.APPLY", &effects);
+        }
+    }
+
+    fn digest(lock: &Lock, digest: &mut Digest<'_>) {
+        for (owner, hold) in lock.holds().iter() {
+            let mut element = Vec::new();
+            persist::put_held(&mut element, lock.mode(), owner, hold);
+            digest.element(&element);
+        }
+    }
+
+    fn memory(lock: &Lock) -> usize {
+        lock.holds().memory(&block_size)
+    }
+
+    fn free_effort(lock: &Lock) -> usize {
+        lock.holds().len()
+    }
+
+    fn copy(lock: &Lock) -> Lock {
+        lock.copy()
+    }
+
+    fn unlinked(lock: &Lock, db: i32, key: &[u8]) {
+        let now = Now::read().ms();
+        let ended = |(_, hold): &(&[u8], &Hold)| hold.until < now;
+        let expired = lock.holds().iter().filter(ended).count();
+        EXPIRED_LEASES.fetch_add(expired as u64, Ordering::Relaxed);
+        if LISTENING.load(Ordering::Relaxed) {
+            note(Happening::Unlinked(db, key.into()));
+        }
+    }
+
+    fn defrag(lock: &mut Lock, relocate: &mut Relocate<'_>) {
+        lock.visit_mut(&mut |hold| {
+            for receipt in [&mut hold.acquired, &mut hold.released]
+                .into_iter()
+                .flatten()
+            {
+                relocate.bytes(&mut receipt.id);
+            }
+        });
+    }
+
+    fn save_module(out: &mut RdbWriter<'_>) {
+        let mut bytes = Vec::new();
+        put_uint(&mut bytes, FENCE.load(Ordering::Relaxed));
+        out.bytes(&bytes);
+    }
+
+    fn load_module(input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
+        let fence = input.bytes(|bytes| Reader::new(bytes).uint(0, MAX_SAFE as u64));
+        match fence {
+            Some(Ok(fence)) => {
+                remember_fence(fence);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Who waits for which lock, in order. Like the locks themselves it knows no server: a waiter is
+//! a number here, its blocked client is kept elsewhere under the same number.
+//!
+//! A waiter for several keys stands in the queue of each with the same ticket, so no one overtakes
+//! it on any of them.
+
+use super::state::{Claim, Lock, Mode};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::CStr;
+
+/// The database and the name of a key.
+pub type Key = (i32, Box<[u8]>);
+
+/// A waiter's number. Smaller ones are served first.
+pub type Ticket = u64;
+
+/// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
+const FIRST_ORDINARY: Ticket = 1 << 32;
+
+/// What a waiter waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// An acquisition.
+    Claim(Claim),
+    /// To turn its shared hold into the exclusive one.
+    Upgrade,
+}
+
+/// A client that waits.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// The keys, all in one database; several only for exclusive claims.
+    pub keys: Vec<Key>,
+    /// On whose behalf it waits.
+    pub owner: Box<[u8]>,
+    /// What for.
+    pub want: Want,
+    /// The lease in milliseconds that starts when it is served.
+    pub lease: u64,
+    /// The request's id.
+    pub id: Option<Box<[u8]>>,
+    /// The client id if the hold is to be renewed for the connection.
+    pub watch: Option<u64>,
+    /// The keyspace event of its command.
+    pub event: &'static CStr,
+    /// Since when it waits (Unix ms).
+    pub since: u64,
+    /// For how many milliseconds it waits; 0: without limit.
+    pub timeout: u64,
+    /// When to look again, because something that it waits for ends then (Unix ms).
+    pub retry_at: Option<u64>,
+}
+
+impl Waiter {
+    /// Until when it waits (Unix ms); `None`: without limit.
+    pub fn deadline(&self) -> Option<u64> {
+        (self.timeout > 0).then(|| self.since + self.timeout)
+    }
+
+    /// Does it want to share a lock?
+    pub fn is_shared(&self) -> bool {
+        self.want == Want::Claim(Claim::Shared)
+    }
+
+    /// Would this waiter and a holder of `lock`, another owner, exclude each other?
+    pub fn excludes_holders_of(&self, lock: &Lock) -> bool {
+        !self.is_shared() || lock.mode() != Mode::Shared
+    }
+
+    /// Would this waiter and one ahead of it, another owner's, exclude each other?
+    pub fn excludes(&self, ahead: &Waiter) -> bool {
+        !self.is_shared() || !ahead.is_shared()
+    }
+}
+
+/// The queue of one key.
+#[derive(Debug, Default)]
+struct Line {
+    tickets: BTreeSet<Ticket>,
+    /// The capacity that the last acquisition of a semaphore named.
+    limit: Option<u64>,
+}
+
+/// All queues of a server.
+#[derive(Debug)]
+pub struct Queues {
+    waiters: HashMap<Ticket, Waiter>,
+    lines: HashMap<i32, HashMap<Box<[u8]>, Line>>,
+    owners: HashMap<Box<[u8]>, Vec<Ticket>>,
+    /// The tickets of waiters that may be waited for on one key while they wait on another: of
+    /// owners that wait more than once, and of waiters for several keys.
+    entangled: BTreeSet<Ticket>,
+    next_ordinary: Ticket,
+    next_upgrade: Ticket,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            waiters: HashMap::new(),
+            lines: HashMap::new(),
+            owners: HashMap::new(),
+            entangled: BTreeSet::new(),
+            next_ordinary: FIRST_ORDINARY,
+            next_upgrade: 0,
+        }
+    }
+}
+
+impl Queues {
+    /// How many clients wait.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Does nobody wait?
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Puts a waiter at the end of its keys' queues, an upgrade in front.
+    pub fn push(&mut self, waiter: Waiter) -> Ticket {
+        let next = match waiter.want {
+            Want::Upgrade => &mut self.next_upgrade,
+            Want::Claim(_) => &mut self.next_ordinary,
+        };
+        let ticket = *next;
+        *next += 1;
+        for (db, key) in &waiter.keys {
+            let line = self
+                .lines
+                .entry(*db)
+                .or_default()
+                .entry(key.clone())
+                .or_default();
+            line.tickets.insert(ticket);
+            if let Want::Claim(Claim::Permits { limit, .. }) = waiter.want {
+                line.limit = Some(limit);
+            }
+        }
+        let tickets = self.owners.entry(waiter.owner.clone()).or_default();
+        tickets.push(ticket);
+        if tickets.len() > 1 {
+            self.entangled.extend(tickets.iter());
+        }
+        if waiter.keys.len() > 1 {
+            self.entangled.insert(ticket);
+        }
+        self.waiters.insert(ticket, waiter);
+        ticket
+    }
+
+    /// Takes a waiter out of all its queues.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&ticket)?;
+        for (db, key) in &waiter.keys {
+            self.leave(*db, key, ticket);
+        }
+        self.entangled.remove(&ticket);
+        if let Some(tickets) = self.owners.get_mut(&waiter.owner) {
+            tickets.retain(|other| *other != ticket);
+            match **tickets {
+                [] => drop(self.owners.remove(&waiter.owner)),
+                [last] if self.waiters[&last].keys.len() == 1 => {
+                    self.entangled.remove(&last);
+                }
+                _ => {}
+            }
+        }
+        Some(waiter)
+    }
+
+    fn leave(&mut self, db: i32, key: &[u8], ticket: Ticket) {
+        let Some(lines) = self.lines.get_mut(&db) else {
+            return;
+        };
+        let Some(line) = lines.get_mut(key) else {
+            return;
+        };
+        line.tickets.remove(&ticket);
+        if line.tickets.is_empty() {
+            lines.remove(key);
+            if lines.is_empty() {
+                self.lines.remove(&db);
+            }
+        }
+    }
+
+    /// A waiter.
+    pub fn get(&self, ticket: Ticket) -> Option<&Waiter> {
+        self.waiters.get(&ticket)
+    }
+
+    /// Notes when to look again after a waiter; returns what was noted before.
+    pub fn set_retry(&mut self, ticket: Ticket, at: Option<u64>) -> Option<u64> {
+        let waiter = self.waiters.get_mut(&ticket)?;
+        std::mem::replace(&mut waiter.retry_at, at)
+    }
+
+    /// The first in a key's queue.
+    pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
+        self.line(db, key)?.tickets.first().copied()
+    }
+
+    /// Does anybody wait for this key?
+    pub fn waits_for(&self, db: i32, key: &[u8]) -> bool {
+        !self.lines.is_empty() && self.line(db, key).is_some()
+    }
+
+    /// The waiters of a key, in order.
+    pub fn line_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        self.line(db, key)
+            .into_iter()
+            .flat_map(|line| line.tickets.iter())
+            .filter_map(|ticket| Some((*ticket, self.waiters.get(ticket)?)))
+    }
+
+    /// The capacity that the last acquisition in a semaphore's queue named, but never less than
+    /// what `count` permits need: a lowered capacity must not make a waiter wait for ever.
+    pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
+        let named = self.line(db, key).and_then(|line| line.limit);
+        let limit = named.unwrap_or(own);
+        if limit < count { own } else { limit }
+    }
+
+    /// The waiters on behalf of an owner, in the order in which they came.
+    pub fn of_owner(&self, owner: &[u8]) -> &[Ticket] {
+        self.owners.get(owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// The entangled waiters ahead of `ticket` in a key's queue (see the field).
+    pub(super) fn entangled_before(
+        &self,
+        db: i32,
+        key: &[u8],
+        ticket: Ticket,
+    ) -> impl Iterator<Item = &Waiter> {
+        let line = self.line(db, key);
+        self.entangled
+            .range(..ticket)
+            .filter(move |ticket| line.is_some_and(|line| line.tickets.contains(ticket)))
+            .filter_map(|ticket| self.waiters.get(ticket))
+    }
+
+    /// The keys of a database that somebody waits for.
+    pub fn keys_of(&self, db: i32) -> Vec<Key> {
+        let lines = self.lines.get(&db).into_iter().flatten();
+        lines.map(|(key, _)| (db, key.clone())).collect()
+    }
+
+    /// Every key that somebody waits for.
+    pub fn keys(&self) -> Vec<Key> {
+        let dbs: Vec<i32> = self.lines.keys().copied().collect();
+        dbs.into_iter().flat_map(|db| self.keys_of(db)).collect()
+    }
+
+    fn line(&self, db: i32, key: &[u8]) -> Option<&Line> {
+        self.lines.get(&db)?.get(key)
+    }
+}

@@ -1,0 +1,492 @@
+//! What happens without a command: locks are handed to waiting clients, waits end, watched holds
+//! are renewed, and released when their connection closes.
+
+use super::edit::Edit;
+use super::native::Kind;
+use super::queue::{Key, Ticket, Waiter, Want};
+use super::state::{Acquire, Acquired, Admission, Claim, Upgraded};
+use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State};
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::server::block::Departure;
+use crate::server::clock::Now;
+use crate::server::cluster;
+use crate::server::context::{Ctx, Name};
+use crate::server::events::{self, Happening};
+use crate::server::timer;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
+
+/// What a look at a waiter's locks came to.
+enum Look {
+    /// It is answered and waits no more.
+    Done(Answer),
+    /// It goes on waiting; something may change at this time (Unix ms) by itself.
+    Wait(Option<u64>),
+}
+
+/// Serves whoever can be served, in order, in the queues of these keys.
+pub(super) fn serve(ctx: Ctx<'_>, state: &mut State, now: Now, mut keys: Vec<Key>) {
+    while let Some((db, key)) = keys.pop() {
+        while let Some(ticket) = state.queues.head(db, &key) {
+            match look(ctx, state, now, ticket) {
+                Look::Wait(retry_at) => {
+                    set_retry(ctx, state, ticket, retry_at);
+                    break;
+                }
+                Look::Done(answer) => {
+                    let holds_now = matches!(answer, Ok(Reply::Int(_)));
+                    if let Some(waiter) = dismiss(state, ticket, answer) {
+                        if holds_now {
+                            serve_same_owner(ctx, state, now, &waiter);
+                        }
+                        keys.extend(waiter.keys.into_iter().filter(|other| *other.1 != *key));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Other connections of an owner that has just been served wait for what it holds now: a retry of
+/// the same request, for instance. They need not wait until they are first.
+fn serve_same_owner(ctx: Ctx<'_>, state: &mut State, now: Now, served: &Waiter) {
+    let claims_lock = |waiter: &Waiter| {
+        matches!(waiter.want, Want::Claim(Claim::Exclusive | Claim::Shared))
+            && waiter.keys == served.keys
+    };
+    let others: Vec<Ticket> = state.queues.of_owner(&served.owner).to_vec();
+    for ticket in others {
+        if state.queues.get(ticket).is_some_and(claims_lock)
+            && let Look::Done(answer) = look(ctx, state, now, ticket)
+        {
+            dismiss(state, ticket, answer);
+        }
+    }
+}
+
+/// Takes a waiter out of its queues and answers it.
+fn dismiss(state: &mut State, ticket: Ticket, answer: Answer) -> Option<Waiter> {
+    ROOM.wake(ticket, answer);
+    forget(state, ticket)
+}
+
+/// Takes a waiter out of its queues.
+fn forget(state: &mut State, ticket: Ticket) -> Option<Waiter> {
+    let waiter = state.queues.remove(ticket)?;
+    if let Some(at) = waiter.deadline() {
+        state.deadlines.remove(&(at, Due::Timeout(ticket)));
+    }
+    if let Some(at) = waiter.retry_at {
+        state.deadlines.remove(&(at, Due::Retry(ticket)));
+    }
+    Some(waiter)
+}
+
+fn set_retry(ctx: Ctx<'_>, state: &mut State, ticket: Ticket, at: Option<u64>) {
+    let before = state.queues.set_retry(ticket, at);
+    if before == at {
+        return;
+    }
+    if let Some(before) = before {
+        state.deadlines.remove(&(before, Due::Retry(ticket)));
+    }
+    if let Some(at) = at {
+        state.deadlines.insert((at, Due::Retry(ticket)));
+        timer::arm(ctx, at);
+    }
+}
+
+/// Can this waiter, who is first, be served?
+fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
+    let Some(waiter) = state.queues.get(ticket).cloned() else {
+        return Look::Done(Ok(Reply::Nil));
+    };
+    let looked = ctx.in_db(waiter.keys[0].0, || {
+        let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
+        if ctx.is_cluster() && !cluster::serves(ctx, &names[0]) {
+            return Look::Wait(None); // the slot is leaving; the cron event sends the client after it
+        }
+        match waiter.want {
+            Want::Upgrade => look_at_upgrade(ctx, state, now, &waiter, &names[0]),
+            Want::Claim(claim) => look_at_claim(ctx, state, now, ticket, &waiter, claim, &names),
+        }
+    });
+    looked.unwrap_or(Look::Wait(None))
+}
+
+fn look_at_upgrade(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    waiter: &Waiter,
+    name: &Name<'_>,
+) -> Look {
+    let mut edit = match Edit::open(ctx, state, name, Kind::Lock, now) {
+        Ok(edit) => edit,
+        Err(error) => return Look::Done(Err(error)),
+    };
+    let upgraded = edit.upgrade(state, &waiter.owner, waiter.lease);
+    let retry_at = edit.next_end();
+    edit.close(state, waiter.event);
+    match upgraded {
+        Err(error) => Look::Done(Err(error)),
+        Ok(Upgraded::NotHeld) => Look::Done(Ok(Reply::Nil)),
+        Ok(Upgraded::Busy) => Look::Wait(after(retry_at)),
+        Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
+            state.stats.handoffs += 1;
+            Look::Done(Ok(Reply::int(fence)))
+        }
+    }
+}
+
+fn look_at_claim(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    ticket: Ticket,
+    waiter: &Waiter,
+    claim: Claim,
+    names: &[Name<'_>],
+) -> Look {
+    let (kind, claim) = match claim {
+        Claim::Permits { count, limit } => {
+            let (db, key) = &waiter.keys[0];
+            let limit = state.queues.limit(*db, key, count, limit);
+            (Kind::Sem, Claim::Permits { count, limit })
+        }
+        _ => (Kind::Lock, claim),
+    };
+    let requests: Vec<Acquire<'_>> = waiter
+        .keys
+        .iter()
+        .map(|(db, key)| Acquire {
+            owner: &waiter.owner,
+            claim,
+            lease: waiter.lease,
+            id: waiter.id.as_deref(),
+            watch: waiter.watch,
+            // The first in one queue may be behind others in another.
+            queued: waiter.keys.len() > 1 && state.queues.head(*db, key) != Some(ticket),
+        })
+        .collect();
+    match acquire_all(ctx, state, now, kind, names, &requests, waiter.event) {
+        Err(error) => Look::Done(Err(error)),
+        Ok(Outcome::Busy(retry_at)) => Look::Wait(after(retry_at)),
+        Ok(Outcome::Never) => {
+            state.stats.refused += 1;
+            Look::Done(Ok(Reply::Nil))
+        }
+        Ok(Outcome::Acquired(fences)) => {
+            state.stats.handoffs += 1;
+            Look::Done(Ok(fences_reply(waiter.event, fences)))
+        }
+    }
+}
+
+/// A hold lasts to the end of its last millisecond.
+fn after(end: Option<u64>) -> Option<u64> {
+    end.map(|end| end + 1)
+}
+
+/// What became of an acquisition of one or several keys.
+pub(super) enum Outcome {
+    /// All are held, with these fences.
+    Acquired(Vec<u64>),
+    /// None is; something about them may end by itself at this time (Unix ms).
+    Busy(Option<u64>),
+    /// None is, and waiting would be for its own owner.
+    Never,
+}
+
+/// The event of `LOCK.MACQUIRE`, whose reply is always an array.
+pub(super) const MACQUIRE: &CStr = c"lock.macquire";
+
+/// The reply of an acquisition.
+pub(super) fn fences_reply(event: &CStr, fences: Vec<u64>) -> Reply {
+    match fences[..] {
+        [fence] if event != MACQUIRE => Reply::int(fence),
+        _ => Reply::Array(fences.into_iter().map(Reply::int).collect()),
+    }
+}
+
+/// Acquires all or none of the keys, whose requests stand at the same places.
+pub(super) fn acquire_all<'k>(
+    ctx: Ctx<'k>,
+    state: &mut State,
+    now: Now,
+    kind: Kind,
+    names: &'k [Name<'k>],
+    requests: &[Acquire<'_>],
+    event: &CStr,
+) -> Result<Outcome, Error> {
+    let mut edits = Vec::with_capacity(names.len());
+    let outcome = open_all(ctx, state, now, kind, names, &mut edits)
+        .and_then(|()| step_all(state, &mut edits, requests));
+    for edit in edits {
+        edit.close(state, event);
+    }
+    outcome
+}
+
+fn open_all<'k>(
+    ctx: Ctx<'k>,
+    state: &mut State,
+    now: Now,
+    kind: Kind,
+    names: &'k [Name<'k>],
+    edits: &mut Vec<Edit<'k>>,
+) -> Result<(), Error> {
+    for name in names {
+        edits.push(Edit::open(ctx, state, name, kind, now)?);
+    }
+    Ok(())
+}
+
+fn step_all(
+    state: &mut State,
+    edits: &mut [Edit<'_>],
+    requests: &[Acquire<'_>],
+) -> Result<Outcome, Error> {
+    let mut busy = false;
+    let mut ends: Option<u64> = None;
+    for (edit, request) in edits.iter_mut().zip(requests) {
+        match edit.admits(request) {
+            Admission::Never => return Ok(Outcome::Never),
+            Admission::Busy => {
+                busy = true;
+                ends = ends.into_iter().chain(edit.next_end()).min();
+            }
+            _ => {}
+        }
+    }
+    if busy {
+        return Ok(Outcome::Busy(ends));
+    }
+    let mut fences = Vec::with_capacity(edits.len());
+    for (edit, request) in edits.iter_mut().zip(requests) {
+        match edit.acquire(state, request)? {
+            Acquired::Granted(fence) => {
+                state.stats.acquired += 1;
+                fences.push(fence);
+            }
+            Acquired::Reentered(fence) => {
+                state.stats.reentered += 1;
+                fences.push(fence);
+            }
+            Acquired::Repeated(fence) => fences.push(fence),
+            Acquired::Busy | Acquired::Never => return Err(Error::Internal), // it was admitted
+        }
+    }
+    Ok(Outcome::Acquired(fences))
+}
+
+/// A waiting client is gone, or was unblocked by an operator.
+pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) {
+    let state = &mut *STATE.get();
+    if departure == Departure::Unblocked {
+        state.stats.timeouts += 1;
+    }
+    if let Some(waiter) = forget(state, ticket) {
+        for (db, key) in waiter.keys {
+            events::note(Happening::Touched(db, key)); // who stood behind it may be next
+        }
+    }
+}
+
+/// Is any hold renewed for this connection?
+pub(super) fn follows_client(client: u64) -> bool {
+    STATE.get().watches.follows(client)
+}
+
+/// Deals with something that happened outside of the family's commands.
+pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
+    let state = &mut *STATE.get();
+    match happening {
+        Happening::Unlinked(db, key) => {
+            for fence in state.watches.of_key(&(*db, key.clone())) {
+                state.unwatch_fence(Some(fence));
+            }
+            // The same key may hold a watched lock again, that has been renamed to it.
+            reconcile(ctx, state, now, *db, key);
+            serve(ctx, state, now, vec![(*db, key.clone())]);
+        }
+        Happening::Touched(db, key) => {
+            reconcile(ctx, state, now, *db, key);
+            serve(ctx, state, now, vec![(*db, key.clone())]);
+        }
+        Happening::Flushed(db) => {
+            for fence in state.watches.of_db(*db) {
+                state.unwatch_fence(Some(fence));
+            }
+            let keys = match db {
+                Some(db) => state.queues.keys_of(*db),
+                None => state.queues.keys(),
+            };
+            serve(ctx, state, now, keys);
+        }
+        Happening::Swapped(first, second) => {
+            state.watches.swap(*first, *second);
+            let mut keys = state.queues.keys_of(*first);
+            keys.extend(state.queues.keys_of(*second));
+            serve(ctx, state, now, keys);
+        }
+        Happening::Disconnected(client) => abandon(ctx, state, now, *client),
+        Happening::Loaded => {
+            let keys = state.queues.keys();
+            serve(ctx, state, now, keys);
+        }
+        Happening::Saving => {
+            // An AOF that is rewritten without an RDB part has no other place for it.
+            let fence = FENCE.load(Ordering::Relaxed);
+            if fence > 0 {
+                ctx.replicate_number(c"LOCK.FENCE", fence);
+            }
+        }
+        Happening::Demoted => {
+            // The server has told the waiting clients. What is left of the leases runs down.
+            for fence in state.watches.of_db(None) {
+                state.unwatch_fence(Some(fence));
+            }
+        }
+    }
+    if state.queues.is_empty() && state.watches.is_empty() {
+        LISTENING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Makes a lock fit an expiry that something else gave its key, or a key that it came to.
+fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, db: i32, key: &[u8]) {
+    ctx.in_db(db, || {
+        let name = Name::new(key);
+        for kind in [Kind::Lock, Kind::Sem] {
+            if let Ok(mut edit) = Edit::open(ctx, state, &name, kind, now) {
+                edit.reconcile(state);
+                edit.close(state, c"");
+            }
+        }
+    });
+}
+
+/// Releases what was watched for a connection.
+fn abandon(ctx: Ctx<'_>, state: &mut State, now: Now, client: u64) {
+    for fence in state.watches.of_client(client) {
+        let Some(watched) = state.watches.get(fence).cloned() else {
+            continue;
+        };
+        state.unwatch_fence(Some(fence));
+        let (db, key) = &watched.key;
+        ctx.in_db(*db, || {
+            let name = Name::new(key);
+            if let Ok(mut edit) = Edit::open(ctx, state, &name, watched.kind, now) {
+                if edit.abandon(state, &watched.owner, client) {
+                    state.stats.watchdog_released += 1;
+                }
+                edit.close(state, release_event(watched.kind));
+            }
+        });
+        serve(ctx, state, now, vec![watched.key]);
+    }
+}
+
+fn release_event(kind: Kind) -> &'static CStr {
+    match kind {
+        Kind::Lock => c"lock.release",
+        Kind::Sem => c"sem.release",
+    }
+}
+
+fn renew_event(kind: Kind) -> &'static CStr {
+    match kind {
+        Kind::Lock => c"lock.renew",
+        Kind::Sem => c"sem.renew",
+    }
+}
+
+/// Does what is due.
+pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
+    let state = &mut *STATE.get();
+    while let Some((at, due)) = state.deadlines.first().copied() {
+        if at > now.ms() {
+            return Some(at);
+        }
+        state.deadlines.pop_first();
+        match due {
+            Due::Timeout(ticket) => {
+                state.stats.timeouts += 1;
+                if let Some(waiter) = dismiss(state, ticket, Ok(Reply::Nil)) {
+                    serve(ctx, state, now, waiter.keys);
+                }
+            }
+            Due::Retry(ticket) => {
+                state.queues.set_retry(ticket, None);
+                if let Some(keys) = state.queues.get(ticket).map(|waiter| waiter.keys.clone()) {
+                    serve(ctx, state, now, keys);
+                }
+            }
+            Due::Renew(fence) => renew(ctx, state, now, fence),
+        }
+    }
+    None
+}
+
+/// Renews a watched hold for its connection.
+fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, fence: u64) {
+    let Some(watched) = state.watches.remove(fence) else {
+        return;
+    };
+    ctx.in_db(watched.key.0, || {
+        let name = Name::new(&watched.key.1);
+        if let Ok(mut edit) = Edit::open(ctx, state, &name, watched.kind, now) {
+            if edit.renew_watched(state, &watched.owner, watched.client) {
+                state.stats.renewed += 1;
+            }
+            edit.close(state, renew_event(watched.kind));
+        }
+    });
+}
+
+/// In a cluster, sends clients after the slots that they wait in and that have left this node.
+pub(super) fn cron(ctx: Ctx<'_>) {
+    let state = &mut *STATE.get();
+    if state.queues.is_empty() || !ctx.is_cluster() {
+        return;
+    }
+    for (db, key) in state.queues.keys() {
+        let name = Name::new(&key);
+        if cluster::serves(ctx, &name) {
+            continue;
+        }
+        let Some(moved) = cluster::redirect(ctx, &name) else {
+            continue; // it is being moved, or the cluster is down: both pass
+        };
+        let tickets: Vec<Ticket> = state
+            .queues
+            .line_of(db, &key)
+            .map(|(ticket, _)| ticket)
+            .collect();
+        for ticket in tickets {
+            dismiss(state, ticket, Err(moved.clone()));
+        }
+    }
+}
+
+/// The section `lock` of `INFO sluice`.
+pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
+    let state = STATE.try_get()?;
+    let stats = &state.stats;
+    Some(vec![
+        ("acquired", stats.acquired),
+        ("reentered", stats.reentered),
+        ("refused", stats.refused),
+        ("waited", stats.waited),
+        ("waiting", state.queues.len() as u64),
+        ("timeouts", stats.timeouts),
+        ("handoffs", stats.handoffs),
+        ("renewed", stats.renewed),
+        ("expired_leases", EXPIRED_LEASES.load(Ordering::Relaxed)),
+        ("watchdog_holds", state.watches.len() as u64),
+        ("watchdog_released", stats.watchdog_released),
+        ("deadlocks", stats.deadlocks),
+    ])
+}

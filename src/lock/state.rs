@@ -1,0 +1,387 @@
+//! The state machine of one lock or semaphore. It knows no server, no clock and no randomness:
+//! the time, the next fence and what is queued come in as arguments.
+//!
+//! Every step expects that [`Lock::expire`] was called with the same time before.
+
+use super::holds::{Hold, Holds, Receipt, Watch};
+use crate::request::MAX_SAFE;
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// By one owner.
+    Exclusive,
+    /// By any number of owners.
+    Shared,
+    /// A semaphore of this capacity.
+    Permits {
+        /// As the last acquisition named it, 1 or more.
+        limit: u64,
+    },
+}
+
+/// What an acquisition asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The lock for one owner alone.
+    Exclusive,
+    /// The lock together with other shared holders.
+    Shared,
+    /// Permits of a semaphore.
+    Permits {
+        /// How many, 1 or more.
+        count: u64,
+        /// The capacity, at least `count`.
+        limit: u64,
+    },
+}
+
+/// An acquisition.
+#[derive(Debug, Clone, Copy)]
+pub struct Acquire<'a> {
+    /// Who wants to hold.
+    pub owner: &'a [u8],
+    /// What it wants.
+    pub claim: Claim,
+    /// For how long, in milliseconds.
+    pub lease: u64,
+    /// The id that makes its repetition safe.
+    pub id: Option<&'a [u8]>,
+    /// The client id of the connection that the hold is to be renewed for.
+    pub watch: Option<u64>,
+    /// Is somebody else ahead in the queue?
+    pub queued: bool,
+}
+
+/// What an acquisition would meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It gets a new hold.
+    Grant,
+    /// The owner holds already; its count rises. The fence stays.
+    Reenter,
+    /// It is the repetition of the owner's last acquisition, which was answered with this.
+    Repeat(u64),
+    /// Others hold, or are ahead.
+    Busy,
+    /// It would wait for its own owner.
+    Never,
+}
+
+/// What an acquisition did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquired {
+    /// A new hold with this fence.
+    Granted(u64),
+    /// One more on top of a hold with this fence.
+    Reentered(u64),
+    /// Nothing: a repetition, which gets the first reply again.
+    Repeated(u64),
+    /// Nothing: it may wait.
+    Busy,
+    /// Nothing: waiting would be for itself.
+    Never,
+}
+
+/// How much a release gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// So many counts or permits, 1 or more.
+    Count(u64),
+    /// Everything that the owner has.
+    All,
+}
+
+/// What a release did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// Nothing: the owner holds nothing.
+    NotHeld,
+    /// The owner has so many left; 0: its hold is gone.
+    Left(u64),
+    /// Nothing: a repetition, which gets the first reply again.
+    Repeated(u64),
+    /// Nothing: the owner has only so many.
+    TooMany(u64),
+}
+
+/// What an upgrade did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upgraded {
+    /// Nothing: the owner holds nothing.
+    NotHeld,
+    /// It was exclusive already; its lease may have grown.
+    Already(u64),
+    /// The hold is exclusive now, with a new fence.
+    Upgraded(u64),
+    /// Nothing: others share the lock.
+    Busy,
+}
+
+/// A lock or a semaphore.
+#[derive(Debug, Clone)]
+pub struct Lock {
+    mode: Mode,
+    holds: Holds,
+    /// When the key expires (Unix ms) as this module last told the server; 0: not yet.
+    pub key_expires: u64,
+}
+
+impl Lock {
+    /// A lock that nobody holds.
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            holds: Holds::default(),
+            key_expires: 0,
+        }
+    }
+
+    /// How it is held. Means nothing while nobody holds it.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Who holds it.
+    pub fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// This owner's hold at `now`.
+    pub fn held_by(&self, owner: &[u8], now: u64) -> Option<&Hold> {
+        self.holds.get(owner).filter(|hold| hold.until >= now)
+    }
+
+    /// Drops the holds whose lease ended before `now`, and returns them.
+    pub fn expire(&mut self, now: u64) -> Vec<(Box<[u8]>, Hold)> {
+        self.holds.expire(now)
+    }
+
+    /// Ends every hold at `limit` at the latest. Returns whether any was shortened.
+    pub fn clamp(&mut self, limit: u64) -> bool {
+        self.holds.clamp(limit)
+    }
+
+    /// What would this acquisition meet?
+    pub fn admits(&self, request: &Acquire<'_>) -> Admission {
+        let Some(hold) = self.holds.get(request.owner) else {
+            return if !request.queued && self.has_room(request.claim) {
+                Admission::Grant
+            } else {
+                Admission::Busy
+            };
+        };
+        if let (Some(id), Some(last)) = (request.id, &hold.acquired)
+            && *last.id == *id
+        {
+            return Admission::Repeat(last.reply);
+        }
+        if hold.count + counts(request.claim) > MAX_SAFE as u64 {
+            return Admission::Never; // a reply must stay below 2^53
+        }
+        match (self.mode, request.claim) {
+            (Mode::Shared, Claim::Exclusive) => Admission::Never,
+            (Mode::Permits { .. }, claim) if request.queued || !self.has_room(claim) => {
+                Admission::Busy
+            }
+            _ => Admission::Reenter,
+        }
+    }
+
+    /// Acquires at `now`; a new hold gets `fence`.
+    pub fn acquire(&mut self, request: &Acquire<'_>, now: u64, fence: u64) -> Acquired {
+        let until = now + request.lease;
+        match self.admits(request) {
+            Admission::Busy => Acquired::Busy,
+            Admission::Never => Acquired::Never,
+            Admission::Repeat(reply) => {
+                // A retry on a new connection: the WATCHDOG must not end with the old one.
+                self.holds.change(request.owner, |hold| {
+                    watch(hold, request.watch, request.lease)
+                });
+                Acquired::Repeated(reply)
+            }
+            Admission::Reenter => {
+                self.set_limit(request.claim);
+                let fence = self.holds.change(request.owner, |hold| {
+                    hold.count += counts(request.claim);
+                    hold.until = hold.until.max(until);
+                    hold.acquired = receipt(request.id, hold.fence);
+                    watch(hold, request.watch, request.lease);
+                    hold.fence
+                });
+                fence.map_or(Acquired::Busy, Acquired::Reentered)
+            }
+            Admission::Grant => {
+                self.mode = match request.claim {
+                    Claim::Exclusive => Mode::Exclusive,
+                    Claim::Shared => Mode::Shared,
+                    Claim::Permits { limit, .. } => Mode::Permits { limit },
+                };
+                let mut hold = Hold {
+                    count: counts(request.claim),
+                    fence,
+                    until,
+                    acquired: receipt(request.id, fence),
+                    released: None,
+                    watch: None,
+                };
+                watch(&mut hold, request.watch, request.lease);
+                self.holds.insert(request.owner, hold);
+                Acquired::Granted(fence)
+            }
+        }
+    }
+
+    /// Gives back an owner's counts or permits.
+    pub fn release(&mut self, owner: &[u8], amount: Amount, id: Option<&[u8]>) -> Released {
+        let Some(hold) = self.holds.get(owner) else {
+            return Released::NotHeld;
+        };
+        if let (Some(id), Some(last)) = (id, &hold.released)
+            && *last.id == *id
+        {
+            return Released::Repeated(last.reply);
+        }
+        let left = match amount {
+            Amount::All => 0,
+            Amount::Count(count) if count > hold.count => return Released::TooMany(hold.count),
+            Amount::Count(count) => hold.count - count,
+        };
+        if left == 0 {
+            self.holds.remove(owner);
+        } else {
+            self.holds.change(owner, |hold| {
+                hold.count = left;
+                hold.released = receipt(id, left);
+            });
+        }
+        Released::Left(left)
+    }
+
+    /// Sets an owner's lease to `lease` milliseconds from `now`, shorter or longer than it was;
+    /// a WATCHDOG goes on with that length. Returns the fence.
+    pub fn renew(&mut self, owner: &[u8], lease: u64, now: u64) -> Option<u64> {
+        self.holds.change(owner, |hold| {
+            hold.until = now + lease;
+            if let Some(watch) = &mut hold.watch {
+                watch.lease = lease;
+            }
+            hold.fence
+        })
+    }
+
+    /// The server's own renewal of a watched hold: never shortens it. `None` if there is no such
+    /// hold, or if it is not watched for that connection.
+    pub fn renew_watched(&mut self, owner: &[u8], client: u64, now: u64) -> Option<u64> {
+        let lease = self.watch_of(owner, client)?.lease;
+        self.holds.change(owner, |hold| {
+            hold.until = hold.until.max(now + lease);
+            lease
+        })
+    }
+
+    /// Takes the hold away that is watched for a connection which is gone. `None` if there is no
+    /// such hold.
+    pub fn abandon(&mut self, owner: &[u8], client: u64) -> Option<Hold> {
+        self.watch_of(owner, client)?;
+        self.holds.remove(owner)
+    }
+
+    /// Turns a shared hold into the exclusive one, if no other owner shares the lock. The lease
+    /// becomes the later of the old and the new one.
+    pub fn upgrade(&mut self, owner: &[u8], lease: u64, now: u64, fence: u64) -> Upgraded {
+        let exclusive = self.mode == Mode::Exclusive;
+        if self.holds.get(owner).is_some() && !exclusive && self.holds.len() > 1 {
+            return Upgraded::Busy;
+        }
+        let upgraded = self.holds.change(owner, |hold| {
+            hold.until = hold.until.max(now + lease);
+            if exclusive {
+                return Upgraded::Already(hold.fence);
+            }
+            hold.fence = fence;
+            Upgraded::Upgraded(fence)
+        });
+        if upgraded.is_some() {
+            self.mode = Mode::Exclusive;
+        }
+        upgraded.unwrap_or(Upgraded::NotHeld)
+    }
+
+    /// Turns an exclusive hold into a shared one. Returns the fence, and whether it was exclusive.
+    pub fn downgrade(&mut self, owner: &[u8]) -> Option<(u64, bool)> {
+        let fence = self.holds.get(owner)?.fence;
+        let exclusive = self.mode == Mode::Exclusive;
+        self.mode = Mode::Shared;
+        Some((fence, exclusive))
+    }
+
+    /// Sets a hold to what the master decided. An exclusive one is the only one.
+    pub fn put(&mut self, mode: Mode, owner: &[u8], hold: Hold) {
+        if mode == Mode::Exclusive && self.holds.get(owner).is_none() {
+            self.holds = Holds::default();
+        }
+        self.mode = mode;
+        self.holds.insert(owner, hold);
+    }
+
+    /// Removes a hold as the master decided.
+    pub fn drop_owner(&mut self, owner: &[u8]) {
+        self.holds.remove(owner);
+    }
+
+    /// The same holds for a copy of the key: a WATCHDOG stays with the original.
+    pub fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        copy.holds.visit_mut(&mut |hold| hold.watch = None);
+        copy
+    }
+
+    /// Calls `visit` with every hold, so that its memory can be moved.
+    pub fn visit_mut(&mut self, visit: &mut dyn FnMut(&mut Hold)) {
+        self.holds.visit_mut(visit);
+    }
+
+    fn has_room(&self, claim: Claim) -> bool {
+        match claim {
+            Claim::Permits { count, limit } => limit.checked_sub(self.holds.total()) >= Some(count),
+            Claim::Shared => self.mode == Mode::Shared || self.holds.is_empty(),
+            Claim::Exclusive => self.holds.is_empty(),
+        }
+    }
+
+    fn set_limit(&mut self, claim: Claim) {
+        if let Claim::Permits { limit, .. } = claim {
+            self.mode = Mode::Permits { limit };
+        }
+    }
+
+    fn watch_of(&self, owner: &[u8], client: u64) -> Option<&Watch> {
+        let watch = self.holds.get(owner)?.watch.as_deref()?;
+        (watch.client == client).then_some(watch)
+    }
+}
+
+fn counts(claim: Claim) -> u64 {
+    match claim {
+        Claim::Permits { count, .. } => count,
+        _ => 1,
+    }
+}
+
+fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
+    id.map(|id| {
+        Box::new(Receipt {
+            id: id.into(),
+            reply,
+        })
+    })
+}
+
+/// Binds the hold to the connection that asked last; without one, leaves it as it is.
+fn watch(hold: &mut Hold, client: Option<u64>, lease: u64) {
+    if let Some(client) = client {
+        hold.watch = Some(Box::new(Watch { client, lease }));
+    }
+}

@@ -1,0 +1,222 @@
+//! The cursor that every command reads its arguments with. All validation of arguments is here
+//! and in the `parse` functions built on it, so it is over before anything changes.
+
+use crate::error::Error;
+use std::ops::RangeInclusive;
+
+/// The largest integer that Lua and JavaScript read exactly, 2^53 - 1.
+pub const MAX_SAFE: i64 = (1 << 53) - 1;
+
+/// Ten years in milliseconds: the longest lease and the longest wait.
+pub const TEN_YEARS_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
+
+/// Reads arguments from left to right.
+#[derive(Debug, Clone)]
+pub struct Cursor<'a> {
+    args: &'a [&'a [u8]],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor over a command's arguments, the command's own name left out.
+    pub fn new(args: &'a [&'a [u8]]) -> Self {
+        Self { args, at: 0 }
+    }
+
+    /// How many arguments are still to be read.
+    pub fn left(&self) -> usize {
+        self.args.len() - self.at
+    }
+
+    /// The next argument, if there is one.
+    #[allow(clippy::should_implement_trait)] // an iterator would hide that the cursor is shared
+    pub fn next(&mut self) -> Option<&'a [u8]> {
+        let arg = *self.args.get(self.at)?;
+        self.at += 1;
+        Some(arg)
+    }
+
+    /// The next argument; a missing one is a syntax error (an option without its value).
+    pub fn value(&mut self) -> Result<&'a [u8], Error> {
+        self.next().ok_or(Error::Syntax)
+    }
+
+    /// A byte string of at least 1 and at most `max` bytes.
+    pub fn name(&mut self, argument: &'static str, max: usize) -> Result<&'a [u8], Error> {
+        let bytes = self.value()?;
+        if bytes.is_empty() || bytes.len() > max {
+            return Err(Error::OutOfRange {
+                argument,
+                min: 1,
+                max: max as i64,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// A plain decimal integer within `range`.
+    pub fn int(
+        &mut self,
+        argument: &'static str,
+        range: RangeInclusive<i64>,
+    ) -> Result<i64, Error> {
+        let value = parse_int(self.value()?).ok_or(Error::NotInteger)?;
+        if range.contains(&value) {
+            return Ok(value);
+        }
+        Err(Error::OutOfRange {
+            argument,
+            min: *range.start(),
+            max: *range.end(),
+        })
+    }
+
+    /// The same for quantities that are never negative.
+    pub fn uint(
+        &mut self,
+        argument: &'static str,
+        range: RangeInclusive<i64>,
+    ) -> Result<u64, Error> {
+        debug_assert!(*range.start() >= 0);
+        self.int(argument, range).map(|value| value as u64)
+    }
+
+    /// `numkeys key [key ...]`: the keys, at least one and all different.
+    pub fn keys(&mut self) -> Result<&'a [&'a [u8]], Error> {
+        let count = self.uint("numkeys", 1..=MAX_SAFE)?;
+        if count > self.left() as u64 {
+            return Err(Error::Syntax);
+        }
+        let keys = &self.args[self.at..self.at + count as usize];
+        self.at += keys.len();
+        if has_duplicates(keys) {
+            return Err(Error::Syntax);
+        }
+        Ok(keys)
+    }
+}
+
+/// Is `word` this option? Options are case-insensitive.
+pub fn is(word: &[u8], option: &str) -> bool {
+    word.eq_ignore_ascii_case(option.as_bytes())
+}
+
+/// Stores an option's value; a second one is a syntax error.
+pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Error> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Error::Syntax),
+    }
+}
+
+/// Sets a flag; a second time is a syntax error.
+pub fn flag(slot: &mut bool) -> Result<(), Error> {
+    if std::mem::replace(slot, true) {
+        return Err(Error::Syntax);
+    }
+    Ok(())
+}
+
+/// A plain decimal i64 as the server itself reads one: no sign but `-`, no leading zeros, no
+/// white space.
+pub fn parse_int(bytes: &[u8]) -> Option<i64> {
+    let (negative, digits) = match bytes {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, bytes),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut magnitude: u64 = 0; // 19 digits fit u64
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        magnitude = magnitude * 10 + u64::from(digit - b'0');
+    }
+    if negative {
+        0i64.checked_sub_unsigned(magnitude)
+    } else {
+        i64::try_from(magnitude).ok()
+    }
+}
+
+fn has_duplicates(keys: &[&[u8]]) -> bool {
+    if keys.len() <= 8 {
+        return (1..keys.len()).any(|i| keys[..i].contains(&keys[i]));
+    }
+    let mut sorted = keys.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn integers_are_plain_decimal_i64() {
+        for (text, value) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("-9223372036854775809", None),
+            ("99999999999999999999", None),
+            ("", None),
+            ("-", None),
+            ("-0", None),
+            ("+1", None),
+            ("01", None),
+            (" 1", None),
+            ("1 ", None),
+            ("1.0", None),
+            ("0x10", None),
+            ("1e3", None),
+        ] {
+            assert_eq!(parse_int(text.as_bytes()), value, "{text:?}");
+        }
+        assert_eq!(parse_int(b"1\0"), None);
+        assert_eq!(parse_int(b"\xff"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_i64_is_read_back(value: i64) {
+            prop_assert_eq!(parse_int(value.to_string().as_bytes()), Some(value));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = parse_int(&bytes);
+        }
+    }
+
+    #[test]
+    fn keys_are_counted_and_unique() {
+        let keys = |args: &[&'static [u8]]| Cursor::new(args).keys().map(<[_]>::len);
+        assert_eq!(keys(&[b"2", b"a", b"b"]), Ok(2));
+        assert_eq!(keys(&[b"2", b"a", b"a"]), Err(Error::Syntax));
+        assert_eq!(keys(&[b"3", b"a", b"b"]), Err(Error::Syntax));
+        assert_eq!(keys(&[b"x", b"a"]), Err(Error::NotInteger));
+        assert!(matches!(keys(&[b"0", b"a"]), Err(Error::OutOfRange { .. })));
+        assert!(matches!(
+            keys(&[b"-1", b"a"]),
+            Err(Error::OutOfRange { .. })
+        ));
+        assert_eq!(keys(&[b"9007199254740991", b"a"]), Err(Error::Syntax));
+        let many: Vec<Vec<u8>> = (0..100).map(|i| vec![i]).collect();
+        let mut args: Vec<&[u8]> = vec![b"100"];
+        args.extend(many.iter().map(Vec::as_slice));
+        assert_eq!(Cursor::new(&args).keys().map(<[_]>::len), Ok(100));
+        args[57] = args[3];
+        assert_eq!(
+            Cursor::new(&args).keys().map(<[_]>::len),
+            Err(Error::Syntax)
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Clients that wait. A family keeps its own queue of numbers; a [`Room`] keeps the blocked client
+//! behind each number, so that waking one costs the same however many wait.
+
+use super::context::Ctx;
+use super::main_thread::MainThread;
+use super::{entry, reply};
+use crate::reply::{Answer, Reply};
+use redis_module::raw;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// A family's waiting clients.
+pub struct Room {
+    /// Called when a client stops waiting of its own accord: its connection closed, or somebody
+    /// ended its wait with `CLIENT UNBLOCK`. It must not be woken any more.
+    pub left: fn(Ctx<'_>, u64, Departure),
+    clients: MainThread<HashMap<u64, Handle>>,
+}
+
+/// Why a client left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// Its connection closed, or the server took it out of the wait with an error.
+    Gone,
+    /// `CLIENT UNBLOCK`: it gets the reply of a wait whose time is up.
+    Unblocked,
+}
+
+/// A blocked client, owned by the server until it is unblocked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Handle(*mut raw::RedisModuleBlockedClient);
+
+/// Where the client behind each handle waits.
+static PLACES: MainThread<HashMap<Handle, (&'static Room, u64)>> = MainThread::new();
+
+impl Room {
+    /// An empty room.
+    pub const fn new(left: fn(Ctx<'_>, u64, Departure)) -> Self {
+        Self {
+            left,
+            clients: MainThread::new(),
+        }
+    }
+
+    /// Blocks the client that sent the running command until `number` is woken. The caller has
+    /// asked [`Ctx::may_block`] before.
+    pub fn block(&'static self, ctx: Ctx<'_>, number: u64) {
+        // SAFETY: the context is that of a command whose client may be blocked; without a time-out
+        // of the server's own, but with its callback, which CLIENT UNBLOCK needs.
+        let handle = unsafe {
+            let handle = api!(RedisModule_BlockClient(
+                ctx.raw(),
+                Some(on_reply),
+                Some(on_unblock),
+                Some(free_answer),
+                0
+            ));
+            api!(RedisModule_SetDisconnectCallback(handle, Some(on_leave)));
+            Handle(handle)
+        };
+        self.clients.get().insert(number, handle);
+        PLACES.get().insert(handle, (self, number));
+    }
+
+    /// Answers a waiting client.
+    pub fn wake(&self, number: u64, answer: Answer) {
+        let Some(handle) = self.clients.get().remove(&number) else {
+            return;
+        };
+        PLACES.get().remove(&handle);
+        handle.unblock(Some(answer));
+    }
+}
+
+impl Handle {
+    fn unblock(self, answer: Option<Answer>) {
+        let answer = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
+        // SAFETY: each handle is unblocked once, when it is taken out of `PLACES`; `free_answer`
+        // takes the answer back.
+        unsafe { api!(RedisModule_UnblockClient(self.0, answer.cast())) };
+    }
+}
+
+/// Takes a client out that leaves; `None` if it was woken before.
+fn leave(handle: Handle) -> Option<(&'static Room, u64)> {
+    let (room, number) = PLACES.get().remove(&handle)?;
+    room.clients.get().remove(&number);
+    Some((room, number))
+}
+
+// SAFETY (for all callbacks below): the server calls them with a live context and its own handles.
+
+unsafe extern "C" fn on_reply(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    entry::guard((), || {
+        // SAFETY: see above; the private data is the answer given to `unblock`.
+        unsafe {
+            let answer = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
+            if let Some(answer) = answer.as_ref() {
+                reply::send(Ctx::new(ctx), answer);
+            }
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_unblock(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let (ctx, handle) = unsafe {
+            let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
+            (Ctx::new(ctx), Handle(handle))
+        };
+        if let Some((room, number)) = leave(handle) {
+            (room.left)(ctx, number, Departure::Unblocked);
+            reply::send(ctx, &Ok(Reply::Nil));
+            handle.unblock(None);
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_leave(
+    ctx: *mut raw::RedisModuleCtx,
+    handle: *mut raw::RedisModuleBlockedClient,
+) {
+    entry::guard((), || {
+        let handle = Handle(handle);
+        if let Some((room, number)) = leave(handle) {
+            // SAFETY: see above.
+            (room.left)(unsafe { Ctx::new(ctx) }, number, Departure::Gone);
+            handle.unblock(None);
+        }
+    });
+}
+
+unsafe extern "C" fn free_answer(_ctx: *mut raw::RedisModuleCtx, answer: *mut c_void) {
+    entry::guard((), || {
+        // SAFETY: see above; `unblock` made the box and nobody else frees it.
+        drop(unsafe { Box::from_raw(answer.cast::<Answer>()) });
+    });
+}

@@ -1,0 +1,324 @@
+//! The context of one call from the server, and names of keys.
+
+use super::key::OpenKey;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// The server's context for the duration of one callback.
+#[derive(Clone, Copy)]
+pub struct Ctx<'c> {
+    raw: NonNull<raw::RedisModuleCtx>,
+    callback: PhantomData<&'c ()>,
+}
+
+impl<'c> Ctx<'c> {
+    /// Wraps the context that the server handed to a callback.
+    ///
+    /// # Safety
+    /// `raw` is such a context, and lives at least as long as `'c`.
+    pub(super) unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("the server gives a context"),
+            callback: PhantomData,
+        }
+    }
+
+    pub(super) fn raw(self) -> *mut raw::RedisModuleCtx {
+        self.raw.as_ptr()
+    }
+
+    /// The selected database.
+    pub fn db(self) -> i32 {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetSelectedDb(self.raw())) }
+    }
+
+    /// Runs `work` with another database selected. A database that doesn't exist is not selected,
+    /// and `work` does not run.
+    pub fn in_db<T>(self, db: i32, work: impl FnOnce() -> T) -> Option<T> {
+        let before = self.db();
+        if before == db {
+            return Some(work());
+        }
+        // SAFETY: the context is alive.
+        let select = |db| unsafe { api!(RedisModule_SelectDb(self.raw(), db)) };
+        if select(db) != raw::REDISMODULE_OK as c_int {
+            return None;
+        }
+        let result = work();
+        select(before);
+        Some(result)
+    }
+
+    /// The id of the client that sent the command.
+    pub fn client(self) -> u64 {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetClientId(self.raw())) }
+    }
+
+    fn has_flags(self, flags: u32) -> bool {
+        // SAFETY: the context is alive.
+        let set = unsafe { api!(RedisModule_GetContextFlags(self.raw())) };
+        set as u32 & flags != 0
+    }
+
+    /// May the client be blocked? Not in `MULTI`, in Lua, or for a client that denies it, and not
+    /// on a replica, where nobody would ever serve it.
+    pub fn may_block(self) -> bool {
+        !self.has_flags(
+            raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+                | raw::REDISMODULE_CTX_FLAGS_SLAVE
+                | raw::REDISMODULE_CTX_FLAGS_LOADING,
+        )
+    }
+
+    /// May the module change the dataset of its own accord now? Only a master decides, not while it
+    /// loads, and not while writes are paused: a fail-over waits for the replicas then.
+    pub fn may_act(self) -> bool {
+        !self.has_flags(
+            raw::REDISMODULE_CTX_FLAGS_SLAVE
+                | raw::REDISMODULE_CTX_FLAGS_LOADING
+                | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING,
+        ) &&
+        // SAFETY: the function takes no argument.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) } == 0
+    }
+
+    /// Is this server a replica?
+    pub fn is_replica(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)
+    }
+
+    /// Is this server a node of a cluster?
+    pub fn is_cluster(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+    }
+
+    /// Opens a key for reading and writing. A key that has expired is not there.
+    pub fn open<'k>(self, name: &'k Name<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
+        // SAFETY: context and name are alive, and the handle doesn't outlive them.
+        unsafe {
+            OpenKey::new(api!(RedisModule_OpenKey(
+                self.raw(),
+                name.raw(),
+                mode as c_int
+            )))
+        }
+    }
+
+    /// Opens a key for reading.
+    pub fn open_to_read<'k>(self, name: &'k Name<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        let mode = raw::REDISMODULE_READ;
+        // SAFETY: context and name are alive, and the handle doesn't outlive them.
+        unsafe {
+            OpenKey::new(api!(RedisModule_OpenKey(
+                self.raw(),
+                name.raw(),
+                mode as c_int
+            )))
+        }
+    }
+
+    /// Sends `command key payload` to the replicas and the AOF.
+    pub fn replicate(self, command: &CStr, name: &Name<'_>, payload: &[u8]) {
+        // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"sb".as_ptr(),
+                name.raw(),
+                payload.as_ptr(),
+                payload.len()
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
+    /// Sends `DEL key` to the replicas and the AOF.
+    pub fn replicate_del(self, name: &Name<'_>) {
+        // SAFETY: "s" is a key's name, which lives through the call.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                c"DEL".as_ptr(),
+                c"s".as_ptr(),
+                name.raw()
+            ))
+        };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "replicate DEL");
+    }
+
+    /// Sends a command without a key to the replicas and the AOF.
+    pub fn replicate_number(self, command: &CStr, number: u64) {
+        // SAFETY: "l" is a 64-bit integer.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"l".as_ptr(),
+                number as i64
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
+    /// Sends `SET key value`, with `PXAT` or `KEEPTTL`, to the replicas and the AOF.
+    pub fn replicate_set(self, name: &Name<'_>, value: &[u8], expires: Option<u64>) {
+        // SAFETY: "sbcl" and "sbc" are a key's name, a buffer with its length, a NUL-terminated
+        // string and a 64-bit integer; all live through the call.
+        let status = unsafe {
+            match expires {
+                Some(at) => api!(RedisModule_Replicate(
+                    self.raw(),
+                    c"SET".as_ptr(),
+                    c"sbcl".as_ptr(),
+                    name.raw(),
+                    value.as_ptr(),
+                    value.len(),
+                    c"PXAT".as_ptr(),
+                    at as i64
+                )),
+                None => api!(RedisModule_Replicate(
+                    self.raw(),
+                    c"SET".as_ptr(),
+                    c"sbc".as_ptr(),
+                    name.raw(),
+                    value.as_ptr(),
+                    value.len(),
+                    c"KEEPTTL".as_ptr()
+                )),
+            }
+        };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "replicate SET");
+    }
+
+    /// Sends the running command as it came to the replicas and the AOF.
+    pub fn replicate_verbatim(self) {
+        // SAFETY: the context is that of a command.
+        unsafe { api!(RedisModule_ReplicateVerbatim(self.raw())) };
+    }
+
+    /// Emits a keyspace event of the module class.
+    pub fn notify(self, event: &CStr, name: &Name<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_MODULE, event, name);
+    }
+
+    /// Emits the generic event `del`, for who listens to keyspace events.
+    pub fn notify_del(self, name: &Name<'_>) {
+        // SAFETY: the function takes no argument.
+        let listened = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
+        if listened & raw::REDISMODULE_NOTIFY_GENERIC != 0 {
+            self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        }
+    }
+
+    fn notify_class(self, class: c_int, event: &CStr, name: &Name<'_>) {
+        // SAFETY: context, event and name live through the call.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                self.raw(),
+                class,
+                event.as_ptr(),
+                name.raw()
+            ));
+        }
+    }
+
+    /// Tells clients that WATCH or track the key that it changed.
+    pub fn signal_modified(self, name: &Name<'_>) {
+        // SAFETY: context and name live through the call.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.raw(), name.raw())) };
+    }
+}
+
+/// The name of a key as the server wants it.
+#[derive(Debug)]
+pub struct Name<'a> {
+    raw: NonNull<raw::RedisModuleString>,
+    owned: bool,
+    source: PhantomData<&'a ()>,
+}
+
+impl<'a> Name<'a> {
+    /// Borrows an argument of the running command.
+    ///
+    /// # Safety
+    /// `raw` is a string of the server that lives at least as long as `'a`.
+    pub(super) unsafe fn borrowed(raw: *mut raw::RedisModuleString) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("an argument is a string"),
+            owned: false,
+            source: PhantomData,
+        }
+    }
+
+    /// Makes a name of bytes.
+    pub fn new(bytes: &[u8]) -> Name<'static> {
+        // SAFETY: a null context makes a string that its creator frees; the buffer is given with
+        // its length.
+        let raw = unsafe {
+            api!(RedisModule_CreateString(
+                std::ptr::null_mut(),
+                bytes.as_ptr().cast(),
+                bytes.len()
+            ))
+        };
+        Name {
+            raw: NonNull::new(raw).expect("the server makes a string or dies"),
+            owned: true,
+            source: PhantomData,
+        }
+    }
+
+    /// The name's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the string lives as long as `self` and is not changed.
+        unsafe { bytes_of(self.raw.as_ptr()) }
+    }
+
+    pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Name<'_> {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: `new` made it without a context, nobody else frees it.
+            unsafe { api!(RedisModule_FreeString(std::ptr::null_mut(), self.raw())) };
+        }
+    }
+}
+
+/// The bytes of a string of the server.
+///
+/// # Safety
+/// `raw` is such a string; it lives and is not changed for `'a`.
+pub(super) unsafe fn bytes_of<'a>(raw: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut length = 0;
+    // SAFETY: the caller's promise; the server fills in the length of the buffer it returns.
+    unsafe {
+        let start = api!(RedisModule_StringPtrLen(raw, &mut length));
+        std::slice::from_raw_parts(start.cast(), length)
+    }
+}

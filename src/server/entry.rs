@@ -1,0 +1,113 @@
+//! Where the server calls in: every command and callback passes a guard that turns a panic into an
+//! error, because a panic that reached the server would take it down.
+
+use super::context::{Ctx, Name, bytes_of};
+use super::{events, reply};
+use crate::error::Error;
+use crate::reply::Answer;
+use crate::request::Cursor;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+/// A command in execution.
+pub struct Call<'a> {
+    /// The server's context.
+    pub ctx: Ctx<'a>,
+    args: &'a [&'a [u8]],
+    strings: &'a [*mut raw::RedisModuleString],
+}
+
+impl<'a> Call<'a> {
+    /// A cursor over the arguments, the command's name left out.
+    pub fn cursor(&self) -> Cursor<'a> {
+        Cursor::new(self.args)
+    }
+
+    /// The argument at `index` (0: the first after the command's name) as the name of a key.
+    pub fn name(&self, index: usize) -> Name<'a> {
+        // SAFETY: the arguments live as long as the call.
+        unsafe { Name::borrowed(self.strings[index]) }
+    }
+}
+
+/// What the server calls for a command.
+pub type Entry = unsafe extern "C" fn(
+    *mut raw::RedisModuleCtx,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+) -> c_int;
+
+/// The entry of a command that writes. Whatever happened since the last command is dealt with
+/// before it.
+pub const fn write<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, true>
+}
+
+/// The entry of a command that only reads.
+pub const fn read<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, false>
+}
+
+/// The entry of a command that applies what a master decided. It never acts of its own accord.
+pub const fn apply<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, false>
+}
+
+/// Calls with at most so many arguments need no allocation.
+const INLINE_ARGS: usize = 16;
+
+unsafe extern "C" fn enter<F, const WRITES: bool>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    const { assert!(size_of::<F>() == 0, "a command is a plain function") };
+    // SAFETY: a plain function's type has no bytes, so every value of it is this one.
+    let run: F = unsafe { std::mem::zeroed() };
+    // SAFETY: the server gives a context and `argc` strings that live through the call.
+    let (ctx, strings) = unsafe {
+        let argc = usize::try_from(argc).unwrap_or(0);
+        (Ctx::new(ctx), slice::from_raw_parts(argv, argc))
+    };
+    let answer = guard(Err(Error::Internal), || {
+        if WRITES {
+            events::settle(ctx);
+        }
+        let strings = &strings[1..];
+        let mut inline: [&[u8]; INLINE_ARGS] = [&[]; INLINE_ARGS];
+        let many: Vec<&[u8]>;
+        // SAFETY: the strings live through the call and the server doesn't change them in it.
+        let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
+        let args = if strings.len() <= INLINE_ARGS {
+            for (slot, string) in inline.iter_mut().zip(strings) {
+                *slot = bytes(string);
+            }
+            &inline[..strings.len()]
+        } else {
+            many = strings.iter().map(bytes).collect();
+            &many
+        };
+        run(&Call { ctx, args, strings })
+    });
+    reply::send(ctx, &answer);
+    raw::REDISMODULE_OK as c_int
+}
+
+/// Runs `work`; a panic in it is logged (by the hook of [`super::log`]) and becomes `otherwise`.
+pub(super) fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
+}

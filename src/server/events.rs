@@ -1,0 +1,272 @@
+//! What happens outside of the module's own commands: keys that go, change or move, connections
+//! that close, a dataset that is loaded, a change of role.
+//!
+//! The server tells of these at moments when the dataset must not be changed. So they are only
+//! noted, and the families deal with them as soon as that is safe: before the next command of the
+//! module that writes, and at the latest before the server sends any reply of this round of its
+//! event loop.
+
+use super::clock::Now;
+use super::context::{Ctx, bytes_of};
+use super::main_thread::MainThread;
+use super::{entry, log, timer};
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// A value of the module left its key.
+    Unlinked(i32, Box<[u8]>),
+    /// A key is to be looked at again: it got another expiry, came to be by `RESTORE`, `COPY`,
+    /// `RENAME` or `MOVE`, or lost a waiting client.
+    Touched(i32, Box<[u8]>),
+    /// A database was emptied; `None`: all of them.
+    Flushed(Option<i32>),
+    /// Two databases changed places.
+    Swapped(i32, i32),
+    /// A connection closed.
+    Disconnected(u64),
+    /// A dataset was loaded.
+    Loaded,
+    /// The server forked a child to save the dataset, perhaps into a new AOF.
+    Saving,
+    /// This server became a replica.
+    Demoted,
+}
+
+static NOTED: MainThread<Vec<Happening>> = MainThread::new();
+static ANY_NOTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes a happening for the families.
+pub fn note(happening: Happening) {
+    NOTED.get().push(happening);
+    ANY_NOTED.store(true, Ordering::Relaxed);
+}
+
+/// Lets the families deal with what was noted, if that is possible now.
+pub fn settle(ctx: Ctx<'_>) {
+    if !ANY_NOTED.load(Ordering::Relaxed) {
+        return;
+    }
+    if ctx.is_replica() {
+        // The master deals with what happens to keys; only what is in our own memory is our affair.
+        NOTED
+            .get()
+            .retain(|noted| matches!(noted, Happening::Demoted));
+    } else if !ctx.may_act() {
+        return;
+    }
+    let now = Now::read();
+    // Dealing with one thing may note another, such as a key that turned out to be expired.
+    while ANY_NOTED.swap(false, Ordering::Relaxed) {
+        let noted = std::mem::take(&mut *NOTED.get());
+        for happening in &noted {
+            for family in crate::enabled_families() {
+                (family.happened)(ctx, now, happening);
+            }
+        }
+    }
+}
+
+/// Subscribes to everything. False if the server refuses.
+pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
+    let server_events: [(u64, raw::RedisModuleEventCallback); 9] = [
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            Some(on_role),
+        ),
+        (raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
+        (raw::REDISMODULE_EVENT_SHUTDOWN, Some(on_shutdown)),
+    ];
+    // SAFETY: the callbacks live as long as the module and know version 1 of each event's data.
+    unsafe {
+        let refused = server_events.into_iter().any(|(id, callback)| {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            api!(RedisModule_SubscribeToServerEvent(
+                ctx.raw(),
+                event,
+                callback
+            )) != raw::REDISMODULE_OK as c_int
+        });
+        let keys = api!(RedisModule_SubscribeToKeyspaceEvents(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            Some(on_key)
+        ));
+        if refused || keys != raw::REDISMODULE_OK as c_int {
+            let line = "<sluice> the server refuses a subscription to its events";
+            log::write_with(ctx.raw(), log::Level::Warning, line);
+            return false;
+        }
+    }
+    true
+}
+
+/// The generic keyspace events after which a key may have an expiry that its value doesn't know of,
+/// or a value that it didn't have.
+const TOUCHING: [&[u8]; 6] = [
+    b"expire",
+    b"persist",
+    b"restore",
+    b"rename_to",
+    b"move_to",
+    b"copy_to",
+];
+
+// SAFETY (for all callbacks below): the server calls them with a live context, and with data of the
+// type that belongs to the event.
+
+unsafe extern "C" fn on_key(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), bytes_of(key)) };
+        if TOUCHING.contains(&event.to_bytes()) && crate::enabled_families().any(|f| (f.has_keys)())
+        {
+            note(Happening::Touched(ctx.db(), key.into()));
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_flush(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    entry::guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+            // SAFETY: see above.
+            let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
+            note(Happening::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
+        }
+    });
+}
+
+unsafe extern "C" fn on_swap(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut c_void,
+) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
+        note(Happening::Swapped(info.dbnum_first, info.dbnum_second));
+    });
+}
+
+unsafe extern "C" fn on_client(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    entry::guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+            // SAFETY: see above.
+            let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
+            if crate::enabled_families().any(|family| (family.follows_client)(client)) {
+                note(Happening::Disconnected(client));
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn on_loading(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::guard((), || {
+        if matches!(
+            subevent,
+            raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED
+        ) {
+            note(Happening::Loaded);
+        }
+    });
+}
+
+unsafe extern "C" fn on_role(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::guard((), || {
+        if subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
+            note(Happening::Demoted);
+        }
+    });
+}
+
+unsafe extern "C" fn on_fork(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+            note(Happening::Saving);
+        }
+    });
+}
+
+unsafe extern "C" fn on_event_loop(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP
+        && ANY_NOTED.load(Ordering::Relaxed)
+    {
+        // SAFETY: see above.
+        entry::guard((), || settle(unsafe { Ctx::new(ctx) }));
+    }
+}
+
+unsafe extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let ctx = unsafe { Ctx::new(ctx) };
+        timer::ask_families(ctx);
+        for family in crate::enabled_families() {
+            (family.cron)(ctx);
+        }
+    });
+}
+
+unsafe extern "C" fn on_shutdown(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // The process ends; nothing may be decided any more.
+    entry::guard((), || {
+        NOTED.get().clear();
+        ANY_NOTED.store(false, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,35 @@
+//! The sections of `INFO sluice`, one for each family.
+
+use super::context::Ctx;
+use super::entry;
+use redis_module::raw;
+use std::ffi::{CString, c_int};
+
+/// Registers the sections.
+pub(super) fn register(ctx: Ctx<'_>) {
+    // SAFETY: the callback lives as long as the module.
+    unsafe { api!(RedisModule_RegisterInfoFunc(ctx.raw(), Some(on_info))) };
+}
+
+unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    entry::guard((), || {
+        for family in crate::enabled_families() {
+            let Some(fields) = (family.info)() else {
+                continue; // a crash report out of the middle of a command
+            };
+            let section = CString::new(family.name).unwrap_or_default();
+            // SAFETY: the server gives a live context; the names live through the calls.
+            unsafe {
+                if api!(RedisModule_InfoAddSection(ctx, section.as_ptr()))
+                    != raw::REDISMODULE_OK as c_int
+                {
+                    continue; // not asked for
+                }
+                for (name, value) in fields {
+                    let name = CString::new(name).unwrap_or_default();
+                    api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,130 @@
+//! Open keys.
+
+use super::native::{self, NativeType};
+use crate::error::Error;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// A key that is open; closed when dropped.
+pub struct OpenKey<'k> {
+    raw: *mut raw::RedisModuleKey,
+    names: PhantomData<&'k ()>,
+}
+
+impl OpenKey<'_> {
+    /// Wraps a handle.
+    ///
+    /// # Safety
+    /// `raw` was just opened and belongs to nobody else, or is null; the context and the name
+    /// that it was opened with outlive it.
+    pub(super) unsafe fn new(raw: *mut raw::RedisModuleKey) -> Self {
+        Self {
+            raw,
+            names: PhantomData,
+        }
+    }
+
+    fn kind(&self) -> isize {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_KeyType(self.raw)) as isize }
+    }
+
+    /// Is there nothing at the key?
+    pub fn is_empty(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
+    }
+
+    /// The value, if the key holds this type; `None` if there is no key.
+    pub fn get<T>(&mut self, native: &NativeType<T>) -> Result<Option<&mut T>, Error> {
+        // SAFETY: the handle is open or null. A value of the type that `native` stands for was made
+        // by it, so it is a `T`; the server keeps it until the key is changed, which takes
+        // `&mut self`.
+        unsafe {
+            let found = api!(RedisModule_ModuleTypeGetType(self.raw));
+            if !found.is_null() && found == native.raw() {
+                let value = api!(RedisModule_ModuleTypeGetValue(self.raw));
+                return Ok(value.cast::<T>().as_mut());
+            }
+        }
+        if self.is_empty() {
+            Ok(None)
+        } else {
+            Err(Error::WrongType)
+        }
+    }
+
+    /// Puts a value at the key, which is empty, and returns it.
+    pub fn create<T>(&mut self, native: &NativeType<T>, value: T) -> &mut T {
+        let value = native.to_raw(value);
+        // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
+        unsafe {
+            let status = api!(RedisModule_ModuleTypeSetValue(
+                self.raw,
+                native.raw(),
+                value.cast()
+            ));
+            assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
+            &mut *value
+        }
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        native::while_deleting(|| {
+            // SAFETY: the handle is open for writing.
+            unsafe { api!(RedisModule_DeleteKey(self.raw)) };
+        });
+    }
+
+    /// When the key expires (Unix ms), if it does.
+    pub fn expires(&self) -> Option<u64> {
+        // SAFETY: the handle is open.
+        let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
+        u64::try_from(at).ok()
+    }
+
+    /// Lets the key expire at this time (Unix ms).
+    pub fn expire_at(&mut self, at: u64) {
+        // SAFETY: the handle is open for writing.
+        let status = unsafe { api!(RedisModule_SetAbsExpire(self.raw, at as i64)) };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set an expiry");
+    }
+
+    /// The bytes of a string key; `None` if there is no key.
+    pub fn string(&self) -> Result<Option<&[u8]>, Error> {
+        match self.kind() {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Ok(None),
+            raw::REDISMODULE_KEYTYPE_STRING => {
+                let mut length = 0;
+                // SAFETY: the handle is open on a string; the server fills in the length of the
+                // buffer, which lives until the key is changed.
+                unsafe {
+                    let mode = raw::REDISMODULE_READ as c_int;
+                    let start = api!(RedisModule_StringDMA(self.raw, &mut length, mode));
+                    Ok(Some(std::slice::from_raw_parts(start.cast(), length)))
+                }
+            }
+            _ => Err(Error::WrongType),
+        }
+    }
+
+    /// Sets a string key; it keeps its expiry.
+    pub fn set_string(&mut self, value: &[u8]) {
+        let expires = self.expires();
+        let value = super::context::Name::new(value);
+        // SAFETY: the handle is open for writing; the server takes its own reference.
+        let status = unsafe { api!(RedisModule_StringSet(self.raw, value.raw())) };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a string");
+        if let Some(at) = expires {
+            self.expire_at(at);
+        }
+    }
+}
+
+impl Drop for OpenKey<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open or null, and nobody uses it any more.
+        unsafe { api!(RedisModule_CloseKey(self.raw)) };
+    }
+}

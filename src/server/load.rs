@@ -1,0 +1,159 @@
+//! Loading the module: the server calls `RedisModule_OnLoad` once.
+
+use super::context::{Ctx, bytes_of};
+use super::{command, config, entry, events, info, log};
+use crate::request::{is, parse_int};
+use redis_module::raw;
+use std::ffi::c_int;
+use std::slice;
+
+/// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch.
+const VERSION: c_int = 100;
+
+/// The entry point that the server looks for in the shared library.
+///
+/// # Safety
+/// The server calls it, with its context and the arguments of `loadmodule`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // Nothing may be allocated before this call gives us the server's allocator.
+    // SAFETY: the context is the server's, the name is NUL-terminated.
+    let status = unsafe {
+        raw::Export_RedisModule_Init(
+            ctx,
+            c"sluice".as_ptr(),
+            VERSION,
+            raw::REDISMODULE_APIVER_1 as c_int,
+        )
+    };
+    if status != raw::REDISMODULE_OK as c_int {
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    let loaded = entry::guard(false, || {
+        if let Some(missing) = missing_function() {
+            let line = format!(
+                "<sluice> this server is too old: it lacks {missing}. Sluice needs Redis 7.0 or Valkey"
+            );
+            log::write_with(ctx, log::Level::Warning, &line);
+            return false;
+        }
+        log::catch_panics();
+        let argc = usize::try_from(argc).unwrap_or(0);
+        let args: Vec<&[u8]> = if argc == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the server gives `argc` strings that live through the call.
+            unsafe { slice::from_raw_parts(argv, argc) }
+                .iter()
+                // SAFETY: as above.
+                .map(|arg| unsafe { bytes_of(*arg) })
+                .collect()
+        };
+        if let Err(problem) = read_options(&args) {
+            log::write_with(ctx, log::Level::Warning, &format!("<sluice> {problem}"));
+            return false;
+        }
+        // SAFETY: the context is the server's, and lives through this call.
+        register(unsafe { Ctx::new(ctx) })
+    });
+    let status = if loaded {
+        raw::REDISMODULE_OK
+    } else {
+        raw::REDISMODULE_ERR
+    };
+    status as c_int
+}
+
+/// The first function of the module API that Sluice cannot do without and the server lacks.
+fn missing_function() -> Option<&'static str> {
+    macro_rules! required {
+        ($($name:ident)*) => {
+            // SAFETY: the pointers were set by `Export_RedisModule_Init` and never change.
+            unsafe { [$((stringify!($name), { let function = raw::$name; function.is_some() })),*] }
+        };
+    }
+    required![
+        RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free
+        RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
+        RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
+        RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc
+        RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
+        RedisModule_EmitAOF RedisModule_FreeCallReply RedisModule_FreeString
+        RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
+        RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetCommand
+        RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
+        RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
+        RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
+        RedisModule_InfoAddFieldULongLong RedisModule_InfoAddSection RedisModule_IsIOError
+        RedisModule_KeyType RedisModule_LoadConfigs RedisModule_LoadStringBuffer RedisModule_Log
+        RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
+        RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
+        RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
+        RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
+        RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull
+        RedisModule_ReplyWithStringBuffer RedisModule_SaveStringBuffer RedisModule_SelectDb
+        RedisModule_SetAbsExpire RedisModule_SetCommandInfo RedisModule_SetDisconnectCallback
+        RedisModule_SetModuleOptions RedisModule_SignalModifiedKey RedisModule_StopTimer
+        RedisModule_StringDMA RedisModule_StringPtrLen RedisModule_StringSet
+        RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent
+        RedisModule_UnblockClient
+    ]
+    .into_iter()
+    .find_map(|(name, there)| (!there).then_some(name))
+}
+
+/// Reads `name value` pairs.
+fn read_options(args: &[&[u8]]) -> Result<(), String> {
+    for pair in args.chunks(2) {
+        let name = String::from_utf8_lossy(pair[0]).into_owned();
+        let [_, value] = pair else {
+            return Err(format!("the load option {name} has no value"));
+        };
+        if is(pair[0], "families") {
+            crate::enable_families(&String::from_utf8_lossy(value))?;
+            continue;
+        }
+        let mut settings = crate::FAMILIES.iter().flat_map(|family| family.settings);
+        let Some(setting) = settings.find(|setting| is(pair[0], setting.name)) else {
+            return Err(format!("{name} is not a load option"));
+        };
+        if !parse_int(value).is_some_and(|value| setting.set(value)) {
+            return Err(format!(
+                "the load option {} must be an integer between {} and {}",
+                setting.name, setting.min, setting.max
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn register(ctx: Ctx<'_>) -> bool {
+    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+    // SAFETY: the context is the server's.
+    unsafe { api!(RedisModule_SetModuleOptions(ctx.raw(), options as c_int)) };
+    for family in crate::enabled_families() {
+        let registered = family
+            .commands
+            .iter()
+            .all(|command| command::register(ctx, command))
+            && family.types.iter().all(|register| register(ctx))
+            && family
+                .settings
+                .iter()
+                .all(|setting| config::Setting::register(setting, ctx));
+        if !registered {
+            return false;
+        }
+    }
+    info::register(ctx);
+    // SAFETY: the context is the server's. Failing means that redis.conf has a bad value for one
+    // of the options; the server has logged which.
+    let configured =
+        unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
+    configured && events::subscribe(ctx)
+}

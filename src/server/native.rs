@@ -1,0 +1,361 @@
+//! Native data types: the callbacks by which the server saves, loads, copies, measures and frees
+//! the values of a family.
+
+use super::context::{Ctx, Name, bytes_of};
+use super::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use super::{alloc, entry, log};
+use redis_module::raw;
+use std::ffi::{CString, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// A type that is registered with the server under a name of 9 characters.
+pub struct NativeType<T> {
+    name: &'static str,
+    raw: AtomicPtr<raw::RedisModuleType>,
+    live: AtomicUsize,
+    values: PhantomData<fn(T) -> T>,
+}
+
+impl<T> NativeType<T> {
+    /// A type that is still to be registered. Its name is permanent: it is in every RDB file.
+    pub const fn new(name: &'static str) -> Self {
+        assert!(name.len() == 9);
+        Self {
+            name,
+            raw: AtomicPtr::new(ptr::null_mut()),
+            live: AtomicUsize::new(0),
+            values: PhantomData,
+        }
+    }
+
+    pub(super) fn raw(&self) -> *mut raw::RedisModuleType {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    /// How many values of this type there are in the server.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Hands a value over to the server, which gives it back to `free`.
+    pub(super) fn to_raw(&self, value: T) -> *mut T {
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Box::into_raw(Box::new(value))
+    }
+
+    /// Takes a value back from the server.
+    ///
+    /// # Safety
+    /// `value` came from [`NativeType::to_raw`] of this type, and is used no more.
+    unsafe fn take_back(&self, value: *mut c_void) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(value.cast::<T>()) });
+    }
+}
+
+/// How the values of a native type behave.
+pub trait Native: 'static {
+    /// The values.
+    type Value: 'static;
+
+    /// The type's registration.
+    fn native() -> &'static NativeType<Self::Value>;
+
+    /// The encoding version, which the RDB file stores beside each value.
+    const ENCODING: c_int;
+
+    /// Writes a value to RDB or `DUMP`.
+    fn save(value: &Self::Value, out: &mut RdbWriter<'_>);
+
+    /// Reads a value from RDB or `RESTORE`; `None` if it cannot be one.
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<Self::Value>;
+
+    /// Writes the commands that rebuild a value.
+    fn rewrite(value: &Self::Value, out: &mut AofWriter<'_>);
+
+    /// Adds what a value consists of to the dataset's digest.
+    fn digest(value: &Self::Value, digest: &mut Digest<'_>);
+
+    /// The bytes that a value takes from the allocator beside its own struct.
+    fn memory(value: &Self::Value) -> usize;
+
+    /// How many allocations it takes to free the value; large ones are freed in the background.
+    fn free_effort(value: &Self::Value) -> usize;
+
+    /// A value for a copy of the key.
+    fn copy(value: &Self::Value) -> Self::Value;
+
+    /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
+    /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
+    fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
+
+    /// Moves the value's larger blocks with `relocate`, to fight fragmentation.
+    fn defrag(value: &mut Self::Value, relocate: &mut Relocate<'_>);
+
+    /// Saves what the whole module has to remember, beside any key.
+    fn save_module(_out: &mut RdbWriter<'_>) {}
+
+    /// Reads what [`Native::save_module`] wrote; false if it cannot be that.
+    fn load_module(_input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
+        true
+    }
+
+    /// Is there something for [`Native::save_module`] to save?
+    const SAVES_MODULE: bool = false;
+}
+
+/// Registers a native type. False if the server refuses it.
+pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
+    let aux_triggers = if N::SAVES_MODULE {
+        raw::REDISMODULE_AUX_BEFORE_RDB as c_int
+    } else {
+        0
+    };
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
+        rdb_load: Some(rdb_load::<N>),
+        rdb_save: Some(rdb_save::<N>),
+        aof_rewrite: Some(aof_rewrite::<N>),
+        mem_usage: None,
+        digest: Some(digest::<N>),
+        free: Some(free::<N>),
+        aux_load: N::SAVES_MODULE.then_some(aux_load::<N>),
+        aux_save: N::SAVES_MODULE.then_some(aux_save::<N>),
+        aux_save_triggers: aux_triggers,
+        free_effort: None,
+        unlink: None,
+        copy: None,
+        defrag: Some(defrag::<N>),
+        mem_usage2: Some(mem_usage::<N>),
+        free_effort2: Some(free_effort::<N>),
+        unlink2: Some(unlink::<N>),
+        copy2: Some(copy::<N>),
+        aux_save2: None,
+    };
+    let native = N::native();
+    let name = CString::new(native.name).unwrap_or_default();
+    // SAFETY: name and methods live through the call, which copies them.
+    let raw = unsafe {
+        api!(RedisModule_CreateDataType(
+            ctx.raw(),
+            name.as_ptr(),
+            N::ENCODING,
+            &mut methods
+        ))
+    };
+    native.raw.store(raw, Ordering::Relaxed);
+    if raw.is_null() {
+        let line = format!(
+            "<sluice> the data type {} cannot be registered",
+            native.name
+        );
+        log::write_with(ctx.raw(), log::Level::Warning, &line);
+    }
+    !raw.is_null()
+}
+
+static DELETING: AtomicBool = AtomicBool::new(false);
+
+/// Marks deletions as the module's own, of which no `unlinked` is told.
+pub(super) fn while_deleting(work: impl FnOnce()) {
+    DELETING.store(true, Ordering::Relaxed);
+    work();
+    DELETING.store(false, Ordering::Relaxed);
+}
+
+/// The value behind a pointer of the server.
+///
+/// # Safety
+/// `value` came from `to_raw` of the type that the callback is registered for, and nobody changes
+/// it for `'a`.
+unsafe fn borrow<'a, N: Native>(value: *const c_void) -> &'a N::Value {
+    // SAFETY: the caller's promise.
+    unsafe { &*value.cast::<N::Value>() }
+}
+
+// SAFETY (for all callbacks below): the server calls them with its own pointers, which live through
+// the call, and with values of the type that they were registered for.
+
+unsafe extern "C" fn rdb_load<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    encoding: c_int,
+) -> *mut c_void {
+    entry::guard(ptr::null_mut(), || {
+        // SAFETY: see above.
+        let mut input = unsafe { RdbReader::new(io) };
+        match N::load(&mut input, encoding) {
+            Some(value) => N::native().to_raw(value).cast(),
+            None => ptr::null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn rdb_save<N: Native>(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let (mut out, value) = unsafe { (RdbWriter::new(io), borrow::<N>(value)) };
+        N::save(value, &mut out);
+    });
+}
+
+unsafe extern "C" fn aof_rewrite<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let name = unsafe { Name::borrowed(key) };
+        // SAFETY: see above.
+        let (mut out, value) = unsafe { (AofWriter::new(io, &name), borrow::<N>(value)) };
+        N::rewrite(value, &mut out);
+    });
+}
+
+unsafe extern "C" fn aux_save<N: Native>(io: *mut raw::RedisModuleIO, _when: c_int) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let mut out = unsafe { RdbWriter::new(io) };
+        N::save_module(&mut out);
+    });
+}
+
+unsafe extern "C" fn aux_load<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    encoding: c_int,
+    _when: c_int,
+) -> c_int {
+    let loaded = entry::guard(false, || {
+        // SAFETY: see above.
+        let mut input = unsafe { RdbReader::new(io) };
+        N::load_module(&mut input, encoding)
+    });
+    let status = if loaded {
+        raw::REDISMODULE_OK
+    } else {
+        raw::REDISMODULE_ERR
+    };
+    status as c_int
+}
+
+unsafe extern "C" fn digest<N: Native>(md: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let (mut digest, value) = unsafe { (Digest::new(md), borrow::<N>(value)) };
+        N::digest(value, &mut digest);
+    });
+}
+
+unsafe extern "C" fn free<N: Native>(value: *mut c_void) {
+    // Perhaps on a background thread: nothing here may use `MainThread`.
+    entry::guard((), || {
+        // SAFETY: see above; the server forgets the value.
+        unsafe { N::native().take_back(value) };
+    });
+}
+
+unsafe extern "C" fn mem_usage<N: Native>(
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _sample: usize,
+) -> usize {
+    entry::guard(0, || {
+        // SAFETY: see above.
+        let value = unsafe { borrow::<N>(value) };
+        alloc::block_size(size_of::<N::Value>()) + N::memory(value)
+    })
+}
+
+unsafe extern "C" fn free_effort<N: Native>(
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> usize {
+    // SAFETY: see above.
+    entry::guard(1, || N::free_effort(unsafe { borrow::<N>(value) }).max(1))
+}
+
+unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    if DELETING.load(Ordering::Relaxed) {
+        return;
+    }
+    entry::guard((), || {
+        // SAFETY: see above; the key's name lives through the call.
+        let (db, key, value) = unsafe {
+            (
+                api!(RedisModule_GetDbIdFromOptCtx(ctx)),
+                bytes_of(api!(RedisModule_GetKeyNameFromOptCtx(ctx))),
+                borrow::<N>(value),
+            )
+        };
+        N::unlinked(value, db, key);
+    });
+}
+
+unsafe extern "C" fn copy<N: Native>(
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> *mut c_void {
+    entry::guard(ptr::null_mut(), || {
+        // SAFETY: see above.
+        let value = unsafe { borrow::<N>(value) };
+        N::native().to_raw(N::copy(value)).cast()
+    })
+}
+
+unsafe extern "C" fn defrag<N: Native>(
+    ctx: *mut raw::RedisModuleDefragCtx,
+    _key: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    entry::guard(0, || {
+        let mut relocate = Relocate {
+            ctx,
+            call: PhantomData,
+        };
+        // SAFETY: see above; a value is one block, which the server moves byte by byte and frees.
+        unsafe {
+            let moved = relocate.block(*value);
+            if !moved.is_null() {
+                *value = moved;
+            }
+            N::defrag(&mut *(*value).cast::<N::Value>(), &mut relocate);
+        }
+        0
+    })
+}
+
+/// Moves blocks of memory to less fragmented places.
+pub struct Relocate<'a> {
+    ctx: *mut raw::RedisModuleDefragCtx,
+    call: PhantomData<&'a ()>,
+}
+
+impl Relocate<'_> {
+    /// Moves a byte string.
+    pub fn bytes(&mut self, bytes: &mut Box<[u8]>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let length = bytes.len();
+        let old = Box::into_raw(std::mem::take(bytes)).cast::<u8>();
+        // SAFETY: a boxed slice is one block of `length` bytes. Where the server moved it, it has
+        // copied the bytes and freed the old block.
+        unsafe {
+            let moved = self.block(old.cast()).cast::<u8>();
+            let at = if moved.is_null() { old } else { moved };
+            *bytes = Box::from_raw(ptr::slice_from_raw_parts_mut(at, length));
+        }
+    }
+
+    /// Moves one block; null if it stays where it is.
+    ///
+    /// # Safety
+    /// `block` is one whole block of the server's allocator that nothing else points into.
+    unsafe fn block(&mut self, block: *mut c_void) -> *mut c_void {
+        // SAFETY: the caller's promise; the context is that of the running callback.
+        unsafe { api!(RedisModule_DefragAlloc(self.ctx, block)) }
+    }
+}

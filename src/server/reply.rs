@@ -1,0 +1,60 @@
+//! Puts replies on the wire.
+
+use super::context::Ctx;
+use crate::reply::{Answer, Reply};
+use std::ffi::{CString, c_long};
+
+/// Sends a command's answer.
+pub(super) fn send(ctx: Ctx<'_>, answer: &Answer) {
+    match answer {
+        Ok(reply) => send_reply(ctx, reply),
+        Err(error) => {
+            let text = CString::new(error.to_string()).unwrap_or_default();
+            // SAFETY: the context is alive and the text is NUL-terminated.
+            unsafe { api!(RedisModule_ReplyWithError(ctx.raw(), text.as_ptr())) };
+        }
+    }
+}
+
+fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
+    let raw = ctx.raw();
+    match reply {
+        Reply::Later => {}
+        Reply::Nil => {
+            // SAFETY: the context is alive.
+            unsafe { api!(RedisModule_ReplyWithNull(raw)) };
+        }
+        Reply::Int(value) => {
+            // SAFETY: as above.
+            unsafe { api!(RedisModule_ReplyWithLongLong(raw, *value)) };
+        }
+        Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
+        Reply::Bytes(bytes) => send_bytes(ctx, bytes),
+        Reply::Array(items) => {
+            // SAFETY: as above; as many items follow.
+            unsafe { api!(RedisModule_ReplyWithArray(raw, items.len() as c_long)) };
+            for item in items {
+                send_reply(ctx, item);
+            }
+        }
+        Reply::Map(fields) => {
+            // SAFETY: as above; as many pairs follow.
+            unsafe { api!(RedisModule_ReplyWithMap(raw, fields.len() as c_long)) };
+            for (name, value) in fields {
+                send_bytes(ctx, name.as_bytes());
+                send_reply(ctx, value);
+            }
+        }
+    }
+}
+
+fn send_bytes(ctx: Ctx<'_>, bytes: &[u8]) {
+    // SAFETY: the context is alive, the buffer is given with its length.
+    unsafe {
+        api!(RedisModule_ReplyWithStringBuffer(
+            ctx.raw(),
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+    }
+}

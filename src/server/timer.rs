@@ -1,0 +1,59 @@
+//! The one timer. It is set for the nearest deadline of all families; when it fires, each family
+//! looks at its own deadlines again. The server's timers follow the wall clock, which can jump:
+//! so the cron event looks too.
+
+use super::clock::Now;
+use super::context::Ctx;
+use super::entry;
+use super::main_thread::MainThread;
+use redis_module::raw;
+use std::ffi::c_void;
+use std::ptr;
+
+#[derive(Default)]
+struct Armed(Option<(u64, raw::RedisModuleTimerID)>);
+
+static ARMED: MainThread<Armed> = MainThread::new();
+
+/// Makes sure that the families are asked at this time (Unix ms), or before.
+pub fn arm(ctx: Ctx<'_>, at: u64) {
+    let mut armed = ARMED.get();
+    if let Some((earlier, id)) = armed.0 {
+        if earlier <= at {
+            return;
+        }
+        // SAFETY: the timer was made below and has not fired.
+        unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
+    }
+    let wait = at.saturating_sub(Now::read().ms()).max(1);
+    // SAFETY: the callback expects no data.
+    let id = unsafe {
+        api!(RedisModule_CreateTimer(
+            ctx.raw(),
+            wait as i64,
+            Some(on_timer),
+            ptr::null_mut()
+        ))
+    };
+    armed.0 = Some((at, id));
+}
+
+/// Lets every family do what is due, and sets the timer for what is next.
+pub(super) fn ask_families(ctx: Ctx<'_>) {
+    if !ctx.may_act() {
+        return; // the cron event asks again
+    }
+    let now = Now::read();
+    let next = crate::enabled_families().filter_map(|family| (family.due)(ctx, now));
+    if let Some(at) = next.min() {
+        arm(ctx, at);
+    }
+}
+
+unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    entry::guard((), || {
+        ARMED.get().0 = None;
+        // SAFETY: the server gives a live context.
+        ask_families(unsafe { Ctx::new(ctx) });
+    });
+}

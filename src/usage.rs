@@ -1,0 +1,222 @@
+//! The usage lines of the command table, such as `key owner [PX ms] [ID request-id]`, read into
+//! the arguments that `COMMAND DOCS` shows.
+//!
+//! Words in capitals are keywords, with the word after them as their value; other words are
+//! values. `[...]` is optional, `a | b` a choice, and `[x ...]` repeats what stands before it.
+
+/// One argument of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    /// Its name, in lower case.
+    pub name: String,
+    /// The keyword before it, or which it is.
+    pub token: Option<String>,
+    /// What it consists of.
+    pub kind: Kind,
+    /// May it be left out?
+    pub optional: bool,
+    /// May it come more than once?
+    pub multiple: bool,
+}
+
+/// What an argument is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// The name of a key.
+    Key,
+    /// An integer.
+    Integer,
+    /// A number with a fraction.
+    Double,
+    /// Any bytes.
+    String,
+    /// A keyword alone.
+    Token,
+    /// One of these.
+    OneOf(Vec<Argument>),
+    /// All of these together.
+    Block(Vec<Argument>),
+}
+
+/// Reads a usage line.
+pub fn parse(usage: &str) -> Vec<Argument> {
+    let spaced = ["[", "]", "|"].iter().fold(usage.to_owned(), |line, sign| {
+        line.replace(sign, &format!(" {sign} "))
+    });
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut at = 0;
+    let arguments = group(&words, &mut at);
+    assert_eq!(at, words.len(), "unbalanced brackets in {usage:?}");
+    arguments
+}
+
+/// Reads up to the closing bracket or the end.
+fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
+    let mut choices: Vec<Vec<Argument>> = vec![Vec::new()];
+    while let Some(word) = words.get(*at).copied() {
+        let current = choices.last_mut().expect("there is always one");
+        match word {
+            "]" => break,
+            "|" => choices.push(Vec::new()),
+            "[" => {
+                *at += 1;
+                let inner = group(words, at);
+                if words[*at - 1] == "..." {
+                    repeat(current, inner.len());
+                } else {
+                    let mut inner = together(inner);
+                    inner.optional = true;
+                    current.push(inner);
+                }
+            }
+            "..." => {}
+            _ if is_keyword(word) => {
+                let value = words.get(*at + 1).filter(|next| is_value(next));
+                if value.is_some() {
+                    *at += 1;
+                }
+                current.push(keyword(word, value));
+            }
+            _ => current.push(value(word, None)),
+        }
+        *at += 1;
+    }
+    if choices.len() == 1 {
+        return choices.remove(0);
+    }
+    let choices: Vec<Argument> = choices.into_iter().map(together).collect();
+    let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
+    vec![Argument {
+        name: names.join("-or-"),
+        ..plain(Kind::OneOf(choices.clone()))
+    }]
+}
+
+fn is_keyword(word: &str) -> bool {
+    word.bytes()
+        .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+}
+
+fn is_value(word: &str) -> bool {
+    word.bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+}
+
+fn keyword(word: &str, next: Option<&&str>) -> Argument {
+    match next {
+        Some(name) => value(name, Some(word)),
+        None => Argument {
+            name: word.to_lowercase(),
+            token: Some(word.to_owned()),
+            ..plain(Kind::Token)
+        },
+    }
+}
+
+fn value(name: &str, token: Option<&str>) -> Argument {
+    let kind = match name {
+        "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
+        "numkeys" | "ms" | "n" | "k" | "fence" => Kind::Integer,
+        _ => Kind::String,
+    };
+    Argument {
+        name: name.to_owned(),
+        token: token.map(str::to_owned),
+        ..plain(kind)
+    }
+}
+
+fn plain(kind: Kind) -> Argument {
+    Argument {
+        name: String::new(),
+        token: None,
+        kind,
+        optional: false,
+        multiple: false,
+    }
+}
+
+fn together(mut arguments: Vec<Argument>) -> Argument {
+    if arguments.len() == 1 {
+        return arguments.remove(0);
+    }
+    let names: Vec<&str> = arguments
+        .iter()
+        .map(|argument| argument.name.as_str())
+        .collect();
+    Argument {
+        name: names.join("-"),
+        ..plain(Kind::Block(arguments.clone()))
+    }
+}
+
+/// Makes the last `count` arguments, as one, come any number of times.
+fn repeat(arguments: &mut Vec<Argument>, count: usize) {
+    let last = arguments.split_off(arguments.len() - count);
+    let mut last = together(last);
+    last.multiple = true;
+    arguments.push(last);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One argument in a short form that shows everything.
+    fn show(argument: &Argument) -> String {
+        let list = |arguments: &[Argument], by: &str| {
+            let shown: Vec<String> = arguments.iter().map(show).collect();
+            format!("({})", shown.join(by))
+        };
+        let kind = match &argument.kind {
+            Kind::Key => "key".to_owned(),
+            Kind::Integer => "int".to_owned(),
+            Kind::Double => "double".to_owned(),
+            Kind::String => "str".to_owned(),
+            Kind::Token => "token".to_owned(),
+            Kind::OneOf(choices) => list(choices, "|"),
+            Kind::Block(parts) => list(parts, ","),
+        };
+        let token = argument
+            .token
+            .as_deref()
+            .map_or(String::new(), |token| format!("{token}="));
+        let optional = if argument.optional { "?" } else { "" };
+        let multiple = if argument.multiple { "*" } else { "" };
+        format!("{token}{}:{kind}{optional}{multiple}", argument.name)
+    }
+
+    fn shown(usage: &str) -> String {
+        parse(usage).iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn usage_lines_become_arguments() {
+        for (usage, arguments) in [
+            ("", ""),
+            ("key owner", "key:key owner:str"),
+            (
+                "key [SHARED] [PX ms]",
+                "key:key SHARED=shared:token? PX=ms:int?",
+            ),
+            (
+                "key owner [PERMITS k | ALL] [ID request-id]",
+                "key:key owner:str k-or-all:(PERMITS=k:int|ALL=all:token)? ID=request-id:str?",
+            ),
+            (
+                "numkeys key [key ...] owner",
+                "numkeys:int key:key* owner:str",
+            ),
+            (
+                "numkeys key qty [key qty ...]",
+                "numkeys:int key-qty:(key:key,qty:str)*",
+            ),
+            (
+                "key [EVENTS stream [MAXLEN n]]",
+                "key:key stream-n:(EVENTS=stream:key,MAXLEN=n:int?)?",
+            ),
+        ] {
+            assert_eq!(shown(usage), arguments, "{usage}");
+        }
+    }
+}
