@@ -1,0 +1,375 @@
+//! The pure lock machine against a naive model: after any operations both answer alike and hold
+//! alike, and a replica that gets only the effects is identical.
+
+use proptest::prelude::*;
+use sluice::lock::persist::{self, apply, by_fence, decode, effects, encode};
+use sluice::lock::state::{Acquire, Acquired, Amount, Claim, Lock, Mode, Released, Upgraded};
+
+const OWNERS: [&[u8]; 4] = [b"a", b"b\0", b"\xff\xfe", b"a long name of an owner"];
+
+#[derive(Debug, Clone)]
+enum Op {
+    Acquire {
+        owner: usize,
+        claim: Claim,
+        lease: u64,
+        id: Option<u8>,
+        queued: bool,
+    },
+    Release {
+        owner: usize,
+        amount: Amount,
+        id: Option<u8>,
+    },
+    Renew {
+        owner: usize,
+        lease: u64,
+    },
+    Upgrade {
+        owner: usize,
+        lease: u64,
+    },
+    Downgrade {
+        owner: usize,
+    },
+    Clamp {
+        after: u64,
+    },
+    Sleep {
+        ms: u64,
+    },
+    Reload,
+}
+
+fn any_claim(semaphore: bool) -> BoxedStrategy<Claim> {
+    if semaphore {
+        (1..5u64, 0..4u64)
+            .prop_map(|(count, more)| Claim::Permits {
+                count,
+                limit: count + more,
+            })
+            .boxed()
+    } else {
+        prop_oneof![Just(Claim::Exclusive), Just(Claim::Shared)].boxed()
+    }
+}
+
+fn any_amount() -> impl Strategy<Value = Amount> {
+    prop_oneof![4 => (1..4u64).prop_map(Amount::Count), 1 => Just(Amount::All)]
+}
+
+fn any_op(semaphore: bool) -> BoxedStrategy<Op> {
+    let owner = 0..OWNERS.len();
+    let id = || proptest::option::weighted(0.4, 0..3u8);
+    let acquire = (
+        owner.clone(),
+        any_claim(semaphore),
+        1..60u64,
+        id(),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(owner, claim, lease, id, queued)| Op::Acquire {
+            owner,
+            claim,
+            lease,
+            id,
+            queued,
+        });
+    let release = (owner.clone(), any_amount(), id()).prop_map(|(owner, amount, id)| Op::Release {
+        owner,
+        amount,
+        id,
+    });
+    let renew = (owner.clone(), 1..60u64).prop_map(|(owner, lease)| Op::Renew { owner, lease });
+    let upgrade = (owner.clone(), 1..60u64).prop_map(|(owner, lease)| Op::Upgrade { owner, lease });
+    let downgrade = owner.prop_map(|owner| Op::Downgrade { owner });
+    let clamp = (0..40u64).prop_map(|after| Op::Clamp { after });
+    let sleep = (0..25u64).prop_map(|ms| Op::Sleep { ms });
+    let modes = if semaphore { 0 } else { 2 };
+    prop_oneof![
+        6 => acquire, 4 => release, 2 => renew, modes => upgrade, modes => downgrade,
+        1 => clamp, 3 => sleep, 1 => Just(Op::Reload)
+    ]
+    .boxed()
+}
+
+/// The model: a list, searched from the front, with every rule spelled out.
+#[derive(Default)]
+struct Model {
+    holds: Vec<Held>,
+    exclusive: bool,
+    limit: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    owner: usize,
+    count: u64,
+    fence: u64,
+    until: u64,
+    acquired: Option<(u8, u64)>,
+    released: Option<(u8, u64)>,
+}
+
+impl Model {
+    fn find(&mut self, owner: usize) -> Option<&mut Held> {
+        self.holds.iter_mut().find(|held| held.owner == owner)
+    }
+
+    fn used(&self) -> u64 {
+        self.holds.iter().map(|held| held.count).sum()
+    }
+
+    fn acquire(&mut self, op: &Op, now: u64, fence: u64) -> Acquired {
+        let Op::Acquire {
+            owner,
+            claim,
+            lease,
+            id,
+            queued,
+        } = *op
+        else {
+            unreachable!()
+        };
+        let (used, exclusive) = (self.used(), self.exclusive);
+        let (permits, limit) = match claim {
+            Claim::Permits { count, limit } => (count, limit),
+            _ => (1, u64::MAX),
+        };
+        let semaphore = limit != u64::MAX;
+        if let Some(held) = self.find(owner) {
+            if let (Some(id), Some((last, reply))) = (id, held.acquired)
+                && id == last
+            {
+                return Acquired::Repeated(reply);
+            }
+            if claim == Claim::Exclusive && !exclusive {
+                return Acquired::Never;
+            }
+            if semaphore && (queued || used + permits > limit) {
+                return Acquired::Busy;
+            }
+            held.count += permits;
+            held.until = held.until.max(now + lease);
+            held.acquired = id.map(|id| (id, held.fence));
+            let fence = held.fence;
+            self.limit = limit;
+            return Acquired::Reentered(fence);
+        }
+        let compatible = match claim {
+            Claim::Exclusive => self.holds.is_empty(),
+            Claim::Shared => self.holds.is_empty() || !self.exclusive,
+            Claim::Permits { .. } => used + permits <= limit,
+        };
+        if queued || !compatible {
+            return Acquired::Busy;
+        }
+        self.exclusive = claim == Claim::Exclusive;
+        self.limit = limit;
+        self.holds.push(Held {
+            owner,
+            count: permits,
+            fence,
+            until: now + lease,
+            acquired: id.map(|id| (id, fence)),
+            released: None,
+        });
+        Acquired::Granted(fence)
+    }
+
+    fn release(&mut self, owner: usize, amount: Amount, id: Option<u8>) -> Released {
+        let Some(held) = self.find(owner) else {
+            return Released::NotHeld;
+        };
+        if let (Some(id), Some((last, reply))) = (id, held.released)
+            && id == last
+        {
+            return Released::Repeated(reply);
+        }
+        let take = match amount {
+            Amount::All => held.count,
+            Amount::Count(count) => count,
+        };
+        if take > held.count {
+            return Released::TooMany(held.count);
+        }
+        held.count -= take;
+        let left = held.count;
+        held.released = id.map(|id| (id, left));
+        self.holds.retain(|held| held.count > 0);
+        Released::Left(left)
+    }
+
+    fn upgrade(&mut self, owner: usize, lease: u64, now: u64, fence: u64) -> Upgraded {
+        let (alone, exclusive) = (self.holds.len() == 1, self.exclusive);
+        let Some(held) = self.find(owner) else {
+            return Upgraded::NotHeld;
+        };
+        if !exclusive && !alone {
+            return Upgraded::Busy;
+        }
+        held.until = held.until.max(now + lease);
+        if exclusive {
+            return Upgraded::Already(held.fence);
+        }
+        held.fence = fence;
+        self.exclusive = true;
+        Upgraded::Upgraded(fence)
+    }
+}
+
+fn id_bytes(id: &Option<u8>) -> Option<&[u8]> {
+    id.as_ref().map(std::slice::from_ref)
+}
+
+/// What the real machine holds, in the model's terms.
+fn seen(lock: &Lock) -> Vec<Held> {
+    let receipt = |receipt: &Option<Box<sluice::lock::holds::Receipt>>| {
+        receipt
+            .as_ref()
+            .map(|receipt| (receipt.id[0], receipt.reply))
+    };
+    by_fence(lock)
+        .into_iter()
+        .map(|(owner, hold)| Held {
+            owner: OWNERS
+                .iter()
+                .position(|name| *name == owner)
+                .expect("a known owner"),
+            count: hold.count,
+            fence: hold.fence,
+            until: hold.until,
+            acquired: receipt(&hold.acquired),
+            released: receipt(&hold.released),
+        })
+        .collect()
+}
+
+fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
+    let mut lock = Lock::new(Mode::Exclusive);
+    let mut replica = Lock::new(Mode::Exclusive);
+    let mut model = Model {
+        exclusive: true,
+        ..Model::default()
+    };
+    let (mut now, mut fence) = (1_000, 0);
+    for op in ops {
+        let mut out = Vec::new();
+        if !lock.expire(now).is_empty() {
+            persist::put_expired(&mut out, now);
+        }
+        model.holds.retain(|held| held.until >= now);
+        let mut touched = None;
+        fence += 1;
+        match &op {
+            Op::Acquire {
+                owner,
+                claim,
+                lease,
+                id,
+                queued,
+            } => {
+                let request = Acquire {
+                    owner: OWNERS[*owner],
+                    claim: *claim,
+                    lease: *lease,
+                    id: id_bytes(id),
+                    watch: None,
+                    queued: *queued,
+                };
+                prop_assert_eq!(
+                    lock.acquire(&request, now, fence),
+                    model.acquire(&op, now, fence)
+                );
+                touched = Some(*owner);
+            }
+            Op::Release { owner, amount, id } => {
+                let real = lock.release(OWNERS[*owner], *amount, id_bytes(id));
+                prop_assert_eq!(real, model.release(*owner, *amount, *id));
+                touched = Some(*owner);
+            }
+            Op::Renew { owner, lease } => {
+                let expected = model.find(*owner).map(|held| {
+                    held.until = now + lease;
+                    held.fence
+                });
+                prop_assert_eq!(lock.renew(OWNERS[*owner], *lease, now), expected);
+                touched = Some(*owner);
+            }
+            Op::Upgrade { owner, lease } => {
+                let real = lock.upgrade(OWNERS[*owner], *lease, now, fence);
+                prop_assert_eq!(real, model.upgrade(*owner, *lease, now, fence));
+                touched = Some(*owner);
+            }
+            Op::Downgrade { owner } => {
+                let was_exclusive = model.exclusive;
+                let expected = model.find(*owner).map(|held| (held.fence, was_exclusive));
+                model.exclusive &= expected.is_none();
+                prop_assert_eq!(lock.downgrade(OWNERS[*owner]), expected);
+                touched = Some(*owner);
+            }
+            Op::Clamp { after } => {
+                lock.clamp(now + after);
+                persist::put_clamped(&mut out, now + after);
+                for held in &mut model.holds {
+                    held.until = held.until.min(now + after);
+                }
+            }
+            Op::Sleep { ms } => now += ms,
+            Op::Reload if lock.holds().is_empty() => {}
+            Op::Reload => {
+                let mut bytes = Vec::new();
+                encode(&lock, &mut bytes);
+                lock = decode(&bytes).expect("what was encoded");
+            }
+        }
+        if let Some(owner) = touched.map(|owner| OWNERS[owner]) {
+            match lock.holds().get(owner) {
+                Some(hold) => persist::put_held(&mut out, lock.mode(), owner, hold),
+                None => persist::put_gone(&mut out, owner),
+            }
+        }
+        apply(&mut replica, effects(&out).expect("what was written"));
+
+        model.holds.sort_by_key(|held| held.fence);
+        prop_assert_eq!(seen(&lock), model.holds.clone());
+        prop_assert_eq!(seen(&replica), model.holds.clone());
+        prop_assert_eq!(lock.holds().total(), model.used());
+        prop_assert_eq!(lock.holds().len(), model.holds.len());
+        prop_assert_eq!(
+            lock.holds().longest(),
+            model.holds.iter().map(|held| held.until).max().unwrap_or(0)
+        );
+        prop_assert!(
+            model
+                .holds
+                .iter()
+                .all(|held| held.until >= lock.holds().soonest())
+        );
+        if !model.holds.is_empty() {
+            let expected = match (semaphore, model.exclusive) {
+                (true, _) => Mode::Permits { limit: model.limit },
+                (_, true) => Mode::Exclusive,
+                (_, false) => Mode::Shared,
+            };
+            prop_assert_eq!(lock.mode(), expected);
+            prop_assert_eq!(replica.mode(), expected);
+            prop_assert!(semaphore || !model.exclusive || model.holds.len() == 1);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_lock_does_what_the_model_does(ops in prop::collection::vec(any_op(false), 1..24)) {
+        check(ops, false)?;
+    }
+
+    #[test]
+    fn a_semaphore_does_what_the_model_does(ops in prop::collection::vec(any_op(true), 1..24)) {
+        check(ops, true)?;
+    }
+}
