@@ -68,6 +68,7 @@ fn waiter(attempt: &Try) -> Waiter {
     };
     Waiter {
         keys: attempt.keys.iter().map(|index| key(*index)).collect(),
+        takes_many: attempt.keys.len() > 1,
         owner: name(attempt.owner).into(),
         want: if attempt.upgrade {
             Want::Upgrade
@@ -135,7 +136,7 @@ impl World {
 
     /// Lets everybody who doesn't wait release everything, for as long as that serves somebody.
     /// Is `owner` served in the end?
-    fn is_served_in_the_end(mut self, owner: &[u8]) -> bool {
+    fn serves_in_the_end(mut self, owner: &[u8]) -> bool {
         loop {
             let waiting: Vec<Box<[u8]>> = self.waiting.iter().map(|w| w.owner.clone()).collect();
             for lock in self.locks.values_mut() {
@@ -190,7 +191,7 @@ proptest! {
             } else {
                 with_it.waiting.push(newcomer.clone());
             }
-            let never_ends = !with_it.clone().is_served_in_the_end(&newcomer.owner);
+            let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
             let refused = would_close_cycle(&queues, &newcomer, &mut |key, visit| {
                 if let Some(lock) = world.locks.get(key)
                     && !lock.holds().is_empty()

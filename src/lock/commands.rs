@@ -5,7 +5,7 @@ use super::holds::Hold;
 use super::native::Kind;
 use super::persist::{self, Effect};
 use super::queue::{Key, Waiter, Want};
-use super::serve::{MACQUIRE, Outcome, acquire_all, fences_reply, serve};
+use super::serve::{Outcome, acquire_all, acquire_one, serve};
 use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
 use super::{
     DEFAULT_LEASE, Due, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITERS, ROOM, STATE, State, deadlock,
@@ -19,6 +19,7 @@ use crate::server::command::{Access, Command, KeySpec, Place};
 use crate::server::context::{Ctx, Name};
 use crate::server::entry::{Call, apply, read, write};
 use crate::server::events::{self, Happening};
+use crate::server::key::Slot;
 use crate::server::timer;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -254,6 +255,52 @@ impl<'a> Options<'a> {
         self.px.unwrap_or_else(|| DEFAULT_LEASE.get() as u64)
     }
 
+    /// The acquisition that they ask for, of one key.
+    fn request<'r>(
+        &'r self,
+        ctx: Ctx<'_>,
+        state: &State,
+        name: &Name<'_>,
+        owner: &'r [u8],
+        claim: Claim,
+    ) -> Acquire<'r> {
+        let queues = &state.queues;
+        Acquire {
+            owner,
+            claim,
+            lease: self.lease(),
+            id: self.id,
+            watch: self.watchdog.then(|| ctx.client()),
+            queued: !queues.is_empty() && queues.waits_for(ctx.db(), name.bytes()),
+        }
+    }
+
+    /// The same as one that waits.
+    fn waiter(
+        &self,
+        ctx: Ctx<'_>,
+        now: Now,
+        names: &[Name<'_>],
+        owner: &[u8],
+        claim: Claim,
+        event: &'static CStr,
+    ) -> Waiter {
+        let db = ctx.db();
+        Waiter {
+            keys: names.iter().map(|name| (db, name.bytes().into())).collect(),
+            takes_many: false,
+            owner: owner.into(),
+            want: Want::Claim(claim),
+            lease: self.lease(),
+            id: self.id.map(Into::into),
+            watch: self.watchdog.then(|| ctx.client()),
+            event,
+            since: now.ms(),
+            timeout: self.block.unwrap_or(0),
+            retry_at: None,
+        }
+    }
+
     fn amount(&self) -> Result<Amount, Error> {
         match (self.all, self.permits) {
             (true, Some(_)) => Err(Error::Syntax),
@@ -286,7 +333,7 @@ fn acquire(call: &Call<'_>) -> Answer {
     } else {
         Claim::Exclusive
     };
-    acquire_one(call, owner, &options, claim, Kind::Lock, c"lock.acquire")
+    acquire_key(call, owner, &options, claim, Kind::Lock, c"lock.acquire")
 }
 
 /// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
@@ -309,10 +356,10 @@ fn sem_acquire(call: &Call<'_>) -> Answer {
         });
     }
     let claim = Claim::Permits { count, limit };
-    acquire_one(call, owner, &options, claim, Kind::Sem, c"sem.acquire")
+    acquire_key(call, owner, &options, claim, Kind::Sem, c"sem.acquire")
 }
 
-fn acquire_one(
+fn acquire_key(
     call: &Call<'_>,
     owner: &[u8],
     options: &Options<'_>,
@@ -320,7 +367,12 @@ fn acquire_one(
     kind: Kind,
     event: &'static CStr,
 ) -> Answer {
-    acquire_keys(call, &[call.name(0)], owner, options, claim, kind, event)
+    let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
+    let state = &mut *STATE.get();
+    let request = options.request(ctx, state, &name, owner, claim);
+    let outcome = acquire_one(ctx, state, now, kind, &name, &request, event)?;
+    let waiter = || options.waiter(ctx, now, &[name], owner, claim, event);
+    answer_or_wait(ctx, state, now, outcome, options, waiter)
 }
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
@@ -333,66 +385,39 @@ fn macquire(call: &Call<'_>) -> Answer {
     let owner = owner(&mut cursor)?;
     let options = Options::read(&mut cursor, &["PX", "BLOCK", "WATCHDOG", "ID"])?;
     let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
-    acquire_keys(
-        call,
-        &names,
-        owner,
-        &options,
-        Claim::Exclusive,
-        Kind::Lock,
-        MACQUIRE,
-    )
-}
-
-fn acquire_keys(
-    call: &Call<'_>,
-    names: &[Name<'_>],
-    owner: &[u8],
-    options: &Options<'_>,
-    claim: Claim,
-    kind: Kind,
-    event: &'static CStr,
-) -> Answer {
     let (ctx, now) = (call.ctx, Now::read());
     let state = &mut *STATE.get();
-    let watch = options.watchdog.then(|| ctx.client());
-    let request = |name: &Name<'_>| Acquire {
-        owner,
-        claim,
-        lease: options.lease(),
-        id: options.id,
-        watch,
-        queued: !state.queues.is_empty() && state.queues.waits_for(ctx.db(), name.bytes()),
+    let (claim, event) = (Claim::Exclusive, c"lock.macquire");
+    let requests = names
+        .iter()
+        .map(|name| options.request(ctx, state, name, owner, claim));
+    let requests: Vec<Acquire<'_>> = requests.collect();
+    let outcome = acquire_all(ctx, state, now, &names, &requests, event)?;
+    let waiter = || Waiter {
+        takes_many: true,
+        ..options.waiter(ctx, now, &names, owner, claim, event)
     };
-    let outcome = if let [name] = names {
-        let request = request(name);
-        acquire_all(ctx, state, now, kind, names, &[request], event)?
-    } else {
-        let requests: Vec<Acquire<'_>> = names.iter().map(request).collect();
-        acquire_all(ctx, state, now, kind, names, &requests, event)?
-    };
+    answer_or_wait(ctx, state, now, outcome, &options, waiter)
+}
+
+fn answer_or_wait(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    outcome: Outcome,
+    options: &Options<'_>,
+    waiter: impl FnOnce() -> Waiter,
+) -> Answer {
     match outcome {
-        Outcome::Acquired(fences) => return Ok(fences_reply(event, fences)),
-        Outcome::Busy(_) if options.block.is_some() && ctx.may_block() => {}
+        Outcome::Acquired(reply) => Ok(reply),
+        Outcome::Busy(_) if options.block.is_some() && ctx.may_block() => {
+            wait(ctx, state, now, waiter())
+        }
         Outcome::Busy(_) | Outcome::Never => {
             state.stats.refused += 1;
-            return Ok(Reply::Nil);
+            Ok(Reply::Nil)
         }
     }
-    let db = ctx.db();
-    let waiter = Waiter {
-        keys: names.iter().map(|name| (db, name.bytes().into())).collect(),
-        owner: owner.into(),
-        want: Want::Claim(claim),
-        lease: options.lease(),
-        id: options.id.map(Into::into),
-        watch,
-        event,
-        since: now.ms(),
-        timeout: options.block.unwrap_or(0),
-        retry_at: None,
-    };
-    wait(ctx, state, now, waiter)
 }
 
 /// Puts the client in line.
@@ -423,9 +448,10 @@ fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
 fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
     ctx.in_db(*db, || {
         let name = Name::new(key);
-        let mut key = ctx.open(&name);
         for kind in [Kind::Lock, Kind::Sem] {
-            if let Ok(Some(lock)) = key.get(kind.native()) {
+            if let Ok(mut slot) = Slot::of(ctx.open(&name), kind.native())
+                && let Some(lock) = slot.value()
+            {
                 visit(lock);
             }
         }
@@ -437,20 +463,7 @@ fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
 /// Replies with the holds that the owner has left (0: gone), nil if it holds nothing. Error:
 /// `WRONGTYPE`.
 fn release(call: &Call<'_>) -> Answer {
-    let mut cursor = call.cursor();
-    cursor.value()?;
-    let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["ALL", "ID"])?;
-    release_keys(
-        call,
-        &[call.name(0)],
-        owner,
-        &options,
-        Kind::Lock,
-        c"lock.release",
-    )?
-    .pop()
-    .ok_or(Error::Internal)
+    release_key(call, &["ALL", "ID"], Kind::Lock, c"lock.release")
 }
 
 /// `SEM.RELEASE key owner [PERMITS k | ALL] [ID request-id]`
@@ -458,20 +471,33 @@ fn release(call: &Call<'_>) -> Answer {
 /// `PERMITS`: 1 to what the owner has, default 1. Replies with the permits that the owner has left,
 /// nil if it has none. Error: `WRONGTYPE`.
 fn sem_release(call: &Call<'_>) -> Answer {
+    release_key(call, &["PERMITS", "ALL", "ID"], Kind::Sem, c"sem.release")
+}
+
+fn release_key(
+    call: &Call<'_>,
+    allowed: &[&'static str],
+    kind: Kind,
+    event: &'static CStr,
+) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["PERMITS", "ALL", "ID"])?;
-    release_keys(
-        call,
-        &[call.name(0)],
-        owner,
-        &options,
-        Kind::Sem,
-        c"sem.release",
-    )?
-    .pop()
-    .ok_or(Error::Internal)
+    let options = Options::read(&mut cursor, allowed)?;
+    let amount = options.amount()?;
+    let (ctx, names) = (call.ctx, [call.name(0)]);
+    let now = if ctx.is_replay() {
+        Now::BEFORE_ALL
+    } else {
+        Now::read()
+    };
+    let state = &mut *STATE.get();
+    let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
+    edit.replicate_verbatim();
+    let released = edit.release(state, owner, amount, options.id);
+    edit.close(state, event);
+    serve_queues(ctx, state, now, &names);
+    released_reply(released)
 }
 
 /// `LOCK.MRELEASE numkeys key [key ...] owner [ALL] [ID request-id]`
@@ -483,45 +509,34 @@ fn mrelease(call: &Call<'_>) -> Answer {
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
     let options = Options::read(&mut cursor, &["ALL", "ID"])?;
+    let amount = options.amount()?;
     let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
-    release_keys(call, &names, owner, &options, Kind::Lock, c"lock.mrelease").map(Reply::Array)
+    let (ctx, now) = (call.ctx, Now::read());
+    for name in &names {
+        Slot::of(ctx.open(name), Kind::Lock.native())?; // all of them, before anything changes
+    }
+    let state = &mut *STATE.get();
+    let mut replies = Vec::with_capacity(count);
+    for name in &names {
+        let mut edit = Edit::open(ctx, state, name, Kind::Lock, now)?;
+        let released = edit.release(state, owner, amount, options.id);
+        edit.close(state, c"lock.mrelease");
+        replies.push(released_reply(released)?);
+    }
+    serve_queues(ctx, state, now, &names);
+    Ok(Reply::Array(replies))
 }
 
-fn release_keys(
-    call: &Call<'_>,
-    names: &[Name<'_>],
-    owner: &[u8],
-    options: &Options<'_>,
-    kind: Kind,
-    event: &'static CStr,
-) -> Result<Vec<Reply>, Error> {
-    let (ctx, now) = (call.ctx, Now::read());
-    let amount = options.amount()?;
-    let state = &mut *STATE.get();
-    if names.len() > 1 {
-        for name in names {
-            ctx.open(name).get(kind.native())?; // all of them, before anything changes
-        }
+fn released_reply(released: Released) -> Answer {
+    match released {
+        Released::NotHeld => Ok(Reply::Nil),
+        Released::Left(left) | Released::Repeated(left) => Ok(Reply::int(left)),
+        Released::TooMany(most) => Err(Error::OutOfRange {
+            argument: "PERMITS",
+            min: 1,
+            max: most as i64,
+        }),
     }
-    let mut replies = Vec::with_capacity(names.len());
-    for name in names {
-        let mut edit = Edit::open(ctx, state, name, kind, now)?;
-        let released = edit.release(state, owner, amount, options.id);
-        edit.close(state, event);
-        replies.push(match released {
-            Released::NotHeld => Reply::Nil,
-            Released::Left(left) | Released::Repeated(left) => Reply::int(left),
-            Released::TooMany(most) => {
-                return Err(Error::OutOfRange {
-                    argument: "PERMITS",
-                    min: 1,
-                    max: most as i64,
-                });
-            }
-        });
-    }
-    serve_queues(ctx, state, now, names);
-    Ok(replies)
 }
 
 /// Looks at the queues of keys that a command has changed.
@@ -597,6 +612,7 @@ fn upgrade(call: &Call<'_>) -> Answer {
         lease: options.lease(),
         id: None,
         watch: None,
+        takes_many: false,
         event,
         since: now.ms(),
         timeout: options.block.unwrap_or(0),
@@ -629,8 +645,8 @@ fn held(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let name = call.name(0);
-    let mut key = call.ctx.open_to_read(&name);
-    let lock = key.get(Kind::Lock.native())?;
+    let mut slot = Slot::of(call.ctx.open_to_read(&name), Kind::Lock.native())?;
+    let lock = slot.value();
     let hold = lock.and_then(|lock| lock.held_by(owner, Now::read().ms()).map(|hold| hold.fence));
     Ok(Reply::int_or_nil(hold))
 }
@@ -671,8 +687,8 @@ fn info(
 ) -> Answer {
     call.cursor().value()?;
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
-    let mut key = ctx.open_to_read(&name);
-    let Some(lock) = key.get(kind.native())? else {
+    let mut slot = Slot::of(ctx.open_to_read(&name), kind.native())?;
+    let Some(lock) = slot.value() else {
         return Ok(Reply::Nil);
     };
     let all = persist::by_fence(lock).into_iter();
@@ -760,30 +776,22 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut key = ctx.open(&name);
-    let kind = match kind_of(&effects)? {
-        Some(kind) => kind,
-        None if key.get(Kind::Sem.native()).is_ok_and(|sem| sem.is_some()) => Kind::Sem,
-        None => Kind::Lock,
+    let open = |kind: Kind| Slot::of(ctx.open(&name), kind.native());
+    let mut slot = match kind_of(&effects)? {
+        Some(kind) => open(kind)?,
+        None => open(Kind::Lock).or_else(|_| open(Kind::Sem))?, // whatever is there
     };
-    let fresh = || Lock::new(Mode::Exclusive);
-    let mut made = None;
-    let lock = match key.get(kind.native())? {
-        Some(lock) => lock,
-        None => made.insert(fresh()),
+    if slot.value().is_none() {
+        slot.create(Lock::new(Mode::Exclusive));
+    }
+    let Some(lock) = slot.value() else {
+        return Err(Error::Internal);
     };
     remember_fence(persist::apply(lock, effects));
-    let (is_empty, longest) = (lock.holds().is_empty(), lock.holds().longest());
-    lock.key_expires = longest;
-    match (is_empty, made) {
-        (true, None) => key.delete(),
-        (true, Some(_)) => {}
-        (false, made) => {
-            if let Some(lock) = made {
-                key.create(kind.native(), lock);
-            }
-            key.expire_at(longest);
-        }
+    lock.key_expires = lock.holds().longest();
+    match lock.key_expires {
+        0 => slot.delete(),
+        at => slot.expire_at(at),
     }
     ctx.replicate_verbatim();
     ctx.signal_modified(&name);

@@ -11,7 +11,7 @@ use super::{Due, EXPIRED_LEASES, LISTENING, State, next_fence, remember_fence};
 use crate::error::Error;
 use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
-use crate::server::key::OpenKey;
+use crate::server::key::Slot;
 use crate::server::timer;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -20,12 +20,14 @@ use std::sync::atomic::Ordering;
 pub(super) struct Edit<'k> {
     ctx: Ctx<'k>,
     name: &'k Name<'k>,
-    key: OpenKey<'k>,
+    slot: Slot<'k, Lock>,
     kind: Kind,
     now: Now,
     effects: Vec<u8>,
     /// Did the step itself change anything, beside what had ended anyway?
     stepped: bool,
+    /// Does the command as it came say all that replicas have to know?
+    verbatim: bool,
 }
 
 impl<'k> Edit<'k> {
@@ -37,9 +39,9 @@ impl<'k> Edit<'k> {
         kind: Kind,
         now: Now,
     ) -> Result<Self, Error> {
-        let mut key = ctx.open(name);
+        let mut slot = Slot::of(ctx.open(name), kind.native())?;
         let mut effects = std::mem::take(&mut state.effects);
-        if let Some(lock) = key.get(kind.native())? {
+        if let Some(lock) = slot.value() {
             let ended = lock.expire(now.ms());
             if !ended.is_empty() {
                 persist::put_expired(&mut effects, now.ms());
@@ -52,17 +54,24 @@ impl<'k> Edit<'k> {
         Ok(Self {
             ctx,
             name,
-            key,
+            slot,
             kind,
             now,
             effects,
             stepped: false,
+            verbatim: false,
         })
+    }
+
+    /// The step depends on nothing but the lock, so replicas can take it as well: cheaper than an
+    /// effect. Unless holds have ended, of which the command does not tell.
+    pub(super) fn replicate_verbatim(&mut self) {
+        self.verbatim = self.effects.is_empty();
     }
 
     /// The lock, if anybody holds it.
     pub(super) fn lock(&mut self) -> Option<&mut Lock> {
-        let lock = self.key.get(self.kind.native()).ok()??;
+        let lock = self.slot.value()?;
         (!lock.holds().is_empty()).then_some(lock)
     }
 
@@ -86,7 +95,7 @@ impl<'k> Edit<'k> {
     ) -> Result<Acquired, Error> {
         let fence = next_fence(self.now)?;
         let now = self.now.ms();
-        let existing = self.key.get(self.kind.native())?;
+        let existing = self.slot.value();
         let mut fresh = Lock::new(Mode::Exclusive);
         let is_new = existing.is_none();
         let lock = existing.unwrap_or(&mut fresh);
@@ -97,7 +106,7 @@ impl<'k> Edit<'k> {
             Acquired::Reentered(_) | Acquired::Repeated(_) => {}
         }
         if is_new {
-            self.key.create(self.kind.native(), fresh);
+            self.slot.create(fresh);
         }
         if !matches!(acquired, Acquired::Repeated(_)) {
             self.changed(request.owner);
@@ -115,7 +124,7 @@ impl<'k> Edit<'k> {
         amount: Amount,
         id: Option<&[u8]>,
     ) -> Released {
-        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+        let Some(lock) = self.slot.value() else {
             return Released::NotHeld;
         };
         let fence = lock
@@ -206,8 +215,8 @@ impl<'k> Edit<'k> {
     /// Ends all holds with the key, and the key with its last hold, after something else has set
     /// the key's expiry or made the key.
     pub(super) fn reconcile(&mut self, state: &mut State) {
-        let key_expires = self.key.expires();
-        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+        let key_expires = self.slot.expires();
+        let Some(lock) = self.slot.value() else {
             return;
         };
         let longest = lock.holds().longest();
@@ -229,12 +238,16 @@ impl<'k> Edit<'k> {
     /// changed. `event` is the keyspace event of the change that the step made.
     pub(super) fn close(mut self, state: &mut State, event: &CStr) {
         let (ctx, name) = (self.ctx, self.name);
-        let Ok(Some(lock)) = self.key.get(self.kind.native()) else {
+        let Some(lock) = self.slot.value() else {
             return self.put_buffer_back(state);
         };
         if lock.holds().is_empty() {
-            self.key.delete();
-            ctx.replicate_del(name);
+            self.slot.delete();
+            if self.verbatim && self.stepped {
+                ctx.replicate_verbatim();
+            } else {
+                ctx.replicate_del(name);
+            }
             ctx.signal_modified(name);
             self.notify(event);
             ctx.notify_del(name);
@@ -243,10 +256,14 @@ impl<'k> Edit<'k> {
         let longest = lock.holds().longest();
         if lock.key_expires != longest {
             lock.key_expires = longest;
-            self.key.expire_at(longest);
+            self.slot.expire_at(longest);
         }
         if !self.effects.is_empty() {
-            ctx.replicate(c"LOCK.APPLY", name, &self.effects);
+            if self.verbatim {
+                ctx.replicate_verbatim();
+            } else {
+                ctx.replicate(c"LOCK.APPLY", name, &self.effects);
+            }
             ctx.signal_modified(name);
             self.notify(event);
         }
@@ -267,7 +284,7 @@ impl<'k> Edit<'k> {
     /// The step changed this owner's hold.
     fn changed(&mut self, owner: &[u8]) {
         self.stepped = true;
-        if let Ok(Some(lock)) = self.key.get(self.kind.native())
+        if let Some(lock) = self.slot.value()
             && let Some(hold) = lock.holds().get(owner)
         {
             persist::put_held(&mut self.effects, lock.mode(), owner, hold);
@@ -284,7 +301,7 @@ impl<'k> Edit<'k> {
     fn watch(&mut self, state: &mut State, owner: &[u8]) {
         let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
         let key = || (ctx.db(), self.name.bytes().into());
-        let Ok(Some(lock)) = self.key.get(kind.native()) else {
+        let Some(lock) = self.slot.value() else {
             return;
         };
         let Some((hold, watch)) = lock

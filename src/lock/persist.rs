@@ -12,6 +12,8 @@
 //! flags   = 1: the last acquisition had a request id, 2: the last release had one
 //! ```
 //!
+//! A `RELEASE` depends on nothing but the lock and is replicated as it came.
+//!
 //! Integers and byte strings are those of [`crate::codec`]; times are Unix milliseconds. A
 //! connection that a hold is watched for is not part of the dataset and is not written.
 

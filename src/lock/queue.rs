@@ -31,6 +31,8 @@ pub enum Want {
 pub struct Waiter {
     /// The keys, all in one database; several only for exclusive claims.
     pub keys: Vec<Key>,
+    /// Does it wait for all of several keys, and get an array of fences?
+    pub takes_many: bool,
     /// On whose behalf it waits.
     pub owner: Box<[u8]>,
     /// What for.

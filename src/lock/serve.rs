@@ -157,29 +157,32 @@ fn look_at_claim(
         }
         _ => (Kind::Lock, claim),
     };
-    let requests: Vec<Acquire<'_>> = waiter
-        .keys
-        .iter()
-        .map(|(db, key)| Acquire {
-            owner: &waiter.owner,
-            claim,
-            lease: waiter.lease,
-            id: waiter.id.as_deref(),
-            watch: waiter.watch,
-            // The first in one queue may be behind others in another.
-            queued: waiter.keys.len() > 1 && state.queues.head(*db, key) != Some(ticket),
-        })
-        .collect();
-    match acquire_all(ctx, state, now, kind, names, &requests, waiter.event) {
+    let request = |(db, key): &Key| Acquire {
+        owner: &waiter.owner,
+        claim,
+        lease: waiter.lease,
+        id: waiter.id.as_deref(),
+        watch: waiter.watch,
+        // The first in one queue may be behind others in another.
+        queued: waiter.takes_many && state.queues.head(*db, key) != Some(ticket),
+    };
+    let outcome = if waiter.takes_many {
+        let requests: Vec<Acquire<'_>> = waiter.keys.iter().map(request).collect();
+        acquire_all(ctx, state, now, names, &requests, waiter.event)
+    } else {
+        let request = request(&waiter.keys[0]);
+        acquire_one(ctx, state, now, kind, &names[0], &request, waiter.event)
+    };
+    match outcome {
         Err(error) => Look::Done(Err(error)),
         Ok(Outcome::Busy(retry_at)) => Look::Wait(after(retry_at)),
         Ok(Outcome::Never) => {
             state.stats.refused += 1;
             Look::Done(Ok(Reply::Nil))
         }
-        Ok(Outcome::Acquired(fences)) => {
+        Ok(Outcome::Acquired(reply)) => {
             state.stats.handoffs += 1;
-            Look::Done(Ok(fences_reply(waiter.event, fences)))
+            Look::Done(Ok(reply))
         }
     }
 }
@@ -191,37 +194,47 @@ fn after(end: Option<u64>) -> Option<u64> {
 
 /// What became of an acquisition of one or several keys.
 pub(super) enum Outcome {
-    /// All are held, with these fences.
-    Acquired(Vec<u64>),
+    /// All are held; this is the reply.
+    Acquired(Reply),
     /// None is; something about them may end by itself at this time (Unix ms).
     Busy(Option<u64>),
     /// None is, and waiting would be for its own owner.
     Never,
 }
 
-/// The event of `LOCK.MACQUIRE`, whose reply is always an array.
-pub(super) const MACQUIRE: &CStr = c"lock.macquire";
-
-/// The reply of an acquisition.
-pub(super) fn fences_reply(event: &CStr, fences: Vec<u64>) -> Reply {
-    match fences[..] {
-        [fence] if event != MACQUIRE => Reply::int(fence),
-        _ => Reply::Array(fences.into_iter().map(Reply::int).collect()),
-    }
+/// Acquires one key.
+pub(super) fn acquire_one(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    kind: Kind,
+    name: &Name<'_>,
+    request: &Acquire<'_>,
+    event: &CStr,
+) -> Result<Outcome, Error> {
+    let mut edit = Edit::open(ctx, state, name, kind, now)?;
+    let acquired = edit.acquire(state, request);
+    let outcome = match acquired {
+        Err(error) => Err(error),
+        Ok(Acquired::Busy) => Ok(Outcome::Busy(edit.next_end())),
+        Ok(Acquired::Never) => Ok(Outcome::Never),
+        Ok(acquired) => Ok(Outcome::Acquired(Reply::int(count(state, acquired)))),
+    };
+    edit.close(state, event);
+    outcome
 }
 
-/// Acquires all or none of the keys, whose requests stand at the same places.
+/// Acquires all or none of several keys, whose requests stand at the same places.
 pub(super) fn acquire_all<'k>(
     ctx: Ctx<'k>,
     state: &mut State,
     now: Now,
-    kind: Kind,
     names: &'k [Name<'k>],
     requests: &[Acquire<'_>],
     event: &CStr,
 ) -> Result<Outcome, Error> {
     let mut edits = Vec::with_capacity(names.len());
-    let outcome = open_all(ctx, state, now, kind, names, &mut edits)
+    let outcome = open_all(ctx, state, now, names, &mut edits)
         .and_then(|()| step_all(state, &mut edits, requests));
     for edit in edits {
         edit.close(state, event);
@@ -233,12 +246,11 @@ fn open_all<'k>(
     ctx: Ctx<'k>,
     state: &mut State,
     now: Now,
-    kind: Kind,
     names: &'k [Name<'k>],
     edits: &mut Vec<Edit<'k>>,
 ) -> Result<(), Error> {
     for name in names {
-        edits.push(Edit::open(ctx, state, name, kind, now)?);
+        edits.push(Edit::open(ctx, state, name, Kind::Lock, now)?);
     }
     Ok(())
 }
@@ -265,20 +277,26 @@ fn step_all(
     }
     let mut fences = Vec::with_capacity(edits.len());
     for (edit, request) in edits.iter_mut().zip(requests) {
-        match edit.acquire(state, request)? {
-            Acquired::Granted(fence) => {
-                state.stats.acquired += 1;
-                fences.push(fence);
-            }
-            Acquired::Reentered(fence) => {
-                state.stats.reentered += 1;
-                fences.push(fence);
-            }
-            Acquired::Repeated(fence) => fences.push(fence),
-            Acquired::Busy | Acquired::Never => return Err(Error::Internal), // it was admitted
-        }
+        let acquired = edit.acquire(state, request)?;
+        fences.push(Reply::int(count(state, acquired)));
     }
-    Ok(Outcome::Acquired(fences))
+    Ok(Outcome::Acquired(Reply::Array(fences)))
+}
+
+/// Counts an acquisition that succeeded, and returns its fence.
+fn count(state: &mut State, acquired: Acquired) -> u64 {
+    match acquired {
+        Acquired::Granted(fence) => {
+            state.stats.acquired += 1;
+            fence
+        }
+        Acquired::Reentered(fence) => {
+            state.stats.reentered += 1;
+            fence
+        }
+        Acquired::Repeated(fence) => fence,
+        Acquired::Busy | Acquired::Never => unreachable!("it was admitted"),
+    }
 }
 
 /// A waiting client is gone, or was unblocked by an operator.

@@ -9,6 +9,10 @@ pub struct Now {
 }
 
 impl Now {
+    /// The time for a command that a master or an AOF hands down: no lease has ended yet, because
+    /// the end of a lease is handed down as well.
+    pub const BEFORE_ALL: Now = Now { micros: 0 };
+
     /// The present.
     pub fn read() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -88,6 +88,11 @@ impl<'c> Ctx<'c> {
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) } == 0
     }
 
+    /// Is the running command handed down by a master or an AOF?
+    pub fn is_replay(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
     /// Is this server a replica?
     pub fn is_replica(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)

@@ -5,6 +5,7 @@ use crate::error::Error;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// A key that is open; closed when dropped.
 pub struct OpenKey<'k> {
@@ -33,40 +34,6 @@ impl OpenKey<'_> {
     /// Is there nothing at the key?
     pub fn is_empty(&self) -> bool {
         self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
-    }
-
-    /// The value, if the key holds this type; `None` if there is no key.
-    pub fn get<T>(&mut self, native: &NativeType<T>) -> Result<Option<&mut T>, Error> {
-        // SAFETY: the handle is open or null. A value of the type that `native` stands for was made
-        // by it, so it is a `T`; the server keeps it until the key is changed, which takes
-        // `&mut self`.
-        unsafe {
-            let found = api!(RedisModule_ModuleTypeGetType(self.raw));
-            if !found.is_null() && found == native.raw() {
-                let value = api!(RedisModule_ModuleTypeGetValue(self.raw));
-                return Ok(value.cast::<T>().as_mut());
-            }
-        }
-        if self.is_empty() {
-            Ok(None)
-        } else {
-            Err(Error::WrongType)
-        }
-    }
-
-    /// Puts a value at the key, which is empty, and returns it.
-    pub fn create<T>(&mut self, native: &NativeType<T>, value: T) -> &mut T {
-        let value = native.to_raw(value);
-        // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
-        unsafe {
-            let status = api!(RedisModule_ModuleTypeSetValue(
-                self.raw,
-                native.raw(),
-                value.cast()
-            ));
-            assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
-            &mut *value
-        }
     }
 
     /// Deletes the key.
@@ -119,6 +86,71 @@ impl OpenKey<'_> {
         if let Some(at) = expires {
             self.expire_at(at);
         }
+    }
+}
+
+/// An open key that is empty or holds a value of one native type.
+pub struct Slot<'k, T: 'static> {
+    key: OpenKey<'k>,
+    native: &'static NativeType<T>,
+    value: Option<NonNull<T>>,
+}
+
+impl<'k, T> Slot<'k, T> {
+    /// The key as one that may hold this type; an error if it holds another.
+    pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
+        // SAFETY: the handle is open or null, which both functions know. A value of the type that
+        // `native` stands for was made by it, so it is a `T`.
+        let value = unsafe {
+            let found = api!(RedisModule_ModuleTypeGetType(key.raw));
+            if found.is_null() || found != native.raw() {
+                None
+            } else {
+                NonNull::new(api!(RedisModule_ModuleTypeGetValue(key.raw)).cast::<T>())
+            }
+        };
+        if value.is_none() && !key.is_empty() {
+            return Err(Error::WrongType);
+        }
+        Ok(Self { key, native, value })
+    }
+
+    /// The value, if there is one.
+    pub fn value(&mut self) -> Option<&mut T> {
+        // SAFETY: the server keeps the value until the key is changed, which is only done by the
+        // methods below while this handle is open.
+        self.value.map(|mut value| unsafe { value.as_mut() })
+    }
+
+    /// Puts a value at the key, which is empty.
+    pub fn create(&mut self, value: T) {
+        let value = self.native.to_raw(value);
+        // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
+        let status = unsafe {
+            api!(RedisModule_ModuleTypeSetValue(
+                self.key.raw,
+                self.native.raw(),
+                value.cast()
+            ))
+        };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
+        self.value = NonNull::new(value);
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        self.value = None;
+        self.key.delete();
+    }
+
+    /// When the key expires (Unix ms), if it does.
+    pub fn expires(&self) -> Option<u64> {
+        self.key.expires()
+    }
+
+    /// Lets the key expire at this time (Unix ms).
+    pub fn expire_at(&mut self, at: u64) {
+        self.key.expire_at(at);
     }
 }
 
