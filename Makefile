@@ -1,0 +1,58 @@
+# Sluice: build, run, test. `make` lists the targets.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help run build test bench lint install clean prepare
+
+PORT ?= 6379
+SERVER ?= redis-server
+PREFIX ?= /usr/local
+export SERVER
+
+# Always here, whatever CARGO_TARGET_DIR says: redis.conf names this file.
+module := target/release/libsluice.so
+module_dir := $(PREFIX)/lib/redis/modules
+share_dir := $(PREFIX)/share/sluice
+
+help: ## list the targets
+	@echo 'make <target> [NAME=value ...]'
+	@echo
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
+	@if (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null; then \
+	  echo "Port $(PORT) is in use, so nothing was started. Choose another one: make run PORT=6380" >&2; exit 1; \
+	fi
+	@$(MAKE) --no-print-directory build
+	@mkdir -p data
+	@exec $(SERVER) redis.conf --port $(PORT)
+
+build: prepare ## build the module, target/release/libsluice.so
+	@cargo build --release --target-dir target
+
+test: build ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
+	@SLUICE_MODULE=$(CURDIR)/$(module) cargo test
+
+bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
+	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
+
+lint: ## formatting and clippy, warnings are errors
+	@cargo fmt --check
+	@cargo clippy --all-targets -- -D warnings
+
+# Not `build`: after `make build`, `sudo make install` needs no cargo.
+$(module):
+	@$(MAKE) --no-print-directory build
+
+install: $(module) ## install the module and an example configuration (PREFIX=/usr/local, DESTDIR=)
+	@install -D -m 755 $(module) $(DESTDIR)$(module_dir)/libsluice.so
+	@mkdir -p $(DESTDIR)$(share_dir)
+	@sed -e 's|^loadmodule .*|loadmodule $(module_dir)/libsluice.so|' -e 's|^dir .*|dir /var/lib/redis|' redis.conf \
+	  > $(DESTDIR)$(share_dir)/redis.conf
+	@echo 'Installed $(DESTDIR)$(module_dir)/libsluice.so and $(DESTDIR)$(share_dir)/redis.conf'
+
+clean: ## remove what was built (the dataset of `make run`, in data/, stays)
+	@cargo clean
+
+prepare: ## install what is missing to build and run (Debian and Ubuntu)
+	@scripts/prepare
