@@ -1,0 +1,28 @@
+//! What the tests and the benchmark share: real servers, raw connections, crowds of them, and waiting without sleeping.
+//!
+//! Every test spawns the servers it needs and shares them with nobody, so that tests run in parallel and may kill, stop
+//! and restart as they like. Linux only: processes and limits are handled through `/proc`, `prctl` and `poll`.
+//!
+//! Environment: `SLUICE_MODULE` is the module to load (else the one that cargo built next to the test), `SERVER` is the
+//! server to test on (else `redis-server` from `PATH`).
+
+// Each test file compiles this module for itself and uses a part of it.
+#![allow(dead_code, unused_imports, unreachable_pub)]
+
+mod builder;
+mod client;
+mod crowd;
+mod home;
+mod port;
+mod process;
+mod server;
+mod value;
+mod wait;
+
+pub use builder::{Builder, Fsync};
+pub use client::{Raw, encode};
+pub use crowd::Crowd;
+pub use process::{allow_open_files, is_running};
+pub use server::{Server, Shutdown, wait_for_replica_sync};
+pub use value::Value;
+pub use wait::eventually;

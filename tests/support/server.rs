@@ -1,0 +1,400 @@
+//! A real server, alone in a directory and on a port of its own.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::builder::Builder;
+use super::client::Raw;
+use super::home::Home;
+use super::process::{signal, signal_group, spawn};
+use super::value::Value;
+use super::wait::{eventually, holds_within};
+
+/// Long enough to load a large dataset on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Between two looks at a server that is about to start.
+const PAUSE: Duration = Duration::from_millis(2);
+
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
+
+/// A reply that a client waits for longer than this is taken for lost.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many lines of the log a failure shows.
+const LOG_TAIL: usize = 40;
+
+const BINARY_VARIABLE: &str = "SERVER";
+
+/// What `SHUTDOWN` does with the dataset.
+#[derive(Clone, Copy, Debug)]
+pub enum Shutdown {
+    /// Writes an RDB file.
+    Save,
+    /// Writes nothing.
+    NoSave,
+}
+
+/// How the start of a process went.
+pub(super) enum Launch {
+    Answers,
+    PortTaken,
+    Died(ExitStatus),
+}
+
+/// A server that runs until this is dropped; then it is killed and its directory removed, also when a test panics.
+///
+/// When the whole test process dies, the kernel kills the server (see `process.rs`).
+pub struct Server {
+    port: u16,
+    home: Home,
+    /// `None` while the server is stopped. A lock, so that one thread may kill what others are talking to.
+    child: Mutex<Option<Child>>,
+}
+
+impl Server {
+    /// A server with the module and without persistence.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Choices for a server.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// A server, and how its first start went.
+    pub(super) fn launched(builder: &Builder, port: u16) -> (Self, Launch) {
+        let home = Home::create();
+        fs::write(home.config(), builder.config_file(&home, port))
+            .expect("cannot write the configuration");
+        let server = Self {
+            port,
+            home,
+            child: Mutex::new(None),
+        };
+        let launch = server.launch();
+        (server, launch)
+    }
+
+    /// Starts the process and waits until it answers or is gone.
+    fn launch(&self) -> Launch {
+        let log_start = self.log().len();
+        let child = spawn_server(&self.home);
+        let pid = child.id();
+        *self.child() = Some(child);
+        let deadline = Instant::now() + START_LIMIT;
+        while !self.answers(pid) {
+            if !self.is_running() {
+                let status = self.await_exit();
+                let port_taken = self.log()[log_start..].contains("Address already in use");
+                return if port_taken {
+                    Launch::PortTaken
+                } else {
+                    Launch::Died(status)
+                };
+            }
+            assert!(Instant::now() < deadline, "the server does not answer");
+            thread::sleep(PAUSE);
+        }
+        Launch::Answers
+    }
+
+    /// Whether the process `pid` serves this port and has loaded its dataset.
+    fn answers(&self, pid: u32) -> bool {
+        let reply = Raw::try_connect(self.port)
+            .and_then(|mut client| client.try_call(["INFO", "everything"], CLIENT_PATIENCE));
+        match reply {
+            // Somebody else's server may listen where ours could not.
+            Ok(Some(Value::Bulk(info))) => {
+                let info = String::from_utf8_lossy(&info);
+                field_of(&info, "process_id") == Some(&pid.to_string())
+                    && field_of(&info, "loading") == Some("0")
+            }
+            // A password, which the test knows.
+            Ok(Some(Value::Error(text))) => text.starts_with("NOAUTH"),
+            _ => false,
+        }
+    }
+
+    /// A connection of the `redis` crate.
+    #[track_caller]
+    pub fn client(&self) -> redis::Connection {
+        let connection = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port))
+            .and_then(|client| client.get_connection())
+            .expect("cannot connect");
+        connection
+            .set_read_timeout(Some(CLIENT_PATIENCE))
+            .expect("cannot set a timeout");
+        connection
+    }
+
+    /// The port it listens on, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its working directory, with its RDB file and `appendonlydir`.
+    pub fn dir(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// All it has logged, over all its starts.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.home.log()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
+    }
+
+    /// The process id; panics while the server is stopped.
+    #[track_caller]
+    pub fn pid(&self) -> u32 {
+        self.child().as_ref().expect("the server is stopped").id()
+    }
+
+    /// Whether the process runs (it may be stopped by a signal).
+    pub fn is_running(&self) -> bool {
+        self.child()
+            .as_mut()
+            .is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Kills it, and what it has forked, as a power cut would.
+    #[track_caller]
+    pub fn kill9(&self) {
+        let mut child = self.take_child();
+        destroy(&mut child);
+    }
+
+    /// `SHUTDOWN`, and the end of the process.
+    #[track_caller]
+    pub fn shutdown(&self, mode: Shutdown) -> ExitStatus {
+        let word = match mode {
+            Shutdown::Save => "SAVE",
+            Shutdown::NoSave => "NOSAVE",
+        };
+        Raw::connect(self).send(["SHUTDOWN", word]);
+        self.await_exit()
+    }
+
+    /// SIGTERM, and the end of the process: what `systemctl stop` does.
+    #[track_caller]
+    pub fn terminate(&self) -> ExitStatus {
+        signal(self.pid(), libc::SIGTERM);
+        self.await_exit()
+    }
+
+    /// Waits until the process ends by itself: a test has made it crash or shut down.
+    #[track_caller]
+    pub fn await_exit(&self) -> ExitStatus {
+        let gone = holds_within(STOP_LIMIT, &mut || !self.is_running());
+        assert!(gone, "the server does not stop:\n{}", self.log_tail());
+        let mut child = self.take_child();
+        child.wait().expect("cannot wait for the server")
+    }
+
+    /// Starts it again after [`Server::kill9`], [`Server::shutdown`] or [`Server::await_exit`]: same port, same files.
+    #[track_caller]
+    pub fn restart(&self) {
+        assert!(self.child().is_none(), "the server runs: stop it first");
+        let deadline = Instant::now() + STOP_LIMIT;
+        loop {
+            match self.launch() {
+                Launch::Answers => return,
+                Launch::PortTaken => {
+                    assert!(
+                        Instant::now() < deadline,
+                        "somebody took port {}",
+                        self.port
+                    );
+                }
+                Launch::Died(status) => self.report_death(status),
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn report_death(&self, status: ExitStatus) -> ! {
+        panic!(
+            "the server died at its start, {status}:\n{}",
+            self.log_tail()
+        );
+    }
+
+    /// Freezes the process (SIGSTOP): it keeps its connections and answers nobody.
+    #[track_caller]
+    pub fn stop_signal(&self) {
+        signal(self.pid(), libc::SIGSTOP);
+    }
+
+    /// Lets a frozen process go on (SIGCONT).
+    #[track_caller]
+    pub fn cont_signal(&self) {
+        signal(self.pid(), libc::SIGCONT);
+    }
+
+    /// Makes it a replica of `master`; [`wait_for_replica_sync`] waits for the data. A restart forgets it.
+    #[track_caller]
+    pub fn replica_of(&self, master: &Self) {
+        self.command(["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
+    }
+
+    /// Makes it a master again.
+    #[track_caller]
+    pub fn promote(&self) {
+        self.command(["REPLICAOF", "NO", "ONE"]);
+    }
+
+    /// Gives these slots to this cluster node.
+    #[track_caller]
+    pub fn own_slots(&self, slots: RangeInclusive<u16>) {
+        let (first, last) = (slots.start().to_string(), slots.end().to_string());
+        self.command(["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+    }
+
+    /// Introduces this cluster node to `other`.
+    #[track_caller]
+    pub fn meet(&self, other: &Self) {
+        let bus_port = other.command(["CONFIG", "GET", "cluster-port"]);
+        let port = other.port.to_string();
+        let bus_port = bus_port.field("cluster-port").text();
+        self.command(["CLUSTER", "MEET", "127.0.0.1", &port, bus_port]);
+    }
+
+    /// Waits until this node knows `nodes` nodes and an owner of every slot.
+    #[track_caller]
+    pub fn await_cluster(&self, nodes: usize) {
+        eventually(SYNC_LIMIT, || {
+            let info = self.command(["CLUSTER", "INFO"]);
+            let info = info.text();
+            field_of(info, "cluster_state") == Some("ok")
+                && field_of(info, "cluster_known_nodes") == Some(&nodes.to_string())
+        });
+    }
+
+    /// The digest of the whole dataset: equal on two servers whose datasets are equal.
+    #[track_caller]
+    pub fn digest(&self) -> String {
+        self.command(["DEBUG", "DIGEST"]).text().into()
+    }
+
+    /// A field of `INFO everything`.
+    #[track_caller]
+    pub fn info(&self, field: &str) -> Option<String> {
+        let info = self.command(["INFO", "everything"]);
+        field_of(&String::from_utf8_lossy(info.bytes()), field).map(Into::into)
+    }
+
+    /// A field of `INFO everything` that is an integer; panics when there is none of that name.
+    #[track_caller]
+    pub fn info_int(&self, field: &str) -> i64 {
+        let text = self.info(field);
+        let text = text.unwrap_or_else(|| panic!("INFO has no field {field}"));
+        text.parse()
+            .unwrap_or_else(|_| panic!("INFO's {field} is no integer: {text}"))
+    }
+
+    /// One command on a new connection; panics on an error reply.
+    #[track_caller]
+    pub fn command<C>(&self, command: C) -> Value
+    where
+        C: IntoIterator,
+        C::Item: AsRef<[u8]>,
+    {
+        let reply = Raw::connect(self).call(command);
+        assert!(!reply.is_err(), "the server refuses: {reply:?}");
+        reply
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        // A test that panicked while it held the lock must not keep the drop from killing.
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[track_caller]
+    fn take_child(&self) -> Child {
+        self.child().take().expect("the server is stopped already")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child().take() else {
+            return;
+        };
+        let status = destroy(&mut child);
+        if thread::panicking() {
+            eprintln!(
+                "--- the log of the server on port {} ends:\n{}",
+                self.port,
+                self.log_tail()
+            );
+        } else if status.signal() != Some(libc::SIGKILL) && !status.success() {
+            panic!(
+                "the server died behind the test's back, {status}:\n{}",
+                self.log_tail()
+            );
+        }
+    }
+}
+
+/// Waits until `replica` has executed all that `master` has executed until now.
+#[track_caller]
+pub fn wait_for_replica_sync(master: &Server, replica: &Server) {
+    let goal = master.info_int("master_repl_offset");
+    let synced = holds_within(SYNC_LIMIT, &mut || {
+        replica.info("master_link_status").as_deref() == Some("up")
+            // Read each time: a master gets a new one with its first replica.
+            && replica.info("master_replid") == master.info("master_replid")
+            && replica.info_int("slave_repl_offset") >= goal
+    });
+    assert!(
+        synced,
+        "the replica does not catch up:\n{}",
+        replica.log_tail()
+    );
+}
+
+fn spawn_server(home: &Home) -> Child {
+    let binary = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into());
+    let mut command = Command::new(&binary);
+    command
+        .arg(home.config())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(home.log_file());
+    spawn(command).unwrap_or_else(|error| {
+        let binary = Path::new(&binary).display();
+        panic!("cannot start {binary}: {error}. {BINARY_VARIABLE} names another server.")
+    })
+}
+
+/// SIGKILL for the process and what it has forked, and how the process ended: it may have done so before.
+fn destroy(child: &mut Child) -> ExitStatus {
+    // A child that has been waited for has no group that is surely ours any more.
+    if matches!(child.try_wait(), Ok(None)) {
+        signal_group(child.id(), libc::SIGKILL);
+    }
+    child.wait().expect("cannot wait for the server")
+}
+
+/// The value of `field` in a text of `field:value` lines.
+fn field_of<'a>(info: &'a str, field: &str) -> Option<&'a str> {
+    info.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| *name == field)
+        .map(|(_, value)| value)
+}
