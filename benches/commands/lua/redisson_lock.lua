@@ -1,0 +1,8 @@
+-- What Redisson's RLock.tryLock() does: KEYS[1] lock; ARGV[1] lease in ms, ARGV[2] owner.
+-- Replies nil when the owner has got it or has entered again, else the rest of the holder's lease.
+if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+  redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+return redis.call('pttl', KEYS[1])

@@ -1,0 +1,271 @@
+//! All rows, by group: what Sluice does, next to the built-in commands and the Lua that it stands in for.
+//!
+//! To add a family, add its groups to [`GROUPS`], each with its baseline first.
+
+use crate::row::Reply::{Array, Bulk, Int, Is, Nil, Text};
+use crate::row::{Group, Row, Step, hand_over, row, step};
+
+/// The scripts by the names that `{sha:<name>}` calls them.
+pub(crate) const SCRIPTS: &[(&str, &str)] = &[
+    ("redisson_lock", include_str!("lua/redisson_lock.lua")),
+    ("redisson_unlock", include_str!("lua/redisson_unlock.lua")),
+    (
+        "compare_and_delete",
+        include_str!("lua/compare_and_delete.lua"),
+    ),
+];
+
+pub(crate) const GROUPS: &[Group] = &[
+    Group {
+        name: "built-in commands",
+        rows: BUILT_IN,
+    },
+    Group {
+        name: "lock: take and give back",
+        rows: LOCK_CYCLE,
+    },
+    Group {
+        name: "lock: refused",
+        rows: LOCK_REFUSED,
+    },
+    Group {
+        name: "lock: look, renew, guard",
+        rows: LOCK_HELD,
+    },
+    Group {
+        name: "lock: hand over to the next waiter",
+        rows: LOCK_HAND_OVER,
+    },
+];
+
+const OK: crate::row::Reply = Text("OK");
+
+const BUILT_IN: &[Row] = &[
+    row("PING", &[], &[step("PING", Text("PONG"))]),
+    row("GET", &["SET {key} {value}"], &[step("GET {key}", Bulk)]),
+    row("SET", &[], &[step("SET {key} {value}", OK)]),
+    row("INCR", &[], &[step("INCR {key}", Int)]),
+    row("DEL of a missing key", &[], &[step("DEL {key}", Is(0))]),
+];
+
+const SET_NX: Step = step("SET {key} me NX PX 30000", OK);
+const ACQUIRE: Step = step("LOCK.ACQUIRE {key} me PX 30000", Int);
+const REDISSON_LOCK: Step = step("EVALSHA {sha:redisson_lock} 1 {key} 30000 me", Nil);
+
+/// Unlocks with this reply: 1 when the lock is free then, 0 when it was entered more than once.
+const fn redisson_unlock(reply: i64) -> Step {
+    step(
+        "EVALSHA {sha:redisson_unlock} 2 {key} {key}:channel 0 30000 me",
+        Is(reply),
+    )
+}
+
+const LOCK_CYCLE: &[Row] = &[
+    row("SET NX PX + DEL", &[], &[SET_NX, step("DEL {key}", Is(1))]),
+    row(
+        "SET NX PX + compare-and-delete (Lua)",
+        &[],
+        &[
+            SET_NX,
+            step("EVALSHA {sha:compare_and_delete} 1 {key} me", Is(1)),
+        ],
+    ),
+    row(
+        "Redisson lock + unlock (Lua)",
+        &[],
+        &[REDISSON_LOCK, redisson_unlock(1)],
+    ),
+    row(
+        "Redisson re-enter + unlock (Lua)",
+        &["EVALSHA {sha:redisson_lock} 1 {key} 30000 me"],
+        &[REDISSON_LOCK, redisson_unlock(0)],
+    ),
+    row(
+        "LOCK.ACQUIRE + LOCK.RELEASE",
+        &[],
+        &[ACQUIRE, step("LOCK.RELEASE {key} me", Is(0))],
+    ),
+    row(
+        "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
+        &["LOCK.ACQUIRE {key} me PX 600000"],
+        &[ACQUIRE, step("LOCK.RELEASE {key} me", Is(1))],
+    ),
+    row(
+        "LOCK.ACQUIRE SHARED + LOCK.RELEASE",
+        &[],
+        &[
+            step("LOCK.ACQUIRE {key} me SHARED PX 30000", Int),
+            step("LOCK.RELEASE {key} me", Is(0)),
+        ],
+    ),
+    row(
+        "LOCK.ACQUIRE WATCHDOG + LOCK.RELEASE",
+        &[],
+        &[
+            step("LOCK.ACQUIRE {key} me PX 30000 WATCHDOG", Int),
+            step("LOCK.RELEASE {key} me", Is(0)),
+        ],
+    ),
+    row(
+        "LOCK.ACQUIRE ID + LOCK.RELEASE ID",
+        &[],
+        &[
+            step("LOCK.ACQUIRE {key} me PX 30000 ID take:{i}", Int),
+            step("LOCK.RELEASE {key} me ID give:{i}", Is(0)),
+        ],
+    ),
+    row(
+        "LOCK.MACQUIRE + LOCK.MRELEASE, 2 keys",
+        &[],
+        &[
+            step("LOCK.MACQUIRE 2 {key}:1 {key}:2 me PX 30000", Array),
+            step("LOCK.MRELEASE 2 {key}:1 {key}:2 me", Array),
+        ],
+    ),
+    row(
+        "SEM.ACQUIRE + SEM.RELEASE",
+        &[],
+        &[
+            step("SEM.ACQUIRE {key} me LIMIT 10 PX 30000", Int),
+            step("SEM.RELEASE {key} me", Is(0)),
+        ],
+    ),
+];
+
+const LOCK_REFUSED: &[Row] = &[
+    row(
+        "SET NX PX, refused",
+        &["SET {key} other PX 600000"],
+        &[step("SET {key} me NX PX 30000", Nil)],
+    ),
+    row(
+        "Redisson lock (Lua), refused",
+        &["EVALSHA {sha:redisson_lock} 1 {key} 600000 other"],
+        &[step("EVALSHA {sha:redisson_lock} 1 {key} 30000 me", Int)],
+    ),
+    row(
+        "LOCK.ACQUIRE, refused",
+        &["LOCK.ACQUIRE {key} other PX 600000"],
+        &[step("LOCK.ACQUIRE {key} me PX 30000", Nil)],
+    ),
+    row(
+        "SEM.ACQUIRE, refused",
+        &["SEM.ACQUIRE {key} other LIMIT 1 PX 600000"],
+        &[step("SEM.ACQUIRE {key} me LIMIT 1 PX 30000", Nil)],
+    ),
+];
+
+const LOCK_HELD: &[Row] = &[
+    row(
+        "GET of an owner",
+        &["SET {key} me PX 600000"],
+        &[step("GET {key}", Bulk)],
+    ),
+    row(
+        "PEXPIRE of an owner",
+        &["SET {key} me PX 600000"],
+        &[step("PEXPIRE {key} 600000", Is(1))],
+    ),
+    row(
+        "LOCK.HELD",
+        &["LOCK.ACQUIRE {key} me PX 600000"],
+        &[step("LOCK.HELD {key} me", Int)],
+    ),
+    row(
+        "LOCK.RENEW",
+        &["LOCK.ACQUIRE {key} me PX 600000"],
+        &[step("LOCK.RENEW {key} me PX 600000", Int)],
+    ),
+    row(
+        "LOCK.GUARD, the fence that it knows",
+        &["LOCK.GUARD {key} 1"],
+        &[step("LOCK.GUARD {key} 1", Is(1))],
+    ),
+    row(
+        "LOCK.GUARD, a new fence",
+        &[],
+        &[step("LOCK.GUARD {key} {i}", Is(1))],
+    ),
+    row(
+        "LOCK.GUARD, an old fence",
+        &["LOCK.GUARD {key} 2"],
+        &[step("LOCK.GUARD {key} 1", Is(0))],
+    ),
+];
+
+const LIST_GIVE: Step = step("RPUSH {key} turn", Is(1));
+const LIST_TAKE: Step = step("BLPOP {key} 0", Array);
+const LOCK_GIVE: Step = step("LOCK.RELEASE {key} client:{client}", Is(0));
+const LOCK_TAKE: Step = step("LOCK.ACQUIRE {key} client:{client} PX 60000 BLOCK 0", Int);
+
+const LOCK_HAND_OVER: &[Row] = &[
+    hand_over(
+        "RPUSH to BLPOP, 1 waiter",
+        &["RPUSH {key} turn"],
+        1,
+        LIST_GIVE,
+        LIST_TAKE,
+    ),
+    hand_over(
+        "RPUSH to BLPOP, 4000 waiters",
+        &["RPUSH {key} turn"],
+        4000,
+        LIST_GIVE,
+        LIST_TAKE,
+    ),
+    hand_over(
+        "LOCK.RELEASE to the next, 1 waiter",
+        &[],
+        1,
+        LOCK_GIVE,
+        LOCK_TAKE,
+    ),
+    hand_over(
+        "LOCK.RELEASE to the next, 4000 waiters",
+        &[],
+        4000,
+        LOCK_GIVE,
+        LOCK_TAKE,
+    ),
+];
+
+/// A ratio that somebody has promised or asked about: its first row over its second.
+pub(crate) struct Figure {
+    pub(crate) row: &'static str,
+    pub(crate) over: &'static str,
+}
+
+pub(crate) const FIGURES: &[Figure] = &[
+    Figure {
+        row: "LOCK.ACQUIRE + LOCK.RELEASE",
+        over: "SET NX PX + DEL",
+    },
+    Figure {
+        row: "LOCK.ACQUIRE + LOCK.RELEASE",
+        over: "SET NX PX + compare-and-delete (Lua)",
+    },
+    Figure {
+        row: "LOCK.ACQUIRE + LOCK.RELEASE",
+        over: "Redisson lock + unlock (Lua)",
+    },
+    Figure {
+        row: "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
+        over: "Redisson re-enter + unlock (Lua)",
+    },
+    Figure {
+        row: "LOCK.ACQUIRE, refused",
+        over: "SET NX PX, refused",
+    },
+    Figure {
+        row: "LOCK.ACQUIRE, refused",
+        over: "Redisson lock (Lua), refused",
+    },
+    Figure {
+        row: "LOCK.HELD",
+        over: "GET of an owner",
+    },
+    Figure {
+        row: "LOCK.RELEASE to the next, 4000 waiters",
+        over: "LOCK.RELEASE to the next, 1 waiter",
+    },
+];

@@ -1,0 +1,95 @@
+//! From a step's text to the bytes of a command.
+
+use std::collections::HashMap;
+
+use crate::row::Step;
+use crate::rows::SCRIPTS;
+use crate::support::Raw;
+
+/// The size of `{value}`.
+const VALUE_BYTES: usize = 128;
+
+/// What the placeholders of all rows stand for.
+pub(crate) struct Words {
+    value: String,
+    digests: HashMap<&'static str, String>,
+}
+
+impl Words {
+    /// Loads the scripts into the server.
+    pub(crate) fn load(client: &mut Raw) -> Self {
+        let load = |(name, script): &(&'static str, &str)| {
+            let digest = client.call(["SCRIPT", "LOAD", script]);
+            (*name, digest.text().to_string())
+        };
+        Self {
+            value: "v".repeat(VALUE_BYTES),
+            digests: SCRIPTS.iter().map(load).collect(),
+        }
+    }
+
+    /// Fills in all that does not change within a batch.
+    pub(crate) fn fill(&self, text: &str, key: &str) -> Template {
+        let mut text = text.replace("{key}", key).replace("{value}", &self.value);
+        for (name, digest) in &self.digests {
+            text = text.replace(&format!("{{sha:{name}}}"), digest);
+        }
+        assert!(!text.contains("{sha:"), "there is no such script: {text}");
+        Template::new(text)
+    }
+}
+
+/// A command in which `{i}` and `{client}` are still open.
+pub(crate) struct Template {
+    text: String,
+    /// The bytes, if nothing is open.
+    fixed: Option<Vec<u8>>,
+}
+
+impl Template {
+    fn new(text: String) -> Self {
+        let fixed = (!text.contains('{')).then(|| encode(&text));
+        Self { text, fixed }
+    }
+
+    /// Appends the command, as the server reads it, to `out`.
+    pub(crate) fn write(&self, number: u64, client: usize, out: &mut Vec<u8>) {
+        match &self.fixed {
+            Some(bytes) => out.extend_from_slice(bytes),
+            None => out.extend(encode(&self.text(number, client))),
+        }
+    }
+
+    /// The command as a reader would write it.
+    pub(crate) fn text(&self, number: u64, client: usize) -> String {
+        let text = self.text.replace("{i}", &number.to_string());
+        text.replace("{client}", &client.to_string())
+    }
+}
+
+fn encode(text: &str) -> Vec<u8> {
+    crate::support::encode(text.split(' '))
+}
+
+/// A step of one row, ready to send.
+pub(crate) struct Ready<'a> {
+    pub(crate) template: Template,
+    step: &'a Step,
+}
+
+impl<'a> Ready<'a> {
+    pub(crate) fn new(step: &'a Step, words: &Words, key: &str) -> Self {
+        Self {
+            template: words.fill(step.command, key),
+            step,
+        }
+    }
+
+    /// Reads the reply of this step; panics on any other than the right one.
+    pub(crate) fn read(&self, client: &mut Raw, row: &str) {
+        let reply = client.read();
+        if !self.step.reply.accepts(&reply) {
+            panic!("{row}: {} got the reply {reply:?}", self.step.command);
+        }
+    }
+}
