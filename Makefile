@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint install clean prepare
+.PHONY: help run build test bench lint install clean prepare prepare-tests
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -17,7 +17,7 @@ share_dir := $(PREFIX)/share/sluice
 help: ## list the targets
 	@echo 'make <target> [NAME=value ...]'
 	@echo
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 	@if (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null; then \
@@ -30,7 +30,7 @@ run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 build: prepare ## build the module, target/release/libsluice.so
 	@cargo build --release --target-dir target
 
-test: build ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
+test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo test
 
 bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
@@ -56,3 +56,6 @@ clean: ## remove what was built (the dataset of `make run`, in data/, stays)
 
 prepare: ## install what is missing to build and run (Debian and Ubuntu)
 	@scripts/prepare
+
+prepare-tests: ## make .venv with redis-py, for the Python examples of the documentation
+	@scripts/prepare-python

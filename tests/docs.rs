@@ -1,0 +1,206 @@
+//! The documentation's examples, run. In blocks marked `redis` each line with a prompt is sent, and what follows it must
+//! be what redis-cli prints. Blocks marked `python` are run with redis-py; the `text` block behind one is its output.
+//!
+//! `SLUICE_DOCS=write cargo test --test docs` writes the real output into the files.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use support::Server;
+
+const PROMPT: &str = "127.0.0.1:6379> ";
+const END: &str = "end-of-output";
+
+#[test]
+fn the_readme_prints_what_it_says() {
+    check("README.md");
+}
+
+#[test]
+fn the_reference_of_locks_prints_what_it_says() {
+    check("docs/locks.md");
+}
+
+fn check(file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let server = Server::start();
+    let real = Runner::new(&server).run(&written);
+    if std::env::var_os("SLUICE_DOCS").is_some_and(|mode| mode == "write") {
+        std::fs::write(&path, real).unwrap_or_else(|error| panic!("{file}: {error}"));
+        return;
+    }
+    let (written, real): (Vec<_>, Vec<_>) = (written.lines().collect(), real.lines().collect());
+    for (index, (written, real)) in written.iter().zip(&real).enumerate() {
+        assert!(
+            alike(written, real),
+            "{file}:{}: {written:?} is really {real:?}",
+            index + 1
+        );
+    }
+    assert_eq!(
+        written.len(),
+        real.len(),
+        "{file}: the outputs differ in length"
+    );
+}
+
+/// Are the lines the same, but for fences and for times that run?
+fn alike(written: &str, real: &str) -> bool {
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let (written, real) = (words(written), words(real));
+    let same = |(written, real): (&String, &String)| match (number(written), number(real)) {
+        (Some(written), Some(real)) if written > 1_000_000_000_000 => real > 1_000_000_000_000,
+        (Some(written), Some(real)) if written > 500 => {
+            real <= written + 500 && real + 5000 > written
+        }
+        _ => written == real,
+    };
+    written.len() == real.len() && written.iter().zip(&real).all(same)
+}
+
+fn number(word: &str) -> Option<u64> {
+    word.parse().ok()
+}
+
+/// Goes through a file and gives it back with the real outputs.
+struct Runner {
+    port: u16,
+    cli: Cli,
+}
+
+impl Runner {
+    fn new(server: &Server) -> Self {
+        Self {
+            port: server.port(),
+            cli: Cli::start(server.port()),
+        }
+    }
+
+    fn run(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        let mut lines = text.lines();
+        let mut output = None;
+        let mut put = |line: &str| {
+            out.push_str(line);
+            out.push('\n');
+        };
+        while let Some(line) = lines.next() {
+            put(line);
+            let block = |lines: &mut std::str::Lines<'_>| -> Vec<String> {
+                lines
+                    .take_while(|line| *line != "```")
+                    .map(str::to_owned)
+                    .collect()
+            };
+            match line {
+                "```redis" => {
+                    for line in block(&mut lines) {
+                        if let Some(command) = line.strip_prefix(PROMPT) {
+                            put(&line);
+                            self.cli.answers(command).iter().for_each(|line| put(line));
+                        }
+                    }
+                    put("```");
+                }
+                "```python" => {
+                    let script = block(&mut lines);
+                    script.iter().for_each(|line| put(line));
+                    put("```");
+                    output = Some(self.python(&script.join("\n")));
+                }
+                "```text" if output.is_some() => {
+                    block(&mut lines);
+                    output
+                        .take()
+                        .iter()
+                        .flat_map(|text| text.lines())
+                        .for_each(&mut put);
+                    put("```");
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+
+    fn python(&self, script: &str) -> String {
+        let arguments = format!("redis.Redis(port={}, ", self.port);
+        let script = script.replace("redis.Redis(", &arguments);
+        let output = Command::new(python())
+            .args(["-c", &script])
+            .output()
+            .expect("python runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}\n{errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn python() -> PathBuf {
+    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
+    assert!(
+        venv.exists(),
+        "redis-py is missing: run `make prepare-tests`"
+    );
+    venv
+}
+
+/// A redis-cli that is kept, as a person keeps it: what is bound to a connection stays.
+struct Cli {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Cli {
+    fn start(port: u16) -> Self {
+        let mut child = Command::new("redis-cli")
+            .args(["--no-raw", "-p", &port.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("redis-cli is on PATH");
+        let input = child.stdin.take().expect("it was piped");
+        let output = BufReader::new(child.stdout.take().expect("it was piped"));
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// What redis-cli prints for a command.
+    fn answers(&mut self, command: &str) -> Vec<String> {
+        writeln!(self.input, "{command}\nECHO {END}").expect("redis-cli lives");
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            let length = self
+                .output
+                .read_line(&mut line)
+                .expect("redis-cli prints text");
+            assert!(length > 0, "redis-cli ended at {command:?}");
+            if line.trim() == format!("\"{END}\"") {
+                return lines;
+            }
+            // redis-cli puts an empty line behind an error.
+            if !line.trim().is_empty() {
+                lines.push(line.trim_end().to_owned());
+            }
+        }
+    }
+}
+
+impl Drop for Cli {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
