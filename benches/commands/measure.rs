@@ -11,6 +11,10 @@ use crate::template::{Ready, Words};
 /// One by one takes a network round trip for each command: fewer cycles do.
 const CYCLES_ONE_BY_ONE: u64 = 4;
 
+/// Connections that send pipelines in turn, so that the server finds the next batch waiting: what it takes to sleep and to
+/// wake up is not what a command costs.
+const CONNECTIONS: usize = 16;
+
 /// Part of the cycles that run before the measured ones, so that caches and allocator are warm.
 const WARM_UP: u64 = 10;
 
@@ -39,7 +43,7 @@ impl Cost {
 /// The server under measurement and the client that keeps it busy.
 pub(crate) struct Bench<'a> {
     server: &'a Server,
-    client: Raw,
+    clients: Vec<Raw>,
     words: Words,
     cycles: u64,
     /// Commands in one write.
@@ -48,11 +52,11 @@ pub(crate) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(crate) fn new(server: &'a Server, options: &Options) -> Self {
-        let mut client = Raw::connect(server);
-        let words = Words::load(&mut client);
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Raw::connect(server)).collect();
+        let words = Words::load(&mut clients[0]);
         Self {
             server,
-            client,
+            clients,
             words,
             cycles: options.cycles,
             pipeline: options.pipeline as usize,
@@ -75,11 +79,12 @@ impl<'a> Bench<'a> {
 
     /// The row's setup on an empty dataset.
     fn prepare(&mut self, row: &Row, key: &str) {
-        let flushed = self.client.call(["FLUSHALL", "SYNC"]);
+        let client = &mut self.clients[0];
+        let flushed = client.call(["FLUSHALL", "SYNC"]);
         assert_eq!(flushed, "OK");
         for command in row.setup {
             let text = self.words.fill(command, key).text(0, 0);
-            let reply = self.client.call(text.split(' '));
+            let reply = client.call(text.split(' '));
             assert!(
                 !reply.is_err(),
                 "{}: {text} got the reply {reply:?}",
@@ -94,15 +99,17 @@ impl<'a> Bench<'a> {
         let mut stream = Stream {
             row,
             steps: &steps,
-            client: &mut self.client,
             cycle: 0,
         };
-        stream.send(self.cycles.div_ceil(WARM_UP), self.pipeline);
+        let many = &mut self.clients[..];
+        stream.send(many, self.cycles.div_ceil(WARM_UP), self.pipeline);
         let pipelined = timed(pid, self.cycles, |cycles| {
-            stream.send(cycles, self.pipeline)
+            stream.send(many, cycles, self.pipeline)
         });
         let few = self.cycles.div_ceil(CYCLES_ONE_BY_ONE);
-        let one_by_one = timed(pid, few, |cycles| stream.send(cycles, 1));
+        let one_by_one = timed(pid, few, |cycles| {
+            stream.send_one_by_one(&mut many[0], cycles)
+        });
         Cost {
             pipelined: Some(pipelined),
             one_by_one: Some(one_by_one),
@@ -130,7 +137,7 @@ impl<'a> Bench<'a> {
         // The next row must not pay for the end of thousands of connections.
         eventually(DISCONNECT_LIMIT, || {
             self.server.info_int("blocked_clients") == 0
-                && self.server.info_int("connected_clients") < 4
+                && self.server.info_int("connected_clients") < CONNECTIONS as i64 + 4
         });
         Cost {
             pipelined: None,
@@ -147,36 +154,54 @@ fn timed(pid: u32, cycles: u64, work: impl FnOnce(u64)) -> f64 {
     nanoseconds as f64 / cycles as f64 / 1000.0
 }
 
-/// One client that sends a row's cycles.
+/// The cycles of a row, on their way to the server.
 struct Stream<'a> {
     row: &'a str,
     steps: &'a [Ready<'a>],
-    client: &'a mut Raw,
     /// The cycles sent so far.
     cycle: u64,
 }
 
 impl Stream<'_> {
-    /// Sends `cycles`, in writes of `pipeline` commands, and reads the replies of each write before the next.
-    fn send(&mut self, cycles: u64, pipeline: usize) {
+    /// Sends `cycles`: to each client in turn a write of whole cycles, about `pipeline` commands, and reads all replies
+    /// before the next turn.
+    fn send(&mut self, clients: &mut [Raw], cycles: u64, pipeline: usize) {
+        let batch = (pipeline / self.steps.len()).max(1) as u64;
         let last = self.cycle + cycles;
-        let steps = self.steps;
-        let mut commands = (self.cycle + 1..=last)
-            .flat_map(|cycle| steps.iter().map(move |step| (cycle, step)))
-            .peekable();
         let mut bytes = Vec::new();
-        while commands.peek().is_some() {
-            let sent: Vec<_> = commands.by_ref().take(pipeline).collect();
-            bytes.clear();
-            for (cycle, step) in &sent {
-                step.template.write(*cycle, 0, &mut bytes);
+        while self.cycle < last {
+            let mut sent = vec![0; clients.len()];
+            for (client, sent) in clients.iter_mut().zip(&mut sent) {
+                *sent = batch.min(last - self.cycle);
+                bytes.clear();
+                for _ in 0..*sent {
+                    self.cycle += 1;
+                    for step in self.steps {
+                        step.template.write(self.cycle, 0, &mut bytes);
+                    }
+                }
+                client.send_bytes(&bytes);
             }
-            self.client.send_bytes(&bytes);
-            for (_, step) in sent {
-                step.read(self.client, self.row);
+            for (client, sent) in clients.iter_mut().zip(sent) {
+                for step in (0..sent).flat_map(|_| self.steps) {
+                    step.read(client, self.row);
+                }
             }
         }
-        self.cycle = last;
+    }
+
+    /// Sends `cycles`, waiting for each reply before the next command.
+    fn send_one_by_one(&mut self, client: &mut Raw, cycles: u64) {
+        let mut bytes = Vec::new();
+        for _ in 0..cycles {
+            self.cycle += 1;
+            for step in self.steps {
+                bytes.clear();
+                step.template.write(self.cycle, 0, &mut bytes);
+                client.send_bytes(&bytes);
+                step.read(client, self.row);
+            }
+        }
     }
 }
 
