@@ -101,22 +101,6 @@ pub fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }
 
-/// Stores an option's value; a second one is a syntax error.
-pub fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Error> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(Error::Syntax),
-    }
-}
-
-/// Sets a flag; a second time is a syntax error.
-pub fn flag(slot: &mut bool) -> Result<(), Error> {
-    if std::mem::replace(slot, true) {
-        return Err(Error::Syntax);
-    }
-    Ok(())
-}
-
 /// A plain decimal i64 as the server itself reads one: no sign but `-`, no leading zeros, no
 /// white space.
 pub fn parse_int(bytes: &[u8]) -> Option<i64> {

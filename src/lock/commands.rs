@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, flag, is, once, parse_int};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
 use crate::server::clock::Now;
 use crate::server::command::{Access, Command, KeySpec, Place};
 use crate::server::context::{Ctx, Name};
@@ -217,42 +217,82 @@ pub const TABLE: &[Command] = &[
     },
 ];
 
-/// The options of the family's commands.
+/// An option of the family's commands; a set of them is their values added.
+type Word = u8;
+const SHARED: Word = 1;
+const PX: Word = 2;
+const BLOCK: Word = 4;
+const WATCHDOG: Word = 8;
+const ID: Word = 16;
+const ALL: Word = 32;
+const PERMITS: Word = 64;
+const LIMIT: Word = 128;
+
+/// Which option a word is; 0 if none.
+fn option(word: &[u8]) -> Word {
+    let candidates: &[(&str, Word)] = match word.len() {
+        2 => &[("PX", PX), ("ID", ID)],
+        3 => &[("ALL", ALL)],
+        5 => &[("BLOCK", BLOCK), ("LIMIT", LIMIT)],
+        6 => &[("SHARED", SHARED)],
+        7 => &[("PERMITS", PERMITS)],
+        8 => &[("WATCHDOG", WATCHDOG)],
+        _ => &[],
+    };
+    let found = candidates.iter().find(|(name, _)| is(word, name));
+    found.map_or(0, |(_, option)| *option)
+}
+
+/// The options that a command was given.
 #[derive(Default)]
 struct Options<'a> {
-    shared: bool,
-    px: Option<u64>,
-    block: Option<u64>,
-    watchdog: bool,
-    id: Option<&'a [u8]>,
-    all: bool,
-    permits: Option<u64>,
-    limit: Option<u64>,
+    given: Word,
+    px: u64,
+    block: u64,
+    permits: u64,
+    limit: u64,
+    id: &'a [u8],
 }
 
 impl<'a> Options<'a> {
-    /// Reads what is left of the arguments; other options than the allowed ones are syntax errors.
-    fn read(cursor: &mut Cursor<'a>, allowed: &[&'static str]) -> Result<Self, Error> {
+    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
+    /// are syntax errors.
+    fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
         let mut options = Options::default();
         while let Some(word) = cursor.next() {
-            let option = allowed.iter().find(|option| is(word, option));
-            match *option.ok_or(Error::Syntax)? {
-                "SHARED" => flag(&mut options.shared)?,
-                "WATCHDOG" => flag(&mut options.watchdog)?,
-                "ALL" => flag(&mut options.all)?,
-                "PX" => once(&mut options.px, cursor.uint("PX", 1..=TEN_YEARS_MS)?)?,
-                "BLOCK" => once(&mut options.block, cursor.uint("BLOCK", 0..=TEN_YEARS_MS)?)?,
-                "ID" => once(&mut options.id, cursor.name("ID", MAX_ID)?)?,
-                "PERMITS" => once(&mut options.permits, cursor.uint("PERMITS", 1..=MAX_SAFE)?)?,
-                "LIMIT" => once(&mut options.limit, cursor.uint("LIMIT", 1..=MAX_SAFE)?)?,
-                _ => return Err(Error::Internal),
+            let option = option(word) & allowed & !options.given;
+            options.given |= option;
+            match option {
+                SHARED | WATCHDOG | ALL => {}
+                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
+                BLOCK => options.block = cursor.uint("BLOCK", 0..=TEN_YEARS_MS)?,
+                ID => options.id = cursor.name("ID", MAX_ID)?,
+                PERMITS => options.permits = cursor.uint("PERMITS", 1..=MAX_SAFE)?,
+                LIMIT => options.limit = cursor.uint("LIMIT", 1..=MAX_SAFE)?,
+                _ => return Err(Error::Syntax),
             }
         }
         Ok(options)
     }
 
+    fn has(&self, option: Word) -> bool {
+        self.given & option != 0
+    }
+
+    fn id(&self) -> Option<&'a [u8]> {
+        self.has(ID).then_some(self.id)
+    }
+
+    fn permits(&self) -> u64 {
+        if self.has(PERMITS) { self.permits } else { 1 }
+    }
+
     fn lease(&self) -> u64 {
-        self.px.unwrap_or_else(|| DEFAULT_LEASE.get() as u64)
+        if self.has(PX) {
+            self.px
+        } else {
+            DEFAULT_LEASE.get() as u64
+        }
     }
 
     /// The acquisition that they ask for, of one key.
@@ -269,8 +309,8 @@ impl<'a> Options<'a> {
             owner,
             claim,
             lease: self.lease(),
-            id: self.id,
-            watch: self.watchdog.then(|| ctx.client()),
+            id: self.id(),
+            watch: self.has(WATCHDOG).then(|| ctx.client()),
             queued: !queues.is_empty() && queues.waits_for(ctx.db(), name.bytes()),
         }
     }
@@ -292,20 +332,20 @@ impl<'a> Options<'a> {
             owner: owner.into(),
             want: Want::Claim(claim),
             lease: self.lease(),
-            id: self.id.map(Into::into),
-            watch: self.watchdog.then(|| ctx.client()),
+            id: self.id().map(Into::into),
+            watch: self.has(WATCHDOG).then(|| ctx.client()),
             event,
             since: now.ms(),
-            timeout: self.block.unwrap_or(0),
+            timeout: self.block,
             retry_at: None,
         }
     }
 
     fn amount(&self) -> Result<Amount, Error> {
-        match (self.all, self.permits) {
-            (true, Some(_)) => Err(Error::Syntax),
-            (true, None) => Ok(Amount::All),
-            (false, permits) => Ok(Amount::Count(permits.unwrap_or(1))),
+        match (self.has(ALL), self.has(PERMITS)) {
+            (true, true) => Err(Error::Syntax),
+            (true, false) => Ok(Amount::All),
+            (false, _) => Ok(Amount::Count(self.permits())),
         }
     }
 }
@@ -326,9 +366,8 @@ fn acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let allowed = &["PX", "BLOCK", "WATCHDOG", "SHARED", "ID"];
-    let options = Options::read(&mut cursor, allowed)?;
-    let claim = if options.shared {
+    let options = Options::read(&mut cursor, SHARED | PX | BLOCK | WATCHDOG | ID)?;
+    let claim = if options.has(SHARED) {
         Claim::Shared
     } else {
         Claim::Exclusive
@@ -344,10 +383,12 @@ fn sem_acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let allowed = &["LIMIT", "PERMITS", "PX", "BLOCK", "WATCHDOG", "ID"];
+    let allowed = LIMIT | PERMITS | PX | BLOCK | WATCHDOG | ID;
     let options = Options::read(&mut cursor, allowed)?;
-    let limit = options.limit.ok_or(Error::Syntax)?;
-    let count = options.permits.unwrap_or(1);
+    if !options.has(LIMIT) {
+        return Err(Error::Syntax);
+    }
+    let (count, limit) = (options.permits(), options.limit);
     if count > limit {
         return Err(Error::OutOfRange {
             argument: "PERMITS",
@@ -367,10 +408,17 @@ fn acquire_key(
     kind: Kind,
     event: &'static CStr,
 ) -> Answer {
-    let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
+    let (ctx, name) = (call.ctx, call.name(0));
     let state = &mut *STATE.get();
+    let mut slot = Slot::of(ctx.open(&name), kind.native())?;
+    if !options.has(BLOCK) && slot.value().is_some_and(|lock| lock.plainly_refuses(owner)) {
+        state.stats.refused += 1;
+        return Ok(Reply::Nil);
+    }
+    let now = Now::read();
     let request = options.request(ctx, state, &name, owner, claim);
-    let outcome = acquire_one(ctx, state, now, kind, &name, &request, event)?;
+    let edit = Edit::of(ctx, state, &name, slot, kind, now);
+    let outcome = acquire_one(state, edit, &request, event)?;
     let waiter = || options.waiter(ctx, now, &[name], owner, claim, event);
     answer_or_wait(ctx, state, now, outcome, options, waiter)
 }
@@ -383,7 +431,7 @@ fn macquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["PX", "BLOCK", "WATCHDOG", "ID"])?;
+    let options = Options::read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
     let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     let state = &mut *STATE.get();
@@ -410,7 +458,7 @@ fn answer_or_wait(
 ) -> Answer {
     match outcome {
         Outcome::Acquired(reply) => Ok(reply),
-        Outcome::Busy(_) if options.block.is_some() && ctx.may_block() => {
+        Outcome::Busy(_) if options.has(BLOCK) && ctx.may_block() => {
             wait(ctx, state, now, waiter())
         }
         Outcome::Busy(_) | Outcome::Never => {
@@ -463,7 +511,7 @@ fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
 /// Replies with the holds that the owner has left (0: gone), nil if it holds nothing. Error:
 /// `WRONGTYPE`.
 fn release(call: &Call<'_>) -> Answer {
-    release_key(call, &["ALL", "ID"], Kind::Lock, c"lock.release")
+    release_key(call, ALL | ID, Kind::Lock, c"lock.release")
 }
 
 /// `SEM.RELEASE key owner [PERMITS k | ALL] [ID request-id]`
@@ -471,15 +519,10 @@ fn release(call: &Call<'_>) -> Answer {
 /// `PERMITS`: 1 to what the owner has, default 1. Replies with the permits that the owner has left,
 /// nil if it has none. Error: `WRONGTYPE`.
 fn sem_release(call: &Call<'_>) -> Answer {
-    release_key(call, &["PERMITS", "ALL", "ID"], Kind::Sem, c"sem.release")
+    release_key(call, PERMITS | ALL | ID, Kind::Sem, c"sem.release")
 }
 
-fn release_key(
-    call: &Call<'_>,
-    allowed: &[&'static str],
-    kind: Kind,
-    event: &'static CStr,
-) -> Answer {
+fn release_key(call: &Call<'_>, allowed: Word, kind: Kind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
@@ -494,7 +537,7 @@ fn release_key(
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
     edit.replicate_verbatim();
-    let released = edit.release(state, owner, amount, options.id);
+    let released = edit.release(state, owner, amount, options.id());
     edit.close(state, event);
     serve_queues(ctx, state, now, &names);
     released_reply(released)
@@ -508,7 +551,7 @@ fn mrelease(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["ALL", "ID"])?;
+    let options = Options::read(&mut cursor, ALL | ID)?;
     let amount = options.amount()?;
     let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
@@ -519,7 +562,7 @@ fn mrelease(call: &Call<'_>) -> Answer {
     let mut replies = Vec::with_capacity(count);
     for name in &names {
         let mut edit = Edit::open(ctx, state, name, Kind::Lock, now)?;
-        let released = edit.release(state, owner, amount, options.id);
+        let released = edit.release(state, owner, amount, options.id());
         edit.close(state, c"lock.mrelease");
         replies.push(released_reply(released)?);
     }
@@ -566,7 +609,7 @@ fn renew_hold(call: &Call<'_>, kind: Kind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["PX"])?;
+    let options = Options::read(&mut cursor, PX)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
@@ -589,7 +632,7 @@ fn upgrade(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = Options::read(&mut cursor, &["PX", "BLOCK"])?;
+    let options = Options::read(&mut cursor, PX | BLOCK)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now)?;
@@ -598,7 +641,7 @@ fn upgrade(call: &Call<'_>) -> Answer {
     edit.close(state, event);
     match upgraded? {
         Upgraded::Already(fence) | Upgraded::Upgraded(fence) => return Ok(Reply::int(fence)),
-        Upgraded::Busy if options.block.is_some() && ctx.may_block() => {}
+        Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
             state.stats.refused += 1;
             return Ok(Reply::Nil);
@@ -615,7 +658,7 @@ fn upgrade(call: &Call<'_>) -> Answer {
         takes_many: false,
         event,
         since: now.ms(),
-        timeout: options.block.unwrap_or(0),
+        timeout: options.block,
         retry_at: None,
     };
     wait(ctx, state, now, waiter)
@@ -746,7 +789,7 @@ fn guard(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let text = cursor.clone().value()?;
     let fence = cursor.int("fence", 1..=MAX_SAFE)?;
-    let options = Options::read(&mut cursor, &["PX"])?;
+    let options = Options::read(&mut cursor, PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut key = ctx.open(&name);
     let largest = match key.string()? {
@@ -756,7 +799,7 @@ fn guard(call: &Call<'_>) -> Answer {
     if largest > Some(fence) {
         return Ok(Reply::Int(0));
     }
-    let expires = options.px.map(|px| Now::read().ms() + px);
+    let expires = options.has(PX).then(|| Now::read().ms() + options.px);
     if largest == Some(fence) && expires.is_none() {
         return Ok(Reply::Int(1)); // nothing changes
     }

@@ -39,7 +39,19 @@ impl<'k> Edit<'k> {
         kind: Kind,
         now: Now,
     ) -> Result<Self, Error> {
-        let mut slot = Slot::of(ctx.open(name), kind.native())?;
+        let slot = Slot::of(ctx.open(name), kind.native())?;
+        Ok(Self::of(ctx, state, name, slot, kind, now))
+    }
+
+    /// The same for a key that is open already.
+    pub(super) fn of(
+        ctx: Ctx<'k>,
+        state: &mut State,
+        name: &'k Name<'k>,
+        mut slot: Slot<'k, Lock>,
+        kind: Kind,
+        now: Now,
+    ) -> Self {
         let mut effects = std::mem::take(&mut state.effects);
         if let Some(lock) = slot.value() {
             let ended = lock.expire(now.ms());
@@ -51,7 +63,7 @@ impl<'k> Edit<'k> {
                 }
             }
         }
-        Ok(Self {
+        Self {
             ctx,
             name,
             slot,
@@ -60,7 +72,7 @@ impl<'k> Edit<'k> {
             effects,
             stepped: false,
             verbatim: false,
-        })
+        }
     }
 
     /// The step depends on nothing but the lock, so replicas can take it as well: cheaper than an

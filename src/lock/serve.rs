@@ -171,7 +171,8 @@ fn look_at_claim(
         acquire_all(ctx, state, now, names, &requests, waiter.event)
     } else {
         let request = request(&waiter.keys[0]);
-        acquire_one(ctx, state, now, kind, &names[0], &request, waiter.event)
+        Edit::open(ctx, state, &names[0], kind, now)
+            .and_then(|edit| acquire_one(state, edit, &request, waiter.event))
     };
     match outcome {
         Err(error) => Look::Done(Err(error)),
@@ -204,15 +205,11 @@ pub(super) enum Outcome {
 
 /// Acquires one key.
 pub(super) fn acquire_one(
-    ctx: Ctx<'_>,
     state: &mut State,
-    now: Now,
-    kind: Kind,
-    name: &Name<'_>,
+    mut edit: Edit<'_>,
     request: &Acquire<'_>,
     event: &CStr,
 ) -> Result<Outcome, Error> {
-    let mut edit = Edit::open(ctx, state, name, kind, now)?;
     let acquired = edit.acquire(state, request);
     let outcome = match acquired {
         Err(error) => Err(error),

@@ -162,6 +162,15 @@ impl Lock {
         self.holds.clamp(limit)
     }
 
+    /// Does one other owner hold it exclusively, up to the very end of its key? Then whoever finds
+    /// the key alive need not ask the time to know that this owner is refused.
+    pub fn plainly_refuses(&self, owner: &[u8]) -> bool {
+        self.mode == Mode::Exclusive
+            && self.holds.len() == 1
+            && self.holds.longest() == self.key_expires
+            && self.holds.get(owner).is_none()
+    }
+
     /// What would this acquisition meet?
     pub fn admits(&self, request: &Acquire<'_>) -> Admission {
         let Some(hold) = self.holds.get(request.owner) else {
