@@ -295,6 +295,15 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// The connection that the hold is to be renewed for.
+    fn watcher(&self, ctx: Ctx<'_>) -> Option<u64> {
+        if self.has(WATCHDOG) {
+            ctx.client()
+        } else {
+            None
+        }
+    }
+
     /// The acquisition that they ask for, of one key.
     fn request<'r>(
         &'r self,
@@ -310,7 +319,7 @@ impl<'a> Options<'a> {
             claim,
             lease: self.lease(),
             id: self.id(),
-            watch: self.has(WATCHDOG).then(|| ctx.client()),
+            watch: self.watcher(ctx),
             queued: !queues.is_empty() && queues.waits_for(ctx.db(), name.bytes()),
         }
     }
@@ -333,7 +342,7 @@ impl<'a> Options<'a> {
             want: Want::Claim(claim),
             lease: self.lease(),
             id: self.id().map(Into::into),
-            watch: self.has(WATCHDOG).then(|| ctx.client()),
+            watch: self.watcher(ctx),
             event,
             since: now.ms(),
             timeout: self.block,

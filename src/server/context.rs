@@ -52,10 +52,15 @@ impl<'c> Ctx<'c> {
         Some(result)
     }
 
-    /// The id of the client that sent the command.
-    pub fn client(self) -> u64 {
-        // SAFETY: the context is alive.
-        unsafe { api!(RedisModule_GetClientId(self.raw())) }
+    /// The id of the client that sent the command; `None` in a script, where the server does not
+    /// tell whose it is.
+    pub fn client(self) -> Option<u64> {
+        // SAFETY: the context is alive; a null pointer asks only whether there is such a client.
+        unsafe {
+            let id = api!(RedisModule_GetClientId(self.raw()));
+            let known = api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id));
+            (known == raw::REDISMODULE_OK as c_int).then_some(id)
+        }
     }
 
     fn has_flags(self, flags: u32) -> bool {

@@ -84,7 +84,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
         RedisModule_EmitAOF RedisModule_FreeCallReply RedisModule_FreeString
         RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
-        RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetCommand
+        RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetClientInfoById RedisModule_GetCommand
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
