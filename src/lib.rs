@@ -35,7 +35,8 @@ pub struct Family {
     pub follows_client: fn(u64) -> bool,
     /// Deals with something that happened.
     pub happened: fn(Ctx<'_>, Now, &Happening),
-    /// Does what is due, and says when it is next due (Unix ms).
+    /// Does what is due, and says when something is next due (Unix ms). Writes may be paused; see
+    /// [`Ctx::may_act`].
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),

@@ -645,7 +645,7 @@ fn upgrade(call: &Call<'_>) -> Answer {
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now)?;
-    let upgraded = edit.upgrade(state, owner, options.lease());
+    let upgraded = edit.upgrade(owner, options.lease());
     let event = c"lock.upgrade";
     edit.close(state, event);
     match upgraded? {

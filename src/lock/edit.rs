@@ -2,7 +2,7 @@
 //! goes, its expiry follows the longest lease, replicas, AOF, watching clients and listeners to
 //! keyspace events are told.
 
-use super::holds::Hold;
+use super::holds::Watch;
 use super::native::Kind;
 use super::persist;
 use super::state::{Acquire, Acquired, Admission, Amount, Lock, Mode, Released, Upgraded};
@@ -59,7 +59,7 @@ impl<'k> Edit<'k> {
                 persist::put_expired(&mut effects, now.ms());
                 EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
                 for (_, hold) in &ended {
-                    state.unwatch(hold);
+                    state.unwatch(hold.watch.as_deref());
                 }
             }
         }
@@ -139,16 +139,15 @@ impl<'k> Edit<'k> {
         let Some(lock) = self.slot.value() else {
             return Released::NotHeld;
         };
-        let fence = lock
+        let watch = lock
             .holds()
             .get(owner)
-            .filter(|hold| hold.watch.is_some())
-            .map(|hold| hold.fence);
+            .and_then(|hold| hold.watch.as_deref().cloned());
         let released = lock.release(owner, amount, id);
         match released {
             Released::Left(0) => {
                 self.gone(owner);
-                state.unwatch_fence(fence);
+                state.unwatch(watch.as_ref());
             }
             Released::Left(_) => self.changed(owner),
             _ => {}
@@ -165,25 +164,17 @@ impl<'k> Edit<'k> {
         Some(fence)
     }
 
-    pub(super) fn upgrade(
-        &mut self,
-        state: &mut State,
-        owner: &[u8],
-        lease: u64,
-    ) -> Result<Upgraded, Error> {
+    pub(super) fn upgrade(&mut self, owner: &[u8], lease: u64) -> Result<Upgraded, Error> {
         let (fence, now) = (next_fence(self.now)?, self.now.ms());
         let Some(lock) = self.lock() else {
             return Ok(Upgraded::NotHeld);
         };
-        let before = lock.holds().get(owner).map(|hold| hold.fence);
         let until = lock.holds().get(owner).map(|hold| hold.until);
         let upgraded = lock.upgrade(owner, lease, now, fence);
         match upgraded {
             Upgraded::Upgraded(fence) => {
                 remember_fence(fence);
                 self.changed(owner);
-                state.unwatch_fence(before);
-                self.watch(state, owner);
             }
             Upgraded::Already(_) if lock.holds().get(owner).map(|hold| hold.until) != until => {
                 self.changed(owner);
@@ -219,7 +210,7 @@ impl<'k> Edit<'k> {
         let hold = self.lock().and_then(|lock| lock.abandon(owner, client));
         if let Some(hold) = &hold {
             self.gone(owner);
-            state.unwatch(hold);
+            state.unwatch(hold.watch.as_deref());
         }
         hold.is_some()
     }
@@ -312,46 +303,46 @@ impl<'k> Edit<'k> {
     /// Has the server renew the owner's hold, if it is watched.
     fn watch(&mut self, state: &mut State, owner: &[u8]) {
         let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
-        let key = || (ctx.db(), self.name.bytes().into());
         let Some(lock) = self.slot.value() else {
             return;
         };
-        let Some((hold, watch)) = lock
+        let Some(watch) = lock
             .holds()
             .get(owner)
-            .and_then(|hold| Some((hold, hold.watch.as_ref()?)))
+            .and_then(|hold| hold.watch.as_deref())
         else {
             return;
         };
-        let next = now + (watch.lease / 3).max(1);
+        state.unwatch(Some(watch));
+        let number = match watch.number {
+            0 => state.watches.next_number(),
+            number => number,
+        };
         let watched = Watched {
             client: watch.client,
-            key: key(),
+            key: (ctx.db(), self.name.bytes().into()),
             kind,
             owner: owner.into(),
-            next,
+            next: now + (watch.lease / 3).max(1),
         };
-        let fence = hold.fence;
-        state.unwatch_fence(Some(fence));
-        state.watches.insert(fence, watched);
-        state.deadlines.insert((next, Due::Renew(fence)));
+        lock.set_watch_number(owner, number);
+        state.deadlines.insert((watched.next, Due::Renew(number)));
+        timer::arm(ctx, watched.next);
+        state.watches.insert(number, watched);
         LISTENING.store(true, Ordering::Relaxed);
-        timer::arm(ctx, next);
     }
 }
 
 impl State {
-    fn unwatch(&mut self, hold: &Hold) {
-        if hold.watch.is_some() {
-            self.unwatch_fence(Some(hold.fence));
+    fn unwatch(&mut self, watch: Option<&Watch>) {
+        if let Some(watch) = watch {
+            self.unwatch_number(watch.number);
         }
     }
 
-    pub(super) fn unwatch_fence(&mut self, fence: Option<u64>) {
-        if let Some(fence) = fence
-            && let Some(watched) = self.watches.remove(fence)
-        {
-            self.deadlines.remove(&(watched.next, Due::Renew(fence)));
+    pub(super) fn unwatch_number(&mut self, number: u64) {
+        if let Some(watched) = self.watches.remove(number) {
+            self.deadlines.remove(&(watched.next, Due::Renew(number)));
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Watch {
     pub client: u64,
     /// The lease in milliseconds that each renewal gives.
     pub lease: u64,
+    /// Its number in the index of watched holds; 0: not there yet.
+    pub number: u64,
 }
 
 /// The holds of one lock by owner, with the bounds of their leases at hand.

@@ -74,7 +74,7 @@ enum Due {
     Timeout(Ticket),
     /// Something that the first in a queue waits for has ended.
     Retry(Ticket),
-    /// The hold with this fence is to be renewed for its connection.
+    /// The hold that is watched under this number is to be renewed for its connection.
     Renew(u64),
 }
 

@@ -126,7 +126,7 @@ fn look_at_upgrade(
         Ok(edit) => edit,
         Err(error) => return Look::Done(Err(error)),
     };
-    let upgraded = edit.upgrade(state, &waiter.owner, waiter.lease);
+    let upgraded = edit.upgrade(&waiter.owner, waiter.lease);
     let retry_at = edit.next_end();
     edit.close(state, waiter.event);
     match upgraded {
@@ -303,9 +303,7 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) {
         state.stats.timeouts += 1;
     }
     if let Some(waiter) = forget(state, ticket) {
-        for (db, key) in waiter.keys {
-            events::note(Happening::Touched(db, key)); // who stood behind it may be next
-        }
+        look_again(waiter);
     }
 }
 
@@ -319,8 +317,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
     let state = &mut *STATE.get();
     match happening {
         Happening::Unlinked(db, key) => {
-            for fence in state.watches.of_key(&(*db, key.clone())) {
-                state.unwatch_fence(Some(fence));
+            for number in state.watches.of_key(&(*db, key.clone())) {
+                state.unwatch_number(number);
             }
             // The same key may hold a watched lock again, that has been renamed to it.
             reconcile(ctx, state, now, *db, key);
@@ -331,8 +329,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             serve(ctx, state, now, vec![(*db, key.clone())]);
         }
         Happening::Flushed(db) => {
-            for fence in state.watches.of_db(*db) {
-                state.unwatch_fence(Some(fence));
+            for number in state.watches.of_db(*db) {
+                state.unwatch_number(number);
             }
             let keys = match db {
                 Some(db) => state.queues.keys_of(*db),
@@ -355,13 +353,13 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             // An AOF that is rewritten without an RDB part has no other place for it.
             let fence = FENCE.load(Ordering::Relaxed);
             if fence > 0 {
-                ctx.replicate_number(c"LOCK.FENCE", fence);
+                ctx.append_number(c"LOCK.FENCE", fence);
             }
         }
         Happening::Demoted => {
             // The server has told the waiting clients. What is left of the leases runs down.
-            for fence in state.watches.of_db(None) {
-                state.unwatch_fence(Some(fence));
+            for number in state.watches.of_db(None) {
+                state.unwatch_number(number);
             }
         }
     }
@@ -385,11 +383,11 @@ fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, db: i32, key: &[u8]) {
 
 /// Releases what was watched for a connection.
 fn abandon(ctx: Ctx<'_>, state: &mut State, now: Now, client: u64) {
-    for fence in state.watches.of_client(client) {
-        let Some(watched) = state.watches.get(fence).cloned() else {
+    for number in state.watches.of_client(client) {
+        let Some(watched) = state.watches.get(number).cloned() else {
             continue;
         };
-        state.unwatch_fence(Some(fence));
+        state.unwatch_number(number);
         let (db, key) = &watched.key;
         ctx.in_db(*db, || {
             let name = Name::new(key);
@@ -418,19 +416,21 @@ fn renew_event(kind: Kind) -> &'static CStr {
     }
 }
 
-/// Does what is due.
+/// Does what is due. While writes are paused only waits can end: nothing may change then.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     let state = &mut *STATE.get();
-    while let Some((at, due)) = state.deadlines.first().copied() {
+    let may_act = ctx.may_act();
+    let possible = |(_, due): &&(u64, Due)| may_act || matches!(due, Due::Timeout(_));
+    while let Some((at, due)) = state.deadlines.iter().find(possible).copied() {
         if at > now.ms() {
             return Some(at);
         }
-        state.deadlines.pop_first();
+        state.deadlines.remove(&(at, due));
         match due {
             Due::Timeout(ticket) => {
                 state.stats.timeouts += 1;
                 if let Some(waiter) = dismiss(state, ticket, Ok(Reply::Nil)) {
-                    serve(ctx, state, now, waiter.keys);
+                    look_again(waiter);
                 }
             }
             Due::Retry(ticket) => {
@@ -439,15 +439,22 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
                     serve(ctx, state, now, keys);
                 }
             }
-            Due::Renew(fence) => renew(ctx, state, now, fence),
+            Due::Renew(number) => renew(ctx, state, now, number),
         }
     }
     None
 }
 
+/// Who stood behind a waiter that has gone may be next.
+fn look_again(gone: Waiter) {
+    for (db, key) in gone.keys {
+        events::note(Happening::Touched(db, key));
+    }
+}
+
 /// Renews a watched hold for its connection.
-fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, fence: u64) {
-    let Some(watched) = state.watches.remove(fence) else {
+fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
+    let Some(watched) = state.watches.remove(number) else {
         return;
     };
     ctx.in_db(watched.key.0, || {

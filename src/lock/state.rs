@@ -328,7 +328,7 @@ impl Lock {
 
     /// Sets a hold to what the master decided. An exclusive one is the only one.
     pub fn put(&mut self, mode: Mode, owner: &[u8], hold: Hold) {
-        if mode == Mode::Exclusive && self.holds.get(owner).is_none() {
+        if mode == Mode::Exclusive {
             self.holds = Holds::default();
         }
         self.mode = mode;
@@ -345,6 +345,15 @@ impl Lock {
         let mut copy = self.clone();
         copy.holds.visit_mut(&mut |hold| hold.watch = None);
         copy
+    }
+
+    /// Remembers under which number the owner's hold is watched.
+    pub fn set_watch_number(&mut self, owner: &[u8], number: u64) {
+        self.holds.change(owner, |hold| {
+            if let Some(watch) = &mut hold.watch {
+                watch.number = number;
+            }
+        });
     }
 
     /// Calls `visit` with every hold, so that its memory can be moved.
@@ -391,6 +400,11 @@ fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
 /// Binds the hold to the connection that asked last; without one, leaves it as it is.
 fn watch(hold: &mut Hold, client: Option<u64>, lease: u64) {
     if let Some(client) = client {
-        hold.watch = Some(Box::new(Watch { client, lease }));
+        let number = hold.watch.as_ref().map_or(0, |watch| watch.number);
+        hold.watch = Some(Box::new(Watch {
+            client,
+            lease,
+            number,
+        }));
     }
 }

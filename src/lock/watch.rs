@@ -20,10 +20,11 @@ pub struct Watched {
     pub next: u64,
 }
 
-/// All watched holds, by their fences.
+/// All watched holds, by numbers of their own: a fence can be in two places, after a `COPY`.
 #[derive(Debug, Default)]
 pub struct Watches {
-    by_fence: HashMap<u64, Watched>,
+    last: u64,
+    by_number: HashMap<u64, Watched>,
     by_client: HashMap<u64, Vec<u64>>,
     by_key: HashMap<Key, Vec<u64>>,
 }
@@ -31,12 +32,12 @@ pub struct Watches {
 impl Watches {
     /// How many holds are watched.
     pub fn len(&self) -> usize {
-        self.by_fence.len()
+        self.by_number.len()
     }
 
     /// Is none watched?
     pub fn is_empty(&self) -> bool {
-        self.by_fence.is_empty()
+        self.by_number.is_empty()
     }
 
     /// Has this connection any?
@@ -45,30 +46,36 @@ impl Watches {
     }
 
     /// A watched hold.
-    pub fn get(&self, fence: u64) -> Option<&Watched> {
-        self.by_fence.get(&fence)
+    pub fn get(&self, number: u64) -> Option<&Watched> {
+        self.by_number.get(&number)
+    }
+
+    /// A number that no hold was watched under before.
+    pub fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 
     /// Watches a hold, or changes how. Returns what there was before.
-    pub fn insert(&mut self, fence: u64, watched: Watched) -> Option<Watched> {
-        let before = self.remove(fence);
+    pub fn insert(&mut self, number: u64, watched: Watched) -> Option<Watched> {
+        let before = self.remove(number);
         self.by_client
             .entry(watched.client)
             .or_default()
-            .push(fence);
+            .push(number);
         self.by_key
             .entry(watched.key.clone())
             .or_default()
-            .push(fence);
-        self.by_fence.insert(fence, watched);
+            .push(number);
+        self.by_number.insert(number, watched);
         before
     }
 
     /// Watches a hold no longer.
-    pub fn remove(&mut self, fence: u64) -> Option<Watched> {
-        let watched = self.by_fence.remove(&fence)?;
-        take_out(&mut self.by_client, &watched.client, fence);
-        take_out(&mut self.by_key, &watched.key, fence);
+    pub fn remove(&mut self, number: u64) -> Option<Watched> {
+        let watched = self.by_number.remove(&number)?;
+        take_out(&mut self.by_client, &watched.client, number);
+        take_out(&mut self.by_key, &watched.key, number);
         Some(watched)
     }
 
@@ -85,30 +92,30 @@ impl Watches {
     /// The holds in a database; `None`: in all of them.
     pub fn of_db(&self, db: Option<i32>) -> Vec<u64> {
         let within = |watched: &Watched| db.is_none_or(|db| watched.key.0 == db);
-        let all = self.by_fence.iter();
+        let all = self.by_number.iter();
         all.filter(|(_, watched)| within(watched))
-            .map(|(fence, _)| *fence)
+            .map(|(number, _)| *number)
             .collect()
     }
 
     /// Two databases changed places.
     pub fn swap(&mut self, first: i32, second: i32) {
         let moved = [self.of_db(Some(first)), self.of_db(Some(second))];
-        for (fences, db) in moved.iter().zip([second, first]) {
-            for fence in fences {
-                if let Some(mut watched) = self.remove(*fence) {
+        for (numbers, db) in moved.iter().zip([second, first]) {
+            for number in numbers {
+                if let Some(mut watched) = self.remove(*number) {
                     watched.key.0 = db;
-                    self.insert(*fence, watched);
+                    self.insert(*number, watched);
                 }
             }
         }
     }
 }
 
-fn take_out<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<u64>>, key: &K, fence: u64) {
-    if let Some(fences) = index.get_mut(key) {
-        fences.retain(|other| *other != fence);
-        if fences.is_empty() {
+fn take_out<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<u64>>, key: &K, number: u64) {
+    if let Some(numbers) = index.get_mut(key) {
+        numbers.retain(|other| *other != number);
+        if numbers.is_empty() {
             index.remove(key);
         }
     }

@@ -84,18 +84,21 @@ impl<'c> Ctx<'c> {
     /// May the module change the dataset of its own accord now? Only a master decides, not while it
     /// loads, and not while writes are paused: a fail-over waits for the replicas then.
     pub fn may_act(self) -> bool {
-        !self.has_flags(
-            raw::REDISMODULE_CTX_FLAGS_SLAVE
-                | raw::REDISMODULE_CTX_FLAGS_LOADING
-                | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING,
-        ) &&
         // SAFETY: the function takes no argument.
-        unsafe { api!(RedisModule_AvoidReplicaTraffic()) } == 0
+        let paused = || unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
+        !self.is_replica() && !self.is_loading() && !paused()
     }
 
     /// Is the running command handed down by a master or an AOF?
     pub fn is_replay(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Is the server loading a dataset?
+    pub fn is_loading(self) -> bool {
+        self.has_flags(
+            raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING,
+        )
     }
 
     /// Is this server a replica?
@@ -174,14 +177,14 @@ impl<'c> Ctx<'c> {
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "replicate DEL");
     }
 
-    /// Sends a command without a key to the replicas and the AOF.
-    pub fn replicate_number(self, command: &CStr, number: u64) {
-        // SAFETY: "l" is a 64-bit integer.
+    /// Sends a command without a key to the AOF alone, also on a replica.
+    pub fn append_number(self, command: &CStr, number: u64) {
+        // SAFETY: "l" is a 64-bit integer, "R" leaves the replicas out.
         let status = unsafe {
             api!(RedisModule_Replicate(
                 self.raw(),
                 command.as_ptr(),
-                c"l".as_ptr(),
+                c"lR".as_ptr(),
                 number as i64
             ))
         };

@@ -50,11 +50,14 @@ pub fn settle(ctx: Ctx<'_>) {
     if !ANY_NOTED.load(Ordering::Relaxed) {
         return;
     }
+    if ctx.is_loading() {
+        return;
+    }
     if ctx.is_replica() {
-        // The master deals with what happens to keys; only what is in our own memory is our affair.
-        NOTED
-            .get()
-            .retain(|noted| matches!(noted, Happening::Demoted));
+        // The master deals with what happens to keys; what is in our own memory and our own AOF is
+        // our affair.
+        let ours = |noted: &Happening| matches!(noted, Happening::Demoted | Happening::Saving);
+        NOTED.get().retain(ours);
     } else if !ctx.may_act() {
         return;
     }

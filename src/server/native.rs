@@ -107,6 +107,9 @@ pub trait Native: 'static {
     const SAVES_MODULE: bool = false;
 }
 
+/// The server's own two blocks around a module's value, which it leaves to the module to count.
+const OBJECT_SIZE: usize = 16 + 16;
+
 /// Registers a native type. False if the server refuses it.
 pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
     let aux_triggers = if N::SAVES_MODULE {
@@ -265,7 +268,7 @@ unsafe extern "C" fn mem_usage<N: Native>(
     entry::guard(0, || {
         // SAFETY: see above.
         let value = unsafe { borrow::<N>(value) };
-        alloc::block_size(size_of::<N::Value>()) + N::memory(value)
+        OBJECT_SIZE + alloc::block_size(size_of::<N::Value>()) + N::memory(value)
     })
 }
 

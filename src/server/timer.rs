@@ -40,7 +40,7 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
 
 /// Lets every family do what is due, and sets the timer for what is next.
 pub(super) fn ask_families(ctx: Ctx<'_>) {
-    if !ctx.may_act() {
+    if ctx.is_replica() || ctx.is_loading() {
         return; // the cron event asks again
     }
     let now = Now::read();
