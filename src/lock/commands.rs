@@ -17,7 +17,7 @@ use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
 use crate::server::clock::Now;
 use crate::server::command::{Access, Command, KeySpec, Place};
 use crate::server::context::{Ctx, Name};
-use crate::server::entry::{Call, apply, read, write};
+use crate::server::entry::{Call, apply, read, write, write_counted};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::timer;
@@ -100,10 +100,10 @@ pub const TABLE: &[Command] = &[
         summary: "Acquires several locks at once, all or none; replies with their fences.",
         complexity: "O(K) with K keys",
         arity: -4,
-        flags: "write deny-oom blocking",
+        flags: "write deny-oom blocking getkeys-api",
         categories: "write slow blocking",
         keys: COUNTED_KEYS,
-        run: write(macquire),
+        run: write_counted(macquire),
     },
     Command {
         name: "LOCK.MRELEASE",
@@ -111,10 +111,10 @@ pub const TABLE: &[Command] = &[
         summary: "Gives back a hold of each of several locks; replies with the holds left of each.",
         complexity: "O(K) with K keys",
         arity: -4,
-        flags: "write",
+        flags: "write getkeys-api",
         categories: "write slow",
         keys: COUNTED_KEYS,
-        run: write(mrelease),
+        run: write_counted(mrelease),
     },
     Command {
         name: "LOCK.HELD",

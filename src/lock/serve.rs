@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::block::Departure;
 use crate::server::clock::Now;
-use crate::server::cluster;
+use crate::server::cluster::{self, Place};
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
 use crate::server::timer;
@@ -104,8 +104,8 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     };
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
-        if ctx.is_cluster() && !cluster::serves(ctx, &names[0]) {
-            return Look::Wait(None); // the slot is leaving; the cron event sends the client after it
+        if ctx.is_cluster() && cluster::locate(ctx, &names[0]) != Place::Here {
+            return Look::Wait(None); // the cron event sends the client after its slot
         }
         match waiter.want {
             Want::Upgrade => look_at_upgrade(ctx, state, now, &waiter, &names[0]),
@@ -468,27 +468,35 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
     });
 }
 
-/// In a cluster, sends clients after the slots that they wait in and that have left this node.
+/// In a cluster, sends clients after the slots that they wait in and that have left this node, and
+/// serves those whose slot has stayed after all.
 pub(super) fn cron(ctx: Ctx<'_>) {
     let state = &mut *STATE.get();
-    if state.queues.is_empty() || !ctx.is_cluster() {
+    if state.queues.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
         return;
     }
     for (db, key) in state.queues.keys() {
-        let name = Name::new(&key);
-        if cluster::serves(ctx, &name) {
+        let Some(head) = state.queues.head(db, &key) else {
             continue;
-        }
-        let Some(moved) = cluster::redirect(ctx, &name) else {
-            continue; // it is being moved, or the cluster is down: both pass
         };
-        let tickets: Vec<Ticket> = state
-            .queues
-            .line_of(db, &key)
-            .map(|(ticket, _)| ticket)
-            .collect();
-        for ticket in tickets {
-            dismiss(state, ticket, Err(moved.clone()));
+        match cluster::locate(ctx, &Name::new(&key)) {
+            Place::Between => {}
+            Place::Here => {
+                let knows_when = state
+                    .queues
+                    .get(head)
+                    .is_some_and(|head| head.retry_at.is_some());
+                if !knows_when {
+                    serve(ctx, state, Now::read(), vec![(db, key)]);
+                }
+            }
+            Place::Elsewhere(moved) => {
+                let line = state.queues.line_of(db, &key);
+                let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).collect();
+                for ticket in tickets {
+                    dismiss(state, ticket, Err(moved.clone()));
+                }
+            }
         }
     }
 }

@@ -3,13 +3,24 @@
 use super::context::{Ctx, Name};
 use crate::error::Error;
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
-/// Does this node serve the key now, without sending the client elsewhere? Not while the slot is
-/// being moved away and the key is gone already, and not while the cluster is down.
-pub fn serves(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
+/// Where a key is served.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Here.
+    Here,
+    /// Nowhere at this moment: its slot is being moved away and the key is gone already, or the
+    /// cluster is down. Both pass.
+    Between,
+    /// By another node, to which this error sends the client.
+    Elsewhere(Error),
+}
+
+/// Where is this key served?
+pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     // SAFETY: "s" is a key's name, which lives through the call.
-    let reply = unsafe {
+    let found = unsafe {
         Reply(api!(RedisModule_Call(
             ctx.raw(),
             c"EXISTS".as_ptr(),
@@ -17,46 +28,74 @@ pub fn serves(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
             name.raw()
         )))
     };
-    !reply.0.is_null() // the server refuses keys of other nodes without running the command
+    if !found.0.is_null() {
+        return Place::Here; // the server refuses keys of other nodes without running the command
+    }
+    let Some(slot) = slot_of(ctx, name) else {
+        return Place::Between;
+    };
+    if is_importing(ctx, slot) {
+        return Place::Here; // for clients that were sent with ASK, as those that wait here were
+    }
+    match owner_of(ctx, slot) {
+        Some((id, address)) if my_id().is_some_and(|mine| mine != id) => {
+            Place::Elsewhere(Error::Moved {
+                slot: slot as u16,
+                address,
+            })
+        }
+        _ => Place::Between,
+    }
 }
 
-/// Where a client has to go with this key; `None` if the slot is still this node's.
-pub fn redirect(ctx: Ctx<'_>, name: &Name<'_>) -> Option<Error> {
-    // SAFETY: "cs" is a NUL-terminated string and a key's name, "c" such a string.
-    let (slot, slots) = unsafe {
-        (
-            Reply(api!(RedisModule_Call(
-                ctx.raw(),
-                c"CLUSTER".as_ptr(),
-                c"cs".as_ptr(),
-                c"KEYSLOT".as_ptr(),
-                name.raw()
-            ))),
-            Reply(api!(RedisModule_Call(
-                ctx.raw(),
-                c"CLUSTER".as_ptr(),
-                c"c".as_ptr(),
-                c"SLOTS".as_ptr()
-            ))),
-        )
+fn slot_of(ctx: Ctx<'_>, name: &Name<'_>) -> Option<i64> {
+    // SAFETY: "cs" is a NUL-terminated string and a key's name, both of which live through the call.
+    let slot = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CLUSTER".as_ptr(),
+            c"cs".as_ptr(),
+            c"KEYSLOT".as_ptr(),
+            name.raw()
+        )))
     };
-    let slot = slot.integer()?;
+    slot.part().integer()
+}
+
+fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Reply {
+    // SAFETY: "c" is a NUL-terminated string, which lives through the call.
+    unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CLUSTER".as_ptr(),
+            c"c".as_ptr(),
+            what.as_ptr()
+        )))
+    }
+}
+
+/// Is the slot being moved to this node? The line of this node in `CLUSTER NODES` says so.
+fn is_importing(ctx: Ctx<'_>, slot: i64) -> bool {
+    let nodes = ask_cluster(ctx, c"NODES");
+    let text = nodes.part().text().unwrap_or_default();
+    let importing = format!("[{slot}-<-");
+    text.lines()
+        .any(|line| line.contains("myself") && line.contains(&importing))
+}
+
+/// The id of the master that serves a slot, and the address that the server would name.
+fn owner_of(ctx: Ctx<'_>, slot: i64) -> Option<(String, String)> {
+    let slots = ask_cluster(ctx, c"SLOTS");
     // Each entry: first slot, last slot, then the nodes, the master first: [host, port, id, ...].
     let range = slots.elements().find(|range| {
         let bound = |index| range.element(index).and_then(|bound| bound.integer());
         bound(0) <= Some(slot) && Some(slot) <= bound(1)
     })?;
     let master = range.element(2)?;
-    let host = master.element(0)?.text()?;
+    // No host: the client is to take the one that it knows this node by.
+    let host = master.element(0)?.text().unwrap_or_default();
     let port = master.element(1)?.integer()?;
-    let id = master.element(2)?.text()?;
-    if id == my_id()? {
-        return None;
-    }
-    Some(Error::Moved {
-        slot: slot as u16,
-        address: format!("{host}:{port}"),
-    })
+    Some((master.element(2)?.text()?, format!("{host}:{port}")))
 }
 
 fn my_id() -> Option<String> {
@@ -78,10 +117,6 @@ struct Reply(*mut raw::RedisModuleCallReply);
 impl Reply {
     fn part(&self) -> Part<'_> {
         Part(self.0, self)
-    }
-
-    fn integer(&self) -> Option<i64> {
-        self.part().integer()
     }
 
     fn elements(&self) -> impl Iterator<Item = Part<'_>> {

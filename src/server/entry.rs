@@ -5,7 +5,7 @@ use super::context::{Ctx, Name, bytes_of};
 use super::{events, reply};
 use crate::error::Error;
 use crate::reply::Answer;
-use crate::request::Cursor;
+use crate::request::{Cursor, parse_int};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,6 +62,40 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     enter::<F, false>
+}
+
+/// The entry of a command that writes and whose keys are counted by the first argument. Servers that
+/// cannot find such keys by their specs ask the command itself where they are.
+pub const fn write_counted<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter_counted::<F>
+}
+
+unsafe extern "C" fn enter_counted<F>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    // SAFETY: the server gives a live context and `argc` strings that live through the call.
+    unsafe {
+        if api!(RedisModule_IsKeysPositionRequest(ctx)) == 0 {
+            return enter::<F, true>(ctx, argv, argc);
+        }
+        guard((), || {
+            let strings = slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0));
+            let count = strings.get(1).and_then(|count| parse_int(bytes_of(*count)));
+            let fits = |count: &i64| (1..=i64::from(argc) - 2).contains(count);
+            for position in 0..count.filter(fits).unwrap_or(0) {
+                api!(RedisModule_KeyAtPos(ctx, position as c_int + 2));
+            }
+        });
+    }
+    raw::REDISMODULE_OK as c_int
 }
 
 /// Calls with at most so many arguments need no allocation.

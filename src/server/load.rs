@@ -88,7 +88,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
-        RedisModule_InfoAddFieldULongLong RedisModule_InfoAddSection RedisModule_IsIOError
+        RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPos RedisModule_InfoAddSection RedisModule_IsIOError
         RedisModule_KeyType RedisModule_LoadConfigs RedisModule_LoadStringBuffer RedisModule_Log
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
