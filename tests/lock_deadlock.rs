@@ -175,10 +175,10 @@ proptest! {
             let newcomer = waiter(&attempt);
             let waits = world.waiting.iter().any(|other| other.owner == newcomer.owner);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            // One thread waits once. To ask for more of what one holds already is another matter:
-            // locks are re-entered or refused, and a semaphore's permits may come back from
-            // another thread of the same owner.
-            if waits || holds_it != (newcomer.want == Want::Upgrade) {
+            // One thread waits once. A lock that it holds it enters again, or upgrades; it may ask
+            // for more permits of a semaphore.
+            let is_lock = attempt.keys[0] < LOCKS;
+            if waits || is_lock && holds_it != (newcomer.want == Want::Upgrade) {
                 continue;
             }
             let ahead = if newcomer.want == Want::Upgrade { Vec::new() } else { world.waiting.clone() };

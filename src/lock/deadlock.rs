@@ -37,7 +37,7 @@ pub fn would_close_cycle(queues: &Queues, newcomer: &Waiter, read: Read<'_>) -> 
     let wait = graph.wait(newcomer, ticket);
     graph.explore(&newcomer.owner, &wait);
     let live = graph.live(&newcomer.owner, &wait);
-    !wait.iter().all(|edge| edge.can_end(&newcomer.owner, &live))
+    !wait.iter().all(|edge| edge.can_end(&live))
 }
 
 /// One key that a waiter waits for.
@@ -56,10 +56,9 @@ impl Edge {
             .chain(&self.ahead)
     }
 
-    /// Ends the wait if all the owners in `live` give way? The waiter's own owner always can: it
-    /// may have other threads.
-    fn can_end(&self, owner: &[u8], live: &HashSet<Box<[u8]>>) -> bool {
-        let stuck = |other: &[u8]| other != owner && !live.contains(other);
+    /// Ends the wait if all the owners in `live` give way? Who waits does not.
+    fn can_end(&self, live: &HashSet<Box<[u8]>>) -> bool {
+        let stuck = |other: &[u8]| !live.contains(other);
         if self.ahead.iter().any(|other| stuck(other)) {
             return false;
         }
@@ -93,11 +92,9 @@ impl Graph<'_> {
             let mut holders = Holders::new();
             (self.read)(key, &mut |lock| {
                 if behind_exclusive || waiter.excludes_holders_of(lock) {
-                    let others = lock
-                        .holds()
-                        .iter()
-                        .filter(|(name, _)| **name != *waiter.owner);
-                    holders.extend(others.map(|(name, hold)| (name.into(), hold.count)));
+                    let all = lock.holds().iter();
+                    let in_the_way = all.filter(|(name, _)| waiter.is_blocked_by(name));
+                    holders.extend(in_the_way.map(|(name, hold)| (name.into(), hold.count)));
                 }
             });
             let ahead = self.queues.entangled_before(key.0, &key.1, ticket);
@@ -170,7 +167,7 @@ impl Graph<'_> {
                 .waits
                 .iter()
                 .filter(|(owner, _)| !live.contains(*owner) && ***owner != *start)
-                .filter(|(owner, edges)| edges.iter().all(|edge| edge.can_end(owner, &live)))
+                .filter(|(_, edges)| edges.iter().all(|edge| edge.can_end(&live)))
                 .map(|(owner, _)| owner.clone())
                 .collect();
             if freed.is_empty() {

@@ -323,11 +323,16 @@ impl<'k> Edit<'k> {
             key: (ctx.db(), self.name.bytes().into()),
             kind,
             owner: owner.into(),
-            next: now + (watch.lease / 3).max(1),
+            next: match watch.lease {
+                0 => u64::MAX,
+                lease => now + (lease / 3).max(1),
+            },
         };
         lock.set_watch_number(owner, number);
-        state.deadlines.insert((watched.next, Due::Renew(number)));
-        timer::arm(ctx, watched.next);
+        if watched.next < u64::MAX {
+            state.deadlines.insert((watched.next, Due::Renew(number)));
+            timer::arm(ctx, watched.next);
+        }
         state.watches.insert(number, watched);
         LISTENING.store(true, Ordering::Relaxed);
     }

@@ -20,6 +20,17 @@ pub struct Hold {
     pub watch: Option<Box<Watch>>,
 }
 
+impl Hold {
+    fn end_by(&mut self, limit: u64) {
+        if self.until > limit {
+            self.until = limit;
+            if let Some(watch) = &mut self.watch {
+                watch.lease = 0;
+            }
+        }
+    }
+}
+
 /// What was answered to a request, so that its repetition gets the same answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -34,7 +45,8 @@ pub struct Receipt {
 pub struct Watch {
     /// The connection's client id.
     pub client: u64,
-    /// The lease in milliseconds that each renewal gives.
+    /// The lease in milliseconds that each renewal gives. 0: none is given any more, because
+    /// somebody set an end to the hold.
     pub lease: u64,
     /// Its number in the index of watched holds; 0: not there yet.
     pub number: u64,
@@ -204,12 +216,8 @@ impl Holds {
         }
         match &mut self.set {
             Set::None => {}
-            Set::One(_, hold) => hold.until = hold.until.min(limit),
-            Set::Many(map) => {
-                for hold in map.values_mut() {
-                    hold.until = hold.until.min(limit);
-                }
-            }
+            Set::One(_, hold) => hold.end_by(limit),
+            Set::Many(map) => map.values_mut().for_each(|hold| hold.end_by(limit)),
         }
         self.measure();
         true

@@ -69,6 +69,13 @@ impl Waiter {
         !self.is_shared() || lock.mode() != Mode::Shared
     }
 
+    /// Does what this owner holds keep the waiter waiting? A lock that the waiter's own owner holds
+    /// is entered again, but its permits of a semaphore are as much taken as all others.
+    pub fn is_blocked_by(&self, holder: &[u8]) -> bool {
+        let permits = matches!(self.want, Want::Claim(Claim::Permits { .. }));
+        permits || *self.owner != *holder
+    }
+
     /// Would this waiter and one ahead of it, another owner's, exclude each other?
     pub fn excludes(&self, ahead: &Waiter) -> bool {
         !self.is_shared() || !ahead.is_shared()

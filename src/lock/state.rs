@@ -281,9 +281,12 @@ impl Lock {
     }
 
     /// The server's own renewal of a watched hold: never shortens it. `None` if there is no such
-    /// hold, or if it is not watched for that connection.
+    /// hold, if it is not watched for that connection, or if somebody set an end to it.
     pub fn renew_watched(&mut self, owner: &[u8], client: u64, now: u64) -> Option<u64> {
         let lease = self.watch_of(owner, client)?.lease;
+        if lease == 0 {
+            return None;
+        }
         self.holds.change(owner, |hold| {
             hold.until = hold.until.max(now + lease);
             lease

@@ -16,7 +16,7 @@ pub struct Watched {
     pub kind: Kind,
     /// Whose it is.
     pub owner: Box<[u8]>,
-    /// When it is renewed next (Unix ms).
+    /// When it is renewed next (Unix ms); `u64::MAX`: not at all.
     pub next: u64,
 }
 

@@ -64,7 +64,9 @@ pub fn settle(ctx: Ctx<'_>) {
     let now = Now::read();
     // Dealing with one thing may note another, such as a key that turned out to be expired.
     while ANY_NOTED.swap(false, Ordering::Relaxed) {
-        let noted = std::mem::take(&mut *NOTED.get());
+        let mut noted = std::mem::take(&mut *NOTED.get());
+        // What a connection leaves behind is looked for where it is now, after all that moved.
+        noted.sort_by_key(|happening| matches!(happening, Happening::Disconnected(_)));
         for happening in &noted {
             for family in crate::enabled_families() {
                 (family.happened)(ctx, now, happening);
