@@ -1,0 +1,693 @@
+//! How Sluice is loaded and configured, and what a server shows of it.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use support::{Raw, Server, Value, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The commands of the contract, each with the least number of words that it takes.
+const COMMANDS: [(&str, i64); 14] = [
+    ("lock.acquire", -3),
+    ("lock.release", -3),
+    ("lock.renew", -3),
+    ("lock.upgrade", -3),
+    ("lock.downgrade", 3),
+    ("lock.macquire", -4),
+    ("lock.mrelease", -4),
+    ("lock.held", 3),
+    ("lock.info", 2),
+    ("lock.guard", -3),
+    ("sem.acquire", -5),
+    ("sem.release", -3),
+    ("sem.renew", -3),
+    ("sem.info", 2),
+];
+
+/// The commands that change nothing.
+const READS: [&str; 3] = ["lock.held", "lock.info", "sem.info"];
+
+/// The commands that can wait.
+const BLOCKING: [&str; 4] = [
+    "lock.acquire",
+    "lock.upgrade",
+    "lock.macquire",
+    "sem.acquire",
+];
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[track_caller]
+fn run(client: &mut Raw, line: &str) -> Value {
+    let reply = client.call(words(line));
+    assert!(!reply.is_err(), "{line}: {reply:?}");
+    reply
+}
+
+#[track_caller]
+fn ask(server: &Server, line: &str) -> Value {
+    server.command(words(line))
+}
+
+/// The module's file, as the server names it.
+fn module_of(server: &Server) -> PathBuf {
+    let modules = ask(server, "MODULE LIST");
+    PathBuf::from(modules.array()[0].field("path").text())
+}
+
+/// The module's file, without a server that has loaded it.
+fn module() -> PathBuf {
+    module_of(&Server::start())
+}
+
+fn load(server: &Server, path: &Path, arguments: &[&str]) -> Value {
+    let mut command = vec!["MODULE", "LOAD", path.to_str().unwrap()];
+    command.extend(arguments);
+    Raw::connect(server).call(command)
+}
+
+fn knows(server: &Server, command: &str) -> bool {
+    !ask(server, &format!("COMMAND INFO {command}")).array()[0].is_nil()
+}
+
+fn lease_of_a_lock(server: &Server) -> i64 {
+    ask(server, "LOCK.ACQUIRE lease-test me");
+    let left = ask(server, "PTTL lease-test").int();
+    ask(server, "DEL lease-test");
+    left
+}
+
+fn config(server: &Server, name: &str) -> String {
+    let reply = ask(server, &format!("CONFIG GET {name}"));
+    reply.field(name).text().to_owned()
+}
+
+// --- Load options ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn families_can_be_named_in_any_case() {
+    for list in ["lock", "LOCK", "Lock", "lock,lock"] {
+        let server = Server::builder().module_args(&["families", list]).start();
+        assert!(knows(&server, "lock.acquire"), "{list}");
+        assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0, "{list}");
+    }
+    let server = Server::builder()
+        .module_args(&["FAMILIES", "lock", "Lock-Default-Lease", "5000"])
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((1..=5000).contains(&lease), "{lease}");
+}
+
+#[test]
+fn a_bad_load_option_stops_the_load_and_says_which() {
+    let cases: [(&[&str], &[&str]); 16] = [
+        (&["families", "nonsense"], &["families", "nonsense"]),
+        (&["families", "lock,nonsense"], &["families", "nonsense"]),
+        (&["families", ""], &["families"]),
+        (&["families", "lock,"], &["families"]),
+        (&["families"], &["families"]),
+        (&["nonsense", "5"], &["nonsense"]),
+        (&["nonsense"], &["nonsense"]),
+        (&["lock-default-lease"], &["lock-default-lease"]),
+        (&["lock-default-lease", "abc"], &["lock-default-lease"]),
+        (&["lock-default-lease", "0"], &["lock-default-lease"]),
+        (&["lock-default-lease", "-5"], &["lock-default-lease"]),
+        (
+            &["lock-default-lease", "315360000001"],
+            &["lock-default-lease"],
+        ),
+        (
+            &["lock-default-lease", "99999999999999999999"],
+            &["lock-default-lease"],
+        ),
+        (&["lock-default-lease", "5s"], &["lock-default-lease"]),
+        (&["lock-max-waiters", "-1"], &["lock-max-waiters"]),
+        (
+            &["lock-default-lease", "5000", "lock-max-waiters", "x"],
+            &["lock-max-waiters"],
+        ),
+    ];
+    for (arguments, named) in cases {
+        let log = Server::builder().module_args(arguments).start_refused();
+        let line = log
+            .lines()
+            .find(|line| line.contains("sluice>") || line.contains("<sluice"))
+            .unwrap_or_else(|| panic!("{arguments:?}: the log has no line of ours\n{log}"));
+        for word in named {
+            assert!(line.contains(word), "{arguments:?}: {line}");
+        }
+        assert!(!log.contains("Ready to accept connections"), "{log}");
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+    }
+}
+
+#[test]
+fn load_options_are_taken() {
+    let server = Server::builder()
+        .module_args(&[
+            "lock-default-lease",
+            "4000",
+            "lock-max-waiters",
+            "1",
+            "families",
+            "lock",
+        ])
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((1..=4000).contains(&lease), "{lease}");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "4000");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "1");
+
+    ask(&server, "LOCK.ACQUIRE k me PX 600000");
+    let mut first = Raw::connect(&server);
+    first.send(words("LOCK.ACQUIRE k you PX 600000 BLOCK 0"));
+    eventually(SOON, || server.info_int("sluice_waiting") == 1);
+    let mut second = Raw::connect(&server);
+    for line in [
+        "LOCK.ACQUIRE k third BLOCK 0",
+        "LOCK.MACQUIRE 2 k other third BLOCK 0",
+        "LOCK.ACQUIRE k third BLOCK 5",
+    ] {
+        let reply = second.call(words(line));
+        assert_eq!(reply.err(), "ERR too many waiting clients", "{line}");
+    }
+    assert!(run(&mut second, "LOCK.ACQUIRE k third").is_nil());
+    assert!(run(&mut second, "LOCK.ACQUIRE free third BLOCK 0").int() > 0);
+    // More are let in at once when the limit is raised.
+    ask(&server, "CONFIG SET sluice.lock-max-waiters 2");
+    second.send(words("LOCK.ACQUIRE k third BLOCK 0"));
+    eventually(SOON, || server.info_int("sluice_waiting") == 2);
+    ask(&server, "LOCK.RELEASE k me");
+    assert!(first.read().int() > 0);
+    ask(&server, "LOCK.RELEASE k you");
+    assert!(second.read().int() > 0);
+}
+
+#[test]
+fn the_module_can_be_loaded_at_run_time() {
+    let path = module();
+    let server = Server::builder().no_module().start();
+    assert!(!knows(&server, "lock.acquire"));
+    // A load that fails leaves nothing behind, and can be tried again.
+    for arguments in [
+        &["families", "nonsense"][..],
+        &["lock-default-lease", "1234", "nonsense", "5"],
+        &["lock-default-lease", "1234", "lock-max-waiters", "-1"],
+    ] {
+        assert!(load(&server, &path, arguments).is_err(), "{arguments:?}");
+        assert!(!knows(&server, "lock.acquire"));
+        assert!(server.log().contains("sluice"), "{}", server.log());
+    }
+    assert_eq!(load(&server, &path, &[]), "OK");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "30000");
+    let lease = lease_of_a_lock(&server);
+    assert!((29_000..=30_000).contains(&lease), "{lease}");
+    assert!(load(&server, &path, &[]).is_err(), "it is loaded already");
+    // Its data types cannot be taken away from a dataset.
+    assert!(
+        Raw::connect(&server)
+            .call(["MODULE", "UNLOAD", "sluice"])
+            .is_err()
+    );
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+}
+
+#[test]
+fn the_module_can_be_loaded_with_its_configuration() {
+    let path = module();
+    let path = path.to_str().unwrap();
+    let server = Server::builder().no_module().start();
+    let mut client = Raw::connect(&server);
+    let reply = client.call([
+        "MODULE",
+        "LOADEX",
+        path,
+        "CONFIG",
+        "sluice.lock-default-lease",
+        "0",
+    ]);
+    assert!(reply.is_err());
+    assert!(!knows(&server, "lock.acquire"));
+    let command = [
+        "MODULE",
+        "LOADEX",
+        path,
+        "CONFIG",
+        "sluice.lock-default-lease",
+        "7000",
+        "ARGS",
+        "lock-max-waiters",
+        "5",
+    ];
+    assert_eq!(client.call(command), "OK");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "7000");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "5");
+    let lease = lease_of_a_lock(&server);
+    assert!((6000..=7000).contains(&lease), "{lease}");
+}
+
+// --- A name that is taken --------------------------------------------------------------------------------------------
+
+/// A module with a single command. Without the server's header: what it needs of the API is a few lines.
+const TAKER: &str = r#"
+typedef int (*get_api)(const char *, void *);
+static int (*set_attributes)(void *, const char *, int, int);
+static int (*create_command)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
+static int (*reply_with_integer)(void *, long long);
+static const char *(*text_of)(const void *, unsigned long *);
+static int command(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return reply_with_integer(ctx, 7); }
+int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
+    get_api get = (get_api)((void **)ctx)[0];
+    if (get("RedisModule_SetModuleAttribs", &set_attributes)) return 1;
+    if (get("RedisModule_CreateCommand", &create_command)) return 1;
+    if (get("RedisModule_ReplyWithLongLong", &reply_with_integer)) return 1;
+    if (get("RedisModule_StringPtrLen", &text_of)) return 1;
+    set_attributes(ctx, "taker", 1, 1);
+    return argc != 1 || create_command(ctx, text_of(argv[0], 0), command, "", 0, 0, 0);
+}
+"#;
+
+/// Builds the module that takes a name; the linker that cargo needs anyway can do that.
+fn taker(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let stem = format!("taker-{}-{name}", std::process::id());
+    let (source, library) = (
+        directory.join(format!("{stem}.c")),
+        directory.join(format!("{stem}.so")),
+    );
+    fs::create_dir_all(directory).unwrap();
+    fs::write(&source, TAKER).unwrap();
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-o"])
+        .args([&library, &source])
+        .status()
+        .expect("cannot run cc");
+    assert!(status.success());
+    fs::remove_file(source).unwrap();
+    library
+}
+
+#[test]
+fn a_name_that_is_taken_stops_the_load_and_is_named() {
+    let library = taker("start");
+    for name in ["lock.acquire", "lock.renew", "SEM.INFO"] {
+        let line = format!("{} {name}", library.display());
+        let log = Server::builder()
+            .config("loadmodule", &line)
+            .start_refused();
+        let ours = log
+            .lines()
+            .find(|line| line.contains("families"))
+            .unwrap_or_else(|| panic!("{name}: the log does not name the option\n{log}"));
+        assert!(
+            ours.to_lowercase().contains(&name.to_lowercase()),
+            "{name}: {ours}"
+        );
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+    }
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn a_server_lives_on_after_a_load_that_found_a_name_taken() {
+    let (path, library) = (module(), taker("run"));
+    let server = Server::builder().no_module().start();
+    assert_eq!(load(&server, &library, &["sem.info"]), "OK");
+    assert!(load(&server, &path, &[]).is_err());
+    assert!(server.log().to_lowercase().contains("sem.info"));
+    // Nothing of it is left, and the other module works on.
+    for (name, _) in COMMANDS {
+        assert_eq!(knows(&server, name), name == "sem.info", "{name}");
+    }
+    assert_eq!(ask(&server, "SEM.INFO k"), 7);
+    assert_eq!(ask(&server, "MODULE LIST").array().len(), 1);
+    assert!(!ask(&server, "INFO everything").text().contains("sluice_"));
+    ask(&server, "SET k v");
+    ask(&server, "DEL k");
+    ask(&server, "MODULE UNLOAD taker");
+    assert_eq!(load(&server, &path, &[]), "OK");
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+// --- Configuration at run time ---------------------------------------------------------------------------------------
+
+#[test]
+fn settings_change_at_run_time() {
+    let server = Server::start();
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "30000");
+    let lease = lease_of_a_lock(&server);
+    assert!((29_000..=30_000).contains(&lease), "{lease}");
+    ask(
+        &server,
+        "CONFIG SET sluice.lock-default-lease 9000 sluice.lock-max-waiters 3",
+    );
+    let lease = lease_of_a_lock(&server);
+    assert!((8000..=9000).contains(&lease), "{lease}");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "3");
+    // It counts for RENEW, UPGRADE and permits as well.
+    ask(&server, "LOCK.ACQUIRE k me SHARED PX 50");
+    ask(&server, "LOCK.UPGRADE k me");
+    assert!(ask(&server, "PTTL k").int() > 7000);
+    ask(&server, "LOCK.RENEW k me PX 600000");
+    ask(&server, "LOCK.RENEW k me");
+    assert!(ask(&server, "PTTL k").int() <= 9000);
+    ask(&server, "SEM.ACQUIRE s me LIMIT 1");
+    assert!(ask(&server, "PTTL s").int() <= 9000);
+
+    let mut client = Raw::connect(&server);
+    for (name, value) in [
+        ("sluice.lock-default-lease", "0"),
+        ("sluice.lock-default-lease", "-1"),
+        ("sluice.lock-default-lease", "abc"),
+        ("sluice.lock-default-lease", "315360000001"),
+        ("sluice.lock-default-lease", ""),
+        ("sluice.lock-max-waiters", "-1"),
+        ("sluice.nonsense", "1"),
+    ] {
+        let reply = client.call(["CONFIG", "SET", name, value]);
+        assert!(reply.is_err(), "{name} {value}: {reply:?}");
+    }
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "9000");
+    run(
+        &mut client,
+        "CONFIG SET sluice.lock-default-lease 315360000000",
+    );
+    run(&mut client, "CONFIG SET sluice.lock-default-lease 1");
+}
+
+#[test]
+fn a_rewritten_configuration_keeps_the_settings() {
+    let restart = |server: &Server| {
+        server.kill9();
+        server.restart();
+    };
+    let lease = |server: &Server| config(server, "sluice.lock-default-lease");
+    for arguments in [&[][..], &["lock-default-lease", "5000", "families", "lock"]] {
+        let server = Server::builder().module_args(arguments).start();
+        let first = lease(&server);
+        // The last round goes back to the built-in default, whatever `loadmodule` says.
+        for value in ["9000", &first, "30000", "8000"] {
+            ask(
+                &server,
+                &format!("CONFIG SET sluice.lock-default-lease {value}"),
+            );
+            ask(&server, "CONFIG REWRITE");
+            restart(&server);
+            assert_eq!(lease(&server), value, "{arguments:?}");
+            assert_eq!(config(&server, "sluice.lock-max-waiters"), "100000");
+        }
+        // What was rewritten once is read as well as written.
+        ask(&server, "CONFIG REWRITE");
+        restart(&server);
+        assert_eq!(lease(&server), "8000");
+    }
+}
+
+#[test]
+fn the_configuration_file_can_have_the_settings() {
+    let server = Server::builder()
+        .config("sluice.lock-default-lease", "6000")
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((5000..=6000).contains(&lease), "{lease}");
+    let log = Server::builder()
+        .config("sluice.lock-default-lease", "0")
+        .start_refused();
+    assert!(log.contains("lock-default-lease"), "{log}");
+    // The server itself refuses what no module has registered.
+    Server::builder()
+        .config("sluice.nonsense", "1")
+        .start_refused();
+}
+
+// --- What a server shows ---------------------------------------------------------------------------------------------
+
+#[test]
+fn info_has_a_section_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "acquired",
+        "reentered",
+        "refused",
+        "waited",
+        "waiting",
+        "timeouts",
+        "handoffs",
+        "renewed",
+        "expired_leases",
+        "watchdog_holds",
+        "watchdog_released",
+        "deadlocks",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_lock"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.starts_with('#') && line.to_lowercase().contains("lock")),
+            "{sections}: {lines:?}"
+        );
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_acquired"));
+
+    let modules = ask(&server, "MODULE LIST");
+    let module = &modules.array()[0];
+    assert_eq!(module.field("name"), &"sluice");
+    assert!(module.field("ver").int() > 0);
+    assert!(module.field("path").text().ends_with(".so"));
+}
+
+#[test]
+fn every_command_is_documented() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    client.hello3();
+    let list = run(&mut client, "COMMAND LIST FILTERBY MODULE sluice");
+    let ours: Vec<_> = match &list {
+        Value::Set(items) | Value::Array(items) => {
+            items.iter().map(|item| item.text().to_owned()).collect()
+        }
+        other => panic!("{other:?}"),
+    };
+    for (name, _) in COMMANDS {
+        assert!(ours.iter().any(|our| our == name), "{name} is not listed");
+    }
+    for name in &ours {
+        let docs = run(&mut client, &format!("COMMAND DOCS {name}"));
+        let docs = docs.field(name);
+        for field in ["summary", "complexity", "since"] {
+            assert!(!docs.field(field).text().is_empty(), "{name}: {field}");
+        }
+        assert!(docs.field("complexity").text().starts_with("O("), "{name}");
+        assert_eq!(docs.field("group"), &"module");
+        let arguments = docs.field("arguments").array();
+        assert!(!arguments.is_empty(), "{name}");
+        for argument in arguments {
+            assert!(!argument.field("name").text().is_empty(), "{name}");
+            assert!(!argument.field("type").text().is_empty(), "{name}");
+        }
+    }
+    // The tokens are those of the contract.
+    let tokens = |name: &str| {
+        let docs = ask(&server, &format!("COMMAND DOCS {name}"));
+        let mut found = Vec::new();
+        collect_tokens(docs.field(name).field("arguments"), &mut found);
+        found.sort();
+        found.join(" ")
+    };
+    assert_eq!(tokens("lock.acquire"), "BLOCK ID PX SHARED WATCHDOG");
+    assert_eq!(tokens("lock.release"), "ALL ID");
+    assert_eq!(tokens("lock.renew"), "PX");
+    assert_eq!(tokens("lock.upgrade"), "BLOCK PX");
+    assert_eq!(tokens("lock.downgrade"), "");
+    assert_eq!(tokens("lock.macquire"), "BLOCK ID PX WATCHDOG");
+    assert_eq!(tokens("lock.mrelease"), "ALL ID");
+    assert_eq!(tokens("lock.guard"), "PX");
+    assert_eq!(tokens("sem.acquire"), "BLOCK ID LIMIT PERMITS PX WATCHDOG");
+    assert_eq!(tokens("sem.release"), "ALL ID PERMITS");
+    assert_eq!(tokens("sem.renew"), "PX");
+}
+
+fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
+    for argument in arguments.array() {
+        if let Some(token) = argument.get("token") {
+            found.push(token.text().to_owned());
+        }
+        if let Some(parts) = argument.get("arguments") {
+            collect_tokens(parts, found);
+        }
+    }
+}
+
+#[test]
+fn every_command_tells_its_arity_flags_and_keys() {
+    let server = Server::start();
+    for (name, arity) in COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        let is = |flag: &str| flags.contains(&flag);
+        assert_eq!(is("readonly"), READS.contains(&name), "{name}: {flags:?}");
+        assert_eq!(is("write"), !READS.contains(&name), "{name}: {flags:?}");
+        assert_eq!(
+            is("blocking"),
+            BLOCKING.contains(&name),
+            "{name}: {flags:?}"
+        );
+        assert!(is("module"), "{name}: {flags:?}");
+        // What can grow memory is refused when there is none; what gives it back never is.
+        let grows = name.ends_with("acquire") || name == "lock.guard";
+        assert_eq!(is("denyoom"), grows, "{name}: {flags:?}");
+
+        let specs = info[8].array();
+        assert_eq!(specs.len(), 1, "{name}");
+        let spec: Vec<_> = specs[0]
+            .field("flags")
+            .array()
+            .iter()
+            .map(Value::text)
+            .collect();
+        let read = READS.contains(&name);
+        assert_eq!(spec.contains(&"RO"), read, "{name}: {spec:?}");
+        assert_eq!(spec.contains(&"RW"), !read, "{name}: {spec:?}");
+        assert!(
+            !spec.contains(&"not_key") && !spec.contains(&"incomplete"),
+            "{name}: {spec:?}"
+        );
+
+        // Too few words are refused by the server itself.
+        let too_few = vec![name; usize::try_from(arity.abs() - 1).unwrap()];
+        let reply = Raw::connect(&server).call(too_few);
+        assert!(
+            reply.err().contains("wrong number of arguments"),
+            "{name}: {reply:?}"
+        );
+    }
+}
+
+#[test]
+fn the_keys_of_every_command_are_found() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let keys = |client: &mut Raw, line: &str| {
+        let keys = client.call(words(&format!("COMMAND GETKEYS {line}")));
+        if keys.is_err() {
+            return format!("{keys:?}");
+        }
+        let keys: Vec<_> = keys.array().iter().map(Value::text).collect();
+        keys.join(" ")
+    };
+    for (line, expected) in [
+        ("LOCK.ACQUIRE a me BLOCK 0", "a"),
+        ("LOCK.INFO a", "a"),
+        ("LOCK.GUARD a 5", "a"),
+        ("SEM.ACQUIRE a me LIMIT 5", "a"),
+        ("LOCK.MACQUIRE 1 a me", "a"),
+        ("LOCK.MACQUIRE 3 a b c me PX 5 BLOCK 0", "a b c"),
+        ("LOCK.MRELEASE 2 a b me ALL", "a b"),
+    ] {
+        assert_eq!(keys(&mut client, line), expected, "{line}");
+        let with_flags = client.call(words(&format!("COMMAND GETKEYSANDFLAGS {line}")));
+        assert_eq!(
+            with_flags.array().len(),
+            expected.split(' ').count(),
+            "{line}"
+        );
+    }
+    for line in [
+        "LOCK.MACQUIRE 0 a me",
+        "LOCK.MACQUIRE 9 a me",
+        "LOCK.MACQUIRE x a me",
+        "LOCK.MACQUIRE -1 a me",
+    ] {
+        let reply = client.call(words(&format!("COMMAND GETKEYS {line}")));
+        assert!(reply.is_err(), "{line}: {reply:?}");
+    }
+}
+
+/// Keys are what a user is allowed by: those of the commands with several keys too.
+#[test]
+fn users_are_kept_to_their_keys() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~own:* +@all -debug");
+    ask(&server, "ACL SETUSER eve on >pw %R~own:* +@all");
+    let mut client = Raw::connect(&server);
+    run(&mut client, "AUTH bob pw");
+    for line in [
+        "LOCK.ACQUIRE other me",
+        "LOCK.MACQUIRE 2 own:1 other me",
+        "LOCK.MACQUIRE 2 other own:1 me BLOCK 0",
+        "LOCK.MRELEASE 2 own:1 other me",
+        "LOCK.HELD other me",
+        "SEM.ACQUIRE other me LIMIT 1",
+        "LOCK.GUARD other 5",
+    ] {
+        let reply = client.call(words(line));
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+    assert!(!run(&mut client, "LOCK.MACQUIRE 2 own:1 own:2 me").is_nil());
+    run(&mut client, "AUTH eve pw");
+    assert!(run(&mut client, "LOCK.HELD own:1 me").int() > 0);
+    run(&mut client, "LOCK.INFO own:1");
+    for line in [
+        "LOCK.ACQUIRE own:1 me",
+        "LOCK.RELEASE own:1 me",
+        "LOCK.MRELEASE 1 own:1 me",
+    ] {
+        let reply = client.call(words(line));
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+}
+
+/// The categories are set where the server lets modules set them.
+#[test]
+fn categories_are_those_of_the_flags() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.call(words(&format!("ACL CAT {category}")));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("lock.acquire") {
+        return; // a server before 7.2
+    }
+    let (read, write) = (listed(&mut client, "read"), listed(&mut client, "write"));
+    let blocking = listed(&mut client, "blocking");
+    for (name, _) in COMMANDS {
+        assert_eq!(read(name), READS.contains(&name), "{name}");
+        assert_eq!(write(name), !READS.contains(&name), "{name}");
+        assert_eq!(blocking(name), BLOCKING.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn the_internal_commands_are_dangerous() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~* +@all -@dangerous");
+    let mut client = Raw::connect(&server);
+    run(&mut client, "AUTH bob pw");
+    assert!(run(&mut client, "LOCK.ACQUIRE k me").int() > 0);
+    let categories = client.call(words("ACL CAT dangerous"));
+    let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
+    if set {
+        let reply = client.call(words("LOCK.APPLY k x"));
+        assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
+    }
+}

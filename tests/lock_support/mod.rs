@@ -1,0 +1,237 @@
+//! What the tests of locks and semaphores share: commands as lines of text, and looks at who waits.
+
+// Each test file compiles this module for itself and uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Raw, Server, Value, eventually};
+
+/// What must happen, happens within this: generous, because it only ever delays a failure.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// No reply is in flight: all that the server had to send has been sent before its last answer.
+pub const NOW: Duration = Duration::ZERO;
+
+pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub const SYNTAX: &str = "ERR syntax error";
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub const DEADLOCK: &str = "DEADLOCK waiting for this lock would never end";
+pub const TOO_MANY: &str = "ERR too many waiting clients";
+
+/// 2^53: integers below it are exact in Lua and JavaScript.
+pub const UNSAFE_INTEGER: i64 = 1 << 53;
+
+/// Commands written as lines: words between blanks.
+pub trait Lines {
+    /// Sends the command of a line and reads its reply.
+    fn run(&mut self, line: &str) -> Value;
+
+    /// Sends the command of a line, whose reply is read later.
+    fn ask(&mut self, line: &str);
+}
+
+impl Lines for Raw {
+    #[track_caller]
+    fn run(&mut self, line: &str) -> Value {
+        self.call(line.split_whitespace())
+    }
+
+    #[track_caller]
+    fn ask(&mut self, line: &str) {
+        self.send(line.split_whitespace());
+    }
+}
+
+/// How many clients wait for locks and semaphores.
+#[track_caller]
+pub fn waiting(server: &Server) -> i64 {
+    server.info_int("sluice_waiting")
+}
+
+/// Waits until that many clients wait.
+#[track_caller]
+pub fn await_waiting(server: &Server, count: i64) {
+    let mut control = Raw::connect(server);
+    let mut last = -1;
+    let deadline = Instant::now() + SOON;
+    while Instant::now() < deadline {
+        last = field_of(&control.run("INFO sluice"), "sluice_waiting");
+        if last == count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{last} clients wait, not {count}");
+}
+
+/// An integer field of an INFO text.
+#[track_caller]
+pub fn field_of(info: &Value, name: &str) -> i64 {
+    info.text()
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("INFO has no {name}"))
+        .parse()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// A new connection that has sent the command of `line`, once the server counts it among those that wait.
+#[track_caller]
+pub fn waiter(server: &Server, line: &str) -> Raw {
+    let mut client = Raw::connect(server);
+    waits(server, &mut client, line);
+    client
+}
+
+/// Sends the command of `line` and returns once the server counts the client among those that wait.
+#[track_caller]
+pub fn waits(server: &Server, client: &mut Raw, line: &str) {
+    let before = waiting(server);
+    client.ask(line);
+    await_waiting(server, before + 1);
+}
+
+/// The fence in a reply; panics when it cannot be one.
+#[track_caller]
+pub fn fence(reply: &Value) -> i64 {
+    let fence = reply.int();
+    assert!((1..UNSAFE_INTEGER).contains(&fence), "{fence} is no fence");
+    fence
+}
+
+/// Panics unless the client still waits: the server has sent it nothing.
+#[track_caller]
+pub fn still_waits(client: &mut Raw) {
+    let reply = client.read_within(NOW);
+    assert!(reply.is_none(), "it was to wait and got {reply:?}");
+}
+
+/// The reply to a client that waits, which must come soon.
+#[track_caller]
+pub fn served(client: &mut Raw) -> Value {
+    client
+        .read_within(SOON)
+        .unwrap_or_else(|| panic!("nobody serves this waiter"))
+}
+
+/// Owner, count and watchdog of each holder that an INFO reply names.
+#[track_caller]
+pub fn holders(info: &Value) -> Vec<(String, i64)> {
+    let holder = |holder: &Value| {
+        let owner = holder.field("owner").text().to_string();
+        (owner, holder.field("count").int())
+    };
+    info.field("holders").array().iter().map(holder).collect()
+}
+
+/// The owners that an INFO reply shows waiting, in their order.
+#[track_caller]
+pub fn queue(info: &Value) -> Vec<String> {
+    let waiters = info.field("waiters").array().iter();
+    waiters
+        .map(|waiter| waiter.field("owner").text().to_string())
+        .collect()
+}
+
+/// What is left of the lease of an owner's hold, as the INFO reply tells it.
+#[track_caller]
+pub fn lease_of(info: &Value, owner: &str) -> i64 {
+    holder(info, owner).field("lease_ms").int()
+}
+
+/// What an INFO reply tells about one holder.
+#[track_caller]
+pub fn holder<'a>(info: &'a Value, owner: &str) -> &'a Value {
+    let mut holders = info.field("holders").array().iter();
+    holders
+        .find(|holder| holder.field("owner") == &owner)
+        .unwrap_or_else(|| panic!("{owner} holds nothing: {info:?}"))
+}
+
+/// Whether the holder's lease is renewed by the server.
+#[track_caller]
+pub fn is_watched(info: &Value, owner: &str) -> bool {
+    match holder(info, owner).field("watchdog") {
+        Value::Int(flag) => *flag == 1,
+        Value::Bool(flag) => *flag,
+        other => panic!("watchdog is {other:?}"),
+    }
+}
+
+/// Panics unless `left` milliseconds are what a slow machine has left of `lease`.
+#[track_caller]
+pub fn about(left: i64, lease: i64) {
+    assert!(
+        (lease - 20_000..=lease).contains(&left),
+        "{left} ms are left of {lease}"
+    );
+}
+
+/// Waits until the key is gone.
+#[track_caller]
+pub fn await_gone(client: &mut Raw, key: &str) {
+    eventually(SOON, || client.call(["EXISTS", key]) == 0);
+}
+
+/// Milliseconds since 1970 by the server's clock.
+#[track_caller]
+pub fn now_ms(client: &mut Raw) -> i64 {
+    now_us(client) / 1000
+}
+
+/// Microseconds since 1970 by the server's clock.
+#[track_caller]
+pub fn now_us(client: &mut Raw) -> i64 {
+    let time = client.run("TIME");
+    let part = |index: usize| -> i64 {
+        let text = time.array()[index].text();
+        text.parse().unwrap_or_else(|_| panic!("TIME: {text}"))
+    };
+    part(0) * 1_000_000 + part(1)
+}
+
+/// The pushes and replies that have arrived until the server answers this PING.
+#[track_caller]
+pub fn until_pong(client: &mut Raw) -> Vec<Value> {
+    client.send(["PING"]);
+    let mut arrived = Vec::new();
+    loop {
+        let value = client.read();
+        if value == "PONG" {
+            return arrived;
+        }
+        arrived.push(value);
+    }
+}
+
+/// A connection that gets all keyspace events of all databases.
+pub struct Events(Raw);
+
+impl Events {
+    /// Turns the events of these classes on and subscribes to them.
+    #[track_caller]
+    pub fn of(server: &Server, classes: &str) -> Self {
+        server.command(["CONFIG", "SET", "notify-keyspace-events", classes]);
+        let mut client = Raw::connect(server);
+        client.run("PSUBSCRIBE __keyevent@*__:*");
+        Self(client)
+    }
+
+    /// The events until now, as `event key`.
+    #[track_caller]
+    pub fn take(&mut self) -> Vec<String> {
+        self.0.send(["PING"]);
+        let mut events = Vec::new();
+        loop {
+            let message = self.0.read();
+            let parts = message.array();
+            if parts[0] == "pong" {
+                return events;
+            }
+            let channel = parts[2].text();
+            let event = channel.split_once(':').map_or(channel, |(_, event)| event);
+            events.push(format!("{event} {}", parts[3].text()));
+        }
+    }
+}
