@@ -15,7 +15,7 @@ pub mod usage;
 use server::clock::Now;
 use server::command::Command;
 use server::config::Setting;
-use server::context::Ctx;
+use server::context::{Ctx, Name};
 use server::events::Happening;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,8 +29,8 @@ pub struct Family {
     pub types: &'static [fn(Ctx<'_>) -> bool],
     /// Its load options.
     pub settings: &'static [&'static Setting],
-    /// Are there keys of its types?
-    pub has_keys: fn() -> bool,
+    /// Does this key hold one of its types?
+    pub owns: fn(Ctx<'_>, &Name<'_>) -> bool,
     /// Must it know when this client disconnects?
     pub follows_client: fn(u64) -> bool,
     /// Deals with something that happened.

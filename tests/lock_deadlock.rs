@@ -173,12 +173,17 @@ proptest! {
         let mut queues = Queues::default();
         for attempt in tries {
             let newcomer = waiter(&attempt);
-            let waits = world.waiting.iter().any(|other| other.owner == newcomer.owner);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            // One thread waits once. A lock that it holds it enters again, or upgrades; it may ask
-            // for more permits of a semaphore.
+            // A lock that it holds an owner enters again, or upgrades; it may ask for more permits of
+            // a semaphore. It may wait for several locks at once, but
+            // for each once: then it goes on when all its waits are over.
             let is_lock = attempt.keys[0] < LOCKS;
-            if waits || is_lock && holds_it != (newcomer.want == Want::Upgrade) {
+            let waits_for_it = world.waiting.iter().any(|other| {
+                let semaphores = !is_lock || other.keys[0].1[0] >= LOCKS as u8;
+                other.owner == newcomer.owner
+                    && (semaphores || other.keys.iter().any(|key| newcomer.keys.contains(key)))
+            });
+            if waits_for_it || is_lock && holds_it != (newcomer.want == Want::Upgrade) {
                 continue;
             }
             let ahead = if newcomer.want == Want::Upgrade { Vec::new() } else { world.waiting.clone() };

@@ -54,7 +54,7 @@ pub const TABLE: &[Command] = &[
         name: "LOCK.RELEASE",
         usage: "key owner [ALL] [ID request-id]",
         summary: "Gives back one hold of a lock, or all of them; replies with the holds left.",
-        complexity: "O(1), and O(1) for each waiting client that it serves",
+        complexity: "O(1), and O(1) for each waiting client that it serves; O(N) with N holders when the longest lease goes",
         arity: -3,
         flags: "write fast",
         categories: "write fast",
@@ -87,7 +87,7 @@ pub const TABLE: &[Command] = &[
         name: "LOCK.DOWNGRADE",
         usage: "key owner",
         summary: "Turns an exclusive hold into a shared one and lets shared waiters in.",
-        complexity: "O(1), and O(1) for each waiting client that it serves",
+        complexity: "O(1), and O(1) for each waiting client that it serves; O(N) with N holders when the longest lease goes",
         arity: 3,
         flags: "write fast",
         categories: "write fast",
@@ -164,7 +164,7 @@ pub const TABLE: &[Command] = &[
         name: "SEM.RELEASE",
         usage: "key owner [PERMITS k | ALL] [ID request-id]",
         summary: "Gives back permits of a semaphore; replies with the permits that the owner has left.",
-        complexity: "O(1), and O(1) for each waiting client that it serves",
+        complexity: "O(1), and O(1) for each waiting client that it serves; O(N) with N holders when the longest lease goes",
         arity: -3,
         flags: "write fast",
         categories: "write fast",
@@ -548,7 +548,9 @@ fn release_key(call: &Call<'_>, allowed: Word, kind: Kind, event: &'static CStr)
     edit.replicate_verbatim();
     let released = edit.release(state, owner, amount, options.id());
     edit.close(state, event);
-    serve_queues(ctx, state, now, &names);
+    if now != Now::BEFORE_ALL {
+        serve_queues(ctx, state, now, &names);
+    }
     released_reply(released)
 }
 
@@ -762,12 +764,13 @@ fn info(
 }
 
 fn holder(owner: &[u8], hold: &Hold, now: u64) -> Reply {
+    let is_renewed = hold.watch.as_ref().is_some_and(|watch| watch.lease > 0);
     Reply::Map(vec![
         ("owner", Reply::Bytes(owner.into())),
         ("count", Reply::int(hold.count)),
         ("fence", Reply::int(hold.fence)),
         ("lease_ms", Reply::int(hold.until - now)),
-        ("watchdog", Reply::int(hold.watch.is_some().into())),
+        ("watchdog", Reply::int(is_renewed.into())),
     ])
 }
 

@@ -23,8 +23,12 @@ pub fn would_close_cycle(queues: &Queues, newcomer: &Waiter, read: Read<'_>) -> 
         Want::Upgrade => 0,
         Want::Claim(_) => Ticket::MAX,
     };
+    if repeats(newcomer, queues) || nobody_waits_for(newcomer, queues, read) {
+        return false;
+    }
     let mut graph = Graph {
         queues,
+        newcomer: &newcomer.owner,
         read,
         waits: HashMap::new(),
         measured: false,
@@ -38,6 +42,36 @@ pub fn would_close_cycle(queues: &Queues, newcomer: &Waiter, read: Read<'_>) -> 
     graph.explore(&newcomer.owner, &wait);
     let live = graph.live(&newcomer.owner, &wait);
     !wait.iter().all(|edge| edge.can_end(&live))
+}
+
+/// Does the owner wait for the same locks already? Then this is a retry, which is served with the
+/// first, and waits for nothing that the first does not wait for.
+fn repeats(newcomer: &Waiter, queues: &Queues) -> bool {
+    let is_lock =
+        |waiter: &Waiter| matches!(waiter.want, Want::Claim(Claim::Exclusive | Claim::Shared));
+    let earlier = queues.of_owner(&newcomer.owner).iter();
+    let mut earlier = earlier.filter_map(|ticket| queues.get(*ticket));
+    is_lock(newcomer) && earlier.any(|other| is_lock(other) && other.keys == newcomer.keys)
+}
+
+/// With more keys than this that clients wait for, it is cheaper to start from the newcomer.
+const FEW_KEYS: usize = 64;
+
+/// Is it plain that no cycle can pass through the newcomer's owner, because it neither waits already
+/// nor holds what others, or itself, wait for?
+fn nobody_waits_for(newcomer: &Waiter, queues: &Queues, read: Read<'_>) -> bool {
+    let owner = &*newcomer.owner;
+    if !queues.of_owner(owner).is_empty() {
+        return false;
+    }
+    let Some(keys) = queues.keys_if_few(FEW_KEYS) else {
+        return false;
+    };
+    let mut holds = false;
+    for key in keys.iter().chain(&newcomer.keys) {
+        read(key, &mut |lock| holds |= lock.holds().get(owner).is_some());
+    }
+    !holds
 }
 
 /// One key that a waiter waits for.
@@ -72,6 +106,8 @@ impl Edge {
 
 struct Graph<'a> {
     queues: &'a Queues,
+    /// The owner of the newcomer.
+    newcomer: &'a [u8],
     read: Read<'a>,
     /// The owners that were reached and wait, with all that they wait for.
     waits: HashMap<Box<[u8]>, Vec<Edge>>,
@@ -85,23 +121,20 @@ impl Graph<'_> {
         let edges = waiter.keys.iter().map(|key| {
             // A waiter ahead that waits for nothing else stands for itself: it waits for the same
             // holders as this one, unless this one is shared and it is not.
-            let behind_exclusive = waiter.is_shared()
-                && (self.queues.line_of(key.0, &key.1))
-                    .take_while(|(other, _)| *other < ticket)
-                    .any(|(_, other)| !other.is_shared());
+            let behind_unshared = self.queues.is_behind_unshared(key, ticket);
             let mut holders = Holders::new();
             (self.read)(key, &mut |lock| {
-                if behind_exclusive || waiter.excludes_holders_of(lock) {
+                if behind_unshared || waiter.excludes_holders_of(lock) {
                     let all = lock.holds().iter();
                     let in_the_way = all.filter(|(name, _)| waiter.is_blocked_by(name));
                     holders.extend(in_the_way.map(|(name, hold)| (name.into(), hold.count)));
                 }
             });
-            let ahead = self.queues.entangled_before(key.0, &key.1, ticket);
-            let ahead = ahead.filter(|other| other.owner != waiter.owner && waiter.excludes(other));
+            let newcomers = self.queues.of_owner(self.newcomer);
+            let ahead = self.queues.in_the_way(waiter, key, ticket, newcomers);
             Edge {
                 holders,
-                ahead: ahead.map(|other| other.owner.clone()).collect(),
+                ahead: ahead.iter().map(|other| other.owner.clone()).collect(),
                 slack: self.slack(waiter, key, ticket),
             }
         });

@@ -306,11 +306,8 @@ impl<'k> Edit<'k> {
         let Some(lock) = self.slot.value() else {
             return;
         };
-        let Some(watch) = lock
-            .holds()
-            .get(owner)
-            .and_then(|hold| hold.watch.as_deref())
-        else {
+        let hold = lock.holds().get(owner);
+        let Some((hold, watch)) = hold.and_then(|hold| Some((hold, hold.watch.as_deref()?))) else {
             return;
         };
         state.unwatch(Some(watch));
@@ -323,9 +320,10 @@ impl<'k> Edit<'k> {
             key: (ctx.db(), self.name.bytes().into()),
             kind,
             owner: owner.into(),
+            // At a third of the lease, counted from its end: to look at it again changes nothing.
             next: match watch.lease {
                 0 => u64::MAX,
-                lease => now + (lease / 3).max(1),
+                lease => hold.until.saturating_sub(lease - lease / 3).max(now + 1),
             },
         };
         lock.set_watch_number(owner, number);

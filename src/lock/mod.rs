@@ -41,7 +41,7 @@ pub const FAMILY: Family = Family {
     commands: commands::TABLE,
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
-    has_keys: native::any_live,
+    owns: native::owns,
     follows_client: serve::follows_client,
     happened: serve::happened,
     due: serve::due,

@@ -8,7 +8,7 @@ use crate::codec::{Reader, put_uint};
 use crate::request::MAX_SAFE;
 use crate::server::alloc::block_size;
 use crate::server::clock::Now;
-use crate::server::context::Ctx;
+use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, note};
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::native::{Native, NativeType, Relocate, register};
@@ -25,9 +25,12 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 /// What registers them.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
 
-/// Is there any lock or semaphore?
-pub fn any_live() -> bool {
-    LOCK.live() + SEM.live() > 0
+/// Does this key hold a lock or a semaphore?
+pub fn owns(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
+    LOCK.live() + SEM.live() > 0 && {
+        let key = ctx.open(name);
+        key.holds(&LOCK) || key.holds(&SEM)
+    }
 }
 
 /// Which of the two types a command is about.
@@ -162,6 +165,10 @@ impl<K: Which> Native for Typed<K> {
         let mut bytes = Vec::new();
         put_uint(&mut bytes, FENCE.load(Ordering::Relaxed));
         out.bytes(&bytes);
+    }
+
+    fn has_module_data() -> bool {
+        FENCE.load(Ordering::Relaxed) > 0
     }
 
     fn load_module(input: &mut RdbReader<'_>, _encoding: c_int) -> bool {

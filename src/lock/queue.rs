@@ -86,6 +86,8 @@ impl Waiter {
 #[derive(Debug, Default)]
 struct Line {
     tickets: BTreeSet<Ticket>,
+    /// Those of them that want no shared lock.
+    unshared: BTreeSet<Ticket>,
     /// The capacity that the last acquisition of a semaphore named.
     limit: Option<u64>,
 }
@@ -143,14 +145,17 @@ impl Queues {
                 .entry(key.clone())
                 .or_default();
             line.tickets.insert(ticket);
+            if !waiter.is_shared() {
+                line.unshared.insert(ticket);
+            }
             if let Want::Claim(Claim::Permits { limit, .. }) = waiter.want {
                 line.limit = Some(limit);
             }
         }
         let tickets = self.owners.entry(waiter.owner.clone()).or_default();
         tickets.push(ticket);
-        if tickets.len() > 1 {
-            self.entangled.extend(tickets.iter());
+        if let [first, .., last] = tickets[..] {
+            self.entangled.extend([first, last]); // those between are in already
         }
         if waiter.keys.len() > 1 {
             self.entangled.insert(ticket);
@@ -187,6 +192,7 @@ impl Queues {
             return;
         };
         line.tickets.remove(&ticket);
+        line.unshared.remove(&ticket);
         if line.tickets.is_empty() {
             lines.remove(key);
             if lines.is_empty() {
@@ -237,18 +243,62 @@ impl Queues {
         self.owners.get(owner).map_or(&[], Vec::as_slice)
     }
 
-    /// The entangled waiters ahead of `ticket` in a key's queue (see the field).
-    pub(super) fn entangled_before(
+    /// The waiters ahead of `ticket` in a key's queue that are in the way of `waiter`, but only as
+    /// many as stand for all: those before an exclusive one are in its way as well. Of waiters that
+    /// wait for nothing else none is told of; `also` are tickets that count as entangled.
+    pub(super) fn in_the_way(
         &self,
-        db: i32,
-        key: &[u8],
+        waiter: &Waiter,
+        key: &Key,
         ticket: Ticket,
-    ) -> impl Iterator<Item = &Waiter> {
-        let line = self.line(db, key);
-        self.entangled
+        also: &[Ticket],
+    ) -> Vec<&Waiter> {
+        let Some(line) = self.line(key.0, &key.1) else {
+            return Vec::new();
+        };
+        // A shared waiter is kept waiting by shared ones as well, if one that is not stands between.
+        let barrier = line
+            .unshared
             .range(..ticket)
-            .filter(move |ticket| line.is_some_and(|line| line.tickets.contains(ticket)))
-            .filter_map(|ticket| self.waiters.get(ticket))
+            .next_back()
+            .copied()
+            .unwrap_or(0);
+        let excludes = |other: &Ticket, ahead: &Waiter| {
+            ahead.owner != waiter.owner && (*other < barrier || waiter.excludes(ahead))
+        };
+        let mut ahead: Vec<&Waiter> = Vec::new();
+        let also = also
+            .iter()
+            .filter(|other| **other < ticket && line.tickets.contains(other));
+        let also = also.filter_map(|other| Some((other, self.waiters.get(other)?)));
+        ahead.extend(
+            also.filter(|(other, ahead)| excludes(other, ahead))
+                .map(|(_, ahead)| ahead),
+        );
+        let entangled = self.entangled.range(..ticket).rev();
+        let entangled = entangled.filter(|other| line.tickets.contains(other));
+        for (ticket, other) in entangled.filter_map(|other| Some((other, self.waiters.get(other)?)))
+        {
+            if excludes(ticket, other) {
+                ahead.push(other);
+                if !other.is_shared() {
+                    break;
+                }
+            }
+        }
+        ahead
+    }
+
+    /// Does anybody ahead of `ticket` in a key's queue want more than to share?
+    pub(super) fn is_behind_unshared(&self, key: &Key, ticket: Ticket) -> bool {
+        let line = self.line(key.0, &key.1);
+        line.is_some_and(|line| line.unshared.range(..ticket).next().is_some())
+    }
+
+    /// Every key that somebody waits for, if there are no more than `most`.
+    pub(super) fn keys_if_few(&self, most: usize) -> Option<Vec<Key>> {
+        let count: usize = self.lines.values().map(HashMap::len).sum();
+        (count <= most).then(|| self.keys())
     }
 
     /// The keys of a database that somebody waits for.

@@ -102,6 +102,13 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     let Some(waiter) = state.queues.get(ticket).cloned() else {
         return Look::Done(Ok(Reply::Nil));
     };
+    if waiter
+        .deadline()
+        .is_some_and(|deadline| deadline <= now.ms())
+    {
+        state.stats.timeouts += 1; // the server was too busy to tell it in time
+        return Look::Done(Ok(Reply::Nil));
+    }
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
         if ctx.is_cluster() && cluster::locate(ctx, &names[0]) != Place::Here {
@@ -328,6 +335,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             reconcile(ctx, state, now, *db, key);
             serve(ctx, state, now, vec![(*db, key.clone())]);
         }
+        Happening::Left(db, key) => serve(ctx, state, now, vec![(*db, key.clone())]),
         Happening::Flushed(db) => {
             for number in state.watches.of_db(*db) {
                 state.unwatch_number(number);
@@ -448,15 +456,19 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 /// Who stood behind a waiter that has gone may be next.
 fn look_again(gone: Waiter) {
     for (db, key) in gone.keys {
-        events::note(Happening::Touched(db, key));
+        events::note_and_wake(Happening::Left(db, key));
     }
 }
 
 /// Renews a watched hold for its connection.
 fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
-    let Some(watched) = state.watches.remove(number) else {
+    let Some(watched) = state.watches.get(number).cloned() else {
         return;
     };
+    if !ctx.is_connected(watched.client) {
+        return abandon(ctx, state, now, watched.client);
+    }
+    state.watches.remove(number);
     ctx.in_db(watched.key.0, || {
         let name = Name::new(&watched.key.1);
         if let Ok(mut edit) = Edit::open(ctx, state, &name, watched.kind, now) {

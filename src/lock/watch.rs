@@ -3,7 +3,7 @@
 
 use super::native::Kind;
 use super::queue::Key;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A watched hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct Watched {
 pub struct Watches {
     last: u64,
     by_number: HashMap<u64, Watched>,
-    by_client: HashMap<u64, Vec<u64>>,
-    by_key: HashMap<Key, Vec<u64>>,
+    by_client: HashMap<u64, HashSet<u64>>,
+    by_key: HashMap<Key, HashSet<u64>>,
 }
 
 impl Watches {
@@ -56,19 +56,18 @@ impl Watches {
         self.last
     }
 
-    /// Watches a hold, or changes how. Returns what there was before.
-    pub fn insert(&mut self, number: u64, watched: Watched) -> Option<Watched> {
-        let before = self.remove(number);
+    /// Watches a hold, or changes how.
+    pub fn insert(&mut self, number: u64, watched: Watched) {
+        self.remove(number);
         self.by_client
             .entry(watched.client)
             .or_default()
-            .push(number);
+            .insert(number);
         self.by_key
             .entry(watched.key.clone())
             .or_default()
-            .push(number);
+            .insert(number);
         self.by_number.insert(number, watched);
-        before
     }
 
     /// Watches a hold no longer.
@@ -81,12 +80,22 @@ impl Watches {
 
     /// The holds of a connection.
     pub fn of_client(&self, client: u64) -> Vec<u64> {
-        self.by_client.get(&client).cloned().unwrap_or_default()
+        self.by_client
+            .get(&client)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
     }
 
     /// The holds of a key.
     pub fn of_key(&self, key: &Key) -> Vec<u64> {
-        self.by_key.get(key).cloned().unwrap_or_default()
+        self.by_key
+            .get(key)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
     }
 
     /// The holds in a database; `None`: in all of them.
@@ -112,9 +121,9 @@ impl Watches {
     }
 }
 
-fn take_out<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<u64>>, key: &K, number: u64) {
+fn take_out<K: std::hash::Hash + Eq>(index: &mut HashMap<K, HashSet<u64>>, key: &K, number: u64) {
     if let Some(numbers) = index.get_mut(key) {
-        numbers.retain(|other| *other != number);
+        numbers.remove(&number);
         if numbers.is_empty() {
             index.remove(key);
         }

@@ -47,20 +47,23 @@ impl<'c> Ctx<'c> {
         if select(db) != raw::REDISMODULE_OK as c_int {
             return None;
         }
-        let result = work();
-        select(before);
-        Some(result)
+        let _back = Selected(self, before);
+        Some(work())
     }
 
     /// The id of the client that sent the command; `None` in a script, where the server does not
     /// tell whose it is.
     pub fn client(self) -> Option<u64> {
-        // SAFETY: the context is alive; a null pointer asks only whether there is such a client.
-        unsafe {
-            let id = api!(RedisModule_GetClientId(self.raw()));
-            let known = api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id));
-            (known == raw::REDISMODULE_OK as c_int).then_some(id)
-        }
+        // SAFETY: the context is alive.
+        let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
+        self.is_connected(id).then_some(id)
+    }
+
+    /// Is there a connection with this client id?
+    pub fn is_connected(self, id: u64) -> bool {
+        // SAFETY: a null pointer asks only whether there is such a client.
+        let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
+        known == raw::REDISMODULE_OK as c_int
     }
 
     fn has_flags(self, flags: u32) -> bool {
@@ -84,14 +87,18 @@ impl<'c> Ctx<'c> {
     /// May the module change the dataset of its own accord now? Only a master decides, not while it
     /// loads, and not while writes are paused: a fail-over waits for the replicas then.
     pub fn may_act(self) -> bool {
-        // SAFETY: the function takes no argument.
-        let paused = || unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
-        !self.is_replica() && !self.is_loading() && !paused()
+        !self.is_replica() && !self.is_loading() && !self.is_paused()
     }
 
     /// Is the running command handed down by a master or an AOF?
     pub fn is_replay(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Are writes paused, so that nothing may be sent to replicas or the AOF?
+    pub fn is_paused(self) -> bool {
+        // SAFETY: the function takes no argument.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
     /// Is the server loading a dataset?
@@ -261,6 +268,16 @@ impl<'c> Ctx<'c> {
     pub fn signal_modified(self, name: &Name<'_>) {
         // SAFETY: context and name live through the call.
         unsafe { api!(RedisModule_SignalModifiedKey(self.raw(), name.raw())) };
+    }
+}
+
+/// Selects a database again when it is dropped, also by a panic.
+struct Selected<'c>(Ctx<'c>, i32);
+
+impl Drop for Selected<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the context is alive, and the database was selected before.
+        unsafe { api!(RedisModule_SelectDb(self.0.raw(), self.1)) };
     }
 }
 

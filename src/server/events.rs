@@ -3,15 +3,15 @@
 //!
 //! The server tells of these at moments when the dataset must not be changed. So they are only
 //! noted, and the families deal with them as soon as that is safe: before the next command of the
-//! module that writes, and at the latest before the server sends any reply of this round of its
-//! event loop.
+//! module that writes, and at the latest in the next round of the server's event loop.
 
 use super::clock::Now;
-use super::context::{Ctx, bytes_of};
+use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
 use super::{entry, log, timer};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Something that happened.
@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Happening {
     /// A value of the module left its key.
     Unlinked(i32, Box<[u8]>),
-    /// A key is to be looked at again: it got another expiry, came to be by `RESTORE`, `COPY`,
-    /// `RENAME` or `MOVE`, or lost a waiting client.
+    /// A key of the module got another expiry, or came to be by `RESTORE`, `COPY`, `RENAME` or `MOVE`.
     Touched(i32, Box<[u8]>),
+    /// A client that waited for this key waits no more.
+    Left(i32, Box<[u8]>),
     /// A database was emptied; `None`: all of them.
     Flushed(Option<i32>),
     /// Two databases changed places.
@@ -45,29 +46,53 @@ pub fn note(happening: Happening) {
     ANY_NOTED.store(true, Ordering::Relaxed);
 }
 
-/// Lets the families deal with what was noted, if that is possible now.
-pub fn settle(ctx: Ctx<'_>) {
+/// The same, and wakes the server's event loop: it frees connections after the moment at which we
+/// are asked, and would then sleep.
+pub fn note_and_wake(happening: Happening) {
     if !ANY_NOTED.load(Ordering::Relaxed) {
+        wake_event_loop();
+    }
+    note(happening);
+}
+
+/// Lets the event loop go round once more before it sleeps.
+fn wake_event_loop() {
+    // SAFETY: the callback does nothing and expects no data.
+    unsafe {
+        api!(RedisModule_EventLoopAddOneShot(
+            Some(on_wake),
+            ptr::null_mut()
+        ))
+    };
+}
+
+unsafe extern "C" fn on_wake(_data: *mut c_void) {}
+
+/// Lets the families deal with what was noted, as far as that is possible now.
+pub fn settle(ctx: Ctx<'_>) {
+    if !ANY_NOTED.load(Ordering::Relaxed) || ctx.is_loading() {
         return;
     }
-    if ctx.is_loading() {
-        return;
-    }
-    if ctx.is_replica() {
-        // The master deals with what happens to keys; what is in our own memory and our own AOF is
-        // our affair.
-        let ours = |noted: &Happening| matches!(noted, Happening::Demoted | Happening::Saving);
-        NOTED.get().retain(ours);
-    } else if !ctx.may_act() {
-        return;
-    }
+    let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());
     let now = Now::read();
     // Dealing with one thing may note another, such as a key that turned out to be expired.
-    while ANY_NOTED.swap(false, Ordering::Relaxed) {
+    loop {
         let mut noted = std::mem::take(&mut *NOTED.get());
+        if is_replica {
+            // The master deals with what happens to keys; what is in our own memory and our own AOF
+            // is our affair.
+            noted.retain(|noted| matches!(noted, Happening::Demoted | Happening::Saving));
+        }
+        let possible = |noted: &Happening| !is_paused || matches!(noted, Happening::Demoted);
+        let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
+        ANY_NOTED.store(!later.is_empty(), Ordering::Relaxed);
+        *NOTED.get() = later;
+        if ready.is_empty() {
+            return;
+        }
         // What a connection leaves behind is looked for where it is now, after all that moved.
-        noted.sort_by_key(|happening| matches!(happening, Happening::Disconnected(_)));
-        for happening in &noted {
+        ready.sort_by_key(|happening| matches!(happening, Happening::Disconnected(_)));
+        for happening in &ready {
             for family in crate::enabled_families() {
                 (family.happened)(ctx, now, happening);
             }
@@ -137,10 +162,13 @@ unsafe extern "C" fn on_key(
 ) -> c_int {
     entry::guard((), || {
         // SAFETY: see above.
-        let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), bytes_of(key)) };
-        if TOUCHING.contains(&event.to_bytes()) && crate::enabled_families().any(|f| (f.has_keys)())
+        let (ctx, event, name) =
+            unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Name::borrowed(key)) };
+        if TOUCHING.contains(&event.to_bytes())
+            && !ctx.is_replica()
+            && crate::enabled_families().any(|family| (family.owns)(ctx, &name))
         {
-            note(Happening::Touched(ctx.db(), key.into()));
+            note(Happening::Touched(ctx.db(), name.bytes().into()));
         }
     });
     raw::REDISMODULE_OK as c_int
@@ -185,7 +213,7 @@ unsafe extern "C" fn on_client(
             // SAFETY: see above.
             let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
             if crate::enabled_families().any(|family| (family.follows_client)(client)) {
-                note(Happening::Disconnected(client));
+                note_and_wake(Happening::Disconnected(client));
             }
         }
     });
@@ -242,8 +270,15 @@ unsafe extern "C" fn on_event_loop(
     if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP
         && ANY_NOTED.load(Ordering::Relaxed)
     {
-        // SAFETY: see above.
-        entry::guard((), || settle(unsafe { Ctx::new(ctx) }));
+        timer::was_armed(); // before, by commands and timers, of which the server knows
+        entry::guard((), || {
+            // SAFETY: see above.
+            settle(unsafe { Ctx::new(ctx) });
+            // The server may have computed for how long it sleeps before it asked us.
+            if timer::was_armed() {
+                wake_event_loop();
+            }
+        });
     }
 }
 

@@ -36,6 +36,13 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
     }
 
+    /// Does it hold a value of this type?
+    pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        let found = unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) };
+        !found.is_null() && found == native.raw()
+    }
+
     /// Deletes the key.
     pub fn delete(&mut self) {
         native::while_deleting(|| {
@@ -99,15 +106,12 @@ pub struct Slot<'k, T: 'static> {
 impl<'k, T> Slot<'k, T> {
     /// The key as one that may hold this type; an error if it holds another.
     pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
-        // SAFETY: the handle is open or null, which both functions know. A value of the type that
-        // `native` stands for was made by it, so it is a `T`.
-        let value = unsafe {
-            let found = api!(RedisModule_ModuleTypeGetType(key.raw));
-            if found.is_null() || found != native.raw() {
-                None
-            } else {
-                NonNull::new(api!(RedisModule_ModuleTypeGetValue(key.raw)).cast::<T>())
-            }
+        let value = if key.holds(native) {
+            // SAFETY: the handle is open. A value of the type that `native` stands for was made by
+            // it, so it is a `T`.
+            NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key.raw)) }.cast::<T>())
+        } else {
+            None
         };
         if value.is_none() && !key.is_empty() {
             return Err(Error::WrongType);

@@ -82,7 +82,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
         RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc
         RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
-        RedisModule_EmitAOF RedisModule_FreeCallReply RedisModule_FreeString
+        RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
         RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
         RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetClientInfoById RedisModule_GetCommand
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx

@@ -98,6 +98,11 @@ pub trait Native: 'static {
     /// Saves what the whole module has to remember, beside any key.
     fn save_module(_out: &mut RdbWriter<'_>) {}
 
+    /// Is it worth saving now?
+    fn has_module_data() -> bool {
+        false
+    }
+
     /// Reads what [`Native::save_module`] wrote; false if it cannot be that.
     fn load_module(_input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
         true
@@ -136,7 +141,7 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
         free_effort2: Some(free_effort::<N>),
         unlink2: Some(unlink::<N>),
         copy2: Some(copy::<N>),
-        aux_save2: None,
+        aux_save2: (N::SAVES_MODULE).then_some(aux_save_if_any::<N>),
     };
     let native = N::native();
     let name = CString::new(native.name).unwrap_or_default();
@@ -224,6 +229,14 @@ unsafe extern "C" fn aux_save<N: Native>(io: *mut raw::RedisModuleIO, _when: c_i
         let mut out = unsafe { RdbWriter::new(io) };
         N::save_module(&mut out);
     });
+}
+
+/// For servers that leave out what is empty, so that an RDB file without it loads without Sluice.
+unsafe extern "C" fn aux_save_if_any<N: Native>(io: *mut raw::RedisModuleIO, when: c_int) {
+    if entry::guard(true, N::has_module_data) {
+        // SAFETY: see above.
+        unsafe { aux_save::<N>(io, when) };
+    }
 }
 
 unsafe extern "C" fn aux_load<N: Native>(

@@ -9,9 +9,18 @@ use super::main_thread::MainThread;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 struct Armed(Option<(u64, raw::RedisModuleTimerID)>);
+
+/// Was the timer set since it was last asked?
+static WAS_ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Was the timer set since this was last asked?
+pub(super) fn was_armed() -> bool {
+    WAS_ARMED.swap(false, Ordering::Relaxed)
+}
 
 static ARMED: MainThread<Armed> = MainThread::new();
 
@@ -36,6 +45,7 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
         ))
     };
     armed.0 = Some((at, id));
+    WAS_ARMED.store(true, Ordering::Relaxed);
 }
 
 /// Lets every family do what is due, and sets the timer for what is next.
