@@ -17,6 +17,9 @@ pub type Ticket = u64;
 /// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
 const FIRST_ORDINARY: Ticket = 1 << 32;
 
+/// Tables of no more than so many entries keep their memory.
+const SMALL: usize = 64;
+
 /// What a waiter waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
@@ -180,6 +183,10 @@ impl Queues {
                 }
                 _ => {}
             }
+        }
+        if self.waiters.is_empty() {
+            self.waiters.shrink_to(SMALL); // the memory of a crowd that has gone
+            self.owners.shrink_to(SMALL);
         }
         Some(waiter)
     }

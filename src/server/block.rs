@@ -8,6 +8,7 @@ use crate::reply::{Answer, Reply};
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::hash::Hash;
 use std::ptr;
 
 /// A family's waiting clients.
@@ -65,12 +66,23 @@ impl Room {
 
     /// Answers a waiting client.
     pub fn wake(&self, number: u64, answer: Answer) {
-        let Some(handle) = self.clients.get().remove(&number) else {
+        let Some(handle) = take_out(&mut self.clients.get(), &number) else {
             return;
         };
-        PLACES.get().remove(&handle);
+        take_out(&mut PLACES.get(), &handle);
         handle.unblock(Some(answer));
     }
+}
+
+/// Tables of no more than so many entries keep their memory when they are empty.
+const SMALL: usize = 64;
+
+fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
+    let value = map.remove(key);
+    if map.is_empty() {
+        map.shrink_to(SMALL); // the memory of a crowd that has gone
+    }
+    value
 }
 
 impl Handle {
@@ -84,8 +96,8 @@ impl Handle {
 
 /// Takes a client out that leaves; `None` if it was woken before.
 fn leave(handle: Handle) -> Option<(&'static Room, u64)> {
-    let (room, number) = PLACES.get().remove(&handle)?;
-    room.clients.get().remove(&number);
+    let (room, number) = take_out(&mut PLACES.get(), &handle)?;
+    take_out(&mut room.clients.get(), &number);
     Some((room, number))
 }
 
