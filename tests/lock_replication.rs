@@ -1120,3 +1120,25 @@ fn failovers_under_load_keep_the_datasets_identical() {
         );
     }
 }
+
+/// The server ends itself if a module sends anything while writes are paused.
+#[test]
+fn a_replica_that_saves_in_a_pause_of_writes_lives_on() {
+    let master = quiet().start();
+    let replica = quiet().aof(Fsync::Everysec).start();
+    follow(&master, &replica);
+    run(&mut Raw::connect(&master), "LOCK.ACQUIRE k me");
+    wait_for_replica_sync(&master, &replica);
+    // The file that follows the synchronization is written first.
+    eventually(SOON, || {
+        replica.info_int("aof_rewrite_in_progress") == 0
+            && replica.info_int("aof_rewrite_scheduled") == 0
+    });
+    ask(&replica, "CLIENT PAUSE 1000 WRITE");
+    let saves = replica.info_int("rdb_saves");
+    ask(&replica, "BGSAVE");
+    eventually(SOON, || replica.info_int("rdb_saves") > saves);
+    thread::sleep(Duration::from_millis(1200));
+    assert_eq!(ask(&replica, "PING"), "PONG");
+    assert!(replica.is_running());
+}

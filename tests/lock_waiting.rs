@@ -1606,3 +1606,69 @@ fn permits_and_locks_do_not_mix_in_one_queue() {
         assert_eq!(holders(&client.run("SEM.INFO k")), [("x".into(), 1)]);
     }
 }
+
+#[test]
+fn who_has_waited_long_enough_is_not_served_by_a_server_that_was_busy() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.ACQUIRE k me");
+    let mut late = waiter(&server, "LOCK.ACQUIRE k late BLOCK 150");
+    let mut next = waiter(&server, "LOCK.ACQUIRE k next BLOCK 60000");
+    // Both come in one batch, so that no timer runs between them.
+    client.pipeline([
+        "DEBUG SLEEP 0.4".split(' ').collect::<Vec<_>>(),
+        "LOCK.RELEASE k me".split(' ').collect(),
+    ]);
+    assert!(late.read().is_nil());
+    fence(&next.read());
+}
+
+#[test]
+fn an_expire_is_kept_to_the_millisecond_for_who_waits() {
+    let (server, mut client) = server_and_client();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        client.run("LOCK.ACQUIRE k me PX 60000");
+        let mut next = waiter(&server, "LOCK.ACQUIRE k next BLOCK 10000");
+        client.run("PEXPIRE k 20");
+        let start = Instant::now();
+        fence(&next.read());
+        slowest = slowest.max(start.elapsed());
+        client.run("DEL k");
+    }
+    // Without a timer of its own it would be found by the server's tick, up to 100 ms late.
+    assert!(slowest < Duration::from_millis(90), "{slowest:?}");
+}
+
+#[test]
+fn a_cycle_through_a_wait_that_came_before_is_seen() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.ACQUIRE k a");
+    client.run("LOCK.ACQUIRE k2 x");
+    let _b = waiter(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let _x = waiter(&server, "LOCK.ACQUIRE k x BLOCK 0");
+    // `b` will get `k` before `x`, who would then wait for it.
+    let closing = refused_at_once(&server, "LOCK.ACQUIRE k2 b BLOCK 0");
+    assert_eq!(closing.err(), DEADLOCK);
+}
+
+#[test]
+fn a_crowd_that_waits_for_several_locks_at_once_does_not_slow_the_server_down() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.MACQUIRE 2 k j me");
+    let waiting: Vec<Raw> = (0..400)
+        .map(|number| {
+            let mut client = Raw::connect(&server);
+            client.ask(&format!("LOCK.MACQUIRE 2 k j o{number} BLOCK 0"));
+            client
+        })
+        .collect();
+    await_waiting(&server, 400);
+    let start = Instant::now();
+    let _last = waiter(&server, "LOCK.MACQUIRE 2 k j last BLOCK 0");
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(waiting);
+}

@@ -653,3 +653,53 @@ fn counters_follow_the_watched_holds() {
     assert_eq!(server.info_int("sluice_watchdog_released"), 4);
     assert_eq!(client.run("EXISTS k"), 0);
 }
+
+#[test]
+fn waiters_that_give_up_do_not_put_off_the_renewal() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    // Each wait that ends is a moment at which the server looks at the lock again.
+    during(&mut client, 3 * LEASE, |client| {
+        assert!(client.run("LOCK.ACQUIRE k you BLOCK 50").is_nil());
+    });
+    assert_eq!(client.run("LOCK.HELD k me"), given);
+}
+
+#[test]
+fn an_end_that_somebody_sets_is_not_put_off_by_renewals() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    assert_eq!(client.run("PEXPIRE k 500"), 1);
+    assert!(!is_watched(&client.run("LOCK.INFO k"), "me"));
+    await_gone(&mut client, "k");
+    // Its owner can take it up again.
+    fence(&holder.run("LOCK.ACQUIRE k me PX 600 WATCHDOG"));
+    client.run("PEXPIRE k 500");
+    fence(&holder.run("LOCK.RENEW k me PX 600"));
+    during(&mut client, 2 * LEASE, |client| {
+        assert_eq!(client.run("EXISTS k"), 1);
+    });
+    assert_eq!(watched(&server), 1);
+}
+
+#[test]
+fn a_connection_that_quits_releases_at_once() {
+    // Without the server's own clock tick, which would find it out late.
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..5 {
+        let mut holder = Raw::connect(&server);
+        fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 60000"));
+        client.ask("LOCK.ACQUIRE k you BLOCK 10000");
+        await_waiting(&server, 1);
+        let start = Instant::now();
+        holder.ask("QUIT");
+        fence(&client.read());
+        slowest = slowest.max(start.elapsed());
+        assert_eq!(client.run("LOCK.RELEASE k you"), 0);
+    }
+    assert!(slowest < Duration::from_millis(400), "{slowest:?}");
+}
