@@ -26,8 +26,6 @@ pub enum Kind {
     Key,
     /// An integer.
     Integer,
-    /// A number with a fraction.
-    Double,
     /// Any bytes.
     String,
     /// A keyword alone.
@@ -171,7 +169,6 @@ mod tests {
         let kind = match &argument.kind {
             Kind::Key => "key".to_owned(),
             Kind::Integer => "int".to_owned(),
-            Kind::Double => "double".to_owned(),
             Kind::String => "str".to_owned(),
             Kind::Token => "token".to_owned(),
             Kind::OneOf(choices) => list(choices, "|"),

@@ -47,8 +47,6 @@ pub enum Access {
     Read,
     /// It reads and changes it.
     Update,
-    /// It changes it without telling what was there.
-    Overwrite,
 }
 
 /// Some keys of a command.
@@ -77,7 +75,7 @@ pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
              Load Sluice without its family, with the option: families <those that you want>",
             command.name
         );
-        log::write_with(ctx.raw(), log::Level::Warning, &line);
+        log::warn(ctx.raw(), &line);
         return false;
     }
     let described = describe(ctx, command);
@@ -86,7 +84,7 @@ pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
             "<sluice> the server refuses the description of {}",
             command.name
         );
-        log::write_with(ctx.raw(), log::Level::Warning, &line);
+        log::warn(ctx.raw(), &line);
     }
     described
 }
@@ -170,7 +168,6 @@ fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
                 | raw::REDISMODULE_CMD_KEY_ACCESS
                 | raw::REDISMODULE_CMD_KEY_UPDATE
         }
-        Access::Overwrite => raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE,
     };
     // SAFETY: zeros are a valid value of this plain struct.
     let mut out: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
@@ -208,10 +205,6 @@ fn raw_arguments(
             Kind::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, &[]),
             Kind::Integer => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                &[],
-            ),
-            Kind::Double => (
-                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
                 &[],
             ),
             Kind::String => (

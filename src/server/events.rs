@@ -133,7 +133,7 @@ pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
         ));
         if refused || keys != raw::REDISMODULE_OK as c_int {
             let line = "<sluice> the server refuses a subscription to its events";
-            log::write_with(ctx.raw(), log::Level::Warning, line);
+            log::warn(ctx.raw(), line);
             return false;
         }
     }

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             let line = format!(
                 "<sluice> this server is too old: it lacks {missing}. Sluice needs Redis 7.0 or Valkey"
             );
-            log::write_with(ctx, log::Level::Warning, &line);
+            log::warn(ctx, &line);
             return false;
         }
         log::catch_panics();
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
                 .collect()
         };
         if let Err(problem) = read_options(&args) {
-            log::write_with(ctx, log::Level::Warning, &format!("<sluice> {problem}"));
+            log::warn(ctx, &format!("<sluice> {problem}"));
             return false;
         }
         // SAFETY: the context is the server's, and lives through this call.

@@ -160,7 +160,7 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
             "<sluice> the data type {} cannot be registered",
             native.name
         );
-        log::write_with(ctx.raw(), log::Level::Warning, &line);
+        log::warn(ctx.raw(), &line);
     }
     !raw.is_null()
 }
