@@ -1672,3 +1672,31 @@ fn a_crowd_that_waits_for_several_locks_at_once_does_not_slow_the_server_down() 
     );
     drop(waiting);
 }
+
+#[test]
+fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
+    let (server, mut client) = server_and_client();
+    for _ in 0..5 {
+        client.run("LOCK.ACQUIRE k me");
+        let mut waiting = Raw::connect(&server);
+        let id = waiting.id();
+        waiting.ask("LOCK.ACQUIRE k you BLOCK 0 PX 600000");
+        await_waiting(&server, 1);
+        // In one batch: the release serves the waiter, who is unblocked before its reply is sent.
+        let unblock = format!("CLIENT UNBLOCK {id} ERROR");
+        client.pipeline([
+            "LOCK.RELEASE k me".split(' ').collect::<Vec<_>>(),
+            unblock.split(' ').collect(),
+        ]);
+        let reply = waiting.read();
+        if reply.is_err() {
+            assert!(reply.err().starts_with("UNBLOCKED"), "{reply:?}");
+            assert!(client.run("LOCK.HELD k you").is_nil());
+        } else {
+            // The two commands did not come together after all.
+            fence(&reply);
+            client.run("DEL k");
+        }
+        assert_eq!(client.run("EXISTS k"), 0);
+    }
+}

@@ -24,8 +24,8 @@ use crate::server::block::Room;
 use crate::server::clock::Now;
 use crate::server::config::Setting;
 use crate::server::main_thread::MainThread;
-use queue::{Queues, Ticket};
-use std::collections::BTreeSet;
+use queue::{Queues, Ticket, Waiter};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use watch::Watches;
 
@@ -53,13 +53,17 @@ static DEFAULT_LEASE: Setting = Setting::new("lock-default-lease", 30_000, 1, TE
 static MAX_WAITERS: Setting = Setting::new("lock-max-waiters", 100_000, 0, 10_000_000);
 
 /// The clients that wait for locks and semaphores.
-static ROOM: Room = Room::new(serve::left);
+static ROOM: Room = Room::new(serve::left, serve::answered);
 
 /// What the family remembers beside the keyspace.
 #[derive(Default)]
 struct State {
     queues: Queues,
     watches: Watches,
+    /// Who was served and has not got its answer yet: for a moment only.
+    unanswered: HashMap<Ticket, Waiter>,
+    /// Who was served and will never get its answer: what it was given is to be taken back.
+    undelivered: Vec<Waiter>,
     /// What is to be done when (Unix ms).
     deadlines: BTreeSet<(u64, Due)>,
     stats: Stats,

@@ -4,7 +4,7 @@
 use super::edit::Edit;
 use super::native::Kind;
 use super::queue::{Key, Ticket, Waiter, Want};
-use super::state::{Acquire, Acquired, Admission, Claim, Upgraded};
+use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
 use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -67,8 +67,42 @@ fn serve_same_owner(ctx: Ctx<'_>, state: &mut State, now: Now, served: &Waiter) 
 
 /// Takes a waiter out of its queues and answers it.
 fn dismiss(state: &mut State, ticket: Ticket, answer: Answer) -> Option<Waiter> {
+    let given = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
     ROOM.wake(ticket, answer);
-    forget(state, ticket)
+    let waiter = forget(state, ticket)?;
+    if given {
+        state.unanswered.insert(ticket, waiter.clone());
+    }
+    Some(waiter)
+}
+
+/// A waiter that was served has got its answer.
+pub(super) fn answered(ticket: Ticket) {
+    let state = &mut *STATE.get();
+    state.unanswered.remove(&ticket);
+    if state.unanswered.is_empty() {
+        state.unanswered.shrink_to(64); // the memory of a crowd
+    }
+}
+
+/// Takes back what waiters were given who went before they could be told.
+fn take_back_undelivered(ctx: Ctx<'_>, state: &mut State, now: Now) {
+    for waiter in std::mem::take(&mut state.undelivered) {
+        let (kind, amount) = match waiter.want {
+            Want::Claim(Claim::Permits { count, .. }) => (Kind::Sem, Amount::Count(count)),
+            Want::Claim(_) => (Kind::Lock, Amount::Count(1)),
+            Want::Upgrade => continue, // it had a hold before, and keeps it
+        };
+        for (db, key) in &waiter.keys {
+            ctx.in_db(*db, || {
+                let name = Name::new(key);
+                if let Ok(mut edit) = Edit::open(ctx, state, &name, kind, now) {
+                    edit.release(state, &waiter.owner, amount, None);
+                    edit.close(state, release_event(kind));
+                }
+            });
+        }
+    }
 }
 
 /// Takes a waiter out of its queues.
@@ -309,7 +343,14 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) {
     if departure == Departure::Unblocked {
         state.stats.timeouts += 1;
     }
-    if let Some(waiter) = forget(state, ticket) {
+    let gone = match departure {
+        Departure::Unanswered => state.unanswered.remove(&ticket),
+        _ => forget(state, ticket),
+    };
+    if let Some(waiter) = gone {
+        if departure == Departure::Unanswered {
+            state.undelivered.push(waiter.clone());
+        }
         look_again(waiter);
     }
 }
@@ -335,7 +376,10 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             reconcile(ctx, state, now, *db, key);
             serve(ctx, state, now, vec![(*db, key.clone())]);
         }
-        Happening::Left(db, key) => serve(ctx, state, now, vec![(*db, key.clone())]),
+        Happening::Left(db, key) => {
+            take_back_undelivered(ctx, state, now);
+            serve(ctx, state, now, vec![(*db, key.clone())]);
+        }
         Happening::Flushed(db) => {
             for number in state.watches.of_db(*db) {
                 state.unwatch_number(number);

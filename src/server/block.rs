@@ -16,6 +16,8 @@ pub struct Room {
     /// Called when a client stops waiting of its own accord: its connection closed, or somebody
     /// ended its wait with `CLIENT UNBLOCK`. It must not be woken any more.
     pub left: fn(Ctx<'_>, u64, Departure),
+    /// Called when a client that was woken gets its answer.
+    pub answered: fn(u64),
     clients: MainThread<HashMap<u64, Handle>>,
 }
 
@@ -26,20 +28,32 @@ pub enum Departure {
     Gone,
     /// `CLIENT UNBLOCK`: it gets the reply of a wait whose time is up.
     Unblocked,
+    /// The same as `Gone`, but it was woken before, and never got the answer.
+    Unanswered,
 }
 
 /// A blocked client, owned by the server until it is unblocked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Handle(*mut raw::RedisModuleBlockedClient);
 
+/// Where the client behind a handle waits.
+#[derive(Clone, Copy)]
+struct Place {
+    room: &'static Room,
+    number: u64,
+    /// Was it woken, so that its answer is on the way?
+    woken: bool,
+}
+
 /// Where the client behind each handle waits.
-static PLACES: MainThread<HashMap<Handle, (&'static Room, u64)>> = MainThread::new();
+static PLACES: MainThread<HashMap<Handle, Place>> = MainThread::new();
 
 impl Room {
     /// An empty room.
-    pub const fn new(left: fn(Ctx<'_>, u64, Departure)) -> Self {
+    pub const fn new(left: fn(Ctx<'_>, u64, Departure), answered: fn(u64)) -> Self {
         Self {
             left,
+            answered,
             clients: MainThread::new(),
         }
     }
@@ -61,7 +75,12 @@ impl Room {
             Handle(handle)
         };
         self.clients.get().insert(number, handle);
-        PLACES.get().insert(handle, (self, number));
+        let place = Place {
+            room: self,
+            number,
+            woken: false,
+        };
+        PLACES.get().insert(handle, place);
     }
 
     /// Answers a waiting client.
@@ -69,7 +88,9 @@ impl Room {
         let Some(handle) = take_out(&mut self.clients.get(), &number) else {
             return;
         };
-        take_out(&mut PLACES.get(), &handle);
+        if let Some(place) = PLACES.get().get_mut(&handle) {
+            place.woken = true;
+        }
         handle.unblock(Some(answer));
     }
 }
@@ -88,17 +109,19 @@ fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
 impl Handle {
     fn unblock(self, answer: Option<Answer>) {
         let answer = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
-        // SAFETY: each handle is unblocked once, when it is taken out of `PLACES`; `free_answer`
-        // takes the answer back.
+        // SAFETY: each handle is unblocked once, when it is woken, or taken out of `PLACES` without
+        // having been woken; `free_answer` takes the answer back.
         unsafe { api!(RedisModule_UnblockClient(self.0, answer.cast())) };
     }
 }
 
-/// Takes a client out that leaves; `None` if it was woken before.
-fn leave(handle: Handle) -> Option<(&'static Room, u64)> {
-    let (room, number) = take_out(&mut PLACES.get(), &handle)?;
-    take_out(&mut room.clients.get(), &number);
-    Some((room, number))
+/// Takes a client out that leaves or is answered.
+fn leave(handle: Handle) -> Option<Place> {
+    let place = take_out(&mut PLACES.get(), &handle)?;
+    if !place.woken {
+        take_out(&mut place.room.clients.get(), &place.number);
+    }
+    Some(place)
 }
 
 // SAFETY (for all callbacks below): the server calls them with a live context and its own handles.
@@ -111,6 +134,10 @@ unsafe extern "C" fn on_reply(
     entry::guard((), || {
         // SAFETY: see above; the private data is the answer given to `unblock`.
         unsafe {
+            let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
+            if let Some(place) = leave(Handle(handle)) {
+                (place.room.answered)(place.number);
+            }
             let answer = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
             if let Some(answer) = answer.as_ref() {
                 reply::send(Ctx::new(ctx), answer);
@@ -131,7 +158,7 @@ unsafe extern "C" fn on_unblock(
             let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
             (Ctx::new(ctx), Handle(handle))
         };
-        if let Some((room, number)) = leave(handle) {
+        if let Some(Place { room, number, .. }) = leave(handle) {
             (room.left)(ctx, number, Departure::Unblocked);
             reply::send(ctx, &Ok(Reply::Nil));
             handle.unblock(None);
@@ -146,10 +173,25 @@ unsafe extern "C" fn on_leave(
 ) {
     entry::guard((), || {
         let handle = Handle(handle);
-        if let Some((room, number)) = leave(handle) {
-            // SAFETY: see above.
-            (room.left)(unsafe { Ctx::new(ctx) }, number, Departure::Gone);
-            handle.unblock(None);
+        // SAFETY: see above.
+        let ctx = unsafe { Ctx::new(ctx) };
+        match leave(handle) {
+            Some(Place {
+                room,
+                number,
+                woken: true,
+            }) => {
+                (room.left)(ctx, number, Departure::Unanswered);
+            }
+            Some(Place {
+                room,
+                number,
+                woken: false,
+            }) => {
+                (room.left)(ctx, number, Departure::Gone);
+                handle.unblock(None);
+            }
+            None => {}
         }
     });
 }
