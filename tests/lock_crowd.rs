@@ -81,7 +81,9 @@ fn a_crowd_that_goes_leaves_the_queue_and_no_memory_behind() {
     let mut client = Raw::connect(&server);
     client.run("LOCK.MACQUIRE 2 k j first PX 600000");
     let before = server.info_int("used_memory");
-    let mut crowd = Crowd::connect(&server, SIZE);
+    // The server takes four milliseconds for each to give back what it keeps for blocked clients.
+    let size = SIZE / 4;
+    let mut crowd = Crowd::connect(&server, size);
     crowd.ask_in_order(
         |index| {
             let owner = owner(index);
@@ -154,4 +156,38 @@ fn one_release_lets_a_crowd_of_shared_waiters_in() {
         assert_eq!(client.read(), 0);
     }
     eventually(SOON, || client.run("EXISTS k") == 0);
+}
+
+#[test]
+fn a_crowd_that_waits_for_several_locks_does_not_hold_up_the_server() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    client.run("LOCK.MACQUIRE 2 k j first PX 600000");
+    let size = 1000;
+    let mut crowd = Crowd::connect(&server, size);
+    let start = Instant::now();
+    for index in 0..size {
+        let owner = owner(index);
+        crowd
+            .member(index)
+            .send(["LOCK.MACQUIRE", "2", "k", "j", &owner, "BLOCK", "0"]);
+        // One at a time, so that this gives up as soon as the server does.
+        client.ask("PING");
+        let answer = client.read_within(SOON);
+        assert!(answer.is_some(), "no answer with {index} waiters");
+        let taken = start.elapsed();
+        assert!(taken < SOON, "{index} waiters took {taken:?}");
+    }
+    await_waiting(&server, size as i64);
+
+    // They are served in order, each with both.
+    let start = Instant::now();
+    client.run("LOCK.MRELEASE 2 k j first");
+    for index in 0..size {
+        let fences = crowd.member(index).read();
+        assert_eq!(fences.array().len(), 2);
+        client.call(["LOCK.MRELEASE", "2", "k", "j", &owner(index)]);
+    }
+    assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
+    assert_eq!(client.run("DBSIZE"), 0);
 }

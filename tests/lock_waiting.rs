@@ -704,6 +704,25 @@ fn a_lease_that_ends_in_a_pause_of_writes_serves_after_it() {
 }
 
 #[test]
+fn a_waiter_whose_time_is_up_in_a_pause_of_writes_leaves_at_once() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.ACQUIRE k me PX 100");
+    let mut gone = waiter(&server, "LOCK.ACQUIRE k gone BLOCK 300");
+    // What a built-in command does in the same place.
+    let mut built_in = Raw::connect(&server);
+    built_in.ask("BLPOP list 0.3");
+    eventually(SOON, || server.info_int("blocked_clients") == 2);
+    client.run("CLIENT PAUSE 100000 WRITE");
+    assert!(served(&mut built_in).is_nil());
+    let reply = gone.read_within(Duration::from_secs(2));
+    client.run("CLIENT UNPAUSE");
+    let late = reply.is_none();
+    let reply = reply.unwrap_or_else(|| served(&mut gone));
+    assert!(reply.is_nil(), "its time was up, and it got {reply:?}");
+    assert!(!late, "it had to wait until the pause ended");
+}
+
+#[test]
 fn a_connection_lost_in_a_pause_of_writes_is_dealt_with_after_it() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
@@ -1016,6 +1035,20 @@ fn an_owner_that_would_wait_behind_one_that_waits_for_its_permits_is_a_deadlock(
 }
 
 #[test]
+fn two_holders_of_all_permits_that_both_want_more_are_a_deadlock() {
+    let (server, mut client) = server_and_client();
+    client.run("SEM.ACQUIRE s a LIMIT 2");
+    client.run("SEM.ACQUIRE s b LIMIT 2");
+    // `b` can make room.
+    let mut a = waiter(&server, "SEM.ACQUIRE s a LIMIT 2 BLOCK 0");
+    // Now nobody can.
+    let closing = refused_at_once(&server, "SEM.ACQUIRE s b LIMIT 2 BLOCK 0");
+    assert_eq!(closing.err(), DEADLOCK);
+    client.run("SEM.RELEASE s b");
+    fence(&served(&mut a));
+}
+
+#[test]
 fn a_hold_whose_lease_is_over_is_in_no_cycle() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k1 a PX 100000");
@@ -1124,7 +1157,7 @@ fn owners_that_lock_in_order_never_meet_a_deadlock() {
 
 /// Eight owners that ask for what they like, and start again when they are told of a deadlock.
 #[track_caller]
-fn always_go_on(request: impl Fn(&mut Numbers, u64) -> String + Sync) {
+fn always_go_on(request: impl Fn(&mut Numbers, u64, u64) -> String + Sync) {
     let server = Server::start();
     // Returns how many deadlocks the owner met.
     let live = |owner: u64| -> u32 {
@@ -1132,8 +1165,8 @@ fn always_go_on(request: impl Fn(&mut Numbers, u64) -> String + Sync) {
         let mut numbers = Numbers(owner + 77);
         let mut deadlocks = 0;
         for _ in 0..60 {
-            for _ in 0..3 {
-                let line = request(&mut numbers, owner);
+            for step in 0..3 {
+                let line = request(&mut numbers, owner, step);
                 client.ask(&format!("{line} BLOCK 0 PX 600000"));
                 // Nobody holds for longer than a few commands take.
                 let reply = client.read_within(SOON);
@@ -1166,7 +1199,7 @@ fn always_go_on(request: impl Fn(&mut Numbers, u64) -> String + Sync) {
 
 #[test]
 fn owners_that_lock_in_any_order_always_go_on() {
-    always_go_on(|numbers, owner| {
+    always_go_on(|numbers, owner, _| {
         let key = numbers.below(4);
         let other = (key + 1) % 4;
         match numbers.below(4) {
@@ -1179,8 +1212,21 @@ fn owners_that_lock_in_any_order_always_go_on() {
 }
 
 #[test]
+fn owners_that_take_locks_and_permits_once_each_always_go_on() {
+    always_go_on(|numbers, owner, step| {
+        // Of each three keys one, so that nobody asks for more of what it has.
+        let key = [0, 1][numbers.below(2) as usize];
+        match (step + owner) % 3 {
+            0 => format!("LOCK.ACQUIRE k{key} o{owner}"),
+            1 => format!("SEM.ACQUIRE s{key} o{owner} LIMIT 2"),
+            _ => format!("SEM.ACQUIRE s{} o{owner} LIMIT 3 PERMITS 2", key + 2),
+        }
+    });
+}
+
+#[test]
 fn owners_that_take_permits_in_any_order_always_go_on() {
-    always_go_on(|numbers, owner| {
+    always_go_on(|numbers, owner, _| {
         let key = numbers.below(2);
         match numbers.below(3) {
             0 => format!("LOCK.ACQUIRE k{key} o{owner}"),

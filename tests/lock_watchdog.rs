@@ -157,6 +157,23 @@ fn expire_ends_a_watched_hold_sooner_too() {
     drop(holder);
 }
 
+#[test]
+fn persist_and_a_later_expire_do_not_end_the_watch() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    let other = fence(&holder.run("LOCK.ACQUIRE j me WATCHDOG PX 600"));
+    assert_eq!(client.run("EXPIRE j 100000"), 1);
+    client.run("PERSIST k");
+    // The connection lives, and nobody has asked for an end that has come.
+    during(&mut client, 3 * LEASE, |client| {
+        assert_eq!(client.run("LOCK.HELD k me"), given, "after PERSIST");
+        assert_eq!(client.run("LOCK.HELD j me"), other, "after EXPIRE");
+    });
+    drop(holder);
+    eventually(SOON, || client.run("EXISTS k j") == 0);
+}
+
 // The end of the connection
 
 #[test]
