@@ -1746,3 +1746,29 @@ fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
         assert_eq!(client.run("EXISTS k"), 0);
     }
 }
+
+#[test]
+fn a_retry_that_was_served_keeps_what_its_first_connection_never_heard_of() {
+    let (server, mut client) = server_and_client();
+    for _ in 0..5 {
+        client.run("LOCK.ACQUIRE k me");
+        let request = "LOCK.ACQUIRE k you BLOCK 0 PX 600000 ID r";
+        let mut first = Raw::connect(&server);
+        let id = first.id();
+        first.ask(request);
+        await_waiting(&server, 1);
+        let mut retry = Raw::connect(&server);
+        retry.ask(request);
+        await_waiting(&server, 2);
+        // In one batch: both are served, and the first goes before its reply is sent.
+        let unblock = format!("CLIENT UNBLOCK {id} ERROR");
+        client.pipeline([
+            "LOCK.RELEASE k me".split(' ').collect::<Vec<_>>(),
+            unblock.split(' ').collect(),
+        ]);
+        let given = fence(&retry.read());
+        first.read();
+        assert_eq!(client.run("LOCK.HELD k you"), given);
+        client.run("DEL k");
+    }
+}

@@ -88,6 +88,9 @@ pub(super) fn answered(ticket: Ticket) {
 /// Takes back what waiters were given who went before they could be told.
 fn take_back_undelivered(ctx: Ctx<'_>, state: &mut State, now: Now) {
     for waiter in std::mem::take(&mut state.undelivered) {
+        if waiter.id.is_some() {
+            continue; // its retry finds the hold, or has been told of it already
+        }
         let (kind, amount) = match waiter.want {
             Want::Claim(Claim::Permits { count, .. }) => (Kind::Sem, Amount::Count(count)),
             Want::Claim(_) => (Kind::Lock, Amount::Count(1)),

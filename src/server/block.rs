@@ -1,5 +1,5 @@
 //! Clients that wait. A family keeps its own queue of numbers; a [`Room`] keeps the blocked client
-//! behind each number, so that waking one costs the same however many wait.
+//! behind each number, so that waking one does not go through all of them.
 
 use super::context::Ctx;
 use super::main_thread::MainThread;
