@@ -32,6 +32,14 @@ pub enum Error {
         /// `host:port` of the node that serves it.
         address: String,
     },
+    /// The stock limits what a user may have, and the command names none.
+    UserRequired,
+    /// An order id came with other arguments before.
+    Conflict,
+    /// A hash that is to become a stock is not one of the kind that can.
+    NotAStockHash,
+    /// No more entries fit into a stream.
+    StreamFull,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -52,6 +60,14 @@ impl fmt::Display for Error {
             Error::Deadlock => f.write_str("DEADLOCK waiting for this lock would never end"),
             Error::TooManyWaiters => f.write_str("ERR too many waiting clients"),
             Error::Moved { slot, address } => write!(f, "MOVED {slot} {address}"),
+            Error::UserRequired => f.write_str("ERR USER is required by this stock"),
+            Error::Conflict => f.write_str("CONFLICT order id was used with other arguments"),
+            Error::NotAStockHash => {
+                f.write_str("ERR the hash must have the fields total and ordered, and no others")
+            }
+            Error::StreamFull => f.write_str(
+                "ERR The stream has exhausted the last possible ID, unable to add more items",
+            ),
             Error::BadEffect => f.write_str("ERR invalid replicated effect"),
             Error::Internal => f.write_str("ERR internal error"),
         }

@@ -7,6 +7,7 @@
 pub mod codec;
 pub mod error;
 pub mod lock;
+pub mod memory;
 pub mod reply;
 pub mod request;
 pub mod server;
@@ -29,11 +30,15 @@ pub struct Family {
     pub types: &'static [fn(Ctx<'_>) -> bool],
     /// Its load options.
     pub settings: &'static [&'static Setting],
-    /// Does this key hold one of its types?
-    pub owns: fn(Ctx<'_>, &Name<'_>) -> bool,
+    /// A key of the selected database, perhaps one of the family's, got another expiry or came to
+    /// be by `RESTORE`, `COPY`, `RENAME` or `MOVE`. Called in the middle of that: nothing may be
+    /// changed, only noted.
+    pub touched: fn(Ctx<'_>, &Name<'_>),
+    /// The databases were flushed or swapped. Called at once, as above.
+    pub moved: fn(&Happening),
     /// Must it know when this client disconnects?
     pub follows_client: fn(u64) -> bool,
-    /// Deals with something that happened.
+    /// Deals with something that happened, when that is safe.
     pub happened: fn(Ctx<'_>, Now, &Happening),
     /// Does what is due, and says when something is next due (Unix ms). Writes may be paused; see
     /// [`Ctx::may_act`].

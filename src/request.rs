@@ -94,6 +94,21 @@ impl<'a> Cursor<'a> {
         }
         Ok(keys)
     }
+
+    /// `numkeys key value [key value ...]`: the values; at least one pair, the keys all different.
+    pub fn pairs(&mut self) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
+        let count = self.uint("numkeys", 1..=MAX_SAFE)?;
+        if count > self.left() as u64 / 2 {
+            return Err(Error::Syntax);
+        }
+        let pairs = &self.args[self.at..self.at + 2 * count as usize];
+        self.at += pairs.len();
+        let keys: Vec<&[u8]> = pairs.iter().step_by(2).copied().collect();
+        if has_duplicates(&keys) {
+            return Err(Error::Syntax);
+        }
+        Ok(pairs.iter().skip(1).step_by(2).copied())
+    }
 }
 
 /// Is `word` this option? Options are case-insensitive.
@@ -178,6 +193,26 @@ mod tests {
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let _ = parse_int(&bytes);
         }
+    }
+
+    #[test]
+    fn pairs_are_counted_and_their_keys_unique() {
+        let values = |args: &'static [&'static [u8]]| {
+            let mut cursor = Cursor::new(args);
+            let values: Vec<&[u8]> = cursor.pairs()?.collect();
+            Ok((values, cursor.left()))
+        };
+        assert_eq!(
+            values(&[b"2", b"a", b"1", b"b", b"1", b"x"]),
+            Ok((vec![&b"1"[..], b"1"], 1))
+        );
+        assert_eq!(values(&[b"2", b"a", b"1", b"a", b"2"]), Err(Error::Syntax));
+        assert_eq!(values(&[b"2", b"a", b"1", b"b"]), Err(Error::Syntax));
+        assert_eq!(values(&[b"x", b"a", b"1"]), Err(Error::NotInteger));
+        assert!(matches!(
+            values(&[b"0", b"a", b"1"]),
+            Err(Error::OutOfRange { .. })
+        ));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn keyword(word: &str, next: Option<&&str>) -> Argument {
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
-        "numkeys" | "ms" | "n" | "k" | "fence" => Kind::Integer,
+        "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" => Kind::Integer,
         _ => Kind::String,
     };
     Argument {
@@ -206,7 +206,7 @@ mod tests {
             ),
             (
                 "numkeys key qty [key qty ...]",
-                "numkeys:int key-qty:(key:key,qty:str)*",
+                "numkeys:int key-qty:(key:key,qty:int)*",
             ),
             (
                 "key [EVENTS stream [MAXLEN n]]",

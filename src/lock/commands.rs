@@ -15,9 +15,9 @@ use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
 use crate::server::clock::Now;
-use crate::server::command::{Access, Command, KeySpec, Place};
+use crate::server::command::{Access, Command, KeySpec, Keys, Place};
 use crate::server::context::{Ctx, Name};
-use crate::server::entry::{Call, apply, read, write, write_counted};
+use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::timer;
@@ -32,10 +32,14 @@ const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
     place: Place::At(1),
     access: Access::Read,
 }];
-const COUNTED_KEYS: &[KeySpec] = &[KeySpec {
-    place: Place::CountedAt(1),
-    access: Access::Update,
-}];
+
+struct CountedKeys;
+impl Keys for CountedKeys {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        place: Place::Counted { at: 1, step: 1 },
+        access: Access::Update,
+    }];
+}
 
 /// All commands of the family.
 pub const TABLE: &[Command] = &[
@@ -102,8 +106,8 @@ pub const TABLE: &[Command] = &[
         arity: -4,
         flags: "write deny-oom blocking getkeys-api",
         categories: "write slow blocking",
-        keys: COUNTED_KEYS,
-        run: write_counted(macquire),
+        keys: CountedKeys::SPECS,
+        run: write_keyed::<_, CountedKeys>(macquire),
     },
     Command {
         name: "LOCK.MRELEASE",
@@ -113,8 +117,8 @@ pub const TABLE: &[Command] = &[
         arity: -4,
         flags: "write getkeys-api",
         categories: "write slow",
-        keys: COUNTED_KEYS,
-        run: write_counted(mrelease),
+        keys: CountedKeys::SPECS,
+        run: write_keyed::<_, CountedKeys>(mrelease),
     },
     Command {
         name: "LOCK.HELD",

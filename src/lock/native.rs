@@ -5,8 +5,8 @@ use super::persist;
 use super::state::{Lock, Mode};
 use super::{EXPIRED_LEASES, FENCE, LISTENING, remember_fence};
 use crate::codec::{Reader, put_uint};
+use crate::memory::block_size;
 use crate::request::MAX_SAFE;
-use crate::server::alloc::block_size;
 use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, note};
@@ -25,11 +25,14 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 /// What registers them.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
 
-/// Does this key hold a lock or a semaphore?
-pub fn owns(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
-    LOCK.live() + SEM.live() > 0 && {
-        let key = ctx.open(name);
-        key.holds(&LOCK) || key.holds(&SEM)
+/// Notes that a lock or a semaphore came to this key, or that its expiry changed.
+pub fn touched(ctx: Ctx<'_>, name: &Name<'_>) {
+    if LOCK.live() + SEM.live() == 0 || ctx.is_replica() {
+        return;
+    }
+    let key = ctx.open(name);
+    if key.holds(&LOCK) || key.holds(&SEM) {
+        note(Happening::Touched(ctx.db(), name.bytes().into()));
     }
 }
 
@@ -136,7 +139,7 @@ impl<K: Which> Native for Typed<K> {
         lock.holds().len()
     }
 
-    fn copy(lock: &Lock) -> Lock {
+    fn copy(lock: &Lock, _to: (i32, &[u8])) -> Lock {
         lock.copy()
     }
 

@@ -4,6 +4,7 @@
 use super::context::Ctx;
 use super::entry::Entry;
 use super::log;
+use crate::request::parse_int;
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -36,8 +37,46 @@ pub struct Command {
 pub enum Place {
     /// One key at this index.
     At(i32),
-    /// As many keys as the number at this index says, right behind it.
-    CountedAt(i32),
+    /// All arguments from this index on.
+    From(i32),
+    /// Keys behind the number at this index, which says how many; each so many arguments after the
+    /// one before it.
+    Counted {
+        /// Where the number is.
+        at: i32,
+        /// 1: the keys stand next to each other; 2: each is followed by a value of its own.
+        step: i32,
+    },
+    /// One key after this keyword, which is looked for from an index on.
+    After(&'static CStr, i32),
+}
+
+impl Place {
+    /// The indexes of the keys in these arguments, of which the first is the command's name.
+    pub(super) fn positions(self, args: &[&[u8]]) -> Vec<usize> {
+        match self {
+            Place::At(index) => vec![index as usize],
+            Place::From(index) => (index as usize..args.len()).collect(),
+            Place::Counted { at, step } => {
+                let (first, step) = (at as usize + 1, step as usize);
+                let room = args.len().saturating_sub(first).div_ceil(step);
+                let count = args.get(at as usize).and_then(|count| parse_int(count));
+                let count = count.and_then(|count| usize::try_from(count).ok());
+                let fits = |count: &usize| *count <= room;
+                let count = count.filter(fits).unwrap_or(0);
+                (0..count).map(|index| first + index * step).collect()
+            }
+            Place::After(keyword, from) => {
+                let is_keyword = |arg: &&[u8]| arg.eq_ignore_ascii_case(keyword.to_bytes());
+                let rest = args.get(from as usize..).unwrap_or(&[]);
+                let found = rest.iter().position(is_keyword);
+                let key = found.map(|index| from as usize + index + 1);
+                key.filter(|index| *index < args.len())
+                    .into_iter()
+                    .collect()
+            }
+        }
+    }
 }
 
 /// What a command does with keys.
@@ -49,6 +88,19 @@ pub enum Access {
     Update,
 }
 
+impl Access {
+    pub(super) fn flags(self) -> u32 {
+        match self {
+            Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Access::Update => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+        }
+    }
+}
+
 /// Some keys of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySpec {
@@ -56,6 +108,13 @@ pub struct KeySpec {
     pub place: Place,
     /// What happens to them.
     pub access: Access,
+}
+
+/// The keys of commands that have to tell the server where they are; see
+/// [`super::entry::write_keyed`].
+pub trait Keys: 'static {
+    /// Where they are.
+    const SPECS: &'static [KeySpec];
 }
 
 /// The version of the structs that describe a command, with their sizes.
@@ -97,14 +156,9 @@ fn create(ctx: Ctx<'_>, command: &Command) -> bool {
     let name = c_string(&command.name.to_lowercase()); // as the built-in ones are
     let flags = c_string(command.flags);
     // Key specs follow in `describe`; these numbers are what servers derive from them.
-    let (first, last, step) = match command.keys {
-        [
-            KeySpec {
-                place: Place::At(index),
-                ..
-            },
-            ..,
-        ] => (*index, *index, 1),
+    let (first, last, step) = match command.keys.first().map(|spec| spec.place) {
+        Some(Place::At(index)) => (index, index, 1),
+        Some(Place::From(index)) => (index, -1, 1),
         _ => (0, 0, 0),
     };
     // SAFETY: the strings live through the call; the entry lives as long as the module.
@@ -133,7 +187,7 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
     let arguments = usage::parse(command.usage);
     let mut texts = Vec::new();
     let mut lists = Vec::new();
-    let args = raw_arguments(&arguments, &mut texts, &mut lists);
+    let args = raw_arguments(&arguments, &mut 0, &mut texts, &mut lists);
     // SAFETY: the server copies all that the description points to, which lives until then.
     unsafe {
         let proxy = api!(RedisModule_GetCommand(ctx.raw(), name.as_ptr()));
@@ -161,32 +215,30 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
 }
 
 fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
-    let flags = match spec.access {
-        Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        Access::Update => {
-            raw::REDISMODULE_CMD_KEY_RW
-                | raw::REDISMODULE_CMD_KEY_ACCESS
-                | raw::REDISMODULE_CMD_KEY_UPDATE
-        }
-    };
     // SAFETY: zeros are a valid value of this plain struct.
     let mut out: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
-    out.flags = u64::from(flags);
+    out.flags = u64::from(spec.access.flags());
     out.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    out.fk.range.keystep = 1;
     match spec.place {
-        Place::At(index) => {
+        Place::At(index) => out.bs.index.pos = index,
+        Place::From(index) => {
             out.bs.index.pos = index;
-            out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-            out.fk.range.lastkey = 0;
-            out.fk.range.keystep = 1;
-            out.fk.range.limit = 0;
+            out.fk.range.lastkey = -1;
         }
-        Place::CountedAt(index) => {
-            out.bs.index.pos = index;
+        Place::Counted { at, step } => {
+            out.bs.index.pos = at;
             out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
             out.fk.keynum.keynumidx = 0;
             out.fk.keynum.firstkey = 1;
-            out.fk.keynum.keystep = 1;
+            out.fk.keynum.keystep = step;
+        }
+        Place::After(keyword, from) => {
+            out.begin_search_type =
+                raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_KEYWORD;
+            out.bs.keyword.keyword = keyword.as_ptr();
+            out.bs.keyword.startfrom = from;
         }
     }
     out
@@ -196,6 +248,7 @@ fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
 /// points to is kept in `texts` and `lists`.
 fn raw_arguments(
     arguments: &[Argument],
+    next_spec: &mut c_int,
     texts: &mut Vec<CString>,
     lists: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
 ) -> *mut raw::RedisModuleCommandArg {
@@ -227,7 +280,7 @@ fn raw_arguments(
         let subargs = if parts.is_empty() {
             ptr::null_mut()
         } else {
-            raw_arguments(parts, texts, lists)
+            raw_arguments(parts, next_spec, texts, lists)
         };
         let mut flags = raw::REDISMODULE_CMD_ARG_NONE;
         if argument.optional {
@@ -240,7 +293,11 @@ fn raw_arguments(
         let mut out: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
         out.name = keep(texts, &argument.name);
         out.type_ = kind;
-        out.key_spec_index = if argument.kind == Kind::Key { 0 } else { -1 };
+        out.key_spec_index = -1;
+        if argument.kind == Kind::Key {
+            out.key_spec_index = *next_spec; // the specs are in the order of the arguments
+            *next_spec += 1;
+        }
         out.token = argument
             .token
             .as_deref()
@@ -263,4 +320,37 @@ fn keep(texts: &mut Vec<CString>, text: &str) -> *const c_char {
     texts
         .last()
         .map_or(ptr::null(), |text: &CString| CStr::as_ptr(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn keys_are_found_where_their_place_says() {
+        let at = |place: Place, line: &str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            place.positions(&args)
+        };
+        assert_eq!(at(Place::At(1), "get k"), [1]);
+        assert_eq!(at(Place::From(1), "mget k l m"), [1, 2, 3]);
+        let counted = |step| Place::Counted { at: 1, step };
+        assert_eq!(at(counted(1), "lock 2 k l owner"), [2, 3]);
+        assert_eq!(at(counted(2), "deduct 2 k 1 l 1 ORDER o"), [2, 4]);
+        assert_eq!(at(counted(2), "deduct 2 k 1 l"), [2, 4]);
+        for nonsense in [
+            "lock",
+            "lock x k",
+            "lock -1 k",
+            "lock 3 k l",
+            "lock 99999999999999999999 k",
+        ] {
+            assert_eq!(at(counted(1), nonsense), [0usize; 0], "{nonsense}");
+        }
+        let after = Place::After(c"EVENTS", 3);
+        assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), [5]);
+        assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);
+        assert_eq!(at(after, "set EVENTS 1"), [0usize; 0]);
+        assert_eq!(at(after, "set k 1 EVENTS"), [0usize; 0]);
+    }
 }

@@ -243,6 +243,11 @@ impl<'c> Ctx<'c> {
         self.notify_class(raw::REDISMODULE_NOTIFY_MODULE, event, name);
     }
 
+    /// Emits the stream event `xadd`.
+    pub fn notify_xadd(self, name: &Name<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_STREAM, c"xadd", name);
+    }
+
     /// Emits the generic event `del`, for who listens to keyspace events.
     pub fn notify_del(self, name: &Name<'_>) {
         // SAFETY: the function takes no argument.
@@ -302,6 +307,18 @@ impl<'a> Name<'a> {
         }
     }
 
+    /// Takes over a string that the server made for us, if it did.
+    ///
+    /// # Safety
+    /// `raw` is null or a string that nobody else frees.
+    pub(super) unsafe fn owned(raw: *mut raw::RedisModuleString) -> Option<Name<'static>> {
+        Some(Name {
+            raw: NonNull::new(raw)?,
+            owned: true,
+            source: PhantomData,
+        })
+    }
+
     /// Makes a name of bytes.
     pub fn new(bytes: &[u8]) -> Name<'static> {
         // SAFETY: a null context makes a string that its creator frees; the buffer is given with
@@ -318,6 +335,19 @@ impl<'a> Name<'a> {
             owned: true,
             source: PhantomData,
         }
+    }
+
+    /// Makes a string of an integer.
+    pub fn number(value: i64) -> Name<'static> {
+        // SAFETY: a null context makes a string that its creator frees.
+        let raw = unsafe {
+            api!(RedisModule_CreateStringFromLongLong(
+                std::ptr::null_mut(),
+                value
+            ))
+        };
+        // SAFETY: nobody else has it.
+        unsafe { Name::owned(raw) }.expect("the server makes a string or dies")
     }
 
     /// The name's bytes.

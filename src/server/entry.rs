@@ -1,11 +1,12 @@
 //! Where the server calls in: every command and callback passes a guard that turns a panic into an
 //! error, because a panic that reached the server would take it down.
 
+use super::command::Keys;
 use super::context::{Ctx, Name, bytes_of};
 use super::{events, reply};
 use crate::error::Error;
 use crate::reply::Answer;
-use crate::request::{Cursor, parse_int};
+use crate::request::Cursor;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,22 +65,24 @@ where
     enter::<F, false>
 }
 
-/// The entry of a command that writes and whose keys are counted by the first argument. Servers that
-/// cannot find such keys by their specs ask the command itself where they are.
-pub const fn write_counted<F>(_run: F) -> Entry
+/// The entry of a command that writes and whose keys are not at fixed places. Servers that cannot
+/// find such keys by their specs ask the command itself where they are.
+pub const fn write_keyed<F, K>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+    K: Keys,
 {
-    enter_counted::<F>
+    enter_keyed::<F, K>
 }
 
-unsafe extern "C" fn enter_counted<F>(
+unsafe extern "C" fn enter_keyed<F, K>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+    K: Keys,
 {
     // SAFETY: the server gives a live context and `argc` strings that live through the call.
     unsafe {
@@ -88,10 +91,12 @@ where
         }
         guard((), || {
             let strings = slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0));
-            let count = strings.get(1).and_then(|count| parse_int(bytes_of(*count)));
-            let fits = |count: &i64| (1..=i64::from(argc) - 2).contains(count);
-            for position in 0..count.filter(fits).unwrap_or(0) {
-                api!(RedisModule_KeyAtPos(ctx, position as c_int + 2));
+            let args: Vec<&[u8]> = strings.iter().map(|string| bytes_of(*string)).collect();
+            for spec in K::SPECS {
+                for position in spec.place.positions(&args) {
+                    let flags = spec.access.flags() as c_int;
+                    api!(RedisModule_KeyAtPosWithFlags(ctx, position as c_int, flags));
+                }
             }
         });
     }

@@ -46,7 +46,15 @@ pub fn note(happening: Happening) {
     ANY_NOTED.store(true, Ordering::Relaxed);
 }
 
-/// The same, and wakes the server's event loop: it frees connections after the moment at which we
+/// Notes that whole databases went or moved, and tells the families at once.
+fn note_move(happening: Happening) {
+    for family in crate::enabled_families() {
+        (family.moved)(&happening);
+    }
+    note(happening);
+}
+
+/// The same as [`note`], and wakes the server's event loop: it frees connections after the moment at which we
 /// are asked, and would then sleep.
 pub fn note_and_wake(happening: Happening) {
     if !ANY_NOTED.load(Ordering::Relaxed) {
@@ -164,11 +172,10 @@ unsafe extern "C" fn on_key(
         // SAFETY: see above.
         let (ctx, event, name) =
             unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Name::borrowed(key)) };
-        if TOUCHING.contains(&event.to_bytes())
-            && !ctx.is_replica()
-            && crate::enabled_families().any(|family| (family.owns)(ctx, &name))
-        {
-            note(Happening::Touched(ctx.db(), name.bytes().into()));
+        if TOUCHING.contains(&event.to_bytes()) {
+            for family in crate::enabled_families() {
+                (family.touched)(ctx, &name);
+            }
         }
     });
     raw::REDISMODULE_OK as c_int
@@ -184,7 +191,7 @@ unsafe extern "C" fn on_flush(
         if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
             // SAFETY: see above.
             let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
-            note(Happening::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
+            note_move(Happening::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
         }
     });
 }
@@ -198,7 +205,7 @@ unsafe extern "C" fn on_swap(
     entry::guard((), || {
         // SAFETY: see above.
         let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
-        note(Happening::Swapped(info.dbnum_first, info.dbnum_second));
+        note_move(Happening::Swapped(info.dbnum_first, info.dbnum_second));
     });
 }
 

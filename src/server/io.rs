@@ -2,7 +2,7 @@
 //! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
 //! tested and fuzzed without a server.
 
-use super::context::Name;
+use super::context::{Name, bytes_of};
 use redis_module::raw;
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -49,6 +49,18 @@ impl RdbReader<'_> {
         Self {
             io,
             call: PhantomData,
+        }
+    }
+
+    /// The database and the name of the key that is loaded, where the server tells them.
+    pub fn place(&self) -> Option<(i32, &[u8])> {
+        // SAFETY: the io is alive, and the name lives as long as it.
+        unsafe {
+            let name = api!(RedisModule_GetKeyNameFromIO(self.io));
+            if name.is_null() {
+                return None;
+            }
+            Some((api!(RedisModule_GetDbIdFromIO(self.io)), bytes_of(name)))
         }
     }
 

@@ -1,15 +1,16 @@
 //! Open keys.
 
+use super::context::Name;
 use super::native::{self, NativeType};
 use crate::error::Error;
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// A key that is open; closed when dropped.
 pub struct OpenKey<'k> {
-    raw: *mut raw::RedisModuleKey,
+    pub(super) raw: *mut raw::RedisModuleKey,
     names: PhantomData<&'k ()>,
 }
 
@@ -26,7 +27,7 @@ impl OpenKey<'_> {
         }
     }
 
-    fn kind(&self) -> isize {
+    pub(super) fn kind(&self) -> isize {
         // SAFETY: the handle is open or null, both of which the function knows.
         unsafe { api!(RedisModule_KeyType(self.raw)) as isize }
     }
@@ -49,6 +50,12 @@ impl OpenKey<'_> {
             // SAFETY: the handle is open for writing.
             unsafe { api!(RedisModule_DeleteKey(self.raw)) };
         });
+    }
+
+    /// Deletes the key; a large value is freed in the background.
+    pub fn unlink(&mut self) {
+        // SAFETY: the handle is open for writing.
+        unsafe { api!(RedisModule_UnlinkKey(self.raw)) };
     }
 
     /// When the key expires (Unix ms), if it does.
@@ -83,10 +90,39 @@ impl OpenKey<'_> {
         }
     }
 
+    /// Is it a hash?
+    pub fn is_hash(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_HASH
+    }
+
+    /// How many fields a hash has, elements a list, entries a stream.
+    pub fn len(&self) -> usize {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_ValueLength(self.raw)) }
+    }
+
+    /// A field of a hash.
+    pub fn hash_field(&self, field: &CStr) -> Option<Name<'static>> {
+        let mut value: *mut raw::RedisModuleString = ptr::null_mut();
+        // SAFETY: the handle is open on a hash. With this flag, field names are NUL-terminated; a
+        // null pointer ends the list. The server makes a string that we free, or leaves null.
+        unsafe {
+            let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
+            api!(RedisModule_HashGet(
+                self.raw,
+                flags,
+                field.as_ptr(),
+                &raw mut value,
+                ptr::null_mut::<c_void>()
+            ));
+            Name::owned(value)
+        }
+    }
+
     /// Sets a string key; it keeps its expiry.
     pub fn set_string(&mut self, value: &[u8]) {
         let expires = self.expires();
-        let value = super::context::Name::new(value);
+        let value = Name::new(value);
         // SAFETY: the handle is open for writing; the server takes its own reference.
         let status = unsafe { api!(RedisModule_StringSet(self.raw, value.raw())) };
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a string");
@@ -119,6 +155,12 @@ impl<'k, T> Slot<'k, T> {
         Ok(Self { key, native, value })
     }
 
+    /// The key, whatever it holds: for a value that takes its place.
+    pub fn over(key: OpenKey<'k>, native: &'static NativeType<T>) -> Self {
+        let value = None;
+        Self { key, native, value }
+    }
+
     /// The value, if there is one.
     pub fn value(&mut self) -> Option<&mut T> {
         // SAFETY: the server keeps the value until the key is changed, which is only done by the
@@ -126,7 +168,7 @@ impl<'k, T> Slot<'k, T> {
         self.value.map(|mut value| unsafe { value.as_mut() })
     }
 
-    /// Puts a value at the key, which is empty.
+    /// Puts a value at the key, in place of what is there.
     pub fn create(&mut self, value: T) {
         let value = self.native.to_raw(value);
         // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
@@ -145,6 +187,12 @@ impl<'k, T> Slot<'k, T> {
     pub fn delete(&mut self) {
         self.value = None;
         self.key.delete();
+    }
+
+    /// Deletes the key; a large value is freed in the background.
+    pub fn unlink(&mut self) {
+        self.value = None;
+        self.key.unlink();
     }
 
     /// When the key expires (Unix ms), if it does.

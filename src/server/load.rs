@@ -80,7 +80,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free
         RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
         RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
-        RedisModule_CreateString RedisModule_CreateTimer RedisModule_DefragAlloc
+        RedisModule_CreateString RedisModule_CreateStringFromLongLong RedisModule_CreateTimer RedisModule_DefragAlloc
         RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
         RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
         RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
@@ -88,7 +88,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
-        RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPos RedisModule_InfoAddSection RedisModule_IsIOError
+        RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
         RedisModule_KeyType RedisModule_LoadConfigs RedisModule_LoadStringBuffer RedisModule_Log
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
@@ -100,7 +100,11 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_SetModuleOptions RedisModule_SignalModifiedKey RedisModule_StopTimer
         RedisModule_StringDMA RedisModule_StringPtrLen RedisModule_StringSet
         RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent
-        RedisModule_UnblockClient
+        RedisModule_UnblockClient RedisModule_UnlinkKey
+        RedisModule_GetToKeyNameFromOptCtx RedisModule_GetToDbIdFromOptCtx
+        RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_HashGet
+        RedisModule_StreamAdd RedisModule_StreamDelete RedisModule_StreamTrimByLength
+        RedisModule_ValueLength
     ]
     .into_iter()
     .find_map(|(name, there)| (!there).then_some(name))

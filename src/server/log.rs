@@ -1,5 +1,6 @@
 //! The server's log. The message is always an argument of `"%s"`, never the format itself.
 
+use super::context::Ctx;
 use redis_module::raw;
 use std::ffi::CString;
 use std::ptr;
@@ -18,6 +19,11 @@ pub(super) fn warn(ctx: *mut raw::RedisModuleCtx, message: &str) {
             message.as_ptr()
         ));
     }
+}
+
+/// The same for the families.
+pub fn warn_in(ctx: Ctx<'_>, message: &str) {
+    warn(ctx.raw(), message);
 }
 
 /// Sends the details of a panic to the log instead of standard error.

@@ -32,4 +32,5 @@ pub mod log;
 pub mod main_thread;
 pub mod native;
 pub mod reply;
+pub mod stream;
 pub mod timer;

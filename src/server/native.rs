@@ -3,7 +3,8 @@
 
 use super::context::{Ctx, Name, bytes_of};
 use super::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use super::{alloc, entry, log};
+use super::{entry, log};
+use crate::memory::block_size;
 use redis_module::raw;
 use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
@@ -85,8 +86,8 @@ pub trait Native: 'static {
     /// How many allocations it takes to free the value; large ones are freed in the background.
     fn free_effort(value: &Self::Value) -> usize;
 
-    /// A value for a copy of the key.
-    fn copy(value: &Self::Value) -> Self::Value;
+    /// A value for a copy of the key, which will be in this database and have this name.
+    fn copy(value: &Self::Value, to: (i32, &[u8])) -> Self::Value;
 
     /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
     /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
@@ -281,7 +282,7 @@ unsafe extern "C" fn mem_usage<N: Native>(
     entry::guard(0, || {
         // SAFETY: see above.
         let value = unsafe { borrow::<N>(value) };
-        OBJECT_SIZE + alloc::block_size(size_of::<N::Value>()) + N::memory(value)
+        OBJECT_SIZE + block_size(size_of::<N::Value>()) + N::memory(value)
     })
 }
 
@@ -311,13 +312,19 @@ unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, valu
 }
 
 unsafe extern "C" fn copy<N: Native>(
-    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> *mut c_void {
     entry::guard(ptr::null_mut(), || {
-        // SAFETY: see above.
-        let value = unsafe { borrow::<N>(value) };
-        N::native().to_raw(N::copy(value)).cast()
+        // SAFETY: see above; the new key's name lives through the call.
+        let (db, key, value) = unsafe {
+            (
+                api!(RedisModule_GetToDbIdFromOptCtx(ctx)),
+                bytes_of(api!(RedisModule_GetToKeyNameFromOptCtx(ctx))),
+                borrow::<N>(value),
+            )
+        };
+        N::native().to_raw(N::copy(value, (db, key))).cast()
     })
 }
 

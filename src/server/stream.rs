@@ -1,0 +1,129 @@
+//! Streams: entries with ids that the master chooses and replicas repeat.
+
+use super::context::{Ctx, Name};
+use super::key::OpenKey;
+use crate::error::Error;
+use redis_module::raw;
+use std::ffi::c_int;
+use std::ptr;
+
+/// The id of a stream's entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryId {
+    /// Unix milliseconds.
+    pub ms: u64,
+    /// Which one within that millisecond.
+    pub seq: u64,
+}
+
+/// A stream that is open for appending, or an empty key that becomes one.
+pub struct Stream<'k> {
+    ctx: Ctx<'k>,
+    key: OpenKey<'k>,
+    name: Name<'static>,
+}
+
+impl<'k> Stream<'k> {
+    /// Opens a key; an error if it holds another type.
+    pub fn open(ctx: Ctx<'k>, name: &[u8]) -> Result<Self, Error> {
+        let name = Name::new(name);
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
+        // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
+        // is closed before the context goes.
+        let key = unsafe {
+            OpenKey::new(api!(RedisModule_OpenKey(
+                ctx.raw(),
+                name.raw(),
+                mode as c_int
+            )))
+        };
+        match key.kind() {
+            raw::REDISMODULE_KEYTYPE_EMPTY | raw::REDISMODULE_KEYTYPE_STREAM => {
+                Ok(Self { ctx, key, name })
+            }
+            _ => Err(Error::WrongType),
+        }
+    }
+
+    /// Appends an entry of fields and values by turns, with the id that it has on the master or,
+    /// for the master itself, the next one. Returns the id.
+    pub fn append(&mut self, fields: &[&Name<'_>], id: Option<EntryId>) -> Result<EntryId, Error> {
+        let mut strings = [ptr::null_mut(); Self::MAX_STRINGS];
+        for (string, name) in strings.iter_mut().zip(fields) {
+            *string = name.raw();
+        }
+        let pairs = fields.len() / 2;
+        assert!(fields.len() <= strings.len() && fields.len() == pairs * 2);
+        let mut raw_id = raw::RedisModuleStreamID {
+            ms: id.map_or(0, |id| id.ms),
+            seq: id.map_or(0, |id| id.seq),
+        };
+        let flags = match id {
+            Some(_) => 0,
+            None => raw::REDISMODULE_STREAM_ADD_AUTOID,
+        };
+        // SAFETY: the handle is open for writing; the strings are `pairs` pairs and live through
+        // the call.
+        let status = unsafe {
+            api!(RedisModule_StreamAdd(
+                self.key.raw,
+                flags as c_int,
+                &mut raw_id,
+                strings.as_mut_ptr(),
+                pairs as i64
+            ))
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            return Err(Error::StreamFull);
+        }
+        let (ms, seq) = (raw_id.ms, raw_id.seq);
+        Ok(EntryId { ms, seq })
+    }
+
+    /// The most fields and values of an entry.
+    const MAX_STRINGS: usize = 16;
+
+    /// Takes an entry out again.
+    pub fn retract(&mut self, id: EntryId) {
+        let mut id = raw::RedisModuleStreamID {
+            ms: id.ms,
+            seq: id.seq,
+        };
+        // SAFETY: the handle is open for writing.
+        unsafe { api!(RedisModule_StreamDelete(self.key.raw, &mut id)) };
+    }
+
+    /// Drops the oldest entries beyond about `length`, whole blocks of them, as `MAXLEN ~` does.
+    /// Returns what is left if any were dropped, so that replicas trim to exactly that.
+    pub fn trim_to_about(&mut self, length: u64) -> Option<u64> {
+        if self.key.len() as u64 <= length {
+            return None;
+        }
+        let dropped = self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX);
+        (dropped > 0).then(|| self.key.len() as u64)
+    }
+
+    /// Drops the oldest entries beyond `length`.
+    pub fn trim_to(&mut self, length: u64) {
+        self.trim(length, 0);
+    }
+
+    fn trim(&mut self, length: u64, flags: u32) -> i64 {
+        // SAFETY: the handle is open for writing.
+        unsafe {
+            api!(RedisModule_StreamTrimByLength(
+                self.key.raw,
+                flags as c_int,
+                length as i64
+            ))
+        }
+    }
+
+    /// Tells who watches the stream that it has grown.
+    pub fn announce(self) {
+        let Self { ctx, key, name } = self;
+        drop(key); // wakes the clients that wait in XREAD and XREADGROUP
+        ctx.signal_modified(&name);
+        ctx.notify_xadd(&name);
+    }
+}
