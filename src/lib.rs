@@ -11,6 +11,7 @@ pub mod memory;
 pub mod reply;
 pub mod request;
 pub mod server;
+pub mod stock;
 pub mod usage;
 
 use server::clock::Now;
@@ -50,7 +51,7 @@ pub struct Family {
 }
 
 /// All families.
-pub static FAMILIES: &[Family] = &[lock::FAMILY];
+pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY];
 
 /// One bit for each family that is loaded.
 static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -1,0 +1,229 @@
+//! What a stock remembers beside its numbers: its orders, when each of them ends or can be
+//! forgotten, and what its users have.
+
+use super::order::{Order, Record, Status};
+use super::table::{Entry, Handle, Table};
+use crate::memory::block_size;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+
+/// What a user has, reserved and sold together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its id.
+    pub id: Box<[u8]>,
+    /// How much it has, 1 or more.
+    pub held: u64,
+}
+
+impl Entry for User {
+    fn key(&self) -> &[u8] {
+        &self.id
+    }
+
+    fn heap(&self) -> usize {
+        block_size(self.id.len())
+    }
+}
+
+/// The orders and users of one stock.
+#[derive(Debug, Clone, Default)]
+pub struct Book {
+    orders: Table<Record>,
+    users: Table<User>,
+    /// The live reservations by the time when they end (Unix ms).
+    ends: BTreeSet<(u64, Handle)>,
+    /// The other orders, in the order in which they became final and are forgotten. An order that
+    /// became final twice (sold, then cancelled) is in it twice, and is stale until the first
+    /// place is passed.
+    finals: VecDeque<Handle>,
+}
+
+impl Book {
+    /// Is nothing remembered?
+    pub fn is_empty(&self) -> bool {
+        self.orders.is_empty() && self.users.is_empty()
+    }
+
+    /// How many orders are remembered.
+    pub fn orders(&self) -> usize {
+        self.orders.len()
+    }
+
+    /// How many users have something.
+    pub fn users(&self) -> usize {
+        self.users.len()
+    }
+
+    /// An order.
+    pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
+        if self.orders.is_empty() {
+            return None;
+        }
+        self.orders.get(id).map(Record::order)
+    }
+
+    /// Where an order is.
+    pub fn find(&self, id: &[u8]) -> Option<Handle> {
+        self.orders.find(id)
+    }
+
+    /// The order that is there.
+    pub fn at(&self, handle: Handle) -> Option<Order<'_>> {
+        self.orders.at(handle).map(Record::order)
+    }
+
+    /// How much a user has.
+    pub fn held(&self, user: &[u8]) -> u64 {
+        self.users.get(user).map_or(0, |user| user.held)
+    }
+
+    /// Remembers a new order. Returns when something is to be done about it (Unix ms).
+    pub fn open(&mut self, order: &Order<'_>, retain: u64) -> u64 {
+        let handle = self.orders.insert(Record::pack(order));
+        let due = order.due(retain);
+        if order.status == Status::Reserved {
+            self.ends.insert((due, handle));
+        } else {
+            self.finals.push_back(handle);
+        }
+        due
+    }
+
+    /// The order becomes final, perhaps once more. Returns when it can be forgotten (Unix ms).
+    pub fn finish(&mut self, handle: Handle, status: Status, now: u64, retain: u64) -> u64 {
+        let Some(before) = self.at(handle) else {
+            return u64::MAX;
+        };
+        let (was_reserved, end) = (before.status == Status::Reserved, before.due(retain));
+        let after = Order {
+            status,
+            since: now,
+            ..before
+        };
+        let mut record = Record::pack(&after);
+        let due = after.due(retain);
+        if was_reserved {
+            self.ends.remove(&(end, handle));
+        } else {
+            record.set_stale(true);
+        }
+        self.orders.replace(handle, record);
+        self.finals.push_back(handle);
+        self.skip_stale();
+        due
+    }
+
+    /// Forgets an order that is final.
+    pub fn forget(&mut self, handle: Handle) {
+        if self.finals.front() == Some(&handle) {
+            self.finals.pop_front();
+        } else {
+            self.finals.retain(|other| *other != handle); // a master goes from the front
+        }
+        self.orders.remove(handle);
+        self.skip_stale();
+        if self.finals.capacity() > 64 && self.finals.len() * 4 < self.finals.capacity() {
+            self.finals.shrink_to(self.finals.len() * 2);
+        }
+    }
+
+    /// Brings the front of the queue to an order that is in its right place.
+    fn skip_stale(&mut self) {
+        while let Some(record) = self
+            .finals
+            .front()
+            .and_then(|front| self.orders.at_mut(*front))
+            && record.is_stale()
+        {
+            record.set_stale(false);
+            self.finals.pop_front();
+        }
+    }
+
+    /// A user has more.
+    pub fn give(&mut self, user: &[u8], qty: u64) {
+        let found = self.users.find(user);
+        match found.and_then(|handle| self.users.at_mut(handle)) {
+            Some(user) => user.held += qty,
+            None => {
+                self.users.insert(User {
+                    id: user.into(),
+                    held: qty,
+                });
+            }
+        }
+    }
+
+    /// A user has less.
+    pub fn take(&mut self, user: &[u8], qty: u64) {
+        let Some(handle) = self.users.find(user) else {
+            return;
+        };
+        if let Some(user) = self.users.at_mut(handle) {
+            user.held = user.held.saturating_sub(qty);
+            if user.held == 0 {
+                self.users.remove(handle);
+            }
+        }
+    }
+
+    /// The ids of at most `most` reservations that have ended at `now`, the first ones first.
+    pub fn ended(&self, now: u64, most: usize) -> Vec<Box<[u8]>> {
+        let ended = self.ends.iter().take_while(|(end, _)| *end <= now);
+        let ids = ended.take(most).filter_map(|(_, handle)| self.at(*handle));
+        ids.map(|order| order.id.into()).collect()
+    }
+
+    /// The ids of at most `most` orders that can be forgotten at `now`, the first ones first. There
+    /// may be more than these.
+    pub fn forgettable(&self, now: u64, retain: u64, most: usize) -> Vec<Box<[u8]>> {
+        let records = self.finals.iter().take(most);
+        let records = records.filter_map(|handle| self.orders.at(*handle));
+        records
+            .take_while(|record| !record.is_stale() && record.order().due(retain) <= now)
+            .map(|record| record.key().into())
+            .collect()
+    }
+
+    /// When something is to be done next (Unix ms); `u64::MAX`: never.
+    pub fn next_due(&self, retain: u64) -> u64 {
+        let end = self.ends.first().map(|(end, _)| *end);
+        let front = self.finals.front().and_then(|handle| self.at(*handle));
+        let forget = front.map(|order| order.due(retain));
+        end.into_iter().chain(forget).min().unwrap_or(u64::MAX)
+    }
+
+    /// Every order, in an order in which they can be remembered anew.
+    pub fn iter_orders(&self) -> impl Iterator<Item = Order<'_>> {
+        let mut passed = HashSet::new();
+        let finals = self.finals.iter().filter(move |handle| {
+            let stale = self.orders.at(**handle).is_some_and(Record::is_stale);
+            !stale || !passed.insert(**handle)
+        });
+        let live = self.ends.iter().map(|(_, handle)| handle);
+        finals.chain(live).filter_map(|handle| self.at(*handle))
+    }
+
+    /// Every user, in no particular order.
+    pub fn iter_users(&self) -> impl Iterator<Item = &User> {
+        self.users.iter()
+    }
+
+    /// Moves memory that `relocate` is given to where it says.
+    pub fn visit_mut(&mut self, relocate: &mut dyn FnMut(&mut Box<[u8]>)) {
+        self.orders
+            .visit_mut(&mut |record| relocate(record.bytes_mut()));
+        self.users.visit_mut(&mut |user| relocate(&mut user.id));
+    }
+
+    /// The bytes that it takes from the allocator beside its own struct.
+    pub fn memory(&self) -> usize {
+        self.orders.memory()
+            + self.users.memory()
+            + self.ends.len() * BYTES_PER_END
+            + block_size(self.finals.capacity() * size_of::<Handle>())
+    }
+}
+
+/// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
+const BYTES_PER_END: usize = 30;

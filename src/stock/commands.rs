@@ -1,0 +1,905 @@
+//! The commands of the family: each reads its request, takes its step and answers.
+
+use super::edit::Edit;
+use super::native::STOCK;
+use super::order::Status;
+use super::persist::{self, Created, Effect};
+use super::state::{Ask, Change, Counts, Decision, Events, Op, Refusal, Request, Stock, Terms};
+use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID, STATS};
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
+use crate::server::clock::Now;
+use crate::server::command::{Access, Command, KeySpec, Keys, Place};
+use crate::server::context::Name;
+use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::key::{OpenKey, Slot};
+use crate::server::log;
+use std::ffi::CStr;
+
+const ONE_KEY: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Update,
+}];
+const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Read,
+}];
+const ALL_READ: &[KeySpec] = &[KeySpec {
+    place: Place::From(1),
+    access: Access::Read,
+}];
+
+struct CountedKeys;
+impl Keys for CountedKeys {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        place: Place::Counted { at: 1, step: 1 },
+        access: Access::Update,
+    }];
+}
+
+struct CountedPairs;
+impl Keys for CountedPairs {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        place: Place::Counted { at: 1, step: 2 },
+        access: Access::Update,
+    }];
+}
+
+/// The stock and, after the total, its event stream.
+struct KeyAndStream;
+impl Keys for KeyAndStream {
+    const SPECS: &'static [KeySpec] = &[
+        ONE_KEY[0],
+        KeySpec {
+            place: Place::After(c"EVENTS", 3),
+            access: Access::Update,
+        },
+    ];
+}
+
+/// The same without a total.
+struct KeyAndStreamOnly;
+impl Keys for KeyAndStreamOnly {
+    const SPECS: &'static [KeySpec] = &[
+        ONE_KEY[0],
+        KeySpec {
+            place: Place::After(c"EVENTS", 2),
+            access: Access::Update,
+        },
+    ];
+}
+
+/// All commands of the family.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "STOCK.SET",
+        usage: "key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]",
+        summary: "Creates or replaces a stock, with its terms of sale.",
+        complexity: "O(1)",
+        arity: -3,
+        flags: "write deny-oom fast getkeys-api",
+        categories: "write fast",
+        keys: KeyAndStream::SPECS,
+        run: write_keyed::<_, KeyAndStream>(set),
+    },
+    Command {
+        name: "STOCK.ADD",
+        usage: "key delta [ORDER id]",
+        summary: "Restocks, or takes back with a negative delta; replies with what is available.",
+        complexity: "O(1)",
+        arity: -3,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(add),
+    },
+    Command {
+        name: "STOCK.DEDUCT",
+        usage: "key qty [ORDER id] [USER user]",
+        summary: "Sells a quantity if it is available; replies with what is left.",
+        complexity: "O(1)",
+        arity: -3,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(deduct),
+    },
+    Command {
+        name: "STOCK.RESERVE",
+        usage: "key qty ORDER id PX ms [USER user]",
+        summary: "Reserves a quantity for a while; it comes back by itself unless it is confirmed.",
+        complexity: "O(log R) with R live reservations of the stock",
+        arity: -7,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(reserve),
+    },
+    Command {
+        name: "STOCK.CONFIRM",
+        usage: "key id",
+        summary: "Sells what an order has reserved; replies with its quantity.",
+        complexity: "O(log R) with R live reservations of the stock",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(confirm),
+    },
+    Command {
+        name: "STOCK.CANCEL",
+        usage: "key id",
+        summary: "Undoes a reservation or a sale; replies with its quantity.",
+        complexity: "O(log R) with R live reservations of the stock",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(cancel),
+    },
+    Command {
+        name: "STOCK.MDEDUCT",
+        usage: "numkeys key qty [key qty ...] [ORDER id] [USER user]",
+        summary: "Sells of several stocks at once, all or none; replies with what is left of each.",
+        complexity: "O(K) with K keys",
+        arity: -4,
+        flags: "write deny-oom getkeys-api",
+        categories: "write slow",
+        keys: CountedPairs::SPECS,
+        run: write_keyed::<_, CountedPairs>(mdeduct),
+    },
+    Command {
+        name: "STOCK.MRESERVE",
+        usage: "numkeys key qty [key qty ...] ORDER id PX ms [USER user]",
+        summary: "Reserves of several stocks at once, all or none.",
+        complexity: "O(K log R) with K keys and R live reservations of each",
+        arity: -8,
+        flags: "write deny-oom getkeys-api",
+        categories: "write slow",
+        keys: CountedPairs::SPECS,
+        run: write_keyed::<_, CountedPairs>(mreserve),
+    },
+    Command {
+        name: "STOCK.MCONFIRM",
+        usage: "numkeys key [key ...] id",
+        summary: "Sells what an order has reserved of several stocks, all or none.",
+        complexity: "O(K log R) with K keys and R live reservations of each",
+        arity: -4,
+        flags: "write getkeys-api",
+        categories: "write slow",
+        keys: CountedKeys::SPECS,
+        run: write_keyed::<_, CountedKeys>(mconfirm),
+    },
+    Command {
+        name: "STOCK.MCANCEL",
+        usage: "numkeys key [key ...] id",
+        summary: "Undoes a reservation or a sale of several stocks, all or none.",
+        complexity: "O(K log R) with K keys and R live reservations of each",
+        arity: -4,
+        flags: "write getkeys-api",
+        categories: "write slow",
+        keys: CountedKeys::SPECS,
+        run: write_keyed::<_, CountedKeys>(mcancel),
+    },
+    Command {
+        name: "STOCK.GET",
+        usage: "key",
+        summary: "Tells what is available.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(get),
+    },
+    Command {
+        name: "STOCK.MGET",
+        usage: "key [key ...]",
+        summary: "Tells what is available of several stocks.",
+        complexity: "O(K) with K keys",
+        arity: -2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ALL_READ,
+        run: read(mget),
+    },
+    Command {
+        name: "STOCK.ORDER",
+        usage: "key id",
+        summary: "Shows what became of an order.",
+        complexity: "O(1)",
+        arity: 3,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(order),
+    },
+    Command {
+        name: "STOCK.INFO",
+        usage: "key",
+        summary: "Shows the numbers and the terms of a stock.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(info),
+    },
+    Command {
+        name: "STOCK.IMPORT",
+        usage: "key [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]",
+        summary: "Turns a counter, or a hash with total and ordered, into a stock in place.",
+        complexity: "O(1)",
+        arity: -2,
+        flags: "write deny-oom fast getkeys-api",
+        categories: "write fast",
+        keys: KeyAndStreamOnly::SPECS,
+        run: write_keyed::<_, KeyAndStreamOnly>(import),
+    },
+    Command {
+        name: "STOCK.APPLY",
+        usage: "key effects",
+        summary: "Internal: what a master decided about a stock, for replicas and the AOF.",
+        complexity: "O(N) with N effects",
+        arity: 3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(apply_effects),
+    },
+];
+
+/// An option of the family's commands; a set of them is their values added.
+type Word = u16;
+const ORDER: Word = 1;
+const USER: Word = 2;
+const PX: Word = 4;
+const NX: Word = 8;
+const XX: Word = 16;
+const PERUSER: Word = 32;
+const RETAIN: Word = 64;
+const EVENTS: Word = 128;
+const MAXLEN: Word = 256;
+const TERMS: Word = PERUSER | RETAIN | EVENTS | MAXLEN;
+
+/// Which option a word is; 0 if none.
+fn option(word: &[u8]) -> Word {
+    let candidates: &[(&str, Word)] = match word.len() {
+        2 => &[("PX", PX), ("NX", NX), ("XX", XX)],
+        4 => &[("USER", USER)],
+        5 => &[("ORDER", ORDER)],
+        6 => &[("EVENTS", EVENTS), ("RETAIN", RETAIN), ("MAXLEN", MAXLEN)],
+        7 => &[("PERUSER", PERUSER)],
+        _ => &[],
+    };
+    let found = candidates.iter().find(|(name, _)| is(word, name));
+    found.map_or(0, |(_, option)| *option)
+}
+
+/// The options that a command was given.
+#[derive(Default)]
+struct Options<'a> {
+    given: Word,
+    order: &'a [u8],
+    user: &'a [u8],
+    px: u64,
+    per_user: u64,
+    retain: u64,
+    events: &'a [u8],
+    maxlen: u64,
+}
+
+impl<'a> Options<'a> {
+    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
+    /// are syntax errors.
+    fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
+        let mut options = Options::default();
+        while let Some(word) = cursor.next() {
+            let option = option(word) & allowed & !options.given;
+            options.given |= option;
+            match option {
+                NX | XX => {}
+                ORDER => options.order = cursor.name("ORDER", MAX_ID)?,
+                USER => options.user = cursor.name("USER", MAX_ID)?,
+                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
+                PERUSER => options.per_user = cursor.uint("PERUSER", 1..=MAX_SAFE)?,
+                RETAIN => options.retain = cursor.uint("RETAIN", 1..=TEN_YEARS_MS)?,
+                EVENTS => options.events = cursor.value()?,
+                MAXLEN => options.maxlen = cursor.uint("MAXLEN", 1..=MAX_SAFE)?,
+                _ => return Err(Error::Syntax),
+            }
+        }
+        Ok(options)
+    }
+
+    fn has(&self, option: Word) -> bool {
+        self.given & option != 0
+    }
+
+    /// All of these must have been given.
+    fn need(self, options: Word) -> Result<Self, Error> {
+        if self.given & options == options {
+            Ok(self)
+        } else {
+            Err(Error::Syntax)
+        }
+    }
+
+    fn terms(&self) -> Result<Terms, Error> {
+        if self.has(MAXLEN) && !self.has(EVENTS) {
+            return Err(Error::Syntax);
+        }
+        let or = |option, value, default| if self.has(option) { value } else { default };
+        Ok(Terms {
+            per_user: self.per_user,
+            retain: or(RETAIN, self.retain, DEFAULT_RETAIN),
+            events: self.has(EVENTS).then(|| {
+                Box::new(Events {
+                    stream: self.events.into(),
+                    maxlen: or(MAXLEN, self.maxlen, DEFAULT_MAXLEN),
+                })
+            }),
+        })
+    }
+
+    fn request(&self, ask: Ask) -> Request<'a> {
+        Request {
+            ask,
+            order: self.order,
+            user: self.user,
+        }
+    }
+}
+
+fn qty(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
+    cursor.uint("qty", 1..=MAX_SAFE)
+}
+
+fn id<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
+    cursor.name("id", MAX_ID)
+}
+
+fn end(cursor: &Cursor<'_>) -> Result<(), Error> {
+    match cursor.left() {
+        0 => Ok(()),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// `STOCK.SET key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]`
+///
+/// `total`: 0 to 2^53 - 1. `NX`: only if there is no stock; `XX`: only if there is one. `PERUSER`:
+/// the most that a user may have, 1 to 2^53 - 1. `RETAIN`: how long final orders are remembered,
+/// 1 ms to 10 years, default a day. `EVENTS`: the key of a stream; `MAXLEN`: about how many entries
+/// it keeps, default 100000. Replaces a stock with all its orders; the numbering of its events goes
+/// on, its expiry ends. Replies OK, or nil if `NX` or `XX` forbids it. Error: `WRONGTYPE`, also for
+/// the stream.
+fn set(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let total = cursor.uint("total", 0..=MAX_SAFE)?;
+    let options = Options::read(&mut cursor, NX | XX | TERMS)?;
+    if options.has(NX) && options.has(XX) {
+        return Err(Error::Syntax);
+    }
+    let terms = options.terms()?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut edit = Edit::open(ctx, &name)?;
+    let before = edit.stock().map(|stock| stock.counts().ver);
+    if options.has(NX) && before.is_some() || options.has(XX) && before.is_none() {
+        return Ok(Reply::Nil);
+    }
+    edit.create(Created {
+        counts: Counts {
+            available: total,
+            reserved: 0,
+            sold: 0,
+            ver: before.unwrap_or(0) + 1,
+        },
+        terms,
+        keeps_expiry: false,
+        entry: None,
+    })?;
+    edit.close(Some(c"stock.set"));
+    Ok(Reply::Text("OK"))
+}
+
+/// `STOCK.IMPORT key [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]`
+///
+/// The options are those of `STOCK.SET`. The key holds a counter from 0 to 2^53 - 1, or a hash with
+/// the fields `total` and `ordered` and no others, of which `ordered` was sold; it keeps its expiry.
+/// Replies with what is available, or -4 if there is no such key. Errors: `WRONGTYPE`;
+/// `ERR value is not an integer or out of range`; `ERR counter must be between ...`, and the same
+/// for `total` and `ordered`; `ERR the hash must have the fields total and ordered, and no others`.
+fn import(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let terms = Options::read(&mut cursor, TERMS)?.terms()?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let key = ctx.open(&name);
+    if key.is_empty() {
+        return Ok(Reply::Int(Refusal::Unknown as i64));
+    }
+    let (available, sold) = counter(&key)?;
+    let mut edit = Edit::of(ctx, &name, Slot::over(key, &STOCK));
+    edit.create(Created {
+        counts: Counts {
+            available,
+            reserved: 0,
+            sold,
+            ver: 1,
+        },
+        terms,
+        keeps_expiry: true,
+        entry: None,
+    })?;
+    edit.close(Some(c"stock.import"));
+    Ok(Reply::int(available))
+}
+
+/// What a counter or a hash of today says: available and sold.
+fn counter(key: &OpenKey<'_>) -> Result<(u64, u64), Error> {
+    if !key.is_hash() {
+        let text = key.string()?.unwrap_or_default();
+        return Ok((quantity(text, "counter", MAX_SAFE)?, 0));
+    }
+    let fields = [c"total", c"ordered"].map(|field| key.hash_field(field));
+    let [Some(total), Some(ordered)] = fields else {
+        return Err(Error::NotAStockHash);
+    };
+    if key.len() != 2 {
+        return Err(Error::NotAStockHash);
+    }
+    let total = quantity(total.bytes(), "total", MAX_SAFE)?;
+    let ordered = quantity(ordered.bytes(), "ordered", total as i64)?;
+    Ok((total - ordered, ordered))
+}
+
+fn quantity(text: &[u8], argument: &'static str, max: i64) -> Result<u64, Error> {
+    let number = parse_int(text).ok_or(Error::NotInteger)?;
+    if (0..=max).contains(&number) {
+        return Ok(number as u64);
+    }
+    Err(Error::OutOfRange {
+        argument,
+        min: 0,
+        max,
+    })
+}
+
+/// `STOCK.ADD key delta [ORDER id]`
+///
+/// `delta`: -(2^53 - 1) to 2^53 - 1. `ORDER`: 1 to 512 bytes. Replies with what is available; -1
+/// (less is available than is taken back), -3 (the order is closed), -4 (no such stock). Errors:
+/// `WRONGTYPE`, `CONFLICT`, `ERR delta must be between ...` if the total would exceed 2^53 - 1.
+fn add(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let delta = cursor.int("delta", -MAX_SAFE..=MAX_SAFE)?;
+    let options = Options::read(&mut cursor, ORDER)?;
+    step(call, &options.request(Ask::Add { delta }), c"stock.add")
+}
+
+/// `STOCK.DEDUCT key qty [ORDER id] [USER user]`
+///
+/// `qty`: 1 to 2^53 - 1. `ORDER`, `USER`: 1 to 512 bytes. Replies with what is available
+/// afterwards; -1 (sold out), -2 (over the user's limit), -3 (the order is closed), -4 (no such
+/// stock). Errors: `WRONGTYPE`, `CONFLICT`, `ERR USER is required by this stock`.
+fn deduct(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let qty = qty(&mut cursor)?;
+    let options = Options::read(&mut cursor, ORDER | USER)?;
+    step(call, &options.request(Ask::Deduct { qty }), c"stock.deduct")
+}
+
+/// `STOCK.RESERVE key qty ORDER id PX ms [USER user]`
+///
+/// `PX`: how long the reservation lasts, 1 ms to 10 years. The rest as for `STOCK.DEDUCT`.
+fn reserve(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let qty = qty(&mut cursor)?;
+    let options = Options::read(&mut cursor, ORDER | PX | USER)?.need(ORDER | PX)?;
+    let ask = Ask::Reserve {
+        qty,
+        px: options.px,
+    };
+    step(call, &options.request(ask), c"stock.reserve")
+}
+
+/// `STOCK.CONFIRM key id`
+///
+/// Replies with the order's quantity, also if it is sold already; -3 (closed), -4 (no such stock or
+/// order). Errors: `WRONGTYPE`, `CONFLICT` (the id of an `ADD`).
+fn confirm(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let request = Request {
+        ask: Ask::Confirm,
+        order: id(&mut cursor)?,
+        user: &[],
+    };
+    step(call, &request, c"stock.confirm")
+}
+
+/// `STOCK.CANCEL key id`
+///
+/// Replies with the order's quantity, also if it is cancelled already; -3 (it has expired), -4 (no
+/// such stock; or no such order, whose id is remembered as closed). Errors: `WRONGTYPE`, `CONFLICT`
+/// (the id of an `ADD`).
+fn cancel(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let request = Request {
+        ask: Ask::Cancel,
+        order: id(&mut cursor)?,
+        user: &[],
+    };
+    step(call, &request, c"stock.cancel")
+}
+
+/// `STOCK.MDEDUCT numkeys key qty [key qty ...] [ORDER id] [USER user]`
+///
+/// All keys are different and in one slot. Replies with an array: for each key what
+/// `STOCK.DEDUCT` would reply; if any of them is negative, nothing was done, and the others show
+/// what is available. `CONFLICT` also if only some of the keys know the order.
+fn mdeduct(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let pairs = pairs(&mut cursor)?;
+    let options = Options::read(&mut cursor, ORDER | USER)?;
+    let requests = pairs
+        .iter()
+        .map(|qty| options.request(Ask::Deduct { qty: *qty }));
+    step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mdeduct")
+}
+
+/// `STOCK.MRESERVE numkeys key qty [key qty ...] ORDER id PX ms [USER user]`
+///
+/// As `STOCK.MDEDUCT`, for reservations.
+fn mreserve(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let pairs = pairs(&mut cursor)?;
+    let options = Options::read(&mut cursor, ORDER | PX | USER)?.need(ORDER | PX)?;
+    let px = options.px;
+    let requests = pairs
+        .iter()
+        .map(|qty| options.request(Ask::Reserve { qty: *qty, px }));
+    step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mreserve")
+}
+
+/// `STOCK.MCONFIRM numkeys key [key ...] id`
+///
+/// Replies with an array: for each key what `STOCK.CONFIRM` would reply; if any of them is negative,
+/// nothing was done. `CONFLICT` also if only some of the keys know the order.
+fn mconfirm(call: &Call<'_>) -> Answer {
+    finish_all(call, Ask::Confirm, c"stock.mconfirm")
+}
+
+/// `STOCK.MCANCEL numkeys key [key ...] id`
+///
+/// As `STOCK.MCONFIRM`. If no key knows the order, all remember it as closed.
+fn mcancel(call: &Call<'_>) -> Answer {
+    finish_all(call, Ask::Cancel, c"stock.mcancel")
+}
+
+fn finish_all(call: &Call<'_>, ask: Ask, event: &CStr) -> Answer {
+    let mut cursor = call.cursor();
+    let keys = cursor.keys()?;
+    let order = id(&mut cursor)?;
+    end(&cursor)?;
+    let request = Request {
+        ask,
+        order,
+        user: &[],
+    };
+    step_all(call, 1, &vec![request; keys.len()], event)
+}
+
+/// The quantities of `numkeys key qty [key qty ...]`, whose keys are all different.
+fn pairs(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Error> {
+    cursor
+        .pairs()?
+        .map(|value| qty(&mut Cursor::new(&[value])))
+        .collect()
+}
+
+/// One step on the stock at the first key.
+fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut edit = Edit::open(ctx, &name)?;
+    let Some(stock) = edit.stock() else {
+        return Ok(Reply::Int(Refusal::Unknown as i64));
+    };
+    let needs_time = !request.order.is_empty() || stock.listed.at < u64::MAX;
+    let now = if needs_time { Now::read().ms() } else { 0 };
+    edit.end_overdue(now, request.order);
+    edit.may_repeat_command();
+    let answer = step_once(&mut edit, request, now);
+    edit.close(Some(event));
+    answer
+}
+
+fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
+    let decision = decide(edit, request, now)?;
+    if let Decision::Change(change, _) = &decision {
+        let entry = edit.announce(change, None)?;
+        edit.apply(change, entry)?;
+    }
+    count(&decision);
+    Ok(Reply::Int(reply(&decision)))
+}
+
+fn decide<'a>(edit: &mut Edit<'_>, request: &Request<'a>, now: u64) -> Result<Decision<'a>, Error> {
+    let Some(stock) = edit.stock() else {
+        return Ok(Decision::Refused(Refusal::Unknown));
+    };
+    let decision = stock.decide(request, now);
+    if decision == Err(Error::Conflict) {
+        STATS.get().conflicts += 1;
+    }
+    decision
+}
+
+fn reply(decision: &Decision<'_>) -> i64 {
+    match decision {
+        Decision::Refused(refusal) => *refusal as i64,
+        Decision::Repeated(reply) | Decision::Change(_, reply) => *reply,
+    }
+}
+
+fn count(decision: &Decision<'_>) {
+    let stats = &mut *STATS.get();
+    match decision {
+        Decision::Refused(Refusal::SoldOut) => stats.sold_out += 1,
+        Decision::Refused(Refusal::UserLimit) => stats.user_limited += 1,
+        Decision::Refused(_) => {}
+        Decision::Repeated(_) => stats.duplicates += 1,
+        Decision::Change(change, _) => match change.op {
+            Op::Deduct => stats.deducted += 1,
+            Op::Reserve => stats.reserved += 1,
+            Op::Confirm => stats.confirmed += 1,
+            Op::Cancel => stats.cancelled += 1,
+            _ => {}
+        },
+    }
+}
+
+/// One step on each of several stocks, or on none of them. The keys are the second argument and
+/// every `stride`th after it.
+fn step_all(call: &Call<'_>, stride: usize, requests: &[Request<'_>], event: &CStr) -> Answer {
+    let (ctx, now) = (call.ctx, Now::read().ms());
+    let names: Vec<Name<'_>> = (0..requests.len())
+        .map(|index| call.name(1 + index * stride))
+        .collect();
+    let mut edits = Vec::with_capacity(names.len());
+    for name in &names {
+        edits.push(Edit::open(ctx, name)?); // nothing has changed yet
+    }
+    for (edit, request) in edits.iter_mut().zip(requests) {
+        edit.end_overdue(now, request.order);
+    }
+    let answer = step_together(&mut edits, requests, now);
+    for edit in edits {
+        edit.close(Some(event));
+    }
+    answer
+}
+
+fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> Answer {
+    let mut decisions = Vec::with_capacity(edits.len());
+    for (edit, request) in edits.iter_mut().zip(requests) {
+        decisions.push(decide(edit, request, now)?);
+    }
+    if is_known_to_some(edits, requests) {
+        STATS.get().conflicts += 1;
+        return Err(Error::Conflict);
+    }
+    let refused = decisions.iter().any(|decision| reply(decision) < 0);
+    let mut replies = Vec::with_capacity(edits.len());
+    for (edit, decision) in edits.iter_mut().zip(&mut decisions) {
+        replies.push(Reply::Int(match (&decision, edit.stock()) {
+            (Decision::Change(change, _), Some(stock))
+                if refused && matches!(change.op, Op::Deduct | Op::Reserve) =>
+            {
+                stock.counts().available as i64
+            }
+            (decision, _) => reply(decision),
+        }));
+    }
+    // Of what is refused only the marks of cancelled orders are left.
+    let happens = |change: &Change<'_>| !refused || change.op == Op::Mark;
+    let changes = edits.iter_mut().zip(&decisions);
+    let changes = changes.filter_map(|(edit, decision)| match decision {
+        Decision::Change(change, _) if happens(change) => Some((edit, change)),
+        _ => None,
+    });
+    apply_all(changes.collect())?;
+    for decision in &decisions {
+        if !refused || !matches!(decision, Decision::Change(..)) {
+            count(decision);
+        }
+    }
+    Ok(Reply::Array(replies))
+}
+
+/// Do some of these stocks know the order, as one that is not closed, and others not at all?
+fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
+    let (mut open, mut unknown) = (false, false);
+    for (edit, request) in edits.iter_mut().zip(requests) {
+        if let Some(stock) = edit.stock()
+            && !request.order.is_empty()
+        {
+            open |= stock.has_open(request.order);
+            unknown |= stock.order(request.order).is_none();
+        }
+    }
+    open && unknown
+}
+
+/// Announces all changes, then applies all of them: if one cannot be announced, none is.
+fn apply_all(changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
+    let mut announced = Vec::with_capacity(changes.len());
+    let mut failure = None;
+    for (edit, change) in changes {
+        match edit.announce(change, None) {
+            Ok(entry) => announced.push((edit, change, entry)),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+    }
+    for (edit, change, entry) in announced {
+        match (&failure, entry) {
+            (None, entry) => edit.apply(change, entry)?,
+            (Some(_), Some(entry)) => edit.retract(entry),
+            (Some(_), None) => {}
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// `STOCK.GET key`
+///
+/// Replies with what is available, or nil if there is no such stock. Error: `WRONGTYPE`.
+fn get(call: &Call<'_>) -> Answer {
+    available(call, 0)
+}
+
+/// `STOCK.MGET key [key ...]`
+///
+/// Replies with an array of what is available, nil where there is no such stock. Error: `WRONGTYPE`.
+fn mget(call: &Call<'_>) -> Answer {
+    let keys = call.cursor().left();
+    let all: Result<Vec<Reply>, Error> = (0..keys).map(|index| available(call, index)).collect();
+    all.map(Reply::Array)
+}
+
+fn available(call: &Call<'_>, index: usize) -> Answer {
+    let name = call.name(index);
+    read_stock(call, &name, |stock| Reply::int(stock.counts().available))
+}
+
+/// What `look` makes of the stock at a key; nil if there is none.
+fn read_stock(call: &Call<'_>, name: &Name<'_>, look: impl FnOnce(&Stock) -> Reply) -> Answer {
+    let mut slot = Slot::of(call.ctx.open_to_read(name), &STOCK)?;
+    Ok(slot.value().map_or(Reply::Nil, |stock| look(stock)))
+}
+
+/// `STOCK.ORDER key id`
+///
+/// Replies with a map: state (reserved, sold, cancelled, expired; added for an `ADD`), qty, user
+/// (empty if there is none), created_ms and, while it is reserved, expires_ms (Unix ms). Nil if
+/// there is no such stock or order. Error: `WRONGTYPE`.
+fn order(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let id = id(&mut cursor)?;
+    let name = call.name(0);
+    read_stock(call, &name, |stock| {
+        let Some(order) = stock.order(id) else {
+            return Reply::Nil;
+        };
+        let mut fields = vec![
+            ("state", Reply::Text(order.status.name())),
+            ("qty", Reply::Int(order.qty)),
+            ("user", Reply::Bytes(order.user.into())),
+            ("created_ms", Reply::int(order.created)),
+        ];
+        if order.status == Status::Reserved {
+            fields.push(("expires_ms", Reply::int(order.due(0))));
+        }
+        Reply::Map(fields)
+    })
+}
+
+/// `STOCK.INFO key`
+///
+/// Replies with a map: total, available, reserved, sold, orders (remembered ones), users (that have
+/// something; counted with `PERUSER`), peruser (0: no limit), retain_ms, events (empty: none),
+/// maxlen (0: none), ver. Nil if there is no such stock. Error: `WRONGTYPE`.
+fn info(call: &Call<'_>) -> Answer {
+    let name = call.name(0);
+    read_stock(call, &name, |stock| {
+        let (counts, terms) = (stock.counts(), stock.terms());
+        let events = terms.events.as_deref();
+        let book = stock.book();
+        let number = |number: usize| Reply::int(number as u64);
+        Reply::Map(vec![
+            ("total", Reply::int(counts.total())),
+            ("available", Reply::int(counts.available)),
+            ("reserved", Reply::int(counts.reserved)),
+            ("sold", Reply::int(counts.sold)),
+            ("orders", number(book.map_or(0, |book| book.orders()))),
+            ("users", number(book.map_or(0, |book| book.users()))),
+            ("peruser", Reply::int(terms.per_user)),
+            ("retain_ms", Reply::int(terms.retain)),
+            (
+                "events",
+                Reply::Bytes(events.map_or(Box::default(), |events| events.stream.clone())),
+            ),
+            (
+                "maxlen",
+                Reply::int(events.map_or(0, |events| events.maxlen)),
+            ),
+            ("ver", Reply::int(counts.ver)),
+        ])
+    })
+}
+
+/// `STOCK.APPLY key effects`: makes a stock what a master says it is. See [`persist`].
+fn apply_effects(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let effects: Result<Vec<Effect<'_>>, _> = persist::effects(cursor.value()?).collect();
+    let effects = effects.map_err(|_| Error::BadEffect)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let slot = match effects.first() {
+        Some(Effect::Created(_)) => Slot::over(ctx.open(&name), &STOCK),
+        _ => Slot::of(ctx.open(&name), &STOCK)?,
+    };
+    let mut edit = Edit::of(ctx, &name, slot);
+    let applied = effects
+        .into_iter()
+        .try_for_each(|effect| apply_effect(call, &mut edit, effect));
+    edit.close_applied();
+    applied.map(|()| Reply::Text("OK"))
+}
+
+fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Result<(), Error> {
+    // The master has changed the stock, so it is changed here, whatever becomes of the stream.
+    let lost = |error: Error| {
+        let line =
+            format!("<sluice> this server's copy of an event stream lacks an entry: {error}");
+        log::warn_in(call.ctx, &line);
+        None
+    };
+    match effect {
+        Effect::Created(created) => {
+            if created.entry.is_some() {
+                edit.announce_new(&created).unwrap_or_else(lost);
+            }
+            edit.replace(*created);
+            return Ok(());
+        }
+        Effect::Trimmed(length) => return edit.trim_to(length),
+        Effect::Changed(change, entry) => {
+            if entry.is_some() {
+                edit.announce(&change, entry).unwrap_or_else(lost);
+            }
+            return edit.apply(&change, entry);
+        }
+        Effect::Order(_) | Effect::User(..) => {}
+    }
+    let stock = edit.stock().ok_or(Error::BadEffect)?;
+    let put = match effect {
+        Effect::Order(order) => stock.put_order(&order),
+        Effect::User(user, held) => stock.put_user(user, held),
+        _ => Ok(()),
+    };
+    put.map_err(|_| Error::BadEffect)?;
+    edit.list_again(0);
+    Ok(())
+}

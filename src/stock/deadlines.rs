@@ -1,0 +1,159 @@
+//! When the server has to look at which stock: one list for all of them.
+//!
+//! A stock is in it under a number that its value carries along. A value that leaves its key is
+//! taken out, and one that comes to a key is put in, by the callbacks of the value itself: so the
+//! list follows `DEL`, `RENAME`, `COPY`, `RESTORE` and the others. The list may look too early, and
+//! whoever looks makes sure that the value at the key still has the number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a stock is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The database.
+    pub db: i32,
+    /// The key.
+    pub key: Box<[u8]>,
+    at: u64,
+}
+
+/// The stocks that have something to do by themselves.
+#[derive(Debug, Default)]
+pub struct Deadlines {
+    last: u64,
+    by_time: BTreeSet<(u64, u64)>,
+    places: BTreeMap<u64, Place>,
+}
+
+impl Deadlines {
+    /// How many stocks are listed.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Is none listed?
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// A number that no stock had before.
+    pub fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Lists a stock at a time (Unix ms), or changes where and when it is listed.
+    pub fn set(&mut self, number: u64, db: i32, key: &[u8], at: u64) {
+        self.by_time.insert((at, number));
+        match self.places.get_mut(&number) {
+            Some(place) => {
+                if place.at != at {
+                    self.by_time.remove(&(place.at, number));
+                }
+                (place.db, place.at) = (db, at);
+                if *place.key != *key {
+                    place.key = key.into();
+                }
+            }
+            None => {
+                let key = key.into();
+                self.places.insert(number, Place { db, key, at });
+            }
+        }
+    }
+
+    /// Takes a stock out.
+    pub fn remove(&mut self, number: u64) {
+        if let Some(place) = self.places.remove(&number) {
+            self.by_time.remove(&(place.at, number));
+        }
+    }
+
+    /// The stock that is to be looked at first, and when (Unix ms).
+    pub fn first(&self) -> Option<(u64, u64)> {
+        self.by_time.first().copied()
+    }
+
+    /// Where a stock is.
+    pub fn place(&self, number: u64) -> Option<&Place> {
+        self.places.get(&number)
+    }
+
+    /// All numbers, in no particular order.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.places.keys().copied().collect()
+    }
+
+    /// A database was emptied; `None`: all of them.
+    pub fn flushed(&mut self, db: Option<i32>) {
+        match db {
+            None => {
+                self.places.clear();
+                self.by_time.clear();
+            }
+            Some(db) => {
+                let (places, by_time) = (&mut self.places, &mut self.by_time);
+                places.retain(|number, place| {
+                    let stays = place.db != db;
+                    if !stays {
+                        by_time.remove(&(place.at, *number));
+                    }
+                    stays
+                });
+            }
+        }
+    }
+
+    /// Two databases changed places.
+    pub fn swapped(&mut self, first: i32, second: i32) {
+        for place in self.places.values_mut() {
+            if place.db == first {
+                place.db = second;
+            } else if place.db == second {
+                place.db = first;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(list: &Deadlines) -> Vec<(u64, i32, &[u8])> {
+        let places = list
+            .by_time
+            .iter()
+            .map(|(at, number)| (at, &list.places[number]));
+        let shown = places
+            .map(|(at, place)| (*at, place.db, &*place.key))
+            .collect();
+        assert_eq!(list.by_time.len(), list.places.len());
+        shown
+    }
+
+    #[test]
+    fn the_first_is_the_nearest_wherever_it_has_moved() {
+        let mut list = Deadlines::default();
+        let [a, b, c] = [(); 3].map(|()| list.next_number());
+        list.set(a, 0, b"a", 30);
+        list.set(b, 0, b"b", 10);
+        list.set(c, 1, b"c", 20);
+        assert_eq!(list.first(), Some((10, b)));
+        list.set(b, 0, b"renamed", 40);
+        assert_eq!(
+            all(&list),
+            [(20, 1, &b"c"[..]), (30, 0, b"a"), (40, 0, b"renamed")]
+        );
+        list.swapped(0, 1);
+        assert_eq!(
+            all(&list),
+            [(20, 0, &b"c"[..]), (30, 1, b"a"), (40, 1, b"renamed")]
+        );
+        list.remove(a);
+        list.flushed(Some(0));
+        assert_eq!(all(&list), [(40, 1, &b"renamed"[..])]);
+        list.flushed(None);
+        assert!(list.is_empty() && list.first().is_none());
+    }
+}

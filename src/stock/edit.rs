@@ -1,0 +1,355 @@
+//! A change of one stock in the keyspace, and everything that follows from it: the event stream,
+//! replicas, AOF, watching clients, listeners to keyspace events and the list of deadlines.
+
+use super::STATS;
+use super::native::{STOCK, list, list_at};
+use super::persist::{self, Created};
+use super::state::{Announcement, Change, Op, Stock};
+use crate::error::Error;
+use crate::server::context::{Ctx, Name};
+use crate::server::key::Slot;
+use crate::server::main_thread::MainThread;
+use crate::server::stream::{EntryId, Stream};
+use crate::server::timer;
+use std::ffi::CStr;
+
+/// At most so many reservations end, and so many orders are forgotten, at a time.
+const SLICE: usize = 256;
+
+/// A buffer for effects, kept to be used again.
+static EFFECTS: MainThread<Vec<u8>> = MainThread::new();
+
+/// The strings that do not change from entry to entry of an event stream.
+struct Labels {
+    fields: [Name<'static>; 7],
+    ops: [Name<'static>; 7],
+    none: Name<'static>,
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self {
+            fields: ["op", "sku", "order", "user", "qty", "available", "ver"]
+                .map(|field| Name::new(field.as_bytes())),
+            ops: [
+                "add", "deduct", "reserve", "confirm", "cancel", "expire", "set",
+            ]
+            .map(|op| Name::new(op.as_bytes())),
+            none: Name::new(b""),
+        }
+    }
+}
+
+static LABELS: MainThread<Labels> = MainThread::new();
+
+/// Which of [`Labels::ops`] tells that a stock is new; the others are in the order of [`Op`].
+const SET: usize = Op::Expire as usize + 1;
+
+/// A stock's key, open for changes. Ends with [`Edit::close`].
+pub(super) struct Edit<'k> {
+    ctx: Ctx<'k>,
+    name: &'k Name<'k>,
+    slot: Slot<'k, Stock>,
+    /// The event stream, once something was announced.
+    stream: Option<Stream<'k>>,
+    /// The length that it was trimmed to, until that is in the effects.
+    trimmed: Option<u64>,
+    effects: Vec<u8>,
+    /// Can replicas repeat the running command instead of its effects?
+    verbatim: Option<Verbatim>,
+    changed: bool,
+}
+
+/// Whether the running command is to be repeated by replicas.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verbatim {
+    Possible,
+    Needed,
+}
+
+impl<'k> Edit<'k> {
+    /// Opens a key in the selected database.
+    pub(super) fn open(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Self, Error> {
+        Ok(Self::of(ctx, name, Slot::of(ctx.open(name), &STOCK)?))
+    }
+
+    /// The same for a key that is open already.
+    pub(super) fn of(ctx: Ctx<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+        Self {
+            ctx,
+            name,
+            slot,
+            stream: None,
+            trimmed: None,
+            effects: Vec::new(),
+            verbatim: None,
+            changed: false,
+        }
+    }
+
+    /// A change that needs neither the time nor an entry depends on nothing but the stock: replicas
+    /// can take the command as it came, which is cheaper than an effect.
+    pub(super) fn may_repeat_command(&mut self) {
+        self.verbatim = Some(Verbatim::Possible);
+    }
+
+    /// The stock, if there is one.
+    pub(super) fn stock(&mut self) -> Option<&mut Stock> {
+        self.slot.value()
+    }
+
+    /// Ends the reservations whose time is up, as far as that was not done yet: a slice of them,
+    /// and the one that a command is about.
+    pub(super) fn end_overdue(&mut self, now: u64, order: &[u8]) {
+        let Some(stock) = self.slot.value() else {
+            return;
+        };
+        if stock.listed.at > now || !self.ctx.may_act() {
+            return;
+        }
+        // What cannot be announced stays as it is; a change by the command meets the same error.
+        let ended = self.end_slice(now);
+        if ended.is_ok()
+            && self
+                .stock()
+                .is_some_and(|stock| stock.is_overdue(order, now))
+        {
+            let _ = self.end(order, now);
+        }
+    }
+
+    /// Ends reservations whose time is up, a slice of them.
+    pub(super) fn end_slice(&mut self, now: u64) -> Result<(), Error> {
+        let book = self.slot.value().and_then(|stock| stock.book());
+        let ids = book.map_or(Vec::new(), |book| book.ended(now, SLICE));
+        ids.iter().try_for_each(|id| self.end(id, now))
+    }
+
+    fn end(&mut self, order: &[u8], now: u64) -> Result<(), Error> {
+        let change = Change::of(Op::Expire, order, now);
+        self.announce(&change, None)?;
+        self.apply(&change, None)?;
+        STATS.get().expired += 1;
+        self.ctx.notify(c"stock.expire", self.name);
+        Ok(())
+    }
+
+    /// Forgets orders that are final for long enough, a slice of them.
+    pub(super) fn forget_slice(&mut self, now: u64) -> Result<(), Error> {
+        let ids = self.slot.value().map_or(Vec::new(), |stock| {
+            let retain = stock.terms().retain;
+            let book = stock.book();
+            book.map_or(Vec::new(), |book| book.forgettable(now, retain, SLICE))
+        });
+        let mut forget = |id| self.apply(&Change::of(Op::Forget, id, now), None);
+        ids.iter().try_for_each(|id| forget(id))
+    }
+
+    /// Appends a decided change to the event stream, if the stock has one: with this id, or the
+    /// next one. Nothing is changed if that fails. Returns the id.
+    pub(super) fn announce(
+        &mut self,
+        change: &Change<'_>,
+        id: Option<EntryId>,
+    ) -> Result<Option<EntryId>, Error> {
+        let Some(stock) = self.slot.value() else {
+            return Ok(None);
+        };
+        let Some(events) = &stock.terms().events else {
+            return Ok(None);
+        };
+        let Some(announcement) = stock.announce(change) else {
+            return Ok(None);
+        };
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(Stream::open(self.ctx, &events.stream)?),
+        };
+        let entry = append(stream, self.name, change.op as usize, &announcement, id)?;
+        if id.is_none() {
+            self.trimmed = stream.trim_to_about(events.maxlen);
+        }
+        Ok(Some(entry))
+    }
+
+    /// The same for a new stock, which is still to be put at the key.
+    pub(super) fn announce_new(&mut self, created: &Created) -> Result<Option<EntryId>, Error> {
+        let Some(events) = &created.terms.events else {
+            return Ok(None);
+        };
+        if *events.stream == *self.name.bytes() {
+            return Err(Error::WrongType); // it is to hold the stock
+        }
+        let counts = created.counts;
+        let announcement = Announcement {
+            order: &[],
+            user: &[],
+            qty: counts.total() as i64,
+            available: counts.available,
+            ver: counts.ver,
+        };
+        let stream = self.stream.insert(Stream::open(self.ctx, &events.stream)?);
+        let entry = append(stream, self.name, SET, &announcement, created.entry)?;
+        if created.entry.is_none() {
+            self.trimmed = stream.trim_to_about(events.maxlen);
+        }
+        Ok(Some(entry))
+    }
+
+    /// Takes an entry back whose change will not be applied.
+    pub(super) fn retract(&mut self, entry: EntryId) {
+        if let Some(stream) = &mut self.stream {
+            stream.retract(entry);
+        }
+        if let Some(length) = &mut self.trimmed {
+            *length -= 1;
+            self.changed = true;
+        }
+        self.note_trim();
+    }
+
+    fn note_trim(&mut self) {
+        if let Some(length) = self.trimmed.take() {
+            persist::put_trimmed(&mut self.effects, length);
+        }
+    }
+
+    /// Carries a change out that was announced by this entry.
+    pub(super) fn apply(
+        &mut self,
+        change: &Change<'_>,
+        entry: Option<EntryId>,
+    ) -> Result<(), Error> {
+        let Some(stock) = self.slot.value() else {
+            return Err(Error::Internal);
+        };
+        let due = stock.apply(change).map_err(|_| Error::BadEffect)?;
+        if due < stock.listed.at {
+            list_at(stock, self.ctx.db(), self.name.bytes(), due);
+            timer::arm(self.ctx, due);
+        }
+        self.changed = true;
+        if self.verbatim.is_some() && change.order.is_empty() && entry.is_none() {
+            self.verbatim = Some(Verbatim::Needed);
+        } else {
+            if self.effects.capacity() == 0 {
+                self.effects = std::mem::take(&mut *EFFECTS.get());
+            }
+            persist::put_changed(&mut self.effects, change, entry);
+            self.note_trim();
+        }
+        Ok(())
+    }
+
+    /// Makes the key a new stock, whatever it held, and announces it.
+    pub(super) fn create(&mut self, mut created: Created) -> Result<(), Error> {
+        created.entry = self.announce_new(&created)?;
+        persist::put_created(&mut self.effects, &created);
+        self.note_trim();
+        self.changed = true;
+        self.replace(created);
+        Ok(())
+    }
+
+    /// Puts a new stock at the key, in place of what is there.
+    pub(super) fn replace(&mut self, created: Created) {
+        let expires = self.slot.expires().filter(|_| created.keeps_expiry);
+        self.slot.unlink();
+        self.slot.create(Stock::new(created.counts, created.terms));
+        if let Some(at) = expires {
+            self.slot.expire_at(at);
+        }
+    }
+
+    /// Repeats what a master did to the event stream.
+    pub(super) fn trim_to(&mut self, length: u64) -> Result<(), Error> {
+        let Some(stock) = self.slot.value() else {
+            return Ok(());
+        };
+        let Some(events) = &stock.terms().events else {
+            return Ok(());
+        };
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => none.insert(Stream::open(self.ctx, &events.stream)?),
+        };
+        stream.trim_to(length);
+        Ok(())
+    }
+
+    /// Lists the stock anew, after it was looked at: not before `earliest` (Unix ms).
+    pub(super) fn list_again(&mut self, earliest: u64) {
+        let (db, key) = (self.ctx.db(), self.name.bytes());
+        if let Some(stock) = self.slot.value() {
+            match stock.next_due() {
+                u64::MAX => list(stock, db, key),
+                due => list_at(stock, db, key, due.max(earliest)),
+            }
+        }
+    }
+
+    /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
+    pub(super) fn close(mut self, event: Option<&CStr>) {
+        if !self.changed {
+            return;
+        }
+        if !self.effects.is_empty() {
+            self.ctx.replicate(c"STOCK.APPLY", self.name, &self.effects);
+            self.effects.clear();
+            *EFFECTS.get() = std::mem::take(&mut self.effects);
+        }
+        if self.verbatim == Some(Verbatim::Needed) {
+            self.ctx.replicate_verbatim();
+        }
+        self.tell(event);
+    }
+
+    /// Ends the edit of a replica or an AOF, which hands on what it was given.
+    pub(super) fn close_applied(mut self) {
+        *EFFECTS.get() = std::mem::take(&mut self.effects);
+        EFFECTS.get().clear();
+        self.ctx.replicate_verbatim();
+        self.tell(None);
+    }
+
+    fn tell(self, event: Option<&CStr>) {
+        let (ctx, name) = (self.ctx, self.name);
+        if let Some(stream) = self.stream {
+            stream.announce();
+        }
+        ctx.signal_modified(name);
+        if let Some(event) = event {
+            ctx.notify(event, name);
+        }
+    }
+}
+
+fn append(
+    stream: &mut Stream<'_>,
+    sku: &Name<'_>,
+    op: usize,
+    announcement: &Announcement<'_>,
+    id: Option<EntryId>,
+) -> Result<EntryId, Error> {
+    let labels = &*LABELS.get();
+    let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| Name::new(bytes));
+    let (order, user) = (named(announcement.order), named(announcement.user));
+    let qty = Name::number(announcement.qty);
+    let available = Name::number(announcement.available as i64);
+    let ver = Name::number(announcement.ver as i64);
+    let values = [
+        &labels.ops[op],
+        sku,
+        order.as_ref().unwrap_or(&labels.none),
+        user.as_ref().unwrap_or(&labels.none),
+        &qty,
+        &available,
+        &ver,
+    ];
+    let mut pairs = [&labels.none; 14];
+    for (index, (field, value)) in labels.fields.iter().zip(values).enumerate() {
+        pairs[index * 2] = field;
+        pairs[index * 2 + 1] = value;
+    }
+    stream.append(&pairs, id)
+}

@@ -1,0 +1,69 @@
+//! `STOCK.*`: inventory that never oversells.
+//!
+//! A stock is a key whose value is a [`state::Stock`]: what is available, reserved and sold, with
+//! the orders and users that it remembers in a [`book::Book`]. [`commands`] reads requests,
+//! [`edit`] carries a decided change out in the keyspace and announces it in the event stream, and
+//! [`serve`] does what happens without a command: reservations end, old orders are forgotten. Which
+//! stock is to be looked at when is in [`deadlines`].
+
+pub mod book;
+pub mod commands;
+pub mod deadlines;
+pub mod edit;
+pub mod native;
+pub mod order;
+pub mod persist;
+pub mod serve;
+pub mod state;
+pub mod table;
+
+use crate::Family;
+use crate::request::MAX_SAFE;
+use crate::server::main_thread::MainThread;
+use deadlines::Deadlines;
+
+/// The largest quantity, and the largest number in a reply: 2^53 - 1.
+pub const MAX_QTY: u64 = MAX_SAFE as u64;
+
+/// The longest order or user id in bytes.
+pub const MAX_ID: usize = 512;
+
+/// How long final orders are remembered unless `RETAIN` says otherwise, in milliseconds: a day.
+pub const DEFAULT_RETAIN: u64 = 86_400_000;
+
+/// About how many entries an event stream keeps unless `MAXLEN` says otherwise.
+pub const DEFAULT_MAXLEN: u64 = 100_000;
+
+/// The family's registration.
+pub const FAMILY: Family = Family {
+    name: "stock",
+    commands: commands::TABLE,
+    types: native::TYPES,
+    settings: &[],
+    touched: serve::touched,
+    moved: serve::moved,
+    follows_client: |_| false,
+    happened: serve::happened,
+    due: serve::due,
+    cron: |_| {},
+    info: serve::info,
+};
+
+/// The counters of `INFO sluice`.
+#[derive(Debug, Default)]
+struct Stats {
+    deducted: u64,
+    reserved: u64,
+    confirmed: u64,
+    cancelled: u64,
+    expired: u64,
+    sold_out: u64,
+    user_limited: u64,
+    duplicates: u64,
+    conflicts: u64,
+}
+
+static STATS: MainThread<Stats> = MainThread::new();
+
+/// Which stocks have something to do by themselves, and when.
+static DEADLINES: MainThread<Deadlines> = MainThread::new();

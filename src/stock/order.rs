@@ -1,0 +1,316 @@
+//! One order, packed into as few bytes as it takes: a shop remembers millions of them.
+//!
+//! ```text
+//! record = head id [user] qty created [since] [reply] [px]
+//! head   = status + flags; USER: user is there; MOVED: since is there
+//! ```
+//!
+//! Integers and byte strings are those of [`crate::codec`]; `qty` is zigzag, times are Unix
+//! milliseconds. `reply` and `px` are there while a repetition of the first request has to be
+//! recognized and answered: until the order is closed. The same bytes are in memory, in RDB and AOF.
+
+use super::table::Entry;
+use super::{MAX_ID, MAX_QTY};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::memory::block_size;
+use crate::request::TEN_YEARS_MS;
+
+/// What became of an order, and how it came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// `RESERVE`: neither confirmed nor cancelled yet.
+    Reserved,
+    /// `RESERVE`, confirmed.
+    Confirmed,
+    /// `RESERVE`, cancelled before or after it was confirmed.
+    Released,
+    /// `RESERVE`, ended by time.
+    Expired,
+    /// `DEDUCT`.
+    Deducted,
+    /// `DEDUCT`, cancelled.
+    Refunded,
+    /// `ADD`.
+    Added,
+    /// `CANCEL` of an order that never came.
+    Unborn,
+}
+
+const STATUSES: [Status; 8] = [
+    Status::Reserved,
+    Status::Confirmed,
+    Status::Released,
+    Status::Expired,
+    Status::Deducted,
+    Status::Refunded,
+    Status::Added,
+    Status::Unborn,
+];
+
+impl Status {
+    /// Its quantity is sold.
+    pub fn is_sold(self) -> bool {
+        matches!(self, Status::Confirmed | Status::Deducted)
+    }
+
+    /// It was cancelled by somebody.
+    pub fn is_cancelled(self) -> bool {
+        matches!(self, Status::Released | Status::Refunded | Status::Unborn)
+    }
+
+    /// It was cancelled or has expired: nothing can happen to it any more.
+    pub fn is_closed(self) -> bool {
+        self.is_cancelled() || self == Status::Expired
+    }
+
+    /// As `STOCK.ORDER` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Reserved => "reserved",
+            Status::Confirmed | Status::Deducted => "sold",
+            Status::Released | Status::Refunded | Status::Unborn => "cancelled",
+            Status::Expired => "expired",
+            Status::Added => "added",
+        }
+    }
+
+    fn keeps_request(self) -> bool {
+        !self.is_closed()
+    }
+
+    fn keeps_px(self) -> bool {
+        matches!(self, Status::Reserved | Status::Confirmed)
+    }
+}
+
+/// An order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order<'a> {
+    /// Its id, 1 to 512 bytes.
+    pub id: &'a [u8],
+    /// Whose it is; empty if nobody was named.
+    pub user: &'a [u8],
+    /// What became of it.
+    pub status: Status,
+    /// How much it is about; of an `ADD`, the delta.
+    pub qty: i64,
+    /// When it came (Unix ms).
+    pub created: u64,
+    /// When it became what it is (Unix ms).
+    pub since: u64,
+    /// What the first request was answered; 0 once it is closed.
+    pub reply: u64,
+    /// How long a reservation may last, in milliseconds; 0 of others, and once it is closed.
+    pub px: u64,
+}
+
+impl Order<'_> {
+    /// When a reservation ends, or is final and can be forgotten (Unix ms).
+    pub fn due(&self, retain: u64) -> u64 {
+        match self.status {
+            Status::Reserved => self.created + self.px,
+            _ => self.since + retain,
+        }
+    }
+}
+
+const STATUS: u8 = 7;
+const USER: u8 = 8;
+const MOVED: u8 = 16;
+const STALE: u8 = 32;
+
+/// A packed order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record(Box<[u8]>);
+
+impl Record {
+    /// Packs an order.
+    pub fn pack(order: &Order<'_>) -> Self {
+        let mut out = Vec::with_capacity(order.id.len() + order.user.len() + 40);
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        let (has_user, moved) = (!order.user.is_empty(), order.since != order.created);
+        out.push(order.status as u8 | flag(has_user, USER) | flag(moved, MOVED));
+        put_bytes(&mut out, order.id);
+        if has_user {
+            put_bytes(&mut out, order.user);
+        }
+        put_uint(&mut out, zigzag(order.qty));
+        put_uint(&mut out, order.created);
+        if moved {
+            put_uint(&mut out, order.since);
+        }
+        if order.status.keeps_request() {
+            put_uint(&mut out, order.reply);
+        }
+        if order.status.keeps_px() {
+            put_uint(&mut out, order.px);
+        }
+        Self(out.as_slice().into())
+    }
+
+    /// The order.
+    pub fn order(&self) -> Order<'_> {
+        let order = read(&mut Reader::new(&self.0));
+        order.expect("a record is what was packed")
+    }
+
+    /// The packed bytes, so that they can be moved.
+    pub fn bytes_mut(&mut self) -> &mut Box<[u8]> {
+        &mut self.0
+    }
+
+    /// Is an older entry in the queue of orders to be forgotten still to be skipped?
+    pub fn is_stale(&self) -> bool {
+        self.0[0] & STALE != 0
+    }
+
+    /// Marks it so, or not.
+    pub fn set_stale(&mut self, stale: bool) {
+        self.0[0] = self.0[0] & !STALE | if stale { STALE } else { 0 };
+    }
+}
+
+impl Entry for Record {
+    fn key(&self) -> &[u8] {
+        let mut reader = Reader::new(&self.0[1..]);
+        reader
+            .bytes(1, MAX_ID)
+            .expect("a record is what was packed")
+    }
+
+    fn heap(&self) -> usize {
+        block_size(self.0.len())
+    }
+}
+
+/// Appends an order.
+pub fn put(out: &mut Vec<u8>, order: &Order<'_>) {
+    out.extend_from_slice(&Record::pack(order).0);
+}
+
+/// Reads an order that could have come to be by commands.
+pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
+    let head = reader.byte()?;
+    if head & !(STATUS | USER | MOVED | STALE) != 0 {
+        return Err(Corrupt);
+    }
+    let status = STATUSES[usize::from(head & STATUS)];
+    let id = reader.bytes(1, MAX_ID)?;
+    let user = match head & USER {
+        0 => &[],
+        _ => reader.bytes(1, MAX_ID)?,
+    };
+    let qty = unzigzag(reader.uint(0, 2 * MAX_QTY)?);
+    let created = reader.uint(0, MAX_QTY)?;
+    let since = match head & MOVED {
+        0 => created,
+        _ => reader.uint(0, MAX_QTY)?,
+    };
+    let reply = match status.keeps_request() {
+        true => reader.uint(0, MAX_QTY)?,
+        false => 0,
+    };
+    let px = match status.keeps_px() {
+        true => reader.uint(1, TEN_YEARS_MS as u64)?,
+        false => 0,
+    };
+    let fits = match status {
+        Status::Added => true,
+        Status::Unborn => qty == 0,
+        _ => qty > 0,
+    };
+    if !fits {
+        return Err(Corrupt);
+    }
+    Ok(Order {
+        id,
+        user,
+        status,
+        qty,
+        created,
+        since,
+        reply,
+        px,
+    })
+}
+
+/// Small numbers of either sign as small ones without.
+pub fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// The reverse of [`zigzag`].
+pub fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_order_is_read_back_as_packed(
+            id in proptest::collection::vec(any::<u8>(), 1..=512),
+            user in proptest::collection::vec(any::<u8>(), 0..40),
+            status in 0..8usize,
+            qty in 1..=MAX_QTY as i64,
+            numbers in [0..=MAX_QTY, 0..=MAX_QTY, 0..=MAX_QTY],
+            px in 1..=TEN_YEARS_MS as u64,
+        ) {
+            let status = STATUSES[status];
+            let [created, since, reply] = numbers;
+            let order = Order {
+                id: &id,
+                user: &user,
+                status,
+                qty: match status { Status::Unborn => 0, Status::Added => -qty, _ => qty },
+                created,
+                since,
+                reply: if status.keeps_request() { reply } else { 0 },
+                px: if status.keeps_px() { px } else { 0 },
+            };
+            let mut record = Record::pack(&order);
+            prop_assert_eq!(record.order(), order);
+            prop_assert_eq!(record.key(), &id[..]);
+            record.set_stale(true);
+            prop_assert!(record.is_stale());
+            prop_assert_eq!(record.order(), order);
+            record.set_stale(false);
+            prop_assert_eq!(&record, &Record::pack(&order));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = read(&mut Reader::new(&bytes));
+        }
+
+        #[test]
+        fn zigzag_goes_both_ways(value: i64) {
+            prop_assert_eq!(unzigzag(zigzag(value)), value);
+        }
+    }
+
+    #[test]
+    fn an_order_with_an_id_of_16_bytes_takes_32() {
+        let now = 1_800_000_000_000;
+        let reserved = Order {
+            id: &[b'o'; 16],
+            user: &[],
+            status: Status::Reserved,
+            qty: 1,
+            created: now,
+            since: now,
+            reply: 1_000_000,
+            px: 900_000,
+        };
+        assert_eq!(Record::pack(&reserved).heap(), 32);
+        let deducted = Order {
+            status: Status::Deducted,
+            px: 0,
+            ..reserved
+        };
+        assert_eq!(Record::pack(&deducted).heap(), 32);
+    }
+}

@@ -1,0 +1,371 @@
+//! Stocks as bytes: effects for AOF and replication, of which RDB and `DUMP` hold a list as well.
+//!
+//! ```text
+//! effects = effect*                           until the end of the input
+//! effect  = 'S' flags counts terms [entry]    the stock is new, without orders
+//!         | 'A' order zigzag(delta) now event ADD
+//!         | 'D' order user qty now event      DEDUCT
+//!         | 'R' order user qty px now event   RESERVE
+//!         | 'C' order now event               CONFIRM
+//!         | 'X' order now event               CANCEL
+//!         | 'E' order now event               a reservation ended
+//!         | 'M' order now                     CANCEL of an order that never came
+//!         | 'F' order                         a final order is forgotten
+//!         | 'T' length                        the event stream was trimmed to this length
+//!         | 'O' record                        this order is remembered, as `order` packs it
+//!         | 'U' user held                     this user has so much
+//! flags   = 1: the key keeps its expiry, 2: there is an entry
+//! counts  = available reserved sold ver
+//! terms   = per_user retain 0 | per_user retain 1 stream maxlen
+//! event   = 0 | 1 entry                       what the event stream's entry was
+//! entry   = ms seq
+//!
+//! stock   = version(1) n, and n byte strings of effects: the first begins with 'S', the rest are
+//!           'O' and 'U'
+//! ```
+//!
+//! Integers and byte strings are those of [`crate::codec`]; times are Unix milliseconds.
+
+use super::order::{self, Order, unzigzag, zigzag};
+use super::state::{Change, Counts, Events, Op, Stock, Terms};
+use super::{MAX_ID, MAX_QTY};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::request::TEN_YEARS_MS;
+use crate::server::stream::EntryId;
+
+/// The version of the encoding that this build writes.
+pub const VERSION: u8 = 1;
+
+const KEEPS_EXPIRY: u8 = 1;
+const HAS_ENTRY: u8 = 2;
+
+/// One change of a stock as a replica or an AOF gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect<'a> {
+    /// The stock is new.
+    Created(Box<Created>),
+    /// It changed, and was announced by this entry.
+    Changed(Change<'a>, Option<EntryId>),
+    /// Its event stream was trimmed to this length.
+    Trimmed(u64),
+    /// It remembers this order.
+    Order(Order<'a>),
+    /// This user has so much of it.
+    User(&'a [u8], u64),
+}
+
+/// A new stock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Its numbers.
+    pub counts: Counts,
+    /// Its terms of sale.
+    pub terms: Terms,
+    /// Does the key keep the expiry that it has?
+    pub keeps_expiry: bool,
+    /// The entry that announced it.
+    pub entry: Option<EntryId>,
+}
+
+/// Appends [`Effect::Created`].
+pub fn put_created(out: &mut Vec<u8>, created: &Created) {
+    out.push(b'S');
+    let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+    out.push(flag(created.keeps_expiry, KEEPS_EXPIRY) | flag(created.entry.is_some(), HAS_ENTRY));
+    put_counts(out, &created.counts);
+    put_terms(out, &created.terms);
+    if let Some(entry) = created.entry {
+        put_entry(out, entry);
+    }
+}
+
+/// Appends [`Effect::Changed`].
+pub fn put_changed(out: &mut Vec<u8>, change: &Change<'_>, entry: Option<EntryId>) {
+    out.push(letter(change.op));
+    put_bytes(out, change.order);
+    match change.op {
+        Op::Add => put_uint(out, zigzag(change.qty)),
+        Op::Deduct | Op::Reserve => {
+            put_bytes(out, change.user);
+            put_uint(out, change.qty.unsigned_abs());
+        }
+        _ => {}
+    }
+    if change.op == Op::Reserve {
+        put_uint(out, change.px);
+    }
+    if change.op != Op::Forget {
+        put_uint(out, change.now);
+    }
+    if !matches!(change.op, Op::Mark | Op::Forget) {
+        out.push(entry.is_some().into());
+        if let Some(entry) = entry {
+            put_entry(out, entry);
+        }
+    }
+}
+
+/// Appends [`Effect::Trimmed`].
+pub fn put_trimmed(out: &mut Vec<u8>, length: u64) {
+    out.push(b'T');
+    put_uint(out, length);
+}
+
+/// Reads the effects of one command, one after the other.
+pub fn effects(input: &[u8]) -> impl Iterator<Item = Result<Effect<'_>, Corrupt>> {
+    let mut reader = Reader::new(input);
+    std::iter::from_fn(move || (!reader.is_empty()).then(|| effect(&mut reader)))
+}
+
+fn effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Corrupt> {
+    let letter = reader.byte()?;
+    match letter {
+        b'S' => created(reader).map(|created| Effect::Created(Box::new(created))),
+        b'T' => Ok(Effect::Trimmed(reader.uint(0, MAX_QTY)?)),
+        b'O' => order::read(reader).map(Effect::Order),
+        b'U' => Ok(Effect::User(
+            reader.bytes(1, MAX_ID)?,
+            reader.uint(1, MAX_QTY)?,
+        )),
+        _ => changed(letter, reader),
+    }
+}
+
+fn created(reader: &mut Reader<'_>) -> Result<Created, Corrupt> {
+    let flags = reader.byte()?;
+    if flags & !(KEEPS_EXPIRY | HAS_ENTRY) != 0 {
+        return Err(Corrupt);
+    }
+    Ok(Created {
+        counts: counts(reader)?,
+        terms: terms(reader)?,
+        keeps_expiry: flags & KEEPS_EXPIRY != 0,
+        entry: match flags & HAS_ENTRY {
+            0 => None,
+            _ => Some(entry(reader)?),
+        },
+    })
+}
+
+const LETTERS: [(u8, Op); 8] = [
+    (b'A', Op::Add),
+    (b'D', Op::Deduct),
+    (b'R', Op::Reserve),
+    (b'C', Op::Confirm),
+    (b'X', Op::Cancel),
+    (b'E', Op::Expire),
+    (b'M', Op::Mark),
+    (b'F', Op::Forget),
+];
+
+fn letter(op: Op) -> u8 {
+    LETTERS[op as usize].0
+}
+
+fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<Effect<'a>, Corrupt> {
+    let found = LETTERS.iter().find(|(other, _)| *other == letter);
+    let (_, op) = *found.ok_or(Corrupt)?;
+    let needs_order = !matches!(op, Op::Add | Op::Deduct);
+    let mut change = Change::of(op, reader.bytes(needs_order.into(), MAX_ID)?, 0);
+    match op {
+        Op::Add => change.qty = unzigzag(reader.uint(0, 2 * MAX_QTY)?),
+        Op::Deduct | Op::Reserve => {
+            change.user = reader.bytes(0, MAX_ID)?;
+            change.qty = reader.uint(1, MAX_QTY)? as i64;
+        }
+        _ => {}
+    }
+    if op == Op::Reserve {
+        change.px = reader.uint(1, TEN_YEARS_MS as u64)?;
+    }
+    if op != Op::Forget {
+        change.now = reader.uint(0, MAX_QTY)?;
+    }
+    let announced = match op {
+        Op::Mark | Op::Forget => 0,
+        _ => reader.byte()?,
+    };
+    let entry = match announced {
+        0 => None,
+        1 => Some(entry(reader)?),
+        _ => return Err(Corrupt),
+    };
+    Ok(Effect::Changed(change, entry))
+}
+
+fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
+    for number in [counts.available, counts.reserved, counts.sold, counts.ver] {
+        put_uint(out, number);
+    }
+}
+
+fn counts(reader: &mut Reader<'_>) -> Result<Counts, Corrupt> {
+    let mut number = || reader.uint(0, MAX_QTY);
+    let counts = Counts {
+        available: number()?,
+        reserved: number()?,
+        sold: number()?,
+        ver: number()?,
+    };
+    if counts.total() > MAX_QTY {
+        return Err(Corrupt);
+    }
+    Ok(counts)
+}
+
+/// Appends what a stock is beside its orders and users.
+pub fn put_summary(out: &mut Vec<u8>, stock: &Stock) {
+    put_counts(out, &stock.counts());
+    put_terms(out, stock.terms());
+}
+
+fn put_terms(out: &mut Vec<u8>, terms: &Terms) {
+    put_uint(out, terms.per_user);
+    put_uint(out, terms.retain);
+    out.push(terms.events.is_some().into());
+    if let Some(events) = &terms.events {
+        put_bytes(out, &events.stream);
+        put_uint(out, events.maxlen);
+    }
+}
+
+fn terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
+    Ok(Terms {
+        per_user: reader.uint(0, MAX_QTY)?,
+        retain: reader.uint(1, TEN_YEARS_MS as u64)?,
+        events: match reader.byte()? {
+            0 => None,
+            1 => Some(Box::new(Events {
+                stream: reader.bytes(0, usize::MAX)?.into(),
+                maxlen: reader.uint(1, MAX_QTY)?,
+            })),
+            _ => return Err(Corrupt),
+        },
+    })
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: EntryId) {
+    put_uint(out, entry.ms);
+    put_uint(out, entry.seq);
+}
+
+fn entry(reader: &mut Reader<'_>) -> Result<EntryId, Corrupt> {
+    Ok(EntryId {
+        ms: reader.uint(0, u64::MAX)?,
+        seq: reader.uint(0, u64::MAX)?,
+    })
+}
+
+/// A whole stock is written in pieces of at most so many orders or users, never in one giant one.
+const PER_PIECE: usize = 256;
+
+/// Gives a whole stock to `write` as byte strings of effects. Returns how many it gave.
+pub fn pieces(stock: &Stock, write: &mut dyn FnMut(&[u8])) -> usize {
+    let mut piece = Vec::new();
+    put_created(
+        &mut piece,
+        &Created {
+            counts: stock.counts(),
+            terms: stock.terms().clone(),
+            keeps_expiry: false,
+            entry: None,
+        },
+    );
+    let mut given = 0;
+    let mut inside = 0;
+    let mut next = |piece: &mut Vec<u8>| {
+        inside += 1;
+        if inside == PER_PIECE {
+            inside = 0;
+            given += 1;
+            write(piece);
+            piece.clear();
+        }
+    };
+    if let Some(book) = stock.book() {
+        for order in book.iter_orders() {
+            put_order(&mut piece, &order);
+            next(&mut piece);
+        }
+        for user in book.iter_users() {
+            put_user(&mut piece, &user.id, user.held);
+            next(&mut piece);
+        }
+    }
+    if !piece.is_empty() {
+        given += 1;
+        write(&piece);
+    }
+    given
+}
+
+/// How many byte strings [`pieces`] gives.
+pub fn count_pieces(stock: &Stock) -> usize {
+    let book = stock.book();
+    let inside = book.map_or(0, |book| book.orders() + book.users());
+    // What has been begun with 'S' is given in any case; a full piece is given at once.
+    if inside == 0 {
+        1
+    } else {
+        inside.div_ceil(PER_PIECE)
+    }
+}
+
+/// Appends [`Effect::Order`].
+pub fn put_order(out: &mut Vec<u8>, order: &Order<'_>) {
+    out.push(b'O');
+    order::put(out, order);
+}
+
+/// Appends [`Effect::User`].
+pub fn put_user(out: &mut Vec<u8>, user: &[u8], held: u64) {
+    out.push(b'U');
+    put_bytes(out, user);
+    put_uint(out, held);
+}
+
+/// Writes what stands before the pieces of a stock.
+pub fn put_head(out: &mut Vec<u8>, stock: &Stock) {
+    out.push(VERSION);
+    put_uint(out, count_pieces(stock) as u64);
+}
+
+/// Reads it: how many pieces follow.
+pub fn head(input: &[u8]) -> Result<u64, Corrupt> {
+    let mut reader = Reader::new(input);
+    if reader.byte()? != VERSION {
+        return Err(Corrupt);
+    }
+    let pieces = reader.uint(1, MAX_QTY)?;
+    if reader.is_empty() {
+        Ok(pieces)
+    } else {
+        Err(Corrupt)
+    }
+}
+
+/// Builds a stock of its pieces.
+#[derive(Debug, Default)]
+pub struct Builder(Option<Stock>);
+
+impl Builder {
+    /// Takes the next piece.
+    pub fn add(&mut self, piece: &[u8]) -> Result<(), Corrupt> {
+        for effect in effects(piece) {
+            match (effect?, &mut self.0) {
+                (Effect::Created(created), empty @ None) if created.entry.is_none() => {
+                    *empty = Some(Stock::new(created.counts, created.terms));
+                }
+                (Effect::Order(order), Some(stock)) => stock.put_order(&order)?,
+                (Effect::User(user, held), Some(stock)) => stock.put_user(user, held)?,
+                _ => return Err(Corrupt),
+            }
+        }
+        Ok(())
+    }
+
+    /// The stock, if it is one that commands could have made.
+    pub fn finish(self) -> Result<Stock, Corrupt> {
+        self.0.filter(Stock::is_consistent).ok_or(Corrupt)
+    }
+}

@@ -1,0 +1,129 @@
+//! What happens without a command: reservations end, old orders are forgotten, and the list of
+//! deadlines follows the stocks through the keyspace.
+
+use super::edit::Edit;
+use super::native::{STOCK, list};
+use super::{DEADLINES, STATS};
+use crate::server::clock::Now;
+use crate::server::context::{Ctx, Name};
+use crate::server::events::Happening;
+use crate::server::key::Slot;
+
+/// For so long (in microseconds) the server may deal with what is due before it serves clients
+/// again.
+const PATIENCE: u64 = 1000;
+
+/// When a stock is looked at again (ms) whose changes cannot be announced.
+const RETRY: u64 = 1000;
+
+/// Does what is due, as far as time allows, and says when to go on.
+pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
+    if DEADLINES.get().is_empty() || !ctx.may_act() {
+        return None; // the cron event asks again
+    }
+    loop {
+        let (at, number) = DEADLINES.get().first()?;
+        if at > now.ms() {
+            return Some(at);
+        }
+        look_after(ctx, number, now.ms());
+        if Now::read().micros().saturating_sub(now.micros()) > PATIENCE {
+            return Some(now.ms() + 1);
+        }
+    }
+}
+
+/// Does a slice of what is due for one stock.
+fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
+    let Some(place) = DEADLINES.get().place(number).cloned() else {
+        return;
+    };
+    let found = ctx.in_db(place.db, || {
+        let name = Name::new(&place.key);
+        let Some(mut edit) = open_listed(ctx, &name, number) else {
+            return false;
+        };
+        let ended = edit.end_slice(now);
+        let forgotten = edit.forget_slice(now);
+        let done = ended.is_ok() && forgotten.is_ok();
+        edit.list_again(if done { now + 1 } else { now + RETRY });
+        edit.close(None);
+        true
+    });
+    if found != Some(true) {
+        DEADLINES.get().remove(number);
+    }
+}
+
+/// Opens the key, if it still holds the stock that was listed under this number.
+fn open_listed<'k>(ctx: Ctx<'k>, name: &'k Name<'k>, number: u64) -> Option<Edit<'k>> {
+    let mut edit = Edit::open(ctx, name).ok()?;
+    let listed = edit.stock()?.listed;
+    (listed.number == number).then_some(edit)
+}
+
+/// A key was touched: a stock that has come to it is listed there.
+pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>) {
+    if STOCK.live() == 0 {
+        return;
+    }
+    if let Ok(mut slot) = Slot::of(ctx.open_to_read(name), &STOCK)
+        && let Some(stock) = slot.value()
+    {
+        list(stock, ctx.db(), name.bytes());
+    }
+}
+
+/// Whole databases went or moved, and their stocks with them.
+pub(super) fn moved(happening: &Happening) {
+    match happening {
+        Happening::Flushed(db) => DEADLINES.get().flushed(*db),
+        Happening::Swapped(first, second) => DEADLINES.get().swapped(*first, *second),
+        _ => {}
+    }
+}
+
+/// Deals with what happened outside of the family's commands.
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
+    if *happening == Happening::Loaded {
+        drop_strangers(ctx);
+    }
+}
+
+/// Takes stocks out of the list that are not where it says: those of a dataset that a replica read
+/// and threw away.
+fn drop_strangers(ctx: Ctx<'_>) {
+    let numbers = DEADLINES.get().numbers();
+    for number in numbers {
+        let Some(place) = DEADLINES.get().place(number).cloned() else {
+            continue;
+        };
+        let found = ctx.in_db(place.db, || {
+            let name = Name::new(&place.key);
+            let slot = Slot::of(ctx.open_to_read(&name), &STOCK);
+            slot.is_ok_and(|mut slot| {
+                let stock = slot.value();
+                stock.is_some_and(|stock| stock.listed.number == number)
+            })
+        });
+        if found != Some(true) {
+            DEADLINES.get().remove(number);
+        }
+    }
+}
+
+/// The section `stock` of `INFO sluice`.
+pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
+    let stats = STATS.try_get()?;
+    Some(vec![
+        ("deducted", stats.deducted),
+        ("reserved", stats.reserved),
+        ("confirmed", stats.confirmed),
+        ("cancelled", stats.cancelled),
+        ("expired", stats.expired),
+        ("sold_out", stats.sold_out),
+        ("user_limited", stats.user_limited),
+        ("duplicates", stats.duplicates),
+        ("conflicts", stats.conflicts),
+    ])
+}

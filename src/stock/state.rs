@@ -1,0 +1,602 @@
+//! The state machine of one stock. It knows no server, no clock and no randomness: the time comes
+//! in as an argument.
+//!
+//! A step is taken in two halves. [`Stock::decide`] looks at a request and changes nothing; what it
+//! answers may be a [`Change`], which [`Stock::apply`] carries out. Between the two the change is
+//! announced in the event stream, and afterwards it goes to replicas and the AOF, which apply it in
+//! the same way: so whatever is applied was decided, announced and replicated as one.
+
+use super::MAX_QTY;
+use super::book::Book;
+use super::order::{Order, Status};
+use crate::codec::Corrupt;
+use crate::error::Error;
+use crate::memory::block_size;
+
+/// What somebody asks of a stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// More to sell, or less.
+    Add {
+        /// How much, from -(2^53 - 1) to 2^53 - 1.
+        delta: i64,
+    },
+    /// A sale.
+    Deduct {
+        /// How much, 1 or more.
+        qty: u64,
+    },
+    /// A reservation.
+    Reserve {
+        /// How much, 1 or more.
+        qty: u64,
+        /// How long it lasts unless it is confirmed, in milliseconds.
+        px: u64,
+    },
+    /// A reservation is to be sold.
+    Confirm,
+    /// An order is to be undone.
+    Cancel,
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What is asked.
+    pub ask: Ask,
+    /// The order's id; empty if there is none.
+    pub order: &'a [u8],
+    /// The user; empty if nobody was named.
+    pub user: &'a [u8],
+}
+
+/// Why nothing was done. The numbers are the replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not enough is available.
+    SoldOut = -1,
+    /// The user would have more than it may.
+    UserLimit = -2,
+    /// The order is cancelled or has expired.
+    Closed = -3,
+    /// There is no such stock or order.
+    Unknown = -4,
+}
+
+/// What comes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision<'a> {
+    /// Nothing is done.
+    Refused(Refusal),
+    /// It was done before; the reply is the same again.
+    Repeated(i64),
+    /// This is to be done, and then answered so.
+    Change(Change<'a>, i64),
+}
+
+/// What happens to a stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// The available quantity rises or falls.
+    Add,
+    /// Available becomes sold.
+    Deduct,
+    /// Available becomes reserved.
+    Reserve,
+    /// Reserved becomes sold.
+    Confirm,
+    /// Reserved or sold becomes available.
+    Cancel,
+    /// Reserved becomes available.
+    Expire,
+    /// An order that never came is closed.
+    Mark,
+    /// A final order is forgotten.
+    Forget,
+}
+
+/// A change that was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// What happens.
+    pub op: Op,
+    /// The order; empty if there is none.
+    pub order: &'a [u8],
+    /// The user of `Deduct` and `Reserve`; empty if nobody was named.
+    pub user: &'a [u8],
+    /// The quantity of `Add`, `Deduct` and `Reserve`.
+    pub qty: i64,
+    /// How long a `Reserve` lasts, in milliseconds.
+    pub px: u64,
+    /// When it was decided (Unix ms).
+    pub now: u64,
+}
+
+impl<'a> Change<'a> {
+    /// A change that needs no more than an order and the time.
+    pub fn of(op: Op, order: &'a [u8], now: u64) -> Self {
+        Self {
+            op,
+            order,
+            user: &[],
+            qty: 0,
+            px: 0,
+            now,
+        }
+    }
+}
+
+/// A change as the event stream tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announcement<'a> {
+    /// The order; empty if there is none.
+    pub order: &'a [u8],
+    /// The user; empty if nobody was named.
+    pub user: &'a [u8],
+    /// The quantity; of an addition, the delta.
+    pub qty: i64,
+    /// What is available afterwards.
+    pub available: u64,
+    /// The number of the change.
+    pub ver: u64,
+}
+
+/// The terms of sale, which `SET` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The most that a user may have, reserved and sold together; 0: any quantity.
+    pub per_user: u64,
+    /// How long final orders are remembered, in milliseconds.
+    pub retain: u64,
+    /// Where changes are announced.
+    pub events: Option<Box<Events>>,
+}
+
+/// An event stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Events {
+    /// Its key.
+    pub stream: Box<[u8]>,
+    /// About how many entries it keeps.
+    pub maxlen: u64,
+}
+
+/// The numbers of a stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// What can be sold.
+    pub available: u64,
+    /// What live reservations hold.
+    pub reserved: u64,
+    /// What was sold.
+    pub sold: u64,
+    /// How many changes there were.
+    pub ver: u64,
+}
+
+impl Counts {
+    /// All of it, wherever it is.
+    pub fn total(&self) -> u64 {
+        self.available + self.reserved + self.sold
+    }
+}
+
+/// Where the server's list of deadlines has a stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number in the list; 0: none yet.
+    pub number: u64,
+    /// When the list looks at it (Unix ms), `u64::MAX`: never. Not later than its next deadline.
+    pub at: u64,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            at: u64::MAX,
+        }
+    }
+}
+
+/// The stock of one SKU.
+#[derive(Debug, Clone)]
+pub struct Stock {
+    counts: Counts,
+    terms: Terms,
+    book: Option<Box<Book>>,
+    /// Where the list of deadlines has it. Not part of the dataset.
+    pub listed: Listed,
+}
+
+impl Stock {
+    /// A stock without orders.
+    pub fn new(counts: Counts, terms: Terms) -> Self {
+        Self {
+            counts,
+            terms,
+            book: None,
+            listed: Listed::default(),
+        }
+    }
+
+    /// Its numbers.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Its terms of sale.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Its orders and users, if it remembers any.
+    pub fn book(&self) -> Option<&Book> {
+        self.book.as_deref()
+    }
+
+    /// An order.
+    pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
+        self.book.as_ref()?.order(id)
+    }
+
+    /// Does it know an order that is not closed?
+    pub fn has_open(&self, id: &[u8]) -> bool {
+        self.order(id)
+            .is_some_and(|order| !order.status.is_closed())
+    }
+
+    /// Is this a reservation that has ended at `now`, though nobody has said so yet?
+    pub fn is_overdue(&self, id: &[u8], now: u64) -> bool {
+        self.order(id)
+            .is_some_and(|order| order.status == Status::Reserved && order.due(0) <= now)
+    }
+
+    /// When something is to be done by itself next (Unix ms); `u64::MAX`: never.
+    pub fn next_due(&self) -> u64 {
+        let book = self.book.as_ref();
+        book.map_or(u64::MAX, |book| book.next_due(self.terms.retain))
+    }
+
+    /// What comes of a request? Nothing is changed yet. Reservations that have ended are expected
+    /// to be marked so: see [`Stock::is_overdue`].
+    pub fn decide<'a>(&self, request: &Request<'a>, now: u64) -> Result<Decision<'a>, Error> {
+        let needs_user = matches!(request.ask, Ask::Deduct { .. } | Ask::Reserve { .. });
+        if needs_user && self.terms.per_user > 0 && request.user.is_empty() {
+            return Err(Error::UserRequired);
+        }
+        if !request.order.is_empty()
+            && let Some(order) = self.order(request.order)
+        {
+            return decide_known(&order, request, now);
+        }
+        match request.ask {
+            Ask::Add { delta } => self.decide_add(request, delta, now),
+            Ask::Deduct { qty } => Ok(self.decide_take(request, Op::Deduct, qty, 0, now)),
+            Ask::Reserve { qty, px } => Ok(self.decide_take(request, Op::Reserve, qty, px, now)),
+            Ask::Confirm => Ok(Decision::Refused(Refusal::Unknown)),
+            Ask::Cancel => {
+                let mark = Change::of(Op::Mark, request.order, now);
+                Ok(Decision::Change(mark, Refusal::Unknown as i64))
+            }
+        }
+    }
+
+    fn decide_add<'a>(
+        &self,
+        request: &Request<'a>,
+        delta: i64,
+        now: u64,
+    ) -> Result<Decision<'a>, Error> {
+        let room = (MAX_QTY - self.counts.total()) as i64;
+        if delta > room {
+            return Err(Error::OutOfRange {
+                argument: "delta",
+                min: -(MAX_QTY as i64),
+                max: room,
+            });
+        }
+        let available = self.counts.available as i64 + delta;
+        if available < 0 {
+            return Ok(Decision::Refused(Refusal::SoldOut));
+        }
+        let change = Change {
+            qty: delta,
+            ..Change::of(Op::Add, request.order, now)
+        };
+        Ok(Decision::Change(change, available))
+    }
+
+    fn decide_take<'a>(
+        &self,
+        request: &Request<'a>,
+        op: Op,
+        qty: u64,
+        px: u64,
+        now: u64,
+    ) -> Decision<'a> {
+        if qty > self.counts.available {
+            return Decision::Refused(Refusal::SoldOut);
+        }
+        if self.terms.per_user > 0 {
+            let held = self.book.as_ref().map_or(0, |book| book.held(request.user));
+            if held + qty > self.terms.per_user {
+                return Decision::Refused(Refusal::UserLimit);
+            }
+        }
+        let change = Change {
+            op,
+            order: request.order,
+            user: request.user,
+            qty: qty as i64,
+            px,
+            now,
+        };
+        Decision::Change(change, (self.counts.available - qty) as i64)
+    }
+
+    /// How the event stream tells a change that is still to be applied; `None` if it doesn't.
+    pub fn announce<'s>(&'s self, change: &Change<'s>) -> Option<Announcement<'s>> {
+        let counts = self.counts;
+        let (user, qty, gained) = match change.op {
+            Op::Mark | Op::Forget => return None,
+            Op::Add => (change.user, change.qty, change.qty),
+            Op::Deduct | Op::Reserve => (change.user, change.qty, -change.qty),
+            Op::Confirm | Op::Cancel | Op::Expire => {
+                let order = self.order(change.order)?;
+                let gained = if change.op == Op::Confirm {
+                    0
+                } else {
+                    order.qty
+                };
+                (order.user, order.qty, gained)
+            }
+        };
+        Some(Announcement {
+            order: change.order,
+            user,
+            qty,
+            available: counts.available.wrapping_add_signed(gained),
+            ver: counts.ver + 1,
+        })
+    }
+
+    /// Carries out a change. Returns when something is to be done about it by itself (Unix ms;
+    /// `u64::MAX`: never). What does not fit this stock changes nothing and is an error.
+    pub fn apply(&mut self, change: &Change<'_>) -> Result<u64, Corrupt> {
+        let due = match change.op {
+            Op::Add => self.add(change),
+            Op::Deduct => self.take(change, Status::Deducted),
+            Op::Reserve => self.take(change, Status::Reserved),
+            Op::Confirm => self.finish(change, Status::Confirmed),
+            Op::Cancel => self.finish(change, Status::Released),
+            Op::Expire => self.finish(change, Status::Expired),
+            Op::Mark => self.open(change, Status::Unborn, 0),
+            Op::Forget => self.forget(change.order),
+        }?;
+        if !matches!(change.op, Op::Mark | Op::Forget) {
+            self.counts.ver += 1;
+        }
+        Ok(due)
+    }
+
+    fn add(&mut self, change: &Change<'_>) -> Result<u64, Corrupt> {
+        let available = self.counts.available.checked_add_signed(change.qty);
+        let available = available.ok_or(Corrupt)?;
+        let total = self.counts.total() - self.counts.available + available;
+        if total > MAX_QTY {
+            return Err(Corrupt);
+        }
+        let due = self.open(change, Status::Added, available)?;
+        self.counts.available = available;
+        Ok(due)
+    }
+
+    fn take(&mut self, change: &Change<'_>, status: Status) -> Result<u64, Corrupt> {
+        let qty = u64::try_from(change.qty).map_err(|_| Corrupt)?;
+        let available = self.counts.available.checked_sub(qty).ok_or(Corrupt)?;
+        let due = self.open(change, status, available)?;
+        self.counts.available = available;
+        match status {
+            Status::Reserved => self.counts.reserved += qty,
+            _ => self.counts.sold += qty,
+        }
+        if self.terms.per_user > 0 && !change.user.is_empty() {
+            self.book_mut().give(change.user, qty);
+        }
+        Ok(due)
+    }
+
+    /// Remembers the order of a change, if it has one.
+    fn open(&mut self, change: &Change<'_>, status: Status, reply: u64) -> Result<u64, Corrupt> {
+        if change.order.is_empty() {
+            return match status {
+                Status::Reserved | Status::Unborn => Err(Corrupt),
+                _ => Ok(u64::MAX),
+            };
+        }
+        if self.order(change.order).is_some() {
+            return Err(Corrupt);
+        }
+        let order = Order {
+            id: change.order,
+            user: change.user,
+            status,
+            qty: change.qty,
+            created: change.now,
+            since: change.now,
+            reply,
+            px: change.px,
+        };
+        let retain = self.terms.retain;
+        Ok(self.book_mut().open(&order, retain))
+    }
+
+    /// An order becomes final: `Released` stands for every kind of cancellation.
+    fn finish(&mut self, change: &Change<'_>, to: Status) -> Result<u64, Corrupt> {
+        let retain = self.terms.retain;
+        let limited = self.terms.per_user > 0;
+        let book = self.book.as_mut().ok_or(Corrupt)?;
+        let handle = book.find(change.order).ok_or(Corrupt)?;
+        let order = book.at(handle).ok_or(Corrupt)?;
+        let qty = order.qty.unsigned_abs();
+        let to = match (order.status, to) {
+            (Status::Reserved, to) => to,
+            (Status::Confirmed, Status::Released) => Status::Released,
+            (Status::Deducted, Status::Released) => Status::Refunded,
+            _ => return Err(Corrupt),
+        };
+        let from = match order.status {
+            Status::Reserved => &mut self.counts.reserved,
+            _ => &mut self.counts.sold,
+        };
+        *from = from.checked_sub(qty).ok_or(Corrupt)?;
+        if to == Status::Confirmed {
+            self.counts.sold += qty;
+        } else {
+            self.counts.available += qty;
+            if limited && !order.user.is_empty() {
+                let user: Box<[u8]> = order.user.into();
+                book.take(&user, qty);
+            }
+        }
+        Ok(book.finish(handle, to, change.now, retain))
+    }
+
+    fn forget(&mut self, id: &[u8]) -> Result<u64, Corrupt> {
+        let book = self.book.as_mut().ok_or(Corrupt)?;
+        let handle = book.find(id).ok_or(Corrupt)?;
+        if book
+            .at(handle)
+            .is_none_or(|order| order.status == Status::Reserved)
+        {
+            return Err(Corrupt);
+        }
+        book.forget(handle);
+        if book.is_empty() {
+            self.book = None;
+        }
+        Ok(u64::MAX)
+    }
+
+    /// Puts an order there as it is, without counting it: for a stock that is read from a file.
+    pub fn put_order(&mut self, order: &Order<'_>) -> Result<(), Corrupt> {
+        if self.order(order.id).is_some() {
+            return Err(Corrupt);
+        }
+        let retain = self.terms.retain;
+        self.book_mut().open(order, retain);
+        Ok(())
+    }
+
+    /// Puts a user there, as above.
+    pub fn put_user(&mut self, user: &[u8], held: u64) -> Result<(), Corrupt> {
+        if self.terms.per_user == 0
+            || held == 0
+            || self.book().is_some_and(|book| book.held(user) > 0)
+        {
+            return Err(Corrupt);
+        }
+        self.book_mut().give(user, held);
+        Ok(())
+    }
+
+    /// Do the orders and users agree with the numbers? What commands made always does.
+    pub fn is_consistent(&self) -> bool {
+        let mut reserved: u64 = 0;
+        let mut sold: u64 = 0;
+        let mut held: u64 = 0;
+        if let Some(book) = self.book() {
+            for order in book.iter_orders() {
+                let sum = match order.status {
+                    Status::Reserved => &mut reserved,
+                    status if status.is_sold() => &mut sold,
+                    _ => continue,
+                };
+                *sum = sum.saturating_add(order.qty.unsigned_abs());
+            }
+            let users = book.iter_users();
+            held = users.fold(0, |sum, user| sum.saturating_add(user.held));
+        }
+        let counts = self.counts;
+        let sums = [counts.available, counts.reserved, counts.sold];
+        let total = sums.iter().try_fold(0u64, |sum, n| sum.checked_add(*n));
+        reserved == counts.reserved
+            && sold <= counts.sold
+            && total.is_some_and(|total| total <= MAX_QTY)
+            && (held <= counts.reserved + counts.sold)
+    }
+
+    /// The bytes that it takes from the allocator beside its own struct.
+    pub fn memory(&self) -> usize {
+        let events = self.terms.events.as_ref().map_or(0, |events| {
+            block_size(size_of::<Events>()) + block_size(events.stream.len())
+        });
+        let book = self
+            .book
+            .as_ref()
+            .map_or(0, |book| block_size(size_of::<Book>()) + book.memory());
+        events + book
+    }
+
+    /// Calls `relocate` with every block of bytes, so that it can be moved.
+    pub fn visit_mut(&mut self, relocate: &mut dyn FnMut(&mut Box<[u8]>)) {
+        if let Some(events) = &mut self.terms.events {
+            relocate(&mut events.stream);
+        }
+        if let Some(book) = &mut self.book {
+            book.visit_mut(relocate);
+        }
+    }
+
+    fn book_mut(&mut self) -> &mut Book {
+        self.book.get_or_insert_default()
+    }
+}
+
+/// What comes of a request with an order that is known?
+fn decide_known<'a>(
+    order: &Order<'_>,
+    request: &Request<'a>,
+    now: u64,
+) -> Result<Decision<'a>, Error> {
+    let closed = order.status.is_closed();
+    let qty = order.qty;
+    match request.ask {
+        Ask::Cancel if order.status == Status::Added => Err(Error::Conflict),
+        Ask::Cancel if order.status == Status::Unborn => {
+            Ok(Decision::Repeated(Refusal::Unknown as i64))
+        }
+        Ask::Cancel if order.status.is_cancelled() => Ok(Decision::Repeated(qty)),
+        Ask::Cancel if !closed => {
+            let cancel = Change::of(Op::Cancel, request.order, now);
+            Ok(Decision::Change(cancel, qty))
+        }
+        _ if closed => Ok(Decision::Refused(Refusal::Closed)),
+        Ask::Confirm if order.status == Status::Reserved => {
+            let confirm = Change::of(Op::Confirm, request.order, now);
+            Ok(Decision::Change(confirm, qty))
+        }
+        Ask::Confirm if order.status.is_sold() => Ok(Decision::Repeated(qty)),
+        _ if is_same(order, request) => Ok(Decision::Repeated(order.reply as i64)),
+        _ => Err(Error::Conflict),
+    }
+}
+
+/// Is it the request that the order came with?
+fn is_same(order: &Order<'_>, request: &Request<'_>) -> bool {
+    let (status, qty, px) = (order.status, order.qty, order.px);
+    let same = match request.ask {
+        Ask::Add { delta } => status == Status::Added && qty == delta,
+        Ask::Deduct { qty: wanted } => status == Status::Deducted && qty == wanted as i64,
+        Ask::Reserve {
+            qty: wanted,
+            px: lasts,
+        } => {
+            let reserved = matches!(status, Status::Reserved | Status::Confirmed);
+            reserved && qty == wanted as i64 && px == lasts
+        }
+        Ask::Confirm | Ask::Cancel => false,
+    };
+    same && order.user == request.user
+}
