@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process::is_running;
 
-/// Where servers live: below `target`, so that `cargo clean` removes them in any case.
-const HOMES: &str = env!("CARGO_TARGET_TMPDIR");
+/// Where servers live: below `target`, so that `cargo clean` removes them in any case. Cargo tells tests and benchmarks
+/// where that is, and does not tell examples.
+const HOMES: &str = match option_env!("CARGO_TARGET_TMPDIR") {
+    Some(path) => path,
+    None => concat!(env!("CARGO_MANIFEST_DIR"), "/target/tmp"),
+};
 
 const PREFIX: &str = "server-";
 
