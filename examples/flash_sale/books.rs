@@ -1,0 +1,137 @@
+//! What was sold according to the server; and whether a stock's books agree with each other.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::crowd::{self, Order};
+use crate::support::{Raw, Server, Value};
+use crate::way::{ORDERS, PIECES, STOCK, Way};
+
+/// The server's record of a sale.
+pub(crate) struct Books {
+    /// Pieces sold.
+    pub(crate) sold: u64,
+    /// How many pieces each order id got.
+    pieces_of: HashMap<String, u64>,
+    /// What does not agree. Only a stock of Sluice keeps books that can be compared.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Books {
+    /// Reads the record of a sale that was made in this way.
+    pub(crate) fn read(server: &Server, way: Way) -> Self {
+        let mut client = Raw::connect(server);
+        match way {
+            Way::Stock => read_stock(&mut client),
+            _ => read_hash(&mut client),
+        }
+    }
+
+    /// How many pieces this order got.
+    pub(crate) fn pieces_of(&self, order: &Order) -> u64 {
+        self.pieces_of.get(&order.id).copied().unwrap_or(0)
+    }
+}
+
+fn read_hash(client: &mut Raw) -> Books {
+    let hash = client.call(["HGETALL", ORDERS]);
+    let entries = hash.fields().into_iter();
+    let pieces_of: HashMap<_, _> = entries
+        .map(|(id, pieces)| (id.text().to_string(), number(pieces)))
+        .collect();
+    Books {
+        sold: pieces_of.values().sum(),
+        pieces_of,
+        faults: Vec::new(),
+    }
+}
+
+/// `STOCK.INFO` says how many were sold and the event stream says to whom: both must tell the same story.
+fn read_stock(client: &mut Raw) -> Books {
+    let info = client.call(["STOCK.INFO", STOCK]);
+    let mut replay = Replay::default();
+    for entry in client.call(["XRANGE", ORDERS, "-", "+"]).array() {
+        replay.apply(&entry.array()[1]);
+    }
+    let available = number(&client.call(["STOCK.GET", STOCK]));
+    replay.compare("STOCK.GET", available, replay.available);
+    for (field, replayed) in replay.as_info() {
+        replay.compare(field, number(info.field(field)), replayed);
+    }
+    Books {
+        sold: number(info.field("sold")),
+        pieces_of: replay.pieces_of,
+        faults: replay.faults,
+    }
+}
+
+/// A stock made again from its events.
+#[derive(Default)]
+struct Replay {
+    available: u64,
+    sold: u64,
+    ver: u64,
+    pieces_of: HashMap<String, u64>,
+    users: HashSet<String>,
+    faults: Vec<String>,
+}
+
+impl Replay {
+    fn apply(&mut self, event: &Value) {
+        let qty = number(event.field("qty"));
+        match event.field("op").text() {
+            "set" => self.available = qty,
+            "deduct" => self.deduct(event, qty),
+            op => self.faults.push(format!("nobody asked for the event {op}")),
+        }
+        let (ver, available) = (number(event.field("ver")), number(event.field("available")));
+        self.compare("ver of an event", ver, self.ver + 1);
+        self.compare("available of an event", available, self.available);
+        // One gap is one fault: what follows is compared with what the event says.
+        self.ver = ver;
+        self.available = available;
+    }
+
+    fn deduct(&mut self, event: &Value, qty: u64) {
+        let order = event.field("order").text();
+        let user = event.field("user").text();
+        *self.pieces_of.entry(order.into()).or_default() += qty;
+        self.users.insert(user.into());
+        self.sold += qty;
+        if crowd::user_of(order) != Some(user) {
+            self.faults.push(format!("{order} was sold to {user}"));
+        }
+        match self.available.checked_sub(qty) {
+            Some(available) => self.available = available,
+            None => self.faults.push(format!("{order} got what was not there")),
+        }
+    }
+
+    /// The fields of `STOCK.INFO` as they must be.
+    fn as_info(&self) -> [(&'static str, u64); 7] {
+        [
+            ("total", PIECES),
+            ("available", self.available),
+            ("reserved", 0),
+            ("sold", self.sold),
+            ("orders", self.pieces_of.len() as u64),
+            ("users", self.users.len() as u64),
+            ("ver", self.ver),
+        ]
+    }
+
+    fn compare(&mut self, what: &str, got: u64, replayed: u64) {
+        if got != replayed {
+            let fault = format!("{what} is {got}, and {replayed} by the events");
+            self.faults.push(fault);
+        }
+    }
+}
+
+/// An integer, or a string that holds one.
+fn number(value: &Value) -> u64 {
+    let number = match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        text => text.text().parse().ok(),
+    };
+    number.unwrap_or_else(|| panic!("not a number of pieces: {value:?}"))
+}

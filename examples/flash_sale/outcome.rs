@@ -1,0 +1,101 @@
+//! What came of a run: what the server recorded, next to what the buyers were told.
+
+use std::collections::HashMap;
+
+use crate::books::Books;
+use crate::buy::Answer;
+use crate::crowd::Order;
+use crate::report::Report;
+use crate::sale::Sale;
+use crate::way::{PIECES, Way};
+
+/// The numbers of one run.
+pub(crate) struct Outcome {
+    pub(crate) way: Way,
+    /// Pieces sold.
+    pub(crate) sold: u64,
+    /// Pieces sold that were not there.
+    pub(crate) oversold: u64,
+    /// Orders that were sent again because a reply got lost.
+    pub(crate) resent: u64,
+    /// Orders that got more than their one piece.
+    pub(crate) double_orders: u64,
+    /// Users who got more than one piece, by an order that was sold twice or by a double click.
+    pub(crate) double_users: u64,
+    /// Orders that got a piece, and whose buyers were told that they got none.
+    pub(crate) untold: u64,
+    /// From the start until the last buyer heard of a sale.
+    pub(crate) seconds: f64,
+    /// What must not be. The first three ways promise nothing: only the fourth is held to its promises.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Outcome {
+    /// Compares `books` with what the buyers of `orders` were told in `sale`.
+    pub(crate) fn new(way: Way, orders: &[Order], sale: &Sale, books: Books) -> Self {
+        let mut users: HashMap<&str, u64> = HashMap::new();
+        for order in orders {
+            *users.entry(&order.user).or_default() += books.pieces_of(order);
+        }
+        let count = |has: &dyn Fn(&Report, u64) -> bool| {
+            let reports = sale.reports.iter();
+            let found =
+                reports.filter(|report| has(report, books.pieces_of(&orders[report.order])));
+            found.count() as u64
+        };
+        let told_so = |report: &Report| report.bought.answer == Answer::Sold;
+        let mut outcome = Self {
+            way,
+            sold: books.sold,
+            oversold: books.sold.saturating_sub(PIECES),
+            resent: count(&|report, _| report.bought.resent),
+            double_orders: count(&|_, pieces| pieces > 1),
+            double_users: users.values().filter(|&&pieces| pieces > 1).count() as u64,
+            untold: count(&|report, pieces| pieces > 0 && !told_so(report)),
+            seconds: seconds(sale),
+            faults: Vec::new(),
+        };
+        if way == Way::Stock {
+            let in_vain = count(&|report, pieces| pieces == 0 && told_so(report));
+            outcome.faults = books.faults;
+            outcome.check(in_vain, users.len() as u64);
+        }
+        outcome
+    }
+
+    /// Sales in a second.
+    pub(crate) fn rate(&self) -> f64 {
+        if self.sold == 0 {
+            return 0.0;
+        }
+        self.sold as f64 / self.seconds
+    }
+
+    /// What STOCK.* promises to this crowd: each of `users` wants a piece and may have one.
+    fn check(&mut self, in_vain: u64, users: u64) {
+        let promises = [
+            ("pieces oversold", self.oversold, 0),
+            ("pieces sold", self.sold, PIECES.min(users)),
+            ("orders sold twice", self.double_orders, 0),
+            ("users with two pieces or more", self.double_users, 0),
+            ("orders sold and told no", self.untold, 0),
+            ("orders told yes and not sold", in_vain, 0),
+        ];
+        for (what, got, promised) in promises {
+            if got != promised {
+                let fault = format!("{what}: {got} instead of {promised}");
+                self.faults.push(fault);
+            }
+        }
+    }
+}
+
+fn seconds(sale: &Sale) -> f64 {
+    let sales = sale.reports.iter();
+    let last = sales
+        .filter(|report| report.bought.answer == Answer::Sold)
+        .map(|report| report.answered_us)
+        .max();
+    let microseconds = last.map_or(0, |last| last.saturating_sub(sale.started_us));
+    microseconds as f64 / 1e6
+}

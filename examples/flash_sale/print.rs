@@ -1,0 +1,83 @@
+//! What is printed in the end.
+
+use crate::options::Options;
+use crate::outcome::Outcome;
+use crate::way::{PIECES, Way};
+
+const LEGEND: &str = "
+resent        orders sent again because the first reply got lost
+orders twice  orders that got two pieces under one order id
+users twice   users who got two pieces or more, by such an order or by a double click
+told no       orders that got a piece while their buyers were told that they got none
+seconds       from the start until the last buyer heard of a sale";
+
+/// Who came.
+pub(crate) fn heading(options: &Options, orders: usize) {
+    let Options {
+        buyers, processes, ..
+    } = options;
+    let second_clicks = orders as u64 - buyers;
+    println!(
+        "{PIECES} pieces. Users: {buyers}, in processes: {processes}. Orders: {orders}, second clicks: {second_clicks}.\n"
+    );
+}
+
+/// The numbers.
+pub(crate) fn table(outcomes: &[Outcome]) {
+    println!(
+        "{:<14}{:>7}{:>10}{:>9}{:>14}{:>13}{:>9}{:>10}{:>10}",
+        "way",
+        "sold",
+        "oversold",
+        "resent",
+        "orders twice",
+        "users twice",
+        "told no",
+        "sales/s",
+        "seconds"
+    );
+    for outcome in outcomes {
+        println!(
+            "{:<14}{:>7}{:>10}{:>9}{:>14}{:>13}{:>9}{:>10.0}{:>10.3}",
+            outcome.way.name(),
+            outcome.sold,
+            outcome.oversold,
+            outcome.resent,
+            outcome.double_orders,
+            outcome.double_users,
+            outcome.untold,
+            outcome.rate(),
+            outcome.seconds
+        );
+    }
+    println!("{LEGEND}");
+}
+
+/// What the numbers say.
+pub(crate) fn explanation(outcomes: &[Outcome]) {
+    println!();
+    for outcome in outcomes {
+        println!("{}: {}", outcome.way.name(), sentence(outcome));
+    }
+}
+
+/// True and readable whatever the numbers are.
+fn sentence(outcome: &Outcome) -> String {
+    let oversold = outcome.oversold;
+    match outcome.way {
+        Way::GetSet if oversold > 0 => {
+            format!(
+                "oversold {oversold}. Buyers who read the same number each wrote back one less."
+            )
+        }
+        Way::GetSet => "oversold 0 this time, and nothing prevents it.".into(),
+        Way::Lock | Way::Lua => format!(
+            "oversold {oversold}. It knows neither orders nor users: sold again when sent again: {}.",
+            outcome.double_orders
+        ),
+        Way::Stock if outcome.faults.is_empty() => format!(
+            "oversold {oversold}. Each order once, each user one piece; the event stream has no gap and tells the same."
+        ),
+        Way::Stock => "broke a promise, see below.".into(),
+    }
+}

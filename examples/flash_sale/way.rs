@@ -1,0 +1,55 @@
+//! The four ways to sell.
+
+/// How many pieces there are to sell.
+pub(crate) const PIECES: u64 = 1000;
+
+/// The stock: a plain counter in the first three ways, a stock of Sluice in the fourth.
+pub(crate) const STOCK: &str = "{sku:1}:stock";
+
+/// What was sold: a hash of how many pieces each order got in the first three ways, the event stream in the fourth.
+pub(crate) const ORDERS: &str = "{sku:1}:orders";
+
+/// How pieces are sold; `buy.rs` has the code of each.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    GetSet,
+    Lock,
+    Lua,
+    Stock,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 4] = [Self::GetSet, Self::Lock, Self::Lua, Self::Stock];
+
+    /// Its name for readers.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::GetSet => "GET, then SET",
+            Self::Lock => "SETNX lock",
+            Self::Lua => "Lua script",
+            Self::Stock => "STOCK.DEDUCT",
+        }
+    }
+
+    /// Its name as an argument.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::GetSet => "get-set",
+            Self::Lock => "lock",
+            Self::Lua => "lua",
+            Self::Stock => "stock",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.word() == word)
+    }
+
+    /// The command that puts all pieces into an empty shop.
+    pub(crate) fn opening(self) -> String {
+        match self {
+            Self::Stock => format!("STOCK.SET {STOCK} {PIECES} PERUSER 1 EVENTS {ORDERS}"),
+            _ => format!("SET {STOCK} {PIECES}"),
+        }
+    }
+}
