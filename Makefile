@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint install clean prepare prepare-tests
+.PHONY: help run build test bench demo lint install clean prepare prepare-tests
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -35,6 +35,9 @@ test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/red
 
 bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
+
+demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 pieces to a crowd (ARGS='--buyers 5000')
+	@SLUICE_MODULE=$(CURDIR)/$(module) cargo run --release --example flash_sale -- $(ARGS)
 
 lint: ## formatting and clippy, warnings are errors
 	@cargo fmt --check
