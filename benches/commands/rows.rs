@@ -13,6 +13,9 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "compare_and_delete",
         include_str!("lua/compare_and_delete.lua"),
     ),
+    ("stock_string", include_str!("lua/stock_string.lua")),
+    ("stock_hash", include_str!("lua/stock_hash.lua")),
+    ("stock_order", include_str!("lua/stock_order.lua")),
 ];
 
 pub(crate) const GROUPS: &[Group] = &[
@@ -35,6 +38,22 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "lock: hand over to the next waiter",
         rows: LOCK_HAND_OVER,
+    },
+    Group {
+        name: "stock: sell",
+        rows: STOCK_SELL,
+    },
+    Group {
+        name: "stock: sold out",
+        rows: STOCK_SOLD_OUT,
+    },
+    Group {
+        name: "stock: orders, users, events",
+        rows: STOCK_ORDERS,
+    },
+    Group {
+        name: "stock: read",
+        rows: STOCK_READ,
     },
 ];
 
@@ -229,6 +248,147 @@ const LOCK_HAND_OVER: &[Row] = &[
     ),
 ];
 
+const STOCK_SELL: &[Row] = &[
+    row(
+        "INCR of a counter",
+        &["SET {key} 10000000"],
+        &[step("INCR {key}", Int)],
+    ),
+    row(
+        "DECRBY of a counter",
+        &["SET {key} 10000000"],
+        &[step("DECRBY {key} 1", Int)],
+    ),
+    row(
+        "GET + DECRBY (Lua)",
+        &["SET {key} 10000000"],
+        &[step("EVALSHA {sha:stock_string} 1 {key} 1", Int)],
+    ),
+    row(
+        "HMGET + HINCRBY (Lua)",
+        &["HSET {key} total 10000000 ordered 0"],
+        &[step("EVALSHA {sha:stock_hash} 1 {key} 1", Is(1))],
+    ),
+    row(
+        "STOCK.DEDUCT",
+        &["STOCK.SET {key} 10000000"],
+        &[step("STOCK.DEDUCT {key} 1", Int)],
+    ),
+    row(
+        "STOCK.ADD",
+        &["STOCK.SET {key} 0"],
+        &[step("STOCK.ADD {key} 1", Int)],
+    ),
+    row(
+        "STOCK.MDEDUCT, 2 keys",
+        &["STOCK.SET {key}:1 10000000", "STOCK.SET {key}:2 10000000"],
+        &[step("STOCK.MDEDUCT 2 {key}:1 1 {key}:2 1", Array)],
+    ),
+];
+
+const STOCK_SOLD_OUT: &[Row] = &[
+    row(
+        "GET + DECRBY (Lua), sold out",
+        &["SET {key} 0"],
+        &[step("EVALSHA {sha:stock_string} 1 {key} 1", Is(-1))],
+    ),
+    row(
+        "HMGET + HINCRBY (Lua), sold out",
+        &["HSET {key} total 0 ordered 0"],
+        &[step("EVALSHA {sha:stock_hash} 1 {key} 1", Is(0))],
+    ),
+    row(
+        "STOCK.DEDUCT, sold out",
+        &["STOCK.SET {key} 0"],
+        &[step("STOCK.DEDUCT {key} 1", Is(-1))],
+    ),
+    row(
+        "STOCK.DEDUCT with order, user and event, sold out",
+        &["STOCK.SET {key} 0 PERUSER 5 EVENTS {key}:events"],
+        &[step(
+            "STOCK.DEDUCT {key} 1 ORDER order:{i} USER user:{i}",
+            Is(-1),
+        )],
+    ),
+    row(
+        "STOCK.DEDUCT, over the user's limit",
+        &[
+            "STOCK.SET {key} 1000 PERUSER 1 EVENTS {key}:events",
+            "STOCK.DEDUCT {key} 1 USER me",
+        ],
+        &[step("STOCK.DEDUCT {key} 1 ORDER order:{i} USER me", Is(-2))],
+    ),
+];
+
+const STOCK_ORDERS: &[Row] = &[
+    row(
+        "XADD of an event",
+        &[],
+        &[step(
+            "XADD {key} MAXLEN ~ 100000 * op deduct sku product:1 order order:{i} user user:{i} qty 1 available 1000 ver 1",
+            Bulk,
+        )],
+    ),
+    row(
+        "order, user limit and XADD (Lua)",
+        &["SET {key} 10000000"],
+        &[step(
+            "EVALSHA {sha:stock_order} 4 {key} {key}:orders {key}:users {key}:events 1 order:{i} user:{i} 5",
+            Int,
+        )],
+    ),
+    row(
+        "STOCK.DEDUCT with an order",
+        &["STOCK.SET {key} 10000000"],
+        &[step("STOCK.DEDUCT {key} 1 ORDER order:{i}", Int)],
+    ),
+    row(
+        "STOCK.DEDUCT with order, user and event",
+        &["STOCK.SET {key} 10000000 PERUSER 5 EVENTS {key}:events"],
+        &[step(
+            "STOCK.DEDUCT {key} 1 ORDER order:{i} USER user:{i}",
+            Int,
+        )],
+    ),
+    row(
+        "STOCK.DEDUCT, the same order again",
+        &[
+            "STOCK.SET {key} 10000000 EVENTS {key}:events",
+            "STOCK.DEDUCT {key} 1 ORDER order:1",
+        ],
+        &[step("STOCK.DEDUCT {key} 1 ORDER order:1", Int)],
+    ),
+    row(
+        "STOCK.RESERVE + STOCK.CONFIRM",
+        &["STOCK.SET {key} 10000000"],
+        &[
+            step("STOCK.RESERVE {key} 1 ORDER order:{i} PX 900000", Int),
+            step("STOCK.CONFIRM {key} order:{i}", Is(1)),
+        ],
+    ),
+    row(
+        "STOCK.RESERVE + STOCK.CANCEL",
+        &["STOCK.SET {key} 10000000"],
+        &[
+            step("STOCK.RESERVE {key} 1 ORDER order:{i} PX 900000", Int),
+            step("STOCK.CANCEL {key} order:{i}", Is(1)),
+        ],
+    ),
+];
+
+const STOCK_READ: &[Row] = &[
+    row(
+        "GET of a counter",
+        &["SET {key} 1000"],
+        &[step("GET {key}", Bulk)],
+    ),
+    row(
+        "STOCK.GET",
+        &["STOCK.SET {key} 1000"],
+        &[step("STOCK.GET {key}", Is(1000))],
+    ),
+];
+
 /// A ratio that somebody has promised or asked about: its first row over its second.
 pub(crate) struct Figure {
     pub(crate) row: &'static str,
@@ -267,5 +427,37 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         row: "LOCK.RELEASE to the next, 4000 waiters",
         over: "LOCK.RELEASE to the next, 1 waiter",
+    },
+    Figure {
+        row: "STOCK.DEDUCT",
+        over: "INCR of a counter",
+    },
+    Figure {
+        row: "GET + DECRBY (Lua)",
+        over: "INCR of a counter",
+    },
+    Figure {
+        row: "HMGET + HINCRBY (Lua)",
+        over: "INCR of a counter",
+    },
+    Figure {
+        row: "STOCK.DEDUCT, sold out",
+        over: "STOCK.DEDUCT",
+    },
+    Figure {
+        row: "STOCK.DEDUCT with order, user and event, sold out",
+        over: "STOCK.DEDUCT with order, user and event",
+    },
+    Figure {
+        row: "STOCK.DEDUCT with order, user and event",
+        over: "INCR of a counter",
+    },
+    Figure {
+        row: "order, user limit and XADD (Lua)",
+        over: "INCR of a counter",
+    },
+    Figure {
+        row: "STOCK.GET",
+        over: "GET of a counter",
     },
 ];
