@@ -15,6 +15,11 @@ pub fn put_uint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// How many bytes [`put_uint`] appends.
+pub fn uint_len(value: u64) -> usize {
+    (value | 1).ilog2() as usize / 7 + 1
+}
+
 /// Appends a byte string with its length in front.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_uint(out, bytes.len() as u64);
@@ -85,6 +90,7 @@ mod tests {
         fn what_is_written_is_read_back(value: u64, bytes: Vec<u8>) {
             let mut out = Vec::new();
             put_uint(&mut out, value);
+            prop_assert_eq!(out.len(), uint_len(value));
             put_bytes(&mut out, &bytes);
             let mut reader = Reader::new(&out);
             prop_assert_eq!(reader.uint(0, u64::MAX), Ok(value));

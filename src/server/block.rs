@@ -140,7 +140,7 @@ unsafe extern "C" fn on_reply(
             }
             let answer = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
             if let Some(answer) = answer.as_ref() {
-                reply::send(Ctx::new(ctx), answer);
+                reply::send_any(Ctx::new(ctx), answer);
             }
         }
     });
@@ -160,7 +160,7 @@ unsafe extern "C" fn on_unblock(
         };
         if let Some(Place { room, number, .. }) = leave(handle) {
             (room.left)(ctx, number, Departure::Unblocked);
-            reply::send(ctx, &Ok(Reply::Nil));
+            reply::send(ctx, Ok(Reply::Nil));
             handle.unblock(None);
         }
     });

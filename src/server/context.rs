@@ -248,16 +248,18 @@ impl<'c> Ctx<'c> {
         self.notify_class(raw::REDISMODULE_NOTIFY_STREAM, c"xadd", name);
     }
 
-    /// Emits the generic event `del`, for who listens to keyspace events.
+    /// Emits the generic event `del`.
     pub fn notify_del(self, name: &Name<'_>) {
-        // SAFETY: the function takes no argument.
-        let listened = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
-        if listened & raw::REDISMODULE_NOTIFY_GENERIC != 0 {
-            self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
-        }
+        self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
     }
 
+    /// Emits an event, if `notify-keyspace-events` wants events of its class.
     fn notify_class(self, class: c_int, event: &CStr, name: &Name<'_>) {
+        // SAFETY: the function takes no argument.
+        let wanted = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
+        if wanted & class == 0 {
+            return;
+        }
         // SAFETY: context, event and name live through the call.
         unsafe {
             api!(RedisModule_NotifyKeyspaceEvent(

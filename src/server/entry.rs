@@ -26,6 +26,13 @@ impl<'a> Call<'a> {
         Cursor::new(self.args)
     }
 
+    /// The argument that these bytes are, and not only equal to, if they are one.
+    pub fn argument(&self, bytes: &[u8]) -> Option<Name<'a>> {
+        let same = |arg: &&[u8]| std::ptr::eq(*arg, bytes);
+        let index = self.args.iter().position(same)?;
+        Some(self.name(index))
+    }
+
     /// The argument at `index` (0: the first after the command's name) as the name of a key.
     pub fn name(&self, index: usize) -> Name<'a> {
         // SAFETY: the arguments live as long as the call.
@@ -142,7 +149,7 @@ where
         };
         run(&Call { ctx, args, strings })
     });
-    reply::send(ctx, &answer);
+    reply::send(ctx, answer);
     raw::REDISMODULE_OK as c_int
 }
 

@@ -77,8 +77,16 @@ fn wake_event_loop() {
 unsafe extern "C" fn on_wake(_data: *mut c_void) {}
 
 /// Lets the families deal with what was noted, as far as that is possible now.
+#[inline]
 pub fn settle(ctx: Ctx<'_>) {
-    if !ANY_NOTED.load(Ordering::Relaxed) || ctx.is_loading() {
+    if ANY_NOTED.load(Ordering::Relaxed) {
+        settle_noted(ctx);
+    }
+}
+
+#[cold]
+fn settle_noted(ctx: Ctx<'_>) {
+    if ctx.is_loading() {
         return;
     }
     let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());

@@ -5,7 +5,22 @@ use crate::reply::{Answer, Reply};
 use std::ffi::{CString, c_long};
 
 /// Sends a command's answer.
-pub(super) fn send(ctx: Ctx<'_>, answer: &Answer) {
+#[inline]
+pub(super) fn send(ctx: Ctx<'_>, answer: Answer) {
+    match answer {
+        // The reply of nearly every command that is called often.
+        Ok(Reply::Int(value)) => send_int(ctx, value),
+        answer => send_any(ctx, &answer),
+    }
+}
+
+fn send_int(ctx: Ctx<'_>, value: i64) {
+    // SAFETY: the context is alive.
+    unsafe { api!(RedisModule_ReplyWithLongLong(ctx.raw(), value)) };
+}
+
+/// Sends any answer.
+pub(super) fn send_any(ctx: Ctx<'_>, answer: &Answer) {
     match answer {
         Ok(reply) => send_reply(ctx, reply),
         Err(error) => {
@@ -24,10 +39,7 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
             // SAFETY: the context is alive.
             unsafe { api!(RedisModule_ReplyWithNull(raw)) };
         }
-        Reply::Int(value) => {
-            // SAFETY: as above.
-            unsafe { api!(RedisModule_ReplyWithLongLong(raw, *value)) };
-        }
+        Reply::Int(value) => send_int(ctx, *value),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),
         Reply::Array(items) => {

@@ -25,8 +25,7 @@ pub struct Stream<'k> {
 
 impl<'k> Stream<'k> {
     /// Opens a key; an error if it holds another type.
-    pub fn open(ctx: Ctx<'k>, name: &[u8]) -> Result<Self, Error> {
-        let name = Name::new(name);
+    pub fn open(ctx: Ctx<'k>, name: Name<'static>) -> Result<Self, Error> {
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
         // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
         // is closed before the context goes.
@@ -119,11 +118,12 @@ impl<'k> Stream<'k> {
         }
     }
 
-    /// Tells who watches the stream that it has grown.
-    pub fn announce(self) {
+    /// Closes the stream and tells who watches it that it has grown. Returns its name.
+    pub fn announce(self) -> Name<'static> {
         let Self { ctx, key, name } = self;
         drop(key); // wakes the clients that wait in XREAD and XREADGROUP
         ctx.signal_modified(&name);
         ctx.notify_xadd(&name);
+        name
     }
 }

@@ -24,17 +24,25 @@ pub(super) fn was_armed() -> bool {
 
 static ARMED: MainThread<Armed> = MainThread::new();
 
+/// For what is further away (in milliseconds) no timer is set: the cron event asks in time. Redis
+/// 7.0 computes the microseconds of a timer in an int, and with 36 minutes or more never sleeps
+/// again.
+const FARTHEST: u64 = 60_000;
+
 /// Makes sure that the families are asked at this time (Unix ms), or before.
 pub fn arm(ctx: Ctx<'_>, at: u64) {
     let mut armed = ARMED.get();
-    if let Some((earlier, id)) = armed.0 {
-        if earlier <= at {
-            return;
-        }
+    if armed.0.is_some_and(|(earlier, _)| earlier <= at) {
+        return;
+    }
+    let wait = at.saturating_sub(Now::read().ms()).max(1);
+    if wait > FARTHEST {
+        return;
+    }
+    if let Some((_, id)) = armed.0 {
         // SAFETY: the timer was made below and has not fired.
         unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
     }
-    let wait = at.saturating_sub(Now::read().ms()).max(1);
     // SAFETY: the callback expects no data.
     let id = unsafe {
         api!(RedisModule_CreateTimer(

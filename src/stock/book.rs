@@ -77,16 +77,17 @@ impl Book {
         self.users.get(user).map_or(0, |user| user.held)
     }
 
-    /// Remembers a new order. Returns when something is to be done about it (Unix ms).
-    pub fn open(&mut self, order: &Order<'_>, retain: u64) -> u64 {
-        let handle = self.orders.insert(Record::pack(order));
+    /// Remembers a new order. Returns when something is to be done about it (Unix ms); `None` if its
+    /// id is known already.
+    pub fn open(&mut self, order: &Order<'_>, retain: u64) -> Option<u64> {
+        let handle = self.orders.insert(Record::pack(order))?;
         let due = order.due(retain);
         if order.status == Status::Reserved {
             self.ends.insert((due, handle));
         } else {
             self.finals.push_back(handle);
         }
-        due
+        Some(due)
     }
 
     /// The order becomes final, perhaps once more. Returns when it can be forgotten (Unix ms).
@@ -142,15 +143,12 @@ impl Book {
 
     /// A user has more.
     pub fn give(&mut self, user: &[u8], qty: u64) {
-        let found = self.users.find(user);
-        match found.and_then(|handle| self.users.at_mut(handle)) {
-            Some(user) => user.held += qty,
-            None => {
-                self.users.insert(User {
-                    id: user.into(),
-                    held: qty,
-                });
-            }
+        let make = || User {
+            id: user.into(),
+            held: 0,
+        };
+        if let Some(user) = self.users.get_or_insert(user, make) {
+            user.held += qty;
         }
     }
 

@@ -7,6 +7,7 @@ use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
 use crate::error::Error;
 use crate::server::context::{Ctx, Name};
+use crate::server::entry::Call;
 use crate::server::key::Slot;
 use crate::server::main_thread::MainThread;
 use crate::server::stream::{EntryId, Stream};
@@ -24,6 +25,7 @@ struct Labels {
     fields: [Name<'static>; 7],
     ops: [Name<'static>; 7],
     none: Name<'static>,
+    one: Name<'static>,
 }
 
 impl Default for Labels {
@@ -36,6 +38,7 @@ impl Default for Labels {
             ]
             .map(|op| Name::new(op.as_bytes())),
             none: Name::new(b""),
+            one: Name::new(b"1"),
         }
     }
 }
@@ -45,26 +48,28 @@ static LABELS: MainThread<Labels> = MainThread::new();
 /// Which of [`Labels::ops`] tells that a stock is new; the others are in the order of [`Op`].
 const SET: usize = Op::Expire as usize + 1;
 
+/// The name of the event stream that was last written to, kept to be used again.
+static STREAM_NAME: MainThread<Option<Name<'static>>> = MainThread::new();
+
+fn open_stream<'k>(ctx: Ctx<'k>, key: &[u8]) -> Result<Stream<'k>, Error> {
+    let last = STREAM_NAME.get().take();
+    let same = last.filter(|name| name.bytes() == key);
+    Stream::open(ctx, same.unwrap_or_else(|| Name::new(key)))
+}
+
 /// A stock's key, open for changes. Ends with [`Edit::close`].
 pub(super) struct Edit<'k> {
     ctx: Ctx<'k>,
     name: &'k Name<'k>,
+    /// The running command, if there is one: its arguments need not be copied for the stream.
+    call: Option<&'k Call<'k>>,
     slot: Slot<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
     /// The length that it was trimmed to, until that is in the effects.
     trimmed: Option<u64>,
     effects: Vec<u8>,
-    /// Can replicas repeat the running command instead of its effects?
-    verbatim: Option<Verbatim>,
     changed: bool,
-}
-
-/// Whether the running command is to be repeated by replicas.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verbatim {
-    Possible,
-    Needed,
 }
 
 impl<'k> Edit<'k> {
@@ -78,19 +83,21 @@ impl<'k> Edit<'k> {
         Self {
             ctx,
             name,
+            call: None,
             slot,
             stream: None,
             trimmed: None,
             effects: Vec::new(),
-            verbatim: None,
             changed: false,
         }
     }
 
-    /// A change that needs neither the time nor an entry depends on nothing but the stock: replicas
-    /// can take the command as it came, which is cheaper than an effect.
-    pub(super) fn may_repeat_command(&mut self) {
-        self.verbatim = Some(Verbatim::Possible);
+    /// The same for a command.
+    pub(super) fn for_call(call: &'k Call<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+        Self {
+            call: Some(call),
+            ..Self::of(call.ctx, name, slot)
+        }
     }
 
     /// The stock, if there is one.
@@ -163,9 +170,16 @@ impl<'k> Edit<'k> {
         };
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            none => none.insert(Stream::open(self.ctx, &events.stream)?),
+            none => none.insert(open_stream(self.ctx, &events.stream)?),
         };
-        let entry = append(stream, self.name, change.op as usize, &announcement, id)?;
+        let entry = append(
+            stream,
+            self.call,
+            self.name,
+            change.op as usize,
+            &announcement,
+            id,
+        )?;
         if id.is_none() {
             self.trimmed = stream.trim_to_about(events.maxlen);
         }
@@ -188,8 +202,8 @@ impl<'k> Edit<'k> {
             available: counts.available,
             ver: counts.ver,
         };
-        let stream = self.stream.insert(Stream::open(self.ctx, &events.stream)?);
-        let entry = append(stream, self.name, SET, &announcement, created.entry)?;
+        let stream = self.stream.insert(open_stream(self.ctx, &events.stream)?);
+        let entry = append(stream, None, self.name, SET, &announcement, created.entry)?;
         if created.entry.is_none() {
             self.trimmed = stream.trim_to_about(events.maxlen);
         }
@@ -229,15 +243,11 @@ impl<'k> Edit<'k> {
             timer::arm(self.ctx, due);
         }
         self.changed = true;
-        if self.verbatim.is_some() && change.order.is_empty() && entry.is_none() {
-            self.verbatim = Some(Verbatim::Needed);
-        } else {
-            if self.effects.capacity() == 0 {
-                self.effects = std::mem::take(&mut *EFFECTS.get());
-            }
-            persist::put_changed(&mut self.effects, change, entry);
-            self.note_trim();
+        if self.effects.capacity() == 0 {
+            self.effects = std::mem::take(&mut *EFFECTS.get());
         }
+        persist::put_changed(&mut self.effects, change, entry);
+        self.note_trim();
         Ok(())
     }
 
@@ -271,7 +281,7 @@ impl<'k> Edit<'k> {
         };
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            none => none.insert(Stream::open(self.ctx, &events.stream)?),
+            none => none.insert(open_stream(self.ctx, &events.stream)?),
         };
         stream.trim_to(length);
         Ok(())
@@ -298,9 +308,6 @@ impl<'k> Edit<'k> {
             self.effects.clear();
             *EFFECTS.get() = std::mem::take(&mut self.effects);
         }
-        if self.verbatim == Some(Verbatim::Needed) {
-            self.ctx.replicate_verbatim();
-        }
         self.tell(event);
     }
 
@@ -315,7 +322,7 @@ impl<'k> Edit<'k> {
     fn tell(self, event: Option<&CStr>) {
         let (ctx, name) = (self.ctx, self.name);
         if let Some(stream) = self.stream {
-            stream.announce();
+            *STREAM_NAME.get() = Some(stream.announce());
         }
         ctx.signal_modified(name);
         if let Some(event) = event {
@@ -326,15 +333,18 @@ impl<'k> Edit<'k> {
 
 fn append(
     stream: &mut Stream<'_>,
+    call: Option<&Call<'_>>,
     sku: &Name<'_>,
     op: usize,
     announcement: &Announcement<'_>,
     id: Option<EntryId>,
 ) -> Result<EntryId, Error> {
     let labels = &*LABELS.get();
-    let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| Name::new(bytes));
+    let argument = |bytes: &[u8]| call.and_then(|call| call.argument(bytes));
+    let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| Name::new(bytes));
+    let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| make(bytes));
     let (order, user) = (named(announcement.order), named(announcement.user));
-    let qty = Name::number(announcement.qty);
+    let qty = (announcement.qty != 1).then(|| Name::number(announcement.qty));
     let available = Name::number(announcement.available as i64);
     let ver = Name::number(announcement.ver as i64);
     let values = [
@@ -342,7 +352,7 @@ fn append(
         sku,
         order.as_ref().unwrap_or(&labels.none),
         user.as_ref().unwrap_or(&labels.none),
-        &qty,
+        qty.as_ref().unwrap_or(&labels.one),
         &available,
         &ver,
     ];

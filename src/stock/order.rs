@@ -11,7 +11,7 @@
 
 use super::table::Entry;
 use super::{MAX_ID, MAX_QTY};
-use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
 use crate::memory::block_size;
 use crate::request::TEN_YEARS_MS;
 
@@ -126,7 +126,7 @@ pub struct Record(Box<[u8]>);
 impl Record {
     /// Packs an order.
     pub fn pack(order: &Order<'_>) -> Self {
-        let mut out = Vec::with_capacity(order.id.len() + order.user.len() + 40);
+        let mut out = Vec::with_capacity(packed_len(order));
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let (has_user, moved) = (!order.user.is_empty(), order.since != order.created);
         out.push(order.status as u8 | flag(has_user, USER) | flag(moved, MOVED));
@@ -145,7 +145,8 @@ impl Record {
         if order.status.keeps_px() {
             put_uint(&mut out, order.px);
         }
-        Self(out.as_slice().into())
+        debug_assert_eq!(out.len(), out.capacity());
+        Self(out.into_boxed_slice())
     }
 
     /// The order.
@@ -181,6 +182,19 @@ impl Entry for Record {
     fn heap(&self) -> usize {
         block_size(self.0.len())
     }
+}
+
+/// How many bytes a packed order has: so that it is allocated once.
+fn packed_len(order: &Order<'_>) -> usize {
+    let bytes_len = |bytes: &[u8]| uint_len(bytes.len() as u64) + bytes.len();
+    let when = |is: bool, length: usize| if is { length } else { 0 };
+    1 + bytes_len(order.id)
+        + when(!order.user.is_empty(), bytes_len(order.user))
+        + uint_len(zigzag(order.qty))
+        + uint_len(order.created)
+        + when(order.since != order.created, uint_len(order.since))
+        + when(order.status.keeps_request(), uint_len(order.reply))
+        + when(order.status.keeps_px(), uint_len(order.px))
 }
 
 /// Appends an order.

@@ -235,6 +235,11 @@ impl Stock {
         self.book.as_deref()
     }
 
+    /// Has it an event stream?
+    pub fn has_events(&self) -> bool {
+        self.terms.events.is_some()
+    }
+
     /// An order.
     pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
         self.book.as_ref()?.order(id)
@@ -415,9 +420,6 @@ impl Stock {
                 _ => Ok(u64::MAX),
             };
         }
-        if self.order(change.order).is_some() {
-            return Err(Corrupt);
-        }
         let order = Order {
             id: change.order,
             user: change.user,
@@ -429,7 +431,7 @@ impl Stock {
             px: change.px,
         };
         let retain = self.terms.retain;
-        Ok(self.book_mut().open(&order, retain))
+        self.book_mut().open(&order, retain).ok_or(Corrupt)
     }
 
     /// An order becomes final: `Released` stands for every kind of cancellation.
@@ -481,11 +483,8 @@ impl Stock {
 
     /// Puts an order there as it is, without counting it: for a stock that is read from a file.
     pub fn put_order(&mut self, order: &Order<'_>) -> Result<(), Corrupt> {
-        if self.order(order.id).is_some() {
-            return Err(Corrupt);
-        }
         let retain = self.terms.retain;
-        self.book_mut().open(order, retain);
+        self.book_mut().open(order, retain).ok_or(Corrupt)?;
         Ok(())
     }
 

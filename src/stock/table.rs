@@ -51,6 +51,8 @@ struct Slot<E> {
     entry: Option<E>,
     /// The next one of the same bucket, or the next free one.
     next: Handle,
+    /// Of the entry's key.
+    hash: u32,
 }
 
 impl<E> Default for Table<E> {
@@ -79,15 +81,24 @@ impl<E: Entry> Table<E> {
 
     /// Where the entry with this key is.
     pub fn find(&self, key: &[u8]) -> Option<Handle> {
-        let mut at = *self.heads.get(self.bucket_of(key, self.heads.len()))?;
+        self.find_hashed(key, self.hash(key))
+    }
+
+    fn find_hashed(&self, key: &[u8], hash: u32) -> Option<Handle> {
+        let mut at = *self.heads.get(bucket_of(hash, self.heads.len()))?;
         while at != NONE {
             let slot = self.slot(at);
-            if slot.entry.as_ref().is_some_and(|entry| entry.key() == key) {
+            let is_it = |entry: &E| entry.key() == key;
+            if slot.hash == hash && slot.entry.as_ref().is_some_and(is_it) {
                 return Some(at);
             }
             at = slot.next;
         }
         None
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        self.hasher.hash_one(key) as u32
     }
 
     /// The entry with this key.
@@ -112,17 +123,34 @@ impl<E: Entry> Table<E> {
             .as_mut()
     }
 
-    /// Adds an entry whose key is not there yet.
-    pub fn insert(&mut self, entry: E) -> Handle {
+    /// Adds an entry; `None` if its key is there already.
+    pub fn insert(&mut self, entry: E) -> Option<Handle> {
+        let hash = self.hash(entry.key());
+        match self.find_hashed(entry.key(), hash) {
+            Some(_) => None,
+            None => Some(self.insert_hashed(entry, hash)),
+        }
+    }
+
+    /// The entry with this key, which is made if it is not there.
+    pub fn get_or_insert(&mut self, key: &[u8], make: impl FnOnce() -> E) -> Option<&mut E> {
+        let hash = self.hash(key);
+        let found = self.find_hashed(key, hash);
+        let handle = found.unwrap_or_else(|| self.insert_hashed(make(), hash));
+        self.at_mut(handle)
+    }
+
+    fn insert_hashed(&mut self, entry: E, hash: u32) -> Handle {
         if self.len == self.heads.len() {
             self.add_bucket();
         }
-        let bucket = self.bucket_of(entry.key(), self.heads.len());
+        let bucket = bucket_of(hash, self.heads.len());
         self.heap += entry.heap();
         self.len += 1;
         let slot = Slot {
             entry: Some(entry),
             next: self.heads[bucket],
+            hash,
         };
         let handle = self.place(slot);
         self.heads[bucket] = handle;
@@ -141,7 +169,8 @@ impl<E: Entry> Table<E> {
 
     /// Takes the entry at a handle out.
     pub fn remove(&mut self, handle: Handle) -> Option<E> {
-        let bucket = self.bucket_of(self.at(handle)?.key(), self.heads.len());
+        self.at(handle)?;
+        let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.unchain(bucket, handle);
         let entry = self.give_back(handle)?;
         self.heap -= entry.heap();
@@ -172,19 +201,6 @@ impl<E: Entry> Table<E> {
             + block_size(self.heads.capacity() * size_of::<Handle>())
             + block_size(self.chunks.capacity() * size_of::<Chunk<E>>())
             + self.chunks.iter().map(slots).sum::<usize>()
-    }
-
-    /// Which of `buckets` buckets a key belongs to.
-    fn bucket_of(&self, key: &[u8], buckets: usize) -> usize {
-        let hash = self.hasher.hash_one(key) as usize;
-        // The lower bits of the hash; one bit less where that bucket is still to come.
-        let mask = buckets.next_power_of_two().wrapping_sub(1);
-        let bucket = hash & mask;
-        if bucket < buckets {
-            bucket
-        } else {
-            bucket & (mask >> 1)
-        }
     }
 
     /// Adds a bucket, and moves to it what belongs there, out of the one bucket that has it.
@@ -219,10 +235,7 @@ impl<E: Entry> Table<E> {
 
     /// Puts an entry into the chain of its bucket.
     fn chain(&mut self, handle: Handle) {
-        let Some(entry) = self.at(handle) else {
-            return;
-        };
-        let bucket = self.bucket_of(entry.key(), self.heads.len());
+        let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.slot_mut(handle).next = self.heads[bucket];
         self.heads[bucket] = handle;
     }
@@ -303,6 +316,18 @@ impl<E: Entry> Table<E> {
     }
 }
 
+/// Which of `buckets` buckets a key belongs to.
+fn bucket_of(hash: u32, buckets: usize) -> usize {
+    // The lower bits of the hash; one bit less where that bucket is still to come.
+    let mask = buckets.next_power_of_two().wrapping_sub(1);
+    let bucket = hash as usize & mask;
+    if bucket < buckets {
+        bucket
+    } else {
+        bucket & (mask >> 1)
+    }
+}
+
 /// The bucket that has what belongs to a new one: the same number without its highest bit.
 fn parent(bucket: usize) -> usize {
     bucket & !(1 << bucket.ilog2())
@@ -372,10 +397,11 @@ mod tests {
                         match table.find(&key.to_le_bytes()) {
                             Some(handle) => table.replace(handle, word(key, value)),
                             None => {
-                                let handle = table.insert(word(key, value));
+                                let handle = table.insert(word(key, value)).expect("it is new");
                                 prop_assert_eq!(table.at(handle), Some(&word(key, value)));
                             }
                         }
+                        prop_assert_eq!(table.insert(word(key, 0)), None);
                         model.insert(key, value);
                     }
                     Step::Take(key) => {
@@ -393,7 +419,9 @@ mod tests {
     fn handles_stay_and_memory_comes_back() {
         let mut table = Table::default();
         let empty = table.memory();
-        let handles: Vec<Handle> = (0..20_000).map(|n| table.insert(word(n, n))).collect();
+        let handles: Vec<Handle> = (0..20_000)
+            .filter_map(|n| table.insert(word(n, n)))
+            .collect();
         for (number, handle) in handles.iter().enumerate() {
             let number = number as u32;
             assert_eq!(table.at(*handle), Some(&word(number, number)));
