@@ -12,6 +12,7 @@ use super::order::{Order, Status};
 use crate::codec::Corrupt;
 use crate::error::Error;
 use crate::memory::block_size;
+use std::collections::HashMap;
 
 /// What somebody asks of a stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -502,28 +503,38 @@ impl Stock {
 
     /// Do the orders and users agree with the numbers? What commands made always does.
     pub fn is_consistent(&self) -> bool {
+        let counts = self.counts;
+        let taken = counts.reserved.checked_add(counts.sold);
+        let total = taken.and_then(|taken| taken.checked_add(counts.available));
+        let (Some(taken), Some(true)) = (taken, total.map(|total| total <= MAX_QTY)) else {
+            return false;
+        };
+        let Some(book) = self.book() else {
+            return counts.reserved == 0;
+        };
         let mut reserved: u64 = 0;
         let mut sold: u64 = 0;
-        let mut held: u64 = 0;
-        if let Some(book) = self.book() {
-            for order in book.iter_orders() {
-                let sum = match order.status {
-                    Status::Reserved => &mut reserved,
-                    status if status.is_sold() => &mut sold,
-                    _ => continue,
-                };
-                *sum = sum.saturating_add(order.qty.unsigned_abs());
+        let mut by_user: HashMap<&[u8], u64> = HashMap::new();
+        for order in book.iter_orders() {
+            let sum = match order.status {
+                Status::Reserved => &mut reserved,
+                status if status.is_sold() => &mut sold,
+                _ => continue,
+            };
+            let qty = order.qty.unsigned_abs();
+            *sum = sum.saturating_add(qty);
+            if self.terms.per_user > 0 {
+                let sum = by_user.entry(order.user).or_default();
+                *sum = sum.saturating_add(qty);
             }
-            let users = book.iter_users();
-            held = users.fold(0, |sum, user| sum.saturating_add(user.held));
         }
-        let counts = self.counts;
-        let sums = [counts.available, counts.reserved, counts.sold];
-        let total = sums.iter().try_fold(0u64, |sum, n| sum.checked_add(*n));
+        let users = book.iter_users();
+        let held = users.fold(0u64, |sum, user| sum.saturating_add(user.held));
+        let has = |(user, sum): (&&[u8], &u64)| book.held(user) >= *sum;
         reserved == counts.reserved
             && sold <= counts.sold
-            && total.is_some_and(|total| total <= MAX_QTY)
-            && (held <= counts.reserved + counts.sold)
+            && held <= taken
+            && by_user.iter().all(has)
     }
 
     /// The bytes that it takes from the allocator beside its own struct.
