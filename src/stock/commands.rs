@@ -647,8 +647,7 @@ fn step_plainly(
 fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
     let decision = decide(edit, request, now)?;
     if let Decision::Change(change, _) = &decision {
-        let entry = edit.announce(change, None)?;
-        edit.apply(change, entry)?;
+        edit.change(change)?;
     }
     count(&decision);
     Ok(Reply::Int(reply(&decision)))

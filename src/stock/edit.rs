@@ -134,8 +134,7 @@ impl<'k> Edit<'k> {
 
     fn end(&mut self, order: &[u8], now: u64) -> Result<(), Error> {
         let change = Change::of(Op::Expire, order, now);
-        self.announce(&change, None)?;
-        self.apply(&change, None)?;
+        self.change(&change)?;
         STATS.get().expired += 1;
         self.ctx.notify(c"stock.expire", self.name);
         Ok(())
@@ -148,8 +147,14 @@ impl<'k> Edit<'k> {
             let book = stock.book();
             book.map_or(Vec::new(), |book| book.forgettable(now, retain, SLICE))
         });
-        let mut forget = |id| self.apply(&Change::of(Op::Forget, id, now), None);
+        let mut forget = |id| self.change(&Change::of(Op::Forget, id, now));
         ids.iter().try_for_each(|id| forget(id))
+    }
+
+    /// Announces a decided change and carries it out.
+    pub(super) fn change(&mut self, change: &Change<'_>) -> Result<(), Error> {
+        let entry = self.announce(change, None)?;
+        self.apply(change, entry)
     }
 
     /// Appends a decided change to the event stream, if the stock has one: with this id, or the
