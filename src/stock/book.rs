@@ -224,4 +224,4 @@ impl Book {
 }
 
 /// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
-const BYTES_PER_END: usize = 30;
+const BYTES_PER_END: usize = 38;

@@ -1,8 +1,8 @@
 //! One order, packed into as few bytes as it takes: a shop remembers millions of them.
 //!
 //! ```text
-//! record = head id [user] qty created [since] [reply] [px]
-//! head   = status + flags; USER: user is there; MOVED: since is there
+//! record = head id [user] [qty] created [since] [reply] [px]
+//! head   = status + flags; USER: user is there; MOVED: since is there; ONE: qty is 1 and not there
 //! ```
 //!
 //! Integers and byte strings are those of [`crate::codec`]; `qty` is zigzag, times are Unix
@@ -118,6 +118,7 @@ const STATUS: u8 = 7;
 const USER: u8 = 8;
 const MOVED: u8 = 16;
 const STALE: u8 = 32;
+const ONE: u8 = 64;
 
 /// A packed order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,12 +130,16 @@ impl Record {
         let mut out = Vec::with_capacity(packed_len(order));
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let (has_user, moved) = (!order.user.is_empty(), order.since != order.created);
-        out.push(order.status as u8 | flag(has_user, USER) | flag(moved, MOVED));
+        let one = order.qty == 1;
+        let flags = flag(has_user, USER) | flag(moved, MOVED) | flag(one, ONE);
+        out.push(order.status as u8 | flags);
         put_bytes(&mut out, order.id);
         if has_user {
             put_bytes(&mut out, order.user);
         }
-        put_uint(&mut out, zigzag(order.qty));
+        if !one {
+            put_uint(&mut out, zigzag(order.qty));
+        }
         put_uint(&mut out, order.created);
         if moved {
             put_uint(&mut out, order.since);
@@ -190,7 +195,7 @@ fn packed_len(order: &Order<'_>) -> usize {
     let when = |is: bool, length: usize| if is { length } else { 0 };
     1 + bytes_len(order.id)
         + when(!order.user.is_empty(), bytes_len(order.user))
-        + uint_len(zigzag(order.qty))
+        + when(order.qty != 1, uint_len(zigzag(order.qty)))
         + uint_len(order.created)
         + when(order.since != order.created, uint_len(order.since))
         + when(order.status.keeps_request(), uint_len(order.reply))
@@ -205,7 +210,7 @@ pub fn put(out: &mut Vec<u8>, order: &Order<'_>) {
 /// Reads an order that could have come to be by commands.
 pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
     let head = reader.byte()?;
-    if head & !(STATUS | USER | MOVED | STALE) != 0 {
+    if head & !(STATUS | USER | MOVED | STALE | ONE) != 0 {
         return Err(Corrupt);
     }
     let status = STATUSES[usize::from(head & STATUS)];
@@ -214,7 +219,10 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
         0 => &[],
         _ => reader.bytes(1, MAX_ID)?,
     };
-    let qty = unzigzag(reader.uint(0, 2 * MAX_QTY)?);
+    let qty = match head & ONE {
+        0 => unzigzag(reader.uint(0, 2 * MAX_QTY)?),
+        _ => 1,
+    };
     let created = reader.uint(0, MAX_QTY)?;
     let since = match head & MOVED {
         0 => created,
@@ -269,7 +277,7 @@ mod tests {
             id in proptest::collection::vec(any::<u8>(), 1..=512),
             user in proptest::collection::vec(any::<u8>(), 0..40),
             status in 0..8usize,
-            qty in 1..=MAX_QTY as i64,
+            qty in prop_oneof![Just(1), 1..=MAX_QTY as i64],
             numbers in [0..=MAX_QTY, 0..=MAX_QTY, 0..=MAX_QTY],
             px in 1..=TEN_YEARS_MS as u64,
         ) {
