@@ -9,6 +9,8 @@ pub enum Reply {
     Later,
     /// `nil`: a business refusal, or "there is none".
     Nil,
+    /// `OK`, as the status that built-in commands reply.
+    Ok,
     /// An integer below 2^53.
     Int(i64),
     /// A word of the command's vocabulary, such as a mode or a state.

@@ -23,6 +23,11 @@ fn the_reference_of_locks_prints_what_it_says() {
     check("docs/locks.md");
 }
 
+#[test]
+fn the_reference_of_stock_prints_what_it_says() {
+    check("docs/stock.md");
+}
+
 fn check(file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));

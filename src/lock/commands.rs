@@ -857,7 +857,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     if LISTENING.load(Ordering::Relaxed) {
         events::note(Happening::Touched(ctx.db(), name.bytes().into()));
     }
-    Ok(Reply::Text("OK"))
+    Ok(Reply::Ok)
 }
 
 /// Which type the effects are about, if they tell; both at once is nonsense.
@@ -878,5 +878,5 @@ fn apply_fence(call: &Call<'_>) -> Answer {
     let fence = call.cursor().uint("fence", 1..=MAX_SAFE)?;
     remember_fence(fence);
     call.ctx.replicate_verbatim();
-    Ok(Reply::Text("OK"))
+    Ok(Reply::Ok)
 }

@@ -94,7 +94,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
         RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
         RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
-        RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull
+        RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull RedisModule_ReplyWithSimpleString
         RedisModule_ReplyWithStringBuffer RedisModule_SaveStringBuffer RedisModule_SelectDb
         RedisModule_SetAbsExpire RedisModule_SetCommandInfo RedisModule_SetDisconnectCallback
         RedisModule_SetModuleOptions RedisModule_SignalModifiedKey RedisModule_StopTimer

@@ -39,6 +39,10 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
             // SAFETY: the context is alive.
             unsafe { api!(RedisModule_ReplyWithNull(raw)) };
         }
+        Reply::Ok => {
+            // SAFETY: as above; the text is NUL-terminated.
+            unsafe { api!(RedisModule_ReplyWithSimpleString(raw, c"OK".as_ptr())) };
+        }
         Reply::Int(value) => send_int(ctx, *value),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),

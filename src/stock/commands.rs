@@ -402,7 +402,7 @@ fn set(call: &Call<'_>) -> Answer {
         entry: None,
     })?;
     edit.close(Some(c"stock.set"));
-    Ok(Reply::Text("OK"))
+    Ok(Reply::Ok)
 }
 
 /// `STOCK.IMPORT key [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]`
@@ -888,7 +888,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
         .into_iter()
         .try_for_each(|effect| apply_effect(call, &mut edit, effect));
     edit.close_applied();
-    applied.map(|()| Reply::Text("OK"))
+    applied.map(|()| Reply::Ok)
 }
 
 fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Result<(), Error> {
