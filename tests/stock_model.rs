@@ -391,10 +391,10 @@ impl World {
     }
 
     fn apply(&mut self, change: &Change<'_>) {
-        if let Some(told) = self.stock.announce(change) {
-            if let Some(reader) = &mut self.reader {
-                reader.read(change.op, &told);
-            }
+        if let Some(told) = self.stock.announce(change)
+            && let Some(reader) = &mut self.reader
+        {
+            reader.read(change.op, &told);
         }
         self.stock.apply(change).expect("it was decided");
         let mut bytes = Vec::new();
