@@ -9,6 +9,7 @@ use crate::reply::Answer;
 use crate::request::Cursor;
 use redis_module::raw;
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
@@ -133,16 +134,17 @@ where
         if WRITES {
             events::settle(ctx);
         }
-        let strings = &strings[1..];
-        let mut inline: [&[u8]; INLINE_ARGS] = [&[]; INLINE_ARGS];
+        let strings = strings.get(1..).unwrap_or_default();
+        let mut inline = [const { MaybeUninit::<&[u8]>::uninit() }; INLINE_ARGS];
         let many: Vec<&[u8]>;
         // SAFETY: the strings live through the call and the server doesn't change them in it.
         let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
         let args = if strings.len() <= INLINE_ARGS {
             for (slot, string) in inline.iter_mut().zip(strings) {
-                *slot = bytes(string);
+                slot.write(bytes(string));
             }
-            &inline[..strings.len()]
+            // SAFETY: as many elements have just been written.
+            unsafe { slice::from_raw_parts(inline.as_ptr().cast(), strings.len()) }
         } else {
             many = strings.iter().map(bytes).collect();
             &many

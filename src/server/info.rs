@@ -4,6 +4,29 @@ use super::context::Ctx;
 use super::entry;
 use redis_module::raw;
 use std::ffi::{CString, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter. Only the main thread counts, so an addition need not be atomic as a whole.
+#[derive(Debug)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// A counter at 0.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// One more.
+    pub fn count(&self) {
+        self.0.store(self.get() + 1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// Registers the sections.
 pub(super) fn register(ctx: Ctx<'_>) {

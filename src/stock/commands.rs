@@ -659,7 +659,7 @@ fn decide<'a>(edit: &mut Edit<'_>, request: &Request<'a>, now: u64) -> Result<De
     };
     let decision = stock.decide(request, now);
     if decision == Err(Error::Conflict) {
-        STATS.get().conflicts += 1;
+        STATS.conflicts.count();
     }
     decision
 }
@@ -672,17 +672,16 @@ fn reply(decision: &Decision<'_>) -> i64 {
 }
 
 fn count(decision: &Decision<'_>) {
-    let stats = &mut *STATS.get();
     match decision {
-        Decision::Refused(Refusal::SoldOut) => stats.sold_out += 1,
-        Decision::Refused(Refusal::UserLimit) => stats.user_limited += 1,
+        Decision::Refused(Refusal::SoldOut) => STATS.sold_out.count(),
+        Decision::Refused(Refusal::UserLimit) => STATS.user_limited.count(),
         Decision::Refused(_) => {}
-        Decision::Repeated(_) => stats.duplicates += 1,
+        Decision::Repeated(_) => STATS.duplicates.count(),
         Decision::Change(change, _) => match change.op {
-            Op::Deduct => stats.deducted += 1,
-            Op::Reserve => stats.reserved += 1,
-            Op::Confirm => stats.confirmed += 1,
-            Op::Cancel => stats.cancelled += 1,
+            Op::Deduct => STATS.deducted.count(),
+            Op::Reserve => STATS.reserved.count(),
+            Op::Confirm => STATS.confirmed.count(),
+            Op::Cancel => STATS.cancelled.count(),
             _ => {}
         },
     }
@@ -704,7 +703,7 @@ fn step_all(call: &Call<'_>, stride: usize, requests: &[Request<'_>], event: &CS
         edit.end_overdue(now, request.order);
     }
     let answer = step_together(&mut edits, requests, now);
-    for edit in edits {
+    for edit in &mut edits {
         edit.close(Some(event));
     }
     answer
@@ -716,7 +715,7 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
         decisions.push(decide(edit, request, now)?);
     }
     if is_known_to_some(edits, requests) {
-        STATS.get().conflicts += 1;
+        STATS.conflicts.count();
         return Err(Error::Conflict);
     }
     let refused = decisions.iter().any(|decision| reply(decision) < 0);

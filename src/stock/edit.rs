@@ -135,7 +135,7 @@ impl<'k> Edit<'k> {
     fn end(&mut self, order: &[u8], now: u64) -> Result<(), Error> {
         let change = Change::of(Op::Expire, order, now);
         self.change(&change)?;
-        STATS.get().expired += 1;
+        STATS.expired.count();
         self.ctx.notify(c"stock.expire", self.name);
         Ok(())
     }
@@ -304,7 +304,7 @@ impl<'k> Edit<'k> {
     }
 
     /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
-    pub(super) fn close(mut self, event: Option<&CStr>) {
+    pub(super) fn close(&mut self, event: Option<&CStr>) {
         if !self.changed {
             return;
         }
@@ -317,16 +317,16 @@ impl<'k> Edit<'k> {
     }
 
     /// Ends the edit of a replica or an AOF, which hands on what it was given.
-    pub(super) fn close_applied(mut self) {
+    pub(super) fn close_applied(&mut self) {
         *EFFECTS.get() = std::mem::take(&mut self.effects);
         EFFECTS.get().clear();
         self.ctx.replicate_verbatim();
         self.tell(None);
     }
 
-    fn tell(self, event: Option<&CStr>) {
+    fn tell(&mut self, event: Option<&CStr>) {
         let (ctx, name) = (self.ctx, self.name);
-        if let Some(stream) = self.stream {
+        if let Some(stream) = self.stream.take() {
             *STREAM_NAME.get() = Some(stream.announce());
         }
         ctx.signal_modified(name);

@@ -19,6 +19,7 @@ pub mod table;
 
 use crate::Family;
 use crate::request::MAX_SAFE;
+use crate::server::info::Counter;
 use crate::server::main_thread::MainThread;
 use deadlines::Deadlines;
 
@@ -50,20 +51,29 @@ pub const FAMILY: Family = Family {
 };
 
 /// The counters of `INFO sluice`.
-#[derive(Debug, Default)]
 struct Stats {
-    deducted: u64,
-    reserved: u64,
-    confirmed: u64,
-    cancelled: u64,
-    expired: u64,
-    sold_out: u64,
-    user_limited: u64,
-    duplicates: u64,
-    conflicts: u64,
+    deducted: Counter,
+    reserved: Counter,
+    confirmed: Counter,
+    cancelled: Counter,
+    expired: Counter,
+    sold_out: Counter,
+    user_limited: Counter,
+    duplicates: Counter,
+    conflicts: Counter,
 }
 
-static STATS: MainThread<Stats> = MainThread::new();
+static STATS: Stats = Stats {
+    deducted: Counter::new(),
+    reserved: Counter::new(),
+    confirmed: Counter::new(),
+    cancelled: Counter::new(),
+    expired: Counter::new(),
+    sold_out: Counter::new(),
+    user_limited: Counter::new(),
+    duplicates: Counter::new(),
+    conflicts: Counter::new(),
+};
 
 /// Which stocks have something to do by themselves, and when.
 static DEADLINES: MainThread<Deadlines> = MainThread::new();

@@ -114,16 +114,15 @@ fn drop_strangers(ctx: Ctx<'_>) {
 
 /// The section `stock` of `INFO sluice`.
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
-    let stats = STATS.try_get()?;
     Some(vec![
-        ("deducted", stats.deducted),
-        ("reserved", stats.reserved),
-        ("confirmed", stats.confirmed),
-        ("cancelled", stats.cancelled),
-        ("expired", stats.expired),
-        ("sold_out", stats.sold_out),
-        ("user_limited", stats.user_limited),
-        ("duplicates", stats.duplicates),
-        ("conflicts", stats.conflicts),
+        ("deducted", STATS.deducted.get()),
+        ("reserved", STATS.reserved.get()),
+        ("confirmed", STATS.confirmed.get()),
+        ("cancelled", STATS.cancelled.get()),
+        ("expired", STATS.expired.get()),
+        ("sold_out", STATS.sold_out.get()),
+        ("user_limited", STATS.user_limited.get()),
+        ("duplicates", STATS.duplicates.get()),
+        ("conflicts", STATS.conflicts.get()),
     ])
 }

@@ -9,6 +9,7 @@
 use crate::memory::block_size;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Where an entry is.
 pub type Handle = u32;
@@ -35,7 +36,8 @@ pub struct Table<E> {
     open: BTreeSet<u32>,
     len: usize,
     heap: usize,
-    hasher: RandomState,
+    /// Unknown to who chooses the keys, so that nobody can choose keys of one bucket.
+    seed: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -63,7 +65,7 @@ impl<E> Default for Table<E> {
             open: BTreeSet::new(),
             len: 0,
             heap: 0,
-            hasher: RandomState::new(),
+            seed: RandomState::new().hash_one(0),
         }
     }
 }
@@ -98,7 +100,7 @@ impl<E: Entry> Table<E> {
     }
 
     fn hash(&self, key: &[u8]) -> u32 {
-        self.hasher.hash_one(key) as u32
+        xxh3_64_with_seed(key, self.seed) as u32
     }
 
     /// The entry with this key.
