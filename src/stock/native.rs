@@ -14,6 +14,9 @@ pub static STOCK: NativeType<Stock> = NativeType::new("sluice-st");
 /// What registers it.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Stocks>];
 
+/// What the list of deadlines takes for a stock, about.
+const LISTED: usize = 128;
+
 struct Stocks;
 
 impl Native for Stocks {
@@ -68,7 +71,8 @@ impl Native for Stocks {
     }
 
     fn memory(stock: &Stock) -> usize {
-        stock.memory()
+        let listed = if stock.listed.number > 0 { LISTED } else { 0 };
+        stock.memory() + listed
     }
 
     fn free_effort(stock: &Stock) -> usize {

@@ -67,7 +67,7 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>) {
     if STOCK.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.open_to_read(name), &STOCK)
+    if let Ok(mut slot) = Slot::of(ctx.open(name), &STOCK)
         && let Some(stock) = slot.value()
     {
         list(stock, ctx.db(), name.bytes());
@@ -100,7 +100,7 @@ fn drop_strangers(ctx: Ctx<'_>) {
         };
         let found = ctx.in_db(place.db, || {
             let name = Name::new(&place.key);
-            let slot = Slot::of(ctx.open_to_read(&name), &STOCK);
+            let slot = Slot::of(ctx.open(&name), &STOCK);
             slot.is_ok_and(|mut slot| {
                 let stock = slot.value();
                 stock.is_some_and(|stock| stock.listed.number == number)
