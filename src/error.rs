@@ -40,6 +40,10 @@ pub enum Error {
     NotAStockHash,
     /// No more entries fit into a stream.
     StreamFull,
+    /// There is more in memory than `maxmemory` allows.
+    OutOfMemory,
+    /// An internal command, by somebody who may not do what it does.
+    NotAllowed,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -68,6 +72,12 @@ impl fmt::Display for Error {
             Error::StreamFull => f.write_str(
                 "ERR The stream has exhausted the last possible ID, unable to add more items",
             ),
+            Error::OutOfMemory => {
+                f.write_str("OOM command not allowed when used memory > 'maxmemory'.")
+            }
+            Error::NotAllowed => {
+                f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
+            }
             Error::BadEffect => f.write_str("ERR invalid replicated effect"),
             Error::Internal => f.write_str("ERR internal error"),
         }

@@ -86,6 +86,8 @@ pub enum Access {
     Read,
     /// It reads and changes it.
     Update,
+    /// It adds to it, and tells nothing of it.
+    Append,
 }
 
 impl Access {
@@ -97,6 +99,7 @@ impl Access {
                     | raw::REDISMODULE_CMD_KEY_ACCESS
                     | raw::REDISMODULE_CMD_KEY_UPDATE
             }
+            Access::Append => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
         }
     }
 }
@@ -233,6 +236,11 @@ fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
             out.fk.keynum.keynumidx = 0;
             out.fk.keynum.firstkey = 1;
             out.fk.keynum.keystep = step;
+            if step > 1 {
+                // Servers take the number of keys for their last place, and would find half of
+                // them. With this flag they ask the command itself (see `write_keyed`).
+                out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
+            }
         }
         Place::After(keyword, from) => {
             out.begin_search_type =

@@ -108,6 +108,41 @@ impl<'c> Ctx<'c> {
         )
     }
 
+    /// Is more memory in use than `maxmemory` allows?
+    pub fn is_out_of_memory(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM)
+    }
+
+    /// May the caller of an internal command run it? It can make the key whatever it likes, so who
+    /// may not `RESTORE` the key may not. Masters and AOFs may.
+    pub(super) fn may_apply(self, name: &Name<'_>) -> bool {
+        if self.is_replay() {
+            return true;
+        }
+        let restore = [b"RESTORE".as_slice(), b"0", b""].map(Name::new);
+        let [command, ttl, payload] = &restore;
+        let mut argv = [command.raw(), name.raw(), ttl.raw(), payload.raw()];
+        // SAFETY: the context is alive; the server makes the strings and the user for us, which are
+        // freed below, or gives null; the arguments live through the call.
+        unsafe {
+            let Some(user_name) = Name::owned(api!(RedisModule_GetCurrentUserName(self.raw())))
+            else {
+                return false;
+            };
+            let user = api!(RedisModule_GetModuleUserFromUserName(user_name.raw()));
+            if user.is_null() {
+                return false;
+            }
+            let status = api!(RedisModule_ACLCheckCommandPermissions(
+                user,
+                argv.as_mut_ptr(),
+                argv.len() as c_int
+            ));
+            api!(RedisModule_FreeModuleUser(user));
+            status == raw::REDISMODULE_OK as c_int
+        }
+    }
+
     /// Is this server a replica?
     pub fn is_replica(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)

@@ -65,12 +65,36 @@ where
     enter::<F, false>
 }
 
-/// The entry of a command that applies what a master decided. It never acts of its own accord.
+/// The entry of a command that applies what a master decided. It never acts of its own accord, and
+/// not for everybody: see [`Ctx::may_apply`].
 pub const fn apply<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
-    enter::<F, false>
+    enter_apply::<F>
+}
+
+unsafe extern "C" fn enter_apply<F>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    // SAFETY: the server gives a live context and `argc` strings that live through the call; the
+    // arity has been checked, so that there are two at least.
+    unsafe {
+        let allowed = guard(false, || {
+            let name = Name::borrowed(*argv.add(1));
+            Ctx::new(ctx).may_apply(&name)
+        });
+        if allowed {
+            return enter::<F, false>(ctx, argv, argc);
+        }
+        reply::send(Ctx::new(ctx), Err(Error::NotAllowed));
+    }
+    raw::REDISMODULE_OK as c_int
 }
 
 /// The entry of a command that writes and whose keys are not at fixed places. Servers that cannot

@@ -100,6 +100,8 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_SetModuleOptions RedisModule_SignalModifiedKey RedisModule_StopTimer
         RedisModule_StringDMA RedisModule_StringPtrLen RedisModule_StringSet
         RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent
+        RedisModule_ACLCheckCommandPermissions RedisModule_FreeModuleUser
+        RedisModule_GetCurrentUserName RedisModule_GetModuleUserFromUserName
         RedisModule_UnblockClient RedisModule_UnlinkKey
         RedisModule_GetToKeyNameFromOptCtx RedisModule_GetToDbIdFromOptCtx
         RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_HashGet

@@ -183,12 +183,16 @@ impl Book {
             .collect()
     }
 
+    /// When the next reservation ends (Unix ms); `u64::MAX`: there is none.
+    pub fn next_end(&self) -> u64 {
+        self.ends.first().map_or(u64::MAX, |(end, _)| *end)
+    }
+
     /// When something is to be done next (Unix ms); `u64::MAX`: never.
     pub fn next_due(&self, retain: u64) -> u64 {
-        let end = self.ends.first().map(|(end, _)| *end);
         let front = self.finals.front().and_then(|handle| self.at(*handle));
-        let forget = front.map(|order| order.due(retain));
-        end.into_iter().chain(forget).min().unwrap_or(u64::MAX)
+        let forget = front.map_or(u64::MAX, |order| order.due(retain));
+        self.next_end().min(forget)
     }
 
     /// Every order, in an order in which they can be remembered anew.
@@ -218,10 +222,16 @@ impl Book {
     pub fn memory(&self) -> usize {
         self.orders.memory()
             + self.users.memory()
-            + self.ends.len() * BYTES_PER_END
+            + match self.ends.len() {
+                0 => 0,
+                ends => (ends * BYTES_PER_END).max(SMALLEST_TREE),
+            }
             + block_size(self.finals.capacity() * size_of::<Handle>())
     }
 }
 
 /// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
 const BYTES_PER_END: usize = 38;
+
+/// A B-tree of few entries is one node.
+const SMALLEST_TREE: usize = 192;

@@ -53,7 +53,7 @@ impl Keys for KeyAndStream {
         ONE_KEY[0],
         KeySpec {
             place: Place::After(c"EVENTS", 3),
-            access: Access::Update,
+            access: Access::Append,
         },
     ];
 }
@@ -65,7 +65,7 @@ impl Keys for KeyAndStreamOnly {
         ONE_KEY[0],
         KeySpec {
             place: Place::After(c"EVENTS", 2),
-            access: Access::Update,
+            access: Access::Append,
         },
     ];
 }
@@ -612,9 +612,10 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
     let Some(stock) = slot.value() else {
         return Ok(Reply::Int(Refusal::Unknown as i64));
     };
-    let needs_time = !request.order.is_empty() || stock.listed.at < u64::MAX;
+    let next_end = stock.next_end();
+    let needs_time = !request.order.is_empty() || next_end < u64::MAX;
     let now = if needs_time { Now::read().ms() } else { 0 };
-    if request.order.is_empty() && !stock.has_events() && stock.listed.at > now {
+    if request.order.is_empty() && !stock.has_events() && next_end > now {
         return step_plainly(call, &name, stock, request, event);
     }
     let mut edit = Edit::for_call(call, &name, slot);
@@ -646,6 +647,7 @@ fn step_plainly(
 
 fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
     let decision = decide(edit, request, now)?;
+    check_memory(std::slice::from_ref(edit), std::slice::from_ref(&decision))?;
     if let Decision::Change(change, _) = &decision {
         edit.change(change)?;
     }
@@ -662,6 +664,18 @@ fn decide<'a>(edit: &mut Edit<'_>, request: &Request<'a>, now: u64) -> Result<De
         STATS.conflicts.count();
     }
     decision
+}
+
+/// A `CANCEL` is welcome when memory is short, but not one that only adds a mark.
+fn check_memory(edits: &[Edit<'_>], decisions: &[Decision<'_>]) -> Result<(), Error> {
+    let marks = |decision: &Decision<'_>| match decision {
+        Decision::Change(change, _) => change.op == Op::Mark,
+        _ => false,
+    };
+    if decisions.iter().any(marks) && edits.iter().any(Edit::is_out_of_memory) {
+        return Err(Error::OutOfMemory);
+    }
+    Ok(())
 }
 
 fn reply(decision: &Decision<'_>) -> i64 {
@@ -730,6 +744,7 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
             (decision, _) => reply(decision),
         }));
     }
+    check_memory(edits, &decisions)?;
     // Of what is refused only the marks of cancelled orders are left.
     let happens = |change: &Change<'_>| !refused || change.op == Op::Mark;
     let changes = edits.iter_mut().zip(&decisions);

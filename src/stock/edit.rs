@@ -105,13 +105,18 @@ impl<'k> Edit<'k> {
         self.slot.value()
     }
 
+    /// Has the server more in memory than `maxmemory` allows? Not asked of those who only follow.
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        self.ctx.is_out_of_memory() && !self.ctx.is_replay()
+    }
+
     /// Ends the reservations whose time is up, as far as that was not done yet: a slice of them,
     /// and the one that a command is about.
     pub(super) fn end_overdue(&mut self, now: u64, order: &[u8]) {
         let Some(stock) = self.slot.value() else {
             return;
         };
-        if stock.listed.at > now || !self.ctx.may_act() {
+        if stock.next_end() > now || !self.ctx.may_act() {
             return;
         }
         // What cannot be announced stays as it is; a change by the command meets the same error.
@@ -123,6 +128,7 @@ impl<'k> Edit<'k> {
         {
             let _ = self.end(order, now);
         }
+        self.replicate();
     }
 
     /// Ends reservations whose time is up, a slice of them.
@@ -308,12 +314,19 @@ impl<'k> Edit<'k> {
         if !self.changed {
             return;
         }
-        if !self.effects.is_empty() {
-            self.ctx.replicate(c"STOCK.APPLY", self.name, &self.effects);
-            self.effects.clear();
-            *EFFECTS.get() = std::mem::take(&mut self.effects);
-        }
+        self.replicate();
         self.tell(event);
+    }
+
+    /// Sends what was done so far. Where several stocks share an event stream, replicas must append
+    /// to it in the same order.
+    fn replicate(&mut self) {
+        if self.effects.is_empty() {
+            return;
+        }
+        self.ctx.replicate(c"STOCK.APPLY", self.name, &self.effects);
+        self.effects.clear();
+        *EFFECTS.get() = std::mem::take(&mut self.effects);
     }
 
     /// Ends the edit of a replica or an AOF, which hands on what it was given.

@@ -14,7 +14,7 @@ use crate::server::key::Slot;
 const PATIENCE: u64 = 1000;
 
 /// When a stock is looked at again (ms) whose changes cannot be announced.
-const RETRY: u64 = 1000;
+const RETRY: u64 = 100;
 
 /// Does what is due, as far as time allows, and says when to go on.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {

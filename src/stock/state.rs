@@ -252,6 +252,11 @@ impl Stock {
             .is_some_and(|order| !order.status.is_closed())
     }
 
+    /// When the next reservation ends (Unix ms); `u64::MAX`: there is none.
+    pub fn next_end(&self) -> u64 {
+        self.book.as_ref().map_or(u64::MAX, |book| book.next_end())
+    }
+
     /// Is this a reservation that has ended at `now`, though nobody has said so yet?
     pub fn is_overdue(&self, id: &[u8], now: u64) -> bool {
         self.order(id)

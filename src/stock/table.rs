@@ -26,6 +26,9 @@ pub trait Entry {
 const NONE: Handle = Handle::MAX;
 const CHUNK: usize = 512;
 
+/// What the set of chunks with room takes: they are few.
+const OPEN: usize = 64;
+
 /// A table of entries by their keys.
 #[derive(Debug, Clone)]
 pub struct Table<E> {
@@ -203,6 +206,7 @@ impl<E: Entry> Table<E> {
             + block_size(self.heads.capacity() * size_of::<Handle>())
             + block_size(self.chunks.capacity() * size_of::<Chunk<E>>())
             + self.chunks.iter().map(slots).sum::<usize>()
+            + if self.open.is_empty() { 0 } else { OPEN }
     }
 
     /// Adds a bucket, and moves to it what belongs there, out of the one bucket that has it.
