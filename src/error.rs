@@ -38,6 +38,8 @@ pub enum Error {
     Conflict,
     /// A hash that is to become a stock is not one of the kind that can.
     NotAStockHash,
+    /// Two keys that are used together are in different slots of a cluster.
+    CrossSlot,
     /// No more entries fit into a stream.
     StreamFull,
     /// There is more in memory than `maxmemory` allows.
@@ -68,6 +70,9 @@ impl fmt::Display for Error {
             Error::Conflict => f.write_str("CONFLICT order id was used with other arguments"),
             Error::NotAStockHash => {
                 f.write_str("ERR the hash must have the fields total and ordered, and no others")
+            }
+            Error::CrossSlot => {
+                f.write_str("CROSSSLOT Keys in request don't hash to the same slot")
             }
             Error::StreamFull => f.write_str(
                 "ERR The stream has exhausted the last possible ID, unable to add more items",

@@ -48,6 +48,24 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     }
 }
 
+/// May these two keys be used together? Always, but in a cluster only if they are in one slot.
+pub fn share_slot(ctx: Ctx<'_>, one: &Name<'_>, other: &Name<'_>) -> bool {
+    hash_tag(one.bytes()) == hash_tag(other.bytes())
+        || !ctx.is_cluster()
+        || slot_of(ctx, one) == slot_of(ctx, other)
+}
+
+/// The part of a key that its slot is computed of: what stands between the first `{` and the next
+/// `}`, if anything does. <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
+fn hash_tag(key: &[u8]) -> &[u8] {
+    let tag = || {
+        let start = key.iter().position(|byte| *byte == b'{')? + 1;
+        let length = key[start..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[start..start + length])
+    };
+    tag().unwrap_or(key)
+}
+
 fn slot_of(ctx: Ctx<'_>, name: &Name<'_>) -> Option<i64> {
     // SAFETY: "cs" is a NUL-terminated string and a key's name, both of which live through the call.
     let slot = unsafe {
@@ -182,5 +200,24 @@ impl<'a> Part<'a> {
             std::slice::from_raw_parts(start.cast::<u8>(), length)
         };
         Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hash_tag;
+
+    #[test]
+    fn hash_tags_are_those_of_the_cluster_specification() {
+        for (key, tag) in [
+            ("{user1000}.following", "user1000"),
+            ("foo{}{bar}", "foo{}{bar}"),
+            ("foo{{bar}}zap", "{bar"),
+            ("foo{bar}{zap}", "bar"),
+            ("foo{bar", "foo{bar"),
+            ("", ""),
+        ] {
+            assert_eq!(hash_tag(key.as_bytes()), tag.as_bytes(), "{key}");
+        }
     }
 }

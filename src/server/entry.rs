@@ -156,7 +156,7 @@ where
     };
     let answer = guard(Err(Error::Internal), || {
         if WRITES {
-            events::settle(ctx);
+            events::settle_before_command(ctx);
         }
         let strings = strings.get(1..).unwrap_or_default();
         let mut inline = [const { MaybeUninit::<&[u8]>::uninit() }; INLINE_ARGS];

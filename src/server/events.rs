@@ -76,16 +76,18 @@ fn wake_event_loop() {
 
 unsafe extern "C" fn on_wake(_data: *mut c_void) {}
 
-/// Lets the families deal with what was noted, as far as that is possible now.
+/// Before a command: lets the families deal with what was noted. Not in a cluster, where newer
+/// servers take every key that is opened during a command for one of the command's slot.
 #[inline]
-pub fn settle(ctx: Ctx<'_>) {
-    if ANY_NOTED.load(Ordering::Relaxed) {
-        settle_noted(ctx);
+pub(super) fn settle_before_command(ctx: Ctx<'_>) {
+    if ANY_NOTED.load(Ordering::Relaxed) && !ctx.is_cluster() {
+        settle(ctx);
     }
 }
 
+/// Lets the families deal with what was noted, as far as that is possible now.
 #[cold]
-fn settle_noted(ctx: Ctx<'_>) {
+fn settle(ctx: Ctx<'_>) {
     if ctx.is_loading() {
         return;
     }

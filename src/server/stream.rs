@@ -93,29 +93,30 @@ impl<'k> Stream<'k> {
     }
 
     /// Drops the oldest entries beyond about `length`, whole blocks of them, as `MAXLEN ~` does.
-    /// Returns what is left if any were dropped, so that replicas trim to exactly that.
-    pub fn trim_to_about(&mut self, length: u64) -> Option<u64> {
+    /// Returns how many, so that replicas drop just as many.
+    pub fn trim_to_about(&mut self, length: u64) -> u64 {
         if self.key.len() as u64 <= length {
-            return None;
+            return 0;
         }
-        let dropped = self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX);
-        (dropped > 0).then(|| self.key.len() as u64)
+        self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX)
     }
 
-    /// Drops the oldest entries beyond `length`.
-    pub fn trim_to(&mut self, length: u64) {
-        self.trim(length, 0);
+    /// Drops so many of the oldest entries.
+    pub fn drop_oldest(&mut self, count: u64) {
+        let left = (self.key.len() as u64).saturating_sub(count);
+        self.trim(left, 0);
     }
 
-    fn trim(&mut self, length: u64, flags: u32) -> i64 {
+    fn trim(&mut self, length: u64, flags: u32) -> u64 {
         // SAFETY: the handle is open for writing.
-        unsafe {
+        let dropped = unsafe {
             api!(RedisModule_StreamTrimByLength(
                 self.key.raw,
                 flags as c_int,
                 length as i64
             ))
-        }
+        };
+        u64::try_from(dropped).unwrap_or(0)
     }
 
     /// Closes the stream and tells who watches it that it has grown. Returns its name.

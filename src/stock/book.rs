@@ -188,11 +188,10 @@ impl Book {
         self.ends.first().map_or(u64::MAX, |(end, _)| *end)
     }
 
-    /// When something is to be done next (Unix ms); `u64::MAX`: never.
-    pub fn next_due(&self, retain: u64) -> u64 {
+    /// When the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
+    pub fn next_forgettable(&self, retain: u64) -> u64 {
         let front = self.finals.front().and_then(|handle| self.at(*handle));
-        let forget = front.map_or(u64::MAX, |order| order.due(retain));
-        self.next_end().min(forget)
+        front.map_or(u64::MAX, |order| order.due(retain))
     }
 
     /// Every order, in an order in which they can be remembered anew.

@@ -1,10 +1,12 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
-use super::edit::Edit;
+use super::edit::{Edit, SLICE};
 use super::native::STOCK;
 use super::order::Status;
 use super::persist::{self, Created, Effect};
-use super::state::{Ask, Change, Counts, Decision, Events, Op, Refusal, Request, Stock, Terms};
+use super::state::{
+    Ask, Change, Counts, Decision, Events, Op, Refusal, Request, Stock, Terms, next_ver,
+};
 use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -395,7 +397,7 @@ fn set(call: &Call<'_>) -> Answer {
             available: total,
             reserved: 0,
             sold: 0,
-            ver: before.unwrap_or(0) + 1,
+            ver: next_ver(before.unwrap_or(0)),
         },
         terms,
         keeps_expiry: false,
@@ -619,7 +621,7 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
         return step_plainly(call, &name, stock, request, event);
     }
     let mut edit = Edit::for_call(call, &name, slot);
-    edit.end_overdue(now, request.order);
+    edit.end_overdue(now, request.order, SLICE);
     let answer = step_once(&mut edit, request, now);
     edit.close(Some(event));
     answer
@@ -713,8 +715,9 @@ fn step_all(call: &Call<'_>, stride: usize, requests: &[Request<'_>], event: &CS
         let slot = Slot::of(ctx.open(name), &STOCK)?; // nothing has changed yet
         edits.push(Edit::for_call(call, name, slot));
     }
+    let most = (SLICE / edits.len().max(1)).max(1);
     for (edit, request) in edits.iter_mut().zip(requests) {
-        edit.end_overdue(now, request.order);
+        edit.end_overdue(now, request.order, most);
     }
     let answer = step_together(&mut edits, requests, now);
     for edit in &mut edits {
@@ -776,7 +779,10 @@ fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
 }
 
 /// Announces all changes, then applies all of them: if one cannot be announced, none is.
-fn apply_all(changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
+fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
+    for (edit, change) in &mut changes {
+        edit.prepare(change)?;
+    }
     let mut announced = Vec::with_capacity(changes.len());
     let mut failure = None;
     for (edit, change) in changes {
@@ -890,17 +896,23 @@ fn info(call: &Call<'_>) -> Answer {
 fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let effects: Result<Vec<Effect<'_>>, _> = persist::effects(cursor.value()?).collect();
-    let effects = effects.map_err(|_| Error::BadEffect)?;
+    let payload = cursor.value()?;
+    // All of them are read once before the first is carried out, and none is kept.
+    if persist::effects(payload).any(|effect| effect.is_err()) {
+        return Err(Error::BadEffect);
+    }
     let (ctx, name) = (call.ctx, call.name(0));
-    let slot = match effects.first() {
-        Some(Effect::Created(_)) => Slot::over(ctx.open(&name), &STOCK),
+    let slot = match persist::effects(payload).next() {
+        Some(Ok(Effect::Created(_))) => Slot::over(ctx.open(&name), &STOCK),
         _ => Slot::of(ctx.open(&name), &STOCK)?,
     };
-    let mut edit = Edit::of(ctx, &name, slot);
-    let applied = effects
-        .into_iter()
-        .try_for_each(|effect| apply_effect(call, &mut edit, effect));
+    let mut edit = Edit::for_effects(ctx, &name, slot);
+    let mut effects = persist::effects(payload);
+    let applied = effects.try_for_each(|effect| {
+        let effect = effect.map_err(|_| Error::BadEffect)?;
+        apply_effect(call, &mut edit, effect)
+    });
+    edit.list_again(0);
     edit.close_applied();
     applied.map(|()| Reply::Ok)
 }
@@ -908,8 +920,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
 fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Result<(), Error> {
     // The master has changed the stock, so it is changed here, whatever becomes of the stream.
     let lost = |error: Error| {
-        let line =
-            format!("<sluice> this server's copy of an event stream lacks an entry: {error}");
+        let line = format!("this server's copy of an event stream lacks an entry: {error}");
         log::warn_in(call.ctx, &line);
         None
     };
@@ -921,7 +932,12 @@ fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Res
             edit.replace(*created);
             return Ok(());
         }
-        Effect::Trimmed(length) => return edit.trim_to(length),
+        Effect::Trimmed(count) => {
+            edit.drop_oldest(count).unwrap_or_else(|error| {
+                lost(error);
+            });
+            return Ok(());
+        }
         Effect::Changed(change, entry) => {
             if entry.is_some() {
                 edit.announce(&change, entry).unwrap_or_else(lost);
@@ -936,7 +952,5 @@ fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Res
         Effect::User(user, held) => stock.put_user(user, held),
         _ => Ok(()),
     };
-    put.map_err(|_| Error::BadEffect)?;
-    edit.list_again(0);
-    Ok(())
+    put.map_err(|_| Error::BadEffect)
 }

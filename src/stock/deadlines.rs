@@ -1,8 +1,8 @@
 //! When the server has to look at which stock: one list for all of them.
 //!
 //! A stock is in it under a number that its value carries along. A value that leaves its key is
-//! taken out, and one that comes to a key is put in, by the callbacks of the value itself: so the
-//! list follows `DEL`, `RENAME`, `COPY`, `RESTORE` and the others. The list may look too early, and
+//! taken out, and one that comes to a key is put in, by the callbacks of the value itself and, where
+//! there is none, by the keyspace events of `RENAME` and `MOVE`: so the list follows them all. The list may look too early, and
 //! whoever looks makes sure that the value at the key still has the number.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,11 +77,6 @@ impl Deadlines {
     /// Where a stock is.
     pub fn place(&self, number: u64) -> Option<&Place> {
         self.places.get(&number)
-    }
-
-    /// All numbers, in no particular order.
-    pub fn numbers(&self) -> Vec<u64> {
-        self.places.keys().copied().collect()
     }
 
     /// A database was emptied; `None`: all of them.

@@ -2,10 +2,11 @@
 //! replicas, AOF, watching clients, listeners to keyspace events and the list of deadlines.
 
 use super::STATS;
-use super::native::{STOCK, list, list_at};
+use super::native::{STOCK, list_at};
 use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
 use crate::error::Error;
+use crate::server::cluster::share_slot;
 use crate::server::context::{Ctx, Name};
 use crate::server::entry::Call;
 use crate::server::key::Slot;
@@ -15,7 +16,13 @@ use crate::server::timer;
 use std::ffi::CStr;
 
 /// At most so many reservations end, and so many orders are forgotten, at a time.
-const SLICE: usize = 256;
+pub(super) const SLICE: usize = 256;
+
+/// A stock whose orders can be forgotten is looked at again after so many milliseconds.
+const BATCH: u64 = 50;
+
+/// A buffer for effects is kept up to this capacity in bytes.
+const KEPT: usize = 64 * 1024;
 
 /// A buffer for effects, kept to be used again.
 static EFFECTS: MainThread<Vec<u8>> = MainThread::new();
@@ -51,10 +58,23 @@ const SET: usize = Op::Expire as usize + 1;
 /// The name of the event stream that was last written to, kept to be used again.
 static STREAM_NAME: MainThread<Option<Name<'static>>> = MainThread::new();
 
-fn open_stream<'k>(ctx: Ctx<'k>, key: &[u8]) -> Result<Stream<'k>, Error> {
+/// Opens the event stream of the stock at `sku`. Who follows a master takes it as it is.
+fn open_stream<'k>(
+    ctx: Ctx<'k>,
+    sku: &Name<'_>,
+    key: &[u8],
+    follows: bool,
+) -> Result<Stream<'k>, Error> {
+    if *key == *sku.bytes() {
+        return Err(Error::WrongType); // it holds the stock, or is to hold it
+    }
     let last = STREAM_NAME.get().take();
     let same = last.filter(|name| name.bytes() == key);
-    Stream::open(ctx, same.unwrap_or_else(|| Name::new(key)))
+    let name = same.unwrap_or_else(|| Name::new(key));
+    if !follows && !share_slot(ctx, sku, &name) {
+        return Err(Error::CrossSlot); // a stock that was restored to another slot
+    }
+    Stream::open(ctx, name)
 }
 
 /// A stock's key, open for changes. Ends with [`Edit::close`].
@@ -66,10 +86,15 @@ pub(super) struct Edit<'k> {
     slot: Slot<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
-    /// The length that it was trimmed to, until that is in the effects.
-    trimmed: Option<u64>,
+    /// How many of its entries were dropped, until that is in the effects.
+    trimmed: u64,
+    /// What was done, for replicas and the AOF.
     effects: Vec<u8>,
+    /// Is this server told what to do, and has nobody to tell?
+    follows: bool,
     changed: bool,
+    /// Did the command itself change anything, beside what had ended anyway?
+    stepped: bool,
 }
 
 impl<'k> Edit<'k> {
@@ -86,9 +111,11 @@ impl<'k> Edit<'k> {
             call: None,
             slot,
             stream: None,
-            trimmed: None,
+            trimmed: 0,
             effects: Vec::new(),
+            follows: false,
             changed: false,
+            stepped: false,
         }
     }
 
@@ -97,6 +124,14 @@ impl<'k> Edit<'k> {
         Self {
             call: Some(call),
             ..Self::of(call.ctx, name, slot)
+        }
+    }
+
+    /// The same for effects that a master or an AOF hands down.
+    pub(super) fn for_effects(ctx: Ctx<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+        Self {
+            follows: true,
+            ..Self::of(ctx, name, slot)
         }
     }
 
@@ -110,9 +145,9 @@ impl<'k> Edit<'k> {
         self.ctx.is_out_of_memory() && !self.ctx.is_replay()
     }
 
-    /// Ends the reservations whose time is up, as far as that was not done yet: a slice of them,
-    /// and the one that a command is about.
-    pub(super) fn end_overdue(&mut self, now: u64, order: &[u8]) {
+    /// Ends the reservations whose time is up, as far as that was not done yet: `most` of them, and
+    /// the one that a command is about.
+    pub(super) fn end_overdue(&mut self, now: u64, order: &[u8], most: usize) {
         let Some(stock) = self.slot.value() else {
             return;
         };
@@ -120,21 +155,18 @@ impl<'k> Edit<'k> {
             return;
         }
         // What cannot be announced stays as it is; a change by the command meets the same error.
-        let ended = self.end_slice(now);
-        if ended.is_ok()
-            && self
-                .stock()
-                .is_some_and(|stock| stock.is_overdue(order, now))
-        {
+        let ended = self.end_slice(now, most);
+        let is_overdue = |stock: &mut Stock| stock.is_overdue(order, now);
+        if ended.is_ok() && self.stock().is_some_and(is_overdue) {
             let _ = self.end(order, now);
         }
         self.replicate();
     }
 
-    /// Ends reservations whose time is up, a slice of them.
-    pub(super) fn end_slice(&mut self, now: u64) -> Result<(), Error> {
+    /// Ends `most` reservations whose time is up.
+    pub(super) fn end_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
         let book = self.slot.value().and_then(|stock| stock.book());
-        let ids = book.map_or(Vec::new(), |book| book.ended(now, SLICE));
+        let ids = book.map_or(Vec::new(), |book| book.ended(now, most));
         ids.iter().try_for_each(|id| self.end(id, now))
     }
 
@@ -146,12 +178,12 @@ impl<'k> Edit<'k> {
         Ok(())
     }
 
-    /// Forgets orders that are final for long enough, a slice of them.
-    pub(super) fn forget_slice(&mut self, now: u64) -> Result<(), Error> {
+    /// Forgets `most` orders that are final for long enough.
+    pub(super) fn forget_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
         let ids = self.slot.value().map_or(Vec::new(), |stock| {
             let retain = stock.terms().retain;
             let book = stock.book();
-            book.map_or(Vec::new(), |book| book.forgettable(now, retain, SLICE))
+            book.map_or(Vec::new(), |book| book.forgettable(now, retain, most))
         });
         let mut forget = |id| self.change(&Change::of(Op::Forget, id, now));
         ids.iter().try_for_each(|id| forget(id))
@@ -160,7 +192,31 @@ impl<'k> Edit<'k> {
     /// Announces a decided change and carries it out.
     pub(super) fn change(&mut self, change: &Change<'_>) -> Result<(), Error> {
         let entry = self.announce(change, None)?;
-        self.apply(change, entry)
+        let applied = self.apply(change, entry);
+        if let (Err(_), Some(entry)) = (&applied, entry) {
+            self.retract(entry);
+        }
+        applied
+    }
+
+    /// Makes sure that a change can be announced, as far as that can be known before.
+    pub(super) fn prepare(&mut self, change: &Change<'_>) -> Result<(), Error> {
+        match change.op.is_told() {
+            true => self.open_stream().map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
+    /// The event stream, if the stock has one.
+    fn open_stream(&mut self) -> Result<Option<&mut Stream<'k>>, Error> {
+        if self.stream.is_none()
+            && let Some(stock) = self.slot.value()
+            && let Some(events) = &stock.terms().events
+        {
+            let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
+            self.stream = Some(stream);
+        }
+        Ok(self.stream.as_mut())
     }
 
     /// Appends a decided change to the event stream, if the stock has one: with this id, or the
@@ -170,29 +226,17 @@ impl<'k> Edit<'k> {
         change: &Change<'_>,
         id: Option<EntryId>,
     ) -> Result<Option<EntryId>, Error> {
-        let Some(stock) = self.slot.value() else {
-            return Ok(None);
-        };
-        let Some(events) = &stock.terms().events else {
+        self.prepare(change)?;
+        let (Some(stream), Some(stock)) = (&mut self.stream, self.slot.value()) else {
             return Ok(None);
         };
         let Some(announcement) = stock.announce(change) else {
             return Ok(None);
         };
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            none => none.insert(open_stream(self.ctx, &events.stream)?),
-        };
-        let entry = append(
-            stream,
-            self.call,
-            self.name,
-            change.op as usize,
-            &announcement,
-            id,
-        )?;
-        if id.is_none() {
-            self.trimmed = stream.trim_to_about(events.maxlen);
+        let op = change.op as usize;
+        let entry = append(stream, self.call, self.name, op, &announcement, id)?;
+        if let (None, Some(events)) = (id, &stock.terms().events) {
+            self.trimmed += stream.trim_to_about(events.maxlen);
         }
         Ok(Some(entry))
     }
@@ -202,9 +246,6 @@ impl<'k> Edit<'k> {
         let Some(events) = &created.terms.events else {
             return Ok(None);
         };
-        if *events.stream == *self.name.bytes() {
-            return Err(Error::WrongType); // it is to hold the stock
-        }
         let counts = created.counts;
         let announcement = Announcement {
             order: &[],
@@ -213,10 +254,11 @@ impl<'k> Edit<'k> {
             available: counts.available,
             ver: counts.ver,
         };
-        let stream = self.stream.insert(open_stream(self.ctx, &events.stream)?);
+        let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
+        let stream = self.stream.insert(stream);
         let entry = append(stream, None, self.name, SET, &announcement, created.entry)?;
         if created.entry.is_none() {
-            self.trimmed = stream.trim_to_about(events.maxlen);
+            self.trimmed += stream.trim_to_about(events.maxlen);
         }
         Ok(Some(entry))
     }
@@ -226,16 +268,14 @@ impl<'k> Edit<'k> {
         if let Some(stream) = &mut self.stream {
             stream.retract(entry);
         }
-        if let Some(length) = &mut self.trimmed {
-            *length -= 1;
-            self.changed = true;
-        }
         self.note_trim();
     }
 
     fn note_trim(&mut self) {
-        if let Some(length) = self.trimmed.take() {
-            persist::put_trimmed(&mut self.effects, length);
+        if self.trimmed > 0 {
+            persist::put_trimmed(&mut self.effects, self.trimmed);
+            self.trimmed = 0;
+            self.changed = true;
         }
     }
 
@@ -254,6 +294,10 @@ impl<'k> Edit<'k> {
             timer::arm(self.ctx, due);
         }
         self.changed = true;
+        if self.follows {
+            return Ok(());
+        }
+        self.stepped |= !matches!(change.op, Op::Expire | Op::Forget);
         if self.effects.capacity() == 0 {
             self.effects = std::mem::take(&mut *EFFECTS.get());
         }
@@ -267,7 +311,7 @@ impl<'k> Edit<'k> {
         created.entry = self.announce_new(&created)?;
         persist::put_created(&mut self.effects, &created);
         self.note_trim();
-        self.changed = true;
+        (self.changed, self.stepped) = (true, true);
         self.replace(created);
         Ok(())
     }
@@ -283,29 +327,21 @@ impl<'k> Edit<'k> {
     }
 
     /// Repeats what a master did to the event stream.
-    pub(super) fn trim_to(&mut self, length: u64) -> Result<(), Error> {
-        let Some(stock) = self.slot.value() else {
-            return Ok(());
-        };
-        let Some(events) = &stock.terms().events else {
-            return Ok(());
-        };
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            none => none.insert(open_stream(self.ctx, &events.stream)?),
-        };
-        stream.trim_to(length);
+    pub(super) fn drop_oldest(&mut self, count: u64) -> Result<(), Error> {
+        if let Some(stream) = self.open_stream()? {
+            stream.drop_oldest(count);
+        }
         Ok(())
     }
 
-    /// Lists the stock anew, after it was looked at: not before `earliest` (Unix ms).
+    /// Lists the stock anew, after it was looked at: not before `earliest` (Unix ms), and for orders
+    /// that can be forgotten not before a while later, so that they come in batches.
     pub(super) fn list_again(&mut self, earliest: u64) {
         let (db, key) = (self.ctx.db(), self.name.bytes());
         if let Some(stock) = self.slot.value() {
-            match stock.next_due() {
-                u64::MAX => list(stock, db, key),
-                due => list_at(stock, db, key, due.max(earliest)),
-            }
+            let end = stock.next_end().max(earliest);
+            let forget = stock.next_forgettable().max(earliest + BATCH);
+            list_at(stock, db, key, end.min(forget));
         }
     }
 
@@ -315,7 +351,7 @@ impl<'k> Edit<'k> {
             return;
         }
         self.replicate();
-        self.tell(event);
+        self.tell(event.filter(|_| self.stepped));
     }
 
     /// Sends what was done so far. Where several stocks share an event stream, replicas must append
@@ -326,13 +362,13 @@ impl<'k> Edit<'k> {
         }
         self.ctx.replicate(c"STOCK.APPLY", self.name, &self.effects);
         self.effects.clear();
-        *EFFECTS.get() = std::mem::take(&mut self.effects);
+        if self.effects.capacity() <= KEPT {
+            *EFFECTS.get() = std::mem::take(&mut self.effects);
+        }
     }
 
     /// Ends the edit of a replica or an AOF, which hands on what it was given.
     pub(super) fn close_applied(&mut self) {
-        *EFFECTS.get() = std::mem::take(&mut self.effects);
-        EFFECTS.get().clear();
         self.ctx.replicate_verbatim();
         self.tell(None);
     }

@@ -71,7 +71,8 @@ impl Native for Stocks {
     }
 
     fn memory(stock: &Stock) -> usize {
-        let listed = if stock.listed.number > 0 { LISTED } else { 0 };
+        let is_listed = stock.listed.at < u64::MAX;
+        let listed = if is_listed { LISTED } else { 0 };
         stock.memory() + listed
     }
 

@@ -11,7 +11,7 @@
 //!         | 'E' order now event               a reservation ended
 //!         | 'M' order now                     CANCEL of an order that never came
 //!         | 'F' order                         a final order is forgotten
-//!         | 'T' length                        the event stream was trimmed to this length
+//!         | 'T' count                         the event stream's oldest entries were dropped, so many
 //!         | 'O' record                        this order is remembered, as `order` packs it
 //!         | 'U' user held                     this user has so much
 //! flags   = 1: the key keeps its expiry, 2: there is an entry
@@ -46,7 +46,7 @@ pub enum Effect<'a> {
     Created(Box<Created>),
     /// It changed, and was announced by this entry.
     Changed(Change<'a>, Option<EntryId>),
-    /// Its event stream was trimmed to this length.
+    /// So many of the oldest entries of its event stream were dropped.
     Trimmed(u64),
     /// It remembers this order.
     Order(Order<'a>),
@@ -106,9 +106,9 @@ pub fn put_changed(out: &mut Vec<u8>, change: &Change<'_>, entry: Option<EntryId
 }
 
 /// Appends [`Effect::Trimmed`].
-pub fn put_trimmed(out: &mut Vec<u8>, length: u64) {
+pub fn put_trimmed(out: &mut Vec<u8>, count: u64) {
     out.push(b'T');
-    put_uint(out, length);
+    put_uint(out, count);
 }
 
 /// Reads the effects of one command, one after the other.

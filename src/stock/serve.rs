@@ -1,7 +1,7 @@
 //! What happens without a command: reservations end, old orders are forgotten, and the list of
 //! deadlines follows the stocks through the keyspace.
 
-use super::edit::Edit;
+use super::edit::{Edit, SLICE};
 use super::native::{STOCK, list};
 use super::{DEADLINES, STATS};
 use crate::server::clock::Now;
@@ -43,8 +43,8 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
         let Some(mut edit) = open_listed(ctx, &name, number) else {
             return false;
         };
-        let ended = edit.end_slice(now);
-        let forgotten = edit.forget_slice(now);
+        let ended = edit.end_slice(now, SLICE);
+        let forgotten = edit.forget_slice(now, SLICE);
         let done = ended.is_ok() && forgotten.is_ok();
         edit.list_again(if done { now + 1 } else { now + RETRY });
         edit.close(None);
@@ -80,35 +80,6 @@ pub(super) fn moved(happening: &Happening) {
         Happening::Flushed(db) => DEADLINES.get().flushed(*db),
         Happening::Swapped(first, second) => DEADLINES.get().swapped(*first, *second),
         _ => {}
-    }
-}
-
-/// Deals with what happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
-    if *happening == Happening::Loaded {
-        drop_strangers(ctx);
-    }
-}
-
-/// Takes stocks out of the list that are not where it says: those of a dataset that a replica read
-/// and threw away.
-fn drop_strangers(ctx: Ctx<'_>) {
-    let numbers = DEADLINES.get().numbers();
-    for number in numbers {
-        let Some(place) = DEADLINES.get().place(number).cloned() else {
-            continue;
-        };
-        let found = ctx.in_db(place.db, || {
-            let name = Name::new(&place.key);
-            let slot = Slot::of(ctx.open(&name), &STOCK);
-            slot.is_ok_and(|mut slot| {
-                let stock = slot.value();
-                stock.is_some_and(|stock| stock.listed.number == number)
-            })
-        });
-        if found != Some(true) {
-            DEADLINES.get().remove(number);
-        }
     }
 }
 

@@ -96,6 +96,13 @@ pub enum Op {
     Forget,
 }
 
+impl Op {
+    /// Does the event stream tell of it? It tells of quantities.
+    pub fn is_told(self) -> bool {
+        !matches!(self, Op::Mark | Op::Forget)
+    }
+}
+
 /// A change that was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
@@ -263,10 +270,15 @@ impl Stock {
             .is_some_and(|order| order.status == Status::Reserved && order.due(0) <= now)
     }
 
+    /// When the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
+    pub fn next_forgettable(&self) -> u64 {
+        let book = self.book.as_ref();
+        book.map_or(u64::MAX, |book| book.next_forgettable(self.terms.retain))
+    }
+
     /// When something is to be done by itself next (Unix ms); `u64::MAX`: never.
     pub fn next_due(&self) -> u64 {
-        let book = self.book.as_ref();
-        book.map_or(u64::MAX, |book| book.next_due(self.terms.retain))
+        self.next_end().min(self.next_forgettable())
     }
 
     /// What comes of a request? Nothing is changed yet. Reservations that have ended are expected
@@ -368,7 +380,7 @@ impl Stock {
             user,
             qty,
             available: counts.available.wrapping_add_signed(gained),
-            ver: counts.ver + 1,
+            ver: next_ver(counts.ver),
         })
     }
 
@@ -385,8 +397,8 @@ impl Stock {
             Op::Mark => self.open(change, Status::Unborn, 0),
             Op::Forget => self.forget(change.order),
         }?;
-        if !matches!(change.op, Op::Mark | Op::Forget) {
-            self.counts.ver += 1;
+        if change.op.is_told() {
+            self.counts.ver = next_ver(self.counts.ver);
         }
         Ok(due)
     }
@@ -567,6 +579,11 @@ impl Stock {
     fn book_mut(&mut self) -> &mut Book {
         self.book.get_or_insert_default()
     }
+}
+
+/// The number of the change after this one. It stays below 2^53, whatever it was set to.
+pub fn next_ver(ver: u64) -> u64 {
+    (ver + 1).min(MAX_QTY)
 }
 
 /// What comes of a request with an order that is known?

@@ -1,6 +1,6 @@
-//! A hash table that never pauses: it grows and shrinks by one bucket at a time, and its memory is
-//! taken and given back in small pieces. A table that doubles at once would stop the server for
-//! tens of milliseconds at a million entries.
+//! A hash table without long pauses: it grows and shrinks by one bucket at a time, and its entries
+//! stay where they are. A table that moves them all when it doubles would stop the server for tens of
+//! milliseconds at a million entries.
 //!
 //! Buckets are those of linear hashing (Litwin, "Linear hashing: a new tool for file and table
 //! addressing", 1980), with one entry in each on average. Entries stand in chunks and are known by
@@ -39,7 +39,7 @@ pub struct Table<E> {
     open: BTreeSet<u32>,
     len: usize,
     heap: usize,
-    /// Unknown to who chooses the keys, so that nobody can choose keys of one bucket.
+    /// Unknown to who chooses the keys, which makes it hard to choose keys of one bucket.
     seed: u64,
 }
 
