@@ -213,10 +213,17 @@ pub fn replay(entries: &[Entry]) -> BTreeMap<Vec<u8>, ([i64; 3], i64)> {
 /// Panics unless the stream, from its first entry on, tells exactly what `STOCK.INFO` tells of each of these stocks.
 #[track_caller]
 pub fn assert_stream_tells_all(client: &mut Raw, stream: &str, keys: &[&str]) {
-    let replayed = replay(&entries(client, stream));
+    // In one moment, so that nothing happens in between.
+    let mut lines = vec![format!("XRANGE {stream} - +")];
+    lines.extend(keys.iter().map(|key| format!("STOCK.INFO {key}")));
+    let replies = client.transact(lines);
+    let entries: Vec<_> = replies[0].array().iter().map(Entry::read).collect();
+    let replayed = replay(&entries);
     assert_eq!(replayed.len(), keys.len(), "{replayed:?}");
-    for key in keys {
-        let expected = (counts(client, key), number(client, key, "ver"));
+    for (key, info) in keys.iter().zip(&replies[1..]) {
+        let number = |field: &str| info.field(field).int();
+        let counts = ["available", "reserved", "sold"].map(number);
+        let expected = (counts, number("ver"));
         assert_eq!(replayed.get(key.as_bytes()), Some(&expected), "{key}");
     }
 }
