@@ -113,7 +113,7 @@ fn a_stock_is_a_type_of_its_own() {
     let found = client.call(["SCAN", "0", "COUNT", "1000", "TYPE", &kind]);
     assert_eq!(found.array()[1].array(), [Value::Bulk(b"k".into())]);
     assert_eq!(client.run("KEYS *").array().len(), 3);
-    assert_eq!(client.run("RANDOMKEY").is_nil(), false);
+    assert!(!client.run("RANDOMKEY").is_nil());
 }
 
 #[test]
@@ -249,9 +249,11 @@ fn moved_and_swapped_stocks_keep_their_orders() {
     assert_eq!(counts(&mut client, "k"), [8, 0, 2]);
 }
 
-/// What becomes of the stock `k` whose reservation `o` is about to end, and where it is afterwards. `%a` and `%b` are two
-/// databases, the first of which is selected.
-const WAYS: [(&[&str], &[(char, &str)]); 24] = [
+/// What becomes of a stock `k`, and where it is afterwards: `a` or `b` and its key. `%a` and `%b` are two databases, the
+/// first of which is selected.
+type Way = (&'static [&'static str], &'static [(char, &'static str)]);
+
+const WAYS: [Way; 24] = [
     (&["PING"], &[('a', "k")]),
     (&["RENAME k n"], &[('a', "n")]),
     (&["RENAMENX k n"], &[('a', "n")]),
