@@ -340,6 +340,20 @@ fn whoever_names_a_stream_must_be_allowed_to_write_it() {
     assert_eq!(told(&mut admin, "events").len(), 2);
 }
 
+/// Nothing of the stream is shown to whoever names it: as for `XADD`, reading it is another permission.
+#[test]
+fn whoever_names_a_stream_need_not_be_allowed_to_read_it() {
+    let (server, mut admin) = server_and_client();
+    admin.must("SET own:counter 5");
+    let mut client = user(&server, "~own:* %W~events +@all");
+    client.must("XADD events * a b");
+    refused(&mut client, &["XRANGE events - +"]);
+    admin.must("DEL events");
+    client.must("STOCK.SET own:1 10 EVENTS events");
+    client.must("STOCK.IMPORT own:counter EVENTS events");
+    assert_eq!(told(&mut admin, "events").len(), 2);
+}
+
 /// The permission is asked for when the stream is named. Selling from the stock is telling it.
 #[test]
 fn whoever_may_sell_need_not_be_allowed_to_write_the_stream() {
