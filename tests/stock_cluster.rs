@@ -456,3 +456,30 @@ fn commands_are_permitted_by_name_and_category() {
     }
     assert!(dangerous("stock.apply"));
 }
+
+/// What replicas and files are told makes of a key whatever it says: whoever may not do that by `RESTORE` may not do it so.
+#[test]
+fn the_internal_command_needs_the_permission_to_restore() {
+    let (server, mut admin) = server_and_client();
+    admin.must("STOCK.SET own 10");
+    admin.must("STOCK.SET other 10");
+    let digest = server.digest();
+    // A new stock of 5.
+    let new: &[u8] = b"S\0\x05\0\0\x01\0\x01\0";
+    let apply = |client: &mut Raw, key: &str| client.call([b"STOCK.APPLY", key.as_bytes(), new]);
+    for rules in ["~own +@all -restore", "~own -@all +stock.apply"] {
+        let mut client = user(&server, rules);
+        for key in ["own", "other"] {
+            let reply = apply(&mut client, key);
+            assert!(
+                reply.err().starts_with("NOPERM"),
+                "{rules} {key}: {reply:?}"
+            );
+        }
+    }
+    let mut client = user(&server, "~own +@all");
+    assert!(apply(&mut client, "other").err().starts_with("NOPERM"));
+    assert_eq!(server.digest(), digest);
+    assert_eq!(apply(&mut client, "own"), "OK");
+    assert_eq!(counts(&mut admin, "own"), [5, 0, 0]);
+}

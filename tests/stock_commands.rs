@@ -1740,13 +1740,20 @@ fn a_full_server_refuses_new_orders_and_still_settles_old_ones() {
         "STOCK.MDEDUCT 1 k 1 ORDER d",
         "STOCK.MRESERVE 1 k 1 ORDER x PX 900000",
         "STOCK.IMPORT counter",
+        // A mark takes memory as well.
+        "STOCK.CANCEL k unknown",
+        "STOCK.MCANCEL 1 k unknown",
     ] {
         let reply = client.run(line);
         assert!(reply.err().starts_with("OOM"), "{line}: {reply:?}");
     }
+    assert_eq!(number(&mut client, "k", "orders"), 2);
     assert_eq!(client.run("STOCK.CONFIRM k r"), 1);
-    assert_eq!(client.run("STOCK.CANCEL k s"), 1);
-    assert_eq!(client.run("STOCK.GET k"), 9);
+    for _ in 0..2 {
+        assert_eq!(client.run("STOCK.CANCEL k s"), 1);
+    }
+    assert_eq!(ints(&client.run("STOCK.MCANCEL 1 k r")), [1]);
+    assert_eq!(client.run("STOCK.GET k"), 10);
 }
 
 /// The commands of the contract, with the least number of words and the keywords of each.
