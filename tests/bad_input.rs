@@ -12,7 +12,8 @@ use support::{Raw, Server, Value, encode, eventually};
 const TEN_YEARS: &str = "315360000000";
 const MOST: &str = "9007199254740991";
 
-/// A server whose keys `lock` and `sem` are held by `me`, and a client that sends nonsense.
+/// A server whose keys `lock` and `sem` are held by `me`, with the stocks `stock` and `stock2`, and a client that sends
+/// nonsense.
 struct Victim {
     _server: Server,
     client: Raw,
@@ -27,6 +28,10 @@ impl Victim {
         client.run("LOCK.ACQUIRE shared me SHARED PX 100000000");
         client.run("LOCK.ACQUIRE shared you SHARED PX 100000000");
         client.run("SEM.ACQUIRE sem me LIMIT 5 PERMITS 3 PX 100000000 ID a");
+        client.run("STOCK.SET stock 10");
+        client.run("STOCK.SET stock2 10");
+        client.run("STOCK.MRESERVE 2 stock 1 stock2 1 ORDER live PX 100000000");
+        client.run("SET counter 5");
         client.run("SET string value");
         client.run("RPUSH list a b");
         client.run("HSET hash field value");
@@ -178,11 +183,109 @@ const FORMS: &[Form] = &[
         values: &[],
         arity: (2, false),
     },
+    Form {
+        line: "STOCK.SET stock 5",
+        flags: &["NX", "XX"],
+        values: &[
+            ("PERUSER", "5"),
+            ("RETAIN", "1000"),
+            ("EVENTS", "events"),
+            ("MAXLEN", "5"),
+        ],
+        arity: (3, true),
+    },
+    Form {
+        line: "STOCK.ADD stock 1",
+        flags: &[],
+        values: &[("ORDER", "o")],
+        arity: (3, true),
+    },
+    Form {
+        line: "STOCK.DEDUCT stock 1",
+        flags: &[],
+        values: &[("ORDER", "o"), ("USER", "u")],
+        arity: (3, true),
+    },
+    Form {
+        line: "STOCK.RESERVE stock 1 ORDER o PX 100000000",
+        flags: &[],
+        values: &[("USER", "u")],
+        arity: (7, true),
+    },
+    Form {
+        line: "STOCK.CONFIRM stock live",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "STOCK.CANCEL stock live",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "STOCK.MDEDUCT 2 stock 1 stock2 1",
+        flags: &[],
+        values: &[("ORDER", "o"), ("USER", "u")],
+        arity: (4, true),
+    },
+    Form {
+        line: "STOCK.MRESERVE 1 stock 1 ORDER o PX 100000000",
+        flags: &[],
+        values: &[("USER", "u")],
+        arity: (8, true),
+    },
+    Form {
+        line: "STOCK.MCONFIRM 2 stock stock2 live",
+        flags: &[],
+        values: &[],
+        arity: (4, true),
+    },
+    Form {
+        line: "STOCK.MCANCEL 2 stock stock2 live",
+        flags: &[],
+        values: &[],
+        arity: (4, true),
+    },
+    Form {
+        line: "STOCK.GET stock",
+        flags: &[],
+        values: &[],
+        arity: (2, false),
+    },
+    Form {
+        line: "STOCK.ORDER stock live",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "STOCK.INFO stock",
+        flags: &[],
+        values: &[],
+        arity: (2, false),
+    },
+    Form {
+        line: "STOCK.IMPORT counter",
+        flags: &[],
+        values: &[
+            ("PERUSER", "5"),
+            ("RETAIN", "1000"),
+            ("EVENTS", "events"),
+            ("MAXLEN", "5"),
+        ],
+        arity: (2, true),
+    },
 ];
 
-const OPTIONS: [&str; 8] = [
-    "SHARED", "PX", "BLOCK", "WATCHDOG", "ID", "ALL", "PERMITS", "LIMIT",
+const OPTIONS: [&str; 16] = [
+    "SHARED", "PX", "BLOCK", "WATCHDOG", "ID", "ALL", "PERMITS", "LIMIT", "ORDER", "USER",
+    "PERUSER", "RETAIN", "EVENTS", "MAXLEN", "NX", "XX",
 ];
+
+/// Those without a value.
+const FLAGS: [&str; 5] = ["SHARED", "WATCHDOG", "ALL", "NX", "XX"];
 
 fn name(form: &Form) -> &'static str {
     form.line.split(' ').next().unwrap_or("")
@@ -283,6 +386,10 @@ fn an_unknown_option_is_a_syntax_error() {
         let takes = |option: &str| {
             form.flags.contains(&option) || form.values.iter().any(|(own, _)| *own == option)
         };
+        let strange = strange.iter().filter(|option| {
+            let text = std::str::from_utf8(option);
+            !text.is_ok_and(takes)
+        });
         for option in strange {
             for value in [None, Some(b"1000".as_slice())] {
                 let mut command = with(form, &[]);
@@ -297,7 +404,7 @@ fn an_unknown_option_is_a_syntax_error() {
                 continue;
             }
             let mut words = vec![option];
-            if !["SHARED", "WATCHDOG", "ALL"].contains(&option) {
+            if !FLAGS.contains(&option) {
                 words.push("1000");
             }
             let reply = victim.refuses(with(form, &words));
@@ -333,7 +440,7 @@ const NO_INTEGERS: [&[u8]; 20] = [
 #[test]
 fn what_is_no_integer_is_named_so() {
     let mut victim = Victim::new();
-    let integers = ["PX", "BLOCK", "PERMITS"];
+    let integers = ["PX", "BLOCK", "PERMITS", "PERUSER", "RETAIN", "MAXLEN"];
     for form in FORMS {
         for (option, _) in form
             .values
@@ -355,6 +462,31 @@ fn what_is_no_integer_is_named_so() {
             vec![b"LOCK.GUARD", b"guard", text, b"PX", b"5"],
             vec![b"LOCK.MACQUIRE", text, b"new", b"me"],
             vec![b"LOCK.MRELEASE", text, b"lock", b"me"],
+            vec![b"STOCK.SET", b"stock", text],
+            vec![b"STOCK.ADD", b"stock", text],
+            vec![b"STOCK.DEDUCT", b"stock", text],
+            vec![
+                b"STOCK.RESERVE",
+                b"stock",
+                text,
+                b"ORDER",
+                b"o",
+                b"PX",
+                b"5",
+            ],
+            vec![
+                b"STOCK.RESERVE",
+                b"stock",
+                b"1",
+                b"ORDER",
+                b"o",
+                b"PX",
+                text,
+            ],
+            vec![b"STOCK.MDEDUCT", text, b"stock", b"1"],
+            vec![b"STOCK.MDEDUCT", b"2", b"stock", b"1", b"stock2", text],
+            vec![b"STOCK.MCONFIRM", text, b"stock", b"live"],
+            vec![b"STOCK.MCANCEL", text, b"stock", b"live"],
         ] {
             assert_eq!(victim.refuses(&command), NOT_AN_INTEGER, "{command:?}");
         }
@@ -384,6 +516,14 @@ fn an_integer_out_of_range_is_named_with_its_range() {
                 "PERMITS" => (
                     vec!["0", "-1", "4", MOST, &least, &most],
                     "ERR PERMITS must be between 1 and ".into(),
+                ),
+                "PERUSER" | "MAXLEN" => (
+                    vec!["0", "-1", "9007199254740992", &least, &most],
+                    format!("ERR {option} must be between 1 and {MOST}"),
+                ),
+                "RETAIN" => (
+                    vec!["0", "-1", "315360000001", &least, &most],
+                    format!("ERR RETAIN must be between 1 and {TEN_YEARS}"),
                 ),
                 _ => continue,
             };
@@ -479,18 +619,20 @@ fn keys_of_other_types_are_refused() {
                 wrong.retain(|key| !["string", "bits", "hll"].contains(key));
                 wrong.extend(["lock", "sem"]);
             }
-            _ if name.starts_with("LOCK") => wrong.push("sem"),
-            _ => wrong.push("lock"),
+            // A counter or a hash may become a stock, and what is none of those is another matter.
+            "STOCK.IMPORT" => {
+                wrong.retain(|key| !["string", "bits", "hll", "hash"].contains(key));
+                wrong.extend(["lock", "stock"]);
+            }
+            _ if name.starts_with("LOCK") => wrong.extend(["sem", "stock"]),
+            _ if name.starts_with("SEM") => wrong.extend(["lock", "stock"]),
+            _ => wrong.extend(["lock", "sem"]),
         }
         for key in wrong {
-            let line = form.line.replace("lock ", &format!("{key} "));
-            let line = line.replace("sem ", &format!("{key} "));
-            let line = line.replace("shared ", &format!("{key} "));
-            let line = line.replace("guard ", &format!("{key} "));
-            let line = match name {
-                "LOCK.INFO" | "SEM.INFO" => format!("{name} {key}"),
-                _ => line,
-            };
+            let own = ["lock", "sem", "shared", "guard", "stock", "counter"];
+            let words = form.line.split(' ');
+            let words = words.map(|word| if own.contains(&word) { key } else { word });
+            let line = words.collect::<Vec<_>>().join(" ");
             assert_eq!(victim.refuses_line(&line), WRONGTYPE, "{line}");
             if form.values.iter().any(|(option, _)| *option == "BLOCK") {
                 let line = format!("{line} BLOCK 0");
@@ -513,6 +655,10 @@ fn keys_of_other_types_are_refused() {
         "XADD sem * a b",
         "APPEND lock x",
         "SETRANGE lock 0 x",
+        "GET stock",
+        "DECR stock",
+        "HGETALL stock",
+        "XADD stock * a b",
     ] {
         assert_eq!(victim.refuses_line(line), WRONGTYPE, "{line}");
     }
@@ -559,6 +705,43 @@ fn numkeys_and_the_keys_must_fit() {
 }
 
 #[test]
+fn numkeys_and_the_stocks_must_fit() {
+    let mut victim = Victim::new();
+    for (name, item, end) in [
+        ("STOCK.MDEDUCT", " 1", ""),
+        ("STOCK.MRESERVE", " 1", " ORDER o PX 100000000"),
+        ("STOCK.MCONFIRM", "", " live"),
+        ("STOCK.MCANCEL", "", " live"),
+    ] {
+        let line = |numkeys: &str, keys: &[&str]| {
+            let keys: String = keys.iter().map(|key| format!(" {key}{item}")).collect();
+            format!("{name} {numkeys}{keys}{end}")
+        };
+        for numkeys in ["0", "-1", "-9223372036854775808"] {
+            let line = line(numkeys, &["stock", "stock2"]);
+            let reply = victim.refuses_line(&line);
+            let expected = "ERR numkeys must be between 1 and ";
+            assert!(reply.starts_with(expected), "{line}: {reply}");
+        }
+        for numkeys in ["1", "4", "100", "4611686018427387904", "4294967298", MOST] {
+            let line = line(numkeys, &["stock", "stock2"]);
+            let reply = victim.refuses_line(&line);
+            let expected = [SYNTAX, NOT_AN_INTEGER];
+            let known = expected.contains(&reply.as_str()) || reply.contains(" must be between ");
+            assert!(known, "{line}: {reply}");
+        }
+        for keys in [
+            &["stock", "stock"][..],
+            &["stock", "stock2", "stock"],
+            &["new", "stock", "new"],
+        ] {
+            let line = line(&keys.len().to_string(), keys);
+            assert_eq!(victim.refuses_line(&line), SYNTAX, "{line}");
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
     let mut victim = Victim::new();
     for line in [
@@ -572,6 +755,17 @@ fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
         "LOCK.GUARD guard 5 PX 0",
         "SEM.ACQUIRE sem me LIMIT 9 PERMITS 10",
         "SEM.RELEASE sem me PERMITS 1 ID",
+        "STOCK.SET stock 5 PERUSER 5 EVENTS events MAXLEN 0",
+        "STOCK.SET stock 5 EVENTS string",
+        "STOCK.ADD stock 1 ORDER o BOGUS",
+        "STOCK.DEDUCT stock 1 ORDER o USER u ORDER o",
+        "STOCK.RESERVE stock 1 ORDER o PX 0",
+        "STOCK.MDEDUCT 3 stock 1 stock2 1 string 1",
+        "STOCK.MDEDUCT 2 stock 1 stock2 0",
+        "STOCK.MCONFIRM 3 stock stock2 string live",
+        "STOCK.MCANCEL 2 stock string live",
+        "STOCK.IMPORT counter EVENTS list",
+        "STOCK.IMPORT hash",
     ] {
         victim.refuses_line(line);
     }
@@ -606,6 +800,9 @@ fn errors_look_the_same_in_transactions_and_scripts() {
         ("'LOCK.ACQUIRE', 'string', 'me'", WRONGTYPE),
         ("'LOCK.RENEW', 'lock', 'me', 'PX', '1.5'", NOT_AN_INTEGER),
         ("'LOCK.RENEW', 'lock', 'me', 'PX', 1.5", NOT_AN_INTEGER),
+        ("'STOCK.DEDUCT', 'string', 1", WRONGTYPE),
+        ("'STOCK.DEDUCT', 'stock', 1.5", NOT_AN_INTEGER),
+        ("'STOCK.DEDUCT', 'stock', 1, 'ORDER'", SYNTAX),
     ] {
         let script = format!("return redis.pcall({call}).err");
         assert_eq!(client.call(["EVAL", &script, "0"]), expected, "{call}");
@@ -631,10 +828,12 @@ fn internal_commands_refuse_nonsense() {
         b"%s%n",
     ];
     for text in nonsense {
-        for key in ["lock", "sem", "string", "new"] {
-            let reply = victim.client.call([b"LOCK.APPLY", key.as_bytes(), text]);
-            // An effect without a change may be none; what cannot be read is an error.
-            assert!(reply.is_err() || reply == "OK", "{text:?}: {reply:?}");
+        for key in ["lock", "sem", "stock", "string", "new"] {
+            for name in [b"LOCK.APPLY".as_slice(), b"STOCK.APPLY"] {
+                let reply = victim.client.call([name, key.as_bytes(), text]);
+                // An effect without a change may be none; what cannot be read is an error.
+                assert!(reply.is_err() || reply == "OK", "{text:?}: {reply:?}");
+            }
         }
     }
     for text in [b"".as_slice(), b"x", b"-1", b"1.5", b"9223372036854775808"] {
@@ -747,7 +946,9 @@ impl Numbers {
     }
 }
 
-const KEYS: [&str; 8] = ["k0", "k1", "k2", "s0", "s1", "string", "list", ""];
+const KEYS: [&str; 10] = [
+    "k0", "k1", "k2", "s0", "s1", "t0", "t1", "string", "list", "",
+];
 const OWNERS: [&str; 4] = ["o0", "o1", "o2", "o3"];
 const NUMBERS: [&str; 12] = [
     "1",
@@ -768,6 +969,7 @@ const NUMBERS: [&str; 12] = [
 fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     let lock = numbers.one(&KEYS[..3]);
     let sem = numbers.one(&KEYS[3..5]);
+    let stock = numbers.one(&KEYS[5..7]);
     let any = numbers.one(&KEYS);
     let owner = numbers.one(&OWNERS);
     let number = numbers.one(&NUMBERS);
@@ -778,7 +980,10 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     };
     let acquire: &[&str] = &["PX", "BLOCK", "WATCHDOG", "ID"];
     let release: &[&str] = &["ALL", "ID"];
-    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(22) {
+    let order: &[&str] = &["ORDER", "USER"];
+    let terms: &[&str] = &["PERUSER", "RETAIN", "EVENTS", "MAXLEN"];
+    let qty = numbers.one(&NUMBERS[..4]);
+    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(30) {
         0..=3 => (vec!["LOCK.ACQUIRE", key, owner], acquire),
         4 => (vec!["LOCK.ACQUIRE", key, owner, "SHARED"], acquire),
         5 | 6 => (vec!["LOCK.RELEASE", key, owner], release),
@@ -812,7 +1017,32 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
         }
         20 => {
             let name = numbers.one(&["RENAME", "COPY", "RENAMENX"]);
-            (vec![name, lock, numbers.one(&KEYS[..5])], &[])
+            (
+                vec![name, numbers.one(&[lock, stock]), numbers.one(&KEYS[..7])],
+                &[],
+            )
+        }
+        21 | 22 => (vec!["STOCK.DEDUCT", stock, qty], order),
+        23 => {
+            let line = vec!["STOCK.RESERVE", stock, qty, "ORDER", owner, "PX", number];
+            (line, &["USER"])
+        }
+        24 => {
+            let name = numbers.one(&["STOCK.CONFIRM", "STOCK.CANCEL", "STOCK.ORDER"]);
+            (vec![name, stock, owner], &[])
+        }
+        25 => (vec!["STOCK.MDEDUCT", "2", stock, qty, any, "1"], order),
+        26 => {
+            let name = numbers.one(&["STOCK.MCONFIRM", "STOCK.MCANCEL"]);
+            (vec![name, "2", stock, any, owner], &[])
+        }
+        27 => {
+            let name = numbers.one(&["STOCK.INFO", "STOCK.GET", "STOCK.MGET", "STOCK.IMPORT"]);
+            (vec![name, any], &[])
+        }
+        28 => {
+            let name = numbers.one(&["STOCK.SET", "STOCK.SET", "STOCK.ADD"]);
+            (vec![name, stock, numbers.one(&NUMBERS[2..6])], terms)
         }
         _ => {
             let native: [&[&str]; 8] = [
@@ -831,7 +1061,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     for option in options {
         if numbers.rarely(3) {
             line.push(option);
-            if !["WATCHDOG", "ALL"].contains(option) && !numbers.rarely(40) {
+            if !FLAGS.contains(option) && !numbers.rarely(40) {
                 let usual = numbers.one(&NUMBERS[..7]);
                 let any = numbers.one(&NUMBERS);
                 line.push(if numbers.rarely(10) { any } else { usual });
@@ -899,6 +1129,9 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 WRONGTYPE,
                 DEADLOCK,
                 TOO_MANY,
+                "CONFLICT order id was used with other arguments",
+                "ERR USER is required by this stock",
+                "ERR the hash must have the fields total and ordered, and no others",
                 "ERR no such key",
                 "ERR source and destination objects are the same",
                 "ERR invalid DB index",
@@ -908,8 +1141,9 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 || text.starts_with("ERR unknown ")
                 || (text.starts_with("ERR ") && text.contains(" must be between "))
                 || (text.starts_with("ERR ")
-                    && !shown.contains("LOCK.")
-                    && !shown.contains("SEM."));
+                    && !["LOCK.", "SEM.", "STOCK."]
+                        .iter()
+                        .any(|family| shown.contains(family)));
             assert!(known, "{shown}: {text}");
         }
         Value::Int(number) => assert!(*number < UNSAFE_INTEGER, "{shown}: {number}"),
@@ -978,7 +1212,14 @@ fn random_commands_get_proper_replies_and_leave_the_server_well() {
     let mut client = Raw::connect(&server);
     assert_eq!(client.run("PING"), "PONG");
     // Most of it made sense.
-    for (counter, least) in [("acquired", 500), ("reentered", 100), ("handoffs", 50)] {
+    for (counter, least) in [
+        ("acquired", 500),
+        ("reentered", 100),
+        ("handoffs", 50),
+        ("deducted", 100),
+        ("reserved", 30),
+        ("sold_out", 10),
+    ] {
         let count = server.info_int(&format!("sluice_{counter}"));
         assert!(count >= least, "only {count} {counter}");
     }

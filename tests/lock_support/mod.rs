@@ -1,47 +1,22 @@
 //! What the tests of locks and semaphores share: commands as lines of text, and looks at who waits.
 
 // Each test file compiles this module for itself and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Raw, Server, Value, eventually};
 
-/// What must happen, happens within this: generous, because it only ever delays a failure.
-pub const SOON: Duration = Duration::from_secs(10);
+pub use crate::support::{
+    KeyspaceEvents as Events, Lines, NOT_AN_INTEGER, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE,
+    field_of, now_ms, now_us, until_pong,
+};
 
 /// No reply is in flight: all that the server had to send has been sent before its last answer.
 pub const NOW: Duration = Duration::ZERO;
 
-pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-pub const SYNTAX: &str = "ERR syntax error";
-pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub const DEADLOCK: &str = "DEADLOCK waiting for this lock would never end";
 pub const TOO_MANY: &str = "ERR too many waiting clients";
-
-/// 2^53: integers below it are exact in Lua and JavaScript.
-pub const UNSAFE_INTEGER: i64 = 1 << 53;
-
-/// Commands written as lines: words between blanks.
-pub trait Lines {
-    /// Sends the command of a line and reads its reply.
-    fn run(&mut self, line: &str) -> Value;
-
-    /// Sends the command of a line, whose reply is read later.
-    fn ask(&mut self, line: &str);
-}
-
-impl Lines for Raw {
-    #[track_caller]
-    fn run(&mut self, line: &str) -> Value {
-        self.call(line.split_whitespace())
-    }
-
-    #[track_caller]
-    fn ask(&mut self, line: &str) {
-        self.send(line.split_whitespace());
-    }
-}
 
 /// How many clients wait for locks and semaphores.
 #[track_caller]
@@ -63,17 +38,6 @@ pub fn await_waiting(server: &Server, count: i64) {
         std::thread::sleep(Duration::from_millis(1));
     }
     panic!("{last} clients wait, not {count}");
-}
-
-/// An integer field of an INFO text.
-#[track_caller]
-pub fn field_of(info: &Value, name: &str) -> i64 {
-    info.text()
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .unwrap_or_else(|| panic!("INFO has no {name}"))
-        .parse()
-        .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// A new connection that has sent the command of `line`, once the server counts it among those that wait.
@@ -172,66 +136,4 @@ pub fn about(left: i64, lease: i64) {
 #[track_caller]
 pub fn await_gone(client: &mut Raw, key: &str) {
     eventually(SOON, || client.call(["EXISTS", key]) == 0);
-}
-
-/// Milliseconds since 1970 by the server's clock.
-#[track_caller]
-pub fn now_ms(client: &mut Raw) -> i64 {
-    now_us(client) / 1000
-}
-
-/// Microseconds since 1970 by the server's clock.
-#[track_caller]
-pub fn now_us(client: &mut Raw) -> i64 {
-    let time = client.run("TIME");
-    let part = |index: usize| -> i64 {
-        let text = time.array()[index].text();
-        text.parse().unwrap_or_else(|_| panic!("TIME: {text}"))
-    };
-    part(0) * 1_000_000 + part(1)
-}
-
-/// The pushes and replies that have arrived until the server answers this PING.
-#[track_caller]
-pub fn until_pong(client: &mut Raw) -> Vec<Value> {
-    client.send(["PING"]);
-    let mut arrived = Vec::new();
-    loop {
-        let value = client.read();
-        if value == "PONG" {
-            return arrived;
-        }
-        arrived.push(value);
-    }
-}
-
-/// A connection that gets all keyspace events of all databases.
-pub struct Events(Raw);
-
-impl Events {
-    /// Turns the events of these classes on and subscribes to them.
-    #[track_caller]
-    pub fn of(server: &Server, classes: &str) -> Self {
-        server.command(["CONFIG", "SET", "notify-keyspace-events", classes]);
-        let mut client = Raw::connect(server);
-        client.run("PSUBSCRIBE __keyevent@*__:*");
-        Self(client)
-    }
-
-    /// The events until now, as `event key`.
-    #[track_caller]
-    pub fn take(&mut self) -> Vec<String> {
-        self.0.send(["PING"]);
-        let mut events = Vec::new();
-        loop {
-            let message = self.0.read();
-            let parts = message.array();
-            if parts[0] == "pong" {
-                return events;
-            }
-            let channel = parts[2].text();
-            let event = channel.split_once(':').map_or(channel, |(_, event)| event);
-            events.push(format!("{event} {}", parts[3].text()));
-        }
-    }
 }

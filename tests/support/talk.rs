@@ -1,0 +1,128 @@
+//! What tests of every family say to a server and hear from it: commands as lines of text, the errors of the contract,
+//! the server's clock.
+
+use std::time::Duration;
+
+use super::client::{Raw, encode};
+use super::value::Value;
+
+/// What must happen, happens within this: generous, because it only ever delays a failure.
+pub const SOON: Duration = Duration::from_secs(20);
+
+pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub const SYNTAX: &str = "ERR syntax error";
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+
+/// 2^53: integers below it are exact in Lua and JavaScript.
+pub const UNSAFE_INTEGER: i64 = 1 << 53;
+
+/// Commands written as lines: words between blanks.
+pub trait Lines {
+    /// Sends the command of a line and reads its reply.
+    fn run(&mut self, line: &str) -> Value;
+
+    /// The same; panics on an error.
+    fn must(&mut self, line: &str) -> Value;
+
+    /// Sends the command of a line, whose reply is read later.
+    fn ask(&mut self, line: &str);
+
+    /// Sends the commands of all lines in one write, then reads all replies.
+    fn run_all<L>(&mut self, lines: L) -> Vec<Value>
+    where
+        L: IntoIterator,
+        L::Item: AsRef<str>;
+
+    /// The same in a transaction; panics unless it is carried out.
+    fn transact<L>(&mut self, lines: L) -> Vec<Value>
+    where
+        L: IntoIterator,
+        L::Item: AsRef<str>;
+}
+
+impl Lines for Raw {
+    #[track_caller]
+    fn run(&mut self, line: &str) -> Value {
+        self.call(line.split_whitespace())
+    }
+
+    #[track_caller]
+    fn must(&mut self, line: &str) -> Value {
+        let reply = self.run(line);
+        assert!(!reply.is_err(), "{line}: {reply:?}");
+        reply
+    }
+
+    #[track_caller]
+    fn ask(&mut self, line: &str) {
+        self.send(line.split_whitespace());
+    }
+
+    #[track_caller]
+    fn run_all<L>(&mut self, lines: L) -> Vec<Value>
+    where
+        L: IntoIterator,
+        L::Item: AsRef<str>,
+    {
+        let words = |line: L::Item| encode(line.as_ref().split_whitespace());
+        let encoded: Vec<_> = lines.into_iter().map(words).collect();
+        self.send_bytes(&encoded.concat());
+        encoded.iter().map(|_| self.read()).collect()
+    }
+
+    #[track_caller]
+    fn transact<L>(&mut self, lines: L) -> Vec<Value>
+    where
+        L: IntoIterator,
+        L::Item: AsRef<str>,
+    {
+        let mut all = vec!["MULTI".to_owned()];
+        all.extend(lines.into_iter().map(|line| line.as_ref().to_owned()));
+        all.push("EXEC".to_owned());
+        let replies = self.run_all(all);
+        let executed = replies.last().expect("a reply to EXEC");
+        executed.array().to_vec()
+    }
+}
+
+/// An integer field of an INFO text.
+#[track_caller]
+pub fn field_of(info: &Value, name: &str) -> i64 {
+    info.text()
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("INFO has no {name}"))
+        .parse()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Milliseconds since 1970 by the server's clock.
+#[track_caller]
+pub fn now_ms(client: &mut Raw) -> i64 {
+    now_us(client) / 1000
+}
+
+/// Microseconds since 1970 by the server's clock.
+#[track_caller]
+pub fn now_us(client: &mut Raw) -> i64 {
+    let time = client.run("TIME");
+    let part = |index: usize| -> i64 {
+        let text = time.array()[index].text();
+        text.parse().unwrap_or_else(|_| panic!("TIME: {text}"))
+    };
+    part(0) * 1_000_000 + part(1)
+}
+
+/// The pushes and replies that have arrived until the server answers this PING.
+#[track_caller]
+pub fn until_pong(client: &mut Raw) -> Vec<Value> {
+    client.send(["PING"]);
+    let mut arrived = Vec::new();
+    loop {
+        let value = client.read();
+        if value == "PONG" {
+            return arrived;
+        }
+        arrived.push(value);
+    }
+}
