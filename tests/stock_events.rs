@@ -820,3 +820,17 @@ fn assert_nobody_had_too_much(entries: &[Entry], limit: i64) {
         assert!((0..=limit).contains(has), "{has} after {entry:?}");
     }
 }
+
+#[test]
+fn stocks_that_share_a_stream_start_it_together() {
+    let (_server, mut client) = server_and_client();
+    client.must("STOCK.SET a 10 EVENTS s");
+    client.must("STOCK.SET b 10 EVENTS s");
+    client.must("DEL s");
+    let reply = client.run("STOCK.MDEDUCT 2 a 1 b 1 ORDER o");
+    assert_eq!(ints(&reply), [9, 9]);
+    assert_eq!(
+        told(&mut client, "s"),
+        ["deduct a o - 1 9 2", "deduct b o - 1 9 2"]
+    );
+}

@@ -781,7 +781,7 @@ fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
 /// Announces all changes, then applies all of them: if one cannot be announced, none is.
 fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
     for (edit, change) in &mut changes {
-        edit.prepare(change)?;
+        edit.check_stream(change)?;
     }
     let mut announced = Vec::with_capacity(changes.len());
     let mut failure = None;

@@ -199,12 +199,22 @@ impl<'k> Edit<'k> {
         applied
     }
 
-    /// Makes sure that a change can be announced, as far as that can be known before.
-    pub(super) fn prepare(&mut self, change: &Change<'_>) -> Result<(), Error> {
-        match change.op.is_told() {
-            true => self.open_stream().map(|_| ()),
-            false => Ok(()),
+    /// Can a change be announced, as far as that can be known before?
+    pub(super) fn check_stream(&mut self, change: &Change<'_>) -> Result<(), Error> {
+        let was_open = self.stream.is_some();
+        self.open_stream_for(change)?;
+        if !was_open {
+            // Another edit may create it meanwhile, of which this handle would know nothing.
+            self.stream = None;
         }
+        Ok(())
+    }
+
+    fn open_stream_for(&mut self, change: &Change<'_>) -> Result<(), Error> {
+        if change.op.is_told() {
+            self.open_stream()?;
+        }
+        Ok(())
     }
 
     /// The event stream, if the stock has one.
@@ -226,7 +236,7 @@ impl<'k> Edit<'k> {
         change: &Change<'_>,
         id: Option<EntryId>,
     ) -> Result<Option<EntryId>, Error> {
-        self.prepare(change)?;
+        self.open_stream_for(change)?;
         let (Some(stream), Some(stock)) = (&mut self.stream, self.slot.value()) else {
             return Ok(None);
         };
