@@ -483,3 +483,24 @@ fn the_internal_command_needs_the_permission_to_restore() {
     assert_eq!(apply(&mut client, "own"), "OK");
     assert_eq!(counts(&mut admin, "own"), [5, 0, 0]);
 }
+
+/// In a cluster a stream of another slot would be written where nobody finds it.
+#[test]
+fn a_stock_that_was_restored_to_another_slot_than_its_stream_changes_no_more() {
+    let (_server, mut client) = node();
+    client.must("STOCK.SET {a}k 10 EVENTS {a}s");
+    let dump = client.call(["DUMP", "{a}k"]);
+    let restored = client.call([b"RESTORE".as_slice(), b"{b}k", b"0", dump.bytes()]);
+    assert_eq!(restored, "OK");
+    let crossing = "CROSSSLOT Keys in request don't hash to the same slot";
+    assert_eq!(client.run("STOCK.DEDUCT {b}k 1").err(), crossing);
+    assert_eq!(
+        client.run("STOCK.RESERVE {b}k 1 ORDER o PX 50").err(),
+        crossing
+    );
+    assert_eq!(counts(&mut client, "{b}k"), [10, 0, 0]);
+    assert_eq!(client.run("STOCK.DEDUCT {a}k 1").int(), 9);
+    assert_eq!(told(&mut client, "{a}s").len(), 2);
+    client.must("STOCK.SET {b}k 10 EVENTS {b}s");
+    assert_eq!(client.run("STOCK.DEDUCT {b}k 1").int(), 9);
+}

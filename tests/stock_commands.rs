@@ -1820,3 +1820,22 @@ fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
         }
     }
 }
+
+/// A command that is refused changes nothing, though it may have come upon reservations that had ended.
+#[test]
+fn a_refused_command_emits_no_event_of_its_own() {
+    let (server, mut client) = server_and_client();
+    client.must("STOCK.SET k 5");
+    let mut events = KeyspaceEvents::of(&server, "KEd");
+    client.transact([
+        "STOCK.RESERVE k 5 ORDER o PX 5",
+        "DEBUG SLEEP 0.02",
+        "STOCK.DEDUCT k 6 ORDER p",
+    ]);
+    assert_eq!(client.run("STOCK.DEDUCT k 9 ORDER q").int(), SOLD_OUT);
+    assert_eq!(
+        events.take(),
+        ["stock.reserve k", "stock.expire k"],
+        "DEDUCT was refused"
+    );
+}
