@@ -153,7 +153,7 @@ impl<K: Which> Native for Typed<K> {
         }
     }
 
-    fn defrag(lock: &mut Lock, relocate: &mut Relocate<'_>) {
+    fn defrag(lock: &mut Lock, relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
         lock.visit_mut(&mut |hold| {
             for receipt in [&mut hold.acquired, &mut hold.released]
                 .into_iter()
@@ -162,6 +162,7 @@ impl<K: Which> Native for Typed<K> {
                 relocate.bytes(&mut receipt.id);
             }
         });
+        None
     }
 
     fn save_module(out: &mut RdbWriter<'_>) {

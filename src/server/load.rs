@@ -80,7 +80,8 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free
         RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
         RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
-        RedisModule_CreateString RedisModule_CreateStringFromLongLong RedisModule_CreateTimer RedisModule_DefragAlloc
+        RedisModule_CreateString RedisModule_CreateStringFromLongLong RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DefragCursorGet
+        RedisModule_DefragCursorSet RedisModule_DefragShouldStop
         RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
         RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
         RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle

@@ -6,7 +6,7 @@ use super::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use super::{entry, log};
 use crate::memory::block_size;
 use redis_module::raw;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, c_int, c_ulong, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -93,8 +93,10 @@ pub trait Native: 'static {
     /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
     fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
 
-    /// Moves the value's larger blocks with `relocate`, to fight fragmentation.
-    fn defrag(value: &mut Self::Value, relocate: &mut Relocate<'_>);
+    /// Moves the value's larger blocks with `relocate`, to fight fragmentation. A large value is
+    /// done in parts, and asks [`Relocate::should_stop`] after each: the number of the part to go on
+    /// with is returned and comes back as `from`.
+    fn defrag(value: &mut Self::Value, relocate: &mut Relocate<'_>, from: usize) -> Option<usize>;
 
     /// Saves what the whole module has to remember, beside any key.
     fn save_module(_out: &mut RdbWriter<'_>) {}
@@ -340,13 +342,23 @@ unsafe extern "C" fn defrag<N: Native>(
         };
         // SAFETY: see above; a value is one block, which the server moves byte by byte and frees.
         unsafe {
-            let moved = relocate.block(*value);
-            if !moved.is_null() {
-                *value = moved;
+            let mut from: c_ulong = 0; // stays so where the server keeps no cursor
+            api!(RedisModule_DefragCursorGet(ctx, &mut from));
+            if from == 0 {
+                let moved = relocate.block(*value);
+                if !moved.is_null() {
+                    *value = moved;
+                }
             }
-            N::defrag(&mut *(*value).cast::<N::Value>(), &mut relocate);
+            let value = &mut *(*value).cast::<N::Value>();
+            match N::defrag(value, &mut relocate, from as usize) {
+                Some(next) => {
+                    api!(RedisModule_DefragCursorSet(ctx, next as c_ulong));
+                    1
+                }
+                None => 0,
+            }
         }
-        0
     })
 }
 
@@ -357,6 +369,12 @@ pub struct Relocate<'a> {
 }
 
 impl Relocate<'_> {
+    /// Has the server other things to do by now?
+    pub fn should_stop(&self) -> bool {
+        // SAFETY: the context is that of the running callback.
+        unsafe { api!(RedisModule_DefragShouldStop(self.ctx)) != 0 }
+    }
+
     /// Moves a byte string.
     pub fn bytes(&mut self, bytes: &mut Box<[u8]>) {
         if bytes.is_empty() {

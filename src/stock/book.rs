@@ -210,11 +210,18 @@ impl Book {
         self.users.iter()
     }
 
-    /// Moves memory that `relocate` is given to where it says.
-    pub fn visit_mut(&mut self, relocate: &mut dyn FnMut(&mut Box<[u8]>)) {
-        self.orders
-            .visit_mut(&mut |record| relocate(record.bytes_mut()));
-        self.users.visit_mut(&mut |user| relocate(&mut user.id));
+    /// Calls `relocate` with the bytes of some hundred orders or users, so that they can be moved:
+    /// the `part`th of all. False if there is no such part.
+    pub fn visit_part(&mut self, part: usize, relocate: &mut dyn FnMut(&mut Box<[u8]>)) -> bool {
+        let orders = self.orders.chunks();
+        if part < orders {
+            let visit = &mut |record: &mut Record| relocate(record.bytes_mut());
+            self.orders.visit_chunk(part, visit);
+        } else {
+            let visit = &mut |user: &mut User| relocate(&mut user.id);
+            self.users.visit_chunk(part - orders, visit);
+        }
+        part < orders + self.users.chunks()
     }
 
     /// The bytes that it takes from the allocator beside its own struct.
@@ -234,3 +241,39 @@ const BYTES_PER_END: usize = 38;
 
 /// A B-tree of few entries is one node.
 const SMALLEST_TREE: usize = 192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_together_are_every_order_and_user_once() {
+        let mut book = Book::default();
+        for number in 0..2000u32 {
+            let id = number.to_be_bytes();
+            let order = Order {
+                id: &id,
+                user: &id,
+                status: Status::Deducted,
+                qty: 1,
+                created: 1,
+                since: 1,
+                reply: 0,
+                px: 0,
+            };
+            assert_eq!(book.open(&order, 9), Some(10));
+            assert_eq!(book.open(&order, 9), None);
+            book.give(&id, 1);
+        }
+        let (mut visited, mut part) = (0, 0);
+        while book.visit_part(part, &mut |bytes| {
+            visited += 1;
+            *bytes = bytes.clone(); // it is moved
+        }) {
+            part += 1;
+        }
+        assert_eq!((visited, part), (4000, 8));
+        assert_eq!(book.iter_orders().count(), 2000);
+        assert_eq!(book.held(&1999u32.to_be_bytes()), 1);
+    }
+}

@@ -93,8 +93,15 @@ impl Native for Stocks {
         }
     }
 
-    fn defrag(stock: &mut Stock, relocate: &mut Relocate<'_>) {
-        stock.visit_mut(&mut |bytes| relocate.bytes(bytes));
+    fn defrag(stock: &mut Stock, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
+        let mut part = from;
+        while stock.visit_part(part, &mut |bytes| relocate.bytes(bytes)) {
+            part += 1;
+            if relocate.should_stop() {
+                return Some(part);
+            }
+        }
+        None
     }
 }
 

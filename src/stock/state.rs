@@ -566,14 +566,16 @@ impl Stock {
         events + book
     }
 
-    /// Calls `relocate` with every block of bytes, so that it can be moved.
-    pub fn visit_mut(&mut self, relocate: &mut dyn FnMut(&mut Box<[u8]>)) {
-        if let Some(events) = &mut self.terms.events {
+    /// Calls `relocate` with some blocks of bytes, so that they can be moved: the `part`th of all.
+    /// False if there is no such part.
+    pub fn visit_part(&mut self, part: usize, relocate: &mut dyn FnMut(&mut Box<[u8]>)) -> bool {
+        if part == 0
+            && let Some(events) = &mut self.terms.events
+        {
             relocate(&mut events.stream);
         }
-        if let Some(book) = &mut self.book {
-            book.visit_mut(relocate);
-        }
+        let book = self.book.as_mut();
+        book.is_some_and(|book| book.visit_part(part, relocate))
     }
 
     fn book_mut(&mut self) -> &mut Book {

@@ -193,10 +193,18 @@ impl<E: Entry> Table<E> {
         slots.filter_map(|slot| slot.entry.as_ref())
     }
 
-    /// Calls `visit` with every entry, whose key must stay, and the memory that it takes.
-    pub fn visit_mut(&mut self, visit: &mut dyn FnMut(&mut E)) {
-        let slots = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.slots);
-        slots.filter_map(|slot| slot.entry.as_mut()).for_each(visit);
+    /// How many chunks there are, each of at most 512 entries.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Calls `visit` with every entry of a chunk, whose key must stay, and the memory that it takes.
+    pub fn visit_chunk(&mut self, chunk: usize, visit: &mut dyn FnMut(&mut E)) {
+        let slots = self.chunks.get_mut(chunk).map(|chunk| &mut chunk.slots);
+        let entries = slots.into_iter().flatten();
+        entries
+            .filter_map(|slot| slot.entry.as_mut())
+            .for_each(visit);
     }
 
     /// The bytes that it takes from the allocator beside its own struct.
