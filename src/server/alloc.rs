@@ -12,26 +12,53 @@ struct ServerAlloc;
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
-/// What the server's allocator guarantees for every block, whatever its size class.
-const GUARANTEED_ALIGN: usize = 16;
+/// What the server's allocator guarantees: where it keeps each block's size in front of the block,
+/// as builds without jemalloc may do, no more than this.
+const GUARANTEED_ALIGN: usize = size_of::<usize>();
 
-/// The request that gives a block of which an aligned part of `layout` can be used.
+/// The request of which an aligned block of `layout` can be carved out, with room in front of it for
+/// the address of the whole.
 fn padded(layout: Layout) -> usize {
-    debug_assert!(
-        layout.align() <= GUARANTEED_ALIGN,
-        "over-aligned memory is carved out of a larger block by its user"
-    );
-    layout.size()
+    layout.size() + layout.align()
 }
 
-// SAFETY: the server's functions keep the contract of malloc, calloc, realloc and free, with
-// blocks aligned to 16 bytes; all calls go to the same family (see `ServerAlloc`).
+/// Carves an aligned block out of a whole one.
+///
+/// # Safety
+/// `whole` is null or a block of [`padded`] bytes with the guaranteed alignment.
+unsafe fn carve(whole: *mut u8, layout: Layout) -> *mut u8 {
+    if whole.is_null() {
+        return whole;
+    }
+    // Alignments are powers of two, and larger than that of `whole`: there is room for an address.
+    let offset = layout.align() - whole.addr() % layout.align();
+    // SAFETY: the offset is at most the alignment, and at least the size of an address.
+    unsafe {
+        let block = whole.add(offset);
+        block.cast::<*mut u8>().sub(1).write(whole);
+        block
+    }
+}
+
+/// The whole block that an aligned one was carved out of.
+///
+/// # Safety
+/// [`carve`] returned `block`.
+unsafe fn whole(block: *mut u8) -> *mut u8 {
+    // SAFETY: `carve` wrote it there.
+    unsafe { block.cast::<*mut u8>().sub(1).read() }
+}
+
+// SAFETY: the server's functions keep the contract of malloc, calloc, realloc and free for blocks of
+// the guaranteed alignment, and others are carved out of those; all calls go to the same family (see
+// `ServerAlloc`).
 unsafe impl GlobalAlloc for ServerAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as for the whole implementation.
         unsafe {
             match raw::RedisModule_Alloc {
-                Some(alloc) => alloc(padded(layout)).cast(),
+                Some(alloc) if layout.align() <= GUARANTEED_ALIGN => alloc(layout.size()).cast(),
+                Some(alloc) => carve(alloc(padded(layout)).cast(), layout),
                 None => System.alloc(layout),
             }
         }
@@ -41,7 +68,10 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: as for the whole implementation.
         unsafe {
             match raw::RedisModule_Calloc {
-                Some(calloc) => calloc(1, padded(layout)).cast(),
+                Some(calloc) if layout.align() <= GUARANTEED_ALIGN => {
+                    calloc(1, layout.size()).cast()
+                }
+                Some(calloc) => carve(calloc(1, padded(layout)).cast(), layout),
                 None => System.alloc_zeroed(layout),
             }
         }
@@ -51,7 +81,18 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: as for the whole implementation.
         unsafe {
             match raw::RedisModule_Realloc {
-                Some(realloc) => realloc(ptr.cast(), new_size).cast(),
+                Some(realloc) if layout.align() <= GUARANTEED_ALIGN => {
+                    realloc(ptr.cast(), new_size).cast()
+                }
+                Some(_) => {
+                    let new =
+                        self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+                    if !new.is_null() {
+                        new.copy_from_nonoverlapping(ptr, layout.size().min(new_size));
+                        self.dealloc(ptr, layout);
+                    }
+                    new
+                }
                 None => System.realloc(ptr, layout, new_size),
             }
         }
@@ -61,9 +102,36 @@ unsafe impl GlobalAlloc for ServerAlloc {
         // SAFETY: as for the whole implementation.
         unsafe {
             match raw::RedisModule_Free {
-                Some(free) => free(ptr.cast()),
+                Some(free) if layout.align() <= GUARANTEED_ALIGN => free(ptr.cast()),
+                Some(free) => free(whole(ptr).cast()),
                 None => System.dealloc(ptr, layout),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_wherever_the_whole_one_begins() {
+        for align in [16, 32, 64, 4096] {
+            let layout = Layout::from_size_align(100, align).expect("a layout");
+            let mut memory = vec![0u64; (padded(layout) + align) / 8 + 1];
+            for shift in 0..align / 8 {
+                let begin = memory[shift..].as_mut_ptr().cast::<u8>();
+                // SAFETY: there is room for the padded block at `begin`, which is aligned to 8.
+                unsafe {
+                    let block = carve(begin, layout);
+                    assert_eq!(block.addr() % align, 0);
+                    assert!(block.addr() + 100 <= begin.addr() + padded(layout));
+                    assert_eq!(whole(block), begin);
+                }
+            }
+        }
+        let layout = Layout::from_size_align(1, 16).expect("a layout");
+        // SAFETY: null is allowed.
+        assert!(unsafe { carve(std::ptr::null_mut(), layout) }.is_null());
     }
 }
