@@ -14,6 +14,9 @@ use stock_support::{
 };
 use support::{Lines, Raw, SOON, Server, Value, WRONGTYPE, eventually, now_ms};
 
+/// The last id that a stream can have.
+const LAST_ID: &str = "18446744073709551615-18446744073709551615";
+
 // What is told
 
 #[test]
@@ -434,7 +437,7 @@ fn a_command_on_several_stocks_tells_their_ended_reservations_first() {
 }
 
 /// Makes the stocks `a` and `b` that tell `s`, which is as long as it may be, and `c` that cannot tell anything.
-fn stocks_of_which_one_cannot_tell(client: &mut Raw) {
+fn stocks_of_which_one_cannot_tell(client: &mut Raw, obstacle: &str) {
     // Trimming is exact with blocks of one entry.
     client.run("CONFIG SET stream-node-max-entries 1");
     for line in [
@@ -443,45 +446,55 @@ fn stocks_of_which_one_cannot_tell(client: &mut Raw) {
         "STOCK.SET c 10 EVENTS t",
         "STOCK.DEDUCT a 1",
         "DEL t",
-        "SET t value",
+        obstacle,
     ] {
         client.must(line);
     }
     assert_eq!(client.run("XLEN s"), 3);
 }
 
+/// What is in the way of the stock `c`, and the error that it gives.
+const OBSTACLES: [(&str, &str); 2] = [
+    ("SET t value", WRONGTYPE),
+    (
+        "XADD t 18446744073709551615-18446744073709551615 op nonsense",
+        EXHAUSTED,
+    ),
+];
+
 #[test]
 fn if_one_of_several_stocks_cannot_tell_the_streams_of_the_others_are_as_before() {
-    for line in [
-        "STOCK.MDEDUCT 2 c 1 a 1",
-        "STOCK.MDEDUCT 2 a 1 c 1",
-        "STOCK.MDEDUCT 3 a 1 b 1 c 1",
-        "STOCK.MRESERVE 3 b 1 c 1 a 1 ORDER o PX 900000",
-    ] {
-        let (server, mut client) = server_and_client();
-        stocks_of_which_one_cannot_tell(&mut client);
-        let (before, digest) = (told(&mut client, "s"), server.digest());
-        assert_eq!(client.run(line).err(), WRONGTYPE, "{line}");
-        assert_eq!(told(&mut client, "s"), before, "{line}");
-        assert_eq!(server.digest(), digest, "{line}");
+    for (obstacle, error) in OBSTACLES {
+        for line in [
+            "STOCK.MDEDUCT 2 c 1 a 1",
+            "STOCK.MDEDUCT 2 a 1 c 1",
+            "STOCK.MDEDUCT 3 a 1 b 1 c 1",
+            "STOCK.MRESERVE 3 b 1 c 1 a 1 ORDER o PX 900000",
+        ] {
+            let (server, mut client) = server_and_client();
+            stocks_of_which_one_cannot_tell(&mut client, obstacle);
+            let (before, digest) = (told(&mut client, "s"), server.digest());
+            assert_eq!(client.run(line).err(), error, "{line}");
+            assert_eq!(told(&mut client, "s"), before, "{line}");
+            assert_eq!(server.digest(), digest, "{line}");
+        }
     }
 }
 
 #[test]
 fn if_one_of_several_stocks_cannot_tell_no_stream_is_made_for_the_others() {
-    let (server, mut client) = server_and_client();
-    stocks_of_which_one_cannot_tell(&mut client);
-    client.run("DEL s");
-    let digest = server.digest();
-    assert_eq!(client.run("STOCK.MDEDUCT 2 a 1 c 1").err(), WRONGTYPE);
-    assert_eq!(client.run("EXISTS s"), 0, "an empty stream is left");
-    assert_eq!(server.digest(), digest);
+    for (obstacle, error) in OBSTACLES {
+        let (server, mut client) = server_and_client();
+        stocks_of_which_one_cannot_tell(&mut client, obstacle);
+        client.run("DEL s");
+        let digest = server.digest();
+        assert_eq!(client.run("STOCK.MDEDUCT 2 a 1 c 1").err(), error);
+        assert_eq!(client.run("EXISTS s"), 0, "an empty stream is left");
+        assert_eq!(server.digest(), digest);
+    }
 }
 
 // Streams that are full
-
-/// The last id that a stream can have.
-const LAST_ID: &str = "18446744073709551615-18446744073709551615";
 
 #[test]
 fn changes_are_refused_when_the_stream_has_no_ids_left() {
