@@ -96,7 +96,7 @@ impl OpenKey<'_> {
     }
 
     /// How many fields a hash has, elements a list, entries a stream.
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         // SAFETY: the handle is open or null, both of which the function knows.
         unsafe { api!(RedisModule_ValueLength(self.raw)) }
     }

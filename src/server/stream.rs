@@ -21,6 +21,8 @@ pub struct Stream<'k> {
     ctx: Ctx<'k>,
     key: OpenKey<'k>,
     name: Name<'static>,
+    /// Was the key empty when it was opened?
+    is_new: bool,
 }
 
 impl<'k> Stream<'k> {
@@ -36,12 +38,17 @@ impl<'k> Stream<'k> {
                 mode as c_int
             )))
         };
-        match key.kind() {
-            raw::REDISMODULE_KEYTYPE_EMPTY | raw::REDISMODULE_KEYTYPE_STREAM => {
-                Ok(Self { ctx, key, name })
-            }
-            _ => Err(Error::WrongType),
-        }
+        let is_new = match key.kind() {
+            raw::REDISMODULE_KEYTYPE_EMPTY => true,
+            raw::REDISMODULE_KEYTYPE_STREAM => false,
+            _ => return Err(Error::WrongType),
+        };
+        Ok(Self {
+            ctx,
+            key,
+            name,
+            is_new,
+        })
     }
 
     /// Appends an entry of fields and values by turns, with the id that it has on the master or,
@@ -82,20 +89,23 @@ impl<'k> Stream<'k> {
     /// The most fields and values of an entry.
     const MAX_STRINGS: usize = 16;
 
-    /// Takes an entry out again.
-    pub fn retract(&mut self, id: EntryId) {
+    /// Takes an entry out again that was just appended; the key too, if the stream was new.
+    pub fn retract(mut self, id: EntryId) {
         let mut id = raw::RedisModuleStreamID {
             ms: id.ms,
             seq: id.seq,
         };
         // SAFETY: the handle is open for writing.
         unsafe { api!(RedisModule_StreamDelete(self.key.raw, &mut id)) };
+        if self.is_new && self.key.length() == 0 {
+            self.key.delete();
+        }
     }
 
     /// Drops the oldest entries beyond about `length`, whole blocks of them, as `MAXLEN ~` does.
     /// Returns how many, so that replicas drop just as many.
     pub fn trim_to_about(&mut self, length: u64) -> u64 {
-        if self.key.len() as u64 <= length {
+        if self.key.length() as u64 <= length {
             return 0;
         }
         self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX)
@@ -103,7 +113,7 @@ impl<'k> Stream<'k> {
 
     /// Drops so many of the oldest entries.
     pub fn drop_oldest(&mut self, count: u64) {
-        let left = (self.key.len() as u64).saturating_sub(count);
+        let left = (self.key.length() as u64).saturating_sub(count);
         self.trim(left, 0);
     }
 
@@ -121,7 +131,7 @@ impl<'k> Stream<'k> {
 
     /// Closes the stream and tells who watches it that it has grown. Returns its name.
     pub fn announce(self) -> Name<'static> {
-        let Self { ctx, key, name } = self;
+        let Self { ctx, key, name, .. } = self;
         drop(key); // wakes the clients that wait in XREAD and XREADGROUP
         ctx.signal_modified(&name);
         ctx.notify_xadd(&name);

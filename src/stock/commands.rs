@@ -450,7 +450,7 @@ fn counter(key: &OpenKey<'_>) -> Result<(u64, u64), Error> {
     let [Some(total), Some(ordered)] = fields else {
         return Err(Error::NotAStockHash);
     };
-    if key.len() != 2 {
+    if key.length() != 2 {
         return Err(Error::NotAStockHash);
     }
     let total = quantity(total.bytes(), "total", MAX_SAFE)?;
@@ -794,14 +794,16 @@ fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error
             }
         }
     }
-    for (edit, change, entry) in announced {
-        match (&failure, entry) {
-            (None, entry) => edit.apply(change, entry)?,
-            (Some(_), Some(entry)) => edit.retract(entry),
-            (Some(_), None) => {}
+    let Some(failure) = failure else {
+        let mut announced = announced.into_iter();
+        return announced.try_for_each(|(edit, change, entry)| edit.apply(change, entry));
+    };
+    for (edit, _, entry) in announced.into_iter().rev() {
+        if let Some(entry) = entry {
+            edit.retract(entry);
         }
     }
-    failure.map_or(Ok(()), Err)
+    Err(failure)
 }
 
 /// `STOCK.GET key`

@@ -86,8 +86,6 @@ pub(super) struct Edit<'k> {
     slot: Slot<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
-    /// How many of its entries were dropped, until that is in the effects.
-    trimmed: u64,
     /// What was done, for replicas and the AOF.
     effects: Vec<u8>,
     /// Is this server told what to do, and has nobody to tell?
@@ -111,7 +109,6 @@ impl<'k> Edit<'k> {
             call: None,
             slot,
             stream: None,
-            trimmed: 0,
             effects: Vec::new(),
             follows: false,
             changed: false,
@@ -244,11 +241,7 @@ impl<'k> Edit<'k> {
             return Ok(None);
         };
         let op = change.op as usize;
-        let entry = append(stream, self.call, self.name, op, &announcement, id)?;
-        if let (None, Some(events)) = (id, &stock.terms().events) {
-            self.trimmed += stream.trim_to_about(events.maxlen);
-        }
-        Ok(Some(entry))
+        append(stream, self.call, self.name, op, &announcement, id).map(Some)
     }
 
     /// The same for a new stock, which is still to be put at the key.
@@ -267,25 +260,25 @@ impl<'k> Edit<'k> {
         let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
         let stream = self.stream.insert(stream);
         let entry = append(stream, None, self.name, SET, &announcement, created.entry)?;
-        if created.entry.is_none() {
-            self.trimmed += stream.trim_to_about(events.maxlen);
-        }
         Ok(Some(entry))
     }
 
     /// Takes an entry back whose change will not be applied.
     pub(super) fn retract(&mut self, entry: EntryId) {
-        if let Some(stream) = &mut self.stream {
+        if let Some(stream) = self.stream.take() {
             stream.retract(entry);
         }
-        self.note_trim();
     }
 
-    fn note_trim(&mut self) {
-        if self.trimmed > 0 {
-            persist::put_trimmed(&mut self.effects, self.trimmed);
-            self.trimmed = 0;
-            self.changed = true;
+    /// Keeps the event stream at its length, after a change was announced there.
+    fn trim_stream(&mut self) {
+        let stock = self.slot.value();
+        let events = stock.and_then(|stock| stock.terms().events.as_ref());
+        if let (Some(stream), Some(events)) = (&mut self.stream, events) {
+            match stream.trim_to_about(events.maxlen) {
+                0 => {}
+                dropped => persist::put_trimmed(&mut self.effects, dropped),
+            }
         }
     }
 
@@ -312,7 +305,9 @@ impl<'k> Edit<'k> {
             self.effects = std::mem::take(&mut *EFFECTS.get());
         }
         persist::put_changed(&mut self.effects, change, entry);
-        self.note_trim();
+        if entry.is_some() {
+            self.trim_stream();
+        }
         Ok(())
     }
 
@@ -320,9 +315,9 @@ impl<'k> Edit<'k> {
     pub(super) fn create(&mut self, mut created: Created) -> Result<(), Error> {
         created.entry = self.announce_new(&created)?;
         persist::put_created(&mut self.effects, &created);
-        self.note_trim();
         (self.changed, self.stepped) = (true, true);
         self.replace(created);
+        self.trim_stream();
         Ok(())
     }
 
