@@ -801,6 +801,70 @@ fn a_large_stock_is_freed_in_the_background() {
     }
 }
 
+/// Moving blocks while defragmenting must not damage them, also of a stock that takes several rounds.
+#[test]
+fn active_defrag_damages_nothing() {
+    let (server, mut client) = server_and_client();
+    if client.run("CONFIG SET activedefrag yes").is_err() {
+        return; // a server that is built without it
+    }
+    for line in [
+        "CONFIG SET activedefrag no",
+        "CONFIG SET active-defrag-ignore-bytes 1",
+        "CONFIG SET active-defrag-threshold-lower 1",
+        "CONFIG SET active-defrag-cycle-min 40",
+        "CONFIG SET active-defrag-cycle-max 60",
+        "STOCK.SET large 1000000 PERUSER 9 RETAIN 60000 EVENTS s MAXLEN 100",
+    ] {
+        client.must(line);
+    }
+    let order = |number: usize| {
+        let id = "i".repeat(number % 120);
+        [
+            format!("STOCK.SET small{number} 10 EVENTS {id}s"),
+            format!("STOCK.RESERVE large 1 ORDER {id}{number} PX 900000 USER u{number}"),
+            format!("STOCK.RESERVE small{number} 1 ORDER {id} PX 900000"),
+        ]
+    };
+    let lines: Vec<_> = (1..20_000).flat_map(order).collect();
+    for batch in lines.chunks(BATCH) {
+        client.run_all(batch);
+    }
+    let ends = |number: usize| {
+        let id = "i".repeat(number % 120);
+        match number % 7 {
+            0 => format!("STOCK.CONFIRM large {id}{number}"),
+            _ => format!("DEL small{number}"),
+        }
+    };
+    let lines: Vec<_> = (1..20_000).map(ends).collect();
+    for batch in lines.chunks(BATCH) {
+        client.run_all(batch);
+    }
+    client.must("CONFIG SET activedefrag yes");
+    // While it goes on, orders come and go.
+    let mut number = 0;
+    eventually(SOON, || {
+        number += 1;
+        client.must(&format!(
+            "STOCK.RESERVE large 1 ORDER new{number} PX 900000 USER n"
+        ));
+        client.must(&format!("STOCK.CANCEL large new{number}"));
+        server.info_int("active_defrag_hits") > 3000
+    });
+    let numbers = counts(&mut client, "large");
+    let digest = server.digest();
+    server.command(["DEBUG", "RELOAD"]);
+    assert_eq!(server.digest(), digest);
+    assert_eq!(counts(&mut client, "large"), numbers);
+    for number in [7usize, 13, 7000, 19_999] {
+        let id = "i".repeat(number % 120);
+        let confirm = format!("STOCK.CONFIRM large {id}{number}");
+        assert_eq!(client.must(&confirm), 1, "{number}");
+    }
+    assert!(!server.log().contains("panic"));
+}
+
 // Events of the server
 
 #[test]
