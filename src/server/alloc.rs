@@ -12,6 +12,18 @@ struct ServerAlloc;
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
+/// Learns how large the blocks are that the server's allocator gives.
+pub(super) fn learn_sizes() {
+    // SAFETY: the block is measured and freed at once.
+    let given = unsafe {
+        let block = api!(RedisModule_Alloc(24));
+        let given = api!(RedisModule_MallocSize(block));
+        api!(RedisModule_Free(block));
+        given
+    };
+    crate::memory::learn_quantum(given);
+}
+
 /// What the server's allocator guarantees: where it keeps each block's size in front of the block,
 /// as builds without jemalloc may do, no more than this.
 const GUARANTEED_ALIGN: usize = size_of::<usize>();

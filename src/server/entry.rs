@@ -66,7 +66,7 @@ where
 }
 
 /// The entry of a command that applies what a master decided. It never acts of its own accord, and
-/// not for everybody: see [`Ctx::may_apply`].
+/// not for everybody: who may not `RESTORE` the key may not apply to it.
 pub const fn apply<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,

@@ -1,7 +1,7 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{command, config, entry, events, info, log};
+use super::{alloc, command, config, entry, events, info, log};
 use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::c_int;
@@ -42,6 +42,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             return false;
         }
         log::catch_panics();
+        alloc::learn_sizes();
         let argc = usize::try_from(argc).unwrap_or(0);
         let args: Vec<&[u8]> = if argc == 0 {
             Vec::new()
@@ -90,7 +91,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
         RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
-        RedisModule_KeyType RedisModule_LoadConfigs RedisModule_LoadStringBuffer RedisModule_Log
+        RedisModule_KeyType RedisModule_LoadConfigs RedisModule_MallocSize RedisModule_LoadStringBuffer RedisModule_Log
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
         RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
