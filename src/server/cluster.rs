@@ -34,10 +34,12 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     let Some(slot) = slot_of(ctx, name) else {
         return Place::Between;
     };
-    if is_importing(ctx, slot) {
+    let nodes = ask_cluster(ctx, c"NODES");
+    let nodes = nodes.part().text().unwrap_or_default();
+    if is_importing(&nodes, slot) {
         return Place::Here; // for clients that were sent with ASK, as those that wait here were
     }
-    match owner_of(ctx, slot) {
+    match owner_of(ctx, &nodes, slot) {
         Some((id, address)) if my_id().is_some_and(|mine| mine != id) => {
             Place::Elsewhere(Error::Moved {
                 slot: slot as u16,
@@ -93,27 +95,60 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Reply {
 }
 
 /// Is the slot being moved to this node? The line of this node in `CLUSTER NODES` says so.
-fn is_importing(ctx: Ctx<'_>, slot: i64) -> bool {
-    let nodes = ask_cluster(ctx, c"NODES");
-    let text = nodes.part().text().unwrap_or_default();
+fn is_importing(nodes: &str, slot: i64) -> bool {
     let importing = format!("[{slot}-<-");
-    text.lines()
+    nodes
+        .lines()
         .any(|line| line.contains("myself") && line.contains(&importing))
 }
 
 /// The id of the master that serves a slot, and the address that the server would name.
-fn owner_of(ctx: Ctx<'_>, slot: i64) -> Option<(String, String)> {
-    let slots = ask_cluster(ctx, c"SLOTS");
-    // Each entry: first slot, last slot, then the nodes, the master first: [host, port, id, ...].
-    let range = slots.elements().find(|range| {
-        let bound = |index| range.element(index).and_then(|bound| bound.integer());
-        bound(0) <= Some(slot) && Some(slot) <= bound(1)
-    })?;
-    let master = range.element(2)?;
-    // No host: the client is to take the one that it knows this node by.
-    let host = master.element(0)?.text().unwrap_or_default();
-    let port = master.element(1)?.integer()?;
-    Some((master.element(2)?.text()?, format!("{host}:{port}")))
+fn owner_of(ctx: Ctx<'_>, nodes: &str, slot: i64) -> Option<(String, String)> {
+    // `CLUSTER SLOTS` would say it too, but asked by a module it crashes Valkey 8.0.
+    let line = nodes.lines().find(|line| serves(line, slot))?;
+    let mut words = line.split(' ');
+    let (id, address) = (words.next()?, words.next()?);
+    Some((id.to_owned(), endpoint(address, &preferred_endpoint(ctx))?))
+}
+
+/// Does the node of this line of `CLUSTER NODES` serve the slot? From the ninth word on, the line has
+/// its slots: numbers, ranges and, in brackets, those that move.
+fn serves(line: &str, slot: i64) -> bool {
+    line.split(' ').skip(8).any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let bounds = (first.parse::<i64>(), last.parse::<i64>());
+        matches!(bounds, (Ok(first), Ok(last)) if first <= slot && slot <= last)
+    })
+}
+
+/// What a client is told of `ip:port@bus-port[,hostname[,...]]`.
+fn endpoint(address: &str, preferred: &str) -> Option<String> {
+    let (place, rest) = address.split_once('@')?;
+    let (ip, port) = place.rsplit_once(':')?;
+    let hostname = rest.split(',').nth(1).unwrap_or_default();
+    let host = match preferred {
+        "hostname" if hostname.is_empty() => "?",
+        "hostname" => hostname,
+        "unknown-endpoint" => "", // the client is to take the one that it knows this node by
+        _ => ip,
+    };
+    Some(format!("{host}:{port}"))
+}
+
+/// How this server names nodes to clients.
+fn preferred_endpoint(ctx: Ctx<'_>) -> String {
+    // SAFETY: "cc" are NUL-terminated strings, which live through the call.
+    let setting = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            c"cluster-preferred-endpoint-type".as_ptr()
+        )))
+    };
+    let value = setting.part().element(1).and_then(|value| value.text());
+    value.unwrap_or_default()
 }
 
 fn my_id() -> Option<String> {
@@ -135,11 +170,6 @@ struct Reply(*mut raw::RedisModuleCallReply);
 impl Reply {
     fn part(&self) -> Part<'_> {
         Part(self.0, self)
-    }
-
-    fn elements(&self) -> impl Iterator<Item = Part<'_>> {
-        let part = self.part();
-        (0..part.len()).filter_map(move |index| part.element(index))
     }
 }
 
@@ -205,7 +235,31 @@ impl<'a> Part<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::hash_tag;
+    use super::{endpoint, hash_tag, is_importing, serves};
+
+    #[test]
+    fn nodes_are_read_from_the_lines_of_cluster_nodes() {
+        let line = "07c3 127.0.0.1:30004@31004,host-4,shard-id=69 myself,master - 0 1 4 connected 0 5-6 10-20 [93-<-292f]";
+        for (slot, is_served) in [(0, true), (5, true), (7, false), (20, true), (93, false)] {
+            assert_eq!(serves(line, slot), is_served, "{slot}");
+        }
+        assert!(is_importing(line, 93) && !is_importing(line, 9));
+        let address = line.split(' ').nth(1).unwrap_or_default();
+        for (address, preferred, named) in [
+            (address, "ip", "127.0.0.1:30004"),
+            (address, "hostname", "host-4:30004"),
+            (address, "unknown-endpoint", ":30004"),
+            ("::1:30004@31004", "ip", "::1:30004"),
+            ("10.0.0.1:1@2", "hostname", "?:1"),
+            ("10.0.0.1:1@2,", "hostname", "?:1"),
+        ] {
+            assert_eq!(
+                endpoint(address, preferred).as_deref(),
+                Some(named),
+                "{address}"
+            );
+        }
+    }
 
     #[test]
     fn hash_tags_are_those_of_the_cluster_specification() {
