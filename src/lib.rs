@@ -18,7 +18,7 @@ use server::clock::Now;
 use server::command::Command;
 use server::config::Setting;
 use server::context::{Ctx, Name};
-use server::events::Happening;
+use server::events::{Happening, Touch};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A family of commands: everything that the server has to know of it.
@@ -31,10 +31,9 @@ pub struct Family {
     pub types: &'static [fn(Ctx<'_>) -> bool],
     /// Its load options.
     pub settings: &'static [&'static Setting],
-    /// A key of the selected database, perhaps one of the family's, got another expiry or came to
-    /// be by `RESTORE`, `COPY`, `RENAME` or `MOVE`. Called in the middle of that: nothing may be
-    /// changed, only noted.
-    pub touched: fn(Ctx<'_>, &Name<'_>),
+    /// Something happened to a key of the selected database, perhaps one of the family's. Called in
+    /// the middle of that: nothing may be changed, only noted.
+    pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
     /// The databases were flushed or swapped. Called at once, as above.
     pub moved: fn(&Happening),
     /// Must it know when this client disconnects?

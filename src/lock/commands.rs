@@ -13,9 +13,9 @@ use super::{
 };
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_int};
 use crate::server::clock::Now;
-use crate::server::command::{Access, Command, KeySpec, Keys, Place};
+use crate::server::command::{Command, CountedKeys, Keys, ONE_KEY, ONE_KEY_READ};
 use crate::server::context::{Ctx, Name};
 use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::events::{self, Happening};
@@ -23,23 +23,6 @@ use crate::server::key::Slot;
 use crate::server::timer;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
-
-const ONE_KEY: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
-    access: Access::Update,
-}];
-const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
-    access: Access::Read,
-}];
-
-struct CountedKeys;
-impl Keys for CountedKeys {
-    const SPECS: &'static [KeySpec] = &[KeySpec {
-        place: Place::Counted { at: 1, step: 1 },
-        access: Access::Update,
-    }];
-}
 
 /// All commands of the family.
 pub const TABLE: &[Command] = &[
@@ -221,8 +204,6 @@ pub const TABLE: &[Command] = &[
     },
 ];
 
-/// An option of the family's commands; a set of them is their values added.
-type Word = u8;
 const SHARED: Word = 1;
 const PX: Word = 2;
 const BLOCK: Word = 4;
@@ -232,20 +213,16 @@ const ALL: Word = 32;
 const PERMITS: Word = 64;
 const LIMIT: Word = 128;
 
-/// Which option a word is; 0 if none.
-fn option(word: &[u8]) -> Word {
-    let candidates: &[(&str, Word)] = match word.len() {
-        2 => &[("PX", PX), ("ID", ID)],
-        3 => &[("ALL", ALL)],
-        5 => &[("BLOCK", BLOCK), ("LIMIT", LIMIT)],
-        6 => &[("SHARED", SHARED)],
-        7 => &[("PERMITS", PERMITS)],
-        8 => &[("WATCHDOG", WATCHDOG)],
-        _ => &[],
-    };
-    let found = candidates.iter().find(|(name, _)| is(word, name));
-    found.map_or(0, |(_, option)| *option)
-}
+const OPTIONS: &[(&str, Word)] = &[
+    ("PX", PX),
+    ("ID", ID),
+    ("ALL", ALL),
+    ("BLOCK", BLOCK),
+    ("LIMIT", LIMIT),
+    ("SHARED", SHARED),
+    ("PERMITS", PERMITS),
+    ("WATCHDOG", WATCHDOG),
+];
 
 /// The options that a command was given.
 #[derive(Default)]
@@ -264,7 +241,7 @@ impl<'a> Options<'a> {
     fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
         let mut options = Options::default();
         while let Some(word) = cursor.next() {
-            let option = option(word) & allowed & !options.given;
+            let option = option(word, OPTIONS) & allowed & !options.given;
             options.given |= option;
             match option {
                 SHARED | WATCHDOG | ALL => {}

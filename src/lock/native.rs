@@ -9,7 +9,7 @@ use crate::memory::block_size;
 use crate::request::MAX_SAFE;
 use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
-use crate::server::events::{Happening, note};
+use crate::server::events::{Happening, Touch, note};
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
@@ -26,7 +26,7 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
-pub fn touched(ctx: Ctx<'_>, name: &Name<'_>) {
+pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
     if LOCK.live() + SEM.live() == 0 || ctx.is_replica() {
         return;
     }
@@ -139,7 +139,7 @@ impl<K: Which> Native for Typed<K> {
         lock.holds().len()
     }
 
-    fn copy(lock: &Lock, _to: (i32, &[u8])) -> Lock {
+    fn copy(lock: &Lock) -> Lock {
         lock.copy()
     }
 

@@ -113,11 +113,32 @@ pub struct KeySpec {
     pub access: Access,
 }
 
+/// The first argument, which the command changes.
+pub const ONE_KEY: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Update,
+}];
+
+/// The first argument, which the command only reads.
+pub const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Read,
+}];
+
 /// The keys of commands that have to tell the server where they are; see
 /// [`super::entry::write_keyed`].
 pub trait Keys: 'static {
     /// Where they are.
     const SPECS: &'static [KeySpec];
+}
+
+/// `numkeys key [key ...]`
+pub struct CountedKeys;
+impl Keys for CountedKeys {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        place: Place::Counted { at: 1, step: 1 },
+        access: Access::Update,
+    }];
 }
 
 /// The version of the structs that describe a command, with their sizes.

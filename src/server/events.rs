@@ -158,15 +158,23 @@ pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
     true
 }
 
-/// The generic keyspace events after which a key may have an expiry that its value doesn't know of,
-/// or a value that it didn't have.
-const TOUCHING: [&[u8]; 6] = [
-    b"expire",
-    b"persist",
-    b"restore",
-    b"rename_to",
-    b"move_to",
-    b"copy_to",
+/// What happened to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// It got another expiry, or none, that its value doesn't know of.
+    Expiry,
+    /// It came to be, by `RESTORE`, `COPY`, `RENAME` or `MOVE`, with whatever expiry.
+    Arrival,
+}
+
+/// The generic keyspace events that tell of it.
+const TOUCHING: [(&[u8], Touch); 6] = [
+    (b"expire", Touch::Expiry),
+    (b"persist", Touch::Expiry),
+    (b"restore", Touch::Arrival),
+    (b"rename_to", Touch::Arrival),
+    (b"move_to", Touch::Arrival),
+    (b"copy_to", Touch::Arrival),
 ];
 
 // SAFETY (for all callbacks below): the server calls them with a live context, and with data of the
@@ -182,9 +190,10 @@ unsafe extern "C" fn on_key(
         // SAFETY: see above.
         let (ctx, event, name) =
             unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Name::borrowed(key)) };
-        if TOUCHING.contains(&event.to_bytes()) {
+        let found = TOUCHING.iter().find(|(name, _)| *name == event.to_bytes());
+        if let Some((_, touch)) = found {
             for family in crate::enabled_families() {
-                (family.touched)(ctx, &name);
+                (family.touched)(ctx, &name, *touch);
             }
         }
     });

@@ -105,7 +105,6 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_ACLCheckCommandPermissions RedisModule_FreeModuleUser
         RedisModule_GetCurrentUserName RedisModule_GetModuleUserFromUserName
         RedisModule_UnblockClient RedisModule_UnlinkKey
-        RedisModule_GetToKeyNameFromOptCtx RedisModule_GetToDbIdFromOptCtx
         RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_HashGet
         RedisModule_StreamAdd RedisModule_StreamDelete RedisModule_StreamTrimByLength
         RedisModule_ValueLength

@@ -86,8 +86,8 @@ pub trait Native: 'static {
     /// How many allocations it takes to free the value; large ones are freed in the background.
     fn free_effort(value: &Self::Value) -> usize;
 
-    /// A value for a copy of the key, which will be in this database and have this name.
-    fn copy(value: &Self::Value, to: (i32, &[u8])) -> Self::Value;
+    /// A value for a copy of the key. The family is told of the new key when it is there.
+    fn copy(value: &Self::Value) -> Self::Value;
 
     /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
     /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
@@ -314,19 +314,13 @@ unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, valu
 }
 
 unsafe extern "C" fn copy<N: Native>(
-    ctx: *mut raw::RedisModuleKeyOptCtx,
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> *mut c_void {
     entry::guard(ptr::null_mut(), || {
-        // SAFETY: see above; the new key's name lives through the call.
-        let (db, key, value) = unsafe {
-            (
-                api!(RedisModule_GetToDbIdFromOptCtx(ctx)),
-                bytes_of(api!(RedisModule_GetToKeyNameFromOptCtx(ctx))),
-                borrow::<N>(value),
-            )
-        };
-        N::native().to_raw(N::copy(value, (db, key))).cast()
+        // SAFETY: see above.
+        let value = unsafe { borrow::<N>(value) };
+        N::native().to_raw(N::copy(value)).cast()
     })
 }
 

@@ -10,35 +10,21 @@ use super::state::{
 use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, is, parse_int};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_int};
 use crate::server::clock::Now;
-use crate::server::command::{Access, Command, KeySpec, Keys, Place};
+use crate::server::command::{
+    Access, Command, CountedKeys, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+};
 use crate::server::context::Name;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::key::{OpenKey, Slot};
 use crate::server::log;
 use std::ffi::CStr;
 
-const ONE_KEY: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
-    access: Access::Update,
-}];
-const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
-    access: Access::Read,
-}];
 const ALL_READ: &[KeySpec] = &[KeySpec {
     place: Place::From(1),
     access: Access::Read,
 }];
-
-struct CountedKeys;
-impl Keys for CountedKeys {
-    const SPECS: &'static [KeySpec] = &[KeySpec {
-        place: Place::Counted { at: 1, step: 1 },
-        access: Access::Update,
-    }];
-}
 
 struct CountedPairs;
 impl Keys for CountedPairs {
@@ -252,8 +238,6 @@ pub const TABLE: &[Command] = &[
     },
 ];
 
-/// An option of the family's commands; a set of them is their values added.
-type Word = u16;
 const ORDER: Word = 1;
 const USER: Word = 2;
 const PX: Word = 4;
@@ -265,19 +249,17 @@ const EVENTS: Word = 128;
 const MAXLEN: Word = 256;
 const TERMS: Word = PERUSER | RETAIN | EVENTS | MAXLEN;
 
-/// Which option a word is; 0 if none.
-fn option(word: &[u8]) -> Word {
-    let candidates: &[(&str, Word)] = match word.len() {
-        2 => &[("PX", PX), ("NX", NX), ("XX", XX)],
-        4 => &[("USER", USER)],
-        5 => &[("ORDER", ORDER)],
-        6 => &[("EVENTS", EVENTS), ("RETAIN", RETAIN), ("MAXLEN", MAXLEN)],
-        7 => &[("PERUSER", PERUSER)],
-        _ => &[],
-    };
-    let found = candidates.iter().find(|(name, _)| is(word, name));
-    found.map_or(0, |(_, option)| *option)
-}
+const OPTIONS: &[(&str, Word)] = &[
+    ("ORDER", ORDER),
+    ("USER", USER),
+    ("PX", PX),
+    ("NX", NX),
+    ("XX", XX),
+    ("PERUSER", PERUSER),
+    ("RETAIN", RETAIN),
+    ("EVENTS", EVENTS),
+    ("MAXLEN", MAXLEN),
+];
 
 /// The options that a command was given.
 #[derive(Default)]
@@ -298,7 +280,7 @@ impl<'a> Options<'a> {
     fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
         let mut options = Options::default();
         while let Some(word) = cursor.next() {
-            let option = option(word) & allowed & !options.given;
+            let option = option(word, OPTIONS) & allowed & !options.given;
             options.given |= option;
             match option {
                 NX | XX => {}

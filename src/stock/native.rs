@@ -80,10 +80,9 @@ impl Native for Stocks {
         stock.book().map_or(1, |book| book.orders() + book.users())
     }
 
-    fn copy(stock: &Stock, (db, key): (i32, &[u8])) -> Stock {
+    fn copy(stock: &Stock) -> Stock {
         let mut copy = stock.clone();
         copy.listed = Listed::default();
-        list(&mut copy, db, key);
         copy
     }
 

@@ -6,7 +6,7 @@ use super::native::{STOCK, list};
 use super::{DEADLINES, STATS};
 use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
-use crate::server::events::Happening;
+use crate::server::events::{Happening, Touch};
 use crate::server::key::Slot;
 
 /// For so long (in microseconds) the server may deal with what is due before it serves clients
@@ -62,9 +62,9 @@ fn open_listed<'k>(ctx: Ctx<'k>, name: &'k Name<'k>, number: u64) -> Option<Edit
     (listed.number == number).then_some(edit)
 }
 
-/// A key was touched: a stock that has come to it is listed there.
-pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>) {
-    if STOCK.live() == 0 {
+/// A stock that has come to a key is listed there. The key's expiry is not its affair.
+pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
+    if touch == Touch::Expiry || STOCK.live() == 0 {
         return;
     }
     if let Ok(mut slot) = Slot::of(ctx.open(name), &STOCK)
