@@ -52,8 +52,8 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
 
 /// May these two keys be used together? Always, but in a cluster only if they are in one slot.
 pub fn share_slot(ctx: Ctx<'_>, one: &Name<'_>, other: &Name<'_>) -> bool {
-    hash_tag(one.bytes()) == hash_tag(other.bytes())
-        || !ctx.is_cluster()
+    !ctx.is_cluster()
+        || hash_tag(one.bytes()) == hash_tag(other.bytes())
         || slot_of(ctx, one) == slot_of(ctx, other)
 }
 

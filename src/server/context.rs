@@ -5,6 +5,7 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 /// The server's context for the duration of one callback.
 #[derive(Clone, Copy)]
@@ -148,9 +149,10 @@ impl<'c> Ctx<'c> {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)
     }
 
-    /// Is this server a node of a cluster?
+    /// Is this server a node of a cluster? It is from its start to its end.
     pub fn is_cluster(self) -> bool {
-        self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+        static IS_CLUSTER: OnceLock<bool> = OnceLock::new();
+        *IS_CLUSTER.get_or_init(|| self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER))
     }
 
     /// Opens a key for reading and writing. A key that has expired is not there.
