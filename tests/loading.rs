@@ -106,6 +106,42 @@ fn families_can_be_named_in_any_case() {
 }
 
 #[test]
+fn only_the_families_that_are_named_are_loaded() {
+    let all = ["lock", "stock"];
+    let first = ["lock.acquire", "stock.set"];
+    let lists: [&[&str]; 3] = [&["lock"], &["stock"], &["stock", "lock"]];
+    for list in lists {
+        let server = Server::builder()
+            .module_args(&["families", &list.join(",")])
+            .start();
+        let info = ask(&server, "INFO sluice");
+        for (family, command) in all.iter().zip(first) {
+            let loaded = list.contains(family);
+            assert_eq!(knows(&server, command), loaded, "{list:?} {command}");
+            let section = format!("sluice_{family}\r\n");
+            assert_eq!(info.text().contains(&section), loaded, "{list:?}");
+        }
+    }
+}
+
+#[test]
+fn a_family_whose_name_is_taken_can_be_left_out() {
+    let library = taker("leave");
+    let line = format!("{} stock.get", library.display());
+    let taken = || Server::builder().config("loadmodule", &line);
+    let log = taken().start_refused();
+    let named = log.lines().find(|line| line.contains("families"));
+    assert!(
+        named.is_some_and(|line| line.contains("STOCK.GET")),
+        "{log}"
+    );
+    let server = taken().module_args(&["families", "lock"]).start();
+    assert_eq!(ask(&server, "STOCK.GET k"), 7);
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
 fn a_bad_load_option_stops_the_load_and_says_which() {
     let cases: [(&[&str], &[&str]); 16] = [
         (&["families", "nonsense"], &["families", "nonsense"]),
@@ -675,6 +711,37 @@ fn categories_are_those_of_the_flags() {
         assert_eq!(write(name), !READS.contains(&name), "{name}");
         assert_eq!(blocking(name), BLOCKING.contains(&name), "{name}");
     }
+    for name in ["stock.get", "stock.mget", "stock.order", "stock.info"] {
+        assert!(read(name) && !write(name), "{name}");
+    }
+    for name in [
+        "stock.set",
+        "stock.deduct",
+        "stock.mreserve",
+        "stock.cancel",
+    ] {
+        assert!(write(name) && !read(name), "{name}");
+    }
+}
+
+/// They can make a key whatever they like, as `RESTORE` can.
+#[test]
+fn the_internal_commands_need_the_permission_to_restore() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~* +@all -restore");
+    let mut client = Raw::connect(&server);
+    run(&mut client, "AUTH bob pw");
+    let needs = "NOPERM this internal command needs the permission to RESTORE the key";
+    for line in ["LOCK.APPLY k x", "LOCK.FENCE 9", "STOCK.APPLY k x"] {
+        assert_eq!(client.call(words(line)).err(), needs, "{line}");
+    }
+    // Who may restore some keys may apply to those.
+    ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
+    run(&mut client, "AUTH eve pw");
+    let bad = "ERR invalid replicated effect";
+    assert_eq!(client.call(words("LOCK.APPLY own:k x")).err(), bad);
+    assert!(client.call(words("LOCK.APPLY other x")).is_err());
+    assert_eq!(client.call(words("LOCK.FENCE 9")).err(), needs);
 }
 
 #[test]
