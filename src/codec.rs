@@ -50,6 +50,13 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
+    /// So many bytes as they are.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Corrupt> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or(Corrupt)?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
     /// An integer of at least `min` and at most `max`, in its shortest form.
     pub fn uint(&mut self, min: u64, max: u64) -> Result<u64, Corrupt> {
         let mut value: u64 = 0;

@@ -44,6 +44,42 @@ pub enum Error {
     StreamFull,
     /// There is more in memory than `maxmemory` allows.
     OutOfMemory,
+    /// The machine has not the memory for a filter.
+    NoMemory,
+    /// A filter would take more memory than `bloom-max-bytes`.
+    FilterTooLarge,
+    /// A false positive rate that is no number.
+    BadErrorRate,
+    /// A false positive rate that is not between 0 and 1.
+    ErrorRateRange,
+    /// A capacity that is not an integer.
+    BadCapacity,
+    /// A capacity out of range.
+    CapacityRange,
+    /// An expansion that is not an integer.
+    BadExpansion,
+    /// An expansion out of range.
+    ExpansionRange,
+    /// `NONSCALING` with an `EXPANSION`.
+    NonscalingExpands,
+    /// A width of fingerprints that there is not.
+    BadBits,
+    /// A Bloom filter that does not scale has as many items as it was made for.
+    NonscalingFull,
+    /// A cuckoo filter that does not expand has no place for an item.
+    CuckooFull,
+    /// A cuckoo filter has as many sub-filters as it may.
+    MaximumExpansions,
+    /// There is no Bloom filter at the key.
+    NoBloom,
+    /// There is no cuckoo filter at the key.
+    NoCuckoo,
+    /// There is something at the key already.
+    ItemExists,
+    /// What is loaded into a filter was not dumped from such a one.
+    BadData,
+    /// Filters that cannot be united.
+    FiltersDiffer,
     /// An internal command, by somebody who may not do what it does.
     NotAllowed,
     /// The serialized effect of a replicated command cannot be read.
@@ -80,6 +116,28 @@ impl fmt::Display for Error {
             Error::OutOfMemory => {
                 f.write_str("OOM command not allowed when used memory > 'maxmemory'.")
             }
+            Error::NoMemory => f.write_str("ERR not enough memory for the filter"),
+            Error::FilterTooLarge => f.write_str("ERR filter would exceed bloom-max-bytes"),
+            Error::BadErrorRate => f.write_str("ERR bad error rate"),
+            Error::ErrorRateRange => {
+                f.write_str("ERR error rate must be in the range (0.000000, 1.000000)")
+            }
+            Error::BadCapacity => f.write_str("ERR bad capacity"),
+            Error::CapacityRange => {
+                f.write_str("ERR capacity must be in the range [1, 1073741824]")
+            }
+            Error::BadExpansion => f.write_str("ERR bad expansion"),
+            Error::ExpansionRange => f.write_str("ERR expansion must be in the range [0, 32768]"),
+            Error::NonscalingExpands => f.write_str("ERR Nonscaling filters cannot expand"),
+            Error::BadBits => f.write_str("ERR BITS must be 8, 16 or 32"),
+            Error::NonscalingFull => f.write_str("ERR non scaling filter is full"),
+            Error::CuckooFull => f.write_str("ERR Filter is full"),
+            Error::MaximumExpansions => f.write_str("ERR Maximum expansions reached"),
+            Error::NoBloom => f.write_str("ERR not found"),
+            Error::NoCuckoo => f.write_str("ERR Not found"),
+            Error::ItemExists => f.write_str("ERR item exists"),
+            Error::BadData => f.write_str("ERR received bad data"),
+            Error::FiltersDiffer => f.write_str("ERR filters differ in shape"),
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
             }

@@ -4,8 +4,11 @@
 //! A command's way is always the same: bytes, [request], a pure step of a state machine, its
 //! outcome, then [reply](mod@reply), replication and events; see `docs/design.md`.
 
+pub mod bloom;
 pub mod codec;
+pub mod cuckoo;
 pub mod error;
+pub mod filter;
 pub mod lock;
 pub mod memory;
 pub mod reply;
@@ -26,11 +29,11 @@ pub struct Family {
     /// Its name, in the load option `families` and as its section in `INFO`.
     pub name: &'static str,
     /// Its commands.
-    pub commands: &'static [Command],
+    pub commands: &'static [&'static [Command]],
     /// Functions that register its data types.
     pub types: &'static [fn(Ctx<'_>) -> bool],
     /// Its load options.
-    pub settings: &'static [&'static Setting],
+    pub settings: &'static [&'static dyn Setting],
     /// Something happened to a key of the selected database, perhaps one of the family's. Called in
     /// the middle of that: nothing may be changed, only noted.
     pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
@@ -50,7 +53,7 @@ pub struct Family {
 }
 
 /// All families.
-pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY];
+pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, filter::FAMILY];
 
 /// One bit for each family that is loaded.
 static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// A reply. Only `Nil` and `Int` are made on hot paths; they allocate nothing.
+/// A reply. Only `Nil`, `Int` and `Bool` are made on hot paths; they allocate nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// None yet: the client waits and is answered when it is woken.
@@ -13,14 +13,20 @@ pub enum Reply {
     Ok,
     /// An integer below 2^53.
     Int(i64),
+    /// A truth value: a boolean in RESP3, 1 or 0 in RESP2.
+    Bool(bool),
     /// A word of the command's vocabulary, such as a mode or a state.
     Text(&'static str),
     /// Bytes that came from a user.
     Bytes(Box<[u8]>),
+    /// An error in the place of one element of a list.
+    Error(Box<Error>),
     /// An ordered list.
     Array(Vec<Reply>),
-    /// Fields with lower-case names: a map in RESP3, a flat array in RESP2.
+    /// Fields with their names: a map in RESP3, a flat array in RESP2.
     Map(Vec<(&'static str, Reply)>),
+    /// One field that was asked for: a map of one pair in RESP3, an array of its value in RESP2.
+    Field(&'static str, Box<Reply>),
 }
 
 impl Reply {

@@ -36,6 +36,21 @@ impl<'a> Cursor<'a> {
         Some(arg)
     }
 
+    /// All arguments that are left.
+    pub fn rest(&mut self) -> &'a [&'a [u8]] {
+        let rest = &self.args[self.at..];
+        self.at = self.args.len();
+        rest
+    }
+
+    /// Nothing may be left.
+    pub fn end(&self) -> Result<(), Error> {
+        match self.left() {
+            0 => Ok(()),
+            _ => Err(Error::Syntax),
+        }
+    }
+
     /// The next argument; a missing one is a syntax error (an option without its value).
     pub fn value(&mut self) -> Result<&'a [u8], Error> {
         self.next().ok_or(Error::Syntax)
@@ -81,14 +96,20 @@ impl<'a> Cursor<'a> {
         self.int(argument, range).map(|value| value as u64)
     }
 
-    /// `numkeys key [key ...]`: the keys, at least one and all different.
-    pub fn keys(&mut self) -> Result<&'a [&'a [u8]], Error> {
+    /// `numkeys key [key ...]`: the keys, at least one.
+    pub fn counted(&mut self) -> Result<&'a [&'a [u8]], Error> {
         let count = self.uint("numkeys", 1..=MAX_SAFE)?;
         if count > self.left() as u64 {
             return Err(Error::Syntax);
         }
         let keys = &self.args[self.at..self.at + count as usize];
         self.at += keys.len();
+        Ok(keys)
+    }
+
+    /// The same for keys that must all be different.
+    pub fn keys(&mut self) -> Result<&'a [&'a [u8]], Error> {
+        let keys = self.counted()?;
         if has_duplicates(keys) {
             return Err(Error::Syntax);
         }
@@ -151,6 +172,13 @@ pub fn parse_int(bytes: &[u8]) -> Option<i64> {
     }
 }
 
+/// A decimal number as the server itself reads one, such as `0.01` or `1e-3`. Infinite ones are
+/// numbers, too.
+pub fn parse_decimal(bytes: &[u8]) -> Option<f64> {
+    let number: f64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    (!number.is_nan()).then_some(number)
+}
+
 fn has_duplicates(keys: &[&[u8]]) -> bool {
     if keys.len() <= 8 {
         return (1..keys.len()).any(|i| keys[..i].contains(&keys[i]));
@@ -202,6 +230,27 @@ mod tests {
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let _ = parse_int(&bytes);
         }
+    }
+
+    #[test]
+    fn decimal_numbers_are_read() {
+        for (text, value) in [
+            ("0.01", Some(0.01)),
+            ("1e-3", Some(0.001)),
+            (".5", Some(0.5)),
+            ("-1", Some(-1.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("nan", None),
+            ("", None),
+            (" 1", None),
+            ("1 ", None),
+            ("0,1", None),
+            ("1%", None),
+        ] {
+            assert_eq!(parse_decimal(text.as_bytes()), value, "{text:?}");
+        }
+        assert_eq!(parse_decimal(b"0.1\xff"), None);
+        assert_eq!(parse_decimal(b"0.1\0"), None);
     }
 
     #[test]

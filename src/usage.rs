@@ -2,7 +2,8 @@
 //! the arguments that `COMMAND DOCS` shows.
 //!
 //! Words in capitals are keywords, with the word after them as their value; other words are
-//! values. `[...]` is optional, `a | b` a choice, and `[x ...]` repeats what stands before it.
+//! values. `[...]` is optional, `(...)` belongs together, `a | b` is a choice, and `[x ...]` repeats
+//! what stands before it.
 
 /// One argument of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum Kind {
     Key,
     /// An integer.
     Integer,
+    /// A decimal number.
+    Double,
     /// Any bytes.
     String,
     /// A keyword alone.
@@ -38,9 +41,11 @@ pub enum Kind {
 
 /// Reads a usage line.
 pub fn parse(usage: &str) -> Vec<Argument> {
-    let spaced = ["[", "]", "|"].iter().fold(usage.to_owned(), |line, sign| {
-        line.replace(sign, &format!(" {sign} "))
-    });
+    let spaced = ["[", "]", "(", ")", "|"]
+        .iter()
+        .fold(usage.to_owned(), |line, sign| {
+            line.replace(sign, &format!(" {sign} "))
+        });
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut at = 0;
     let arguments = group(&words, &mut at);
@@ -54,7 +59,7 @@ fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
     while let Some(word) = words.get(*at).copied() {
         let current = choices.last_mut().expect("there is always one");
         match word {
-            "]" => break,
+            "]" | ")" => break,
             "|" => choices.push(Vec::new()),
             "[" => {
                 *at += 1;
@@ -66,6 +71,10 @@ fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
                     inner.optional = true;
                     current.push(inner);
                 }
+            }
+            "(" => {
+                *at += 1;
+                current.push(together(group(words, at)));
             }
             "..." => {}
             _ if is_keyword(word) => {
@@ -114,7 +123,9 @@ fn keyword(word: &str, next: Option<&&str>) -> Argument {
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
-        "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" => Kind::Integer,
+        "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
+        | "iterator" => Kind::Integer,
+        "error" => Kind::Double,
         _ => Kind::String,
     };
     Argument {
@@ -169,6 +180,7 @@ mod tests {
         let kind = match &argument.kind {
             Kind::Key => "key".to_owned(),
             Kind::Integer => "int".to_owned(),
+            Kind::Double => "double".to_owned(),
             Kind::String => "str".to_owned(),
             Kind::Token => "token".to_owned(),
             Kind::OneOf(choices) => list(choices, "|"),
@@ -207,6 +219,10 @@ mod tests {
             (
                 "numkeys key qty [key qty ...]",
                 "numkeys:int key-qty:(key:key,qty:int)*",
+            ),
+            (
+                "key (error capacity [NONSCALING] | LIKE other)",
+                "key:key error-capacity-nonscaling-or-other:(error-capacity-nonscaling:(error:double,capacity:int,NONSCALING=nonscaling:token?)|LIKE=other:key)",
             ),
             (
                 "key [EVENTS stream [MAXLEN n]]",

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 use crate::server::block::Room;
 use crate::server::clock::Now;
-use crate::server::config::Setting;
+use crate::server::config::Integer;
 use crate::server::main_thread::MainThread;
 use queue::{Queues, Ticket, Waiter};
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ pub const MAX_ID: usize = 128;
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "lock",
-    commands: commands::TABLE,
+    commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
     touched: native::touched,
@@ -50,8 +50,8 @@ pub const FAMILY: Family = Family {
     info: serve::info,
 };
 
-static DEFAULT_LEASE: Setting = Setting::new("lock-default-lease", 30_000, 1, TEN_YEARS_MS);
-static MAX_WAITERS: Setting = Setting::new("lock-max-waiters", 100_000, 0, 10_000_000);
+static DEFAULT_LEASE: Integer = Integer::new("lock-default-lease", 30_000, 1, TEN_YEARS_MS);
+static MAX_WAITERS: Integer = Integer::new("lock-max-waiters", 100_000, 0, 10_000_000);
 
 /// The clients that wait for locks and semaphores.
 static ROOM: Room = Room::new(serve::left, serve::answered);

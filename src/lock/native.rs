@@ -139,8 +139,8 @@ impl<K: Which> Native for Typed<K> {
         lock.holds().len()
     }
 
-    fn copy(lock: &Lock) -> Lock {
-        lock.copy()
+    fn copy(lock: &Lock) -> Option<Lock> {
+        Some(lock.copy())
     }
 
     fn unlinked(lock: &Lock, db: i32, key: &[u8]) {

@@ -1,7 +1,9 @@
 //! The allocator: the server's own, so that `INFO memory` and `maxmemory` see every byte.
 
+use super::native::Relocate;
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::NonNull;
 
 /// The server's allocator; the system's where there is no server, as in tests of the pure parts.
 ///
@@ -122,6 +124,140 @@ unsafe impl GlobalAlloc for ServerAlloc {
     }
 }
 
+/// From this size on a zeroed block is asked for in a way that may be refused, and is not touched.
+const LARGE: usize = 64 * 1024;
+
+/// An aligned block of zeros, freed when dropped.
+pub(super) struct Zeroed {
+    start: NonNull<u8>,
+    layout: Layout,
+    /// Was it carved out of a larger block? Allocators of servers align well enough by themselves,
+    /// so that exactly what is needed can be asked for.
+    carved: bool,
+}
+
+impl Zeroed {
+    /// `None` if there is no memory for it.
+    pub(super) fn new(size: usize, align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(size, align).ok()?;
+        // SAFETY: the layout has a size; what is not aligned is given back at once.
+        unsafe {
+            let start = NonNull::new(zeroed(layout))?;
+            if start.addr().get() % align == 0 {
+                let carved = false;
+                return Some(Self {
+                    start,
+                    layout,
+                    carved,
+                });
+            }
+            release(start.as_ptr(), layout);
+            let whole = zeroed(Layout::from_size_align(padded(layout), align).ok()?);
+            Some(Self {
+                start: NonNull::new(carve(whole, layout))?,
+                layout,
+                carved: true,
+            })
+        }
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Moves it to a less fragmented place, if there is one.
+    pub(super) fn relocate(&mut self, relocate: &mut Relocate<'_>) {
+        if self.carved {
+            return; // no server that fights fragmentation has such an allocator
+        }
+        // SAFETY: it is one whole block, which nothing else points into but who asks for this.
+        let moved = NonNull::new(unsafe { relocate.block(self.start.as_ptr().cast()) });
+        if let Some(moved) = moved {
+            assert_eq!(moved.addr().get() % self.layout.align(), 0);
+            self.start = moved.cast();
+        }
+    }
+}
+
+impl Drop for Zeroed {
+    fn drop(&mut self) {
+        // SAFETY: it is ours alone, and was allocated as a whole or carved out of one.
+        unsafe {
+            if self.carved {
+                let size = padded(self.layout);
+                let layout = Layout::from_size_align_unchecked(size, self.layout.align());
+                release(whole(self.start.as_ptr()), layout);
+            } else {
+                release(self.start.as_ptr(), self.layout);
+            }
+        }
+    }
+}
+
+/// A block of zeros with whatever alignment; null if there is no memory for it.
+///
+/// # Safety
+/// The layout has a size.
+unsafe fn zeroed(layout: Layout) -> *mut u8 {
+    let size = layout.size();
+    // SAFETY: the caller's promise. A block of `try_alloc` has `size` bytes.
+    unsafe {
+        match (raw::RedisModule_TryCalloc, raw::RedisModule_TryAlloc) {
+            (Some(try_calloc), _) => try_calloc(1, size).cast(),
+            (None, Some(try_alloc)) if size >= LARGE => {
+                let block = try_alloc(size).cast::<u8>();
+                if !block.is_null() {
+                    clear(block, size);
+                }
+                block
+            }
+            _ => match raw::RedisModule_Calloc {
+                Some(calloc) => calloc(1, size).cast(),
+                None => System.alloc_zeroed(layout),
+            },
+        }
+    }
+}
+
+/// Returns a block of [`zeroed`].
+///
+/// # Safety
+/// `zeroed` returned it for this layout.
+unsafe fn release(block: *mut u8, layout: Layout) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match raw::RedisModule_Free {
+            Some(free) => free(block.cast()),
+            None => System.dealloc(block, layout),
+        }
+    }
+}
+
+/// Zeroes a block. Where the system can, whole pages are given back to it, which gives others, full
+/// of zeros, when they are used: a block that was never used is not touched.
+///
+/// # Safety
+/// There are `size` bytes at `block`, which nobody else uses.
+unsafe fn clear(block: *mut u8, size: usize) {
+    // SAFETY: the caller's promise. Pages of private memory without a file, as all allocators use,
+    // read as zeros after MADV_DONTNEED (madvise(2)). Where that fails they are written to.
+    unsafe {
+        #[cfg(target_os = "linux")]
+        {
+            let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
+            let front = block.align_offset(page).min(size);
+            let pages = (size - front) / page * page;
+            let middle = block.add(front);
+            if libc::madvise(middle.cast(), pages, libc::MADV_DONTNEED) == 0 {
+                block.write_bytes(0, front);
+                middle.add(pages).write_bytes(0, size - front - pages);
+                return;
+            }
+        }
+        block.write_bytes(0, size);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +281,21 @@ mod tests {
         let layout = Layout::from_size_align(1, 16).expect("a layout");
         // SAFETY: null is allowed.
         assert!(unsafe { carve(std::ptr::null_mut(), layout) }.is_null());
+    }
+
+    #[test]
+    fn what_is_cleared_is_zero_and_the_rest_stays() {
+        for (from, size) in [(0, 1), (1, 5000), (4096, 8192), (100, 100_000)] {
+            let mut memory = vec![7u8; 120_000];
+            // SAFETY: the range is inside of the vector.
+            unsafe { clear(memory.as_mut_ptr().add(from), size) };
+            let expected = |at| if at >= from && at < from + size { 0 } else { 7 };
+            assert!(
+                memory
+                    .iter()
+                    .enumerate()
+                    .all(|(at, byte)| *byte == expected(at))
+            );
+        }
     }
 }

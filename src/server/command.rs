@@ -289,6 +289,10 @@ fn raw_arguments(
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                 &[],
             ),
+            Kind::Double => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+                &[],
+            ),
             Kind::String => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
                 &[],

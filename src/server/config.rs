@@ -1,23 +1,32 @@
 //! Load options: given as `loadmodule libsluice.so <name> <value> ...` and, at run time, as
 //! `CONFIG SET sluice.<name> <value>`.
 
-use super::context::Ctx;
+use super::context::{Ctx, Name, bytes_of};
+use super::main_thread::MainThread;
+use crate::request::{parse_decimal, parse_int};
 use redis_module::raw;
 use std::ffi::{CString, c_char, c_int, c_longlong, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// An option with an integer value.
-pub struct Setting {
+/// An option.
+pub trait Setting: Sync {
     /// Its name, without the module's prefix.
-    pub name: &'static str,
-    /// The smallest value.
-    pub min: i64,
-    /// The largest value.
-    pub max: i64,
+    fn name(&self) -> &'static str;
+    /// Sets it when the module is loaded; otherwise says what it takes.
+    fn set(&self, value: &[u8]) -> Result<(), String>;
+    /// Registers it with the server, the value that it has as its default.
+    fn register(&'static self, ctx: Ctx<'_>) -> bool;
+}
+
+/// An option with an integer value.
+pub struct Integer {
+    name: &'static str,
+    min: i64,
+    max: i64,
     value: AtomicI64,
 }
 
-impl Setting {
+impl Integer {
     /// An option with its default.
     pub const fn new(name: &'static str, default: i64, min: i64, max: i64) -> Self {
         assert!(min <= default && default <= max);
@@ -33,18 +42,22 @@ impl Setting {
     pub fn get(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
+}
 
-    /// Sets it when the module is loaded; false if the value is out of range.
-    pub(super) fn set(&self, value: i64) -> bool {
-        let fits = (self.min..=self.max).contains(&value);
-        if fits {
-            self.value.store(value, Ordering::Relaxed);
-        }
-        fits
+impl Setting for Integer {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// Registers it with the server, the value that it has as its default.
-    pub(super) fn register(&'static self, ctx: Ctx<'_>) -> bool {
+    fn set(&self, value: &[u8]) -> Result<(), String> {
+        let fits = |value: &i64| (self.min..=self.max).contains(value);
+        let refused = || format!("an integer between {} and {}", self.min, self.max);
+        let value = parse_int(value).filter(fits).ok_or_else(refused)?;
+        self.value.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn register(&'static self, ctx: Ctx<'_>) -> bool {
         let name = CString::new(self.name).unwrap_or_default();
         // SAFETY: the setting lives as long as the process, and the server copies the name.
         let status = unsafe {
@@ -69,7 +82,7 @@ impl Setting {
 
 unsafe extern "C" fn on_get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     // SAFETY: see above.
-    unsafe { &*setting.cast::<Setting>() }.get()
+    unsafe { &*setting.cast::<Integer>() }.get()
 }
 
 unsafe extern "C" fn on_set(
@@ -79,8 +92,109 @@ unsafe extern "C" fn on_set(
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     // SAFETY: see above. The server has checked the range.
-    unsafe { &*setting.cast::<Setting>() }
+    unsafe { &*setting.cast::<Integer>() }
         .value
         .store(value, Ordering::Relaxed);
     raw::REDISMODULE_OK as c_int
+}
+
+/// An option whose value is a rate: a decimal number between 0 and 1, neither of them.
+pub struct Rate {
+    name: &'static str,
+    value: MainThread<Option<(f64, Name<'static>)>>,
+    default: &'static str,
+}
+
+impl Rate {
+    /// An option with its default.
+    pub const fn new(name: &'static str, default: &'static str) -> Self {
+        Self {
+            name,
+            value: MainThread::new(),
+            default,
+        }
+    }
+
+    /// Its value now.
+    pub fn get(&self) -> f64 {
+        self.with(|rate, _| rate)
+    }
+
+    /// What `look` makes of the value, as a number and as it was written.
+    fn with<T>(&self, look: impl FnOnce(f64, &Name<'static>) -> T) -> T {
+        let mut value = self.value.get();
+        let (rate, text) = value.get_or_insert_with(|| {
+            let rate = parse_rate(self.default.as_bytes()).unwrap_or(0.5);
+            (rate, Name::new(self.default.as_bytes()))
+        });
+        look(*rate, text)
+    }
+}
+
+/// The rate that a text is.
+fn parse_rate(text: &[u8]) -> Option<f64> {
+    parse_decimal(text).filter(|rate| *rate > 0.0 && *rate < 1.0)
+}
+
+impl Setting for Rate {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn set(&self, value: &[u8]) -> Result<(), String> {
+        let refused = || "a number greater than 0 and less than 1".to_owned();
+        let rate = parse_rate(value).ok_or_else(refused)?;
+        *self.value.get() = Some((rate, Name::new(value)));
+        Ok(())
+    }
+
+    fn register(&'static self, ctx: Ctx<'_>) -> bool {
+        let name = CString::new(self.name).unwrap_or_default();
+        let default = self.with(|_, text| CString::new(text.bytes()).unwrap_or_default());
+        // SAFETY: the setting lives as long as the process, and the server copies name and default.
+        let status = unsafe {
+            api!(RedisModule_RegisterStringConfig(
+                ctx.raw(),
+                name.as_ptr(),
+                default.as_ptr(),
+                raw::REDISMODULE_CONFIG_DEFAULT,
+                Some(on_get_rate),
+                Some(on_set_rate),
+                None,
+                std::ptr::from_ref(self).cast_mut().cast()
+            ))
+        };
+        status == raw::REDISMODULE_OK as c_int
+    }
+}
+
+// SAFETY (for both callbacks): the private data is the setting that was registered.
+
+/// The server reads the string and leaves it to us: it lives until the next one is set.
+unsafe extern "C" fn on_get_rate(
+    _name: *const c_char,
+    setting: *mut c_void,
+) -> *mut raw::RedisModuleString {
+    // SAFETY: see above.
+    unsafe { &*setting.cast::<Rate>() }.with(|_, text| text.raw())
+}
+
+unsafe extern "C" fn on_set_rate(
+    _name: *const c_char,
+    value: *mut raw::RedisModuleString,
+    setting: *mut c_void,
+    error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: see above; the server gives a string that lives through the call.
+    let (setting, value) = unsafe { (&*setting.cast::<Rate>(), bytes_of(value)) };
+    let status = match setting.set(value) {
+        Ok(()) => raw::REDISMODULE_OK,
+        Err(takes) => {
+            let text = format!("argument must be {takes}");
+            // SAFETY: the server takes the string over.
+            unsafe { *error = Name::new(text.as_bytes()).into_raw() };
+            raw::REDISMODULE_ERR
+        }
+    };
+    status as c_int
 }

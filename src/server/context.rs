@@ -144,6 +144,11 @@ impl<'c> Ctx<'c> {
         }
     }
 
+    /// Does the client speak RESP3?
+    pub fn is_resp3(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_RESP3)
+    }
+
     /// Is this server a replica?
     pub fn is_replica(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)
@@ -397,6 +402,12 @@ impl<'a> Name<'a> {
 
     pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
         self.raw.as_ptr()
+    }
+
+    /// Gives the string away, to who frees it.
+    pub(super) fn into_raw(self) -> *mut raw::RedisModuleString {
+        debug_assert!(self.owned);
+        std::mem::ManuallyDrop::new(self).raw()
     }
 }
 

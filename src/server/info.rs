@@ -22,6 +22,11 @@ impl Counter {
         self.0.store(self.get() + 1, Ordering::Relaxed);
     }
 
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.store(self.get() + count, Ordering::Relaxed);
+    }
+
     /// How many there were.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 //! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
 //! tested and fuzzed without a server.
 
-use super::context::{Name, bytes_of};
+use super::context::{Ctx, Name, bytes_of};
 use redis_module::raw;
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -50,6 +50,14 @@ impl RdbReader<'_> {
             io,
             call: PhantomData,
         }
+    }
+
+    /// Is it a client of this very server that wants this loaded, by `RESTORE`? Then limits hold,
+    /// which a dataset of one's own or of a master may exceed.
+    pub fn is_for_client(&self) -> bool {
+        // SAFETY: the io is alive, and its context lives as long.
+        let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
+        !ctx.is_loading() && !ctx.is_replica()
     }
 
     /// The database and the name of the key that is loaded, where the server tells them.

@@ -1,8 +1,8 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, command, config, entry, events, info, log};
-use crate::request::{is, parse_int};
+use super::{alloc, command, entry, events, info, log};
+use crate::request::is;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::slice;
@@ -108,6 +108,9 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_HashGet
         RedisModule_StreamAdd RedisModule_StreamDelete RedisModule_StreamTrimByLength
         RedisModule_ValueLength
+        RedisModule_GetContextFromIO RedisModule_GetRandomBytes RedisModule_GetServerInfo RedisModule_FreeServerInfo
+        RedisModule_RegisterStringConfig RedisModule_ReplyWithBool RedisModule_ServerInfoGetFieldC
+        RedisModule_ServerInfoGetFieldUnsigned RedisModule_TryAlloc
     ]
     .into_iter()
     .find_map(|(name, there)| (!there).then_some(name))
@@ -125,14 +128,12 @@ fn read_options(args: &[&[u8]]) -> Result<(), String> {
             continue;
         }
         let mut settings = crate::FAMILIES.iter().flat_map(|family| family.settings);
-        let Some(setting) = settings.find(|setting| is(pair[0], setting.name)) else {
+        let Some(setting) = settings.find(|setting| is(pair[0], setting.name())) else {
             return Err(format!("{name} is not a load option"));
         };
-        if !parse_int(value).is_some_and(|value| setting.set(value)) {
-            return Err(format!(
-                "the load option {} must be an integer between {} and {}",
-                setting.name, setting.min, setting.max
-            ));
+        if let Err(takes) = setting.set(value) {
+            let name = setting.name();
+            return Err(format!("the load option {name} must be {takes}"));
         }
     }
     Ok(())
@@ -147,12 +148,11 @@ fn register(ctx: Ctx<'_>) -> bool {
         let registered = family
             .commands
             .iter()
+            .copied()
+            .flatten()
             .all(|command| command::register(ctx, command))
             && family.types.iter().all(|register| register(ctx))
-            && family
-                .settings
-                .iter()
-                .all(|setting| config::Setting::register(setting, ctx));
+            && family.settings.iter().all(|setting| setting.register(ctx));
         if !registered {
             return false;
         }

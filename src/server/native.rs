@@ -86,8 +86,9 @@ pub trait Native: 'static {
     /// How many allocations it takes to free the value; large ones are freed in the background.
     fn free_effort(value: &Self::Value) -> usize;
 
-    /// A value for a copy of the key. The family is told of the new key when it is there.
-    fn copy(value: &Self::Value) -> Self::Value;
+    /// A value for a copy of the key; `None` if there is no memory for it. The family is told of the
+    /// new key when it is there.
+    fn copy(value: &Self::Value) -> Option<Self::Value>;
 
     /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
     /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
@@ -320,7 +321,8 @@ unsafe extern "C" fn copy<N: Native>(
     entry::guard(ptr::null_mut(), || {
         // SAFETY: see above.
         let value = unsafe { borrow::<N>(value) };
-        N::native().to_raw(N::copy(value)).cast()
+        let copy = N::copy(value);
+        copy.map_or(ptr::null_mut(), |copy| N::native().to_raw(copy).cast())
     })
 }
 
@@ -389,7 +391,7 @@ impl Relocate<'_> {
     ///
     /// # Safety
     /// `block` is one whole block of the server's allocator that nothing else points into.
-    unsafe fn block(&mut self, block: *mut c_void) -> *mut c_void {
+    pub(super) unsafe fn block(&mut self, block: *mut c_void) -> *mut c_void {
         // SAFETY: the caller's promise; the context is that of the running callback.
         unsafe { api!(RedisModule_DefragAlloc(self.ctx, block)) }
     }

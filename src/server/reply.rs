@@ -1,19 +1,31 @@
 //! Puts replies on the wire.
 
 use super::context::Ctx;
+use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use std::ffi::{CString, c_long};
 
 /// Sends a command's answer.
 #[inline]
 pub(super) fn send(ctx: Ctx<'_>, answer: Answer) {
-    if let Ok(Reply::Int(value)) = answer {
-        // The reply of nearly every command that is called often. It has nothing to drop, which the
-        // compiler does not see by itself.
-        std::mem::forget(answer);
-        return send_int(ctx, value);
+    // The replies of nearly every command that is called often have nothing to drop, which the
+    // compiler does not see by itself.
+    match answer {
+        Ok(Reply::Int(value)) => {
+            std::mem::forget(answer);
+            send_int(ctx, value);
+        }
+        Ok(Reply::Bool(value)) => {
+            std::mem::forget(answer);
+            send_bool(ctx, value);
+        }
+        _ => send_any(ctx, &answer),
     }
-    send_any(ctx, &answer);
+}
+
+fn send_bool(ctx: Ctx<'_>, value: bool) {
+    // SAFETY: the context is alive.
+    unsafe { api!(RedisModule_ReplyWithBool(ctx.raw(), value.into())) };
 }
 
 fn send_int(ctx: Ctx<'_>, value: i64) {
@@ -25,12 +37,14 @@ fn send_int(ctx: Ctx<'_>, value: i64) {
 pub(super) fn send_any(ctx: Ctx<'_>, answer: &Answer) {
     match answer {
         Ok(reply) => send_reply(ctx, reply),
-        Err(error) => {
-            let text = CString::new(error.to_string()).unwrap_or_default();
-            // SAFETY: the context is alive and the text is NUL-terminated.
-            unsafe { api!(RedisModule_ReplyWithError(ctx.raw(), text.as_ptr())) };
-        }
+        Err(error) => send_error(ctx, error),
     }
+}
+
+fn send_error(ctx: Ctx<'_>, error: &Error) {
+    let text = CString::new(error.to_string()).unwrap_or_default();
+    // SAFETY: the context is alive and the text is NUL-terminated.
+    unsafe { api!(RedisModule_ReplyWithError(ctx.raw(), text.as_ptr())) };
 }
 
 fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
@@ -46,6 +60,8 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
             unsafe { api!(RedisModule_ReplyWithSimpleString(raw, c"OK".as_ptr())) };
         }
         Reply::Int(value) => send_int(ctx, *value),
+        Reply::Bool(value) => send_bool(ctx, *value),
+        Reply::Error(error) => send_error(ctx, error),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),
         Reply::Array(items) => {
@@ -62,6 +78,17 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
                 send_bytes(ctx, name.as_bytes());
                 send_reply(ctx, value);
             }
+        }
+        Reply::Field(name, value) => {
+            if ctx.is_resp3() {
+                // SAFETY: as above; one pair follows.
+                unsafe { api!(RedisModule_ReplyWithMap(raw, 1)) };
+                send_bytes(ctx, name.as_bytes());
+            } else {
+                // SAFETY: as above; one item follows.
+                unsafe { api!(RedisModule_ReplyWithArray(raw, 1)) };
+            }
+            send_reply(ctx, value);
         }
     }
 }

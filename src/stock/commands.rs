@@ -344,13 +344,6 @@ fn id<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
     cursor.name("id", MAX_ID)
 }
 
-fn end(cursor: &Cursor<'_>) -> Result<(), Error> {
-    match cursor.left() {
-        0 => Ok(()),
-        _ => Err(Error::Syntax),
-    }
-}
-
 /// `STOCK.SET key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]`
 ///
 /// `total`: 0 to 2^53 - 1. `NX`: only if there is no stock; `XX`: only if there is one. `PERUSER`:
@@ -572,7 +565,7 @@ fn finish_all(call: &Call<'_>, ask: Ask, event: &CStr) -> Answer {
     let mut cursor = call.cursor();
     let keys = cursor.keys()?;
     let order = id(&mut cursor)?;
-    end(&cursor)?;
+    cursor.end()?;
     let request = Request {
         ask,
         order,

@@ -38,7 +38,7 @@ pub const DEFAULT_MAXLEN: u64 = 100_000;
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "stock",
-    commands: commands::TABLE,
+    commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[],
     touched: serve::touched,

@@ -80,10 +80,10 @@ impl Native for Stocks {
         stock.book().map_or(1, |book| book.orders() + book.users())
     }
 
-    fn copy(stock: &Stock) -> Stock {
+    fn copy(stock: &Stock) -> Option<Stock> {
         let mut copy = stock.clone();
         copy.listed = Listed::default();
-        copy
+        Some(copy)
     }
 
     fn unlinked(stock: &Stock, _db: i32, _key: &[u8]) {

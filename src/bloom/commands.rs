@@ -1,0 +1,499 @@
+//! The commands of Bloom filters: each reads its request, takes its step and answers.
+
+use super::BLOOM;
+use super::shape::Shape;
+use super::state::{Bloom, Filter, Terms};
+use crate::error::Error;
+use crate::filter::commands::{
+    apply_effects, capacity, error_rate, exists, expansion, loadchunk, mexists, read_filter,
+    scandump,
+};
+use crate::filter::edit::{Edit, Limits, build, put_layer};
+use crate::filter::state::Head;
+use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, Word, is, option};
+use crate::server::command::{Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place};
+use crate::server::context::Name;
+use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::key::Slot;
+use crate::server::random::secret;
+use std::ffi::CStr;
+
+/// The filter, and after `LIKE` another one.
+struct KeyAndOther;
+impl Keys for KeyAndOther {
+    const SPECS: &'static [KeySpec] = &[
+        ONE_KEY[0],
+        KeySpec {
+            place: Place::After(c"LIKE", 2),
+            access: Access::Read,
+        },
+    ];
+}
+
+/// The destination, and those that are united in it.
+struct KeyAndCounted;
+impl Keys for KeyAndCounted {
+    const SPECS: &'static [KeySpec] = &[
+        ONE_KEY[0],
+        KeySpec {
+            place: Place::Counted { at: 2, step: 1 },
+            access: Access::Read,
+        },
+    ];
+}
+
+/// All commands of Bloom filters.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "BF.RESERVE",
+        usage: "key (error capacity [EXPANSION n] [NONSCALING] | LIKE other)",
+        summary: "Creates an empty Bloom filter.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write deny-oom fast getkeys-api",
+        categories: "write fast",
+        keys: KeyAndOther::SPECS,
+        run: write_keyed::<_, KeyAndOther>(reserve),
+    },
+    Command {
+        name: "BF.ADD",
+        usage: "key item",
+        summary: "Adds an item to a Bloom filter, which is created if there is none.",
+        complexity: "O(L) with L layers",
+        arity: 3,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(add),
+    },
+    Command {
+        name: "BF.MADD",
+        usage: "key item [item ...]",
+        summary: "Adds items to a Bloom filter, which is created if there is none.",
+        complexity: "O(N L) with N items and L layers",
+        arity: -3,
+        flags: "write deny-oom",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(madd),
+    },
+    Command {
+        name: "BF.INSERT",
+        usage: "key [CAPACITY n] [ERROR error] [EXPANSION n] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
+        summary: "Adds items to a Bloom filter, which is created with these properties if there is none.",
+        complexity: "O(N L) with N items and L layers",
+        arity: -4,
+        flags: "write deny-oom",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(insert),
+    },
+    Command {
+        name: "BF.EXISTS",
+        usage: "key item",
+        summary: "Tells whether an item is in a Bloom filter: certainly not, or probably.",
+        complexity: "O(L) with L layers",
+        arity: 3,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(exists::<Bloom>),
+    },
+    Command {
+        name: "BF.MEXISTS",
+        usage: "key item [item ...]",
+        summary: "Tells which items are in a Bloom filter: certainly not, or probably.",
+        complexity: "O(N L) with N items and L layers",
+        arity: -3,
+        flags: "readonly",
+        categories: "read slow",
+        keys: ONE_KEY_READ,
+        run: read(mexists::<Bloom>),
+    },
+    Command {
+        name: "BF.CARD",
+        usage: "key",
+        summary: "Tells how many items were added to a Bloom filter.",
+        complexity: "O(L) with L layers",
+        arity: 2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(card),
+    },
+    Command {
+        name: "BF.INFO",
+        usage: "key [CAPACITY | SIZE | FILTERS | ITEMS | EXPANSION]",
+        summary: "Shows the properties of a Bloom filter.",
+        complexity: "O(L) with L layers",
+        arity: -2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(info),
+    },
+    Command {
+        name: "BF.SCANDUMP",
+        usage: "key iterator",
+        summary: "Gives a Bloom filter in chunks.",
+        complexity: "O(B) with B bytes of the filter",
+        arity: 3,
+        flags: "readonly",
+        categories: "read slow",
+        keys: ONE_KEY_READ,
+        run: read(scandump::<Bloom>),
+    },
+    Command {
+        name: "BF.LOADCHUNK",
+        usage: "key iterator data",
+        summary: "Restores a Bloom filter from the chunks of BF.SCANDUMP.",
+        complexity: "O(B) with B bytes of the chunk",
+        arity: 4,
+        flags: "write deny-oom",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(load),
+    },
+    Command {
+        name: "BF.MERGE",
+        usage: "destination numkeys key [key ...]",
+        summary: "Unites Bloom filters that were reserved alike.",
+        complexity: "O(K B) with K filters of B bytes",
+        arity: -4,
+        flags: "write deny-oom getkeys-api",
+        categories: "write slow",
+        keys: KeyAndCounted::SPECS,
+        run: write_keyed::<_, KeyAndCounted>(merge),
+    },
+    Command {
+        name: "BF.APPLY",
+        usage: "key effects",
+        summary: "Internal: what a master decided about a Bloom filter, for replicas and the AOF.",
+        complexity: "O(N) with N effects",
+        arity: 3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(apply_effects::<Bloom>),
+    },
+];
+
+const CAPACITY: Word = 1;
+const ERROR: Word = 2;
+const EXPANSION: Word = 4;
+const NOCREATE: Word = 8;
+const NONSCALING: Word = 16;
+const ITEMS: Word = 32;
+
+const OPTIONS: &[(&str, Word)] = &[
+    ("CAPACITY", CAPACITY),
+    ("ERROR", ERROR),
+    ("EXPANSION", EXPANSION),
+    ("NOCREATE", NOCREATE),
+    ("NONSCALING", NONSCALING),
+    ("ITEMS", ITEMS),
+];
+
+/// The options that a command was given.
+struct Options {
+    given: Word,
+    terms: Terms,
+}
+
+impl Options {
+    /// Reads options up to `ITEMS` or the end; others than the allowed ones, and repeated ones, are
+    /// syntax errors.
+    fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
+        let (mut given, mut terms) = (0, default_terms());
+        while given & ITEMS == 0
+            && let Some(word) = cursor.next()
+        {
+            let option = option(word, OPTIONS) & allowed & !given;
+            given |= option;
+            match option {
+                CAPACITY => terms.capacity = capacity(cursor)?,
+                ERROR => terms.error = error_rate(cursor)?,
+                EXPANSION => terms.expansion = expansion(cursor)?,
+                NOCREATE | NONSCALING | ITEMS => {}
+                _ => return Err(Error::Syntax),
+            }
+        }
+        if given & NONSCALING != 0 {
+            if given & EXPANSION != 0 && terms.expansion > 0 {
+                return Err(Error::NonscalingExpands);
+            }
+            terms.expansion = 0;
+        }
+        Ok(Self { given, terms })
+    }
+
+    fn has(&self, option: Word) -> bool {
+        self.given & option != 0
+    }
+}
+
+/// The terms of filters that an `ADD` makes.
+fn default_terms() -> Terms {
+    Terms {
+        error: ERROR_RATE.get(),
+        capacity: BLOOM_CAPACITY.get() as u64,
+        expansion: DEFAULT_EXPANSION.get() as u64,
+    }
+}
+
+/// `BF.RESERVE key error capacity [EXPANSION n] [NONSCALING]`, `BF.RESERVE key LIKE other`
+///
+/// `error`: the false positive rate, greater than 0 and less than 1. `capacity`: for how many items
+/// the first layer is made, 1 to 2^30. `EXPANSION`: how many times as large each further layer is, 0
+/// to 32768, default `bloom-expansion`; 0 is `NONSCALING`: no further layer. `LIKE`: with the
+/// properties and the seed of another filter, so that both can be united. Replies OK. Errors:
+/// `WRONGTYPE`, `ERR item exists`, `ERR not found` (the other), `ERR filter would exceed
+/// bloom-max-bytes`, `ERR not enough memory for the filter`, `OOM ...`, and those of bad arguments.
+fn reserve(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let head = if cursor.clone().next().is_some_and(|word| is(word, "LIKE")) {
+        cursor.value()?;
+        cursor.value()?;
+        cursor.end()?;
+        None
+    } else {
+        let error = error_rate(&mut cursor)?;
+        let capacity = capacity(&mut cursor)?;
+        let terms = Options::read(&mut cursor, EXPANSION | NONSCALING)?.terms;
+        Some((
+            secret(),
+            Terms {
+                error,
+                capacity,
+                ..terms
+            },
+        ))
+    };
+    let name = call.name(0);
+    let mut edit = Edit::<Bloom>::open(call, &name)?;
+    if edit.filter().is_some() {
+        return Err(Error::ItemExists);
+    }
+    let (seed, terms) = match head {
+        Some(head) => head,
+        None => {
+            let other = call.name(2);
+            let mut slot = Slot::of(call.ctx.open_to_read(&other), &BLOOM)?;
+            let other = slot.value().ok_or(Error::NoBloom)?;
+            (other.seed, other.terms.clone())
+        }
+    };
+    edit.create(Head::new(seed, terms)?)?;
+    edit.close(c"bf.reserve");
+    Ok(Reply::Ok)
+}
+
+/// `BF.ADD key item`
+///
+/// Replies with 1 (RESP3: true) if the item was added, 0 (false) if it was there already, probably.
+/// Errors: `WRONGTYPE`, `ERR non scaling filter is full`, `ERR filter would exceed bloom-max-bytes`,
+/// `ERR not enough memory for the filter`, `OOM ...`.
+fn add(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let name = call.name(0);
+    let mut answer = Err(Error::Internal);
+    add_items(
+        call,
+        &name,
+        cursor.rest(),
+        Some(default_terms),
+        c"bf.add",
+        |added| {
+            answer = added.map(Reply::Bool);
+        },
+    )?;
+    answer
+}
+
+/// `BF.MADD key item [item ...]`
+///
+/// Replies with an array: for each item what `BF.ADD` would reply, or its error. Errors: those of
+/// creating a filter, `WRONGTYPE`.
+fn madd(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    add_all(call, cursor.rest(), Some(default_terms), c"bf.madd")
+}
+
+/// `BF.INSERT key [CAPACITY n] [ERROR e] [EXPANSION n] [NOCREATE] [NONSCALING] ITEMS item [item ...]`
+///
+/// The options are those of `BF.RESERVE`, for a filter that is created; `NOCREATE`: none is. Replies
+/// as `BF.MADD`. Errors: those of `BF.MADD`, `ERR not found` (`NOCREATE`), and those of bad options.
+fn insert(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let options = Options::read(&mut cursor, Word::MAX)?;
+    let items = cursor.rest();
+    if items.is_empty() {
+        return Err(Error::Syntax);
+    }
+    let terms = (!options.has(NOCREATE)).then_some(|| options.terms.clone());
+    add_all(call, items, terms, c"bf.insert")
+}
+
+fn add_all(
+    call: &Call<'_>,
+    items: &[&[u8]],
+    terms: Option<impl FnOnce() -> Terms>,
+    event: &CStr,
+) -> Answer {
+    let name = call.name(0);
+    let mut replies = Vec::with_capacity(items.len());
+    add_items(call, &name, items, terms, event, |added| {
+        replies.push(added.map_or_else(|error| Reply::Error(error.into()), Reply::Bool));
+    })?;
+    Ok(Reply::Array(replies))
+}
+
+/// Adds items to the filter at a key, which is created if there are terms for it.
+fn add_items(
+    call: &Call<'_>,
+    name: &Name<'_>,
+    items: &[&[u8]],
+    terms: Option<impl FnOnce() -> Terms>,
+    event: &CStr,
+    tell: impl FnMut(Result<bool, Error>),
+) -> Result<(), Error> {
+    let mut edit = Edit::<Bloom>::open(call, name)?;
+    if edit.filter().is_none() {
+        let terms = terms.ok_or(Error::NoBloom)?;
+        edit.create(Head::new(secret(), terms())?)?;
+    }
+    edit.add(items, true, tell)?;
+    edit.close(event);
+    Ok(())
+}
+
+/// `BF.CARD key`
+///
+/// Replies with the number of items that were added; 0 if there is no filter. Error: `WRONGTYPE`.
+fn card(call: &Call<'_>) -> Answer {
+    let items = read_filter::<Bloom, _>(call, |filter| filter.items())?;
+    Ok(Reply::int(items.unwrap_or(0)))
+}
+
+/// `BF.INFO key [CAPACITY | SIZE | FILTERS | ITEMS | EXPANSION]`
+///
+/// Replies with a map: the capacity of all layers, the bytes, the layers, the items, and the
+/// expansion (nil if the filter does not scale); or with one of them. Errors: `WRONGTYPE`, `ERR not
+/// found`.
+fn info(call: &Call<'_>) -> Answer {
+    const FIELDS: [&str; 5] = ["CAPACITY", "SIZE", "FILTERS", "ITEMS", "EXPANSION"];
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let wanted = cursor.next();
+    cursor.end()?;
+    let index = |word| FIELDS.iter().position(|field| is(word, field));
+    let wanted = wanted.map(|word| index(word).ok_or(Error::Syntax));
+    let wanted = wanted.transpose()?;
+    let mut fields =
+        read_filter::<Bloom, _>(call, |filter| fields(filter))?.ok_or(Error::NoBloom)?;
+    Ok(match wanted {
+        None => Reply::Map(fields),
+        Some(index) => {
+            let (name, value) = fields.swap_remove(index);
+            Reply::Field(name, value.into())
+        }
+    })
+}
+
+fn fields(filter: &Filter) -> Vec<(&'static str, Reply)> {
+    let expansion = filter.terms.expansion;
+    let size = filter.size() + size_of::<Filter>() as u64;
+    vec![
+        ("Capacity", Reply::int(filter.capacity())),
+        ("Size", Reply::int(size)),
+        ("Number of filters", Reply::int(filter.layers.len() as u64)),
+        ("Number of items inserted", Reply::int(filter.items())),
+        (
+            "Expansion rate",
+            Reply::int_or_nil((expansion > 0).then_some(expansion)),
+        ),
+    ]
+}
+
+/// `BF.LOADCHUNK key iterator data`: see [`loadchunk`].
+fn load(call: &Call<'_>) -> Answer {
+    loadchunk::<Bloom>(call, c"bf.loadchunk")
+}
+
+/// `BF.MERGE destination numkeys key [key ...]`
+///
+/// Adds all items of the filters to the destination, which is created like the first of them if
+/// there is none. All have the same error rate, capacity, expansion and seed. The number of items is
+/// the sum, so an item that is in two of them counts twice. Replies OK. Errors: `WRONGTYPE`, `ERR not
+/// found`, `ERR filters differ in shape`, and those of memory.
+fn merge(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let sources = cursor.counted()?;
+    cursor.end()?;
+    let (ctx, destination) = (call.ctx, call.name(0));
+    let is_first = |index: usize| {
+        sources[index] != destination.bytes() && !sources[..index].contains(&sources[index])
+    };
+    let others = (0..sources.len()).filter(|index| is_first(*index));
+    let names: Vec<Name<'_>> = others.map(|index| call.name(2 + index)).collect();
+    let mut slot = Slot::of(ctx.open(&destination), &BLOOM)?;
+    if slot.value().is_none() && names.len() < sources.len() && names.is_empty() {
+        return Err(Error::NoBloom); // it is to be united with itself
+    }
+    let open = |name| Slot::of(ctx.open_to_read(name), &BLOOM);
+    let mut slots = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let found = slots
+        .iter_mut()
+        .map(|slot| slot.value().ok_or(Error::NoBloom));
+    let others: Vec<&Filter> = found
+        .map(|filter| filter.map(|filter| &*filter))
+        .collect::<Result<_, _>>()?;
+    if let Some(united) = unite(slot.value(), &others, Limits::of(ctx))? {
+        slot.create(united);
+    }
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&destination);
+    ctx.notify(c"bf.merge", &destination);
+    Ok(Reply::Ok)
+}
+
+/// Adds the items of the others to a filter, or to a new one, which is returned.
+fn unite(
+    own: Option<&mut Filter>,
+    others: &[&Filter],
+    limits: Limits,
+) -> Result<Option<Filter>, Error> {
+    let all = own.as_deref().into_iter().chain(others.iter().copied());
+    let most = all.clone().max_by_key(|filter| filter.layers.len());
+    let most = most.ok_or(Error::NoBloom)?;
+    if !all.into_iter().all(|filter| filter.is_like(most)) {
+        return Err(Error::FiltersDiffer);
+    }
+    let shapes: Vec<Shape> = most.layers.iter().map(|layer| layer.shape).collect();
+    let Some(own) = own else {
+        let mut new = build(
+            Head {
+                seed: most.seed,
+                terms: most.terms.clone(),
+                layers: shapes.into_iter().map(|shape| (shape, 0)).collect(),
+                deleted: 0,
+            },
+            limits,
+        )?;
+        others.iter().for_each(|other| new.unite(other));
+        return Ok(Some(new));
+    };
+    let before = own.layers.len();
+    for shape in &shapes[before..] {
+        put_layer(own, *shape, limits).inspect_err(|_| own.layers.truncate(before))?;
+    }
+    others.iter().for_each(|other| own.unite(other));
+    Ok(None)
+}

@@ -1,0 +1,252 @@
+//! How large a layer has to be.
+//!
+//! A layer is an array of blocks. An item chooses one of them, so a block's load is nearly Poisson
+//! distributed, and a query meets a block of a random load: the layer's error rate is the mixture of
+//! the error rates of blocks of every load (Putze, Sanders and Singler, "Cache-, Hash- and
+//! Space-Efficient Bloom Filters", 2007). There is no closed form, so the fewest blocks are searched
+//! for that keep the rate, with the number of probes that is best for them.
+
+use super::block::BLOCK_BITS;
+use std::cell::RefCell;
+
+/// The shape of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// How many items it is made for, at least 1.
+    pub capacity: u64,
+    /// How many blocks it has, at least 1.
+    pub blocks: u64,
+    /// How many bits of its block an item sets, 1 to [`MAX_PROBES`].
+    pub probes: u32,
+}
+
+/// The most bits that an item sets.
+pub const MAX_PROBES: u32 = 64;
+
+/// More items than bits in a block are not thought of.
+const MAX_LOAD: f64 = BLOCK_BITS as f64;
+
+/// The part of a filter's error rate that its first layer may have, and all later ones together.
+/// The rest is left to chance: of two filters that are sized alike, one errs somewhat more.
+const FIRST_SHARE: f64 = 0.75;
+const LATER_SHARE: f64 = 0.125;
+
+/// The error rate that the layer `index` of a filter may have. All of them together, however many
+/// there are, stay below the filter's own: 1/(1·2) + 1/(2·3) + ... = 1.
+pub fn layer_error(error: f64, index: usize) -> f64 {
+    match index as f64 {
+        0.0 => error * FIRST_SHARE,
+        index => error * LATER_SHARE / (index * (index + 1.0)),
+    }
+}
+
+/// Shapes that were computed last.
+const REMEMBERED: usize = 16;
+
+thread_local! {
+    /// The search takes some hundred thousand instructions, and most filters are alike. What is
+    /// remembered cannot be told from what would be computed again.
+    static LAST: RefCell<Vec<(u64, Shape)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The smallest layer that keeps the error rate `error` with `capacity` items; `None` if no
+/// imaginable machine could hold it.
+pub fn shape(error: f64, capacity: u64) -> Option<Shape> {
+    let same =
+        |(bits, shape): &&(u64, Shape)| *bits == error.to_bits() && shape.capacity == capacity;
+    LAST.with_borrow_mut(|last| {
+        if let Some((_, shape)) = last.iter().find(same) {
+            return Some(*shape);
+        }
+        let shape = search(error, capacity)?;
+        if last.len() == REMEMBERED {
+            last.remove(0);
+        }
+        last.push((error.to_bits(), shape));
+        Some(shape)
+    })
+}
+
+/// Goes from the number of probes that a filter without blocks would have, as long as fewer blocks
+/// are needed.
+fn search(error: f64, capacity: u64) -> Option<Shape> {
+    let guess = (-error.log2()).ceil().clamp(1.0, f64::from(MAX_PROBES)) as u32;
+    let mut best = with_probes(error, capacity, guess)?;
+    for step in [-1, 1] {
+        let mut probes = guess;
+        while let Some(next) = probes.checked_add_signed(step)
+            && (1..=MAX_PROBES).contains(&next)
+            && let Some(shape) = with_probes(error, capacity, next)
+            && shape.blocks <= best.blocks
+        {
+            best = shape;
+            probes = next;
+        }
+    }
+    Some(best)
+}
+
+/// The fewest blocks that keep an error rate with this many probes: half-way search for the load.
+fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<Shape> {
+    let items = capacity as f64;
+    let keeps = |load: f64| worst_rate(load, probes, items / load) <= error;
+    let (mut low, mut high) = (0.0, MAX_LOAD.min(items));
+    if !keeps(high) {
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            if keeps(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+            if high - low < low * 1e-4 {
+                break;
+            }
+        }
+    } else {
+        low = high;
+    }
+    let blocks = (items / low).ceil();
+    (blocks < u64::MAX as f64 / 2.0).then_some(Shape {
+        capacity,
+        blocks: blocks as u64,
+        probes,
+    })
+}
+
+/// The error rate of blocks with `load` items on average, plus its standard deviation between
+/// filters of so many blocks: small filters are unlike each other.
+fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
+    let (mut mean, mut square) = (0.0, 0.0);
+    let mut chance = (-load).exp(); // of a block with this many items
+    let last = (load + 10.0 * load.sqrt() + 20.0) as u64;
+    let empty = (1.0 - 1.0 / BLOCK_BITS as f64).powi(probes as i32);
+    let two_empty = (1.0 - 2.0 / BLOCK_BITS as f64).powi(probes as i32);
+    let (mut stays_empty, mut stay_two_empty) = (1.0, 1.0);
+    for items in 1..=last {
+        chance *= load / items as f64;
+        stays_empty *= empty;
+        stay_two_empty *= two_empty;
+        let rate = block_rate(stays_empty, stay_two_empty, probes);
+        mean += chance * rate;
+        square += chance * rate * rate;
+    }
+    let variance = (square - mean * mean).max(0.0);
+    mean + (variance / blocks).sqrt()
+}
+
+/// The error rate of one block: the chance that all probes of a query meet bits that are set, when a
+/// bit is still empty with one probability and two given ones with another. The number of set bits
+/// varies: its variance is that of the classical occupancy problem (Johnson and Kotz, "Urn Models",
+/// 1977), and the mean of its power is that of a log-normal distribution, which is slightly more.
+fn block_rate(empty: f64, two_empty: f64, probes: u32) -> f64 {
+    let bits = BLOCK_BITS as f64;
+    let probes = f64::from(probes);
+    let set = 1.0 - empty;
+    let variance = (1.0 - 1.0 / bits) * two_empty + empty / bits - empty * empty;
+    let spread = variance.max(0.0) / (set * set);
+    let exponent = probes * set.ln() + probes * (probes - 1.0) / 2.0 * spread;
+    exponent.exp().min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The exact error rate of a block: the distribution of the number of set bits, throw by throw.
+    fn exact_block_rate(items: u32, probes: u32) -> f64 {
+        let bits = BLOCK_BITS;
+        let mut chances = vec![0.0; bits + 1];
+        chances[0] = 1.0;
+        for _ in 0..items * probes {
+            for set in (1..=bits).rev() {
+                let (stay, come) = (set as f64, (bits - set + 1) as f64);
+                chances[set] = (chances[set] * stay + chances[set - 1] * come) / bits as f64;
+            }
+            chances[0] = 0.0;
+        }
+        let rate = |set: usize| (set as f64 / bits as f64).powi(probes as i32);
+        (0..=bits).map(|set| chances[set] * rate(set)).sum()
+    }
+
+    #[test]
+    fn the_rate_of_a_block_is_exact_and_never_too_low() {
+        for (items, probes) in [
+            (1, 6),
+            (5, 6),
+            (20, 6),
+            (50, 7),
+            (80, 7),
+            (45, 10),
+            (20, 16),
+            (6, 24),
+        ] {
+            let empty = |gone: f64| (1.0 - gone / BLOCK_BITS as f64).powi((items * probes) as i32);
+            let rate = block_rate(empty(1.0), empty(2.0), probes);
+            let exact = exact_block_rate(items, probes);
+            assert!(
+                rate >= exact * (1.0 - 1e-9),
+                "{items} {probes}: {rate} {exact}"
+            );
+            assert!(rate <= exact * 1.01, "{items} {probes}: {rate} {exact}");
+        }
+    }
+
+    #[test]
+    fn bits_for_each_item_are_few() {
+        for (error, capacity, most) in [
+            (0.01, 1_000_000, 10.8),
+            (0.01, 10_000, 11.0),
+            (0.001, 100_000, 16.5),
+            (0.001, 10_000, 16.6),
+            (0.0001, 1_000_000, 23.3),
+            (0.25, 1_000_000, 3.7),
+        ] {
+            let shape = shape(layer_error(error, 0), capacity).expect("a shape");
+            let bits = (shape.blocks * BLOCK_BITS as u64) as f64 / capacity as f64;
+            assert!(bits <= most, "{error} {capacity}: {bits} bits, {shape:?}");
+        }
+    }
+
+    #[test]
+    fn every_rate_and_capacity_has_a_shape_or_none() {
+        for capacity in [1, 2, 7, 100, 1 << 20, 1 << 30, 1 << 45, u64::MAX / 2] {
+            for error in [
+                0.999_999,
+                0.9,
+                0.5,
+                0.01,
+                1e-6,
+                1e-12,
+                1e-30,
+                1e-300,
+                f64::MIN_POSITIVE,
+                5e-324,
+                0.0,
+            ] {
+                if let Some(shape) = shape(error, capacity) {
+                    assert!(shape.blocks >= 1 && (1..=MAX_PROBES).contains(&shape.probes));
+                    assert_eq!(shape.capacity, capacity);
+                    assert!(error > 0.0);
+                }
+            }
+        }
+        assert!(shape(1e-9, 1 << 30).is_some());
+    }
+
+    #[test]
+    fn smaller_rates_need_more_blocks() {
+        for capacity in [100, 10_000, 1_000_000] {
+            let blocks = |index: i32| shape(0.5f64.powi(index), capacity).expect("a shape").blocks;
+            for index in 1..40 {
+                assert!(blocks(index) <= blocks(index + 1), "{index}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_layers_together_keep_the_rate() {
+        let sum: f64 = (0..1_000_000).map(|index| layer_error(0.01, index)).sum();
+        assert!(sum < 0.00876, "{sum}");
+    }
+}

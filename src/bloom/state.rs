@@ -1,0 +1,176 @@
+//! The Bloom filter: layers of blocked Bloom filters, each made for more items than the one below.
+//!
+//! Almeida, Baquero, Preguiça and Hutchison, "Scalable Bloom Filters" (2007), with the shares of the
+//! error rate that [`super::shape`] gives to the layers.
+
+use super::BLOOM;
+use super::block::{self, Block};
+use super::shape::{MAX_PROBES, Shape, layer_error, shape};
+use crate::codec::{Corrupt, Reader, put_uint};
+use crate::error::Error;
+use crate::filter::hash::{Hash, reduce};
+use crate::filter::state::{self, Added, Kind, Layer};
+use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
+use crate::request::MAX_SAFE;
+use crate::server::lines::Lines;
+use crate::server::native::NativeType;
+use std::ffi::CStr;
+
+/// A Bloom filter.
+pub type Filter = state::Filter<Bloom>;
+
+/// What was declared when a Bloom filter was reserved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Terms {
+    /// Its false positive rate: greater than 0 and less than 1.
+    pub error: f64,
+    /// How many items its first layer is made for.
+    pub capacity: u64,
+    /// How many times as large each layer is as the one below; 0: there is only one.
+    pub expansion: u64,
+}
+
+/// The kind of filter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bloom {}
+
+impl Kind for Bloom {
+    type Terms = Terms;
+    type Shape = Shape;
+
+    const LETTER: u8 = b'B';
+    const APPLY: &'static CStr = c"BF.APPLY";
+    const MISSING: Error = Error::NoBloom;
+
+    fn native() -> &'static NativeType<Filter> {
+        &BLOOM
+    }
+
+    fn put_terms(terms: &Terms, out: &mut Vec<u8>) {
+        out.extend(terms.error.to_bits().to_le_bytes());
+        put_uint(out, terms.capacity);
+        put_uint(out, terms.expansion);
+    }
+
+    fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
+        let error = f64::from_bits(u64::from_le_bytes(reader.array()?));
+        let is_rate = error > 0.0 && error < 1.0;
+        Ok(Terms {
+            error: is_rate.then_some(error).ok_or(Corrupt)?,
+            capacity: reader.uint(1, MAX_CAPACITY as u64)?,
+            expansion: reader.uint(0, MAX_EXPANSION as u64)?,
+        })
+    }
+
+    fn put_shape(shape: &Shape, out: &mut Vec<u8>) {
+        put_uint(out, shape.capacity);
+        put_uint(out, shape.blocks);
+        put_uint(out, shape.probes.into());
+    }
+
+    fn read_shape(reader: &mut Reader<'_>, _terms: &Terms) -> Result<Shape, Corrupt> {
+        Ok(Shape {
+            capacity: reader.uint(1, MAX_SAFE as u64)?,
+            blocks: reader.uint(1, u64::MAX)?,
+            probes: reader.uint(1, MAX_PROBES.into())? as u32,
+        })
+    }
+
+    fn next_shape(terms: &Terms, below: &[Layer<Self>]) -> Result<Shape, Error> {
+        let capacity = match below.last() {
+            None => terms.capacity,
+            Some(_) if terms.expansion == 0 => return Err(Error::NonscalingFull),
+            Some(last) => last.shape.capacity.saturating_mul(terms.expansion),
+        };
+        let capacity = capacity.min(MAX_SAFE as u64);
+        let error = layer_error(terms.error, below.len());
+        shape(error, capacity).ok_or(Error::FilterTooLarge)
+    }
+
+    fn lines(_terms: &Terms, shape: &Shape) -> u64 {
+        shape.blocks
+    }
+
+    #[inline]
+    fn prefetch(filter: &Filter, hash: Hash) {
+        for layer in &filter.layers {
+            layer.lines.prefetch(index(&layer.lines, hash));
+        }
+    }
+
+    #[inline]
+    fn holds(filter: &Filter, hash: Hash) -> bool {
+        // The newest layer has most of the items.
+        filter.layers.iter().rev().any(|layer| layer.holds(hash))
+    }
+
+    #[inline]
+    fn add(filter: &mut Filter, hash: Hash, _unique: bool) -> Added {
+        if Self::holds(filter, hash) {
+            return Added::Known;
+        }
+        match filter.layers.last_mut() {
+            Some(layer) if layer.items < layer.shape.capacity => {
+                let index = index(&layer.lines, hash);
+                block::set(layer.lines.line_mut(index), hash.low, layer.shape.probes);
+                layer.items += 1;
+                Added::New
+            }
+            _ => Added::Full,
+        }
+    }
+
+    fn can_overlay(_own: &[u8], _loaded: &[u8]) -> bool {
+        true
+    }
+
+    fn overlay(own: &mut [u8], loaded: &[u8]) {
+        for (own, loaded) in own.iter_mut().zip(loaded) {
+            *own |= loaded;
+        }
+    }
+}
+
+/// The block of an item.
+#[inline]
+fn index(lines: &Lines, hash: Hash) -> usize {
+    reduce(hash.high, lines.len() as u64) as usize
+}
+
+impl Layer<Bloom> {
+    #[inline]
+    fn holds(&self, hash: Hash) -> bool {
+        let block: &Block = self.lines.line(index(&self.lines, hash));
+        block::holds(block, hash.low, self.shape.probes)
+    }
+}
+
+impl Filter {
+    /// How many items its layers are made for.
+    pub fn capacity(&self) -> u64 {
+        let capacities = self.layers.iter().map(|layer| layer.shape.capacity);
+        capacities.fold(0, u64::saturating_add)
+    }
+
+    /// Could the bits of the other filter be taken for bits of this one?
+    pub fn is_like(&self, other: &Self) -> bool {
+        let mut layers = self.layers.iter().zip(&other.layers);
+        self.seed == other.seed
+            && self.terms == other.terms
+            && layers.all(|(layer, other)| layer.shape == other.shape)
+    }
+
+    /// Adds all items of a filter that [`is_like`](Self::is_like) this one, and has no more layers.
+    pub fn unite(&mut self, other: &Self) {
+        let mut room = (MAX_SAFE as u64).saturating_sub(self.items());
+        for (layer, other) in self.layers.iter_mut().zip(&other.layers) {
+            for segment in 0..layer.lines.segments() {
+                let own = layer.lines.segment_mut(segment);
+                Bloom::overlay(own, other.lines.segment(segment));
+            }
+            let items = other.items.min(room);
+            layer.items += items;
+            room -= items;
+        }
+    }
+}

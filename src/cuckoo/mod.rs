@@ -1,0 +1,13 @@
+//! `CF.*`: cuckoo filters, from which items can be deleted again.
+//!
+//! A filter is a key whose value is a [`state::Filter`]: layers, each a [`table`] of fingerprints.
+//! What it shares with the Bloom filter is in [`crate::filter`].
+
+pub mod commands;
+pub mod state;
+pub mod table;
+
+use crate::server::native::NativeType;
+
+/// Cuckoo filters in the keyspace.
+pub static CUCKOO: NativeType<state::Filter> = NativeType::new("sluice-cf");

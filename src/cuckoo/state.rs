@@ -1,0 +1,371 @@
+//! The cuckoo filter: a table of fingerprints, from which items can be taken out again; and further
+//! tables when the first is full.
+//!
+//! Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
+
+use super::CUCKOO;
+use super::table::{Grid, Places};
+use crate::codec::{Corrupt, Reader, put_uint};
+use crate::error::Error;
+use crate::filter::hash::{Hash, reduce};
+use crate::filter::state::{self, Added, Kind, Layer};
+use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
+use crate::server::lines::is_zero;
+use crate::server::native::NativeType;
+use std::ffi::CStr;
+
+/// A cuckoo filter.
+pub type Filter = state::Filter<Cuckoo>;
+
+/// What was declared when a cuckoo filter was reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How many different items its first layer holds at least.
+    pub capacity: u64,
+    /// The slots of a bucket, 1 to 255.
+    pub bucket_size: u64,
+    /// The bytes of a fingerprint: 1, 2 or 4.
+    pub width: u64,
+    /// How many fingerprints are moved to make room for one more, once the capacity is reached: 1 to
+    /// 65535.
+    pub max_iterations: u64,
+    /// How many times as large each layer is as the one below, a power of two; 0: there is only one.
+    pub expansion: u64,
+    /// The buckets of the first layer.
+    pub base: u64,
+}
+
+/// The largest bucket.
+pub const MAX_BUCKET_SIZE: i64 = 255;
+
+/// The most iterations.
+pub const MAX_ITERATIONS: i64 = 65_535;
+
+/// The most layers, as RedisBloom has it.
+const MAX_LAYERS: usize = 32;
+
+/// The most bits of a bucket's number that come from the second half of the hash.
+const MAX_FINE: u64 = 32;
+
+/// Below its capacity a layer moves as many fingerprints as it takes, within reason.
+const PATIENCE: u64 = 2000;
+
+impl Terms {
+    /// Terms with everything that follows from them. `expansion` is rounded up to a power of two.
+    pub fn new(
+        capacity: u64,
+        bucket_size: u64,
+        width: u64,
+        max_iterations: u64,
+        expansion: u64,
+    ) -> Self {
+        let expansion = match expansion {
+            0 => 0,
+            times => times.next_power_of_two(),
+        };
+        Self {
+            capacity,
+            bucket_size,
+            width,
+            max_iterations,
+            expansion,
+            base: buckets(capacity, bucket_size),
+        }
+    }
+
+    fn grid(&self, fine: u32) -> Grid {
+        Grid {
+            bucket_size: self.bucket_size,
+            width: self.width,
+            base: self.base,
+            fine,
+        }
+    }
+}
+
+/// How many buckets hold so many different items. The share of the slots that can be filled grows
+/// with the size of the buckets; these are some hundredths below what was measured, and a little
+/// more for small tables, which are unlike each other.
+fn buckets(capacity: u64, bucket_size: u64) -> u64 {
+    let percent = match bucket_size {
+        1 => 42,
+        2 => 82,
+        3 => 90,
+        4..=7 => 94,
+        _ => 96,
+    };
+    let full = (capacity * 100).div_ceil(percent);
+    let spare = if bucket_size == 1 {
+        8
+    } else {
+        2 * full.isqrt() / 5
+    };
+    (full + spare).div_ceil(bucket_size)
+}
+
+/// The kind of filter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cuckoo {}
+
+impl Kind for Cuckoo {
+    type Terms = Terms;
+    /// Log2 of how many times as large as the first the layer is.
+    type Shape = u32;
+
+    const LETTER: u8 = b'C';
+    const APPLY: &'static CStr = c"CF.APPLY";
+    const MISSING: Error = Error::NoCuckoo;
+
+    fn native() -> &'static NativeType<Filter> {
+        &CUCKOO
+    }
+
+    fn put_terms(terms: &Terms, out: &mut Vec<u8>) {
+        put_uint(out, terms.capacity);
+        put_uint(out, terms.bucket_size);
+        put_uint(out, terms.width);
+        put_uint(out, terms.max_iterations);
+        put_uint(out, terms.expansion);
+        put_uint(out, terms.base);
+    }
+
+    fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
+        let terms = Terms {
+            capacity: reader.uint(1, MAX_CAPACITY as u64)?,
+            bucket_size: reader.uint(1, MAX_BUCKET_SIZE as u64)?,
+            width: reader.uint(1, 4)?,
+            max_iterations: reader.uint(1, MAX_ITERATIONS as u64)?,
+            expansion: reader.uint(0, MAX_EXPANSION as u64)?,
+            base: reader.uint(1, 1 << 32)?,
+        };
+        let powers = [terms.width, terms.expansion.max(1)];
+        if powers.iter().all(|number| number.is_power_of_two()) {
+            Ok(terms)
+        } else {
+            Err(Corrupt)
+        }
+    }
+
+    fn put_shape(fine: &u32, out: &mut Vec<u8>) {
+        put_uint(out, (*fine).into());
+    }
+
+    fn read_shape(reader: &mut Reader<'_>, _terms: &Terms) -> Result<u32, Corrupt> {
+        Ok(reader.uint(0, MAX_FINE - 1)? as u32)
+    }
+
+    fn next_shape(terms: &Terms, below: &[Layer<Self>]) -> Result<u32, Error> {
+        let Some(last) = below.last() else {
+            return Ok(0);
+        };
+        match terms.expansion {
+            0 => Err(Error::CuckooFull),
+            _ if below.len() >= MAX_LAYERS => Err(Error::MaximumExpansions),
+            times => {
+                let fine = last.shape + times.ilog2();
+                let fits = u64::from(fine) < MAX_FINE;
+                fits.then_some(fine).ok_or(Error::FilterTooLarge)
+            }
+        }
+    }
+
+    fn lines(terms: &Terms, fine: &u32) -> u64 {
+        terms.grid(*fine).lines()
+    }
+
+    #[inline]
+    fn prefetch(filter: &Filter, hash: Hash) {
+        for layer in &filter.layers {
+            let grid = filter.terms.grid(layer.shape);
+            grid.prefetch(&layer.lines, grid.places(hash));
+        }
+    }
+
+    #[inline]
+    fn holds(filter: &Filter, hash: Hash) -> bool {
+        let mut layers = filter.layers.iter().rev();
+        layers.any(|layer| {
+            let grid = filter.terms.grid(layer.shape);
+            let places = grid.places(hash);
+            let mut buckets = places.buckets.iter();
+            buckets.any(|bucket| {
+                grid.find(&layer.lines, *bucket, places.fingerprint)
+                    .is_some()
+            })
+        })
+    }
+
+    #[inline]
+    fn add(filter: &mut Filter, hash: Hash, unique: bool) -> Added {
+        if unique && Self::holds(filter, hash) {
+            return Added::Known;
+        }
+        let terms = filter.terms;
+        for layer in filter.layers.iter_mut().rev() {
+            let grid = terms.grid(layer.shape);
+            if layer.put(grid, grid.places(hash)) {
+                return Added::New;
+            }
+        }
+        let newest = filter.layers.last_mut();
+        if newest.is_some_and(|layer| layer.make_room(&terms, hash)) {
+            Added::New
+        } else {
+            Added::Full
+        }
+    }
+
+    /// Fingerprints cannot be united: a slot has room for one.
+    fn can_overlay(own: &[u8], loaded: &[u8]) -> bool {
+        is_zero(own) || own == loaded
+    }
+
+    fn overlay(own: &mut [u8], loaded: &[u8]) {
+        own.copy_from_slice(loaded);
+    }
+}
+
+impl Layer<Cuckoo> {
+    /// Puts a fingerprint where there is room for it; false if there is none.
+    #[inline]
+    fn put(&mut self, grid: Grid, places: Places) -> bool {
+        for bucket in places.buckets {
+            if let Some(slot) = grid.find(&self.lines, bucket, 0) {
+                grid.set(&mut self.lines, bucket, slot, places.fingerprint);
+                self.items += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Moves fingerprints to their other buckets until there is room for one more. Where that does
+    /// not succeed, all is as it was before.
+    fn make_room(&mut self, terms: &Terms, hash: Hash) -> bool {
+        let grid = terms.grid(self.shape);
+        let Places {
+            mut fingerprint,
+            buckets,
+        } = grid.places(hash);
+        let is_same =
+            |bucket: &u64| grid.count(&self.lines, *bucket, fingerprint) == grid.bucket_size;
+        if buckets.iter().all(is_same) {
+            return false; // as often as it can be
+        }
+        let below_capacity = self.items < terms.capacity << self.shape;
+        let patience = if below_capacity { PATIENCE } else { 0 };
+        // Which are moved may be arbitrary, but must be the same on every replica.
+        let mut draw = hash.high ^ hash.low;
+        let mut bucket = buckets[(draw & 1) as usize];
+        let mut moved = Vec::new();
+        for _ in 0..terms.max_iterations.max(patience) {
+            draw = draw
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            let slot = reduce(draw, grid.bucket_size);
+            let before = grid.get(&self.lines, bucket, slot);
+            grid.set(&mut self.lines, bucket, slot, fingerprint);
+            moved.push((bucket, slot));
+            fingerprint = before;
+            bucket = grid.other(bucket, fingerprint);
+            if let Some(slot) = grid.find(&self.lines, bucket, 0) {
+                grid.set(&mut self.lines, bucket, slot, fingerprint);
+                self.items += 1;
+                return true;
+            }
+        }
+        for (bucket, slot) in moved.into_iter().rev() {
+            let after = grid.get(&self.lines, bucket, slot);
+            grid.set(&mut self.lines, bucket, slot, fingerprint);
+            fingerprint = after;
+        }
+        false
+    }
+
+    /// Takes a fingerprint out of one of its buckets; false if it is in none.
+    fn take(&mut self, grid: Grid, places: Places) -> bool {
+        for bucket in places.buckets {
+            if let Some(slot) = grid.find(&self.lines, bucket, places.fingerprint) {
+                grid.set(&mut self.lines, bucket, slot, 0);
+                self.items = self.items.saturating_sub(1);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Filter {
+    /// How often an item was added, as far as the filter can tell.
+    pub fn count(&self, hash: Hash) -> u64 {
+        let counts = self.layers.iter().map(|layer| {
+            let grid = self.terms.grid(layer.shape);
+            let Places {
+                fingerprint,
+                buckets: [first, second],
+            } = grid.places(hash);
+            let count = |bucket| grid.count(&layer.lines, bucket, fingerprint);
+            count(first) + if second == first { 0 } else { count(second) }
+        });
+        counts.sum()
+    }
+
+    /// Takes an item out once, the one that was added last; false if it is not there.
+    pub fn delete(&mut self, hash: Hash) -> bool {
+        let terms = self.terms;
+        let mut layers = self.layers.iter_mut().rev();
+        let taken = layers.any(|layer| {
+            let grid = terms.grid(layer.shape);
+            layer.take(grid, grid.places(hash))
+        });
+        self.deleted += u64::from(taken);
+        taken
+    }
+
+    /// Moves items from later layers to where there is room in earlier ones, and drops the layers
+    /// that are empty then. Returns whether anything changed.
+    pub fn compact(&mut self) -> bool {
+        let terms = self.terms;
+        let mut changed = false;
+        for from in (1..self.layers.len()).rev() {
+            let (earlier, later) = self.layers.split_at_mut(from);
+            let layer = &mut later[0];
+            let grid = terms.grid(layer.shape);
+            for bucket in 0..grid.buckets() {
+                for slot in 0..grid.bucket_size {
+                    let fingerprint = grid.get(&layer.lines, bucket, slot);
+                    if fingerprint != 0 && put_earlier(earlier, &terms, grid, bucket, fingerprint) {
+                        grid.set(&mut layer.lines, bucket, slot, 0);
+                        layer.items = layer.items.saturating_sub(1);
+                        changed = true;
+                    }
+                }
+            }
+        }
+        let layers = self.layers.len();
+        let mut first = true;
+        self.layers
+            .retain(|layer| std::mem::take(&mut first) || layer.items > 0);
+        changed || self.layers.len() < layers
+    }
+}
+
+/// Puts a fingerprint of a larger layer's bucket into the first smaller one that has room for it.
+fn put_earlier(
+    earlier: &mut [Layer<Cuckoo>],
+    terms: &Terms,
+    grid: Grid,
+    bucket: u64,
+    fingerprint: u32,
+) -> bool {
+    earlier.iter_mut().any(|layer| {
+        let smaller = terms.grid(layer.shape);
+        let first = bucket >> (grid.fine - smaller.fine);
+        let buckets = [first, smaller.other(first, fingerprint)];
+        let places = Places {
+            fingerprint,
+            buckets,
+        };
+        layer.put(smaller, places)
+    })
+}

@@ -1,0 +1,193 @@
+//! What is asked of both kinds of filters alike.
+
+use super::edit::{Limits, build, in_batches, put_layer};
+use super::persist::{self, Effect};
+use super::state::{Added, Filter, Kind};
+use super::{MAX_CAPACITY, MAX_EXPANSION, STATS};
+use crate::codec::Reader;
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
+use crate::server::entry::Call;
+use crate::server::key::Slot;
+use std::ffi::CStr;
+
+/// The capacity of a filter: 1 to 2^30.
+pub fn capacity(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
+    let capacity = parse_int(cursor.value()?).ok_or(Error::BadCapacity)?;
+    let fits = (1..=MAX_CAPACITY).contains(&capacity);
+    fits.then_some(capacity as u64).ok_or(Error::CapacityRange)
+}
+
+/// How many times as large each layer is as the one below: 0 to 32768.
+pub fn expansion(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
+    let expansion = parse_int(cursor.value()?).ok_or(Error::BadExpansion)?;
+    let fits = (0..=MAX_EXPANSION).contains(&expansion);
+    fits.then_some(expansion as u64)
+        .ok_or(Error::ExpansionRange)
+}
+
+/// A false positive rate: greater than 0 and less than 1.
+pub fn error_rate(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
+    let rate = parse_decimal(cursor.value()?).ok_or(Error::BadErrorRate)?;
+    let fits = rate > 0.0 && rate < 1.0;
+    fits.then_some(rate).ok_or(Error::ErrorRateRange)
+}
+
+/// What `look` makes of the filter at the first key; `None` if there is none.
+pub fn read_filter<K: Kind, T>(
+    call: &Call<'_>,
+    look: impl FnOnce(&mut Filter<K>) -> T,
+) -> Result<Option<T>, Error> {
+    let name = call.name(0);
+    let mut slot = Slot::of(call.ctx.open_to_read(&name), K::native())?;
+    Ok(slot.value().map(look))
+}
+
+/// `BF.EXISTS key item`, `CF.EXISTS key item`
+///
+/// Replies with 1 (RESP3: true) if the item is in the filter, probably, and 0 (false) if it is
+/// certainly not, or there is no filter. Error: `WRONGTYPE`.
+pub fn exists<K: Kind>(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let item = cursor.value()?;
+    let holds = read_filter::<K, _>(call, |filter| K::holds(filter, filter.hash(item)))?;
+    let holds = holds.unwrap_or(false);
+    STATS.lookups.count();
+    STATS.hits.add(holds.into());
+    Ok(Reply::Bool(holds))
+}
+
+/// `BF.MEXISTS key item [item ...]`, `CF.MEXISTS key item [item ...]`
+///
+/// Replies with an array: for each item what `EXISTS` would reply. Error: `WRONGTYPE`.
+pub fn mexists<K: Kind>(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let items = cursor.rest();
+    let mut replies = Vec::with_capacity(items.len());
+    let mut hits = 0;
+    let found = read_filter::<K, _>(call, |filter| {
+        in_batches(filter, items, |filter, hash| {
+            let holds = K::holds(filter, hash);
+            hits += u64::from(holds);
+            replies.push(Reply::Bool(holds));
+        });
+    })?;
+    if found.is_none() {
+        replies.resize(items.len(), Reply::Bool(false));
+    }
+    STATS.lookups.add(items.len() as u64);
+    STATS.hits.add(hits);
+    Ok(Reply::Array(replies))
+}
+
+/// `BF.SCANDUMP key iterator`, `CF.SCANDUMP key iterator`
+///
+/// `iterator`: 0 at first, then what the last reply said. Replies with the next iterator and a chunk
+/// of at most 16 MiB, both of which `LOADCHUNK` takes; 0 and an empty chunk at the end. Errors:
+/// `WRONGTYPE`, `ERR not found` (of a cuckoo filter: `ERR Not found`).
+pub fn scandump<K: Kind>(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let iterator = cursor.uint("iterator", 0..=MAX_SAFE)?;
+    let chunk = read_filter::<K, _>(call, |filter| match iterator.checked_sub(1) {
+        None => {
+            let mut head = Vec::new();
+            persist::put_head(&mut head, &persist::head_of(filter));
+            (1, head)
+        }
+        Some(from) => {
+            let chunk = persist::chunk(filter, from);
+            chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
+        }
+    })?;
+    let (next, bytes) = chunk.ok_or(K::MISSING)?;
+    Ok(Reply::Array(vec![
+        Reply::int(next),
+        Reply::Bytes(bytes.into()),
+    ]))
+}
+
+/// `BF.LOADCHUNK key iterator data`, `CF.LOADCHUNK key iterator data`
+///
+/// `iterator` and `data` are what a `SCANDUMP` replied, in its order; the first chunk makes the
+/// filter. A chunk is checked to be whole and to belong to this very filter, and adds to it. Replies
+/// OK. Errors: `WRONGTYPE`; `ERR received bad data`; `ERR item exists` (there is a filter before the
+/// first chunk); `ERR not found` (there is none afterwards; of a cuckoo filter: `ERR Not found`);
+/// `ERR filter would exceed bloom-max-bytes`.
+pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
+    let data = cursor.value()?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut slot = Slot::of(ctx.open(&name), K::native())?;
+    match (slot.value(), iterator - 1) {
+        (None, 0) => {
+            let head = persist::read_head(data).map_err(|_| Error::BadData)?;
+            slot.create(build(head, Limits::of(ctx))?);
+        }
+        (Some(_), 0) => return Err(Error::ItemExists),
+        (None, _) => return Err(K::MISSING),
+        (Some(filter), end) => {
+            let start = persist::start_of(data, end);
+            let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
+            loaded.map_err(|_| Error::BadData)?;
+        }
+    }
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&name);
+    ctx.notify(event, &name);
+    Ok(Reply::Ok)
+}
+
+/// `BF.APPLY key effects`, `CF.APPLY key effects`: makes a filter what a master says it is. See
+/// [`persist`].
+pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let mut reader = Reader::new(cursor.value()?);
+    let (ctx, name) = (call.ctx, call.name(0));
+    let limits = Limits::of(ctx);
+    let mut slot = match reader.clone().byte() {
+        Ok(b'H') => Slot::over(ctx.open(&name), K::native()),
+        _ => Slot::of(ctx.open(&name), K::native())?,
+    };
+    let mut new = None;
+    while !reader.is_empty() {
+        let filter = match &mut new {
+            Some(filter) => Some(filter),
+            None => slot.value(),
+        };
+        let terms = filter.as_ref().map(|filter| &filter.terms);
+        let effect = persist::read_effect::<K>(&mut reader, terms);
+        match (effect.map_err(|_| Error::BadEffect)?, filter) {
+            (Effect::Head(head), _) => new = Some(build(head, limits)?),
+            (effect, Some(filter)) => apply_effect(filter, effect, limits)?,
+            (_, None) => return Err(Error::BadEffect),
+        }
+    }
+    if let Some(filter) = new {
+        slot.unlink();
+        slot.create(filter);
+    }
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&name);
+    Ok(Reply::Ok)
+}
+
+fn apply_effect<K: Kind>(
+    filter: &mut Filter<K>,
+    effect: Effect<'_, K>,
+    limits: Limits,
+) -> Result<(), Error> {
+    let applied = match effect {
+        Effect::Head(_) => false,
+        Effect::Piece(position, piece) => persist::load_piece(filter, position, piece).is_ok(),
+        Effect::Layer(shape) => return put_layer(filter, shape, limits),
+        Effect::Item(hash) => K::add(filter, hash, false) != Added::Full,
+    };
+    applied.then_some(()).ok_or(Error::BadEffect)
+}

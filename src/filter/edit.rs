@@ -1,0 +1,224 @@
+//! A change of one filter in the keyspace, and everything that follows from it: memory is asked for,
+//! replicas and AOF, watching clients and listeners to keyspace events are told.
+
+use super::hash::Hash;
+use super::persist;
+use super::state::{Added, Filter, Head, Kind};
+use super::{MAX_BYTES, STATS};
+use crate::error::Error;
+use crate::server::context::{Ctx, Name};
+use crate::server::entry::Call;
+use crate::server::key::Slot;
+use crate::server::memory::check_room;
+use std::ffi::CStr;
+
+/// Do the limits on memory hold?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limits {
+    /// They do: a client of this very server wants more.
+    Hold,
+    /// They don't: a master or this server's own dataset has decided already.
+    Waived,
+}
+
+impl Limits {
+    /// Those for the running command.
+    pub fn of(ctx: Ctx<'_>) -> Self {
+        if ctx.is_replay() {
+            Limits::Waived
+        } else {
+            Limits::Hold
+        }
+    }
+}
+
+/// May a filter of so many bytes get so many more?
+fn admit(limits: Limits, before: u64, more: u64) -> Result<(), Error> {
+    if limits == Limits::Waived {
+        return Ok(());
+    }
+    let size = before.saturating_add(more);
+    let admitted = if size > MAX_BYTES.get() as u64 {
+        Err(Error::FilterTooLarge)
+    } else {
+        check_room(more as usize)
+    };
+    admitted.inspect_err(|_| STATS.refused_memory.count())
+}
+
+/// Gets the memory for a filter.
+pub fn build<K: Kind>(head: Head<K>, limits: Limits) -> Result<Filter<K>, Error> {
+    admit(limits, 0, head.size())?;
+    head.build().ok_or_else(|| {
+        STATS.refused_memory.count();
+        Error::NoMemory
+    })
+}
+
+/// Items are hashed, and their memory is asked for, so many at a time: about as many cache lines as
+/// a processor fetches at once.
+const BATCH: usize = 32;
+
+/// Gives the hashes of items to `each`, in batches whose memory is under way when they come.
+pub fn in_batches<K: Kind>(
+    filter: &mut Filter<K>,
+    items: &[&[u8]],
+    mut each: impl FnMut(&mut Filter<K>, Hash),
+) {
+    if let [item] = items {
+        let hash = filter.hash(item);
+        return each(filter, hash);
+    }
+    for batch in items.chunks(BATCH) {
+        let mut hashes = [Hash::from_bits(0); BATCH];
+        for (hash, item) in hashes.iter_mut().zip(batch) {
+            *hash = filter.hash(item);
+            K::prefetch(filter, *hash);
+        }
+        for hash in &hashes[..batch.len()] {
+            each(filter, *hash);
+        }
+    }
+}
+
+/// The key of a filter, open for items to be added.
+pub struct Edit<'k, K: Kind> {
+    ctx: Ctx<'k>,
+    name: &'k Name<'k>,
+    slot: Slot<'k, Filter<K>>,
+    limits: Limits,
+    /// What was done, for replicas and the AOF, where the command itself would not do the same.
+    effects: Vec<u8>,
+    /// Are replicas told of each change? Otherwise they get the command as it came.
+    exact: bool,
+    changed: bool,
+}
+
+impl<'k, K: Kind> Edit<'k, K> {
+    /// Opens the key that a command names first.
+    pub fn open(call: &'k Call<'_>, name: &'k Name<'k>) -> Result<Self, Error> {
+        let ctx = call.ctx;
+        Ok(Self {
+            ctx,
+            name,
+            slot: Slot::of(ctx.open(name), K::native())?,
+            limits: Limits::of(ctx),
+            effects: Vec::new(),
+            exact: false,
+            changed: false,
+        })
+    }
+
+    /// The filter, if there is one.
+    pub fn filter(&mut self) -> Option<&mut Filter<K>> {
+        self.slot.value()
+    }
+
+    /// Notes that the filter was changed in a way that the command repeats on replicas.
+    pub fn has_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Puts a new filter at the key, which holds none.
+    pub fn create(&mut self, head: Head<K>) -> Result<(), Error> {
+        persist::put_head_effect(&mut self.effects, &head);
+        self.slot.create(build(head, self.limits)?);
+        (self.exact, self.changed) = (true, true);
+        Ok(())
+    }
+
+    /// Adds items, one after the other, and gives what became of each to `tell`.
+    pub fn add(
+        &mut self,
+        items: &[&[u8]],
+        unique: bool,
+        mut tell: impl FnMut(Result<bool, Error>),
+    ) -> Result<(), Error> {
+        let limits = self.limits;
+        let (effects, exact) = (&mut self.effects, &mut self.exact);
+        let Some(filter) = self.slot.value() else {
+            return Err(Error::Internal);
+        };
+        // What is new so far, in case that replicas have to be told of it after all.
+        let mut news = Vec::with_capacity(if items.len() > 1 { items.len() } else { 0 });
+        let mut count = 0;
+        in_batches(filter, items, |filter, hash| {
+            let mut added = K::add(filter, hash, unique);
+            let mut refused = None;
+            if added == Added::Full {
+                *exact = true;
+                news.drain(..)
+                    .for_each(|hash| persist::put_item_effect(effects, hash));
+                match grow(filter, limits, effects) {
+                    Ok(()) => added = K::add(filter, hash, unique),
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if added == Added::New {
+                count += 1;
+                if *exact {
+                    persist::put_item_effect(effects, hash);
+                } else if items.len() > 1 {
+                    news.push(hash);
+                }
+            }
+            tell(match (refused, added) {
+                (Some(error), _) => Err(error),
+                (None, Added::Full) => Err(Error::Internal),
+                (None, added) => Ok(added == Added::New),
+            });
+        });
+        STATS.items_added.add(count);
+        self.changed |= count > 0 || !self.effects.is_empty();
+        Ok(())
+    }
+
+    /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
+    pub fn close(self, event: &CStr) {
+        if !self.changed {
+            return;
+        }
+        if self.exact {
+            self.ctx.replicate(K::APPLY, self.name, &self.effects);
+        } else {
+            self.ctx.replicate_verbatim();
+        }
+        self.ctx.signal_modified(self.name);
+        self.ctx.notify(event, self.name);
+    }
+}
+
+/// Puts another layer on a filter that is full.
+fn grow<K: Kind>(
+    filter: &mut Filter<K>,
+    limits: Limits,
+    effects: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let shape = K::next_shape(&filter.terms, &filter.layers).inspect_err(|error| {
+        if *error == Error::FilterTooLarge {
+            STATS.refused_memory.count();
+        } else {
+            STATS.full.count();
+        }
+    });
+    let shape = shape?;
+    put_layer(filter, shape, limits)?;
+    persist::put_layer_effect::<K>(effects, &shape);
+    Ok(())
+}
+
+/// Puts a layer of this shape on top of a filter.
+pub fn put_layer<K: Kind>(
+    filter: &mut Filter<K>,
+    shape: K::Shape,
+    limits: Limits,
+) -> Result<(), Error> {
+    admit(limits, filter.size(), filter.layer_size(&shape))?;
+    match filter.grow(shape) {
+        Some(_) => Ok(()),
+        None => {
+            STATS.refused_memory.count();
+            Err(Error::NoMemory)
+        }
+    }
+}

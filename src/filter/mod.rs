@@ -1,0 +1,89 @@
+//! What Bloom filters (`BF.*`, [`crate::bloom`]) and cuckoo filters (`CF.*`, [`crate::cuckoo`]) have
+//! in common: they are one family, because a filter of either kind is layers of cache lines.
+//!
+//! [`state`] is the filter, [`persist`] how it is written, [`edit`] how it changes in the keyspace,
+//! [`commands`] what is asked of both kinds alike, [`native`] their type in the server.
+
+pub mod commands;
+pub mod edit;
+pub mod hash;
+pub mod native;
+pub mod persist;
+pub mod state;
+
+use crate::server::config::{Integer, Rate};
+use crate::server::info::Counter;
+use crate::server::lines;
+use crate::{Family, bloom, cuckoo};
+
+/// The largest capacity that a filter is reserved for.
+pub const MAX_CAPACITY: i64 = 1 << 30;
+
+/// The largest expansion.
+pub const MAX_EXPANSION: i64 = 32_768;
+
+/// The family's registration.
+pub const FAMILY: Family = Family {
+    name: "bloom",
+    commands: &[bloom::commands::TABLE, cuckoo::commands::TABLE],
+    types: &[
+        native::register::<bloom::state::Bloom>,
+        native::register::<cuckoo::state::Cuckoo>,
+    ],
+    settings: &[
+        &ERROR_RATE,
+        &BLOOM_CAPACITY,
+        &EXPANSION,
+        &CUCKOO_CAPACITY,
+        &MAX_BYTES,
+    ],
+    touched: |_, _, _| {},
+    moved: |_| {},
+    follows_client: |_| false,
+    happened: |_, _, _| {},
+    due: |_, _| None,
+    cron: |_| {},
+    info,
+};
+
+/// The properties of filters that an `ADD` or `INSERT` makes.
+pub(crate) static ERROR_RATE: Rate = Rate::new("bloom-error-rate", "0.01");
+pub(crate) static BLOOM_CAPACITY: Integer = Integer::new("bloom-capacity", 100, 1, MAX_CAPACITY);
+pub(crate) static EXPANSION: Integer = Integer::new("bloom-expansion", 2, 0, MAX_EXPANSION);
+pub(crate) static CUCKOO_CAPACITY: Integer = Integer::new("cuckoo-capacity", 1024, 1, MAX_CAPACITY);
+
+/// The most bytes of one filter.
+static MAX_BYTES: Integer = Integer::new("bloom-max-bytes", 1 << 30, 1, 1 << 53);
+
+/// The counters of `INFO sluice`.
+pub(crate) struct Stats {
+    pub(crate) items_added: Counter,
+    pub(crate) lookups: Counter,
+    pub(crate) hits: Counter,
+    pub(crate) full: Counter,
+    pub(crate) refused_memory: Counter,
+}
+
+pub(crate) static STATS: Stats = Stats {
+    items_added: Counter::new(),
+    lookups: Counter::new(),
+    hits: Counter::new(),
+    full: Counter::new(),
+    refused_memory: Counter::new(),
+};
+
+/// The section `bloom` of `INFO sluice`.
+fn info() -> Option<Vec<(&'static str, u64)>> {
+    let (layers, bytes) = lines::live();
+    let filters = bloom::BLOOM.live() + cuckoo::CUCKOO.live();
+    Some(vec![
+        ("filters", filters as u64),
+        ("layers", layers as u64),
+        ("items_added", STATS.items_added.get()),
+        ("lookups", STATS.lookups.get()),
+        ("hits", STATS.hits.get()),
+        ("bytes", bytes as u64),
+        ("full", STATS.full.get()),
+        ("refused_memory", STATS.refused_memory.get()),
+    ])
+}

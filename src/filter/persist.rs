@@ -1,0 +1,286 @@
+//! Filters as bytes: what replicas, AOF, RDB and dumps get.
+//!
+//! ```text
+//! head     = letter version(1) seed(8 bytes) terms deleted layers (shape items)* check
+//! piece    = data check                        of the filter's bytes, from some position on
+//! check    = XXH3-64 of all before it, 8 bytes; of a piece: with seed and position
+//!
+//! effects  = effect*                           until the end of the input
+//! effect   = 'H' head                          the key is this filter now, with zeros for bytes
+//!          | 'P' position piece                what it has there, in addition
+//!          | 'L' shape                         a layer is put on top
+//!          | 'A' hash(16 bytes)                an item is added
+//!
+//! RDB      = head, and byte strings of position(8 bytes) piece, and an empty one
+//! SCANDUMP = [1, head], and [end + 1, piece] for each piece that ends there, and [0, ""]
+//! terms    of a Bloom filter: error(8 bytes) capacity expansion(0: it does not scale)
+//!          of a cuckoo filter: capacity bucket-size width max-iterations expansion base
+//! shape    of a Bloom filter: capacity blocks probes
+//!          of a cuckoo filter: log2 of how many times as large as the first layer it is
+//! ```
+//!
+//! The filter's bytes are those of its layers, one after the other. What is all zeros is left out.
+//! Integers and byte strings are those of [`crate::codec`], where no length is given; numbers of
+//! fixed length have the lowest byte first.
+
+use super::hash::Hash;
+use super::state::{Filter, Head, Kind};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::request::MAX_SAFE;
+use crate::server::lines::is_zero;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// The version of the encoding that this build writes.
+pub const VERSION: u8 = 1;
+
+const CHECK_SIZE: usize = 8;
+
+/// The most that one reply of `SCANDUMP` holds, in bytes, check included.
+pub const MAX_CHUNK: usize = 16 << 20;
+
+/// The most layers that a filter may have.
+const MAX_LAYERS: u64 = 1 << 20;
+
+/// Appends what a filter is beside its bytes.
+pub fn put_head<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
+    let start = out.len();
+    out.extend([K::LETTER, VERSION]);
+    out.extend(head.seed.to_le_bytes());
+    K::put_terms(&head.terms, out);
+    put_uint(out, head.deleted);
+    put_uint(out, head.layers.len() as u64);
+    for (shape, items) in &head.layers {
+        K::put_shape(shape, out);
+        put_uint(out, *items);
+    }
+    let check = xxh3_64(&out[start..]);
+    out.extend(check.to_le_bytes());
+}
+
+/// Reads it. Nothing of it is believed that does not fit together.
+pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
+    let (body, check) = input.split_last_chunk().ok_or(Corrupt)?;
+    if xxh3_64(body) != u64::from_le_bytes(*check) {
+        return Err(Corrupt);
+    }
+    let mut reader = Reader::new(body);
+    if reader.byte()? != K::LETTER || reader.byte()? != VERSION {
+        return Err(Corrupt);
+    }
+    let seed = u64::from_le_bytes(reader.array()?);
+    let terms = K::read_terms(&mut reader)?;
+    let deleted = reader.uint(0, MAX_SAFE as u64)?;
+    let count = reader.uint(1, MAX_LAYERS)?;
+    let mut layers = Vec::new();
+    let mut items = 0;
+    for _ in 0..count {
+        let shape = K::read_shape(&mut reader, &terms)?;
+        layers.push((shape, reader.uint(0, MAX_SAFE as u64 - items)?));
+        items += layers.last().map_or(0, |(_, items)| *items);
+    }
+    let head = Head {
+        seed,
+        terms,
+        layers,
+        deleted,
+    };
+    if reader.is_empty() {
+        Ok(head)
+    } else {
+        Err(Corrupt)
+    }
+}
+
+/// What a filter is beside its bytes.
+pub fn head_of<K: Kind>(filter: &Filter<K>) -> Head<K> {
+    let layers = filter.layers.iter();
+    Head {
+        seed: filter.seed,
+        terms: filter.terms.clone(),
+        layers: layers.map(|layer| (layer.shape, layer.items)).collect(),
+        deleted: filter.deleted,
+    }
+}
+
+/// The bytes of a filter, segment by segment, with the position of each.
+pub fn segments<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut position = 0;
+    let lines = filter.layers.iter().map(|layer| &layer.lines);
+    let segments = lines.flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
+    segments.map(move |segment| {
+        let start = position;
+        position += segment.len() as u64;
+        (start, segment)
+    })
+}
+
+/// Those that are not all zeros.
+pub fn used_segments<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
+    segments(filter).filter(|(_, segment)| !is_zero(segment))
+}
+
+/// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and where it ends; `None` if
+/// only zeros are left.
+pub fn chunk<K: Kind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
+    let rest = segments(filter).filter_map(|(start, segment)| {
+        let skipped = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX);
+        let rest = segment.get(skipped..).unwrap_or_default();
+        (!rest.is_empty()).then_some((start + skipped as u64, rest))
+    });
+    let mut rest = rest.skip_while(|(_, segment)| is_zero(segment));
+    let (start, first) = rest.next()?;
+    let mut piece = first.to_vec();
+    for (_, segment) in rest {
+        if is_zero(segment) || piece.len() + segment.len() + CHECK_SIZE > MAX_CHUNK {
+            break;
+        }
+        piece.extend(segment);
+    }
+    let end = start + piece.len() as u64;
+    put_check(&mut piece, 0, filter.seed, start);
+    Some((end, piece))
+}
+
+/// Where a piece begins that ends at `end`.
+pub fn start_of(piece: &[u8], end: u64) -> Result<u64, Corrupt> {
+    let length = piece.len().checked_sub(CHECK_SIZE).ok_or(Corrupt)?;
+    end.checked_sub(length as u64).ok_or(Corrupt)
+}
+
+/// Appends a piece.
+pub fn put_piece(out: &mut Vec<u8>, seed: u64, position: u64, data: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(data);
+    put_check(out, start, seed, position);
+}
+
+fn put_check(out: &mut Vec<u8>, start: usize, seed: u64, position: u64) {
+    let check = piece_check(&out[start..], seed, position);
+    out.extend(check.to_le_bytes());
+}
+
+fn piece_check(data: &[u8], seed: u64, position: u64) -> u64 {
+    let distinct = seed ^ position.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    xxh3_64_with_seed(data, distinct)
+}
+
+/// Adds a piece to a filter, in which it is checked to belong.
+pub fn load_piece<K: Kind>(
+    filter: &mut Filter<K>,
+    position: u64,
+    piece: &[u8],
+) -> Result<(), Corrupt> {
+    let (data, check) = piece.split_last_chunk().ok_or(Corrupt)?;
+    let end = position.checked_add(data.len() as u64).ok_or(Corrupt)?;
+    if piece_check(data, filter.seed, position) != u64::from_le_bytes(*check) || end > filter.size()
+    {
+        return Err(Corrupt);
+    }
+    let mut fits = true;
+    each_part(filter, position, data, |own, loaded| {
+        fits &= K::can_overlay(own, loaded)
+    });
+    if !fits {
+        return Err(Corrupt);
+    }
+    each_part(filter, position, data, |own, loaded| {
+        K::overlay(own, loaded)
+    });
+    Ok(())
+}
+
+/// Gives the bytes of a filter from a position on, and those of `data`, to `each` as they lie in the
+/// filter's segments.
+fn each_part<K: Kind>(
+    filter: &mut Filter<K>,
+    position: u64,
+    mut data: &[u8],
+    mut each: impl FnMut(&mut [u8], &[u8]),
+) {
+    let mut start = 0; // of the segment, in the filter
+    for layer in &mut filter.layers {
+        for segment in 0..layer.lines.segments() {
+            let own = layer.lines.segment_mut(segment);
+            let skipped = usize::try_from(position.saturating_sub(start)).unwrap_or(usize::MAX);
+            start += own.len() as u64;
+            if let Some(own) = own.get_mut(skipped..) {
+                let (now, later) = data.split_at(data.len().min(own.len()));
+                each(&mut own[..now.len()], now);
+                data = later;
+            }
+        }
+    }
+}
+
+/// One change of a filter as a replica or an AOF gets it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect<'a, K: Kind> {
+    /// The key is this filter.
+    Head(Head<K>),
+    /// It has these bytes at a position.
+    Piece(u64, &'a [u8]),
+    /// A layer was put on top.
+    Layer(K::Shape),
+    /// An item was added.
+    Item(Hash),
+}
+
+/// Appends [`Effect::Head`].
+pub fn put_head_effect<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
+    let mut bytes = Vec::new();
+    put_head(&mut bytes, head);
+    out.push(b'H');
+    put_bytes(out, &bytes);
+}
+
+/// Appends [`Effect::Piece`].
+pub fn put_piece_effect(out: &mut Vec<u8>, seed: u64, position: u64, data: &[u8]) {
+    out.push(b'P');
+    put_uint(out, position);
+    put_uint(out, (data.len() + CHECK_SIZE) as u64);
+    put_piece(out, seed, position, data);
+}
+
+/// Appends [`Effect::Layer`].
+pub fn put_layer_effect<K: Kind>(out: &mut Vec<u8>, shape: &K::Shape) {
+    out.push(b'L');
+    K::put_shape(shape, out);
+}
+
+/// Appends [`Effect::Item`].
+pub fn put_item_effect(out: &mut Vec<u8>, hash: Hash) {
+    out.push(b'A');
+    out.extend(hash.bits().to_le_bytes());
+}
+
+/// Reads the next effect. The shape of a layer depends on the terms of the filter that it is for.
+pub fn read_effect<'a, K: Kind>(
+    reader: &mut Reader<'a>,
+    terms: Option<&K::Terms>,
+) -> Result<Effect<'a, K>, Corrupt> {
+    match reader.byte()? {
+        b'H' => read_head(reader.bytes(1, usize::MAX)?).map(Effect::Head),
+        b'P' => {
+            let position = reader.uint(0, u64::MAX)?;
+            Ok(Effect::Piece(position, reader.bytes(1, usize::MAX)?))
+        }
+        b'L' => K::read_shape(reader, terms.ok_or(Corrupt)?).map(Effect::Layer),
+        b'A' => {
+            let bits = u128::from_le_bytes(reader.array()?);
+            Ok(Effect::Item(Hash::from_bits(bits)))
+        }
+        _ => Err(Corrupt),
+    }
+}
+
+/// Gives a whole filter to `write` as byte strings of effects, none of them giant.
+pub fn pieces<K: Kind>(filter: &Filter<K>, write: &mut dyn FnMut(&[u8])) {
+    let mut effect = Vec::new();
+    put_head_effect(&mut effect, &head_of(filter));
+    write(&effect);
+    for (position, segment) in used_segments(filter) {
+        effect.clear();
+        put_piece_effect(&mut effect, filter.seed, position, segment);
+        write(&effect);
+    }
+}

@@ -1,0 +1,70 @@
+//! Is there memory for something large? The server refuses commands that need more when too much is
+//! in use already, but does not look at how much one of them wants.
+
+use crate::error::Error;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+/// Smaller requests are not asked for: the server's own check, before each command, is enough.
+const SMALL: usize = 256 * 1024;
+
+/// Checks that `size` more bytes fit into `maxmemory` and into the machine.
+pub fn check_room(size: usize) -> Result<(), Error> {
+    if size < SMALL {
+        return Ok(());
+    }
+    let memory = ServerInfo::read(c"memory");
+    let (used, most) = (memory.number(c"used_memory"), memory.number(c"maxmemory"));
+    let wanted = if memory.is(c"maxmemory_policy", b"noeviction") {
+        used.saturating_add(size as u64)
+    } else {
+        size as u64 // other keys are evicted to make room
+    };
+    if most > 0 && wanted > most {
+        return Err(Error::OutOfMemory);
+    }
+    let machine = memory.number(c"total_system_memory");
+    if machine > 0 && used.saturating_add(size as u64) > machine {
+        return Err(Error::NoMemory);
+    }
+    Ok(())
+}
+
+/// A section of the server's `INFO`.
+struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    fn read(section: &CStr) -> Self {
+        // SAFETY: the name is NUL-terminated. What the server makes without a context is freed below.
+        Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr())) })
+    }
+
+    /// A number; 0 if there is none of this name.
+    fn number(&self, field: &CStr) -> u64 {
+        let mut error: c_int = 0;
+        // SAFETY: the section is alive, the name NUL-terminated.
+        unsafe {
+            api!(RedisModule_ServerInfoGetFieldUnsigned(
+                self.0,
+                field.as_ptr(),
+                &mut error
+            ))
+        }
+    }
+
+    fn is(&self, field: &CStr, value: &[u8]) -> bool {
+        // SAFETY: as above; a field is NUL-terminated and lives as long as the section, or is null.
+        unsafe {
+            let text = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
+            !text.is_null() && CStr::from_ptr(text).to_bytes() == value
+        }
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        // SAFETY: the server made it for us, without a context.
+        unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
+    }
+}
