@@ -6,6 +6,7 @@
 //! of a row's rounds counts: whatever else runs can only add to it.
 
 mod cpu;
+mod filled;
 mod measure;
 mod options;
 mod row;

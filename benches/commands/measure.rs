@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::cpu::main_thread_time;
+use crate::filled::Filled;
 use crate::options::Options;
 use crate::row::{Row, Step, Work};
 use crate::support::{Crowd, Raw, Server, eventually};
@@ -17,6 +18,10 @@ const CONNECTIONS: usize = 16;
 
 /// Part of the cycles that run before the measured ones, so that caches and allocator are warm.
 const WARM_UP: u64 = 10;
+
+/// Cycles of a hundred items: a part of the cycles of the others, and so many in one write.
+const PART_OF_MANY: u64 = 10;
+const PIPELINE_OF_MANY: usize = 10;
 
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -45,6 +50,7 @@ pub(crate) struct Bench<'a> {
     server: &'a Server,
     clients: Vec<Raw>,
     words: Words,
+    filled: Filled,
     cycles: u64,
     /// Commands in one write.
     pipeline: usize,
@@ -58,6 +64,7 @@ impl<'a> Bench<'a> {
             server,
             clients,
             words,
+            filled: Filled::default(),
             cycles: options.cycles,
             pipeline: options.pipeline as usize,
         }
@@ -68,7 +75,7 @@ impl<'a> Bench<'a> {
         let key = format!("row:{number}");
         self.prepare(row, &key);
         match &row.work {
-            Work::Cycle(steps) => self.run_cycles(row.name, steps, &key),
+            Work::Cycle(steps) => self.run_cycles(row, steps, &key),
             Work::HandOver {
                 waiters,
                 give,
@@ -77,13 +84,16 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The row's setup on an empty dataset.
+    /// The row's setup on an empty database.
     fn prepare(&mut self, row: &Row, key: &str) {
         let client = &mut self.clients[0];
-        let flushed = client.call(["FLUSHALL", "SYNC"]);
+        let flushed = client.call(["FLUSHDB", "SYNC"]);
         assert_eq!(flushed, "OK");
         for command in row.setup {
             let text = self.words.fill(command, key).text(0, 0);
+            if self.filled.copy(client, &text) {
+                continue;
+            }
             let reply = client.call(text.split(' '));
             assert!(
                 !reply.is_err(),
@@ -93,20 +103,22 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn run_cycles(&mut self, row: &str, steps: &[Step], key: &str) -> Cost {
+    fn run_cycles(&mut self, row: &Row, steps: &[Step], key: &str) -> Cost {
         let steps: Vec<_> = self.ready(steps, key);
         let pid = self.server.pid();
+        let (cycles, pipeline) = match row.items {
+            1 => (self.cycles, self.pipeline),
+            _ => (self.cycles.div_ceil(PART_OF_MANY), PIPELINE_OF_MANY),
+        };
         let mut stream = Stream {
-            row,
+            row: row.name,
             steps: &steps,
             cycle: 0,
         };
         let many = &mut self.clients[..];
-        stream.send(many, self.cycles.div_ceil(WARM_UP), self.pipeline);
-        let pipelined = timed(pid, self.cycles, |cycles| {
-            stream.send(many, cycles, self.pipeline)
-        });
-        let few = self.cycles.div_ceil(CYCLES_ONE_BY_ONE);
+        stream.send(many, cycles.div_ceil(WARM_UP), pipeline);
+        let pipelined = timed(pid, cycles, |cycles| stream.send(many, cycles, pipeline));
+        let few = cycles.div_ceil(CYCLES_ONE_BY_ONE);
         let one_by_one = timed(pid, few, |cycles| {
             stream.send_one_by_one(&mut many[0], cycles)
         });

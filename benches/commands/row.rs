@@ -15,6 +15,8 @@ pub(crate) struct Row {
     /// Commands before each batch, on an empty dataset.
     pub(crate) setup: &'static [&'static str],
     pub(crate) work: Work,
+    /// How many items each cycle is about: cycles of many are fewer, and their pipelines shorter.
+    pub(crate) items: u64,
 }
 
 /// What is measured.
@@ -32,6 +34,7 @@ pub(crate) enum Work {
 /// A command and its only right reply.
 ///
 /// The command is split at spaces. `{key}` is a key that no other row uses, `{i}` counts the cycles of a batch from 1,
+/// `{100 items}` are the items of the filters that `filled.rs` makes, a hundred others in each cycle; `{100 new}` are others.
 /// `{client}` is the number of the client, `{value}` is 128 bytes, `{sha:<script>}` is the digest of a script in `lua/`.
 pub(crate) struct Step {
     pub(crate) command: &'static str,
@@ -95,6 +98,7 @@ pub(crate) const fn row(
         name,
         setup,
         work: Work::Cycle(cycle),
+        items: 1,
     }
 }
 
@@ -110,7 +114,26 @@ pub(crate) const fn hand_over(
         give,
         take,
     };
-    Row { name, setup, work }
+    Row {
+        name,
+        setup,
+        work,
+        items: 1,
+    }
+}
+
+/// A row whose cycles are about a hundred items each.
+pub(crate) const fn row_of_100(
+    name: &'static str,
+    setup: &'static [&'static str],
+    cycle: &'static [Step],
+) -> Row {
+    Row {
+        name,
+        setup,
+        work: Work::Cycle(cycle),
+        items: 100,
+    }
 }
 
 pub(crate) const fn step(command: &'static str, reply: Reply) -> Step {

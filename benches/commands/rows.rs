@@ -3,7 +3,7 @@
 //! To add a family, add its groups to [`GROUPS`], each with its baseline first.
 
 use crate::row::Reply::{Array, Bulk, Int, Is, Nil, Text};
-use crate::row::{Group, Row, Step, hand_over, row, step};
+use crate::row::{Group, Row, Step, hand_over, row, row_of_100, step};
 
 /// The scripts by the names that `{sha:<name>}` calls them.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[
@@ -16,6 +16,8 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     ("stock_string", include_str!("lua/stock_string.lua")),
     ("stock_hash", include_str!("lua/stock_hash.lua")),
     ("stock_order", include_str!("lua/stock_order.lua")),
+    ("bloom_add", include_str!("lua/bloom_add.lua")),
+    ("bloom_exists", include_str!("lua/bloom_exists.lua")),
 ];
 
 pub(crate) const GROUPS: &[Group] = &[
@@ -54,6 +56,22 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "stock: read",
         rows: STOCK_READ,
+    },
+    Group {
+        name: "bloom: one item",
+        rows: BLOOM_ONE,
+    },
+    Group {
+        name: "bloom: a hundred items, pipeline 10",
+        rows: BLOOM_MANY,
+    },
+    Group {
+        name: "cuckoo: one item",
+        rows: CUCKOO_ONE,
+    },
+    Group {
+        name: "cuckoo: a hundred items, pipeline 10",
+        rows: CUCKOO_MANY,
     },
 ];
 
@@ -389,6 +407,113 @@ const STOCK_READ: &[Row] = &[
     ),
 ];
 
+const GET: Step = step("GET {key}", Bulk);
+
+const BLOOM_ONE: &[Row] = &[
+    row("GET of 128 bytes", &["SET {key} {value}"], &[GET]),
+    row(
+        "7 SETBIT (Lua)",
+        &["SETBIT {key} 9600000 1"],
+        &[step(
+            "EVALSHA {sha:bloom_add} 1 {key} {i}17 {i}29 {i}31 {i}43 {i}57 {i}61 {i}83",
+            Int,
+        )],
+    ),
+    row(
+        "7 GETBIT (Lua), not there",
+        &["SETBIT {key} 9600000 1"],
+        &[step(
+            "EVALSHA {sha:bloom_exists} 1 {key} {i}17 {i}29 {i}31 {i}43 {i}57 {i}61 {i}83",
+            Is(0),
+        )],
+    ),
+    row(
+        "BF.ADD into 1M",
+        &["COPY filled:bloom:1000000 {key}"],
+        &[step("BF.ADD {key} new:{i}", Int)],
+    ),
+    row(
+        "BF.ADD into 1M, there already",
+        &["COPY filled:bloom:1000000 {key}"],
+        &[step("BF.ADD {key} item:{i}", Is(0))],
+    ),
+    row(
+        "BF.EXISTS in 1M",
+        &["COPY filled:bloom:1000000 {key}"],
+        &[step("BF.EXISTS {key} item:{i}", Is(1))],
+    ),
+    row(
+        "BF.EXISTS in 100M",
+        &["COPY filled:bloom:100000000 {key}"],
+        &[step("BF.EXISTS {key} item:{i}", Is(1))],
+    ),
+    row(
+        "BF.EXISTS in 100M, not there",
+        &["COPY filled:bloom:100000000 {key}"],
+        &[step("BF.EXISTS {key} new:{i}", Int)],
+    ),
+];
+
+const BLOOM_MANY: &[Row] = &[
+    row_of_100("GET, pipeline 10", &["SET {key} {value}"], &[GET]),
+    row_of_100(
+        "BF.MEXISTS x100 in 1M",
+        &["COPY filled:bloom:1000000 {key}"],
+        &[step("BF.MEXISTS {key} {100 items}", Array)],
+    ),
+    row_of_100(
+        "BF.MEXISTS x100 in 100M",
+        &["COPY filled:bloom:100000000 {key}"],
+        &[step("BF.MEXISTS {key} {100 items}", Array)],
+    ),
+    row_of_100(
+        "BF.MADD x100 into 1M",
+        &["COPY filled:bloom:1000000 {key}"],
+        &[step("BF.MADD {key} {100 new}", Array)],
+    ),
+    row_of_100(
+        "BF.MADD x100 into 100M",
+        &["COPY filled:bloom:100000000 {key}"],
+        &[step("BF.MADD {key} {100 new}", Array)],
+    ),
+];
+
+const CUCKOO_ONE: &[Row] = &[
+    row("GET of 128 bytes again", &["SET {key} {value}"], &[GET]),
+    row(
+        "CF.ADD into 1M",
+        &["COPY filled:cuckoo:1000000 {key}"],
+        &[step("CF.ADD {key} new:{i}", Is(1))],
+    ),
+    row(
+        "CF.EXISTS in 1M",
+        &["COPY filled:cuckoo:1000000 {key}"],
+        &[step("CF.EXISTS {key} item:{i}", Is(1))],
+    ),
+    row(
+        "CF.ADD + CF.DEL in 1M",
+        &["COPY filled:cuckoo:1000000 {key}"],
+        &[
+            step("CF.ADD {key} new:{i}", Is(1)),
+            step("CF.DEL {key} new:{i}", Is(1)),
+        ],
+    ),
+];
+
+const CUCKOO_MANY: &[Row] = &[
+    row_of_100("GET again, pipeline 10", &["SET {key} {value}"], &[GET]),
+    row_of_100(
+        "CF.MEXISTS x100 in 1M",
+        &["COPY filled:cuckoo:1000000 {key}"],
+        &[step("CF.MEXISTS {key} {100 items}", Array)],
+    ),
+    row_of_100(
+        "CF.INSERT x100 into 1M",
+        &["COPY filled:cuckoo:1000000 {key}"],
+        &[step("CF.INSERT {key} ITEMS {100 new}", Array)],
+    ),
+];
+
 /// A ratio that somebody has promised or asked about: its first row over its second.
 pub(crate) struct Figure {
     pub(crate) row: &'static str,
@@ -459,5 +584,41 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         row: "STOCK.GET",
         over: "GET of a counter",
+    },
+    Figure {
+        row: "7 SETBIT (Lua)",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "BF.ADD into 1M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "BF.EXISTS in 100M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "7 GETBIT (Lua), not there",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "BF.MEXISTS x100 in 1M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "BF.MEXISTS x100 in 100M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "BF.MADD x100 into 100M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "CF.ADD into 1M",
+        over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "CF.EXISTS in 1M",
+        over: "GET of 128 bytes",
     },
 ];

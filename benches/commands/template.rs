@@ -62,7 +62,15 @@ impl Template {
 
     /// The command as a reader would write it.
     pub(crate) fn text(&self, number: u64, client: usize) -> String {
-        let text = self.text.replace("{i}", &number.to_string());
+        let mut text = self.text.replace("{i}", &number.to_string());
+        for (open, name) in [("{100 items}", "item"), ("{100 new}", "new")] {
+            if text.contains(open) {
+                let items = (100 * number..)
+                    .take(100)
+                    .map(|item| format!("{name}:{item}"));
+                text = text.replace(open, &items.collect::<Vec<_>>().join(" "));
+            }
+        }
         text.replace("{client}", &client.to_string())
     }
 }

@@ -76,14 +76,19 @@ impl Kind for Bloom {
         })
     }
 
-    fn next_shape(terms: &Terms, below: &[Layer<Self>]) -> Result<Shape, Error> {
-        let capacity = match below.last() {
-            None => terms.capacity,
-            Some(_) if terms.expansion == 0 => return Err(Error::NonscalingFull),
-            Some(last) => last.shape.capacity.saturating_mul(terms.expansion),
-        };
-        let capacity = capacity.min(MAX_SAFE as u64);
-        let error = layer_error(terms.error, below.len());
+    fn first_shape(terms: &Terms) -> Result<Shape, Error> {
+        let error = layer_error(terms.error, 0);
+        shape(error, terms.capacity).ok_or(Error::FilterTooLarge)
+    }
+
+    fn next_shape(filter: &Filter, _item: Hash) -> Result<Shape, Error> {
+        let terms = &filter.terms;
+        if terms.expansion == 0 {
+            return Err(Error::NonscalingFull);
+        }
+        let below = filter.layers.last().map_or(0, |layer| layer.shape.capacity);
+        let capacity = below.saturating_mul(terms.expansion).min(MAX_SAFE as u64);
+        let error = layer_error(terms.error, filter.layers.len());
         shape(error, capacity).ok_or(Error::FilterTooLarge)
     }
 

@@ -95,11 +95,7 @@ fn buckets(capacity: u64, bucket_size: u64) -> u64 {
         _ => 96,
     };
     let full = (capacity * 100).div_ceil(percent);
-    let spare = if bucket_size == 1 {
-        8
-    } else {
-        2 * full.isqrt() / 5
-    };
+    let spare = 3 * full.isqrt() / 2 + bucket_size.min(8);
     (full + spare).div_ceil(bucket_size)
 }
 
@@ -154,15 +150,19 @@ impl Kind for Cuckoo {
         Ok(reader.uint(0, MAX_FINE - 1)? as u32)
     }
 
-    fn next_shape(terms: &Terms, below: &[Layer<Self>]) -> Result<u32, Error> {
-        let Some(last) = below.last() else {
-            return Ok(0);
-        };
+    fn first_shape(_terms: &Terms) -> Result<u32, Error> {
+        Ok(0)
+    }
+
+    fn next_shape(filter: &Filter, item: Hash) -> Result<u32, Error> {
+        let (terms, layers) = (&filter.terms, &filter.layers);
+        let newest = layers.last().map_or(0, |layer| layer.shape);
         match terms.expansion {
+            0 if filter.breaks_its_promise(item) => Ok(0),
             0 => Err(Error::CuckooFull),
-            _ if below.len() >= MAX_LAYERS => Err(Error::MaximumExpansions),
+            _ if layers.len() >= MAX_LAYERS => Err(Error::MaximumExpansions),
             times => {
-                let fine = last.shape + times.ilog2();
+                let fine = newest + times.ilog2();
                 let fits = u64::from(fine) < MAX_FINE;
                 fits.then_some(fine).ok_or(Error::FilterTooLarge)
             }
@@ -239,6 +239,15 @@ impl Layer<Cuckoo> {
         false
     }
 
+    /// Is an item there as often as it can be?
+    fn is_full_of(&self, terms: &Terms, hash: Hash) -> bool {
+        let grid = terms.grid(self.shape);
+        let places = grid.places(hash);
+        let count = |bucket: &u64| grid.count(&self.lines, *bucket, places.fingerprint);
+        let mut buckets = places.buckets.iter();
+        buckets.all(|bucket| count(bucket) == grid.bucket_size)
+    }
+
     /// Moves fingerprints to their other buckets until there is room for one more. Where that does
     /// not succeed, all is as it was before.
     fn make_room(&mut self, terms: &Terms, hash: Hash) -> bool {
@@ -247,10 +256,8 @@ impl Layer<Cuckoo> {
             mut fingerprint,
             buckets,
         } = grid.places(hash);
-        let is_same =
-            |bucket: &u64| grid.count(&self.lines, *bucket, fingerprint) == grid.bucket_size;
-        if buckets.iter().all(is_same) {
-            return false; // as often as it can be
+        if self.is_full_of(terms, hash) {
+            return false;
         }
         let below_capacity = self.items < terms.capacity << self.shape;
         let patience = if below_capacity { PATIENCE } else { 0 };
@@ -296,6 +303,15 @@ impl Layer<Cuckoo> {
 }
 
 impl Filter {
+    /// Does an item find no place though the capacity is not reached, and others are to blame? It
+    /// happens, very rarely: then a layer comes that would not come otherwise, once.
+    fn breaks_its_promise(&self, item: Hash) -> bool {
+        match &self.layers[..] {
+            [only] => only.items < self.terms.capacity && !only.is_full_of(&self.terms, item),
+            _ => false,
+        }
+    }
+
     /// How often an item was added, as far as the filter can tell.
     pub fn count(&self, hash: Hash) -> u64 {
         let counts = self.layers.iter().map(|layer| {

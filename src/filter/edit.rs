@@ -149,7 +149,7 @@ impl<'k, K: Kind> Edit<'k, K> {
                 *exact = true;
                 news.drain(..)
                     .for_each(|hash| persist::put_item_effect(effects, hash));
-                match grow(filter, limits, effects) {
+                match grow(filter, hash, limits, effects) {
                     Ok(()) => added = K::add(filter, hash, unique),
                     Err(error) => refused = Some(error),
                 }
@@ -188,13 +188,14 @@ impl<'k, K: Kind> Edit<'k, K> {
     }
 }
 
-/// Puts another layer on a filter that is full.
+/// Puts another layer on a filter that has no place for an item.
 fn grow<K: Kind>(
     filter: &mut Filter<K>,
+    item: Hash,
     limits: Limits,
     effects: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let shape = K::next_shape(&filter.terms, &filter.layers).inspect_err(|error| {
+    let shape = K::next_shape(filter, item).inspect_err(|error| {
         if *error == Error::FilterTooLarge {
             STATS.refused_memory.count();
         } else {

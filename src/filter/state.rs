@@ -45,8 +45,11 @@ pub trait Kind: Sized + 'static {
     /// Reads the shape of a layer of a filter with these terms.
     fn read_shape(reader: &mut Reader<'_>, terms: &Self::Terms) -> Result<Self::Shape, Corrupt>;
 
-    /// The shape of the layer that a filter with these terms gets on top of others, if it may.
-    fn next_shape(terms: &Self::Terms, below: &[Layer<Self>]) -> Result<Self::Shape, Error>;
+    /// The shape of the first layer of a filter with these terms.
+    fn first_shape(terms: &Self::Terms) -> Result<Self::Shape, Error>;
+    /// The shape of the layer that a filter gets on top of its others, in which there is no place for
+    /// an item, if it may.
+    fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::Shape, Error>;
     /// How many cache lines a layer of this shape has.
     fn lines(terms: &Self::Terms, shape: &Self::Shape) -> u64;
 
@@ -100,7 +103,7 @@ pub struct Head<K: Kind> {
 impl<K: Kind> Head<K> {
     /// A new filter, without items.
     pub fn new(seed: u64, terms: K::Terms) -> Result<Self, Error> {
-        let first = K::next_shape(&terms, &[])?;
+        let first = K::first_shape(&terms)?;
         Ok(Self {
             seed,
             terms,
