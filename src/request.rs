@@ -172,6 +172,25 @@ pub fn parse_int(bytes: &[u8]) -> Option<i64> {
     }
 }
 
+/// A number of bytes as the server's configuration has it: `1000`, `100mb` (of 1024 kilobytes), `100m`
+/// (of 1000).
+pub fn parse_memory(bytes: &[u8]) -> Option<i64> {
+    const UNITS: [(&str, i64); 8] = [
+        ("kb", 1 << 10),
+        ("mb", 1 << 20),
+        ("gb", 1 << 30),
+        ("k", 1000),
+        ("m", 1_000_000),
+        ("g", 1_000_000_000),
+        ("b", 1),
+        ("", 1),
+    ];
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit());
+    let (number, unit) = bytes.split_at(digits.count());
+    let (_, times) = UNITS.iter().find(|(name, _)| is(unit, name))?;
+    parse_int(number)?.checked_mul(*times)
+}
+
 /// A decimal number as the server itself reads one, such as `0.01` or `1e-3`. Infinite ones are
 /// numbers, too.
 pub fn parse_decimal(bytes: &[u8]) -> Option<f64> {
@@ -229,6 +248,25 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let _ = parse_int(&bytes);
+        }
+    }
+
+    #[test]
+    fn numbers_of_bytes_have_units() {
+        for (text, value) in [
+            ("1000", Some(1000)),
+            ("7b", Some(7)),
+            ("2k", Some(2000)),
+            ("2KB", Some(2048)),
+            ("1gb", Some(1 << 30)),
+            ("3m", Some(3_000_000)),
+            ("gb", None),
+            ("-1", None),
+            ("1 gb", None),
+            ("1tb", None),
+            ("9223372036854775807k", None),
+        ] {
+            assert_eq!(parse_memory(text.as_bytes()), value, "{text:?}");
         }
     }
 

@@ -124,7 +124,7 @@ fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
         "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
-        | "iterator" => Kind::Integer,
+        | "expansion" | "size" | "iterations" | "bits" | "iterator" => Kind::Integer,
         "error" => Kind::Double,
         _ => Kind::String,
     };

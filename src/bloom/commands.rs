@@ -18,6 +18,7 @@ use crate::server::context::Name;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::key::Slot;
 use crate::server::random::secret;
+use std::collections::HashSet;
 use std::ffi::CStr;
 
 /// The filter, and after `LIKE` another one.
@@ -48,7 +49,7 @@ impl Keys for KeyAndCounted {
 pub const TABLE: &[Command] = &[
     Command {
         name: "BF.RESERVE",
-        usage: "key (error capacity [EXPANSION n] [NONSCALING] | LIKE other)",
+        usage: "key (error capacity [EXPANSION expansion] [NONSCALING] | LIKE other)",
         summary: "Creates an empty Bloom filter.",
         complexity: "O(1)",
         arity: -4,
@@ -81,7 +82,7 @@ pub const TABLE: &[Command] = &[
     },
     Command {
         name: "BF.INSERT",
-        usage: "key [CAPACITY n] [ERROR error] [EXPANSION n] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
+        usage: "key [CAPACITY capacity] [ERROR error] [EXPANSION expansion] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
         summary: "Adds items to a Bloom filter, which is created with these properties if there is none.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
@@ -254,7 +255,8 @@ fn default_terms() -> Terms {
 fn reserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let head = if cursor.clone().next().is_some_and(|word| is(word, "LIKE")) {
+    let is_like = cursor.clone().next().is_some_and(|word| is(word, "LIKE"));
+    let head = if is_like {
         cursor.value()?;
         cursor.value()?;
         cursor.end()?;
@@ -262,33 +264,42 @@ fn reserve(call: &Call<'_>) -> Answer {
     } else {
         let error = error_rate(&mut cursor)?;
         let capacity = capacity(&mut cursor)?;
-        let terms = Options::read(&mut cursor, EXPANSION | NONSCALING)?.terms;
-        Some((
-            secret(),
-            Terms {
-                error,
-                capacity,
-                ..terms
-            },
-        ))
+        let expansion = Options::read(&mut cursor, EXPANSION | NONSCALING)?
+            .terms
+            .expansion;
+        let terms = Terms {
+            error,
+            capacity,
+            expansion,
+        };
+        Some(Head::new(secret(), terms)?)
     };
     let name = call.name(0);
     let mut edit = Edit::<Bloom>::open(call, &name)?;
     if edit.filter().is_some() {
         return Err(Error::ItemExists);
     }
-    let (seed, terms) = match head {
+    let head = match head {
         Some(head) => head,
-        None => {
-            let other = call.name(2);
-            let mut slot = Slot::of(call.ctx.open_to_read(&other), &BLOOM)?;
-            let other = slot.value().ok_or(Error::NoBloom)?;
-            (other.seed, other.terms.clone())
-        }
+        None => head_like(call)?,
     };
-    edit.create(Head::new(seed, terms)?)?;
+    edit.create(head)?;
     edit.close(c"bf.reserve");
     Ok(Reply::Ok)
+}
+
+/// A filter that can be united with the one that the third argument names.
+fn head_like(call: &Call<'_>) -> Result<Head<Bloom>, Error> {
+    let name = call.name(2);
+    let mut slot = Slot::of(call.ctx.open_to_read(&name), &BLOOM)?;
+    let other = slot.value().ok_or(Error::NoBloom)?;
+    let first = other.layers.first().ok_or(Error::Internal)?;
+    Ok(Head {
+        seed: other.seed,
+        terms: other.terms.clone(),
+        layers: vec![(first.shape, 0)],
+        deleted: 0,
+    })
 }
 
 /// `BF.ADD key item`
@@ -299,19 +310,12 @@ fn reserve(call: &Call<'_>) -> Answer {
 fn add(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
+    let item = cursor.value()?;
     let name = call.name(0);
-    let mut answer = Err(Error::Internal);
-    add_items(
-        call,
-        &name,
-        cursor.rest(),
-        Some(default_terms),
-        c"bf.add",
-        |added| {
-            answer = added.map(Reply::Bool);
-        },
-    )?;
-    answer
+    let mut edit = open(call, &name, Some(default_terms))?;
+    let added = edit.add(item, true);
+    edit.close(c"bf.add");
+    added.map(Reply::Bool)
 }
 
 /// `BF.MADD key item [item ...]`
@@ -347,30 +351,27 @@ fn add_all(
     event: &CStr,
 ) -> Answer {
     let name = call.name(0);
+    let mut edit = open(call, &name, terms)?;
     let mut replies = Vec::with_capacity(items.len());
-    add_items(call, &name, items, terms, event, |added| {
+    edit.add_all(items, true, |added| {
         replies.push(added.map_or_else(|error| Reply::Error(error.into()), Reply::Bool));
     })?;
+    edit.close(event);
     Ok(Reply::Array(replies))
 }
 
-/// Adds items to the filter at a key, which is created if there are terms for it.
-fn add_items(
-    call: &Call<'_>,
-    name: &Name<'_>,
-    items: &[&[u8]],
+/// Opens the filter at a key, which is created if there are terms for it.
+fn open<'k>(
+    call: &'k Call<'_>,
+    name: &'k Name<'k>,
     terms: Option<impl FnOnce() -> Terms>,
-    event: &CStr,
-    tell: impl FnMut(Result<bool, Error>),
-) -> Result<(), Error> {
-    let mut edit = Edit::<Bloom>::open(call, name)?;
+) -> Result<Edit<'k, Bloom>, Error> {
+    let mut edit = Edit::open(call, name)?;
     if edit.filter().is_none() {
         let terms = terms.ok_or(Error::NoBloom)?;
         edit.create(Head::new(secret(), terms())?)?;
     }
-    edit.add(items, true, tell)?;
-    edit.close(event);
-    Ok(())
+    Ok(edit)
 }
 
 /// `BF.CARD key`
@@ -430,7 +431,8 @@ fn load(call: &Call<'_>) -> Answer {
 ///
 /// Adds all items of the filters to the destination, which is created like the first of them if
 /// there is none. All have the same error rate, capacity, expansion and seed. The number of items is
-/// the sum, so an item that is in two of them counts twice. Replies OK. Errors: `WRONGTYPE`, `ERR not
+/// the sum, so an item that is in two of them counts twice; where the sum exceeds the capacity, the
+/// error rate exceeds the declared one. Replies OK. Errors: `WRONGTYPE`, `ERR not
 /// found`, `ERR filters differ in shape`, and those of memory.
 fn merge(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
@@ -438,14 +440,12 @@ fn merge(call: &Call<'_>) -> Answer {
     let sources = cursor.counted()?;
     cursor.end()?;
     let (ctx, destination) = (call.ctx, call.name(0));
-    let is_first = |index: usize| {
-        sources[index] != destination.bytes() && !sources[..index].contains(&sources[index])
-    };
-    let others = (0..sources.len()).filter(|index| is_first(*index));
+    let mut seen = HashSet::from([destination.bytes()]);
+    let others = (0..sources.len()).filter(|index| seen.insert(sources[*index]));
     let names: Vec<Name<'_>> = others.map(|index| call.name(2 + index)).collect();
     let mut slot = Slot::of(ctx.open(&destination), &BLOOM)?;
-    if slot.value().is_none() && names.len() < sources.len() && names.is_empty() {
-        return Err(Error::NoBloom); // it is to be united with itself
+    if slot.value().is_none() && sources.contains(&destination.bytes()) {
+        return Err(Error::NoBloom);
     }
     let open = |name| Slot::of(ctx.open_to_read(name), &BLOOM);
     let mut slots = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -455,6 +455,9 @@ fn merge(call: &Call<'_>) -> Answer {
     let others: Vec<&Filter> = found
         .map(|filter| filter.map(|filter| &*filter))
         .collect::<Result<_, _>>()?;
+    if others.is_empty() {
+        return Ok(Reply::Ok); // it is united with itself
+    }
     if let Some(united) = unite(slot.value(), &others, Limits::of(ctx))? {
         slot.create(united);
     }

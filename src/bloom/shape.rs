@@ -9,6 +9,10 @@
 use super::block::BLOCK_BITS;
 use std::cell::RefCell;
 
+/// The most items that a layer is made for: far beyond any memory, and of all layers together less
+/// than 2^53.
+pub const MAX_LAYER_CAPACITY: u64 = 1 << 45;
+
 /// The shape of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -68,7 +72,7 @@ pub fn shape(error: f64, capacity: u64) -> Option<Shape> {
 }
 
 /// Goes from the number of probes that a filter without blocks would have, as long as fewer blocks
-/// are needed.
+/// are needed; of all numbers that keep the rate with these blocks, the best is taken.
 fn search(error: f64, capacity: u64) -> Option<Shape> {
     let guess = (-error.log2()).ceil().clamp(1.0, f64::from(MAX_PROBES)) as u32;
     let mut best = with_probes(error, capacity, guess)?;
@@ -77,13 +81,17 @@ fn search(error: f64, capacity: u64) -> Option<Shape> {
         while let Some(next) = probes.checked_add_signed(step)
             && (1..=MAX_PROBES).contains(&next)
             && let Some(shape) = with_probes(error, capacity, next)
-            && shape.blocks <= best.blocks
+            && shape.blocks < best.blocks
         {
             best = shape;
             probes = next;
         }
     }
-    Some(best)
+    let blocks = best.blocks as f64;
+    let rate = |probes: &u32| worst_rate(capacity as f64 / blocks, *probes, blocks);
+    let all = 1..=best.probes.max(guess);
+    let probes = all.min_by(|one, other| rate(one).total_cmp(&rate(other)))?;
+    Some(Shape { probes, ..best })
 }
 
 /// The fewest blocks that keep an error rate with this many probes: half-way search for the load.
@@ -138,7 +146,8 @@ fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
 /// The error rate of one block: the chance that all probes of a query meet bits that are set, when a
 /// bit is still empty with one probability and two given ones with another. The number of set bits
 /// varies: its variance is that of the classical occupancy problem (Johnson and Kotz, "Urn Models",
-/// 1977), and the mean of its power is that of a log-normal distribution, which is slightly more.
+/// 1977), and the mean of its power is taken to be that of a log-normal distribution, which is more,
+/// though hardly so where it counts.
 fn block_rate(empty: f64, two_empty: f64, probes: u32) -> f64 {
     let bits = BLOCK_BITS as f64;
     let probes = f64::from(probes);
@@ -205,6 +214,14 @@ mod tests {
             let shape = shape(layer_error(error, 0), capacity).expect("a shape");
             let bits = (shape.blocks * BLOCK_BITS as u64) as f64 / capacity as f64;
             assert!(bits <= most, "{error} {capacity}: {bits} bits, {shape:?}");
+        }
+    }
+
+    #[test]
+    fn small_layers_have_the_probes_that_suit_them() {
+        for (capacity, most) in [(1, 9), (10, 12), (100, 10), (400, 10), (12_800, 8)] {
+            let shape = shape(layer_error(0.01, 0), capacity).expect("a shape");
+            assert!(shape.probes <= most, "{shape:?}");
         }
     }
 

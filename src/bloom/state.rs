@@ -4,14 +4,13 @@
 //! error rate that [`super::shape`] gives to the layers.
 
 use super::BLOOM;
-use super::block::{self, Block};
-use super::shape::{MAX_PROBES, Shape, layer_error, shape};
+use super::block::{self, BLOCK_BITS, Block};
+use super::shape::{MAX_LAYER_CAPACITY, MAX_PROBES, Shape, layer_error, shape};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
-use crate::filter::state::{self, Added, Kind, Layer};
+use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
-use crate::request::MAX_SAFE;
 use crate::server::lines::Lines;
 use crate::server::native::NativeType;
 use std::ffi::CStr;
@@ -30,6 +29,10 @@ pub struct Terms {
     pub expansion: u64,
 }
 
+/// Every layer costs a look, so with so many of them also a filter whose layers are all alike begins
+/// to double.
+const MANY_LAYERS: usize = 64;
+
 /// The kind of filter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bloom {}
@@ -40,6 +43,7 @@ impl Kind for Bloom {
 
     const LETTER: u8 = b'B';
     const APPLY: &'static CStr = c"BF.APPLY";
+    const MAX_LAYERS: u64 = 128;
     const MISSING: Error = Error::NoBloom;
 
     fn native() -> &'static NativeType<Filter> {
@@ -68,12 +72,24 @@ impl Kind for Bloom {
         put_uint(out, shape.probes.into());
     }
 
-    fn read_shape(reader: &mut Reader<'_>, _terms: &Terms) -> Result<Shape, Corrupt> {
-        Ok(Shape {
-            capacity: reader.uint(1, MAX_SAFE as u64)?,
+    fn read_shape(
+        reader: &mut Reader<'_>,
+        _terms: &Terms,
+        below: Option<&Shape>,
+    ) -> Result<Shape, Corrupt> {
+        let least = below.map_or(1, |below| below.capacity);
+        let shape = Shape {
+            capacity: reader.uint(least, MAX_LAYER_CAPACITY)?,
             blocks: reader.uint(1, u64::MAX)?,
             probes: reader.uint(1, MAX_PROBES.into())? as u32,
-        })
+        };
+        // No rate is so high that blocks are made for more items than they have bits.
+        let fits = shape.capacity <= shape.blocks.saturating_mul(BLOCK_BITS as u64);
+        fits.then_some(shape).ok_or(Corrupt)
+    }
+
+    fn most_items(_terms: &Terms, _shape: &Shape) -> u64 {
+        MAX_ITEMS // filters that were united may have more than they were made for
     }
 
     fn first_shape(terms: &Terms) -> Result<Shape, Error> {
@@ -87,7 +103,12 @@ impl Kind for Bloom {
             return Err(Error::NonscalingFull);
         }
         let below = filter.layers.last().map_or(0, |layer| layer.shape.capacity);
-        let capacity = below.saturating_mul(terms.expansion).min(MAX_SAFE as u64);
+        let times = if filter.layers.len() < MANY_LAYERS {
+            terms.expansion
+        } else {
+            terms.expansion.max(2)
+        };
+        let capacity = below.saturating_mul(times).min(MAX_LAYER_CAPACITY);
         let error = layer_error(terms.error, filter.layers.len());
         shape(error, capacity).ok_or(Error::FilterTooLarge)
     }
@@ -167,7 +188,7 @@ impl Filter {
 
     /// Adds all items of a filter that [`is_like`](Self::is_like) this one, and has no more layers.
     pub fn unite(&mut self, other: &Self) {
-        let mut room = (MAX_SAFE as u64).saturating_sub(self.items());
+        let mut room = MAX_ITEMS.saturating_sub(self.items());
         for (layer, other) in self.layers.iter_mut().zip(&other.layers) {
             for segment in 0..layer.lines.segments() {
                 let own = layer.lines.segment_mut(segment);

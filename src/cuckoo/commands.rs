@@ -20,7 +20,7 @@ use std::ffi::CStr;
 pub const TABLE: &[Command] = &[
     Command {
         name: "CF.RESERVE",
-        usage: "key capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n] [BITS 8 | BITS 16 | BITS 32]",
+        usage: "key capacity [BUCKETSIZE size] [MAXITERATIONS iterations] [EXPANSION expansion] [BITS bits]",
         summary: "Creates an empty cuckoo filter.",
         complexity: "O(1)",
         arity: -3,
@@ -53,7 +53,7 @@ pub const TABLE: &[Command] = &[
     },
     Command {
         name: "CF.INSERT",
-        usage: "key [CAPACITY n] [NOCREATE] ITEMS item [item ...]",
+        usage: "key [CAPACITY capacity] [NOCREATE] ITEMS item [item ...]",
         summary: "Adds items to a cuckoo filter, which is created if there is none.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
@@ -64,7 +64,7 @@ pub const TABLE: &[Command] = &[
     },
     Command {
         name: "CF.INSERTNX",
-        usage: "key [CAPACITY n] [NOCREATE] ITEMS item [item ...]",
+        usage: "key [CAPACITY capacity] [NOCREATE] ITEMS item [item ...]",
         summary: "Adds those items to a cuckoo filter that are not there.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
@@ -259,8 +259,10 @@ impl Options {
 
 /// The bytes of a fingerprint, which is given in bits: 8, 16 or 32.
 fn width(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
-    match cursor.uint("BITS", 8..=32)? {
-        bits @ (8 | 16 | 32) => Ok(bits / 8),
+    match cursor.int("BITS", i64::MIN..=i64::MAX)? {
+        8 => Ok(1),
+        16 => Ok(2),
+        32 => Ok(4),
         _ => Err(Error::BadBits),
     }
 }
@@ -311,17 +313,12 @@ fn addnx(call: &Call<'_>) -> Answer {
 fn add_one(call: &Call<'_>, unique: bool, event: &CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
+    let item = cursor.value()?;
     let name = call.name(0);
-    let mut answer = Err(Error::Internal);
-    let items = Items {
-        items: cursor.rest(),
-        unique,
-        event,
-    };
-    add_items(call, &name, &items, Some(Options::default), |added| {
-        answer = added.map(Reply::Bool);
-    })?;
-    answer
+    let mut edit = open(call, &name, Some(Options::default))?;
+    let added = edit.add(item, unique);
+    edit.close(event);
+    added.map(Reply::Bool)
 }
 
 /// `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item [item ...]`
@@ -346,59 +343,39 @@ fn insert_all(call: &Call<'_>, unique: bool, event: &CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let options = Options::default().read(&mut cursor, CAPACITY | NOCREATE | ITEMS)?;
-    let items = Items {
-        items: cursor.rest(),
-        unique,
-        event,
-    };
-    if items.items.is_empty() {
+    let items = cursor.rest();
+    if items.is_empty() {
         return Err(Error::Syntax);
     }
     let name = call.name(0);
-    let can_create = !options.has(NOCREATE);
     let is_resp3 = call.ctx.is_resp3();
-    let mut replies = Vec::with_capacity(items.items.len());
-    add_items(
-        call,
-        &name,
-        &items,
-        can_create.then_some(|| options),
-        |added| {
-            replies.push(match added {
-                Ok(added) if unique => Reply::Int(added.into()),
-                Ok(added) => Reply::Bool(added),
-                Err(_) if is_resp3 && !unique => Reply::Bool(false),
-                Err(_) => Reply::Int(-1),
-            });
-        },
-    )?;
+    let can_create = !options.has(NOCREATE);
+    let mut edit = open(call, &name, can_create.then_some(|| options))?;
+    let mut replies = Vec::with_capacity(items.len());
+    edit.add_all(items, unique, |added| {
+        replies.push(match added {
+            Ok(added) if unique => Reply::Int(added.into()),
+            Ok(added) => Reply::Bool(added),
+            Err(_) if is_resp3 && !unique => Reply::Bool(false),
+            Err(_) => Reply::Int(-1),
+        });
+    })?;
+    edit.close(event);
     Ok(Reply::Array(replies))
 }
 
-/// Items that are to be added.
-struct Items<'a> {
-    items: &'a [&'a [u8]],
-    /// Only those that are not there?
-    unique: bool,
-    event: &'a CStr,
-}
-
-/// Adds items to the filter at a key, which is created if there are options for it.
-fn add_items(
-    call: &Call<'_>,
-    name: &Name<'_>,
-    items: &Items<'_>,
+/// Opens the filter at a key, which is created if there are options for it.
+fn open<'k>(
+    call: &'k Call<'_>,
+    name: &'k Name<'k>,
     options: Option<impl FnOnce() -> Options>,
-    tell: impl FnMut(Result<bool, Error>),
-) -> Result<(), Error> {
-    let mut edit = Edit::<Cuckoo>::open(call, name)?;
+) -> Result<Edit<'k, Cuckoo>, Error> {
+    let mut edit = Edit::open(call, name)?;
     if edit.filter().is_none() {
         let options = options.ok_or(Error::NoCuckoo)?;
         edit.create(Head::new(secret(), options().terms())?)?;
     }
-    edit.add(items.items, items.unique, tell)?;
-    edit.close(items.event);
-    Ok(())
+    Ok(edit)
 }
 
 /// `CF.COUNT key item`

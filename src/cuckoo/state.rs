@@ -110,6 +110,7 @@ impl Kind for Cuckoo {
 
     const LETTER: u8 = b'C';
     const APPLY: &'static CStr = c"CF.APPLY";
+    const MAX_LAYERS: u64 = MAX_LAYERS as u64;
     const MISSING: Error = Error::NoCuckoo;
 
     fn native() -> &'static NativeType<Filter> {
@@ -146,8 +147,22 @@ impl Kind for Cuckoo {
         put_uint(out, (*fine).into());
     }
 
-    fn read_shape(reader: &mut Reader<'_>, _terms: &Terms) -> Result<u32, Corrupt> {
-        Ok(reader.uint(0, MAX_FINE - 1)? as u32)
+    fn read_shape(
+        reader: &mut Reader<'_>,
+        _terms: &Terms,
+        below: Option<&u32>,
+    ) -> Result<u32, Corrupt> {
+        let (least, most) = match below {
+            None => (0, 0),
+            Some(below) => ((*below).into(), MAX_FINE - 1),
+        };
+        Ok(reader.uint(least, most)? as u32)
+    }
+
+    fn most_items(terms: &Terms, fine: &u32) -> u64 {
+        let buckets = u128::from(terms.base) << fine;
+        let slots = buckets * u128::from(terms.bucket_size);
+        u64::try_from(slots).unwrap_or(u64::MAX)
     }
 
     fn first_shape(_terms: &Terms) -> Result<u32, Error> {
@@ -164,7 +179,7 @@ impl Kind for Cuckoo {
             times => {
                 let fine = newest + times.ilog2();
                 let fits = u64::from(fine) < MAX_FINE;
-                fits.then_some(fine).ok_or(Error::FilterTooLarge)
+                fits.then_some(fine).ok_or(Error::MaximumExpansions)
             }
         }
     }
@@ -303,11 +318,16 @@ impl Layer<Cuckoo> {
 }
 
 impl Filter {
-    /// Does an item find no place though the capacity is not reached, and others are to blame? It
-    /// happens, very rarely: then a layer comes that would not come otherwise, once.
+    /// Does an item find no place though the capacity is not reached? Then a layer comes that would
+    /// not come otherwise, once: few items cannot avoid each other in a small table, or in buckets of
+    /// one. An item that fills its own buckets is no reason, unless they are so small that others
+    /// may look like it.
     fn breaks_its_promise(&self, item: Hash) -> bool {
         match &self.layers[..] {
-            [only] => only.items < self.terms.capacity && !only.is_full_of(&self.terms, item),
+            [only] => {
+                let is_alone = self.terms.bucket_size == 1 || !only.is_full_of(&self.terms, item);
+                only.items < self.terms.capacity && is_alone
+            }
             _ => false,
         }
     }
@@ -345,24 +365,40 @@ impl Filter {
         let mut changed = false;
         for from in (1..self.layers.len()).rev() {
             let (earlier, later) = self.layers.split_at_mut(from);
-            let layer = &mut later[0];
-            let grid = terms.grid(layer.shape);
-            for bucket in 0..grid.buckets() {
-                for slot in 0..grid.bucket_size {
-                    let fingerprint = grid.get(&layer.lines, bucket, slot);
-                    if fingerprint != 0 && put_earlier(earlier, &terms, grid, bucket, fingerprint) {
-                        grid.set(&mut layer.lines, bucket, slot, 0);
-                        layer.items = layer.items.saturating_sub(1);
-                        changed = true;
-                    }
-                }
-            }
+            changed |= later[0].move_down(earlier, &terms);
         }
         let layers = self.layers.len();
         let mut first = true;
         self.layers
             .retain(|layer| std::mem::take(&mut first) || layer.items > 0);
         changed || self.layers.len() < layers
+    }
+}
+
+impl Layer<Cuckoo> {
+    /// Moves items to earlier layers that have room for them; false if there were none.
+    fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], terms: &Terms) -> bool {
+        let grid = terms.grid(self.shape);
+        let (mut moved, mut left) = (false, 0);
+        for bucket in 0..grid.buckets() {
+            if grid.is_empty(&self.lines, bucket) {
+                continue;
+            }
+            for slot in 0..grid.bucket_size {
+                let fingerprint = grid.get(&self.lines, bucket, slot);
+                if fingerprint == 0 {
+                    continue;
+                }
+                if put_earlier(earlier, terms, grid, bucket, fingerprint) {
+                    grid.set(&mut self.lines, bucket, slot, 0);
+                    moved = true;
+                } else {
+                    left += 1;
+                }
+            }
+        }
+        self.items = left;
+        moved
     }
 }
 
@@ -374,7 +410,11 @@ fn put_earlier(
     bucket: u64,
     fingerprint: u32,
 ) -> bool {
-    earlier.iter_mut().any(|layer| {
+    let slots = |layer: &Layer<Cuckoo>| Cuckoo::most_items(terms, &layer.shape);
+    let mut earlier = earlier
+        .iter_mut()
+        .filter(|layer| layer.items < slots(layer));
+    earlier.any(|layer| {
         let smaller = terms.grid(layer.shape);
         let first = bucket >> (grid.fine - smaller.fine);
         let buckets = [first, smaller.other(first, fingerprint)];

@@ -1,7 +1,7 @@
 //! The table of a layer: buckets of a few fingerprints each, of which 0 is an empty slot.
 
 use crate::filter::hash::{Hash, reduce};
-use crate::server::lines::{LINE_SIZE, Lines};
+use crate::server::lines::{LINE_SIZE, Lines, is_zero};
 
 /// How fingerprints lie in the memory of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,13 +91,27 @@ impl Grid {
         }
     }
 
-    /// The bytes of a bucket, if they are all in one cache line.
+    /// The bytes of a bucket, cache line by cache line.
     #[inline]
-    fn bytes(self, lines: &Lines, bucket: u64) -> Option<&[u8]> {
+    fn pieces(self, lines: &Lines, bucket: u64) -> impl Iterator<Item = &[u8]> {
         let size = (self.bucket_size * self.width) as usize;
-        let byte = bucket as usize * size;
-        let start = byte % LINE_SIZE;
-        lines.line(byte / LINE_SIZE).get(start..start + size)
+        let mut at = bucket as usize * size;
+        let end = at + size;
+        std::iter::from_fn(move || {
+            let start = at % LINE_SIZE;
+            let length = (LINE_SIZE - start).min(end - at);
+            if length == 0 {
+                return None;
+            }
+            let line = lines.line(at / LINE_SIZE);
+            at += length;
+            Some(&line[start..start + length])
+        })
+    }
+
+    /// Are all slots of a bucket empty?
+    pub fn is_empty(self, lines: &Lines, bucket: u64) -> bool {
+        self.pieces(lines, bucket).all(is_zero)
     }
 
     fn slot(self, bucket: u64, slot: u64) -> (usize, usize) {
@@ -125,29 +139,41 @@ impl Grid {
     /// The first slot of a bucket that holds this fingerprint.
     #[inline]
     pub fn find(self, lines: &Lines, bucket: u64, fingerprint: u32) -> Option<u64> {
-        let found = match (self.bytes(lines, bucket), self.width) {
-            (Some(bytes), 1) => bytes.iter().position(|byte| *byte == fingerprint as u8),
-            (Some(bytes), 2) => {
-                let wanted = (fingerprint as u16).to_le_bytes();
-                bytes.as_chunks().0.iter().position(|slot| *slot == wanted)
+        let mut before = 0;
+        for piece in self.pieces(lines, bucket) {
+            let found = match self.width {
+                1 => find(piece, (fingerprint as u8).to_le_bytes()),
+                2 => find(piece, (fingerprint as u16).to_le_bytes()),
+                _ => find(piece, fingerprint.to_le_bytes()),
+            };
+            if let Some(slot) = found {
+                return Some(before + slot as u64);
             }
-            (Some(bytes), _) => {
-                let wanted = fingerprint.to_le_bytes();
-                bytes.as_chunks().0.iter().position(|slot| *slot == wanted)
-            }
-            (None, _) => {
-                let holds = |slot: &u64| self.get(lines, bucket, *slot) == fingerprint;
-                return (0..self.bucket_size).find(holds);
-            }
-        };
-        found.map(|slot| slot as u64)
+            before += piece.len() as u64 / self.width;
+        }
+        None
     }
 
     /// How many slots of a bucket hold this fingerprint.
     pub fn count(self, lines: &Lines, bucket: u64, fingerprint: u32) -> u64 {
-        let holds = |slot: &u64| self.get(lines, bucket, *slot) == fingerprint;
-        (0..self.bucket_size).filter(holds).count() as u64
+        let counts = self.pieces(lines, bucket).map(|piece| match self.width {
+            1 => count(piece, (fingerprint as u8).to_le_bytes()),
+            2 => count(piece, (fingerprint as u16).to_le_bytes()),
+            _ => count(piece, fingerprint.to_le_bytes()),
+        });
+        counts.sum::<usize>() as u64
     }
+}
+
+#[inline]
+fn find<const WIDTH: usize>(piece: &[u8], wanted: [u8; WIDTH]) -> Option<usize> {
+    piece.as_chunks().0.iter().position(|slot| *slot == wanted)
+}
+
+#[inline]
+fn count<const WIDTH: usize>(piece: &[u8], wanted: [u8; WIDTH]) -> usize {
+    let (slots, _) = piece.as_chunks();
+    slots.iter().filter(|slot| **slot == wanted).count()
 }
 
 /// Mixes the bits of a number: the finalizer of MurmurHash3.

@@ -4,7 +4,6 @@ use super::edit::{Limits, build, in_batches, put_layer};
 use super::persist::{self, Effect};
 use super::state::{Added, Filter, Kind};
 use super::{MAX_CAPACITY, MAX_EXPANSION, STATS};
-use crate::codec::Reader;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
@@ -148,33 +147,34 @@ pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
 pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let mut reader = Reader::new(cursor.value()?);
+    let input = cursor.value()?;
     let (ctx, name) = (call.ctx, call.name(0));
     let limits = Limits::of(ctx);
-    let mut slot = match reader.clone().byte() {
-        Ok(b'H') => Slot::over(ctx.open(&name), K::native()),
+    let mut slot = match input.first() {
+        Some(b'H') => Slot::over(ctx.open(&name), K::native()),
         _ => Slot::of(ctx.open(&name), K::native())?,
     };
-    let mut new = None;
-    while !reader.is_empty() {
-        let filter = match &mut new {
-            Some(filter) => Some(filter),
-            None => slot.value(),
-        };
-        let terms = filter.as_ref().map(|filter| &filter.terms);
-        let effect = persist::read_effect::<K>(&mut reader, terms);
-        match (effect.map_err(|_| Error::BadEffect)?, filter) {
-            (Effect::Head(head), _) => new = Some(build(head, limits)?),
-            (effect, Some(filter)) => apply_effect(filter, effect, limits)?,
-            (_, None) => return Err(Error::BadEffect),
-        }
-    }
-    if let Some(filter) = new {
+    let effects = persist::effects::<K>(input, slot.value().as_deref());
+    let mut effects = effects
+        .map_err(|_| Error::BadEffect)?
+        .into_iter()
+        .peekable();
+    if let Some(Effect::Head(head)) = effects.next_if(|effect| matches!(effect, Effect::Head(_))) {
+        let mut new = build(head, limits)?;
+        effects.try_for_each(|effect| apply_effect(&mut new, effect, limits))?;
         slot.unlink();
-        slot.create(filter);
+        slot.create(new);
+        return applied(call);
     }
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&name);
+    let filter = slot.value().ok_or(Error::BadEffect)?;
+    let done = effects.try_for_each(|effect| apply_effect(filter, effect, limits));
+    // Replicas come to the same end as this server, whichever it is.
+    applied(call).and(done.map(|()| Reply::Ok))
+}
+
+fn applied(call: &Call<'_>) -> Answer {
+    call.ctx.replicate_verbatim();
+    call.ctx.signal_modified(&call.name(0));
     Ok(Reply::Ok)
 }
 

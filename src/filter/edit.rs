@@ -65,10 +65,6 @@ pub fn in_batches<K: Kind>(
     items: &[&[u8]],
     mut each: impl FnMut(&mut Filter<K>, Hash),
 ) {
-    if let [item] = items {
-        let hash = filter.hash(item);
-        return each(filter, hash);
-    }
     for batch in items.chunks(BATCH) {
         let mut hashes = [Hash::from_bits(0); BATCH];
         for (hash, item) in hashes.iter_mut().zip(batch) {
@@ -81,35 +77,32 @@ pub fn in_batches<K: Kind>(
     }
 }
 
-/// The key of a filter, open for items to be added.
+/// The key of a filter, open for changes.
 pub struct Edit<'k, K: Kind> {
     ctx: Ctx<'k>,
     name: &'k Name<'k>,
     slot: Slot<'k, Filter<K>>,
-    limits: Limits,
-    /// What was done, for replicas and the AOF, where the command itself would not do the same.
-    effects: Vec<u8>,
-    /// Are replicas told of each change? Otherwise they get the command as it came.
-    exact: bool,
+    /// What was done, if replicas are told of each change; otherwise they get the command as it came.
+    effects: Option<Vec<u8>>,
     changed: bool,
 }
 
 impl<'k, K: Kind> Edit<'k, K> {
     /// Opens the key that a command names first.
+    #[inline]
     pub fn open(call: &'k Call<'_>, name: &'k Name<'k>) -> Result<Self, Error> {
         let ctx = call.ctx;
         Ok(Self {
             ctx,
             name,
             slot: Slot::of(ctx.open(name), K::native())?,
-            limits: Limits::of(ctx),
-            effects: Vec::new(),
-            exact: false,
+            effects: None,
             changed: false,
         })
     }
 
     /// The filter, if there is one.
+    #[inline]
     pub fn filter(&mut self) -> Option<&mut Filter<K>> {
         self.slot.value()
     }
@@ -121,45 +114,70 @@ impl<'k, K: Kind> Edit<'k, K> {
 
     /// Puts a new filter at the key, which holds none.
     pub fn create(&mut self, head: Head<K>) -> Result<(), Error> {
-        persist::put_head_effect(&mut self.effects, &head);
-        self.slot.create(build(head, self.limits)?);
-        (self.exact, self.changed) = (true, true);
+        let mut effects = Vec::new();
+        persist::put_head_effect(&mut effects, &head);
+        self.slot.create(build(head, Limits::of(self.ctx))?);
+        self.effects = Some(effects);
+        self.changed = true;
         Ok(())
     }
 
+    /// Adds an item: true if it was not there.
+    #[inline]
+    pub fn add(&mut self, item: &[u8], unique: bool) -> Result<bool, Error> {
+        if let Some(filter) = self.slot.value()
+            && self.effects.is_none()
+        {
+            let hash = filter.hash(item);
+            match K::add(filter, hash, unique) {
+                Added::Known => return Ok(false),
+                Added::New => {
+                    STATS.items_added.count();
+                    self.changed = true;
+                    return Ok(true);
+                }
+                Added::Full => {}
+            }
+        }
+        let mut answer = Err(Error::Internal);
+        self.add_all(&[item], unique, |added| answer = added)?;
+        answer
+    }
+
     /// Adds items, one after the other, and gives what became of each to `tell`.
-    pub fn add(
+    pub fn add_all(
         &mut self,
         items: &[&[u8]],
         unique: bool,
         mut tell: impl FnMut(Result<bool, Error>),
     ) -> Result<(), Error> {
-        let limits = self.limits;
-        let (effects, exact) = (&mut self.effects, &mut self.exact);
+        let (ctx, effects) = (self.ctx, &mut self.effects);
         let Some(filter) = self.slot.value() else {
             return Err(Error::Internal);
         };
         // What is new so far, in case that replicas have to be told of it after all.
-        let mut news = Vec::with_capacity(if items.len() > 1 { items.len() } else { 0 });
+        let mut news = Vec::with_capacity(items.len());
         let mut count = 0;
+        // There will not be more memory for the next item than there was for this one.
+        let mut refusal = None;
         in_batches(filter, items, |filter, hash| {
             let mut added = K::add(filter, hash, unique);
-            let mut refused = None;
-            if added == Added::Full {
-                *exact = true;
+            let mut refused = refusal.clone().filter(|_| added == Added::Full);
+            if added == Added::Full && refused.is_none() {
+                let effects = effects.get_or_insert_default();
                 news.drain(..)
                     .for_each(|hash| persist::put_item_effect(effects, hash));
-                match grow(filter, hash, limits, effects) {
+                match grow(filter, hash, Limits::of(ctx), effects) {
                     Ok(()) => added = K::add(filter, hash, unique),
                     Err(error) => refused = Some(error),
                 }
+                refusal = refused.clone().filter(is_final);
             }
             if added == Added::New {
                 count += 1;
-                if *exact {
-                    persist::put_item_effect(effects, hash);
-                } else if items.len() > 1 {
-                    news.push(hash);
+                match effects {
+                    Some(effects) => persist::put_item_effect(effects, hash),
+                    None => news.push(hash),
                 }
             }
             tell(match (refused, added) {
@@ -169,23 +187,31 @@ impl<'k, K: Kind> Edit<'k, K> {
             });
         });
         STATS.items_added.add(count);
-        self.changed |= count > 0 || !self.effects.is_empty();
+        self.changed |= count > 0;
         Ok(())
     }
 
     /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
+    #[inline]
     pub fn close(self, event: &CStr) {
         if !self.changed {
             return;
         }
-        if self.exact {
-            self.ctx.replicate(K::APPLY, self.name, &self.effects);
-        } else {
-            self.ctx.replicate_verbatim();
+        match &self.effects {
+            Some(effects) => self.ctx.replicate(K::APPLY, self.name, effects),
+            None => self.ctx.replicate_verbatim(),
         }
         self.ctx.signal_modified(self.name);
         self.ctx.notify(event, self.name);
     }
+}
+
+/// Is a filter that may not grow now refused for all further items of a command, too?
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutOfMemory | Error::NoMemory | Error::FilterTooLarge | Error::NonscalingFull
+    )
 }
 
 /// Puts another layer on a filter that has no place for an item.

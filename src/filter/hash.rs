@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// What a filter knows of an item: XXH3 with the filter's own random seed, 128 bits, so that also
-/// the smallest error rates are not spoilt by items with equal hashes.
+/// What a filter knows of an item: XXH3 with the filter's own random seed. Of its 128 bits one half
+/// chooses the place and the other what is put there, so that neither tells anything of the other.
 /// <https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hash {

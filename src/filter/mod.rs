@@ -53,7 +53,7 @@ pub(crate) static EXPANSION: Integer = Integer::new("bloom-expansion", 2, 0, MAX
 pub(crate) static CUCKOO_CAPACITY: Integer = Integer::new("cuckoo-capacity", 1024, 1, MAX_CAPACITY);
 
 /// The most bytes of one filter.
-static MAX_BYTES: Integer = Integer::new("bloom-max-bytes", 1 << 30, 1, 1 << 53);
+static MAX_BYTES: Integer = Integer::memory("bloom-max-bytes", 1 << 30, 1, 1 << 53);
 
 /// The counters of `INFO sluice`.
 pub(crate) struct Stats {

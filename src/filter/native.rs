@@ -3,9 +3,10 @@
 use super::edit::{Limits, build};
 use super::persist;
 use super::state::{Filter, Kind};
+use crate::error::Error;
 use crate::server::context::Ctx;
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::lines::is_zero;
+use crate::server::memory;
 use crate::server::native::{self, Native, NativeType, Relocate};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -18,8 +19,8 @@ pub fn register<K: Kind>(ctx: Ctx<'_>) -> bool {
 
 struct Filters<K>(PhantomData<K>);
 
-/// Filters of so many segments are freed in the background: as the server counts elements.
-const EFFORT: usize = 64;
+/// So many bytes are as much to free as one element of a built-in type.
+const EFFORT: u64 = 4096;
 
 impl<K: Kind> Native for Filters<K> {
     type Value = Filter<K>;
@@ -33,10 +34,10 @@ impl<K: Kind> Native for Filters<K> {
         let mut bytes = Vec::new();
         persist::put_head(&mut bytes, &persist::head_of(filter));
         out.bytes(&bytes);
-        for (position, segment) in persist::used_segments(filter) {
+        for (position, piece) in persist::used_pieces(filter) {
             bytes.clear();
             bytes.extend(position.to_le_bytes());
-            persist::put_piece(&mut bytes, filter.seed, position, segment);
+            persist::put_piece(&mut bytes, filter.seed, position, piece);
             out.bytes(&bytes);
         }
         out.bytes(b"");
@@ -49,7 +50,8 @@ impl<K: Kind> Native for Filters<K> {
             Limits::Waived
         };
         let head = input.bytes(persist::read_head)?.ok()?;
-        let mut filter = build(head, limits).ok()?;
+        let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
+        let mut filter = build(head, limits).inspect_err(refused).ok()?;
         loop {
             let loaded = input.bytes(|piece| match piece.split_first_chunk() {
                 Some((position, piece)) => {
@@ -73,13 +75,11 @@ impl<K: Kind> Native for Filters<K> {
         let mut element = Vec::new();
         persist::put_head(&mut element, &persist::head_of(filter));
         digest.element(&element);
-        for (position, segment) in persist::segments(filter) {
-            if !is_zero(segment) {
-                element.clear();
-                element.extend(position.to_le_bytes());
-                element.extend(xxh3_128(segment).to_le_bytes());
-                digest.element(&element);
-            }
+        for (position, piece) in persist::used_pieces(filter) {
+            element.clear();
+            element.extend(position.to_le_bytes());
+            element.extend(xxh3_128(piece).to_le_bytes());
+            digest.element(&element);
         }
     }
 
@@ -88,11 +88,17 @@ impl<K: Kind> Native for Filters<K> {
     }
 
     fn free_effort(filter: &Filter<K>) -> usize {
-        let segments = filter.layers.iter().map(|layer| layer.lines.segments());
-        segments.sum::<usize>() * EFFORT
+        (filter.size() / EFFORT) as usize
     }
 
     fn copy(filter: &Filter<K>) -> Option<Filter<K>> {
+        let follows = memory::is_following();
+        let room = if follows {
+            Ok(())
+        } else {
+            memory::check_room(filter.size() as usize)
+        };
+        room.ok()?;
         filter.try_clone()
     }
 

@@ -24,10 +24,9 @@
 //! fixed length have the lowest byte first.
 
 use super::hash::Hash;
-use super::state::{Filter, Head, Kind};
+use super::state::{Filter, Head, Kind, Layer, MAX_ITEMS};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
-use crate::request::MAX_SAFE;
-use crate::server::lines::is_zero;
+use crate::server::lines::{LINE_SIZE, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The version of the encoding that this build writes.
@@ -35,11 +34,11 @@ pub const VERSION: u8 = 1;
 
 const CHECK_SIZE: usize = 8;
 
+/// The most bytes of a piece in RDB and AOF, and the least that is left out when it is all zeros.
+const PIECE_SIZE: usize = 256 * 1024;
+
 /// The most that one reply of `SCANDUMP` holds, in bytes, check included.
 pub const MAX_CHUNK: usize = 16 << 20;
-
-/// The most layers that a filter may have.
-const MAX_LAYERS: u64 = 1 << 20;
 
 /// Appends what a filter is beside its bytes.
 pub fn put_head<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
@@ -69,14 +68,16 @@ pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
     }
     let seed = u64::from_le_bytes(reader.array()?);
     let terms = K::read_terms(&mut reader)?;
-    let deleted = reader.uint(0, MAX_SAFE as u64)?;
-    let count = reader.uint(1, MAX_LAYERS)?;
-    let mut layers = Vec::new();
-    let mut items = 0;
+    let deleted = reader.uint(0, MAX_ITEMS)?;
+    let count = reader.uint(1, K::MAX_LAYERS)?;
+    let mut layers: Vec<(K::Shape, u64)> = Vec::new();
+    let mut room = MAX_ITEMS;
     for _ in 0..count {
-        let shape = K::read_shape(&mut reader, &terms)?;
-        layers.push((shape, reader.uint(0, MAX_SAFE as u64 - items)?));
-        items += layers.last().map_or(0, |(_, items)| *items);
+        let below = layers.last().map(|(shape, _)| shape);
+        let shape = K::read_shape(&mut reader, &terms, below)?;
+        let items = reader.uint(0, K::most_items(&terms, &shape).min(room))?;
+        room -= items;
+        layers.push((shape, items));
     }
     let head = Head {
         seed,
@@ -91,54 +92,87 @@ pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
     }
 }
 
-/// What a filter is beside its bytes.
+/// What a filter is beside its bytes. Numbers that no filter can come to by itself are cut off, so
+/// that what is written can be read.
 pub fn head_of<K: Kind>(filter: &Filter<K>) -> Head<K> {
-    let layers = filter.layers.iter();
+    let mut room = MAX_ITEMS;
+    let layers = filter.layers.iter().map(|layer| {
+        let most = K::most_items(&filter.terms, &layer.shape).min(room);
+        let items = layer.items.min(most);
+        room -= items;
+        (layer.shape, items)
+    });
     Head {
         seed: filter.seed,
         terms: filter.terms.clone(),
-        layers: layers.map(|layer| (layer.shape, layer.items)).collect(),
-        deleted: filter.deleted,
+        layers: layers.collect(),
+        deleted: filter.deleted.min(MAX_ITEMS),
     }
 }
 
-/// The bytes of a filter, segment by segment, with the position of each.
-pub fn segments<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
+/// The bytes of a filter that are not all zeros, piece by piece, with the position of each.
+pub fn used_pieces<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
     let mut position = 0;
     let lines = filter.layers.iter().map(|layer| &layer.lines);
     let segments = lines.flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
-    segments.map(move |segment| {
+    let pieces = segments.flat_map(|segment| segment.chunks(PIECE_SIZE));
+    let pieces = pieces.map(move |piece| {
         let start = position;
-        position += segment.len() as u64;
-        (start, segment)
-    })
-}
-
-/// Those that are not all zeros.
-pub fn used_segments<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
-    segments(filter).filter(|(_, segment)| !is_zero(segment))
+        position += piece.len() as u64;
+        (start, piece)
+    });
+    pieces.filter(|(_, piece)| !is_zero(piece))
 }
 
 /// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and where it ends; `None` if
-/// only zeros are left.
+/// only zeros are left. It ends with its layer: a layer that has come since the head was given makes
+/// a piece of its own.
 pub fn chunk<K: Kind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
-    let rest = segments(filter).filter_map(|(start, segment)| {
-        let skipped = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX);
-        let rest = segment.get(skipped..).unwrap_or_default();
-        (!rest.is_empty()).then_some((start + skipped as u64, rest))
+    let mut start = 0; // of the layer
+    for layer in &filter.layers {
+        let size = layer_size(layer);
+        if from < start + size
+            && let Some(piece) = chunk_of(layer, from.saturating_sub(start))
+        {
+            let (at, mut bytes) = piece;
+            let end = start + at + bytes.len() as u64;
+            put_check(&mut bytes, 0, filter.seed, start + at);
+            return Some((end, bytes));
+        }
+        start += size;
+    }
+    None
+}
+
+/// The next bytes of a layer that are not zeros, from a position in it on.
+fn chunk_of<K: Kind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
+    let size = layer.lines.segment_size() as u64;
+    let first = (from / size) as usize;
+    let pieces = (first..layer.lines.segments()).flat_map(|at| {
+        let skipped = if at == first {
+            (from % size) as usize
+        } else {
+            0
+        };
+        let start = at as u64 * size + skipped as u64;
+        let rest = layer.lines.segment(at).get(skipped..).unwrap_or_default();
+        let pieces = rest.chunks(PIECE_SIZE).enumerate();
+        pieces.map(move |(index, piece)| (start + (index * PIECE_SIZE) as u64, piece))
     });
-    let mut rest = rest.skip_while(|(_, segment)| is_zero(segment));
+    let mut rest = pieces.skip_while(|(_, piece)| is_zero(piece));
     let (start, first) = rest.next()?;
-    let mut piece = first.to_vec();
-    for (_, segment) in rest {
-        if is_zero(segment) || piece.len() + segment.len() + CHECK_SIZE > MAX_CHUNK {
+    let mut bytes = first.to_vec();
+    for (_, piece) in rest {
+        if is_zero(piece) || bytes.len() + piece.len() + CHECK_SIZE > MAX_CHUNK {
             break;
         }
-        piece.extend(segment);
+        bytes.extend(piece);
     }
-    let end = start + piece.len() as u64;
-    put_check(&mut piece, 0, filter.seed, start);
-    Some((end, piece))
+    Some((start, bytes))
+}
+
+fn layer_size<K: Kind>(layer: &Layer<K>) -> u64 {
+    (layer.lines.len() * LINE_SIZE) as u64
 }
 
 /// Where a piece begins that ends at `end`.
@@ -197,18 +231,24 @@ fn each_part<K: Kind>(
     mut data: &[u8],
     mut each: impl FnMut(&mut [u8], &[u8]),
 ) {
-    let mut start = 0; // of the segment, in the filter
+    let mut start = 0; // of the layer
     for layer in &mut filter.layers {
-        for segment in 0..layer.lines.segments() {
-            let own = layer.lines.segment_mut(segment);
-            let skipped = usize::try_from(position.saturating_sub(start)).unwrap_or(usize::MAX);
-            start += own.len() as u64;
-            if let Some(own) = own.get_mut(skipped..) {
+        let size = layer_size(layer);
+        let from = position.max(start) - start;
+        if from < size && !data.is_empty() {
+            let segment_size = layer.lines.segment_size() as u64;
+            let mut skipped = (from % segment_size) as usize;
+            for segment in (from / segment_size) as usize..layer.lines.segments() {
+                let own = &mut layer.lines.segment_mut(segment)[std::mem::take(&mut skipped)..];
                 let (now, later) = data.split_at(data.len().min(own.len()));
                 each(&mut own[..now.len()], now);
                 data = later;
+                if data.is_empty() {
+                    return;
+                }
             }
         }
+        start += size;
     }
 }
 
@@ -253,24 +293,38 @@ pub fn put_item_effect(out: &mut Vec<u8>, hash: Hash) {
     out.extend(hash.bits().to_le_bytes());
 }
 
-/// Reads the next effect. The shape of a layer depends on the terms of the filter that it is for.
-pub fn read_effect<'a, K: Kind>(
-    reader: &mut Reader<'a>,
-    terms: Option<&K::Terms>,
-) -> Result<Effect<'a, K>, Corrupt> {
-    match reader.byte()? {
-        b'H' => read_head(reader.bytes(1, usize::MAX)?).map(Effect::Head),
-        b'P' => {
-            let position = reader.uint(0, u64::MAX)?;
-            Ok(Effect::Piece(position, reader.bytes(1, usize::MAX)?))
-        }
-        b'L' => K::read_shape(reader, terms.ok_or(Corrupt)?).map(Effect::Layer),
-        b'A' => {
-            let bits = u128::from_le_bytes(reader.array()?);
-            Ok(Effect::Item(Hash::from_bits(bits)))
-        }
-        _ => Err(Corrupt),
+/// Reads effects: all of them, or none. The shape of a layer depends on the filter that it is for:
+/// on its terms and the shape of its last layer.
+pub fn effects<'a, K: Kind>(
+    input: &'a [u8],
+    filter: Option<&Filter<K>>,
+) -> Result<Vec<Effect<'a, K>>, Corrupt> {
+    let mut last = filter.and_then(|filter| {
+        let layer = filter.layers.last()?;
+        Some((filter.terms.clone(), layer.shape))
+    });
+    let mut reader = Reader::new(input);
+    let mut effects = Vec::new();
+    while !reader.is_empty() {
+        let effect = match reader.byte()? {
+            b'H' if effects.is_empty() => {
+                let head = read_head::<K>(reader.bytes(1, usize::MAX)?)?;
+                let (shape, _) = head.layers.last().ok_or(Corrupt)?;
+                last = Some((head.terms.clone(), *shape));
+                Effect::Head(head)
+            }
+            b'P' => Effect::Piece(reader.uint(0, u64::MAX)?, reader.bytes(1, usize::MAX)?),
+            b'L' => {
+                let (terms, below) = last.as_mut().ok_or(Corrupt)?;
+                *below = K::read_shape(&mut reader, terms, Some(&*below))?;
+                Effect::Layer(*below)
+            }
+            b'A' => Effect::Item(Hash::from_bits(u128::from_le_bytes(reader.array()?))),
+            _ => return Err(Corrupt),
+        };
+        effects.push(effect);
     }
+    Ok(effects)
 }
 
 /// Gives a whole filter to `write` as byte strings of effects, none of them giant.
@@ -278,9 +332,9 @@ pub fn pieces<K: Kind>(filter: &Filter<K>, write: &mut dyn FnMut(&[u8])) {
     let mut effect = Vec::new();
     put_head_effect(&mut effect, &head_of(filter));
     write(&effect);
-    for (position, segment) in used_segments(filter) {
+    for (position, piece) in used_pieces(filter) {
         effect.clear();
-        put_piece_effect(&mut effect, filter.seed, position, segment);
+        put_piece_effect(&mut effect, filter.seed, position, piece);
         write(&effect);
     }
 }

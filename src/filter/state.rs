@@ -8,6 +8,9 @@ use crate::server::lines::{LINE_SIZE, Lines};
 use crate::server::native::NativeType;
 use std::ffi::CStr;
 
+/// More items than any filter has.
+pub const MAX_ITEMS: u64 = 1 << 52;
+
 /// What became of an item that was to be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
@@ -30,6 +33,8 @@ pub trait Kind: Sized + 'static {
     const LETTER: u8;
     /// The internal command that applies what a master decided.
     const APPLY: &'static CStr;
+    /// The most layers that a filter has.
+    const MAX_LAYERS: u64;
     /// There is none of this kind at a key.
     const MISSING: Error;
 
@@ -42,8 +47,14 @@ pub trait Kind: Sized + 'static {
     fn read_terms(reader: &mut Reader<'_>) -> Result<Self::Terms, Corrupt>;
     /// Appends the shape of a layer.
     fn put_shape(shape: &Self::Shape, out: &mut Vec<u8>);
-    /// Reads the shape of a layer of a filter with these terms.
-    fn read_shape(reader: &mut Reader<'_>, terms: &Self::Terms) -> Result<Self::Shape, Corrupt>;
+    /// Reads the shape of a layer of a filter with these terms, and the layers below it.
+    fn read_shape(
+        reader: &mut Reader<'_>,
+        terms: &Self::Terms,
+        below: Option<&Self::Shape>,
+    ) -> Result<Self::Shape, Corrupt>;
+    /// The most items that a layer of this shape may say it has.
+    fn most_items(terms: &Self::Terms, shape: &Self::Shape) -> u64;
 
     /// The shape of the first layer of a filter with these terms.
     fn first_shape(terms: &Self::Terms) -> Result<Self::Shape, Error>;
@@ -146,7 +157,7 @@ impl<K: Kind> Filter<K> {
     /// How many items are in it.
     pub fn items(&self) -> u64 {
         let items = self.layers.iter().map(|layer| layer.items);
-        items.fold(0, u64::saturating_add)
+        items.fold(0, u64::saturating_add).min(MAX_ITEMS)
     }
 
     /// The bytes of its layers.

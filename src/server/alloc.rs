@@ -161,6 +161,11 @@ impl Zeroed {
         }
     }
 
+    /// Its bytes.
+    pub(super) fn size(&self) -> usize {
+        self.layout.size()
+    }
+
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -173,8 +178,8 @@ impl Zeroed {
         // SAFETY: it is one whole block, which nothing else points into but who asks for this.
         let moved = NonNull::new(unsafe { relocate.block(self.start.as_ptr().cast()) });
         if let Some(moved) = moved {
-            assert_eq!(moved.addr().get() % self.layout.align(), 0);
             self.start = moved.cast();
+            assert_eq!(moved.addr().get() % self.layout.align(), 0);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::context::{Ctx, Name, bytes_of};
 use super::main_thread::MainThread;
-use crate::request::{parse_decimal, parse_int};
+use crate::request::{parse_decimal, parse_int, parse_memory};
 use redis_module::raw;
 use std::ffi::{CString, c_char, c_int, c_longlong, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,6 +23,8 @@ pub struct Integer {
     name: &'static str,
     min: i64,
     max: i64,
+    /// Is it a number of bytes, which may be written as `100mb`?
+    is_memory: bool,
     value: AtomicI64,
 }
 
@@ -34,7 +36,16 @@ impl Integer {
             name,
             min,
             max,
+            is_memory: false,
             value: AtomicI64::new(default),
+        }
+    }
+
+    /// The same for a number of bytes.
+    pub const fn memory(name: &'static str, default: i64, min: i64, max: i64) -> Self {
+        Self {
+            is_memory: true,
+            ..Self::new(name, default, min, max)
         }
     }
 
@@ -52,20 +63,30 @@ impl Setting for Integer {
     fn set(&self, value: &[u8]) -> Result<(), String> {
         let fits = |value: &i64| (self.min..=self.max).contains(value);
         let refused = || format!("an integer between {} and {}", self.min, self.max);
-        let value = parse_int(value).filter(fits).ok_or_else(refused)?;
+        let value = if self.is_memory {
+            parse_memory(value)
+        } else {
+            parse_int(value)
+        };
+        let value = value.filter(fits).ok_or_else(refused)?;
         self.value.store(value, Ordering::Relaxed);
         Ok(())
     }
 
     fn register(&'static self, ctx: Ctx<'_>) -> bool {
         let name = CString::new(self.name).unwrap_or_default();
+        let flags = if self.is_memory {
+            raw::REDISMODULE_CONFIG_MEMORY
+        } else {
+            raw::REDISMODULE_CONFIG_DEFAULT
+        };
         // SAFETY: the setting lives as long as the process, and the server copies the name.
         let status = unsafe {
             api!(RedisModule_RegisterNumericConfig(
                 ctx.raw(),
                 name.as_ptr(),
                 self.get(),
-                raw::REDISMODULE_CONFIG_DEFAULT,
+                flags,
                 self.min,
                 self.max,
                 Some(on_get),

@@ -3,6 +3,7 @@
 //! tested and fuzzed without a server.
 
 use super::context::{Ctx, Name, bytes_of};
+use super::log;
 use redis_module::raw;
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -58,6 +59,13 @@ impl RdbReader<'_> {
         // SAFETY: the io is alive, and its context lives as long.
         let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
         !ctx.is_loading() && !ctx.is_replica()
+    }
+
+    /// Writes a line to the server's log.
+    pub fn warn(&self, message: &str) {
+        // SAFETY: the io is alive, and its context lives as long.
+        let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
+        log::warn_in(ctx, message);
     }
 
     /// The database and the name of the key that is loaded, where the server tells them.

@@ -1,8 +1,8 @@
 //! Arrays of cache lines: the memory of filters.
 //!
-//! An array is made of segments, so that it takes hardly more than was asked for (an allocator's
-//! large size classes are a quarter apart), and so that it is saved, sent and moved in pieces. It
-//! begins as zeros that nobody has touched: the system gives the pages when they are used.
+//! An array is made of segments, whole size classes of the allocator, so that it takes hardly more than
+//! was asked for: classes are a quarter apart. It begins as zeros that nobody has touched: the system
+//! gives the pages when they are used.
 
 use super::alloc;
 use super::native::Relocate;
@@ -18,8 +18,16 @@ pub const LINE_SIZE: usize = 64;
 #[repr(C, align(64))]
 pub struct Line(pub [u8; LINE_SIZE]);
 
-/// The lines of a segment, 256 KiB: the last segment of an array may have fewer.
-pub const SEGMENT_LINES: usize = 4096;
+/// The least and the most lines of a segment, as powers of two: 4 KiB and 4 MiB.
+const MIN_SHIFT: u32 = 6;
+const MAX_SHIFT: u32 = 16;
+
+/// An array has about so many segments, as a power of two, as long as they have not the most lines:
+/// then what the last one takes for nothing is a hundredth of the array.
+const SEGMENTS_SHIFT: u32 = 4;
+
+/// More than any machine has, and few enough to make a table of segments for.
+const MAX_LINES: usize = 1 << 40;
 
 /// How many arrays there are, and how many bytes of lines they have.
 static ARRAYS: AtomicUsize = AtomicUsize::new(0);
@@ -40,6 +48,8 @@ pub struct Lines {
     /// The block that each was carved out of.
     blocks: Box<[alloc::Zeroed]>,
     len: usize,
+    /// Log2 of the lines of a segment. The last one may have fewer.
+    shift: u32,
 }
 
 // SAFETY: an array owns its memory, like a boxed slice.
@@ -50,12 +60,17 @@ unsafe impl Sync for Lines {}
 impl Lines {
     /// An array of `len` lines of zeros; `None` if there is no memory for it.
     pub fn zeroed(len: usize) -> Option<Self> {
-        let segments = len.div_ceil(SEGMENT_LINES);
+        if len > MAX_LINES {
+            return None;
+        }
+        let shift = len.max(1).ilog2().saturating_sub(SEGMENTS_SHIFT);
+        let shift = shift.clamp(MIN_SHIFT, MAX_SHIFT);
+        let segments = len.div_ceil(1 << shift);
         let (mut starts, mut blocks) = (Vec::new(), Vec::new());
         starts.try_reserve_exact(segments).ok()?;
         blocks.try_reserve_exact(segments).ok()?;
         for segment in 0..segments {
-            let lines = lines_of_segment(len, segment);
+            let lines = (len - (segment << shift)).min(1 << shift);
             let block = alloc::Zeroed::new(lines * LINE_SIZE, LINE_SIZE)?;
             starts.push(block.start().cast());
             blocks.push(block);
@@ -66,6 +81,7 @@ impl Lines {
             starts: starts.into(),
             blocks: blocks.into(),
             len,
+            shift,
         })
     }
 
@@ -85,6 +101,11 @@ impl Lines {
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The bytes of every segment but the last, which may have fewer.
+    pub fn segment_size(&self) -> usize {
+        LINE_SIZE << self.shift
     }
 
     /// How many segments it has.
@@ -125,35 +146,31 @@ impl Lines {
     #[inline]
     fn at(&self, index: usize) -> *mut Line {
         assert!(index < self.len);
+        let within = index & ((1 << self.shift) - 1);
         // SAFETY: all segments but the last have this length, and the index is below the sum.
-        unsafe {
-            self.starts[index / SEGMENT_LINES]
-                .as_ptr()
-                .add(index % SEGMENT_LINES)
-        }
+        unsafe { self.starts[index >> self.shift].as_ptr().add(within) }
     }
 
     /// The bytes of one segment.
     pub fn segment(&self, segment: usize) -> &[u8] {
-        let size = lines_of_segment(self.len, segment) * LINE_SIZE;
+        let size = self.blocks[segment].size();
         // SAFETY: a segment is one block of so many bytes, all of which were zeroed.
         unsafe { std::slice::from_raw_parts(self.starts[segment].as_ptr().cast(), size) }
     }
 
     /// The bytes of one segment, to be changed.
     pub fn segment_mut(&mut self, segment: usize) -> &mut [u8] {
-        let size = lines_of_segment(self.len, segment) * LINE_SIZE;
+        let size = self.blocks[segment].size();
         // SAFETY: as above, and we are borrowed for as long as the slice is.
         unsafe { std::slice::from_raw_parts_mut(self.starts[segment].as_ptr().cast(), size) }
     }
 
     /// The bytes that it takes from the allocator.
     pub fn memory(&self) -> usize {
-        let segment = |index| block_size(lines_of_segment(self.len, index) * LINE_SIZE);
-        let full = self.segments().saturating_sub(1);
+        let blocks = self.blocks.iter().map(|block| block_size(block.size()));
         let tables =
             block_size(size_of_val(&*self.starts)) + block_size(size_of_val(&*self.blocks));
-        tables + full * block_size(SEGMENT_LINES * LINE_SIZE) + segment(full)
+        tables + blocks.sum::<usize>()
     }
 
     /// Moves one segment to a less fragmented place, if there is one.
@@ -170,10 +187,6 @@ impl Drop for Lines {
     }
 }
 
-fn lines_of_segment(len: usize, segment: usize) -> usize {
-    (len - segment * SEGMENT_LINES).min(SEGMENT_LINES)
-}
-
 /// Are all of these bytes zero?
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (chunks, rest) = bytes.as_chunks::<LINE_SIZE>();
@@ -187,16 +200,9 @@ mod tests {
 
     #[test]
     fn lines_are_zero_aligned_and_apart() {
-        for len in [
-            1,
-            2,
-            3,
-            SEGMENT_LINES,
-            SEGMENT_LINES + 1,
-            3 * SEGMENT_LINES - 1,
-        ] {
+        for len in [1, 2, 3, 64, 65, 1023, 1024, 5000, 70_001] {
             let mut lines = Lines::zeroed(len).expect("memory");
-            assert_eq!(lines.segments(), len.div_ceil(SEGMENT_LINES));
+            assert!(lines.segments() <= 32);
             for index in 0..len {
                 assert_eq!(*lines.line(index), [0; LINE_SIZE]);
                 assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);

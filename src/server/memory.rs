@@ -16,10 +16,10 @@ pub fn check_room(size: usize) -> Result<(), Error> {
     }
     let memory = ServerInfo::read(c"memory");
     let (used, most) = (memory.number(c"used_memory"), memory.number(c"maxmemory"));
-    let wanted = if memory.is(c"maxmemory_policy", b"noeviction") {
-        used.saturating_add(size as u64)
-    } else {
+    let wanted = if memory.begins(c"maxmemory_policy", b"allkeys") {
         size as u64 // other keys are evicted to make room
+    } else {
+        used.saturating_add(size as u64)
     };
     if most > 0 && wanted > most {
         return Err(Error::OutOfMemory);
@@ -29,6 +29,14 @@ pub fn check_room(size: usize) -> Result<(), Error> {
         return Err(Error::NoMemory);
     }
     Ok(())
+}
+
+/// Does this server do what a master or its own dataset says, so that it refuses nothing?
+pub fn is_following() -> bool {
+    let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
+    // SAFETY: a null context is allowed, which tells what is true of the whole server.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    flags as u32 & follows != 0
 }
 
 /// A section of the server's `INFO`.
@@ -53,11 +61,11 @@ impl ServerInfo {
         }
     }
 
-    fn is(&self, field: &CStr, value: &[u8]) -> bool {
+    fn begins(&self, field: &CStr, value: &[u8]) -> bool {
         // SAFETY: as above; a field is NUL-terminated and lives as long as the section, or is null.
         unsafe {
             let text = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
-            !text.is_null() && CStr::from_ptr(text).to_bytes() == value
+            !text.is_null() && CStr::from_ptr(text).to_bytes().starts_with(value)
         }
     }
 }
