@@ -455,11 +455,10 @@ fn merge(call: &Call<'_>) -> Answer {
     let others: Vec<&Filter> = found
         .map(|filter| filter.map(|filter| &*filter))
         .collect::<Result<_, _>>()?;
-    if others.is_empty() {
-        return Ok(Reply::Ok); // it is united with itself
-    }
-    if let Some(united) = unite(slot.value(), &others, Limits::of(ctx))? {
-        slot.create(united);
+    match unite(slot.value(), &others, Limits::of(ctx))? {
+        United::Unchanged => return Ok(Reply::Ok),
+        United::Changed => {}
+        United::New(filter) => slot.create(filter),
     }
     ctx.replicate_verbatim();
     ctx.signal_modified(&destination);
@@ -467,12 +466,15 @@ fn merge(call: &Call<'_>) -> Answer {
     Ok(Reply::Ok)
 }
 
-/// Adds the items of the others to a filter, or to a new one, which is returned.
-fn unite(
-    own: Option<&mut Filter>,
-    others: &[&Filter],
-    limits: Limits,
-) -> Result<Option<Filter>, Error> {
+/// What became of a destination.
+enum United {
+    Unchanged,
+    Changed,
+    New(Filter),
+}
+
+/// Adds the items of the others to a filter, or to a new one.
+fn unite(own: Option<&mut Filter>, others: &[&Filter], limits: Limits) -> Result<United, Error> {
     let all = own.as_deref().into_iter().chain(others.iter().copied());
     let most = all.clone().max_by_key(|filter| filter.layers.len());
     let most = most.ok_or(Error::NoBloom)?;
@@ -490,13 +492,22 @@ fn unite(
             },
             limits,
         )?;
-        others.iter().for_each(|other| new.unite(other));
-        return Ok(Some(new));
+        for other in others {
+            new.unite(other);
+        }
+        return Ok(United::New(new));
     };
     let before = own.layers.len();
     for shape in &shapes[before..] {
         put_layer(own, *shape, limits).inspect_err(|_| own.layers.truncate(before))?;
     }
-    others.iter().for_each(|other| own.unite(other));
-    Ok(None)
+    let mut changed = own.layers.len() > before;
+    for other in others {
+        changed |= own.unite(other);
+    }
+    Ok(if changed {
+        United::Changed
+    } else {
+        United::Unchanged
+    })
 }

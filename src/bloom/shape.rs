@@ -32,7 +32,7 @@ const MAX_LOAD: f64 = BLOCK_BITS as f64;
 
 /// The part of a filter's error rate that its first layer may have, and all later ones together.
 /// The rest is left to chance: of two filters that are sized alike, one errs somewhat more.
-const FIRST_SHARE: f64 = 0.75;
+const FIRST_SHARE: f64 = 0.8;
 const LATER_SHARE: f64 = 0.125;
 
 /// The error rate that the layer `index` of a filter may have. All of them together, however many
@@ -122,8 +122,12 @@ fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<Shape> {
     })
 }
 
-/// The error rate of blocks with `load` items on average, plus its standard deviation between
-/// filters of so many blocks: small filters are unlike each other.
+/// How many standard deviations of the error rate, as it varies between filters of one shape, the
+/// error rate stays away from what it may be: small filters are unlike each other.
+const DEVIATIONS: f64 = 2.0;
+
+/// The error rate of blocks with `load` items on average, plus what it varies between filters of so
+/// many blocks.
 fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
     let (mut mean, mut square) = (0.0, 0.0);
     let mut chance = (-load).exp(); // of a block with this many items
@@ -140,7 +144,7 @@ fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
         square += chance * rate * rate;
     }
     let variance = (square - mean * mean).max(0.0);
-    mean + (variance / blocks).sqrt()
+    mean + DEVIATIONS * (variance / blocks).sqrt()
 }
 
 /// The error rate of one block: the chance that all probes of a query meet bits that are set, when a
@@ -207,7 +211,7 @@ mod tests {
             (0.01, 1_000_000, 10.8),
             (0.01, 10_000, 11.0),
             (0.001, 100_000, 16.5),
-            (0.001, 10_000, 16.6),
+            (0.001, 10_000, 16.5),
             (0.0001, 1_000_000, 23.3),
             (0.25, 1_000_000, 3.7),
         ] {
@@ -264,6 +268,6 @@ mod tests {
     #[test]
     fn all_layers_together_keep_the_rate() {
         let sum: f64 = (0..1_000_000).map(|index| layer_error(0.01, index)).sum();
-        assert!(sum < 0.00876, "{sum}");
+        assert!(sum < 0.00926, "{sum}");
     }
 }

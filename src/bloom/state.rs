@@ -150,10 +150,13 @@ impl Kind for Bloom {
         true
     }
 
-    fn overlay(own: &mut [u8], loaded: &[u8]) {
+    fn overlay(own: &mut [u8], loaded: &[u8]) -> bool {
+        let mut new = 0;
         for (own, loaded) in own.iter_mut().zip(loaded) {
+            new |= loaded & !*own;
             *own |= loaded;
         }
+        new != 0
     }
 }
 
@@ -186,17 +189,21 @@ impl Filter {
             && layers.all(|(layer, other)| layer.shape == other.shape)
     }
 
-    /// Adds all items of a filter that [`is_like`](Self::is_like) this one, and has no more layers.
-    pub fn unite(&mut self, other: &Self) {
+    /// Adds all items of a filter that [`is_like`](Self::is_like) this one, and has no more layers;
+    /// false if that changes nothing.
+    pub fn unite(&mut self, other: &Self) -> bool {
         let mut room = MAX_ITEMS.saturating_sub(self.items());
+        let mut changed = false;
         for (layer, other) in self.layers.iter_mut().zip(&other.layers) {
             for segment in 0..layer.lines.segments() {
                 let own = layer.lines.segment_mut(segment);
-                Bloom::overlay(own, other.lines.segment(segment));
+                changed |= Bloom::overlay(own, other.lines.segment(segment));
             }
             let items = other.items.min(room);
             layer.items += items;
             room -= items;
+            changed |= items > 0;
         }
+        changed
     }
 }

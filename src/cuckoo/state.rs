@@ -235,8 +235,10 @@ impl Kind for Cuckoo {
         is_zero(own) || own == loaded
     }
 
-    fn overlay(own: &mut [u8], loaded: &[u8]) {
+    fn overlay(own: &mut [u8], loaded: &[u8]) -> bool {
+        let is_new = own != loaded;
         own.copy_from_slice(loaded);
+        is_new
     }
 }
 

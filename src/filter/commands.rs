@@ -133,7 +133,9 @@ pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
         (Some(filter), end) => {
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
-            loaded.map_err(|_| Error::BadData)?;
+            if !loaded.map_err(|_| Error::BadData)? {
+                return Ok(Reply::Ok);
+            }
         }
     }
     ctx.replicate_verbatim();

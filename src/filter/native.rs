@@ -56,7 +56,7 @@ impl<K: Kind> Native for Filters<K> {
             let loaded = input.bytes(|piece| match piece.split_first_chunk() {
                 Some((position, piece)) => {
                     let position = u64::from_le_bytes(*position);
-                    persist::load_piece(&mut filter, position, piece).map(|()| true)
+                    persist::load_piece(&mut filter, position, piece).map(|_| true)
                 }
                 None if piece.is_empty() => Ok(false),
                 None => Err(crate::codec::Corrupt),

@@ -198,29 +198,29 @@ fn piece_check(data: &[u8], seed: u64, position: u64) -> u64 {
     xxh3_64_with_seed(data, distinct)
 }
 
-/// Adds a piece to a filter, in which it is checked to belong.
+/// Adds a piece to a filter, in which it is checked to belong; false if it was there already.
 pub fn load_piece<K: Kind>(
     filter: &mut Filter<K>,
     position: u64,
     piece: &[u8],
-) -> Result<(), Corrupt> {
+) -> Result<bool, Corrupt> {
     let (data, check) = piece.split_last_chunk().ok_or(Corrupt)?;
     let end = position.checked_add(data.len() as u64).ok_or(Corrupt)?;
     if piece_check(data, filter.seed, position) != u64::from_le_bytes(*check) || end > filter.size()
     {
         return Err(Corrupt);
     }
-    let mut fits = true;
+    let (mut fits, mut is_new) = (true, false);
     each_part(filter, position, data, |own, loaded| {
-        fits &= K::can_overlay(own, loaded)
+        fits &= K::can_overlay(own, loaded);
     });
     if !fits {
         return Err(Corrupt);
     }
     each_part(filter, position, data, |own, loaded| {
-        K::overlay(own, loaded)
+        is_new |= K::overlay(own, loaded);
     });
-    Ok(())
+    Ok(is_new)
 }
 
 /// Gives the bytes of a filter from a position on, and those of `data`, to `each` as they lie in the

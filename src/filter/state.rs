@@ -72,8 +72,8 @@ pub trait Kind: Sized + 'static {
     fn add(filter: &mut Filter<Self>, hash: Hash, unique: bool) -> Added;
     /// Can the bytes of a dump be added to those of a filter without losing what it holds?
     fn can_overlay(own: &[u8], loaded: &[u8]) -> bool;
-    /// Adds them.
-    fn overlay(own: &mut [u8], loaded: &[u8]);
+    /// Adds them; false if they were there already.
+    fn overlay(own: &mut [u8], loaded: &[u8]) -> bool;
 }
 
 /// A layer of a filter.

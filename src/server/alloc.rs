@@ -1,6 +1,5 @@
 //! The allocator: the server's own, so that `INFO memory` and `maxmemory` see every byte.
 
-use super::native::Relocate;
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
@@ -127,76 +126,51 @@ unsafe impl GlobalAlloc for ServerAlloc {
 /// From this size on a zeroed block is asked for in a way that may be refused, and is not touched.
 const LARGE: usize = 64 * 1024;
 
-/// An aligned block of zeros, freed when dropped.
-pub(super) struct Zeroed {
-    start: NonNull<u8>,
-    layout: Layout,
-    /// Was it carved out of a larger block? Allocators of servers align well enough by themselves,
-    /// so that exactly what is needed can be asked for.
-    carved: bool,
+/// How aligned blocks of zeros are had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carving {
+    /// Allocators of servers align well enough by themselves, so that exactly what is needed can be
+    /// asked for.
+    Whole,
+    /// They are carved out of larger blocks.
+    Carved,
 }
 
-impl Zeroed {
-    /// `None` if there is no memory for it.
-    pub(super) fn new(size: usize, align: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(size, align).ok()?;
-        // SAFETY: the layout has a size; what is not aligned is given back at once.
-        unsafe {
-            let start = NonNull::new(zeroed(layout))?;
-            if start.addr().get() % align == 0 {
-                let carved = false;
-                return Some(Self {
-                    start,
-                    layout,
-                    carved,
-                });
-            }
-            release(start.as_ptr(), layout);
-            let whole = zeroed(Layout::from_size_align(padded(layout), align).ok()?);
-            Some(Self {
-                start: NonNull::new(carve(whole, layout))?,
-                layout,
-                carved: true,
-            })
+/// An aligned block of zeros; `None` if there is no memory for it, or if it cannot be had like this.
+///
+/// # Safety
+/// The layout has a size.
+pub(super) unsafe fn zeroed_block(layout: Layout, carving: Carving) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise; what is not aligned is given back at once.
+    unsafe {
+        if carving == Carving::Carved {
+            return NonNull::new(carve(zeroed(padded_layout(layout)), layout));
         }
-    }
-
-    /// Its bytes.
-    pub(super) fn size(&self) -> usize {
-        self.layout.size()
-    }
-
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    /// Moves it to a less fragmented place, if there is one.
-    pub(super) fn relocate(&mut self, relocate: &mut Relocate<'_>) {
-        if self.carved {
-            return; // no server that fights fragmentation has such an allocator
+        let block = NonNull::new(zeroed(layout))?;
+        if block.addr().get() % layout.align() == 0 {
+            return Some(block);
         }
-        // SAFETY: it is one whole block, which nothing else points into but who asks for this.
-        let moved = NonNull::new(unsafe { relocate.block(self.start.as_ptr().cast()) });
-        if let Some(moved) = moved {
-            self.start = moved.cast();
-            assert_eq!(moved.addr().get() % self.layout.align(), 0);
+        release(block.as_ptr(), layout);
+        None
+    }
+}
+
+/// Frees a block of [`zeroed_block`].
+///
+/// # Safety
+/// It was had for this layout and in this way, and is used no more.
+pub(super) unsafe fn release_block(block: NonNull<u8>, layout: Layout, carving: Carving) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match carving {
+            Carving::Whole => release(block.as_ptr(), layout),
+            Carving::Carved => release(whole(block.as_ptr()), padded_layout(layout)),
         }
     }
 }
 
-impl Drop for Zeroed {
-    fn drop(&mut self) {
-        // SAFETY: it is ours alone, and was allocated as a whole or carved out of one.
-        unsafe {
-            if self.carved {
-                let size = padded(self.layout);
-                let layout = Layout::from_size_align_unchecked(size, self.layout.align());
-                release(whole(self.start.as_ptr()), layout);
-            } else {
-                release(self.start.as_ptr(), self.layout);
-            }
-        }
-    }
+fn padded_layout(layout: Layout) -> Layout {
+    Layout::from_size_align(padded(layout), layout.align()).unwrap_or(layout)
 }
 
 /// A block of zeros with whatever alignment; null if there is no memory for it.

@@ -4,9 +4,10 @@
 //! was asked for: classes are a quarter apart. It begins as zeros that nobody has touched: the system
 //! gives the pages when they are used.
 
-use super::alloc;
+use super::alloc::{Carving, release_block, zeroed_block};
 use super::native::Relocate;
 use crate::memory::block_size;
+use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,12 +45,11 @@ pub fn live() -> (usize, usize) {
 /// An array of cache lines.
 pub struct Lines {
     /// Where each segment begins.
-    starts: Box<[NonNull<Line>]>,
-    /// The block that each was carved out of.
-    blocks: Box<[alloc::Zeroed]>,
+    segments: Box<[NonNull<Line>]>,
     len: usize,
     /// Log2 of the lines of a segment. The last one may have fewer.
     shift: u32,
+    carving: Carving,
 }
 
 // SAFETY: an array owns its memory, like a boxed slice.
@@ -58,31 +58,18 @@ unsafe impl Send for Lines {}
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// An array of `len` lines of zeros; `None` if there is no memory for it.
+    /// An array of `len` lines of zeros, at least one; `None` if there is no memory for it.
     pub fn zeroed(len: usize) -> Option<Self> {
-        if len > MAX_LINES {
+        if !(1..=MAX_LINES).contains(&len) {
             return None;
         }
-        let shift = len.max(1).ilog2().saturating_sub(SEGMENTS_SHIFT);
+        let shift = len.ilog2().saturating_sub(SEGMENTS_SHIFT);
         let shift = shift.clamp(MIN_SHIFT, MAX_SHIFT);
-        let segments = len.div_ceil(1 << shift);
-        let (mut starts, mut blocks) = (Vec::new(), Vec::new());
-        starts.try_reserve_exact(segments).ok()?;
-        blocks.try_reserve_exact(segments).ok()?;
-        for segment in 0..segments {
-            let lines = (len - (segment << shift)).min(1 << shift);
-            let block = alloc::Zeroed::new(lines * LINE_SIZE, LINE_SIZE)?;
-            starts.push(block.start().cast());
-            blocks.push(block);
-        }
+        let made = Segments::new(len, shift, Carving::Whole);
+        let made = made.or_else(|| Segments::new(len, shift, Carving::Carved))?;
         ARRAYS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(len * LINE_SIZE, Ordering::Relaxed);
-        Some(Self {
-            starts: starts.into(),
-            blocks: blocks.into(),
-            len,
-            shift,
-        })
+        Some(made.finish())
     }
 
     /// A copy; `None` if there is no memory for it.
@@ -110,7 +97,7 @@ impl Lines {
 
     /// How many segments it has.
     pub fn segments(&self) -> usize {
-        self.starts.len()
+        self.segments.len()
     }
 
     /// One line.
@@ -148,35 +135,44 @@ impl Lines {
         assert!(index < self.len);
         let within = index & ((1 << self.shift) - 1);
         // SAFETY: all segments but the last have this length, and the index is below the sum.
-        unsafe { self.starts[index >> self.shift].as_ptr().add(within) }
+        unsafe { self.segments[index >> self.shift].as_ptr().add(within) }
     }
 
     /// The bytes of one segment.
     pub fn segment(&self, segment: usize) -> &[u8] {
-        let size = self.blocks[segment].size();
+        let size = self.layout(segment).size();
         // SAFETY: a segment is one block of so many bytes, all of which were zeroed.
-        unsafe { std::slice::from_raw_parts(self.starts[segment].as_ptr().cast(), size) }
+        unsafe { std::slice::from_raw_parts(self.segments[segment].as_ptr().cast(), size) }
     }
 
     /// The bytes of one segment, to be changed.
     pub fn segment_mut(&mut self, segment: usize) -> &mut [u8] {
-        let size = self.blocks[segment].size();
+        let size = self.layout(segment).size();
         // SAFETY: as above, and we are borrowed for as long as the slice is.
-        unsafe { std::slice::from_raw_parts_mut(self.starts[segment].as_ptr().cast(), size) }
+        unsafe { std::slice::from_raw_parts_mut(self.segments[segment].as_ptr().cast(), size) }
     }
 
     /// The bytes that it takes from the allocator.
     pub fn memory(&self) -> usize {
-        let blocks = self.blocks.iter().map(|block| block_size(block.size()));
-        let tables =
-            block_size(size_of_val(&*self.starts)) + block_size(size_of_val(&*self.blocks));
-        tables + blocks.sum::<usize>()
+        let segments = (0..self.segments()).map(|at| block_size(self.layout(at).size()));
+        block_size(size_of_val(&*self.segments)) + segments.sum::<usize>()
     }
 
     /// Moves one segment to a less fragmented place, if there is one.
     pub fn relocate(&mut self, segment: usize, relocate: &mut Relocate<'_>) {
-        self.blocks[segment].relocate(relocate);
-        self.starts[segment] = self.blocks[segment].start().cast();
+        if self.carving == Carving::Carved {
+            return; // no server that fights fragmentation has such an allocator
+        }
+        // SAFETY: a segment is one whole block, which nothing points into while we are borrowed.
+        let moved = unsafe { relocate.block(self.segments[segment].as_ptr().cast()) };
+        if let Some(moved) = NonNull::new(moved) {
+            self.segments[segment] = moved.cast();
+            assert_eq!(moved.addr().get() % LINE_SIZE, 0);
+        }
+    }
+
+    fn layout(&self, segment: usize) -> Layout {
+        layout(self.len, self.shift, segment)
     }
 }
 
@@ -184,6 +180,63 @@ impl Drop for Lines {
     fn drop(&mut self) {
         ARRAYS.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(self.len * LINE_SIZE, Ordering::Relaxed);
+        for segment in 0..self.segments() {
+            let block = self.segments[segment].cast();
+            // SAFETY: it was had for this layout, in this way, and is ours alone.
+            unsafe { release_block(block, self.layout(segment), self.carving) };
+        }
+    }
+}
+
+/// The layout of a segment in an array of `len` lines.
+fn layout(len: usize, shift: u32, segment: usize) -> Layout {
+    let lines = (len - (segment << shift)).min(1 << shift);
+    Layout::array::<Line>(lines).expect("a segment is small")
+}
+
+/// An array in the making, whose segments are freed if it comes to nothing.
+struct Segments {
+    done: Vec<NonNull<Line>>,
+    len: usize,
+    shift: u32,
+    carving: Carving,
+}
+
+impl Segments {
+    fn new(len: usize, shift: u32, carving: Carving) -> Option<Self> {
+        let mut making = Self {
+            done: Vec::new(),
+            len,
+            shift,
+            carving,
+        };
+        let segments = len.div_ceil(1 << shift);
+        making.done.try_reserve_exact(segments).ok()?;
+        for segment in 0..segments {
+            // SAFETY: a segment has at least one line.
+            let block = unsafe { zeroed_block(layout(len, shift, segment), carving) };
+            making.done.push(block?.cast());
+        }
+        Some(making)
+    }
+
+    fn finish(mut self) -> Lines {
+        Lines {
+            segments: std::mem::take(&mut self.done).into(),
+            len: self.len,
+            shift: self.shift,
+            carving: self.carving,
+        }
+    }
+}
+
+impl Drop for Segments {
+    fn drop(&mut self) {
+        for (segment, block) in self.done.iter().enumerate() {
+            let layout = layout(self.len, self.shift, segment);
+            // SAFETY: it was had for this layout, in this way, and nobody has it yet.
+            unsafe { release_block(block.cast(), layout, self.carving) };
+        }
     }
 }
 
@@ -218,6 +271,22 @@ mod tests {
                 .map(|at| lines.segment(at).len())
                 .sum();
             assert_eq!(bytes, len * LINE_SIZE);
+        }
+    }
+
+    #[test]
+    fn segments_are_aligned_also_where_they_are_carved() {
+        for carving in [Carving::Whole, Carving::Carved] {
+            let mut lines = Segments::new(200, MIN_SHIFT, carving)
+                .expect("memory")
+                .finish();
+            ARRAYS.fetch_add(1, Ordering::Relaxed);
+            BYTES.fetch_add(200 * LINE_SIZE, Ordering::Relaxed);
+            for index in 0..200 {
+                assert_eq!(*lines.line(index), [0; LINE_SIZE]);
+                assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);
+                *lines.line_mut(index) = [1; LINE_SIZE];
+            }
         }
     }
 
