@@ -508,17 +508,43 @@ fn check_capacity(client: &mut Raw, capacity: u64, bucket_size: u64, width: u64)
     client.must(&format!("DEL {key}"));
 }
 
+/// Each filter has a seed of its own, and in small tables some seeds are worse than others: so each is tried often.
 #[test]
 fn small_capacities_really_hold() {
+    const TRIES: usize = 20;
     let (_server, mut client) = server_and_client();
-    let capacities = [1, 2, 3, 4, 5, 7, 8, 10, 16, 31, 64, 100, 333, 1000, 1024];
-    for capacity in capacities {
-        for bucket_size in [1, 2, 3, 4, 5, 8, 16, 255] {
-            for width in [16, 32] {
-                check_capacity(&mut client, capacity, bucket_size, width);
+    let mut failures = Vec::new();
+    for bucket_size in [1, 2, 3, 4, 5, 8, 16, 255] {
+        for width in [8, 16, 32] {
+            for capacity in [
+                1, 2, 3, 4, 5, 7, 8, 10, 12, 16, 20, 31, 33, 40, 64, 100, 333,
+            ] {
+                let items: String = (0..capacity).map(|item| format!(" i{item}")).collect();
+                let lines = (0..TRIES).flat_map(|number| {
+                    [
+                        format!(
+                            "CF.RESERVE k{number} {capacity} BUCKETSIZE {bucket_size} BITS {width} EXPANSION 0"
+                        ),
+                        format!("CF.INSERT k{number} ITEMS{items}"),
+                        format!("DEL k{number}"),
+                    ]
+                });
+                let replies = client.run_all(lines);
+                let refused = |reply: &&Value| ints(reply).contains(&-1);
+                let failed = replies.iter().skip(1).step_by(3).filter(refused).count();
+                if failed > 0 {
+                    failures.push(format!(
+                        "{failed} of {TRIES}: capacity {capacity}, bucket size {bucket_size}, {width} bits"
+                    ));
+                }
             }
         }
     }
+    assert!(
+        failures.is_empty(),
+        "filters that do not hold their capacity:\n{}",
+        failures.join("\n")
+    );
 }
 
 #[test]
@@ -536,7 +562,7 @@ fn large_capacities_really_hold() {
 #[test]
 fn capacities_hold_with_narrow_fingerprints() {
     let (_server, mut client) = server_and_client();
-    for capacity in [1, 10, 100, 1000, 5000, 50_000, 100_000] {
+    for capacity in [1000, 5000, 50_000, 100_000] {
         for bucket_size in [2, 3, 4, 8, 64, 255] {
             check_capacity(&mut client, capacity, bucket_size, 8);
         }
@@ -547,7 +573,7 @@ fn capacities_hold_with_narrow_fingerprints() {
 #[test]
 fn capacities_hold_with_narrow_fingerprints_in_buckets_of_one() {
     let (_server, mut client) = server_and_client();
-    for capacity in [1, 10, 100, 1000, 5000, 50_000, 100_000] {
+    for capacity in [1000, 5000, 50_000, 100_000, 100_000, 100_000] {
         check_capacity(&mut client, capacity, 1, 8);
     }
 }
@@ -855,7 +881,7 @@ fn maxmemory_refuses_filters_and_layers_and_lets_items_be_deleted() {
     let item = 5u64.to_le_bytes();
     assert_eq!(client.call([b"CF.DEL".as_slice(), b"k", &item]), 1);
     assert_eq!(client.run("CF.COMPACT k"), "OK");
-    assert_eq!(client.run("CF.COUNT k none-of-them").is_err(), false);
+    assert!(!client.run("CF.COUNT k x").is_err());
 }
 
 // SCANDUMP, LOADCHUNK
