@@ -4,6 +4,11 @@ mod filter_support;
 mod stock_support;
 mod support;
 
+use sluice::bloom::shape::Shape;
+use sluice::bloom::state::{Bloom, Terms};
+use sluice::filter::persist::put_head;
+use sluice::filter::state::Head;
+
 use filter_support::{
     BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, BAD_RATE, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE,
     NO_INTEGERS, OUT_OF_MEMORY, RATE_RANGE, TOO_LARGE, assert_holds, count, digest_of, dump, each,
@@ -1164,6 +1169,76 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
         assert_eq!(load(&mut client, "BF", "new", *iterator, data), "OK");
     }
     assert_eq!(digest_of(&mut client, "new"), digest_of(&mut client, "k"));
+}
+
+/// Everybody can compute the check of a chunk. What is accepted must be a filter that keeps its promises.
+#[test]
+fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
+    const MOST: u64 = (1 << 53) - 1;
+    let (server, mut client) = server_and_client();
+    let mut broken = Vec::new();
+    let layer = |capacity, blocks, probes| Shape {
+        capacity,
+        blocks,
+        probes,
+    };
+    let small = layer(100, 3, 7);
+    for (name, expansion, layers) in [
+        ("one bit", 2, vec![(layer(100, 1, 1), 0)]),
+        ("all bits", 2, vec![(layer(100, 1, 64), 0)]),
+        (
+            "smaller layers above",
+            2,
+            vec![(small, 0), (layer(1, 1, 7), 0)],
+        ),
+        ("no expansion", 0, vec![(small, 100), (small, 100)]),
+        ("as many layers as there may be", 2, vec![(small, 0); 5000]),
+        ("items that are not there", 2, vec![(small, MOST)]),
+        ("too large a capacity", 2, vec![(layer(MOST, 1, 1), 0); 2]),
+        ("too many blocks", 2, vec![(layer(100, u64::MAX, 7), 0); 2]),
+    ] {
+        let mut bytes = Vec::new();
+        put_head(
+            &mut bytes,
+            &Head::<Bloom> {
+                seed: 5,
+                terms: Terms {
+                    error: 0.01,
+                    capacity: 100,
+                    expansion,
+                },
+                layers,
+                deleted: 0,
+            },
+        );
+        client.must("DEL k");
+        let reply = load(&mut client, "BF", "k", 1, &bytes);
+        if reply.is_err() {
+            let texts = [BAD_DATA, TOO_LARGE];
+            assert!(texts.contains(&reply.err()), "{name}: {reply:?}");
+            continue;
+        }
+        let mut held = Vec::new();
+        each(&mut client, "BF.MADD k", 0..600, |item, reply| {
+            if !reply.is_err() {
+                held.push(item);
+            }
+        });
+        let denied = held
+            .iter()
+            .filter(|item| client.call([b"BF.EXISTS".as_slice(), b"k", &item.to_le_bytes()]) != 1);
+        let denied = denied.count();
+        if denied > 0 {
+            broken.push(format!("{name}: {denied} items denied"));
+        }
+        let [capacity, _, items, _] = terms(&mut client, "k");
+        if capacity.max(items) >= support::UNSAFE_INTEGER {
+            broken.push(format!("{name}: {capacity} {items}"));
+        }
+    }
+    assert_eq!(broken, [""; 0]);
+    assert_eq!(client.run("PING"), "PONG");
+    assert!(!server.log().contains("internal error"), "{}", server.log());
 }
 
 // Other types

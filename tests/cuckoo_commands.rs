@@ -4,6 +4,10 @@ mod filter_support;
 mod stock_support;
 mod support;
 
+use sluice::cuckoo::state::{Cuckoo, Terms};
+use sluice::filter::persist::put_head;
+use sluice::filter::state::Head;
+
 use filter_support::{
     BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE, NO_INTEGERS,
     OUT_OF_MEMORY, TOO_LARGE, assert_holds, count, digest_of, dump, each, load, number,
@@ -969,6 +973,69 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
     let reply = load(&mut client, "CF", "new", *at, body);
     assert_eq!(reply.err(), BAD_DATA);
     assert_eq!(digest_of(&mut client, "new"), changed);
+}
+
+/// Everybody can compute the check of a chunk. What is accepted must be a filter that keeps its promises.
+#[test]
+fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
+    let (server, mut client) = server_and_client();
+    let mut broken = Vec::new();
+    let wide = Terms::new(100, 4, 4, 20, 2);
+    let strange = Terms { base: 1, ..wide };
+    let expansionless = Terms::new(100, 4, 4, 20, 0);
+    for (name, terms, layers) in [
+        ("descending layers", wide, vec![(3, 0), (0, 0)]),
+        ("a layer between", wide, vec![(0, 0), (4, 0), (1, 0)]),
+        ("equal layers", wide, vec![(0, 0), (0, 0), (0, 0)]),
+        ("a large first layer", wide, vec![(5, 0)]),
+        ("too few buckets", strange, vec![(0, 0), (1, 0)]),
+        (
+            "items that are not there",
+            wide,
+            vec![(0, 1_000_000), (1, 7)],
+        ),
+        ("no expansion", expansionless, vec![(0, 0), (1, 0)]),
+        ("many layers", wide, vec![(0, 0); 1000]),
+    ] {
+        let mut bytes = Vec::new();
+        put_head(
+            &mut bytes,
+            &Head::<Cuckoo> {
+                seed: 5,
+                terms,
+                layers,
+                deleted: 0,
+            },
+        );
+        client.must("DEL k");
+        let reply = load(&mut client, "CF", "k", 1, &bytes);
+        if reply.is_err() {
+            assert_eq!(reply.err(), BAD_DATA, "{name}");
+            continue;
+        }
+        let mut held = Vec::new();
+        each(&mut client, "CF.INSERT k ITEMS", 0..600, |item, reply| {
+            if *reply == 1 {
+                held.push(item);
+            }
+        });
+        // Room in the layers below is what items are moved to.
+        for item in held.iter().filter(|item| *item % 3 == 0) {
+            client.call([b"CF.DEL".as_slice(), b"k", &item.to_le_bytes()]);
+        }
+        client.run("CF.COMPACT k");
+        let denied = held
+            .iter()
+            .filter(|item| *item % 3 != 0)
+            .filter(|item| client.call([b"CF.EXISTS".as_slice(), b"k", &item.to_le_bytes()]) != 1);
+        let denied = denied.count();
+        if denied > 0 {
+            broken.push(format!("{name}: {denied} items denied"));
+        }
+    }
+    assert_eq!(broken, [""; 0]);
+    assert_eq!(client.run("PING"), "PONG");
+    assert!(!server.log().contains("internal error"), "{}", server.log());
 }
 
 // Other types
