@@ -12,8 +12,8 @@ use support::{Raw, Server, Value, encode, eventually};
 const TEN_YEARS: &str = "315360000000";
 const MOST: &str = "9007199254740991";
 
-/// A server whose keys `lock` and `sem` are held by `me`, with the stocks `stock` and `stock2`, and a client that sends
-/// nonsense.
+/// A server whose keys `lock` and `sem` are held by `me`, with the stocks `stock` and `stock2`, the filters `bloom`,
+/// `bloom2` and `cuckoo`, and a client that sends nonsense.
 struct Victim {
     _server: Server,
     client: Raw,
@@ -31,6 +31,11 @@ impl Victim {
         client.run("STOCK.SET stock 10");
         client.run("STOCK.SET stock2 10");
         client.run("STOCK.MRESERVE 2 stock 1 stock2 1 ORDER live PX 100000000");
+        client.run("BF.RESERVE bloom 0.01 100");
+        client.run("BF.ADD bloom a");
+        client.run("BF.RESERVE bloom2 LIKE bloom");
+        client.run("CF.RESERVE cuckoo 100");
+        client.run("CF.ADD cuckoo a");
         client.run("SET counter 5");
         client.run("SET string value");
         client.run("RPUSH list a b");
@@ -277,15 +282,160 @@ const FORMS: &[Form] = &[
         ],
         arity: (2, true),
     },
+    Form {
+        line: "BF.RESERVE bloom 0.01 100",
+        flags: &["NONSCALING"],
+        values: &[("EXPANSION", "4")],
+        arity: (4, true),
+    },
+    Form {
+        line: "BF.ADD bloom new",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "BF.EXISTS bloom a",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "BF.CARD bloom",
+        flags: &[],
+        values: &[],
+        arity: (2, false),
+    },
+    Form {
+        line: "BF.INFO bloom",
+        flags: &[],
+        values: &[],
+        arity: (2, true),
+    },
+    Form {
+        line: "BF.SCANDUMP bloom 0",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "BF.LOADCHUNK bloom 2 x",
+        flags: &[],
+        values: &[],
+        arity: (4, false),
+    },
+    Form {
+        line: "BF.MERGE bloom 1 bloom2",
+        flags: &[],
+        values: &[],
+        arity: (4, true),
+    },
+    Form {
+        line: "CF.RESERVE cuckoo 100",
+        flags: &[],
+        values: &[
+            ("BUCKETSIZE", "4"),
+            ("MAXITERATIONS", "20"),
+            ("EXPANSION", "4"),
+            ("BITS", "8"),
+        ],
+        arity: (3, true),
+    },
+    Form {
+        line: "CF.ADD cuckoo new",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.ADDNX cuckoo new",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.EXISTS cuckoo a",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.COUNT cuckoo a",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.DEL cuckoo a",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.COMPACT cuckoo",
+        flags: &[],
+        values: &[],
+        arity: (2, false),
+    },
+    Form {
+        line: "CF.INFO cuckoo",
+        flags: &[],
+        values: &[],
+        arity: (2, false),
+    },
+    Form {
+        line: "CF.SCANDUMP cuckoo 0",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "CF.LOADCHUNK cuckoo 2 x",
+        flags: &[],
+        values: &[],
+        arity: (4, false),
+    },
 ];
 
-const OPTIONS: [&str; 16] = [
-    "SHARED", "PX", "BLOCK", "WATCHDOG", "ID", "ALL", "PERMITS", "LIMIT", "ORDER", "USER",
-    "PERUSER", "RETAIN", "EVENTS", "MAXLEN", "NX", "XX",
+const OPTIONS: [&str; 26] = [
+    "SHARED",
+    "PX",
+    "BLOCK",
+    "WATCHDOG",
+    "ID",
+    "ALL",
+    "PERMITS",
+    "LIMIT",
+    "ORDER",
+    "USER",
+    "PERUSER",
+    "RETAIN",
+    "EVENTS",
+    "MAXLEN",
+    "NX",
+    "XX",
+    "CAPACITY",
+    "ERROR",
+    "EXPANSION",
+    "NOCREATE",
+    "NONSCALING",
+    "ITEMS",
+    "LIKE",
+    "BUCKETSIZE",
+    "MAXITERATIONS",
+    "BITS",
 ];
 
 /// Those without a value.
-const FLAGS: [&str; 5] = ["SHARED", "WATCHDOG", "ALL", "NX", "XX"];
+const FLAGS: [&str; 7] = [
+    "SHARED",
+    "WATCHDOG",
+    "ALL",
+    "NX",
+    "XX",
+    "NOCREATE",
+    "NONSCALING",
+];
 
 fn name(form: &Form) -> &'static str {
     form.line.split(' ').next().unwrap_or("")
@@ -440,7 +590,17 @@ const NO_INTEGERS: [&[u8]; 20] = [
 #[test]
 fn what_is_no_integer_is_named_so() {
     let mut victim = Victim::new();
-    let integers = ["PX", "BLOCK", "PERMITS", "PERUSER", "RETAIN", "MAXLEN"];
+    let integers = [
+        "PX",
+        "BLOCK",
+        "PERMITS",
+        "PERUSER",
+        "RETAIN",
+        "MAXLEN",
+        "BUCKETSIZE",
+        "MAXITERATIONS",
+        "BITS",
+    ];
     for form in FORMS {
         for (option, _) in form
             .values
@@ -487,6 +647,11 @@ fn what_is_no_integer_is_named_so() {
             vec![b"STOCK.MDEDUCT", b"2", b"stock", b"1", b"stock2", text],
             vec![b"STOCK.MCONFIRM", text, b"stock", b"live"],
             vec![b"STOCK.MCANCEL", text, b"stock", b"live"],
+            vec![b"BF.SCANDUMP", b"bloom", text],
+            vec![b"BF.LOADCHUNK", b"bloom", text, b"x"],
+            vec![b"BF.MERGE", b"bloom", text, b"bloom2"],
+            vec![b"CF.SCANDUMP", b"cuckoo", text],
+            vec![b"CF.LOADCHUNK", b"cuckoo", text, b"x"],
         ] {
             assert_eq!(victim.refuses(&command), NOT_AN_INTEGER, "{command:?}");
         }
@@ -520,6 +685,22 @@ fn an_integer_out_of_range_is_named_with_its_range() {
                 "PERUSER" | "MAXLEN" => (
                     vec!["0", "-1", "9007199254740992", &least, &most],
                     format!("ERR {option} must be between 1 and {MOST}"),
+                ),
+                "BUCKETSIZE" => (
+                    vec!["0", "-1", "256", &least, &most],
+                    "ERR BUCKETSIZE must be between 1 and 255".into(),
+                ),
+                "MAXITERATIONS" => (
+                    vec!["0", "-1", "65536", &least, &most],
+                    "ERR MAXITERATIONS must be between 1 and 65535".into(),
+                ),
+                "BITS" => (
+                    vec!["0", "-8", "9", "24", "33", "64", &least, &most],
+                    "ERR BITS must be ".into(),
+                ),
+                "EXPANSION" => (
+                    vec!["-1", "32769", &least, &most],
+                    "ERR expansion must be in the range [0, 32768]".into(),
                 ),
                 "RETAIN" => (
                     vec!["0", "-1", "315360000001", &least, &most],
@@ -624,12 +805,16 @@ fn keys_of_other_types_are_refused() {
                 wrong.retain(|key| !["string", "bits", "hll", "hash"].contains(key));
                 wrong.extend(["lock", "stock"]);
             }
-            _ if name.starts_with("LOCK") => wrong.extend(["sem", "stock"]),
-            _ if name.starts_with("SEM") => wrong.extend(["lock", "stock"]),
-            _ => wrong.extend(["lock", "sem"]),
+            _ if name.starts_with("LOCK") => wrong.extend(["sem", "stock", "bloom"]),
+            _ if name.starts_with("SEM") => wrong.extend(["lock", "stock", "cuckoo"]),
+            _ if name.starts_with("BF") => wrong.extend(["lock", "stock", "cuckoo"]),
+            _ if name.starts_with("CF") => wrong.extend(["lock", "stock", "bloom"]),
+            _ => wrong.extend(["lock", "sem", "bloom", "cuckoo"]),
         }
         for key in wrong {
-            let own = ["lock", "sem", "shared", "guard", "stock", "counter"];
+            let own = [
+                "lock", "sem", "shared", "guard", "stock", "counter", "bloom", "bloom2", "cuckoo",
+            ];
             let words = form.line.split(' ');
             let words = words.map(|word| if own.contains(&word) { key } else { word });
             let line = words.collect::<Vec<_>>().join(" ");
@@ -659,6 +844,11 @@ fn keys_of_other_types_are_refused() {
         "DECR stock",
         "HGETALL stock",
         "XADD stock * a b",
+        "GET bloom",
+        "SETBIT bloom 5 1",
+        "PFADD bloom a",
+        "SADD cuckoo x",
+        "PFCOUNT cuckoo",
     ] {
         assert_eq!(victim.refuses_line(line), WRONGTYPE, "{line}");
     }
@@ -766,6 +956,15 @@ fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
         "STOCK.MCANCEL 2 stock string live",
         "STOCK.IMPORT counter EVENTS list",
         "STOCK.IMPORT hash",
+        "BF.RESERVE new 0.01 100 EXPANSION 2 NONSCALING",
+        "BF.RESERVE new LIKE string",
+        "BF.INSERT new CAPACITY 5 ERROR 2 ITEMS a b",
+        "BF.INSERT bloom NOCREATE EXPANSION 2 BOGUS ITEMS new",
+        "BF.MERGE new 2 bloom string",
+        "BF.MERGE bloom 3 bloom2 cuckoo bloom",
+        "CF.RESERVE new 100 BUCKETSIZE 4 BITS 9",
+        "CF.INSERT new CAPACITY 5 NOCREATE CAPACITY 5 ITEMS a",
+        "CF.INSERTNX cuckoo CAPACITY 0 ITEMS new",
     ] {
         victim.refuses_line(line);
     }
@@ -803,6 +1002,9 @@ fn errors_look_the_same_in_transactions_and_scripts() {
         ("'STOCK.DEDUCT', 'string', 1", WRONGTYPE),
         ("'STOCK.DEDUCT', 'stock', 1.5", NOT_AN_INTEGER),
         ("'STOCK.DEDUCT', 'stock', 1, 'ORDER'", SYNTAX),
+        ("'BF.ADD', 'string', 'a'", WRONGTYPE),
+        ("'BF.INFO', 'bloom', 'BOGUS'", SYNTAX),
+        ("'CF.SCANDUMP', 'cuckoo', 1.5", NOT_AN_INTEGER),
     ] {
         let script = format!("return redis.pcall({call}).err");
         assert_eq!(client.call(["EVAL", &script, "0"]), expected, "{call}");
@@ -828,8 +1030,13 @@ fn internal_commands_refuse_nonsense() {
         b"%s%n",
     ];
     for text in nonsense {
-        for key in ["lock", "sem", "stock", "string", "new"] {
-            for name in [b"LOCK.APPLY".as_slice(), b"STOCK.APPLY"] {
+        for key in ["lock", "sem", "stock", "bloom", "cuckoo", "string", "new"] {
+            for name in [
+                b"LOCK.APPLY".as_slice(),
+                b"STOCK.APPLY",
+                b"BF.APPLY",
+                b"CF.APPLY",
+            ] {
                 let reply = victim.client.call([name, key.as_bytes(), text]);
                 // An effect without a change may be none; what cannot be read is an error.
                 assert!(reply.is_err() || reply == "OK", "{text:?}: {reply:?}");
@@ -841,6 +1048,49 @@ fn internal_commands_refuse_nonsense() {
     }
     assert_eq!(victim.client.run("PING"), "PONG");
     victim.refuses_line("LOCK.ACQUIRE string me");
+}
+
+/// Effects that begin well: a whole head, as a dump has it, and then something else.
+#[test]
+fn internal_commands_of_filters_refuse_what_no_master_sends() {
+    let mut victim = Victim::new();
+    for (family, key) in [("BF", "bloom"), ("CF", "cuckoo")] {
+        let apply = format!("{family}.APPLY");
+        let dumped = victim.client.run(&format!("{family}.SCANDUMP {key} 0"));
+        let head = dumped.array()[1].bytes().to_vec();
+        let mut whole = vec![b'H', u8::try_from(head.len()).expect("a short head")];
+        whole.extend(&head);
+        for index in 0..whole.len() {
+            let mut spoilt = whole.clone();
+            spoilt[index] ^= 0x20;
+            victim.refuses([apply.as_bytes(), b"new", &spoilt]);
+            if index > 0 {
+                victim.refuses([apply.as_bytes(), b"new", &whole[..index]]);
+            }
+        }
+        let ends: [&[u8]; 9] = [
+            b"H",
+            b"H\x01x",
+            b"P",
+            b"P\0\x09123456789",
+            b"P\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x09123456789",
+            b"L",
+            b"L\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            b"A123",
+            b"Z",
+        ];
+        for end in ends {
+            let effects = [&whole[..], end].concat();
+            victim.refuses([apply.as_bytes(), b"new", &effects]);
+            victim.refuses([apply.as_bytes(), b"new", end]);
+            // What comes after a good effect on a filter that is there.
+            victim.refuses([apply.as_bytes(), key.as_bytes(), end]);
+        }
+        let effects = [apply.as_bytes(), b"new", &whole];
+        assert_eq!(victim.client.call(effects), "OK");
+        victim.client.run("DEL new");
+    }
+    victim.refuses_line("BF.ADD string a");
 }
 
 #[test]
@@ -946,8 +1196,8 @@ impl Numbers {
     }
 }
 
-const KEYS: [&str; 10] = [
-    "k0", "k1", "k2", "s0", "s1", "t0", "t1", "string", "list", "",
+const KEYS: [&str; 13] = [
+    "k0", "k1", "k2", "s0", "s1", "t0", "t1", "string", "list", "", "b0", "b1", "c0",
 ];
 const OWNERS: [&str; 4] = ["o0", "o1", "o2", "o3"];
 const NUMBERS: [&str; 12] = [
@@ -970,6 +1220,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     let lock = numbers.one(&KEYS[..3]);
     let sem = numbers.one(&KEYS[3..5]);
     let stock = numbers.one(&KEYS[5..7]);
+    let bloom = numbers.one(&KEYS[10..12]);
     let any = numbers.one(&KEYS);
     let owner = numbers.one(&OWNERS);
     let number = numbers.one(&NUMBERS);
@@ -983,7 +1234,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     let order: &[&str] = &["ORDER", "USER"];
     let terms: &[&str] = &["PERUSER", "RETAIN", "EVENTS", "MAXLEN"];
     let qty = numbers.one(&NUMBERS[..4]);
-    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(30) {
+    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(36) {
         0..=3 => (vec!["LOCK.ACQUIRE", key, owner], acquire),
         4 => (vec!["LOCK.ACQUIRE", key, owner, "SHARED"], acquire),
         5 | 6 => (vec!["LOCK.RELEASE", key, owner], release),
@@ -1043,6 +1294,37 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
         28 => {
             let name = numbers.one(&["STOCK.SET", "STOCK.SET", "STOCK.ADD"]);
             (vec![name, stock, numbers.one(&NUMBERS[2..6])], terms)
+        }
+        29 => {
+            let name = numbers.one(&["BF.ADD", "BF.MADD", "BF.EXISTS", "BF.MEXISTS"]);
+            (vec![name, bloom, number], &[])
+        }
+        30 => {
+            let name = numbers.one(&["CF.ADD", "CF.ADDNX", "CF.DEL", "CF.COUNT", "CF.EXISTS"]);
+            (vec![name, "c0", number], &[])
+        }
+        31 => {
+            let line = vec!["BF.RESERVE", bloom, "0.01", number];
+            (line, &["EXPANSION", "NONSCALING"])
+        }
+        32 => (
+            vec!["CF.RESERVE", "c0", number],
+            &["EXPANSION", "BUCKETSIZE", "MAXITERATIONS", "BITS"],
+        ),
+        33 => {
+            let lines: [&[&str]; 5] = [
+                &["BF.INSERT", bloom, "CAPACITY", number, "ITEMS", owner],
+                &["CF.INSERT", "c0", "CAPACITY", number, "ITEMS", owner],
+                &["CF.INSERTNX", "c0", "NOCREATE", "ITEMS", owner, owner],
+                &["BF.MERGE", bloom, "2", "b0", any],
+                &["BF.RESERVE", bloom, "LIKE", any],
+            ];
+            (numbers.one(&lines).to_vec(), &[])
+        }
+        34 => {
+            let names = ["BF.INFO", "BF.CARD", "CF.INFO", "CF.COMPACT"];
+            let key = numbers.one(&["b0", "b1", "c0", any]);
+            (vec![numbers.one(&names), key], &[])
         }
         _ => {
             let native: [&[&str]; 8] = [
@@ -1132,6 +1414,20 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 "CONFLICT order id was used with other arguments",
                 "ERR USER is required by this stock",
                 "ERR the hash must have the fields total and ordered, and no others",
+                "ERR not found",
+                "ERR Not found",
+                "ERR item exists",
+                "ERR bad error rate",
+                "ERR bad capacity",
+                "ERR bad expansion",
+                "ERR Nonscaling filters cannot expand",
+                "ERR non scaling filter is full",
+                "ERR Filter is full",
+                "ERR Maximum expansions reached",
+                "ERR received bad data",
+                "ERR filters differ in shape",
+                "ERR filter would exceed bloom-max-bytes",
+                "ERR BITS must be 8, 16 or 32",
                 "ERR no such key",
                 "ERR source and destination objects are the same",
                 "ERR invalid DB index",
@@ -1140,8 +1436,9 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 || text.starts_with("ERR wrong number of arguments for ")
                 || text.starts_with("ERR unknown ")
                 || (text.starts_with("ERR ") && text.contains(" must be between "))
+                || (text.starts_with("ERR ") && text.contains(" must be in the range "))
                 || (text.starts_with("ERR ")
-                    && !["LOCK.", "SEM.", "STOCK."]
+                    && !["LOCK.", "SEM.", "STOCK.", "BF.", "CF."]
                         .iter()
                         .any(|family| shown.contains(family)));
             assert!(known, "{shown}: {text}");
@@ -1219,6 +1516,8 @@ fn random_commands_get_proper_replies_and_leave_the_server_well() {
         ("deducted", 100),
         ("reserved", 30),
         ("sold_out", 10),
+        ("items_added", 100),
+        ("lookups", 50),
     ] {
         let count = server.info_int(&format!("sluice_{counter}"));
         assert!(count >= least, "only {count} {counter}");

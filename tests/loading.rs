@@ -40,6 +40,65 @@ const BLOCKING: [&str; 4] = [
     "sem.acquire",
 ];
 
+/// The commands of filters, each with the least number of words that it takes.
+const FILTER_COMMANDS: [(&str, i64); 24] = [
+    ("bf.reserve", -4),
+    ("bf.add", 3),
+    ("bf.madd", -3),
+    ("bf.insert", -4),
+    ("bf.exists", 3),
+    ("bf.mexists", -3),
+    ("bf.card", 2),
+    ("bf.info", -2),
+    ("bf.scandump", 3),
+    ("bf.loadchunk", 4),
+    ("bf.merge", -4),
+    ("cf.reserve", -3),
+    ("cf.add", 3),
+    ("cf.addnx", 3),
+    ("cf.insert", -4),
+    ("cf.insertnx", -4),
+    ("cf.exists", 3),
+    ("cf.mexists", -3),
+    ("cf.count", 3),
+    ("cf.del", 3),
+    ("cf.compact", 2),
+    ("cf.info", 2),
+    ("cf.scandump", 3),
+    ("cf.loadchunk", 4),
+];
+
+/// Those that change nothing.
+const FILTER_READS: [&str; 10] = [
+    "bf.exists",
+    "bf.mexists",
+    "bf.card",
+    "bf.info",
+    "bf.scandump",
+    "cf.exists",
+    "cf.mexists",
+    "cf.count",
+    "cf.info",
+    "cf.scandump",
+];
+
+/// Those whose time depends on what they are given or on the size of the filter.
+const FILTER_SLOW: [&str; 13] = [
+    "bf.madd",
+    "bf.insert",
+    "bf.mexists",
+    "bf.scandump",
+    "bf.loadchunk",
+    "bf.merge",
+    "cf.insert",
+    "cf.insertnx",
+    "cf.mexists",
+    "cf.compact",
+    "cf.scandump",
+    "cf.loadchunk",
+    "cf.apply",
+];
+
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -107,9 +166,16 @@ fn families_can_be_named_in_any_case() {
 
 #[test]
 fn only_the_families_that_are_named_are_loaded() {
-    let all = ["lock", "stock"];
-    let first = ["lock.acquire", "stock.set"];
-    let lists: [&[&str]; 3] = [&["lock"], &["stock"], &["stock", "lock"]];
+    let all = ["lock", "stock", "bloom", "bloom"];
+    let first = ["lock.acquire", "stock.set", "bf.add", "cf.add"];
+    let lists: [&[&str]; 6] = [
+        &["lock"],
+        &["stock"],
+        &["bloom"],
+        &["stock", "lock"],
+        &["bloom", "lock"],
+        &["lock", "stock", "bloom"],
+    ];
     for list in lists {
         let server = Server::builder()
             .module_args(&["families", &list.join(",")])
@@ -137,6 +203,40 @@ fn a_family_whose_name_is_taken_can_be_left_out() {
     );
     let server = taken().module_args(&["families", "lock"]).start();
     assert_eq!(ask(&server, "STOCK.GET k"), 7);
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+/// Another module with filters, such as RedisBloom, has the same names.
+#[test]
+fn a_server_with_another_filter_module_loads_the_other_families() {
+    let (path, library) = (module(), taker("filters"));
+    for name in ["bf.add", "BF.RESERVE", "bf.merge", "cf.add", "cf.insertnx"] {
+        let line = format!("{} {name}", library.display());
+        let taken = || Server::builder().config("loadmodule", &line);
+        let log = taken().start_refused();
+        let named = log.lines().find(|line| line.contains("families"));
+        let is_named = named.is_some_and(|line| line.to_lowercase().contains(&name.to_lowercase()));
+        assert!(is_named, "{name}: {log}");
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+        let server = taken().module_args(&["families", "lock,stock"]).start();
+        let reply = ask(&server, &format!("{name} k"));
+        assert_eq!(reply, 7, "{name}: the other module's command is gone");
+        assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+        assert_eq!(ask(&server, "STOCK.SET s 5"), "OK");
+        assert!(!ask(&server, "INFO sluice").text().contains("sluice_bloom"));
+    }
+    // At run time as well, and nothing is left of the load that failed.
+    let server = Server::builder().no_module().start();
+    assert_eq!(load(&server, &library, &["bf.exists"]), "OK");
+    assert!(load(&server, &path, &[]).is_err());
+    assert!(load(&server, &path, &["families", "bloom"]).is_err());
+    assert!(server.log().to_lowercase().contains("bf.exists"));
+    for (name, _) in FILTER_COMMANDS {
+        assert_eq!(knows(&server, name), name == "bf.exists", "{name}");
+    }
+    assert_eq!(load(&server, &path, &["families", "lock,stock"]), "OK");
+    assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
     assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
     fs::remove_file(library).unwrap();
 }
@@ -508,6 +608,32 @@ fn info_has_a_section_with_all_counters() {
 }
 
 #[test]
+fn info_has_a_section_of_filters_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "filters",
+        "layers",
+        "items_added",
+        "lookups",
+        "hits",
+        "bytes",
+        "full",
+        "refused_memory",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_bloom"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(lines.contains(&"# sluice_bloom"), "{sections}: {lines:?}");
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_filters"));
+}
+
+#[test]
 fn every_command_is_documented() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
@@ -519,7 +645,7 @@ fn every_command_is_documented() {
         }
         other => panic!("{other:?}"),
     };
-    for (name, _) in COMMANDS {
+    for (name, _) in COMMANDS.into_iter().chain(FILTER_COMMANDS) {
         assert!(ours.iter().any(|our| our == name), "{name} is not listed");
     }
     for name in &ours {
@@ -556,6 +682,17 @@ fn every_command_is_documented() {
     assert_eq!(tokens("sem.acquire"), "BLOCK ID LIMIT PERMITS PX WATCHDOG");
     assert_eq!(tokens("sem.release"), "ALL ID PERMITS");
     assert_eq!(tokens("sem.renew"), "PX");
+    assert_eq!(tokens("bf.reserve"), "EXPANSION LIKE NONSCALING");
+    assert_eq!(
+        tokens("bf.insert"),
+        "CAPACITY ERROR EXPANSION ITEMS NOCREATE NONSCALING"
+    );
+    assert_eq!(tokens("bf.info"), "CAPACITY EXPANSION FILTERS ITEMS SIZE");
+    assert_eq!(tokens("cf.insert"), "CAPACITY ITEMS NOCREATE");
+    assert_eq!(tokens("cf.insertnx"), "CAPACITY ITEMS NOCREATE");
+    for name in ["bf.add", "bf.madd", "bf.merge", "cf.del", "cf.compact"] {
+        assert_eq!(tokens(name), "", "{name}");
+    }
 }
 
 fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
@@ -618,6 +755,88 @@ fn every_command_tells_its_arity_flags_and_keys() {
 }
 
 #[test]
+fn every_command_of_filters_has_its_arity_flags_and_keys() {
+    let server = Server::start();
+    for (name, arity) in FILTER_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        let is = |flag: &str| flags.contains(&flag);
+        let read = FILTER_READS.contains(&name);
+        assert_eq!(is("readonly"), read, "{name}: {flags:?}");
+        assert_eq!(is("write"), !read, "{name}: {flags:?}");
+        let slow = FILTER_SLOW.contains(&name);
+        assert_eq!(is("fast"), !slow, "{name}: {flags:?}");
+        assert!(is("module") && !is("blocking"), "{name}: {flags:?}");
+        // What gives memory back is never refused.
+        let grows = !read && !["cf.del", "cf.compact"].contains(&name);
+        assert_eq!(is("denyoom"), grows, "{name}: {flags:?}");
+        let specs = info[8].array();
+        let several = ["bf.reserve", "bf.merge"].contains(&name);
+        assert_eq!(specs.len(), if several { 2 } else { 1 }, "{name}");
+        for (index, spec) in specs.iter().enumerate() {
+            let flags = spec.field("flags").array().iter().map(Value::text);
+            let flags: Vec<_> = flags.collect();
+            let only_read = read || index == 1;
+            assert_eq!(flags.contains(&"RO"), only_read, "{name}: {flags:?}");
+            assert_eq!(flags.contains(&"RW"), !only_read, "{name}: {flags:?}");
+            assert!(!flags.contains(&"incomplete"), "{name}: {flags:?}");
+        }
+    }
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.call(words(&format!("ACL CAT {category}")));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("bf.add") {
+        return; // a server before 7.2
+    }
+    let categories = ["read", "write", "fast", "slow"].map(|name| listed(&mut client, name));
+    for (name, _) in FILTER_COMMANDS {
+        let (read, slow) = (FILTER_READS.contains(&name), FILTER_SLOW.contains(&name));
+        let real = categories.each_ref().map(|is| is(name));
+        assert_eq!(real, [read, !read, !slow, slow], "{name}");
+    }
+}
+
+#[test]
+fn users_are_kept_to_their_filters() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~own:* %R~shared:* +@all");
+    for key in ["other", "shared:1"] {
+        ask(&server, &format!("BF.RESERVE {key} 0.01 100"));
+    }
+    let mut client = Raw::connect(&server);
+    run(&mut client, "AUTH bob pw");
+    for line in [
+        "BF.ADD other x",
+        "BF.EXISTS other x",
+        "BF.ADD shared:1 x",
+        "BF.RESERVE own:1 LIKE other",
+        "BF.RESERVE other LIKE own:1",
+        "BF.MERGE own:1 1 other",
+        "BF.MERGE own:1 2 shared:1 other",
+        "BF.MERGE shared:1 1 own:1",
+        "CF.DEL other x",
+        "CF.COUNT other x",
+    ] {
+        let reply = client.call(words(line));
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+    for line in [
+        "BF.EXISTS shared:1 x",
+        "BF.RESERVE own:1 LIKE shared:1",
+        "BF.MERGE own:2 2 own:1 shared:1",
+        "CF.ADD own:3 x",
+    ] {
+        run(&mut client, line);
+    }
+}
+
+#[test]
 fn the_keys_of_every_command_are_found() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
@@ -637,6 +856,15 @@ fn the_keys_of_every_command_are_found() {
         ("LOCK.MACQUIRE 1 a me", "a"),
         ("LOCK.MACQUIRE 3 a b c me PX 5 BLOCK 0", "a b c"),
         ("LOCK.MRELEASE 2 a b me ALL", "a b"),
+        ("BF.RESERVE a 0.01 100", "a"),
+        ("BF.RESERVE a LIKE b", "a b"),
+        ("bf.reserve a like b", "a b"),
+        ("BF.INSERT a CAPACITY 5 ITEMS x y LIKE z", "a"),
+        ("BF.MADD a x LIKE z", "a"),
+        ("BF.MERGE a 1 b", "a b"),
+        ("BF.MERGE a 3 b c d", "a b c d"),
+        ("CF.INSERT a ITEMS x", "a"),
+        ("CF.COMPACT a", "a"),
     ] {
         assert_eq!(keys(&mut client, line), expected, "{line}");
         let with_flags = client.call(words(&format!("COMMAND GETKEYSANDFLAGS {line}")));
@@ -732,14 +960,23 @@ fn the_internal_commands_need_the_permission_to_restore() {
     let mut client = Raw::connect(&server);
     run(&mut client, "AUTH bob pw");
     let needs = "NOPERM this internal command needs the permission to RESTORE the key";
-    for line in ["LOCK.APPLY k x", "LOCK.FENCE 9", "STOCK.APPLY k x"] {
+    for line in [
+        "LOCK.APPLY k x",
+        "LOCK.FENCE 9",
+        "STOCK.APPLY k x",
+        "BF.APPLY k x",
+        "CF.APPLY k x",
+    ] {
         assert_eq!(client.call(words(line)).err(), needs, "{line}");
     }
     // Who may restore some keys may apply to those.
     ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
     run(&mut client, "AUTH eve pw");
     let bad = "ERR invalid replicated effect";
-    assert_eq!(client.call(words("LOCK.APPLY own:k x")).err(), bad);
+    for name in ["LOCK", "STOCK", "BF", "CF"] {
+        let line = format!("{name}.APPLY own:k x");
+        assert_eq!(client.call(words(&line)).err(), bad, "{line}");
+    }
     assert!(client.call(words("LOCK.APPLY other x")).is_err());
     assert_eq!(client.call(words("LOCK.FENCE 9")).err(), needs);
 }
@@ -754,7 +991,9 @@ fn the_internal_commands_are_dangerous() {
     let categories = client.call(words("ACL CAT dangerous"));
     let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
     if set {
-        let reply = client.call(words("LOCK.APPLY k x"));
-        assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
+        for name in ["LOCK", "STOCK", "BF", "CF"] {
+            let reply = client.call([&format!("{name}.APPLY"), "k", "x"]);
+            assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
+        }
     }
 }
