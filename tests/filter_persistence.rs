@@ -365,6 +365,33 @@ fn a_crash_loses_no_confirmed_item() {
     }
 }
 
+/// Each merge adds the numbers of items, so that eighty of them reach the end of what a reply can tell.
+#[test]
+fn a_filter_that_was_merged_until_its_count_ends_is_loaded_as_it_was_saved() {
+    let server = Server::builder().rdb(true).start();
+    let mut client = Raw::connect(&server);
+    client.must("BF.RESERVE a 0.01 100");
+    client.must("BF.RESERVE b LIKE a");
+    client.must("BF.MADD a x");
+    client.must("BF.MADD b y");
+    for _ in 0..45 {
+        client.must("BF.MERGE a 1 b");
+        client.must("BF.MERGE b 1 a");
+    }
+    let most = (1 << 53) - 1;
+    assert_eq!(client.must("BF.CARD a"), most);
+    client.must("BF.MADD a new newer");
+    let card = client.must("BF.CARD a").int();
+    let payload = client.must("DUMP a").bytes().to_vec();
+    let restored = client.call([b"RESTORE".as_slice(), b"again", b"0", &payload]);
+    assert!(card <= most, "BF.CARD: {card}");
+    assert_eq!(restored, "OK");
+    let digest = server.digest();
+    assert!(server.shutdown(Shutdown::Save).success());
+    server.restart();
+    assert_eq!(server.digest(), digest);
+}
+
 // The append-only file
 
 /// The lengths of all strings in a file of commands.

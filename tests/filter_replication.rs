@@ -284,7 +284,7 @@ fn master_replica_and_its_replica_are_identical_after_random_commands_and_restar
             ("in transactions", tally.in_transactions),
             ("in scripts", tally.in_scripts),
         ] {
-            assert!(count > 2, "{what}: {tally:?}");
+            assert!(count > 0, "{what}: {tally:?}");
         }
         let digest = master.digest();
         for server in [&second, &master] {
@@ -536,7 +536,7 @@ fn a_replica_gets_everything_by_a_full_transfer_of_any_kind() {
         let master = quiet().config("repl-diskless-sync", diskless).start();
         let mut client = Raw::connect(&master);
         for kind in KINDS {
-            client.must(&kind.reserve(kind.family(), 50));
+            client.must(&kind.reserve(kind.family(), 200));
             add(&mut client, kind, kind.family(), 0..900);
             let large = format!("large-{}", kind.family());
             client.must(&kind.reserve(&large, 4_000_000));
