@@ -33,7 +33,11 @@ const MIB: i64 = 1 << 20;
 
 /// A server that takes any payload for undamaged.
 fn careless_server() -> (Server, Raw) {
-    let server = Server::builder().rdb(true).start();
+    let server = Server::builder()
+        .rdb(true)
+        // Each command that is called for the first time would get a histogram of many kilobytes.
+        .config("latency-tracking", "no")
+        .start();
     let mut client = Raw::connect(&server);
     client.must("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
     client.must(&format!("CONFIG SET sluice.bloom-max-bytes {MAX_BYTES}"));
@@ -84,7 +88,7 @@ impl Before {
         let used = used_memory(client) - self.used;
         let resident = status(server, "VmHWM") - self.resident;
         println!("used {used:+}, at most {resident:+} resident");
-        assert!(used < 150_000, "{used} bytes are not given back");
+        assert!(used < 20_000, "{used} bytes are not given back");
         assert!(resident < 64 * MIB, "{resident} bytes more were resident");
         assert_calm(server);
     }
@@ -646,6 +650,7 @@ fn forged_counts_do_not_make_a_file_that_cannot_be_loaded() {
         blocks: 10,
         probes: 7,
     };
+    let mut wrong = Vec::new();
     for (what, kind, head) in [
         (
             "the most items, and room for more",
@@ -694,24 +699,67 @@ fn forged_counts_do_not_make_a_file_that_cannot_be_loaded() {
         }
         let info = client.call([&kind.name("INFO"), "k"]);
         for (field, value) in info.fields() {
-            if let Value::Int(number) = value {
-                assert!(
-                    (0..1 << 53).contains(number),
-                    "{what}: {field:?} is {number}"
-                );
+            if let Value::Int(number) = value
+                && !(0..1 << 53).contains(number)
+            {
+                wrong.push(format!("{what}: {field:?} is {number}"));
             }
         }
         let payload = client.must("DUMP k").bytes().to_vec();
         let restored = client.call([b"RESTORE".as_slice(), b"again", b"0", &payload]);
-        assert_eq!(
-            restored, "OK",
-            "{what}: it is saved as what cannot be loaded"
-        );
+        if restored != "OK" {
+            wrong.push(format!("{what}: RESTORE of its DUMP: {restored:?}"));
+            continue; // a server with it would not start any more
+        }
         let digest = server.digest();
         assert!(server.shutdown(Shutdown::Save).success());
         server.restart();
         assert_eq!(server.digest(), digest, "{what}");
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// One layer of one line each, as `EXPANSION 1` makes them of a filter for one item: what belongs to a layer beside its
+/// lines counts too.
+#[test]
+fn a_filter_of_very_many_layers_keeps_to_the_limit_and_answers() {
+    let (server, mut client) = careless_server();
+    client.must(&format!("CONFIG SET sluice.bloom-max-bytes {}", 2 * MIB));
+    let shape = Shape {
+        capacity: 1,
+        blocks: 1,
+        probes: 7,
+    };
+    let layers = 2 * MIB as usize / 64;
+    let mut wrong = Vec::new();
+    for (kind, head) in [
+        (Kind::Bloom, bloom_with(vec![(shape, 1); layers])),
+        (
+            Kind::Cuckoo,
+            cuckoo_with(|head| {
+                head.terms.base = 8;
+                head.layers = vec![(0, 1); layers];
+            }),
+        ),
+    ] {
+        let before = used_memory(&mut client);
+        let reply = load_chunk(&mut client, kind, "k", 1, &head);
+        if !reply.is_err() {
+            let start = Instant::now();
+            client.call([&kind.name("EXISTS"), "k", "i1"]);
+            let (taken, given) = (start.elapsed(), used_memory(&mut client) - before);
+            println!("{layers} layers: {taken:?}, {given} bytes");
+            assert!(taken < PATIENCE, "{taken:?}");
+            let said = client.must("MEMORY USAGE k").int();
+            assert!(said * 10 > given * 9, "{said} of {given}");
+            if given > 3 * MIB {
+                wrong.push(format!("{kind:?}: {given} bytes with a limit of 2 MiB"));
+            }
+        }
+        client.must("FLUSHALL");
+    }
+    assert_calm(&server);
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Forged pieces with a right checksum: any bytes at any position.
@@ -776,7 +824,7 @@ fn forged_effects_are_refused_or_leave_a_filter_that_works() {
                 }
             }
             if random.below(3) == 0 {
-                effects = mutated(&mut random, &effects, &[effects.clone()]);
+                effects = mutated(&mut random, &effects, std::slice::from_ref(&effects));
             }
             let key = format!("k{}", random.below(5));
             let reply = client.call([kind.name("APPLY").as_bytes(), key.as_bytes(), &effects]);
@@ -964,7 +1012,7 @@ fn fuzz_pieces<K: Forged>(seed: u64) {
             _ => from as u64,
         };
         if random.below(2) == 0 {
-            piece = mutated(&mut random, &piece, &[data.clone()]);
+            piece = mutated(&mut random, &piece, std::slice::from_ref(&data));
         }
         let end = position.wrapping_add(piece.len() as u64).wrapping_sub(8);
         if let Ok(start) = start_of(&piece, end) {
@@ -1007,7 +1055,7 @@ fn fuzz_effects<K: Forged>(seed: u64) {
             forged_effect::<K>(&mut random, &mut bytes);
         }
         if random.below(4) > 0 {
-            bytes = mutated(&mut random, &bytes, &[bytes.clone()]);
+            bytes = mutated(&mut random, &bytes, std::slice::from_ref(&bytes));
         }
         let mut reader = Reader::new(&bytes);
         let has_terms = random.below(2) == 0;

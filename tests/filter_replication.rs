@@ -489,6 +489,54 @@ fn merges_and_chunks_that_change_nothing_are_not_sent_to_replicas() {
     assert!(sent.is_empty(), "sent although nothing changed: {sent:?}");
 }
 
+/// A client that may restore keys may send effects too. What fails changes nothing, or the replica would not have it.
+#[test]
+fn effects_that_are_refused_change_nothing_also_if_the_first_of_them_make_sense() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    for kind in KINDS {
+        add(&mut client, kind, kind.family(), 0..50);
+    }
+    wait_for_replica_sync(&master, &replica);
+    let digest = master.digest();
+    let item = b"A0123456789abcdef";
+    for kind in KINDS {
+        for end in [
+            b"junk".as_slice(),
+            b"A0123",
+            b"L",
+            b"H\0",
+            b"P\0\x09xxxxxxxxx",
+        ] {
+            let effects = [item, end].concat();
+            let key = kind.family();
+            let reply = client.call([kind.name("APPLY").as_bytes(), key.as_bytes(), &effects]);
+            assert!(reply.is_err(), "{reply:?}");
+            let what = effects.escape_ascii();
+            assert_eq!(master.digest(), digest, "{kind:?} {what}");
+        }
+    }
+    assert_identical(&master, &replica);
+}
+
+#[test]
+fn effects_of_a_client_arrive_at_the_replica() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    for kind in KINDS {
+        let key = kind.family();
+        add(&mut client, kind, key, 0..50);
+        let effects = b"A0123456789abcdefA123456789abcdefg";
+        let reply = client.call([kind.name("APPLY").as_bytes(), key.as_bytes(), effects]);
+        assert_eq!(reply, "OK");
+        assert_eq!(
+            number(&mut client, kind, key, "Number of items inserted"),
+            52
+        );
+    }
+    assert_identical(&master, &replica);
+}
+
 #[test]
 fn what_a_transaction_or_a_script_does_arrives_as_one() {
     let (master, replica) = pair();
