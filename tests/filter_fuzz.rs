@@ -719,6 +719,21 @@ fn forged_counts_do_not_make_a_file_that_cannot_be_loaded() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// No command makes a cuckoo filter whose later layers are smaller: there the buckets of one layer are not found in another.
+#[test]
+fn a_forged_cuckoo_filter_whose_layers_shrink_is_refused_or_loses_nothing_when_it_is_compacted() {
+    let (server, mut client) = careless_server();
+    let head = cuckoo_with(|head| head.layers = vec![(3, 0), (0, 0)]);
+    let reply = load_chunk(&mut client, Kind::Cuckoo, "k", 1, &head);
+    if !reply.is_err() {
+        add(&mut client, Kind::Cuckoo, "k", 0..80);
+        client.must("CF.COMPACT k");
+        let held = held(&mut client, Kind::Cuckoo, "k", 0..80);
+        assert_eq!(held, 80, "items are denied after CF.COMPACT");
+    }
+    assert_calm(&server);
+}
+
 /// One layer of one line each, as `EXPANSION 1` makes them of a filter for one item: what belongs to a layer beside its
 /// lines counts too.
 #[test]
