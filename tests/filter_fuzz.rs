@@ -1040,6 +1040,16 @@ fn fuzz_pieces<K: Forged>(seed: u64) {
             assert_eq!(own, &piece[..length as usize]);
             accepted += 1;
         }
+        if round % 100 == 0 {
+            // Whole, for its place, and longer than the filter.
+            let more = 1 + random.below(100) as usize;
+            let long = [&data[from..], &vec![1; more]].concat();
+            for position in [from as u64, size, u64::MAX - random.below(99)] {
+                let mut piece = Vec::new();
+                put_piece(&mut piece, 7, position, &long);
+                assert!(load_piece(&mut filter, position, &piece).is_err());
+            }
+        }
         if round % 500 == 0 {
             exercise(&mut filter);
             filter = empty();

@@ -537,6 +537,29 @@ fn effects_of_a_client_arrive_at_the_replica() {
     assert_identical(&master, &replica);
 }
 
+/// On a replica that was written to, or whose key has expired for its master only, the master's word counts.
+#[test]
+fn a_new_filter_of_the_master_takes_the_place_of_whatever_the_replica_has() {
+    let (master, replica) = pair();
+    replica.command(["CONFIG", "SET", "replica-read-only", "no"]);
+    let (mut client, mut writer) = (Raw::connect(&master), Raw::connect(&replica));
+    for kind in KINDS {
+        let key = kind.family();
+        for line in [
+            format!("SET {key} string"),
+            format!("{}.ADD {key} own", kind.other().family()),
+            format!("{key}.ADD {key} own"),
+        ] {
+            writer.must(&line);
+            add(&mut client, kind, key, 0..500);
+            assert_identical(&master, &replica);
+            client.must(&format!("DEL {key}"));
+            wait_for_replica_sync(&master, &replica);
+        }
+    }
+    assert_calm(&replica);
+}
+
 #[test]
 fn what_a_transaction_or_a_script_does_arrives_as_one() {
     let (master, replica) = pair();
