@@ -507,7 +507,13 @@ fn check_capacity(client: &mut Raw, capacity: u64, bucket_size: u64, width: u64)
         refused, 0,
         "{refused} items find no room: capacity {capacity}, bucket size {bucket_size}, {width} bits"
     );
-    assert_eq!(counts(client, &key), [1, capacity as i64, 0], "{key}");
+    let [layers, items, deleted] = counts(client, &key);
+    assert_eq!([items, deleted], [capacity as i64, 0], "{key}");
+    // In small tables, and in buckets of one, some items may need a layer of their own.
+    assert!(
+        layers == 1 || layers == 2 && (capacity < 1000 || bucket_size == 1),
+        "{key}"
+    );
     assert_holds(client, "CF", &key, 0..capacity);
     client.must(&format!("DEL {key}"));
 }
@@ -970,6 +976,7 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
     client.must("CF.ADD new another");
     client.must("CF.ADD new and-another");
     let changed = digest_of(&mut client, "new");
+    let (at, body) = chunks.last().expect("chunks");
     let reply = load(&mut client, "CF", "new", *at, body);
     assert_eq!(reply.err(), BAD_DATA);
     assert_eq!(digest_of(&mut client, "new"), changed);

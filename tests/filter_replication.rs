@@ -375,8 +375,8 @@ fn what_changes_nothing_is_not_sent_to_replicas() {
         "CF.INSERT cf ITEMS a b c",
         "CF.RESERVE cf-full 1 EXPANSION 0 BUCKETSIZE 1",
         "CF.INSERT cf-full ITEMS 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24",
-        "CF.RESERVE twins 100 BUCKETSIZE 1 EXPANSION 0",
-        "CF.INSERT twins ITEMS x x",
+        "CF.RESERVE twins 100 BUCKETSIZE 2 EXPANSION 0",
+        "CF.INSERT twins ITEMS x x x x",
         "SET string v",
     ] {
         client.must(line);

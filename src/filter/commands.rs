@@ -112,7 +112,8 @@ pub fn scandump<K: Kind>(call: &Call<'_>) -> Answer {
 /// `BF.LOADCHUNK key iterator data`, `CF.LOADCHUNK key iterator data`
 ///
 /// `iterator` and `data` are what a `SCANDUMP` replied, in its order; the first chunk makes the
-/// filter. A chunk is checked to be whole and to belong to this very filter, and adds to it. Replies
+/// filter. A chunk is checked to be whole and to belong to this very filter, and adds to it; one of a
+/// layer that came after the first chunk was made is left out. Replies
 /// OK. Errors: `WRONGTYPE`; `ERR received bad data`; `ERR item exists` (there is a filter before the
 /// first chunk); `ERR not found` (there is none afterwards; of a cuckoo filter: `ERR Not found`);
 /// `ERR filter would exceed bloom-max-bytes`.
@@ -169,9 +170,15 @@ pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
         return applied(call);
     }
     let filter = slot.value().ok_or(Error::BadEffect)?;
-    let done = effects.try_for_each(|effect| apply_effect(filter, effect, limits));
-    // Replicas come to the same end as this server, whichever it is.
-    applied(call).and(done.map(|()| Reply::Ok))
+    if limits == Limits::Hold {
+        // Not a master's: it may be anything, and what fails changes nothing.
+        let mut copy = filter.try_clone().ok_or(Error::NoMemory)?;
+        effects.try_for_each(|effect| apply_effect(&mut copy, effect, limits))?;
+        *filter = copy;
+    } else {
+        effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
+    }
+    applied(call)
 }
 
 fn applied(call: &Call<'_>) -> Answer {

@@ -37,22 +37,26 @@ fn admit(limits: Limits, before: u64, more: u64) -> Result<(), Error> {
     if limits == Limits::Waived {
         return Ok(());
     }
-    let size = before.saturating_add(more);
-    let admitted = if size > MAX_BYTES.get() as u64 {
-        Err(Error::FilterTooLarge)
-    } else {
-        check_room(more as usize)
-    };
-    admitted.inspect_err(|_| STATS.refused_memory.count())
+    if before.saturating_add(more) > MAX_BYTES.get() as u64 {
+        return Err(Error::FilterTooLarge);
+    }
+    check_room(more as usize)
 }
 
 /// Gets the memory for a filter.
 pub fn build<K: Kind>(head: Head<K>, limits: Limits) -> Result<Filter<K>, Error> {
-    admit(limits, 0, head.size())?;
-    head.build().ok_or_else(|| {
-        STATS.refused_memory.count();
-        Error::NoMemory
-    })
+    let built = admit(limits, 0, head.size()).and_then(|()| head.build().ok_or(Error::NoMemory));
+    built.inspect_err(count_refusal)
+}
+
+/// Counts something that was refused, for `INFO sluice`.
+fn count_refusal(error: &Error) {
+    match error {
+        Error::OutOfMemory | Error::NoMemory | Error::FilterTooLarge => {
+            STATS.refused_memory.count();
+        }
+        _ => STATS.full.count(),
+    }
 }
 
 /// Items are hashed, and their memory is asked for, so many at a time: about as many cache lines as
@@ -181,7 +185,7 @@ impl<'k, K: Kind> Edit<'k, K> {
                 }
             }
             tell(match (refused, added) {
-                (Some(error), _) => Err(error),
+                (Some(error), _) => Err(error).inspect_err(count_refusal),
                 (None, Added::Full) => Err(Error::Internal),
                 (None, added) => Ok(added == Added::New),
             });
@@ -221,14 +225,7 @@ fn grow<K: Kind>(
     limits: Limits,
     effects: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let shape = K::next_shape(filter, item).inspect_err(|error| {
-        if *error == Error::FilterTooLarge {
-            STATS.refused_memory.count();
-        } else {
-            STATS.full.count();
-        }
-    });
-    let shape = shape?;
+    let shape = K::next_shape(filter, item)?;
     put_layer(filter, shape, limits)?;
     persist::put_layer_effect::<K>(effects, &shape);
     Ok(())
@@ -241,11 +238,5 @@ pub fn put_layer<K: Kind>(
     limits: Limits,
 ) -> Result<(), Error> {
     admit(limits, filter.size(), filter.layer_size(&shape))?;
-    match filter.grow(shape) {
-        Some(_) => Ok(()),
-        None => {
-            STATS.refused_memory.count();
-            Err(Error::NoMemory)
-        }
-    }
+    filter.grow(shape).map(|_| ()).ok_or(Error::NoMemory)
 }

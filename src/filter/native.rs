@@ -20,7 +20,7 @@ pub fn register<K: Kind>(ctx: Ctx<'_>) -> bool {
 struct Filters<K>(PhantomData<K>);
 
 /// So many bytes are as much to free as one element of a built-in type.
-const EFFORT: u64 = 4096;
+const EFFORT: u64 = 16 * 1024;
 
 impl<K: Kind> Native for Filters<K> {
     type Value = Filter<K>;

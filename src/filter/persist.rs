@@ -198,16 +198,22 @@ fn piece_check(data: &[u8], seed: u64, position: u64) -> u64 {
     xxh3_64_with_seed(data, distinct)
 }
 
-/// Adds a piece to a filter, in which it is checked to belong; false if it was there already.
+/// Adds a piece to a filter, in which it is checked to belong; false if it was there already, or is
+/// of a layer that the filter did not have when its head was written.
 pub fn load_piece<K: Kind>(
     filter: &mut Filter<K>,
     position: u64,
     piece: &[u8],
 ) -> Result<bool, Corrupt> {
     let (data, check) = piece.split_last_chunk().ok_or(Corrupt)?;
-    let end = position.checked_add(data.len() as u64).ok_or(Corrupt)?;
-    if piece_check(data, filter.seed, position) != u64::from_le_bytes(*check) || end > filter.size()
-    {
+    if piece_check(data, filter.seed, position) != u64::from_le_bytes(*check) {
+        return Err(Corrupt);
+    }
+    let size = filter.size();
+    if position >= size {
+        return Ok(false);
+    }
+    if data.len() as u64 > size - position {
         return Err(Corrupt);
     }
     let (mut fits, mut is_new) = (true, false);
