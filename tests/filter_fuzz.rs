@@ -12,7 +12,7 @@ use filter_bytes_support::{
 };
 use sluice::bloom::shape::Shape;
 use sluice::bloom::state::{Bloom, Terms as BloomTerms};
-use sluice::codec::{Reader, put_uint};
+use sluice::codec::put_uint;
 use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
 use sluice::filter::hash::Hash;
 use sluice::filter::persist::{
