@@ -132,18 +132,23 @@ impl Kind for Bloom {
 
     #[inline]
     fn add(filter: &mut Filter, hash: Hash, _unique: bool) -> Added {
-        if Self::holds(filter, hash) {
+        let Some((newest, older)) = filter.layers.split_last_mut() else {
+            return Added::Full;
+        };
+        let shape = newest.shape;
+        let index = index(&newest.lines, hash);
+        let block = newest.lines.line_mut(index);
+        if block::holds(block, hash.low, shape.probes)
+            || older.iter().any(|layer| layer.holds(hash))
+        {
             return Added::Known;
         }
-        match filter.layers.last_mut() {
-            Some(layer) if layer.items < layer.shape.capacity => {
-                let index = index(&layer.lines, hash);
-                block::set(layer.lines.line_mut(index), hash.low, layer.shape.probes);
-                layer.items += 1;
-                Added::New
-            }
-            _ => Added::Full,
+        if newest.items >= shape.capacity {
+            return Added::Full;
         }
+        block::set(block, hash.low, shape.probes);
+        newest.items += 1;
+        Added::New
     }
 
     fn can_overlay(_own: &[u8], _loaded: &[u8]) -> bool {

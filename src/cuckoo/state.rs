@@ -201,12 +201,7 @@ impl Kind for Cuckoo {
         let mut layers = filter.layers.iter().rev();
         layers.any(|layer| {
             let grid = filter.terms.grid(layer.shape);
-            let places = grid.places(hash);
-            let mut buckets = places.buckets.iter();
-            buckets.any(|bucket| {
-                grid.find(&layer.lines, *bucket, places.fingerprint)
-                    .is_some()
-            })
+            grid.holds(&layer.lines, grid.places(hash))
         })
     }
 
@@ -218,7 +213,9 @@ impl Kind for Cuckoo {
         let terms = filter.terms;
         for layer in filter.layers.iter_mut().rev() {
             let grid = terms.grid(layer.shape);
-            if layer.put(grid, grid.places(hash)) {
+            let places = grid.places(hash);
+            grid.prefetch(&layer.lines, places);
+            if layer.put(grid, places) {
                 return Added::New;
             }
         }
