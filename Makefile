@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench demo lint install clean prepare prepare-tests
+.PHONY: help run build test bench demo filter-rates lint install clean prepare prepare-tests
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -38,6 +38,9 @@ bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--
 
 demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 pieces to a crowd (ARGS='--buyers 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo run --release --example flash_sale -- $(ARGS)
+
+filter-rates: ## what filters err and take, measured: writes the table and the plots of docs/filters.md
+	@cargo run --release --example filter_rates
 
 lint: ## formatting and clippy, warnings are errors
 	@cargo fmt --check

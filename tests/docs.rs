@@ -28,6 +28,11 @@ fn the_reference_of_stock_prints_what_it_says() {
     check("docs/stock.md");
 }
 
+#[test]
+fn the_reference_of_filters_prints_what_it_says() {
+    check("docs/filters.md");
+}
+
 fn check(file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
