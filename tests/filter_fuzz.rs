@@ -7,8 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use filter_bytes_support::{
-    BAD_DATA, KINDS, Kind, Random, TOO_LARGE, add, assert_calm, dump, held, load_chunk, number,
-    used_memory,
+    BAD_DATA, KINDS, Kind, TOO_LARGE, add, assert_calm, dump, held, load_chunk, number, used_memory,
 };
 use sluice::bloom::shape::Shape;
 use sluice::bloom::state::{Bloom, Terms as BloomTerms};
@@ -20,7 +19,7 @@ use sluice::filter::persist::{
     put_layer_effect, put_piece, put_piece_effect, read_head, start_of,
 };
 use sluice::filter::state::{Added, Filter, Head, Kind as Pure};
-use support::{Lines, Raw, SOON, Server, Shutdown, Value, eventually, field_of};
+use support::{Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, field_of};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A payload's last bytes: two of the RDB version, eight of the checksum.

@@ -4,10 +4,12 @@ mod filter_bytes_support;
 mod support;
 
 use filter_bytes_support::{
-    FILTERS, KINDS, Kind, Random, TOO_LARGE, add, add_named, assert_calm, assert_holds,
-    assert_identical, await_rewrite, chunk, dump, follow, load, number, value_digest,
+    FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, assert_identical,
+    await_rewrite, chunk, dump, follow, load, number, value_digest,
 };
-use support::{Builder, Fsync, Lines, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
+use support::{
+    Builder, Fsync, Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_replica_sync,
+};
 
 /// A server that sends its replicas nothing of its own accord, and everything else at once.
 fn quiet() -> Builder {

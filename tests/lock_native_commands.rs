@@ -5,7 +5,7 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{Raw, Server, Shutdown, Value, encode, eventually};
+use support::{Random, Raw, Server, Shutdown, Value, encode, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -926,23 +926,7 @@ mod effects {
     }
 }
 
-/// A small generator with a fixed seed: a failure comes again.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
-    fn bytes(&mut self, most: u64) -> Vec<u8> {
-        (0..self.below(most))
-            .map(|_| self.below(256) as u8)
-            .collect()
-    }
-
     /// An effect that the encoding allows, of whatever sense.
     fn effect(&mut self, kind: u64, now: u64) -> Vec<u8> {
         let owner = ["a", "b", "c"][self.below(3) as usize];

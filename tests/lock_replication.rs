@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{Builder, Crowd, Fsync, Raw, Server, Value, eventually, wait_for_replica_sync};
+use support::{
+    Builder, Crowd, Fsync, Random, Raw, Server, Value, eventually, wait_for_replica_sync,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -114,16 +116,7 @@ fn differences(master: &Server, replica: &Server) -> String {
 
 // --- The same dataset ------------------------------------------------------------------------------------------------
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
     fn lease(&mut self) -> u64 {
         if self.below(3) == 0 {
             600_000

@@ -12,7 +12,7 @@ use stock_support::{
     CLOSED, EXHAUSTED, Entry, OVER_LIMIT, SOLD_OUT, UNKNOWN, assert_stream_tells_all, await_state,
     counts, entries, ints, number, server_and_client, state, told,
 };
-use support::{Lines, Raw, SOON, Server, Value, WRONGTYPE, eventually, now_ms};
+use support::{Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, eventually, now_ms};
 
 /// The last id that a stream can have.
 const LAST_ID: &str = "18446744073709551615-18446744073709551615";
@@ -694,16 +694,7 @@ fn workers_share_the_orders_and_take_over_from_one_that_died() {
 
 // All together
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
     /// A command on one or several of the stocks `a`, `b` and `c`.
     fn command(&mut self) -> String {
         let key = ["a", "b", "c"][self.below(3) as usize];

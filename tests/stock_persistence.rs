@@ -13,7 +13,9 @@ use stock_support::{
     CLOSED, CONFLICT, MOST, OVER_LIMIT, SOLD_OUT, UNKNOWN, assert_stream_tells_all, await_state,
     counts, ints, number, state, told,
 };
-use support::{Builder, Fsync, Lines, Raw, SOON, Server, Shutdown, Value, eventually, now_ms};
+use support::{
+    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, now_ms,
+};
 
 /// Enough orders for several pieces of a saved stock.
 const CROWD: i64 = 1200;
@@ -965,23 +967,7 @@ mod effects {
     }
 }
 
-/// A small generator with a fixed seed: a failure comes again.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
-    fn bytes(&mut self, most: u64) -> Vec<u8> {
-        (0..self.below(most))
-            .map(|_| self.below(256) as u8)
-            .collect()
-    }
-
     /// An effect that the encoding allows, of whatever sense.
     fn effect(&mut self, now: u64) -> Vec<u8> {
         let order = ["live", "sold", "a", "b", "c"][self.below(5) as usize];

@@ -12,7 +12,8 @@ use stock_support::{
     follow, ints, number, state, told,
 };
 use support::{
-    Builder, Fsync, Lines, Raw, SOON, Server, Value, eventually, now_ms, wait_for_replica_sync,
+    Builder, Fsync, Lines, Random, Raw, SOON, Server, Value, eventually, now_ms,
+    wait_for_replica_sync,
 };
 
 /// A server that sends its replicas nothing of its own accord, and everything else at once: those that were synchronized
@@ -143,16 +144,7 @@ fn ends_and_forgotten_orders_arrive_as_they_are() {
     assert!(!replica.log().contains("lacks an entry"));
 }
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
     /// Any command of the family, or one of the server's on its keys and streams.
     fn command(&mut self) -> String {
         let key = format!("k{}", self.below(5));

@@ -203,26 +203,6 @@ pub fn load(client: &mut Raw, kind: Kind, key: &str, chunks: &[Chunk]) {
     }
 }
 
-/// A small generator with a seed: a failure comes again.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, sides: u64) -> u64 {
-        (self.word() >> 32) % sides
-    }
-
-    pub fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len() as u64) as usize]
-    }
-}
-
 /// What `INFO memory` says is in use, when nothing is being freed.
 #[track_caller]
 pub fn used_memory(client: &mut Raw) -> i64 {

@@ -16,6 +16,7 @@ mod events;
 mod home;
 mod port;
 mod process;
+mod random;
 mod server;
 mod talk;
 mod value;
@@ -26,6 +27,7 @@ pub use client::{Raw, encode};
 pub use crowd::Crowd;
 pub use events::KeyspaceEvents;
 pub use process::{allow_open_files, is_running};
+pub use random::Random;
 pub use server::{Server, Shutdown, wait_for_replica_sync};
 pub use talk::{
     Lines, NOT_AN_INTEGER, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, field_of, now_ms, now_us,
