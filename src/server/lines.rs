@@ -154,7 +154,11 @@ impl Lines {
 
     /// The bytes that it takes from the allocator.
     pub fn memory(&self) -> usize {
-        let segments = (0..self.segments()).map(|at| block_size(self.layout(at).size()));
+        let carved = match self.carving {
+            Carving::Whole => 0,
+            Carving::Carved => LINE_SIZE,
+        };
+        let segments = (0..self.segments()).map(|at| block_size(self.layout(at).size() + carved));
         block_size(size_of_val(&*self.segments)) + segments.sum::<usize>()
     }
 
