@@ -53,7 +53,7 @@ pub struct Family {
 }
 
 /// All families.
-pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, filter::FAMILY];
+pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, bloom::FAMILY];
 
 /// One bit for each family that is loaded.
 static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);

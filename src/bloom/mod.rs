@@ -9,6 +9,25 @@ pub mod shape;
 pub mod state;
 
 use crate::server::native::NativeType;
+use crate::{Family, cuckoo, filter};
 
 /// Bloom filters in the keyspace.
 pub static BLOOM: NativeType<state::Filter> = NativeType::new("sluice-bf");
+
+/// The registration of the family, to which cuckoo filters belong as well.
+pub const FAMILY: Family = Family {
+    name: "bloom",
+    commands: &[commands::TABLE, cuckoo::commands::TABLE],
+    types: &[
+        filter::native::register::<state::Bloom>,
+        filter::native::register::<cuckoo::state::Cuckoo>,
+    ],
+    settings: filter::SETTINGS,
+    touched: |_, _, _| {},
+    moved: |_| {},
+    follows_client: |_| false,
+    happened: |_, _, _| {},
+    due: |_, _| None,
+    cron: |_| {},
+    info: || Some(filter::info(BLOOM.live() + cuckoo::CUCKOO.live())),
+};

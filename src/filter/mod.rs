@@ -1,5 +1,5 @@
 //! What Bloom filters (`BF.*`, [`crate::bloom`]) and cuckoo filters (`CF.*`, [`crate::cuckoo`]) have
-//! in common: they are one family, because a filter of either kind is layers of cache lines.
+//! in common: a filter of either kind is layers of cache lines.
 //!
 //! [`state`] is the filter, [`persist`] how it is written, [`edit`] how it changes in the keyspace,
 //! [`commands`] what is asked of both kinds alike, [`native`] their type in the server.
@@ -11,10 +11,9 @@ pub mod native;
 pub mod persist;
 pub mod state;
 
-use crate::server::config::{Integer, Rate};
+use crate::server::config::{Integer, Rate, Setting};
 use crate::server::info::Counter;
 use crate::server::lines;
-use crate::{Family, bloom, cuckoo};
 
 /// The largest capacity that a filter is reserved for.
 pub const MAX_CAPACITY: i64 = 1 << 30;
@@ -22,29 +21,14 @@ pub const MAX_CAPACITY: i64 = 1 << 30;
 /// The largest expansion.
 pub const MAX_EXPANSION: i64 = 32_768;
 
-/// The family's registration.
-pub const FAMILY: Family = Family {
-    name: "bloom",
-    commands: &[bloom::commands::TABLE, cuckoo::commands::TABLE],
-    types: &[
-        native::register::<bloom::state::Bloom>,
-        native::register::<cuckoo::state::Cuckoo>,
-    ],
-    settings: &[
-        &ERROR_RATE,
-        &BLOOM_CAPACITY,
-        &EXPANSION,
-        &CUCKOO_CAPACITY,
-        &MAX_BYTES,
-    ],
-    touched: |_, _, _| {},
-    moved: |_| {},
-    follows_client: |_| false,
-    happened: |_, _, _| {},
-    due: |_, _| None,
-    cron: |_| {},
-    info,
-};
+/// The load options of the family.
+pub(crate) const SETTINGS: &[&dyn Setting] = &[
+    &ERROR_RATE,
+    &BLOOM_CAPACITY,
+    &EXPANSION,
+    &CUCKOO_CAPACITY,
+    &MAX_BYTES,
+];
 
 /// The properties of filters that an `ADD` or `INSERT` makes.
 pub(crate) static ERROR_RATE: Rate = Rate::new("bloom-error-rate", "0.01");
@@ -72,11 +56,10 @@ pub(crate) static STATS: Stats = Stats {
     refused_memory: Counter::new(),
 };
 
-/// The section `bloom` of `INFO sluice`.
-fn info() -> Option<Vec<(&'static str, u64)>> {
+/// The section of the family in `INFO sluice`, with so many filters in the server.
+pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
     let (layers, bytes) = lines::live();
-    let filters = bloom::BLOOM.live() + cuckoo::CUCKOO.live();
-    Some(vec![
+    vec![
         ("filters", filters as u64),
         ("layers", layers as u64),
         ("items_added", STATS.items_added.get()),
@@ -85,5 +68,5 @@ fn info() -> Option<Vec<(&'static str, u64)>> {
         ("bytes", bytes as u64),
         ("full", STATS.full.get()),
         ("refused_memory", STATS.refused_memory.get()),
-    ])
+    ]
 }
