@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
-use crate::server::lines::Lines;
+use crate::server::lines::{Lines, is_zero};
 use crate::server::native::NativeType;
 use std::ffi::CStr;
 
@@ -157,13 +157,21 @@ impl Kind for Bloom {
 
     fn overlay(own: &mut [u8], loaded: &[u8]) -> bool {
         let mut new = 0;
-        for (own, loaded) in own.iter_mut().zip(loaded) {
-            new |= loaded & !*own;
-            *own |= loaded;
+        for (own, loaded) in own.chunks_mut(PAGE).zip(loaded.chunks(PAGE)) {
+            if is_zero(loaded) {
+                continue; // what was never touched stays so
+            }
+            for (own, loaded) in own.iter_mut().zip(loaded) {
+                new |= loaded & !*own;
+                *own |= loaded;
+            }
         }
         new != 0
     }
 }
+
+/// A page of memory on most machines.
+const PAGE: usize = 4096;
 
 /// The block of an item.
 #[inline]

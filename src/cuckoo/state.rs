@@ -8,7 +8,7 @@ use super::table::{Grid, Places};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
-use crate::filter::state::{self, Added, Kind, Layer};
+use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
 use crate::server::lines::is_zero;
 use crate::server::native::NativeType;
@@ -160,9 +160,7 @@ impl Kind for Cuckoo {
     }
 
     fn most_items(terms: &Terms, fine: &u32) -> u64 {
-        let buckets = u128::from(terms.base) << fine;
-        let slots = buckets * u128::from(terms.bucket_size);
-        u64::try_from(slots).unwrap_or(u64::MAX)
+        terms.grid(*fine).slots()
     }
 
     fn first_shape(_terms: &Terms) -> Result<u32, Error> {
@@ -240,13 +238,19 @@ impl Kind for Cuckoo {
 }
 
 impl Layer<Cuckoo> {
+    /// Counts an item. A layer whose dump is still being loaded may tell of more than it has.
+    #[inline]
+    fn gain(&mut self, grid: Grid) {
+        self.items = (self.items + 1).min(grid.slots());
+    }
+
     /// Puts a fingerprint where there is room for it; false if there is none.
     #[inline]
     fn put(&mut self, grid: Grid, places: Places) -> bool {
         for bucket in places.buckets {
             if let Some(slot) = grid.find(&self.lines, bucket, 0) {
                 grid.set(&mut self.lines, bucket, slot, places.fingerprint);
-                self.items += 1;
+                self.gain(grid);
                 return true;
             }
         }
@@ -291,7 +295,7 @@ impl Layer<Cuckoo> {
             bucket = grid.other(bucket, fingerprint);
             if let Some(slot) = grid.find(&self.lines, bucket, 0) {
                 grid.set(&mut self.lines, bucket, slot, fingerprint);
-                self.items += 1;
+                self.gain(grid);
                 return true;
             }
         }
@@ -353,7 +357,7 @@ impl Filter {
             let grid = terms.grid(layer.shape);
             layer.take(grid, grid.places(hash))
         });
-        self.deleted += u64::from(taken);
+        self.deleted = (self.deleted + u64::from(taken)).min(MAX_ITEMS);
         taken
     }
 

@@ -31,6 +31,11 @@ impl Grid {
         self.base << self.fine
     }
 
+    /// How many slots it has.
+    pub fn slots(self) -> u64 {
+        self.buckets().saturating_mul(self.bucket_size)
+    }
+
     /// How many cache lines it has.
     pub fn lines(self) -> u64 {
         let bucket = self.bucket_size * self.width;
