@@ -438,6 +438,11 @@ const BLOOM_ONE: &[Row] = &[
         &[step("BF.ADD {key} item:{i}", Is(0))],
     ),
     row(
+        "BF.EXISTS in 10 000",
+        &["COPY filled:bloom:10000 {key}"],
+        &[step("BF.EXISTS {key} item:{i}", Is(1))],
+    ),
+    row(
         "BF.EXISTS in 1M",
         &["COPY filled:bloom:1000000 {key}"],
         &[step("BF.EXISTS {key} item:{i}", Is(1))],
@@ -484,6 +489,11 @@ const CUCKOO_ONE: &[Row] = &[
         "CF.ADD into 1M",
         &["COPY filled:cuckoo:1000000 {key}"],
         &[step("CF.ADD {key} new:{i}", Is(1))],
+    ),
+    row(
+        "CF.EXISTS in 10 000",
+        &["COPY filled:cuckoo:10000 {key}"],
+        &[step("CF.EXISTS {key} item:{i}", Is(1))],
     ),
     row(
         "CF.EXISTS in 1M",
