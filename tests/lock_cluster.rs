@@ -472,3 +472,29 @@ fn a_manual_failover_takes_the_holds_along() {
     assert_eq!(new.digest(), old.digest());
     assert!(ask(&new, "LOCK.HELD bar you").is_nil());
 }
+
+/// Newer servers take every key that is opened during a command for one of the command's slot: a lock that was handed on
+/// in the middle of a command for another slot would be held, and found by nobody.
+#[test]
+fn a_lock_that_is_freed_before_a_command_for_another_slot_is_handed_on() {
+    let server = node().start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let mut first = Raw::connect(&server);
+    for round in 0..50 {
+        let (one, other) = (format!("{{{round}a}}lock"), format!("{{{round}b}}lock"));
+        run(&mut first, &format!("LOCK.ACQUIRE {one} first PX 60000"));
+        let mut second = waiter(&server, &format!("LOCK.ACQUIRE {one} second BLOCK 60000"));
+        // In one write, so that nothing comes between.
+        first.send(["DEL", &one]);
+        first.send(["LOCK.ACQUIRE", &other, "first"]);
+        assert_eq!(first.read(), 1);
+        assert!(first.read().int() > 0);
+        assert!(second.read().int() > 0);
+        assert_eq!(ask(&server, &format!("EXISTS {one}")), 1);
+        let held = run(&mut first, &format!("LOCK.HELD {one} second"));
+        assert!(held.int() > 0);
+        let third = run(&mut first, &format!("LOCK.ACQUIRE {one} third"));
+        assert!(third.is_nil(), "{third:?}");
+    }
+}
