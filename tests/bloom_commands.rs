@@ -1736,3 +1736,42 @@ fn no_item_is_denied_after_growth_merges_copies_and_reloads() {
         digest_of(&mut client, "both1")
     );
 }
+
+/// Redis 7.0 has no way to ask for zeroed memory that may be refused, and ends when it gets none.
+#[test]
+fn what_the_machine_has_no_memory_for_is_refused_and_the_server_lives() {
+    const LIMIT: u64 = 3 << 30;
+    let (server, mut client) = server_and_client();
+    client.must("CONFIG SET sluice.bloom-max-bytes 64gb");
+    client.must("BF.RESERVE small 0.01 1000");
+    let limit = libc::rlimit {
+        rlim_cur: LIMIT,
+        rlim_max: LIMIT,
+    };
+    let pid = server.pid() as libc::pid_t;
+    // SAFETY: the limit lives through the call; a null pointer asks for nothing back.
+    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    // Ten gigabytes each, which are not there.
+    for line in [
+        "BF.RESERVE large 0.000000001 1000000000",
+        "BF.INSERT large CAPACITY 1000000000 ERROR 0.000000001 ITEMS a",
+        "CF.RESERVE large 1000000000 BUCKETSIZE 1 BITS 32",
+    ] {
+        let reply = client.run(line);
+        assert_eq!(
+            reply.err(),
+            "ERR not enough memory for the filter",
+            "{line}"
+        );
+        assert_eq!(client.run("EXISTS large"), 0);
+    }
+    // A tenth of that is, and again after it was given back.
+    for _ in 0..3 {
+        client.must("BF.RESERVE middle 0.000000001 100000000");
+        assert_eq!(client.run("BF.ADD middle a"), 1);
+        assert_eq!(client.run("DEL middle"), 1);
+    }
+    assert_eq!(client.run("BF.ADD small a"), 1);
+    assert_eq!(server.info_int("sluice_refused_memory"), 3);
+}
