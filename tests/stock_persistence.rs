@@ -75,6 +75,7 @@ fn fill(server: &Server) {
         "STOCK.CANCEL terms marked",
         "STOCK.ADD terms 6 ORDER added",
         "STOCK.RESERVE terms 1 ORDER expired PX 1 USER y",
+        "BLPOP nobody 0.02", // until it has: the copy below is made without it
         "XGROUP CREATE s g 0",
         "XREADGROUP GROUP g worker COUNT 3 STREAMS s >",
         "STOCK.SET forgets 20 RETAIN 1",
