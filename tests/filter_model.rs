@@ -3,12 +3,17 @@
 mod support;
 
 use proptest::prelude::*;
+use sluice::bloom::shape::Shape;
 use sluice::bloom::state::{Bloom, Terms as BloomTerms};
 use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
 use sluice::filter::persist;
 use sluice::filter::state::{Added, Filter, Head, Kind};
 use std::collections::HashMap;
 use support::Random;
+use xxhash_rust::xxh3::xxh3_64;
+
+const GOLDEN_BLOOM: u64 = 3_095_111_334_085_764_377;
+const GOLDEN_CUCKOO: u64 = 10_862_106_633_770_915_488;
 
 fn new<K: Kind>(seed: u64, terms: K::Terms) -> Filter<K> {
     let head = Head::<K>::new(seed, terms).expect("a filter");
@@ -259,6 +264,49 @@ fn a_reserved_cuckoo_filter_really_holds_its_capacity() {
         }
     }
     assert!(tried > 5000);
+}
+
+/// What one build has saved every other one reads: a change of these numbers is a change of the format, which needs a new
+/// version of it.
+#[test]
+fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
+    let bloom = Head::<Bloom> {
+        seed: 7,
+        terms: BloomTerms {
+            error: 0.01,
+            capacity: 100,
+            expansion: 2,
+        },
+        layers: [(100, 3, 9), (200, 7, 17)]
+            .map(|(capacity, blocks, probes)| {
+                (
+                    Shape {
+                        capacity,
+                        blocks,
+                        probes,
+                    },
+                    0,
+                )
+            })
+            .to_vec(),
+        deleted: 0,
+    };
+    let mut bloom = bloom.build().expect("memory");
+    let mut terms = CuckooTerms::new(50, 4, 2, 20, 2);
+    terms.base = 19;
+    let cuckoo = Head::<Cuckoo> {
+        seed: 7,
+        terms,
+        layers: vec![(0, 0), (1, 0)],
+        deleted: 0,
+    };
+    let mut cuckoo = cuckoo.build().expect("memory");
+    for item in 0..100u32 {
+        add(&mut bloom, format!("item {item}").as_bytes(), true);
+        add(&mut cuckoo, format!("item {item}").as_bytes(), false);
+    }
+    let digests = [bytes_of(&bloom), bytes_of(&cuckoo)].map(|bytes| xxh3_64(&bytes));
+    assert_eq!(digests, [GOLDEN_BLOOM, GOLDEN_CUCKOO]);
 }
 
 #[test]

@@ -214,6 +214,8 @@ mod tests {
             (0.001, 10_000, 16.6),
             (0.0001, 1_000_000, 23.3),
             (0.25, 1_000_000, 3.7),
+            (0.000_001, 1_000_000, 40.5), // docs/filters.md says about how much
+            (1e-9, 1_000_000, 84.5),
         ] {
             let shape = shape(layer_error(error, 0), capacity).expect("a shape");
             let bits = (shape.blocks * BLOCK_BITS as u64) as f64 / capacity as f64;

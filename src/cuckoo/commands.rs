@@ -422,7 +422,7 @@ fn change(
     let mut edit = Edit::<Cuckoo>::open(call, &name)?;
     let changed = work(edit.filter().ok_or(Error::NoCuckoo)?);
     if changed {
-        edit.has_changed();
+        edit.mark_changed();
     }
     edit.close(event);
     Ok(changed)

@@ -112,7 +112,7 @@ impl<'k, K: Kind> Edit<'k, K> {
     }
 
     /// Notes that the filter was changed in a way that the command repeats on replicas.
-    pub fn has_changed(&mut self) {
+    pub fn mark_changed(&mut self) {
         self.changed = true;
     }
 
