@@ -80,6 +80,8 @@ pub enum Error {
     BadData,
     /// Filters that cannot be united.
     FiltersDiffer,
+    /// A limit of one kind was asked as if it were of another.
+    OtherLimit,
     /// An internal command, by somebody who may not do what it does.
     NotAllowed,
     /// The serialized effect of a replicated command cannot be read.
@@ -138,6 +140,7 @@ impl fmt::Display for Error {
             Error::ItemExists => f.write_str("ERR item exists"),
             Error::BadData => f.write_str("ERR received bad data"),
             Error::FiltersDiffer => f.write_str("ERR filters differ in shape"),
+            Error::OtherLimit => f.write_str("ERR key holds another kind of limit"),
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
             }

@@ -11,6 +11,7 @@ pub mod error;
 pub mod filter;
 pub mod lock;
 pub mod memory;
+pub mod rate;
 pub mod reply;
 pub mod request;
 pub mod server;
@@ -53,7 +54,7 @@ pub struct Family {
 }
 
 /// All families.
-pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, bloom::FAMILY];
+pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, bloom::FAMILY, rate::FAMILY];
 
 /// One bit for each family that is loaded.
 static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// A reply. Only `Nil`, `Int` and `Bool` are made on hot paths; they allocate nothing.
+/// A reply. Only `Nil`, `Int`, `Bool` and `Ints` are made on hot paths; they allocate nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// None yet: the client waits and is answered when it is woken.
@@ -21,6 +21,8 @@ pub enum Reply {
     Bytes(Box<[u8]>),
     /// An error in the place of one element of a list.
     Error(Box<Error>),
+    /// A list of a few integers.
+    Ints(Ints),
     /// An ordered list.
     Array(Vec<Reply>),
     /// Fields with their names: a map in RESP3, a flat array in RESP2.
@@ -39,6 +41,29 @@ impl Reply {
     /// The integer, or nil.
     pub fn int_or_nil(value: Option<u64>) -> Self {
         value.map_or(Reply::Nil, Reply::int)
+    }
+}
+
+/// A few integers, in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ints {
+    values: [i64; 6],
+    count: usize,
+}
+
+impl Ints {
+    /// The integers.
+    pub fn as_slice(&self) -> &[i64] {
+        &self.values[..self.count]
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Reply {
+    fn from(list: [i64; N]) -> Self {
+        const { assert!(N <= 6) };
+        let mut values = [0; 6];
+        values[..N].copy_from_slice(&list);
+        Reply::Ints(Ints { values, count: N })
     }
 }
 

@@ -124,8 +124,10 @@ fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
         "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
-        | "expansion" | "size" | "iterations" | "bits" | "iterator" => Kind::Integer,
-        "error" => Kind::Double,
+        | "expansion" | "size" | "iterations" | "bits" | "iterator" | "burst" | "max_burst"
+        | "count" | "limit" | "period-ms" | "period-s" | "window-ms" | "numtiers" | "quantity"
+        | "percent" | "token" | "version" => Kind::Integer,
+        "error" | "f" => Kind::Double,
         _ => Kind::String,
     };
     Argument {

@@ -19,6 +19,10 @@ pub(super) fn send(ctx: Ctx<'_>, answer: Answer) {
             std::mem::forget(answer);
             send_bool(ctx, value);
         }
+        Ok(Reply::Ints(ref ints)) => {
+            send_ints(ctx, ints.as_slice());
+            std::mem::forget(answer);
+        }
         _ => send_any(ctx, &answer),
     }
 }
@@ -31,6 +35,14 @@ fn send_bool(ctx: Ctx<'_>, value: bool) {
 fn send_int(ctx: Ctx<'_>, value: i64) {
     // SAFETY: the context is alive.
     unsafe { api!(RedisModule_ReplyWithLongLong(ctx.raw(), value)) };
+}
+
+fn send_ints(ctx: Ctx<'_>, ints: &[i64]) {
+    // SAFETY: the context is alive; as many items follow.
+    unsafe { api!(RedisModule_ReplyWithArray(ctx.raw(), ints.len() as c_long)) };
+    for value in ints {
+        send_int(ctx, *value);
+    }
 }
 
 /// Sends any answer.
@@ -61,6 +73,7 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
         }
         Reply::Int(value) => send_int(ctx, *value),
         Reply::Bool(value) => send_bool(ctx, *value),
+        Reply::Ints(ints) => send_ints(ctx, ints.as_slice()),
         Reply::Error(error) => send_error(ctx, error),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),

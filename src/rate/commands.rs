@@ -1,0 +1,382 @@
+//! The commands of the family: each reads its request, takes its step and answers.
+
+use super::gcra::{Rate, Tier};
+use super::native::{Kept, RATE};
+use super::persist;
+use super::state::{Limit, OtherKind, Outcome, Request, Verdict, ask, refund as give_back};
+use super::{MAX_TIERS, STATS};
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option};
+use crate::server::clock::Now;
+use crate::server::command::{Command, ONE_KEY};
+use crate::server::entry::{Call, apply, write};
+use crate::server::key::Slot;
+use crate::server::main_thread::MainThread;
+use std::ffi::CStr;
+
+/// All commands of the family.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "RATE.GCRA",
+        usage: "key burst count period-ms [COST n] [PEEK]",
+        summary: "Allows so many requests per period, evenly, with a burst more at once.",
+        complexity: "O(1)",
+        arity: -5,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(gcra),
+    },
+    Command {
+        name: "RATE.WINDOW",
+        usage: "key limit window-ms [COST n] [PEEK] [SLIDING]",
+        summary: "Allows so many requests in each window of time.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(window),
+    },
+    Command {
+        name: "RATE.TIERS",
+        usage: "key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]",
+        summary: "Allows what several limits allow at once, all or nothing.",
+        complexity: "O(T) with T tiers",
+        arity: -6,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(tiers),
+    },
+    Command {
+        name: "RATE.REFUND",
+        usage: "key n",
+        summary: "Gives back what requests cost that came to nothing.",
+        complexity: "O(1); O(T) with T tiers",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(refund),
+    },
+    Command {
+        name: "RATE.ONCE",
+        usage: "key PX ms",
+        summary: "Tells the first caller within a time from all others.",
+        complexity: "O(1)",
+        arity: 4,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(once),
+    },
+    Command {
+        name: "CL.THROTTLE",
+        usage: "key max_burst count period-s [quantity]",
+        summary: "The same as RATE.GCRA with the arguments and the reply of redis-cell, in seconds.",
+        complexity: "O(1)",
+        arity: -5,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(throttle),
+    },
+    Command {
+        name: "RATE.APPLY",
+        usage: "key effect",
+        summary: "Internal: what a master decided about a limit, for replicas and the AOF.",
+        complexity: "O(1)",
+        arity: 3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(apply_effect),
+    },
+];
+
+const COST: Word = 1;
+const PEEK: Word = 2;
+const SLIDING: Word = 4;
+const PX: Word = 8;
+
+const OPTIONS: &[(&str, Word)] = &[
+    ("COST", COST),
+    ("PEEK", PEEK),
+    ("SLIDING", SLIDING),
+    ("PX", PX),
+];
+
+/// The options that a command was given.
+struct Options {
+    given: Word,
+    cost: u64,
+    px: u64,
+}
+
+impl Options {
+    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
+    /// are syntax errors.
+    fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
+        let mut options = Options {
+            given: 0,
+            cost: 1,
+            px: 0,
+        };
+        while let Some(word) = cursor.next() {
+            let option = option(word, OPTIONS) & allowed & !options.given;
+            options.given |= option;
+            match option {
+                PEEK | SLIDING => {}
+                COST => options.cost = cursor.uint("COST", 0..=MAX_SAFE)?,
+                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
+                _ => return Err(Error::Syntax),
+            }
+        }
+        Ok(options)
+    }
+
+    fn has(&self, option: Word) -> bool {
+        self.given & option != 0
+    }
+}
+
+/// `burst count period-ms`
+fn tier(cursor: &mut Cursor<'_>) -> Result<Tier, Error> {
+    Ok(Tier {
+        limit: cursor.uint("burst", 0..=MAX_SAFE - 1)? + 1,
+        rate: Rate {
+            count: cursor.uint("count", 1..=MAX_SAFE)?,
+            period: cursor.uint("period-ms", 1..=TEN_YEARS_MS)? * 1000,
+        },
+    })
+}
+
+/// `RATE.GCRA key burst count period-ms [COST n] [PEEK]`
+///
+/// `burst`: how many more than one are allowed at once, 0 to 2^53 - 2. `count`: how many are allowed per period, 1 to
+/// 2^53 - 1. `period-ms`: 1 ms to 10 years. `COST`: what this request counts for, 0 to 2^53 - 1, default 1. Replies with
+/// `[limited, limit, remaining, retry_ms, reset_ms]`. Errors: `WRONGTYPE`, `ERR key holds another kind of limit`.
+///
+/// The algorithm is ITU-T recommendation I.371 (1992), see [`super::gcra`].
+fn gcra(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let tier = tier(&mut cursor)?;
+    let options = Options::read(&mut cursor, COST | PEEK)?;
+    let outcome = decide(call, Request::Gcra(tier), &options, c"rate.gcra")?;
+    Ok(in_ms(&outcome).into())
+}
+
+/// `CL.THROTTLE key max_burst count period-s [quantity]`
+///
+/// As `RATE.GCRA` with times in seconds, rounded up; `period-s`: 1 s to 10 years; `quantity`: 0 to 2^53 - 1, default 1.
+/// The command of redis-cell: <https://github.com/brandur/redis-cell>
+fn throttle(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let tier = Tier {
+        limit: cursor.uint("max_burst", 0..=MAX_SAFE - 1)? + 1,
+        rate: Rate {
+            count: cursor.uint("count", 1..=MAX_SAFE)?,
+            period: cursor.uint("period-s", 1..=TEN_YEARS_MS / 1000)? * 1_000_000,
+        },
+    };
+    let mut options = Options::read(&mut Cursor::new(&[]), 0)?;
+    if cursor.left() > 0 {
+        options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?;
+    }
+    cursor.end()?;
+    let outcome = decide(call, Request::Gcra(tier), &options, c"cl.throttle")?;
+    let [limited, limit, remaining, retry, reset] = in_ms(&outcome);
+    let seconds = |ms: i64| (ms as u64).div_ceil(1000) as i64;
+    let retry = if retry < 0 { retry } else { seconds(retry) };
+    Ok([limited, limit, remaining, retry, seconds(reset)].into())
+}
+
+/// `RATE.WINDOW key limit window-ms [COST n] [PEEK] [SLIDING]`
+///
+/// `limit`: how many are allowed in each window, 0 to 2^53 - 1. `window-ms`: 1 ms to 10 years. The others, the reply and
+/// the errors as for `RATE.GCRA`.
+///
+/// The weighing of two windows: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
+fn window(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let limit = cursor.uint("limit", 0..=MAX_SAFE)?;
+    let length = cursor.uint("window-ms", 1..=TEN_YEARS_MS)?;
+    let options = Options::read(&mut cursor, COST | PEEK | SLIDING)?;
+    let request = Request::Window {
+        limit,
+        length,
+        slides: options.has(SLIDING),
+    };
+    let outcome = decide(call, request, &options, c"rate.window")?;
+    Ok(in_ms(&outcome).into())
+}
+
+/// `RATE.TIERS key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]`
+///
+/// `numtiers`: 1 to 64. Replies as `RATE.GCRA`, with the tier that binds (from 0) behind it: `limit` and `remaining` are
+/// that tier's; `reset_ms` is the whole key's. Errors as for `RATE.GCRA`.
+fn tiers(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let count = cursor.uint("numtiers", 1..=MAX_TIERS as i64)?;
+    let tiers = (0..count).map(|_| tier(&mut cursor));
+    let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
+    let options = Options::read(&mut cursor, COST | PEEK)?;
+    let outcome = decide(call, Request::Tiers(&tiers), &options, c"rate.tiers")?;
+    let [limited, limit, remaining, retry, reset] = in_ms(&outcome);
+    let tier = outcome.tier as i64;
+    Ok([limited, limit, remaining, retry, reset, tier].into())
+}
+
+/// Asks the limit at the first key, and lets it remember what was allowed.
+fn decide(
+    call: &Call<'_>,
+    request: Request<'_>,
+    options: &Options,
+    event: &CStr,
+) -> Result<Outcome, Error> {
+    let name = call.name(0);
+    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let now = Now::read().micros();
+    let limit = slot.value().map(|kept| &kept.limit);
+    let (outcome, limit) = ask(limit, request, options.cost, now)?;
+    if options.has(PEEK) {
+        STATS.peeked.count();
+    } else if outcome.verdict == Verdict::Allowed {
+        STATS.allowed.count();
+        if options.cost > 0 {
+            keep(call, &mut slot, limit, event);
+        }
+    } else {
+        STATS.limited.count();
+    }
+    Ok(outcome)
+}
+
+/// `[limited, limit, remaining, retry_ms, reset_ms]`
+fn in_ms(outcome: &Outcome) -> [i64; 5] {
+    let (limited, retry) = match outcome.verdict {
+        Verdict::Allowed => (0, -1),
+        Verdict::Retry(wait) => (1, wait as i64),
+        Verdict::Never => (1, -1),
+    };
+    let [limit, remaining, reset] =
+        [outcome.limit, outcome.remaining, outcome.reset].map(|value| value as i64);
+    [limited, limit, remaining, retry, reset]
+}
+
+/// `RATE.REFUND key n`
+///
+/// `n`: 0 to 2^53 - 1; what goes beyond a full limit is lost. Replies with 1, or 0 if there is no such key. Errors:
+/// `WRONGTYPE`, `ERR key holds another kind of limit` (of `RATE.ONCE`).
+fn refund(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let count = cursor.uint("n", 0..=MAX_SAFE)?;
+    let name = call.name(0);
+    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let Some(kept) = slot.value() else {
+        return Ok(Reply::Int(0));
+    };
+    let limit = give_back(&kept.limit, count, Now::read().micros())?;
+    STATS.refunded.count();
+    if count == 0 {
+        return Ok(Reply::Int(1));
+    }
+    if !limit.is_empty() {
+        keep(call, &mut slot, limit, c"rate.refund");
+        return Ok(Reply::Int(1));
+    }
+    slot.delete();
+    call.ctx.replicate_del(&name);
+    call.ctx.signal_modified(&name);
+    call.ctx.notify(c"rate.refund", &name);
+    call.ctx.notify_del(&name);
+    Ok(Reply::Int(1))
+}
+
+/// `RATE.ONCE key PX ms`
+///
+/// `PX`: for how long there is no second, 1 ms to 10 years. Replies with 1 to the first, 0 to others. Errors:
+/// `WRONGTYPE`, `ERR key holds another kind of limit`.
+fn once(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let options = Options::read(&mut cursor, PX)?;
+    let name = call.name(0);
+    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    match slot.value().map(|kept| &kept.limit) {
+        Some(Limit::Once) => {
+            STATS.once_duplicate.count();
+            return Ok(Reply::Int(0));
+        }
+        Some(_) => return Err(Error::OtherLimit),
+        None => STATS.once_first.count(),
+    }
+    let expires = Now::read().ms() + options.px;
+    changed(call, &Limit::Once, expires, c"rate.once");
+    put(&mut slot, Limit::Once, expires);
+    Ok(Reply::Int(1))
+}
+
+/// Puts a limit at its key, which expires with it.
+fn keep(call: &Call<'_>, slot: &mut Slot<'_, Kept>, limit: Limit, event: &CStr) {
+    let end = limit.end().unwrap_or(0);
+    let known = slot.value().map_or(0, |kept| kept.expires);
+    let expires = if end == known { 0 } else { end };
+    changed(call, &limit, expires, event);
+    put(slot, limit, expires);
+}
+
+/// Puts a limit at its key; `expires` (Unix ms) is 0 if the key's expiry stays as it is.
+fn put(slot: &mut Slot<'_, Kept>, limit: Limit, expires: u64) {
+    match slot.value() {
+        Some(kept) => kept.limit = limit,
+        None => slot.create(limit.into()),
+    }
+    if expires == 0 {
+        return;
+    }
+    slot.expire_at(expires);
+    if let Some(kept) = slot.value() {
+        kept.expires = expires;
+    }
+}
+
+/// Tells replicas, AOF and listeners.
+fn changed(call: &Call<'_>, limit: &Limit, expires: u64, event: &CStr) {
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut effect = EFFECT.get();
+    effect.clear();
+    persist::put_effect(&mut effect, limit, expires);
+    ctx.replicate(c"RATE.APPLY", &name, &effect);
+    ctx.signal_modified(&name);
+    ctx.notify(event, &name);
+}
+
+/// A buffer for effects, kept to be used again.
+static EFFECT: MainThread<Vec<u8>> = MainThread::new();
+
+/// `RATE.APPLY key effect`: makes a limit what a master says it is. See [`persist`].
+fn apply_effect(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let effect = persist::read_effect(cursor.value()?);
+    let (limit, expires) = effect.map_err(|_| Error::BadEffect)?;
+    let name = call.name(0);
+    put(&mut Slot::of(call.ctx.open(&name), &RATE)?, limit, expires);
+    call.ctx.replicate_verbatim();
+    call.ctx.signal_modified(&name);
+    Ok(Reply::Ok)
+}
+
+impl From<OtherKind> for Error {
+    fn from(_: OtherKind) -> Self {
+        Error::OtherLimit
+    }
+}

@@ -1,0 +1,164 @@
+//! GCRA, the generic cell rate algorithm (ITU-T I.371, 1992), as a leaky bucket: each request pours
+//! its cost in, and the bucket leaks evenly.
+//!
+//! Everything is an integer, and nothing is rounded: what is in the bucket is whole requests and a
+//! fraction whose denominator is the period, since in each microsecond `count / period` of a request
+//! leaks out.
+
+use super::state::{Outcome, Verdict, ceil_ms};
+
+/// How fast and how far: `limit` requests at once, `count` of them again in each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tier {
+    /// The size of the bucket in requests, 1 to 2^53 - 1.
+    pub limit: u64,
+    /// How fast it leaks.
+    pub rate: Rate,
+}
+
+/// So many requests in each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests, 1 to 2^53 - 1.
+    pub count: u64,
+    /// Microseconds, at least 1.
+    pub period: u64,
+}
+
+/// One bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// How fast it leaks.
+    pub rate: Rate,
+    /// Whole requests in it.
+    pub spent: u64,
+    /// And so many parts of one more, of which `rate.period` are one request.
+    pub parts: u64,
+    /// When that was so (Unix us).
+    pub at: u64,
+}
+
+impl Bucket {
+    /// An empty bucket.
+    pub fn empty(rate: Rate, now: u64) -> Self {
+        Self {
+            rate,
+            spent: 0,
+            parts: 0,
+            at: now,
+        }
+    }
+
+    /// What is left in the bucket at a later time. A clock that was set back lets nothing out.
+    pub fn leaked(&self, now: u64) -> Self {
+        let leaked = u128::from(now.saturating_sub(self.at)) * u128::from(self.rate.count);
+        let parts = self.content().saturating_sub(leaked);
+        Self { at: now, ..*self }.with_content(parts)
+    }
+
+    /// The same with another rate: as many requests are in it. A fraction is rounded up.
+    pub fn at_rate(&self, rate: Rate) -> Self {
+        if rate == self.rate {
+            return *self;
+        }
+        let (old, new) = (u128::from(self.rate.period), u128::from(rate.period));
+        let content = u128::from(self.spent) * new + (u128::from(self.parts) * new).div_ceil(old);
+        Self { rate, ..*self }.with_content(content)
+    }
+
+    /// Takes requests out again, at most all.
+    pub fn refund(&mut self, count: u64) {
+        let refunded = u128::from(count) * u128::from(self.rate.period);
+        *self = self.with_content(self.content().saturating_sub(refunded));
+    }
+
+    /// Is it as if it had never been used?
+    pub fn is_empty(&self) -> bool {
+        self.spent == 0 && self.parts == 0
+    }
+
+    /// In how many microseconds it will be empty.
+    pub fn empty_in(&self) -> u128 {
+        self.content().div_ceil(u128::from(self.rate.count))
+    }
+
+    /// What is in it, in parts.
+    fn content(&self) -> u128 {
+        u128::from(self.spent) * u128::from(self.rate.period) + u128::from(self.parts)
+    }
+
+    fn with_content(self, parts: u128) -> Self {
+        let period = u128::from(self.rate.period);
+        Self {
+            spent: (parts / period) as u64,
+            parts: (parts % period) as u64,
+            ..self
+        }
+    }
+
+    /// How many more requests fit.
+    fn remaining(&self, limit: u64) -> u64 {
+        let begun = u64::from(self.parts > 0);
+        limit.saturating_sub(self.spent + begun)
+    }
+
+    /// In how many microseconds there is room for `cost` requests; 0: there is. `None`: never.
+    fn room_in(&self, limit: u64, cost: u64) -> Option<u128> {
+        if cost > limit {
+            return None;
+        }
+        let room = u128::from(limit - cost) * u128::from(self.rate.period);
+        let over = self.content().saturating_sub(room);
+        Some(over.div_ceil(u128::from(self.rate.count)))
+    }
+}
+
+/// The bucket that goes with a tier of a request, as it is now, out of those that there were: the one
+/// of the same rate, or else the one in the same place, whose requests are kept.
+pub fn bucket_of(before: &[Bucket], place: usize, rate: Rate, now: u64) -> Bucket {
+    let same = before.iter().find(|bucket| bucket.rate == rate);
+    match same.or(before.get(place)) {
+        Some(bucket) => bucket.leaked(now).at_rate(rate),
+        None => Bucket::empty(rate, now),
+    }
+}
+
+/// Pours `cost` requests into all buckets, or into none if one has no room. The buckets are those of
+/// the tiers, as they are now.
+pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64) -> Outcome {
+    let waits = buckets.iter().zip(tiers).enumerate();
+    let waits = waits.map(|(place, (bucket, tier))| {
+        let wait = bucket.room_in(tier.limit, cost);
+        (wait.unwrap_or(u128::MAX), place)
+    });
+    // Of tiers that keep it waiting for as long, the first.
+    let (wait, longest) = waits.fold(
+        (0, 0),
+        |most, next| if next.0 > most.0 { next } else { most },
+    );
+    let verdict = match wait {
+        0 => Verdict::Allowed,
+        u128::MAX => Verdict::Never,
+        wait => Verdict::Retry(ceil_ms(wait)),
+    };
+    if verdict == Verdict::Allowed {
+        for bucket in buckets.iter_mut() {
+            bucket.spent += cost;
+        }
+    }
+    let left = |place: usize| buckets[place].remaining(tiers[place].limit);
+    let tier = match verdict {
+        Verdict::Allowed => (0..tiers.len())
+            .min_by_key(|place| left(*place))
+            .unwrap_or(0),
+        _ => longest,
+    };
+    let reset = buckets.iter().map(Bucket::empty_in).max().unwrap_or(0);
+    Outcome {
+        verdict,
+        limit: tiers[tier].limit,
+        remaining: left(tier),
+        reset: ceil_ms(reset),
+        tier,
+    }
+}

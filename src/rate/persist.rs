@@ -1,0 +1,240 @@
+//! The bytes of a limit, in RDB files, AOFs, replication and `DUMP`: a letter for its kind, then its numbers in LEB128
+//! ([`crate::codec`]).
+//!
+//! ```text
+//! G period count spent parts at            a GCRA
+//! T n (period count spent parts at) * n    tiers
+//! W start length used                      a window
+//! S start length used before               a sliding one
+//! O                                        once
+//! ```
+//!
+//! An effect (`RATE.APPLY key effect`) is a limit behind the time at which its key expires (Unix ms), 0 if that stays
+//! as it is.
+
+use super::gcra::{Bucket, Rate};
+use super::state::Limit;
+use super::window::Window;
+use super::{MAX_TIERS, MAX_US};
+use crate::codec::{Corrupt, Reader, put_uint};
+use crate::request::{MAX_SAFE, TEN_YEARS_MS};
+
+/// The largest quantity and time.
+const MAX: u64 = MAX_SAFE as u64;
+
+/// Appends a limit.
+pub fn put(out: &mut Vec<u8>, limit: &Limit) {
+    match limit {
+        Limit::Gcra(bucket) => {
+            out.push(b'G');
+            put_bucket(out, bucket);
+        }
+        Limit::Tiers(buckets) => {
+            out.push(b'T');
+            put_uint(out, buckets.len() as u64);
+            for bucket in buckets {
+                put_bucket(out, bucket);
+            }
+        }
+        Limit::Window(window) => {
+            out.push(if window.slides { b'S' } else { b'W' });
+            put_uint(out, window.start);
+            put_uint(out, window.length);
+            put_uint(out, window.used);
+            if window.slides {
+                put_uint(out, window.before);
+            }
+        }
+        Limit::Once => out.push(b'O'),
+    }
+}
+
+fn put_bucket(out: &mut Vec<u8>, bucket: &Bucket) {
+    put_uint(out, bucket.rate.period);
+    put_uint(out, bucket.rate.count);
+    put_uint(out, bucket.spent);
+    put_uint(out, bucket.parts);
+    put_uint(out, bucket.at);
+}
+
+/// Reads what [`put`] wrote, and nothing else.
+pub fn read(input: &[u8]) -> Result<Limit, Corrupt> {
+    let mut reader = Reader::new(input);
+    let limit = read_limit(&mut reader)?;
+    reader.is_empty().then_some(limit).ok_or(Corrupt)
+}
+
+/// Appends an effect.
+pub fn put_effect(out: &mut Vec<u8>, limit: &Limit, expires: u64) {
+    put_uint(out, expires);
+    put(out, limit);
+}
+
+/// Reads what [`put_effect`] wrote.
+pub fn read_effect(input: &[u8]) -> Result<(Limit, u64), Corrupt> {
+    let mut reader = Reader::new(input);
+    let expires = reader.uint(0, MAX)?;
+    let limit = read_limit(&mut reader)?;
+    reader.is_empty().then_some((limit, expires)).ok_or(Corrupt)
+}
+
+fn read_limit(reader: &mut Reader<'_>) -> Result<Limit, Corrupt> {
+    match reader.byte()? {
+        b'G' => Ok(Limit::Gcra(read_bucket(reader)?)),
+        b'T' => {
+            let count = reader.uint(1, MAX_TIERS as u64)?;
+            let buckets = (0..count).map(|_| read_bucket(reader));
+            Ok(Limit::Tiers(buckets.collect::<Result<_, _>>()?))
+        }
+        b'W' => Ok(Limit::Window(read_window(reader, false)?)),
+        b'S' => Ok(Limit::Window(read_window(reader, true)?)),
+        b'O' => Ok(Limit::Once),
+        _ => Err(Corrupt),
+    }
+}
+
+fn read_bucket(reader: &mut Reader<'_>) -> Result<Bucket, Corrupt> {
+    let period = reader.uint(1, MAX_US)?;
+    Ok(Bucket {
+        rate: Rate {
+            period,
+            count: reader.uint(1, MAX)?,
+        },
+        spent: reader.uint(0, MAX)?,
+        parts: reader.uint(0, period - 1)?,
+        at: reader.uint(0, MAX)?,
+    })
+}
+
+fn read_window(reader: &mut Reader<'_>, slides: bool) -> Result<Window, Corrupt> {
+    Ok(Window {
+        slides,
+        start: reader.uint(0, MAX)?,
+        length: reader.uint(1, TEN_YEARS_MS as u64)?,
+        used: reader.uint(0, MAX)?,
+        before: if slides { reader.uint(0, MAX)? } else { 0 },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bucket() -> impl Strategy<Value = Bucket> {
+        (1..=MAX_US, 1..=MAX, 0..=MAX, 0..=MAX, any::<u64>()).prop_map(
+            |(period, count, spent, at, parts)| Bucket {
+                rate: Rate { count, period },
+                spent,
+                parts: parts % period,
+                at,
+            },
+        )
+    }
+
+    fn limit() -> impl Strategy<Value = Limit> {
+        let window = (
+            0..=MAX,
+            1..=TEN_YEARS_MS as u64,
+            0..=MAX,
+            0..=MAX,
+            any::<bool>(),
+        );
+        prop_oneof![
+            bucket().prop_map(Limit::Gcra),
+            proptest::collection::vec(bucket(), 1..=MAX_TIERS)
+                .prop_map(|buckets| Limit::Tiers(buckets.into())),
+            window.prop_map(|(start, length, used, before, slides)| {
+                Limit::Window(Window {
+                    slides,
+                    start,
+                    length,
+                    used,
+                    before: if slides { before } else { 0 },
+                })
+            }),
+            Just(Limit::Once),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(limit in limit(), expires in 0..=MAX) {
+            let mut out = Vec::new();
+            put(&mut out, &limit);
+            prop_assert_eq!(read(&out), Ok(limit.clone()));
+            for end in 0..out.len() {
+                prop_assert_eq!(read(&out[..end]), Err(Corrupt));
+            }
+            out.clear();
+            put_effect(&mut out, &limit, expires);
+            prop_assert_eq!(read_effect(&out), Ok((limit, expires)));
+            out.push(0);
+            prop_assert_eq!(read_effect(&out), Err(Corrupt));
+        }
+
+        #[test]
+        fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..5, now in 0..=MAX, cost in 0..=MAX) {
+            use crate::rate::state::{Request, ask, refund};
+            use crate::rate::gcra::Tier;
+            bytes.insert(0, b"GTWSO"[kind]);
+            if let Ok(limit) = read(&bytes) {
+                let tier = Tier { limit: cost.max(1), rate: Rate { count: 1, period: MAX_US } };
+                let requests = [
+                    Request::Gcra(tier),
+                    Request::Tiers(&[tier, tier]),
+                    Request::Window { limit: cost, length: 1, slides: false },
+                    Request::Window { limit: cost, length: TEN_YEARS_MS as u64, slides: true },
+                ];
+                for request in requests {
+                    if let Ok((_, after)) = ask(Some(&limit), request, cost, now) {
+                        after.end();
+                    }
+                }
+                let _ = refund(&limit, cost, now);
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_never_change() {
+        let bucket = Bucket {
+            rate: Rate {
+                count: 5,
+                period: 1000,
+            },
+            spent: 2,
+            parts: 300,
+            at: 1_700_000_000_000_000,
+        };
+        let window = Window {
+            slides: true,
+            start: 1_700_000_000_000,
+            length: 60_000,
+            used: 3,
+            before: 4,
+        };
+        for (limit, bytes) in [
+            (Limit::Gcra(bucket), "47e8070502ac028080f9c0c1c48203"),
+            (
+                Limit::Tiers([bucket, bucket].into()),
+                "5402e8070502ac028080f9c0c1c48203e8070502ac028080f9c0c1c48203",
+            ),
+            (
+                Limit::Window(Window {
+                    slides: false,
+                    before: 0,
+                    ..window
+                }),
+                "5780d095ffbc31e0d40303",
+            ),
+            (Limit::Window(window), "5380d095ffbc31e0d4030304"),
+            (Limit::Once, "4f"),
+        ] {
+            let mut out = Vec::new();
+            put(&mut out, &limit);
+            let hex: String = out.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, bytes, "{limit:?}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
+
+use super::gcra::{Bucket, Tier, bucket_of, pour};
+use super::window::Window;
+use crate::request::MAX_SAFE;
+
+/// What a key holds. Which kind it is never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Limit {
+    /// `RATE.GCRA`, `CL.THROTTLE`.
+    Gcra(Bucket),
+    /// `RATE.TIERS`: all of them at once.
+    Tiers(Box<[Bucket]>),
+    /// `RATE.WINDOW`, with `SLIDING` or without, which are two kinds.
+    Window(Window),
+    /// `RATE.ONCE`: that there is a key is all that it says.
+    Once,
+}
+
+/// What a request asks of a limit.
+#[derive(Debug, Clone, Copy)]
+pub enum Request<'a> {
+    /// Of a GCRA.
+    Gcra(Tier),
+    /// Of several at once.
+    Tiers(&'a [Tier]),
+    /// Of a window.
+    Window {
+        /// How many requests it allows.
+        limit: u64,
+        /// Its length in milliseconds, at least 1.
+        length: u64,
+        /// Does it slide?
+        slides: bool,
+    },
+}
+
+/// What comes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Is it allowed?
+    pub verdict: Verdict,
+    /// How many requests are allowed at once.
+    pub limit: u64,
+    /// How many are left of them.
+    pub remaining: u64,
+    /// In how many milliseconds the key will be as if it had never been used.
+    pub reset: u64,
+    /// The tier that binds.
+    pub tier: usize,
+}
+
+/// Whether a request is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Allowed,
+    /// It isn't, but would be after so many milliseconds.
+    Retry(u64),
+    /// It never will be: it costs more than the limit.
+    Never,
+}
+
+/// The limit is of another kind than the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OtherKind;
+
+/// What comes of a request that costs `cost`, and the limit afterwards, if it is allowed. `now` is in
+/// Unix microseconds.
+pub fn ask(
+    limit: Option<&Limit>,
+    request: Request<'_>,
+    cost: u64,
+    now: u64,
+) -> Result<(Outcome, Limit), OtherKind> {
+    match (request, limit) {
+        (Request::Gcra(tier), None | Some(Limit::Gcra(_))) => {
+            let mut bucket = match limit {
+                Some(Limit::Gcra(bucket)) => bucket.leaked(now).at_rate(tier.rate),
+                _ => Bucket::empty(tier.rate, now),
+            };
+            let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost);
+            Ok((outcome, Limit::Gcra(bucket)))
+        }
+        (Request::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
+            let before: &[Bucket] = match limit {
+                Some(Limit::Tiers(buckets)) => buckets,
+                _ => &[],
+            };
+            let places = tiers.iter().enumerate();
+            let mut buckets: Box<[Bucket]> = places
+                .map(|(place, tier)| bucket_of(before, place, tier.rate, now))
+                .collect();
+            let outcome = pour(&mut buckets, tiers, cost);
+            Ok((outcome, Limit::Tiers(buckets)))
+        }
+        (
+            Request::Window {
+                limit: most,
+                length,
+                slides,
+            },
+            None | Some(Limit::Window(_)),
+        ) => {
+            let now = now / 1000;
+            let mut window = match limit {
+                Some(Limit::Window(window)) if window.slides != slides => return Err(OtherKind),
+                Some(Limit::Window(window)) => window.at(now, length),
+                _ => Window::starting(now, length, slides),
+            };
+            let outcome = window.count(most, cost, now);
+            Ok((outcome, Limit::Window(window)))
+        }
+        _ => Err(OtherKind),
+    }
+}
+
+/// The limit after `count` requests were given back. `now` is in Unix microseconds.
+pub fn refund(limit: &Limit, count: u64, now: u64) -> Result<Limit, OtherKind> {
+    let refunded = |bucket: &Bucket| {
+        let mut bucket = bucket.leaked(now);
+        bucket.refund(count);
+        bucket
+    };
+    match limit {
+        Limit::Gcra(bucket) => Ok(Limit::Gcra(refunded(bucket))),
+        Limit::Tiers(buckets) => Ok(Limit::Tiers(buckets.iter().map(refunded).collect())),
+        Limit::Window(window) => {
+            let mut window = window.at(now / 1000, window.length);
+            window.refund(count);
+            Ok(Limit::Window(window))
+        }
+        Limit::Once => Err(OtherKind),
+    }
+}
+
+impl Limit {
+    /// Is it as if it had never been used?
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Limit::Gcra(bucket) => bucket.is_empty(),
+            Limit::Tiers(buckets) => buckets.iter().all(Bucket::is_empty),
+            Limit::Window(window) => window.is_empty(),
+            Limit::Once => false,
+        }
+    }
+
+    /// When nothing of it matters any more (Unix ms); of one that is asked once, the key alone knows.
+    pub fn end(&self) -> Option<u64> {
+        let end = |bucket: &Bucket| ceil_ms(u128::from(bucket.at) + bucket.empty_in());
+        match self {
+            Limit::Gcra(bucket) => Some(end(bucket)),
+            Limit::Tiers(buckets) => buckets.iter().map(end).max(),
+            Limit::Window(window) => Some(window.end()),
+            Limit::Once => None,
+        }
+    }
+}
+
+/// Microseconds as milliseconds, rounded up: to wait for so long is enough. Never more than a reply
+/// can tell, which is 285 000 years.
+pub fn ceil_ms(micros: u128) -> u64 {
+    micros.div_ceil(1000).min(MAX_SAFE as u128) as u64
+}

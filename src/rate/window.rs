@@ -1,0 +1,127 @@
+//! Counting per window of time: a fixed window, as `INCR` and `EXPIRE` make one, and a sliding one, which
+//! weighs the requests of the window before by how much of it is still within reach.
+
+use super::state::{Outcome, Verdict};
+
+/// The requests of a window, and of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Does it slide?
+    pub slides: bool,
+    /// When it began (Unix ms).
+    pub start: u64,
+    /// How long it is, in milliseconds.
+    pub length: u64,
+    /// The requests in it.
+    pub used: u64,
+    /// The requests in the one before; 0 if it doesn't slide.
+    pub before: u64,
+}
+
+impl Window {
+    /// A window that begins now.
+    pub fn starting(now: u64, length: u64, slides: bool) -> Self {
+        Self {
+            slides,
+            start: now,
+            length,
+            used: 0,
+            before: 0,
+        }
+    }
+
+    /// The window that a later time is in, with another length perhaps: it began when it did. A clock
+    /// that was set back stays in the window.
+    pub fn at(&self, now: u64, length: u64) -> Self {
+        match now.saturating_sub(self.start) / length {
+            0 => Self { length, ..*self },
+            1 if self.slides && self.used > 0 => Self {
+                start: self.start + length,
+                length,
+                used: 0,
+                before: self.used,
+                ..*self
+            },
+            _ => Self::starting(now, length, self.slides),
+        }
+    }
+
+    /// Counts `cost` requests, if there is room for them. The window is the one that `now` is in.
+    pub fn count(&mut self, limit: u64, cost: u64, now: u64) -> Outcome {
+        let verdict = match self.room_in(limit, cost, now) {
+            None => Verdict::Never,
+            Some(0) => Verdict::Allowed,
+            Some(wait) => Verdict::Retry(wait),
+        };
+        if verdict == Verdict::Allowed {
+            self.used += cost;
+        }
+        Outcome {
+            verdict,
+            limit,
+            remaining: self.remaining(limit, now),
+            reset: self.end().saturating_sub(now),
+            tier: 0,
+        }
+    }
+
+    /// Gives requests back, at most all: those of this window first.
+    pub fn refund(&mut self, count: u64) {
+        let here = count.min(self.used);
+        self.used -= here;
+        self.before = self.before.saturating_sub(count - here);
+    }
+
+    /// Is it as if it had never been used?
+    pub fn is_empty(&self) -> bool {
+        self.used == 0 && self.before == 0
+    }
+
+    /// When nothing of it matters any more (Unix ms).
+    pub fn end(&self) -> u64 {
+        match (self.used, self.before) {
+            (0, 0) => 0,
+            (0, _) => self.start + self.length,
+            _ if self.slides => self.start + 2 * self.length,
+            _ => self.start + self.length,
+        }
+    }
+
+    /// What of this window is still to come, in milliseconds.
+    fn left(&self, now: u64) -> u64 {
+        self.length - now.saturating_sub(self.start).min(self.length)
+    }
+
+    /// How many more requests fit.
+    fn remaining(&self, limit: u64, now: u64) -> u64 {
+        let left = limit.saturating_sub(self.used);
+        if self.before == 0 {
+            return left;
+        }
+        let weight = u128::from(self.before) * u128::from(self.left(now));
+        let weight = weight.div_ceil(u128::from(self.length));
+        u128::from(left).saturating_sub(weight) as u64
+    }
+
+    /// In how many milliseconds there is room for `cost` requests; 0: there is. `None`: never.
+    fn room_in(&self, limit: u64, cost: u64, now: u64) -> Option<u64> {
+        let next = limit.checked_sub(cost)?;
+        let rest = self.left(now);
+        Some(match next.checked_sub(self.used) {
+            // As soon as the window before weighs no more than what is left of the limit.
+            Some(left) => rest.saturating_sub(self.reach(left, self.before)),
+            None if !self.slides => rest,
+            // In the next window, before which this one will be.
+            None => rest + self.length - self.reach(next, self.used),
+        })
+    }
+
+    /// How much of a window with `used` requests may be within reach for them to weigh no more than
+    /// `left`, in milliseconds.
+    fn reach(&self, left: u64, used: u64) -> u64 {
+        if used <= left {
+            return self.length;
+        }
+        (u128::from(left) * u128::from(self.length) / u128::from(used)) as u64
+    }
+}
