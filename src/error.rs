@@ -10,6 +10,8 @@ pub enum Error {
     Syntax,
     /// Not a plain decimal integer, or outside i64.
     NotInteger,
+    /// Not a decimal number.
+    NotFloat,
     /// An integer (or the length in bytes of a string) outside what its argument allows.
     OutOfRange {
         /// The argument, spelled as in the documentation of the command.
@@ -95,6 +97,7 @@ impl fmt::Display for Error {
         match self {
             Error::Syntax => f.write_str("ERR syntax error"),
             Error::NotInteger => f.write_str("ERR value is not an integer or out of range"),
+            Error::NotFloat => f.write_str("ERR value is not a valid float"),
             Error::OutOfRange { argument, min, max } => {
                 write!(f, "ERR {argument} must be between {min} and {max}")
             }

@@ -5,6 +5,7 @@
 //! outcome, then [reply](mod@reply), replication and events; see `docs/design.md`.
 
 pub mod bloom;
+pub mod cache;
 pub mod codec;
 pub mod cuckoo;
 pub mod error;
@@ -38,6 +39,11 @@ pub struct Family {
     /// Something happened to a key of the selected database, perhaps one of the family's. Called in
     /// the middle of that: nothing may be changed, only noted.
     pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
+    /// A key of the selected database came to be, of whatever type. Called as above, and only if the family
+    /// [watches](server::watch) all changes.
+    pub created: fn(Ctx<'_>, &Name<'_>),
+    /// Somebody is about to delete a key of some database, which need not be there. Called as above.
+    pub deleting: fn(&[u8]),
     /// The databases were flushed or swapped. Called at once, as above.
     pub moved: fn(&Happening),
     /// Must it know when this client disconnects?
@@ -54,7 +60,13 @@ pub struct Family {
 }
 
 /// All families.
-pub static FAMILIES: &[Family] = &[lock::FAMILY, stock::FAMILY, bloom::FAMILY, rate::FAMILY];
+pub static FAMILIES: &[Family] = &[
+    lock::FAMILY,
+    stock::FAMILY,
+    bloom::FAMILY,
+    cache::FAMILY,
+    rate::FAMILY,
+];
 
 /// One bit for each family that is loaded.
 static ENABLED: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -1,12 +1,15 @@
 //! What a command answers, before it is put on the wire in RESP2 or RESP3.
 
 use crate::error::Error;
+use std::sync::Arc;
 
 /// A reply. Only `Nil`, `Int`, `Bool` and `Ints` are made on hot paths; they allocate nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// None yet: the client waits and is answered when it is woken.
     Later,
+    /// It was sent already, straight from the value that it shows.
+    Sent,
     /// `nil`: a business refusal, or "there is none".
     Nil,
     /// `OK`, as the status that built-in commands reply.
@@ -23,6 +26,8 @@ pub enum Reply {
     Error(Box<Error>),
     /// A list of a few integers.
     Ints(Ints),
+    /// What a reader of a cache is to do.
+    Fetched(Fetched),
     /// An ordered list.
     Array(Vec<Reply>),
     /// Fields with their names: a map in RESP3, a flat array in RESP2.
@@ -42,6 +47,17 @@ impl Reply {
     pub fn int_or_nil(value: Option<u64>) -> Self {
         value.map_or(Reply::Nil, Reply::int)
     }
+}
+
+/// A word that says what to do, bytes or nil, and a number. The bytes are shared by all who get them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// What to do.
+    pub state: &'static str,
+    /// The bytes.
+    pub value: Option<Arc<[u8]>>,
+    /// The number.
+    pub n: u64,
 }
 
 /// A few integers, in place.

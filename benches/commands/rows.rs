@@ -18,6 +18,9 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     ("stock_order", include_str!("lua/stock_order.lua")),
     ("bloom_add", include_str!("lua/bloom_add.lua")),
     ("bloom_exists", include_str!("lua/bloom_exists.lua")),
+    ("incr_expire", include_str!("lua/incr_expire.lua")),
+    ("gcra", include_str!("lua/gcra.lua")),
+    ("cached_read", include_str!("lua/cached_read.lua")),
 ];
 
 pub(crate) const GROUPS: &[Group] = &[
@@ -72,6 +75,10 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "cuckoo: a hundred items, pipeline 10",
         rows: CUCKOO_MANY,
+    },
+    Group {
+        name: "rate: a hot key",
+        rows: RATE,
     },
 ];
 
@@ -530,6 +537,72 @@ pub(crate) struct Figure {
     pub(crate) over: &'static str,
 }
 
+/// Five numbers, one of which may be -1.
+const LIMITS: crate::row::Reply = Array;
+
+const RATE: &[Row] = &[
+    row("INCR of a hot key", &[], &[step("INCR {key}", Int)]),
+    row(
+        "INCR + PEXPIRE (Lua)",
+        &[],
+        &[step(
+            "EVALSHA {sha:incr_expire} 1 {key} 1000000000 60000",
+            Is(1),
+        )],
+    ),
+    row(
+        "GCRA (Lua)",
+        &[],
+        &[step(
+            "EVALSHA {sha:gcra} 1 {key} 1000000 1000000 1000",
+            LIMITS,
+        )],
+    ),
+    row(
+        "RATE.GCRA",
+        &[],
+        &[step("RATE.GCRA {key} 1000000 1000000 1000", LIMITS)],
+    ),
+    row(
+        "RATE.GCRA, limited",
+        &["RATE.GCRA {key} 0 1 3600000"],
+        &[step("RATE.GCRA {key} 0 1 3600000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW",
+        &[],
+        &[step("RATE.WINDOW {key} 1000000000 60000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW, limited",
+        &["RATE.WINDOW {key} 1 3600000"],
+        &[step("RATE.WINDOW {key} 1 3600000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW SLIDING",
+        &[],
+        &[step("RATE.WINDOW {key} 1000000000 60000 SLIDING", LIMITS)],
+    ),
+    row(
+        "RATE.TIERS of 3",
+        &[],
+        &[step(
+            "RATE.TIERS {key} 3 1000000 1000000 1000 1000000 1000000 1000 1000000 1000000 1000",
+            LIMITS,
+        )],
+    ),
+    row(
+        "RATE.ONCE of a new key",
+        &[],
+        &[step("RATE.ONCE {key}:{i} PX 60000", Is(1))],
+    ),
+    row(
+        "SET NX PX of a new key",
+        &[],
+        &[step("SET {key}:{i} 1 NX PX 60000", OK)],
+    ),
+];
+
 pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         row: "LOCK.ACQUIRE + LOCK.RELEASE",
@@ -630,5 +703,29 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         row: "CF.EXISTS in 1M",
         over: "GET of 128 bytes",
+    },
+    Figure {
+        row: "INCR + PEXPIRE (Lua)",
+        over: "INCR of a hot key",
+    },
+    Figure {
+        row: "GCRA (Lua)",
+        over: "INCR of a hot key",
+    },
+    Figure {
+        row: "RATE.GCRA",
+        over: "INCR of a hot key",
+    },
+    Figure {
+        row: "RATE.GCRA, limited",
+        over: "INCR of a hot key",
+    },
+    Figure {
+        row: "RATE.WINDOW",
+        over: "INCR of a hot key",
+    },
+    Figure {
+        row: "RATE.WINDOW, limited",
+        over: "INCR of a hot key",
     },
 ];

@@ -24,6 +24,8 @@ pub const FAMILY: Family = Family {
     ],
     settings: filter::SETTINGS,
     touched: |_, _, _| {},
+    created: |_, _| {},
+    deleting: |_| {},
     moved: |_| {},
     follows_client: |_| false,
     happened: |_, _, _| {},

@@ -340,8 +340,8 @@ fn count(state: &mut State, acquired: Acquired) -> u64 {
     }
 }
 
-/// A waiting client is gone, or was unblocked by an operator.
-pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) {
+/// A waiting client is gone, or was unblocked by an operator, who wants it to have this answer.
+pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
     let state = &mut *STATE.get();
     if departure == Departure::Unblocked {
         state.stats.timeouts += 1;
@@ -356,6 +356,7 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) {
         }
         look_again(waiter);
     }
+    Ok(Reply::Nil)
 }
 
 /// Is any hold renewed for this connection?

@@ -27,6 +27,8 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: |_, _, _| {},
+    created: |_, _| {},
+    deleting: |_| {},
     moved: |_| {},
     follows_client: |_| false,
     happened: |_, _, _| {},

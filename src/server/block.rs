@@ -4,7 +4,7 @@
 use super::context::Ctx;
 use super::main_thread::MainThread;
 use super::{entry, reply};
-use crate::reply::{Answer, Reply};
+use crate::reply::Answer;
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -14,8 +14,8 @@ use std::ptr;
 /// A family's waiting clients.
 pub struct Room {
     /// Called when a client stops waiting of its own accord: its connection closed, or somebody
-    /// ended its wait with `CLIENT UNBLOCK`. It must not be woken any more.
-    pub left: fn(Ctx<'_>, u64, Departure),
+    /// ended its wait with `CLIENT UNBLOCK`, which it then gets this answer to. It must not be woken any more.
+    pub left: fn(Ctx<'_>, u64, Departure) -> Answer,
     /// Called when a client that was woken gets its answer.
     pub answered: fn(u64),
     clients: MainThread<HashMap<u64, Handle>>,
@@ -50,7 +50,7 @@ static PLACES: MainThread<HashMap<Handle, Place>> = MainThread::new();
 
 impl Room {
     /// An empty room.
-    pub const fn new(left: fn(Ctx<'_>, u64, Departure), answered: fn(u64)) -> Self {
+    pub const fn new(left: fn(Ctx<'_>, u64, Departure) -> Answer, answered: fn(u64)) -> Self {
         Self {
             left,
             answered,
@@ -159,8 +159,8 @@ unsafe extern "C" fn on_unblock(
             (Ctx::new(ctx), Handle(handle))
         };
         if let Some(Place { room, number, .. }) = leave(handle) {
-            (room.left)(ctx, number, Departure::Unblocked);
-            reply::send(ctx, Ok(Reply::Nil));
+            let answer = (room.left)(ctx, number, Departure::Unblocked);
+            reply::send(ctx, answer);
             handle.unblock(None);
         }
     });
@@ -181,14 +181,14 @@ unsafe extern "C" fn on_leave(
                 number,
                 woken: true,
             }) => {
-                (room.left)(ctx, number, Departure::Unanswered);
+                let _gone = (room.left)(ctx, number, Departure::Unanswered);
             }
             Some(Place {
                 room,
                 number,
                 woken: false,
             }) => {
-                (room.left)(ctx, number, Departure::Gone);
+                let _gone = (room.left)(ctx, number, Departure::Gone);
                 handle.unblock(None);
             }
             None => {}

@@ -212,6 +212,27 @@ impl<'c> Ctx<'c> {
         );
     }
 
+    /// Sends `command key payload value` to the replicas and the AOF; the value is not copied.
+    pub fn replicate_with(self, command: &CStr, name: &Name<'_>, payload: &[u8], value: &Name<'_>) {
+        // SAFETY: "sbs" is a key's name, a buffer with its length and a string; all live through the call.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"sbs".as_ptr(),
+                name.raw(),
+                payload.as_ptr(),
+                payload.len(),
+                value.raw()
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
     /// Sends `DEL key` to the replicas and the AOF.
     pub fn replicate_del(self, name: &Name<'_>) {
         // SAFETY: "s" is a key's name, which lives through the call.

@@ -138,6 +138,25 @@ impl<'a> AofWriter<'a> {
     }
 }
 
+impl AofWriter<'_> {
+    /// Writes `command key payload value`.
+    pub fn command_with(&mut self, command: &CStr, payload: &[u8], value: &[u8]) {
+        // SAFETY: "sbb" is a key's name and two buffers with their lengths; all live through the call.
+        unsafe {
+            api!(RedisModule_EmitAOF(
+                self.io,
+                command.as_ptr(),
+                c"sbb".as_ptr(),
+                self.name.raw(),
+                payload.as_ptr(),
+                payload.len(),
+                value.as_ptr(),
+                value.len()
+            ));
+        }
+    }
+}
+
 /// The digest of the dataset, by which `DEBUG DIGEST` compares servers.
 pub struct Digest<'a> {
     md: *mut raw::RedisModuleDigest,

@@ -60,6 +60,9 @@ impl OpenKey<'_> {
 
     /// When the key expires (Unix ms), if it does.
     pub fn expires(&self) -> Option<u64> {
+        if self.raw.is_null() {
+            return None; // a missing key, opened to be read
+        }
         // SAFETY: the handle is open.
         let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
         u64::try_from(at).ok()

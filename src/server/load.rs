@@ -94,7 +94,8 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_KeyType RedisModule_LoadConfigs RedisModule_MallocSize RedisModule_LoadStringBuffer RedisModule_Log
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
-        RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
+        RedisModule_CommandFilterArgGet RedisModule_CommandFilterArgsCount
+        RedisModule_RegisterCommandFilter RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
         RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
         RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull RedisModule_ReplyWithSimpleString
         RedisModule_ReplyWithStringBuffer RedisModule_SaveStringBuffer RedisModule_SelectDb

@@ -37,3 +37,4 @@ pub mod random;
 pub mod reply;
 pub mod stream;
 pub mod timer;
+pub mod watch;

@@ -2,8 +2,29 @@
 
 use super::context::Ctx;
 use crate::error::Error;
-use crate::reply::{Answer, Reply};
+use crate::reply::{Answer, Fetched, Reply};
 use std::ffi::{CString, c_long};
+
+impl Ctx<'_> {
+    /// Sends a value from where it is.
+    pub fn send_value(self, value: &[u8]) -> Reply {
+        send_bytes(self, value);
+        Reply::Sent
+    }
+
+    /// Sends what [`Fetched`] stands for, the value from where it is.
+    pub fn send_fetched(self, state: &str, value: Option<&[u8]>, n: u64) -> Reply {
+        // SAFETY: the context is alive; three items follow.
+        unsafe { api!(RedisModule_ReplyWithArray(self.raw(), 3)) };
+        send_bytes(self, state.as_bytes());
+        match value {
+            Some(value) => send_bytes(self, value),
+            None => send_nil(self),
+        }
+        send_int(self, n as i64);
+        Reply::Sent
+    }
+}
 
 /// Sends a command's answer.
 #[inline]
@@ -23,8 +44,14 @@ pub(super) fn send(ctx: Ctx<'_>, answer: Answer) {
             send_ints(ctx, ints.as_slice());
             std::mem::forget(answer);
         }
+        Ok(Reply::Sent) => std::mem::forget(answer),
         _ => send_any(ctx, &answer),
     }
+}
+
+fn send_nil(ctx: Ctx<'_>) {
+    // SAFETY: the context is alive.
+    unsafe { api!(RedisModule_ReplyWithNull(ctx.raw())) };
 }
 
 fn send_bool(ctx: Ctx<'_>, value: bool) {
@@ -62,11 +89,8 @@ fn send_error(ctx: Ctx<'_>, error: &Error) {
 fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
     let raw = ctx.raw();
     match reply {
-        Reply::Later => {}
-        Reply::Nil => {
-            // SAFETY: the context is alive.
-            unsafe { api!(RedisModule_ReplyWithNull(raw)) };
-        }
+        Reply::Later | Reply::Sent => {}
+        Reply::Nil => send_nil(ctx),
         Reply::Ok => {
             // SAFETY: as above; the text is NUL-terminated.
             unsafe { api!(RedisModule_ReplyWithSimpleString(raw, c"OK".as_ptr())) };
@@ -77,6 +101,9 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
         Reply::Error(error) => send_error(ctx, error),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),
+        Reply::Fetched(Fetched { state, value, n }) => {
+            ctx.send_fetched(state, value.as_deref(), *n);
+        }
         Reply::Array(items) => {
             // SAFETY: as above; as many items follow.
             unsafe { api!(RedisModule_ReplyWithArray(raw, items.len() as c_long)) };

@@ -42,6 +42,8 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: serve::touched,
+    created: |_, _| {},
+    deleting: |_| {},
     moved: serve::moved,
     follows_client: |_| false,
     happened: |_, _, _| {}, // all that concerns it is dealt with at once

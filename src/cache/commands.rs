@@ -1,0 +1,551 @@
+//! The commands of the family: each reads its request, takes its step and answers.
+
+use super::edit::Edit;
+use super::guard::is_absent;
+use super::lease::Rebuild;
+use super::native::CACHE;
+use super::serve::{self, Found, fresh, grant, rebuild, serve as serve_line};
+use super::state::{
+    Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
+};
+use super::void::changed;
+use super::{STATE, STATS};
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_decimal};
+use crate::server::clock::Now;
+use crate::server::command::{Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place};
+use crate::server::context::Name;
+use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::key::Slot;
+use crate::server::random;
+use std::ffi::CStr;
+
+/// A key, and perhaps the filter that guards it.
+struct KeyAndFilter;
+impl Keys for KeyAndFilter {
+    const SPECS: &'static [KeySpec] = &[
+        KeySpec {
+            place: Place::At(1),
+            access: Access::Update,
+        },
+        KeySpec {
+            place: Place::After(c"GUARD", 2),
+            access: Access::Read,
+        },
+    ];
+}
+
+/// All commands of the family.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "CACHE.GET",
+        usage: "key",
+        summary: "Reads a cached value, fresh or stale.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(get),
+    },
+    Command {
+        name: "CACHE.FETCH",
+        usage: "key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]",
+        summary: "Reads a cached value, and tells the caller what to do: use it, rebuild it, or wait.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write fast blocking getkeys-api",
+        categories: "write fast blocking",
+        keys: KeyAndFilter::SPECS,
+        run: write_keyed::<_, KeyAndFilter>(fetch),
+    },
+    Command {
+        name: "CACHE.SET",
+        usage: "key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]",
+        summary: "Caches a value; with a token only if nothing has happened to the key since its lease.",
+        complexity: "O(1), and O(1) for each waiting client that it answers",
+        arity: -5,
+        flags: "write deny-oom",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(set),
+    },
+    Command {
+        name: "CACHE.SETNULL",
+        usage: "key PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]",
+        summary: "Caches that there is no value.",
+        complexity: "O(1), and O(1) for each waiting client that it answers",
+        arity: -4,
+        flags: "write deny-oom",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(setnull),
+    },
+    Command {
+        name: "CACHE.DEL",
+        usage: "key [STALE ms] [GRACE ms] [VER version]",
+        summary: "Invalidates a cached value, and voids every lease to rebuild it.",
+        complexity: "O(1)",
+        arity: -2,
+        flags: "write",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(del),
+    },
+    Command {
+        name: "CACHE.FAIL",
+        usage: "key token [BACKOFF ms]",
+        summary: "Gives a lease back because the loader failed; nobody else is to try for a while.",
+        complexity: "O(1), and O(1) for each waiting client that it answers",
+        arity: -3,
+        flags: "write",
+        categories: "write slow",
+        keys: ONE_KEY,
+        run: write(fail),
+    },
+    Command {
+        name: "CACHE.INFO",
+        usage: "key",
+        summary: "Shows what is known of a cached value, of its lease and of who waits for it.",
+        complexity: "O(1)",
+        arity: 2,
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read(info),
+    },
+    Command {
+        name: "CACHE.APPLY",
+        usage: "key effect [value]",
+        summary: "Internal: what a master decided about a cached value, for replicas and the AOF.",
+        complexity: "O(1)",
+        arity: -3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(apply_effect),
+    },
+];
+
+const LEASE: Word = 1;
+const EARLY: Word = 2;
+const BETA: Word = 4;
+const SLIDE: Word = 8;
+const GUARD: Word = 16;
+const BLOCK: Word = 32;
+const PX: Word = 64;
+const STALE: Word = 128;
+const JITTER: Word = 256;
+const TOKEN: Word = 512;
+const VER: Word = 1024;
+const GRACE: Word = 2048;
+const BACKOFF: Word = 4096;
+
+const OPTIONS: &[(&str, Word)] = &[
+    ("LEASE", LEASE),
+    ("PX", PX),
+    ("TOKEN", TOKEN),
+    ("BLOCK", BLOCK),
+    ("STALE", STALE),
+    ("EARLY", EARLY),
+    ("BETA", BETA),
+    ("SLIDE", SLIDE),
+    ("GUARD", GUARD),
+    ("JITTER", JITTER),
+    ("VER", VER),
+    ("GRACE", GRACE),
+    ("BACKOFF", BACKOFF),
+];
+
+/// The largest factor of `BETA`.
+const MAX_BETA: i64 = 1000;
+
+/// The options that a command was given; those with a number have it in their field.
+#[derive(Default)]
+struct Options<'a> {
+    given: Word,
+    lease: u64,
+    early: u64,
+    beta: f64,
+    slide: u64,
+    guard: Option<(&'a [u8], &'a [u8])>,
+    block: u64,
+    px: u64,
+    stale: u64,
+    jitter: u64,
+    token: u64,
+    version: u64,
+    grace: u64,
+    backoff: u64,
+}
+
+impl<'a> Options<'a> {
+    /// Reads what is left of the arguments. Other options than the allowed ones, and repeated ones, are syntax errors,
+    /// and so is that the `required` one is not among them.
+    fn read(cursor: &mut Cursor<'a>, allowed: Word, required: Word) -> Result<Self, Error> {
+        let mut options = Options::default();
+        let time = |cursor: &mut Cursor<'a>, name, least| cursor.uint(name, least..=TEN_YEARS_MS);
+        while let Some(word) = cursor.next() {
+            let option = option(word, OPTIONS) & allowed & !options.given;
+            options.given |= option;
+            match option {
+                LEASE => options.lease = time(cursor, "LEASE", 1)?,
+                EARLY => options.early = time(cursor, "EARLY", 0)?,
+                BETA => options.beta = beta(cursor)?,
+                SLIDE => options.slide = time(cursor, "SLIDE", 1)?,
+                GUARD => options.guard = Some((cursor.value()?, cursor.value()?)),
+                BLOCK => options.block = time(cursor, "BLOCK", 0)?,
+                PX => options.px = time(cursor, "PX", 1)?,
+                STALE => options.stale = time(cursor, "STALE", 0)?,
+                JITTER => options.jitter = cursor.uint("JITTER", 0..=100)?,
+                TOKEN => options.token = token(cursor, "TOKEN")?,
+                VER => options.version = cursor.uint("VER", 0..=MAX_SAFE)?,
+                GRACE => options.grace = time(cursor, "GRACE", 0)?,
+                BACKOFF => options.backoff = time(cursor, "BACKOFF", 0)?,
+                _ => return Err(Error::Syntax),
+            }
+        }
+        let both = options.has(EARLY) && options.has(BETA);
+        if both || options.given & required != required {
+            return Err(Error::Syntax);
+        }
+        Ok(options)
+    }
+
+    fn has(&self, option: Word) -> bool {
+        self.given & option != 0
+    }
+
+    fn refresh(&self) -> Refresh {
+        if self.has(EARLY) {
+            Refresh::Early(self.early)
+        } else if self.has(BETA) {
+            Refresh::Beta(self.beta)
+        } else {
+            Refresh::Late
+        }
+    }
+
+    fn version(&self) -> Option<Version> {
+        self.has(VER).then(|| Version::new(self.version))
+    }
+}
+
+/// A token: any that was ever given is in this range, and others are nobody's.
+fn token(cursor: &mut Cursor<'_>, argument: &'static str) -> Result<u64, Error> {
+    cursor.uint(argument, 0..=MAX_SAFE)
+}
+
+fn beta(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
+    let beta = parse_decimal(cursor.value()?).ok_or(Error::NotFloat)?;
+    if (0.0..=MAX_BETA as f64).contains(&beta) {
+        return Ok(beta);
+    }
+    Err(Error::OutOfRange {
+        argument: "BETA",
+        min: 0,
+        max: MAX_BETA,
+    })
+}
+
+/// `CACHE.GET key`
+///
+/// Replies with the value, fresh or stale, or nil: there is none, or it is a cached null. Error: `WRONGTYPE`.
+fn get(call: &Call<'_>) -> Answer {
+    let name = call.name(0);
+    let mut slot = Slot::of(call.ctx.open_to_read(&name), &CACHE)?;
+    let Some(entry) = slot.value() else {
+        STATS.misses.count();
+        return Ok(Reply::Nil);
+    };
+    // As long as the key is there the entry may be served, unless an invalidation has said until when.
+    let is_served = entry.grace.is_none() || entry.look(Now::read().ms(), || None) != Look::Missing;
+    match (is_served, entry.kind) {
+        (true, Kind::Value) => STATS.hits.count(),
+        (true, Kind::Null) => STATS.nulls.count(),
+        _ => STATS.misses.count(),
+    }
+    let value = entry.value().filter(|_| is_served);
+    Ok(value.map_or(Reply::Nil, |value| call.ctx.send_value(value)))
+}
+
+/// `CACHE.FETCH key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]`
+///
+/// `LEASE`: for how long the caller may rebuild alone, 1 ms to 10 years. `EARLY`: with less fresh time left one caller
+/// rebuilds, 0 ms to 10 years; `BETA`: the same at random, with a factor of 0 to 1000. `SLIDE`: a hit keeps the entry fresh for so
+/// long again, 1 ms to 10 years. `GUARD`: the filter that knows what there is. `BLOCK`: how long to wait, 0 (without
+/// limit) to 10 years. Replies with `[state, value | nil, n]`. Errors: `WRONGTYPE`, of either key.
+///
+/// The states are those of Facebook's leases: Nishtala et al., "Scaling Memcache at Facebook", NSDI 2013.
+fn fetch(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let key = cursor.value()?;
+    let allowed = LEASE | EARLY | BETA | SLIDE | GUARD | BLOCK;
+    let options = Options::read(&mut cursor, allowed, LEASE)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut edit = Edit::open(ctx, &name)?;
+    let now = Now::read();
+    let found = match edit.look(now.ms()) {
+        Look::Fresh(left) => fetch_fresh(call, &mut edit, &options, left, now),
+        Look::Missing => {
+            STATS.misses.count();
+            if let Some((filter, item)) = options.guard
+                && let Some(filter) = call.argument(filter)
+                && is_absent(ctx, &filter, item)?
+            {
+                Found::new("ABSENT", false, 0)
+            } else {
+                rebuild(ctx, ctx.db(), key, Look::Missing, options.lease, now)
+            }
+        }
+        look => rebuild(ctx, ctx.db(), key, look, options.lease, now),
+    };
+    found.count();
+    if found.must_wait() && options.has(BLOCK) && ctx.may_block() {
+        serve::wait(ctx, key, options.lease, options.block, found.n, now.ms());
+        return Ok(Reply::Later);
+    }
+    let entry = edit.entry().filter(|_| found.shows);
+    let value = entry.as_deref().and_then(|entry| entry.value());
+    Ok(ctx.send_fetched(found.state, value, found.n))
+}
+
+/// A fresh entry is a hit, unless somebody has to rebuild it already.
+fn fetch_fresh(
+    call: &Call<'_>,
+    edit: &mut Edit<'_>,
+    options: &Options<'_>,
+    left: u64,
+    now: Now,
+) -> Found {
+    let (ctx, name) = (call.ctx, call.name(0));
+    let Some(entry) = edit.entry() else {
+        return Found::new("WAIT", false, 0);
+    };
+    let kind = entry.kind;
+    if entry.wants_refresh(options.refresh(), left, random::draw) {
+        let (db, key) = (ctx.db(), name.bytes());
+        let rebuild = STATE.get().leases.look(db, key, now.ms());
+        if rebuild == Rebuild::Free
+            && let Some(token) = grant(ctx, db, key, options.lease, now)
+        {
+            STATS.early.count();
+            return Found::new("LEASE", true, token);
+        }
+    }
+    let slides = options.has(SLIDE) && kind == Kind::Value;
+    if slides && is_due_to_slide(options.slide, left) {
+        edit.slide(options.slide, now.ms(), c"cache.fetch");
+        return fresh(kind, options.slide);
+    }
+    fresh(kind, left)
+}
+
+/// `CACHE.SET key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`
+///
+/// `PX`: for how long the value is fresh, 1 ms to 10 years; `JITTER`: give or take up to so many percent of that, 0 to 100.
+/// `STALE`: for how long it may be served after that, 0 ms to 10 years. `TOKEN`: of the lease, as `CACHE.FETCH` gave it.
+/// `VER`: 0 to 2^53 - 1. Replies with 1, or 0 if it was not stored. Error: `WRONGTYPE`.
+fn set(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    cursor.value()?;
+    store(call, &mut cursor, Some(&call.name(1)), c"cache.set")
+}
+
+/// `CACHE.SETNULL key PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`
+///
+/// Options, reply and error as for `CACHE.SET`.
+fn setnull(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    store(call, &mut cursor, None, c"cache.setnull")
+}
+
+fn store(
+    call: &Call<'_>,
+    cursor: &mut Cursor<'_>,
+    value: Option<&Name<'_>>,
+    event: &CStr,
+) -> Answer {
+    let options = Options::read(cursor, PX | STALE | JITTER | TOKEN | VER, PX)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut edit = Edit::open(ctx, &name)?;
+    let (now, key) = (Now::read(), (ctx.db(), name.bytes()));
+    let lease = STATE.get().leases.get(key.0, key.1).copied();
+    let lease = lease.filter(|lease| !lease.failed);
+    let is_current = options
+        .has(TOKEN)
+        .then(|| lease.is_some_and(|lease| lease.token == options.token));
+    let entry = edit.entry();
+    let admitted = admit(entry.as_deref(), is_current, options.version(), now.ms());
+    if admitted.is_ok() {
+        let jitter = options.jitter;
+        let terms = Terms {
+            fresh: match jitter {
+                0 => options.px,
+                _ => jittered(options.px, jitter, random::draw()),
+            },
+            stale: options.stale,
+            version: options.version(),
+        };
+        let took = lease.filter(|_| options.has(TOKEN)).map(|lease| {
+            let took = now.micros().saturating_sub(lease.since);
+            u32::try_from(took.max(1)).unwrap_or(u32::MAX)
+        });
+        edit.store(value, terms, took, now.ms(), event);
+    } else {
+        STATS.refused_sets.count();
+    }
+    // Whoever tried with the current token has no more to do, and a store ends every lease.
+    let ends = match admitted {
+        Ok(()) => true,
+        Err(Refusal::NotCurrent) => false,
+        Err(_) => options.has(TOKEN),
+    };
+    drop(edit);
+    if ends {
+        STATE.get().leases.remove(key.0, key.1);
+        answer_waiters(call, now);
+    }
+    Ok(Reply::Int(admitted.is_ok().into()))
+}
+
+/// Something has happened to the first key that those who wait for it may have waited for.
+fn answer_waiters(call: &Call<'_>, now: Now) {
+    let key = (call.ctx.db(), call.name(0));
+    if STATE.get().queue.waiting(key.0, key.1.bytes()) > 0 {
+        serve_line(call.ctx, now, &(key.0, key.1.bytes().into()));
+    }
+}
+
+/// `CACHE.DEL key [STALE ms] [GRACE ms] [VER version]`
+///
+/// `STALE`: for how long the value may still be served while somebody rebuilds it; `GRACE`: for how long nothing is stored
+/// with a token; both 0 ms to 10 years. `VER`: nothing older than it is stored meanwhile, 0 to 2^53 - 1. Replies with
+/// 1 if there was an entry, or else 0. Error: `WRONGTYPE`.
+fn del(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let options = Options::read(&mut cursor, STALE | GRACE | VER, 0)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut edit = Edit::open(ctx, &name)?;
+    let now = Now::read();
+    let remains = Remains {
+        stale: options.stale,
+        grace: options.grace,
+        version: options.version(),
+    };
+    let existed = edit.invalidate(remains, now.ms(), c"cache.del");
+    drop(edit);
+    STATE.get().leases.void(ctx.db(), name.bytes());
+    answer_waiters(call, now);
+    Ok(Reply::Int(existed.into()))
+}
+
+/// `CACHE.FAIL key token [BACKOFF ms]`
+///
+/// `token`: of the lease, as `CACHE.FETCH` gave it. `BACKOFF`: for how long nobody is to try again, 0 ms to 10 years.
+/// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`.
+fn fail(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let key = cursor.value()?;
+    let token = token(&mut cursor, "token")?;
+    let options = Options::read(&mut cursor, BACKOFF, 0)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    drop(Edit::open(ctx, &name)?);
+    let now = Now::read();
+    let gave_back = give_back(ctx.db(), key, token, options.backoff, now);
+    if gave_back {
+        answer_waiters(call, now);
+    }
+    Ok(Reply::Int(gave_back.into()))
+}
+
+fn give_back(db: i32, key: &[u8], token: u64, backoff: u64, now: Now) -> bool {
+    let leases = &mut STATE.get().leases;
+    let is_current = leases.is_current(db, key, token);
+    if is_current && backoff > 0 {
+        leases.fail(db, key, now.ms() + backoff);
+    } else if is_current {
+        leases.remove(db, key);
+    }
+    is_current
+}
+
+/// `CACHE.INFO key`
+///
+/// Replies with a map, or nil if nothing is known of the key. `kind` is `value` or `null`, nil while there is none to
+/// serve. Error: `WRONGTYPE`.
+fn info(call: &Call<'_>) -> Answer {
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut slot = Slot::of(ctx.open_to_read(&name), &CACHE)?;
+    let expires = slot.expires();
+    let now = Now::read().ms();
+    let (state, db) = (STATE.get(), ctx.db());
+    let rebuild = state.leases.look(db, name.bytes(), now);
+    let waiters = state.queue.waiting(db, name.bytes()) as u64;
+    let entry = slot.value();
+    if entry.is_none() && rebuild == Rebuild::Free && waiters == 0 {
+        return Ok(Reply::Nil);
+    }
+    let look = entry
+        .as_ref()
+        .map_or(Look::Missing, |entry| entry.look(now, || expires));
+    let entry = entry.as_deref();
+    let shown = entry.filter(|_| look != Look::Missing);
+    let kind = shown.map_or(Reply::Nil, |entry| match entry.kind {
+        Kind::Value => Reply::Text("value"),
+        _ => Reply::Text("null"),
+    });
+    let (fresh, stale) = match look {
+        Look::Fresh(left) => (left, shown.map_or(0, |entry| entry.stale_time(expires))),
+        Look::Stale(left) => (0, left),
+        Look::Missing => (0, 0),
+    };
+    let (lease, backoff) = match rebuild {
+        Rebuild::Free => (0, 0),
+        Rebuild::Out(left) => (left, 0),
+        Rebuild::Down(left) => (0, left),
+    };
+    let grace = entry.and_then(|entry| entry.grace_until(now));
+    let version = entry.and_then(|entry| entry.version);
+    let rebuild_us = entry.map_or(0, |entry| entry.rebuild_us);
+    Ok(Reply::Map(vec![
+        ("kind", kind),
+        (
+            "bytes",
+            Reply::int(shown.map_or(0, |entry| entry.bytes.len() as u64)),
+        ),
+        ("fresh_ms", Reply::int(fresh)),
+        (
+            "stale_ms",
+            Reply::int_or_nil((stale < u64::MAX).then_some(stale)),
+        ),
+        ("ver", Reply::int_or_nil(version.map(Version::number))),
+        ("lease_ms", Reply::int(lease)),
+        ("waiters", Reply::int(waiters)),
+        (
+            "rebuild_ms",
+            Reply::int(u64::from(rebuild_us).div_ceil(1000)),
+        ),
+        ("backoff_ms", Reply::int(backoff)),
+        ("grace_ms", Reply::int(grace.map_or(0, |until| until - now))),
+    ]))
+}
+
+/// `CACHE.APPLY key effect [value]`: makes an entry what a master says it is. See [`super::persist`].
+fn apply_effect(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let key = cursor.value()?;
+    let effect = cursor.value()?;
+    let value = cursor.next();
+    cursor.end()?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    Edit::open(ctx, &name)?.apply(effect, value)?;
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&name);
+    changed(ctx.db(), key);
+    Ok(Reply::Ok)
+}

@@ -1,0 +1,165 @@
+//! A change of one entry in the keyspace, and what follows from it: its expiry, replicas and AOF, `WATCH`ing and tracking
+//! clients, listeners to keyspace events.
+
+use super::native::CACHE;
+use super::persist;
+use super::state::{Entry, Kind, Look, Remains, Terms};
+use crate::error::Error;
+use crate::server::context::{Ctx, Name};
+use crate::server::key::Slot;
+use crate::server::main_thread::MainThread;
+use std::ffi::CStr;
+
+/// A buffer for effects, kept to be used again.
+static EFFECT: MainThread<Vec<u8>> = MainThread::new();
+
+/// A key that is empty or holds an entry.
+pub(super) struct Edit<'k> {
+    ctx: Ctx<'k>,
+    name: &'k Name<'k>,
+    slot: Slot<'k, Entry>,
+}
+
+impl<'k> Edit<'k> {
+    /// Opens a key. Error: `WRONGTYPE`.
+    pub(super) fn open(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Self, Error> {
+        let slot = Slot::of(ctx.open(name), &CACHE)?;
+        Ok(Self { ctx, name, slot })
+    }
+
+    /// The entry.
+    pub(super) fn entry(&mut self) -> Option<&mut Entry> {
+        self.slot.value()
+    }
+
+    /// How the entry looks now (Unix ms).
+    pub(super) fn look(&mut self, now: u64) -> Look {
+        // A fresh entry is the common case, and does not need to know when its key expires.
+        match self.slot.value().map(|entry| entry.look(now, || None)) {
+            None => Look::Missing,
+            Some(Look::Stale(u64::MAX)) => {
+                let expires = self.slot.expires();
+                let entry = self.slot.value();
+                entry.map_or(Look::Missing, |entry| entry.look(now, || expires))
+            }
+            Some(look) => look,
+        }
+    }
+
+    /// Stores a value, or a null if there is none. `rebuild_us`: how long that took, if that is known.
+    pub(super) fn store(
+        &mut self,
+        value: Option<&Name<'_>>,
+        terms: Terms,
+        rebuild_us: Option<u32>,
+        now: u64,
+        event: &CStr,
+    ) {
+        if self.slot.value().is_none() {
+            self.slot.create(Entry::gone());
+        }
+        let Some(entry) = self.slot.value() else {
+            return;
+        };
+        let kind = if value.is_some() {
+            Kind::Value
+        } else {
+            Kind::Null
+        };
+        let expires = entry.store(kind, value.map_or(&[], Name::bytes), terms, now);
+        entry.rebuild_us = rebuild_us.unwrap_or(entry.rebuild_us);
+        self.slot.expire_at(expires);
+        self.replicate(value, false, expires);
+        self.tell(event);
+    }
+
+    /// Invalidates the entry. Returns whether there was one to serve.
+    pub(super) fn invalidate(&mut self, remains: Remains, now: u64, event: &CStr) -> bool {
+        let expires = self.slot.expires();
+        if self.slot.value().is_none() {
+            if remains.grace == 0 {
+                return false;
+            }
+            self.slot.create(Entry::gone());
+        }
+        let Some(entry) = self.slot.value() else {
+            return false;
+        };
+        let (existed, stays) = entry.invalidate(remains, now, expires);
+        let keeps = entry.kind != Kind::Gone;
+        match stays {
+            Some(until) => {
+                self.slot.expire_at(until);
+                self.replicate(None, keeps, until);
+                self.tell(event);
+            }
+            None => {
+                self.slot.delete();
+                self.ctx.replicate_del(self.name);
+                self.tell(event);
+                self.ctx.notify_del(self.name);
+            }
+        }
+        existed
+    }
+
+    /// Keeps the entry fresh for `slide` more milliseconds. Clients that track or watch the key are not told: they would
+    /// read what they have.
+    pub(super) fn slide(&mut self, slide: u64, now: u64, event: &CStr) {
+        let expires = self.slot.expires();
+        let Some(entry) = self.slot.value() else {
+            return;
+        };
+        let expires = entry.slide(slide, now, expires).unwrap_or(0);
+        if expires > 0 {
+            self.slot.expire_at(expires);
+        }
+        self.replicate(None, true, expires);
+        self.ctx.notify(event, self.name);
+    }
+
+    /// Makes the entry what an effect says.
+    pub(super) fn apply(&mut self, effect: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        let effect = persist::read_effect(effect).map_err(|_| Error::BadEffect)?;
+        let has_value = effect.head.kind == Kind::Value;
+        let has_entry = self.slot.value().is_some();
+        if has_value != value.is_some() || effect.keeps && !has_entry {
+            return Err(Error::BadEffect);
+        }
+        if !has_entry {
+            self.slot.create(Entry::gone());
+        }
+        if let Some(entry) = self.slot.value() {
+            let before = std::mem::replace(entry, effect.head);
+            if effect.keeps {
+                (entry.kind, entry.bytes) = (before.kind, before.bytes);
+            } else {
+                entry.bytes = value.unwrap_or_default().into();
+            }
+        }
+        if effect.expires > 0 {
+            self.slot.expire_at(effect.expires);
+        }
+        Ok(())
+    }
+
+    fn replicate(&mut self, value: Option<&Name<'_>>, keeps: bool, expires: u64) {
+        let Some(entry) = self.slot.value() else {
+            return;
+        };
+        let mut effect = EFFECT.get();
+        effect.clear();
+        persist::put_effect(&mut effect, entry, keeps, expires);
+        match value {
+            Some(value) => self
+                .ctx
+                .replicate_with(c"CACHE.APPLY", self.name, &effect, value),
+            None => self.ctx.replicate(c"CACHE.APPLY", self.name, &effect),
+        }
+    }
+
+    fn tell(&self, event: &CStr) {
+        self.ctx.signal_modified(self.name);
+        self.ctx.notify(event, self.name);
+    }
+}

@@ -1,0 +1,174 @@
+//! Who may rebuild what: at most one lease for each key is out. The table is bounded, in memory only, and beside the
+//! keyspace: what it loses, late writes lose, and nothing else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// A lease that is out, or the pause after a rebuild that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// What its holder proves itself with; no other lease has the same.
+    pub token: u64,
+    /// When it was given (Unix us).
+    pub since: u64,
+    /// Until when nobody else gets one (Unix ms).
+    pub until: u64,
+    /// Has its holder failed? Then this is the time until the next try.
+    pub failed: bool,
+}
+
+/// May somebody rebuild a key?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rebuild {
+    /// Yes.
+    Free,
+    /// Somebody does, for at most so many milliseconds.
+    Out(u64),
+    /// Not yet: the loader failed, and is not to be tried for so many milliseconds.
+    Down(u64),
+}
+
+type Key = Rc<[u8]>;
+
+/// The leases of a server.
+#[derive(Debug, Default)]
+pub struct Leases {
+    by_key: HashMap<i32, HashMap<Key, Lease>>,
+    by_end: BTreeMap<(u64, u64), (i32, Key)>,
+}
+
+/// Tables of no more than so many entries keep their memory.
+const SMALL: usize = 64;
+
+impl Leases {
+    /// How many there are, with those whose time is up.
+    pub fn len(&self) -> usize {
+        self.by_end.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.by_end.is_empty()
+    }
+
+    /// How many are out at this time (Unix ms).
+    pub fn out(&self, now: u64) -> usize {
+        let running = self.by_end.range((now + 1, 0)..);
+        running
+            .filter(|(_, (db, key))| self.get(*db, key).is_some_and(|lease| !lease.failed))
+            .count()
+    }
+
+    /// A key's lease or pause, also if its time is up.
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Lease> {
+        self.by_key.get(&db)?.get(key)
+    }
+
+    /// May somebody rebuild the key at this time (Unix ms)?
+    pub fn look(&self, db: i32, key: &[u8], now: u64) -> Rebuild {
+        match self.get(db, key) {
+            Some(lease) if now < lease.until => {
+                let left = lease.until - now;
+                if lease.failed {
+                    Rebuild::Down(left)
+                } else {
+                    Rebuild::Out(left)
+                }
+            }
+            _ => Rebuild::Free,
+        }
+    }
+
+    /// Is this the token of the key's current lease? Also of one whose time is up, as long as nobody else got one.
+    pub fn is_current(&self, db: i32, key: &[u8], token: u64) -> bool {
+        self.get(db, key)
+            .is_some_and(|lease| !lease.failed && lease.token == token)
+    }
+
+    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` already, none of which has
+    /// come to its end (Unix ms).
+    pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
+        let is_new = self.get(db, key).is_none();
+        let has_place = !is_new || self.len() < most || self.forget_first(now);
+        if has_place {
+            self.remove(db, key);
+            self.insert(db, key.into(), lease);
+        }
+        has_place
+    }
+
+    /// Forgets the one that ended first, if one has.
+    fn forget_first(&mut self, now: u64) -> bool {
+        let ended = self.by_end.first_key_value();
+        let ended = ended.filter(|((until, _), _)| *until <= now);
+        match ended.map(|(_, place)| place.clone()) {
+            Some((db, key)) => self.remove(db, &key).is_some(),
+            None => false,
+        }
+    }
+
+    fn insert(&mut self, db: i32, key: Key, lease: Lease) {
+        self.by_end
+            .insert((lease.until, lease.token), (db, key.clone()));
+        self.by_key.entry(db).or_default().insert(key, lease);
+    }
+
+    /// Takes a key's lease or pause away.
+    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
+        let leases = self.by_key.get_mut(&db)?;
+        let lease = leases.remove(key)?;
+        if leases.is_empty() {
+            leases.shrink_to(SMALL); // the memory of a crowd that has gone
+        }
+        self.by_end.remove(&(lease.until, lease.token));
+        Some(lease)
+    }
+
+    /// Takes a key's lease away, because the key has changed. A pause goes on: the loader is no better for it.
+    pub fn void(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
+        match self.get(db, key) {
+            Some(lease) if !lease.failed => self.remove(db, key),
+            _ => None,
+        }
+    }
+
+    /// The same for a key of any database. Returns the databases.
+    pub fn void_anywhere(&mut self, key: &[u8]) -> Vec<i32> {
+        let dbs: Vec<i32> = self.by_key.keys().copied().collect();
+        dbs.into_iter()
+            .filter(|db| self.void(*db, key).is_some())
+            .collect()
+    }
+
+    /// Turns a key's lease into a pause until then (Unix ms).
+    pub fn fail(&mut self, db: i32, key: &[u8], until: u64) {
+        if let Some(lease) = self.remove(db, key) {
+            self.insert(
+                db,
+                key.into(),
+                Lease {
+                    until,
+                    failed: true,
+                    ..lease
+                },
+            );
+        }
+    }
+
+    /// Forgets all of a database; `None`: of all of them.
+    pub fn clear(&mut self, db: Option<i32>) {
+        match db {
+            None => *self = Self::default(),
+            Some(db) => {
+                for lease in self
+                    .by_key
+                    .remove(&db)
+                    .into_iter()
+                    .flat_map(HashMap::into_values)
+                {
+                    self.by_end.remove(&(lease.until, lease.token));
+                }
+            }
+        }
+    }
+}

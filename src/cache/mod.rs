@@ -1,0 +1,105 @@
+//! `CACHE.*`: a cache beside a database, without penetration, stampede, avalanche or stale writes.
+//!
+//! A cached entry is a key whose value is a [`state::Entry`]. Who may rebuild which entry is in [`lease::Leases`], who
+//! waits for one in [`queue::Queue`]; both are beside the keyspace and in memory only. [`commands`] reads requests,
+//! [`edit`] changes entries, [`void`] voids the leases of keys that change from any side, and [`serve`] does what happens
+//! without a command: it answers who waits.
+
+pub mod commands;
+pub mod edit;
+pub mod guard;
+pub mod lease;
+pub mod native;
+pub mod persist;
+pub mod queue;
+pub mod serve;
+pub mod state;
+pub mod void;
+
+use crate::Family;
+use crate::server::block::Room;
+use crate::server::config::Integer;
+use crate::server::info::Counter;
+use crate::server::main_thread::MainThread;
+use lease::Leases;
+use queue::{Key, Queue, Ticket};
+use std::collections::{BTreeSet, HashMap};
+
+/// The family's registration.
+pub const FAMILY: Family = Family {
+    name: "cache",
+    commands: &[commands::TABLE],
+    types: native::TYPES,
+    settings: &[&MAX_LEASES],
+    touched: native::touched,
+    created: void::created,
+    deleting: void::deleting,
+    moved: void::moved,
+    follows_client: |_| false,
+    happened: serve::happened,
+    due: serve::due,
+    cron: serve::cron,
+    info: serve::info,
+};
+
+static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000_000);
+
+/// When to ask again if there is no room for another lease, in milliseconds.
+const RETRY: u64 = 50;
+
+/// The clients that wait for entries.
+static ROOM: Room = Room::new(serve::left, serve::answered);
+
+/// What the family remembers beside the keyspace. Keys that are opened may turn out to be expired, which voids their
+/// leases: so nobody opens a key while he holds this.
+#[derive(Default)]
+struct State {
+    leases: Leases,
+    queue: Queue,
+    /// What is to be done when (Unix ms).
+    deadlines: BTreeSet<(u64, Due)>,
+    /// The leases of waiters that have not got their answer yet: for a moment only.
+    unanswered: HashMap<Ticket, (Key, u64)>,
+    /// The leases of waiters that will never get their answer: to be taken back.
+    undelivered: Vec<(Key, u64)>,
+    /// The token that was given last; 0: none yet.
+    last_token: u64,
+}
+
+/// Something to do at a deadline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// This waiter's time is up.
+    Timeout(Ticket),
+    /// Something that a line waits for has ended.
+    Retry(Key),
+}
+
+static STATE: MainThread<State> = MainThread::new();
+
+/// The counters of `INFO sluice`.
+struct Stats {
+    hits: Counter,
+    nulls: Counter,
+    misses: Counter,
+    stale: Counter,
+    leases: Counter,
+    waits: Counter,
+    absent: Counter,
+    down: Counter,
+    refused_sets: Counter,
+    early: Counter,
+}
+
+static STATS: Stats = Stats {
+    hits: Counter::new(),
+    nulls: Counter::new(),
+    misses: Counter::new(),
+    stale: Counter::new(),
+    leases: Counter::new(),
+    waits: Counter::new(),
+    absent: Counter::new(),
+    down: Counter::new(),
+    refused_sets: Counter::new(),
+    early: Counter::new(),
+};

@@ -1,0 +1,365 @@
+//! What happens without a command: who waits is answered, and keys that change lose their leases.
+
+use super::lease::{Lease, Rebuild};
+use super::native::CACHE;
+use super::queue::{Key, Ticket, Waiter};
+use super::state::{Kind, Look};
+use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
+use crate::error::Error;
+use crate::reply::{Answer, Fetched, Reply};
+use crate::request::MAX_SAFE;
+use crate::server::block::Departure;
+use crate::server::clock::Now;
+use crate::server::cluster::{self, Place};
+use crate::server::context::{Ctx, Name};
+use crate::server::events::{self, Happening};
+use crate::server::key::Slot;
+use crate::server::{random, timer, watch};
+use std::sync::Arc;
+
+/// What a reader of an entry gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What it is to do.
+    pub(super) state: &'static str,
+    /// Is the value shown to it, if there is one?
+    pub(super) shows: bool,
+    /// A time in milliseconds, or a token.
+    pub(super) n: u64,
+}
+
+impl Found {
+    pub(super) fn new(state: &'static str, shows: bool, n: u64) -> Self {
+        Self { state, shows, n }
+    }
+
+    /// Might it have something if it waited?
+    pub(super) fn must_wait(&self) -> bool {
+        self.state == "WAIT"
+    }
+
+    pub(super) fn count(&self) {
+        let counter = match self.state {
+            "HIT" => &STATS.hits,
+            "NULL" => &STATS.nulls,
+            "LEASE" => &STATS.leases,
+            "STALE" => &STATS.stale,
+            "WAIT" => &STATS.waits,
+            "ABSENT" => &STATS.absent,
+            _ => &STATS.down,
+        };
+        counter.count();
+    }
+}
+
+/// What a reader gets of a fresh entry.
+pub(super) fn fresh(kind: Kind, left: u64) -> Found {
+    let state = if kind == Kind::Value { "HIT" } else { "NULL" };
+    Found::new(state, true, left)
+}
+
+/// What a reader gets of an entry that is not fresh, or of none: the lease, if it is free.
+pub(super) fn rebuild(
+    ctx: Ctx<'_>,
+    db: i32,
+    key: &[u8],
+    look: Look,
+    lease: u64,
+    now: Now,
+) -> Found {
+    let shows = look != Look::Missing;
+    let busy = if shows { "STALE" } else { "WAIT" };
+    let rebuild = STATE.get().leases.look(db, key, now.ms());
+    match rebuild {
+        Rebuild::Out(left) => Found::new(busy, shows, left),
+        Rebuild::Down(left) => Found::new("DOWN", shows, left),
+        Rebuild::Free => match grant(ctx, db, key, lease, now) {
+            Some(token) => Found::new("LEASE", shows, token),
+            None => Found::new(busy, shows, RETRY),
+        },
+    }
+}
+
+/// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
+pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
+    watch::all_changes(ctx);
+    let mut state = STATE.get();
+    let token = next_token(&mut state);
+    let lease = Lease {
+        token,
+        since: now.micros(),
+        until: now.ms() + lease,
+        failed: false,
+    };
+    let most = MAX_LEASES.get() as usize;
+    let granted = state.leases.grant(db, key, lease, now.ms(), most);
+    granted.then_some(token)
+}
+
+/// Tokens count up from where nobody knows: those that another server gave, or this one before a restart, are others.
+fn next_token(state: &mut State) -> u64 {
+    if state.last_token == 0 {
+        state.last_token = random::secret();
+    }
+    state.last_token = (state.last_token & MAX_SAFE as u64 >> 1) + 1;
+    state.last_token
+}
+
+/// Lets the client that sent the running command wait for an entry.
+pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64, now: u64) {
+    let key: Key = (ctx.db(), key.into());
+    let deadline = (block > 0).then(|| now + block);
+    let waiter = Waiter {
+        key: key.clone(),
+        lease,
+        deadline,
+    };
+    let ticket = STATE.get().queue.push(waiter);
+    ROOM.block(ctx, ticket);
+    if let Some(at) = deadline {
+        STATE.get().deadlines.insert((at, Due::Timeout(ticket)));
+        timer::arm(ctx, at);
+    }
+    set_retry(ctx, &key, now + retry);
+}
+
+/// Looks at a line again at this time (Unix ms).
+fn set_retry(ctx: Ctx<'_>, key: &Key, at: u64) {
+    let state = &mut *STATE.get();
+    let before = state.queue.set_retry(key.0, &key.1, Some(at));
+    if before == Some(at) {
+        return;
+    }
+    if let Some(before) = before {
+        state.deadlines.remove(&(before, Due::Retry(key.clone())));
+    }
+    state.deadlines.insert((at, Due::Retry(key.clone())));
+    timer::arm(ctx, at);
+}
+
+/// Answers whoever can be answered in a key's line, in order.
+pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
+    if STATE.get().queue.head(key.0, &key.1).is_none() {
+        return;
+    }
+    ctx.in_db(key.0, || {
+        let name = Name::new(&key.1);
+        if ctx.is_cluster() && cluster::locate(ctx, &name) != Place::Here {
+            return; // the cron event sends the clients after their slot
+        }
+        serve_line(ctx, now, key, &name);
+    });
+}
+
+fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
+    // All get the same value: it is copied once, however many they are.
+    let mut shared: Option<Arc<[u8]>> = None;
+    while let Some((ticket, waiter)) = first(key) {
+        let mut slot = match Slot::of(ctx.open(name), &CACHE) {
+            Ok(slot) => slot,
+            Err(error) => {
+                dismiss(ticket, Err(error));
+                continue;
+            }
+        };
+        let expires = slot.expires();
+        let entry = slot.value();
+        let look = entry
+            .as_deref()
+            .map_or(Look::Missing, |entry| entry.look(now.ms(), || expires));
+        let found = match (look, &entry) {
+            (Look::Fresh(left), Some(entry)) => fresh(entry.kind, left),
+            _ => rebuild(ctx, key.0, &key.1, look, waiter.lease, now),
+        };
+        if found.must_wait() {
+            return set_retry(ctx, key, now.ms() + found.n);
+        }
+        let value = entry.as_deref().filter(|_| found.shows);
+        let value = value.and_then(|entry| entry.value());
+        let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
+        found.count();
+        dismiss(ticket, Ok(reply(found, value)));
+    }
+}
+
+fn first(key: &Key) -> Option<(Ticket, Waiter)> {
+    let queue = &STATE.get().queue;
+    let ticket = queue.head(key.0, &key.1)?;
+    Some((ticket, queue.get(ticket)?.clone()))
+}
+
+fn reply(found: Found, value: Option<Arc<[u8]>>) -> Reply {
+    Reply::Fetched(Fetched {
+        state: found.state,
+        value,
+        n: found.n,
+    })
+}
+
+/// Takes a waiter out of its line and answers it.
+fn dismiss(ticket: Ticket, answer: Answer) {
+    let token = match &answer {
+        Ok(Reply::Fetched(Fetched {
+            state: "LEASE", n, ..
+        })) => Some(*n),
+        _ => None,
+    };
+    ROOM.wake(ticket, answer);
+    let state = &mut *STATE.get();
+    if let Some(waiter) = forget(state, ticket)
+        && let Some(token) = token
+    {
+        state.unanswered.insert(ticket, (waiter.key, token));
+    }
+}
+
+fn forget(state: &mut State, ticket: Ticket) -> Option<Waiter> {
+    let waiter = state.queue.remove(ticket)?;
+    if let Some(at) = waiter.deadline {
+        state.deadlines.remove(&(at, Due::Timeout(ticket)));
+    }
+    Some(waiter)
+}
+
+/// A waiter that was woken has got its answer.
+pub(super) fn answered(ticket: Ticket) {
+    STATE.get().unanswered.remove(&ticket);
+}
+
+/// A waiter is gone, or was unblocked by an operator, who wants it to have this answer.
+pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
+    let state = &mut *STATE.get();
+    if departure == Departure::Unanswered {
+        if let Some((key, token)) = state.unanswered.remove(&ticket) {
+            events::note_and_wake(Happening::Left(key.0, key.1.clone()));
+            state.undelivered.push((key, token));
+        }
+        return Ok(Reply::Nil);
+    }
+    let waiter = forget(state, ticket);
+    Ok(waiter.map_or(Reply::Nil, |waiter| timed_out(state, &waiter.key)))
+}
+
+/// What a waiter is told whose time is up.
+fn timed_out(state: &State, key: &Key) -> Reply {
+    let left = match state.leases.look(key.0, &key.1, Now::read().ms()) {
+        Rebuild::Out(left) | Rebuild::Down(left) => left,
+        Rebuild::Free => 0,
+    };
+    reply(Found::new("WAIT", false, left), None)
+}
+
+/// Takes the leases back whose holders will never know of them.
+fn take_back_undelivered() {
+    let state = &mut *STATE.get();
+    for ((db, key), token) in std::mem::take(&mut state.undelivered) {
+        if state.leases.is_current(db, &key, token) {
+            state.leases.remove(db, &key);
+        }
+    }
+}
+
+/// Deals with something that happened outside of the family's commands.
+pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
+    let keys = match happening {
+        Happening::Unlinked(db, key) | Happening::Touched(db, key) => vec![(*db, key.clone())],
+        Happening::Left(db, key) => {
+            take_back_undelivered();
+            vec![(*db, key.clone())]
+        }
+        Happening::Flushed(db) => STATE.get().queue.keys(*db),
+        Happening::Swapped(first, second) => {
+            let queue = &STATE.get().queue;
+            let keys = [*first, *second].map(|db| queue.keys(Some(db)));
+            keys.concat()
+        }
+        Happening::Loaded => {
+            STATE.get().leases.clear(None);
+            STATE.get().queue.keys(None)
+        }
+        Happening::Demoted => {
+            STATE.get().leases.clear(None); // the server has told the waiting clients
+            return;
+        }
+        Happening::Disconnected(_) | Happening::Saving => return,
+    };
+    for key in keys {
+        serve(ctx, now, &key);
+    }
+}
+
+/// Does what is due, and says when something is next due (Unix ms).
+pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
+    while let Some((at, due)) = next_due() {
+        if at > now.ms() {
+            return Some(at);
+        }
+        STATE.get().deadlines.remove(&(at, due.clone()));
+        match due {
+            Due::Timeout(ticket) => {
+                let state = STATE.get();
+                let waiter = state.queue.get(ticket);
+                let answer = waiter.map(|waiter| timed_out(&state, &waiter.key));
+                drop(state);
+                if let Some(answer) = answer {
+                    dismiss(ticket, Ok(answer));
+                }
+            }
+            Due::Retry(key) => {
+                STATE.get().queue.set_retry(key.0, &key.1, None);
+                serve(ctx, now, &key);
+            }
+        }
+    }
+    None
+}
+
+fn next_due() -> Option<(u64, Due)> {
+    STATE.get().deadlines.first().cloned()
+}
+
+/// In a cluster, sends clients after the slots that they wait in and that have left this node, and answers those whose
+/// slot has stayed after all.
+pub(super) fn cron(ctx: Ctx<'_>) {
+    if STATE.get().queue.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
+        return;
+    }
+    let keys = STATE.get().queue.keys(None);
+    for key in keys {
+        match cluster::locate(ctx, &Name::new(&key.1)) {
+            Place::Between => {}
+            Place::Here => {
+                if STATE.get().queue.retry_at(key.0, &key.1).is_none() {
+                    serve(ctx, Now::read(), &key);
+                }
+            }
+            Place::Elsewhere(moved) => send_away(&key, &moved),
+        }
+    }
+}
+
+fn send_away(key: &Key, moved: &Error) {
+    let tickets = STATE.get().queue.tickets(key.0, &key.1);
+    for ticket in tickets {
+        dismiss(ticket, Err(moved.clone()));
+    }
+}
+
+/// The section `cache` of `INFO sluice`.
+pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
+    let state = STATE.try_get()?;
+    Some(vec![
+        ("hits", STATS.hits.get()),
+        ("nulls", STATS.nulls.get()),
+        ("misses", STATS.misses.get()),
+        ("stale", STATS.stale.get()),
+        ("leases", STATS.leases.get()),
+        ("waits", STATS.waits.get()),
+        ("absent", STATS.absent.get()),
+        ("down", STATS.down.get()),
+        ("refused_sets", STATS.refused_sets.get()),
+        ("early", STATS.early.get()),
+        ("leases_now", state.leases.out(Now::read().ms()) as u64),
+        ("waiters_now", state.queue.len() as u64),
+    ])
+}

@@ -1,0 +1,85 @@
+//! A closer look at keys: any that comes to be, and `DEL` of one that need not be there, of which no event tells. It costs
+//! every command of the server a little, so it begins when a family first asks for it.
+
+use super::context::{Ctx, Name, bytes_of};
+use super::{entry, log};
+use redis_module::raw;
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// From now on families are told of all keys that come to be, and of all that are deleted by name, before they are.
+#[inline]
+pub fn all_changes(ctx: Ctx<'_>) {
+    if !WATCHING.load(Ordering::Relaxed) {
+        begin(ctx);
+    }
+}
+
+#[cold]
+fn begin(ctx: Ctx<'_>) {
+    WATCHING.store(true, Ordering::Relaxed);
+    // SAFETY: the context is alive, the callbacks live as long as the module.
+    let refused = unsafe {
+        let filter = api!(RedisModule_RegisterCommandFilter(
+            ctx.raw(),
+            Some(on_command),
+            0
+        ));
+        let subscribed = api!(RedisModule_SubscribeToKeyspaceEvents(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_NEW,
+            Some(on_new)
+        ));
+        filter.is_null() || subscribed != raw::REDISMODULE_OK as c_int
+    };
+    if refused {
+        log::warn_in(ctx, "the server refuses to tell of all keys that change");
+    }
+}
+
+// SAFETY (for both callbacks): the server calls them with live pointers.
+
+unsafe extern "C" fn on_new(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    _event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    entry::guard((), || {
+        // SAFETY: see above.
+        let (ctx, name) = unsafe { (Ctx::new(ctx), Name::borrowed(key)) };
+        for family in crate::enabled_families() {
+            (family.created)(ctx, &name);
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
+    // SAFETY: see above.
+    let argument =
+        |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
+    // SAFETY: see above.
+    let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
+    if count < 2 || !deletes(argument(0)) {
+        return;
+    }
+    entry::guard((), || {
+        for key in (1..count).map(argument) {
+            for family in crate::enabled_families() {
+                (family.deleting)(key);
+            }
+        }
+    });
+}
+
+/// Does a command of this name delete the keys that are its arguments?
+fn deletes(name: &[u8]) -> bool {
+    match name.len() {
+        3 => name.eq_ignore_ascii_case(b"del"),
+        6 => name.eq_ignore_ascii_case(b"unlink"),
+        _ => false,
+    }
+}
