@@ -54,6 +54,10 @@ pub(crate) enum Reply {
     Bulk,
     /// Any array without errors and nulls.
     Array,
+    /// An array that begins with this text.
+    Begins(&'static str),
+    /// An array that begins with a bulk string.
+    BeginsWithBulk,
 }
 
 impl Reply {
@@ -64,6 +68,12 @@ impl Reply {
             }
             (Self::Is(expected), Value::Int(number)) => number == expected,
             (Self::Text(expected), reply) => reply == expected,
+            (Self::Begins(text), Value::Array(items)) => {
+                items.first().is_some_and(|first| first == text)
+            }
+            (Self::BeginsWithBulk, Value::Array(items)) => {
+                matches!(items.first(), Some(Value::Bulk(_)))
+            }
             (Self::Array, Value::Array(items)) => {
                 items.iter().all(|item| !item.is_err() && !item.is_nil())
             }

@@ -2,7 +2,7 @@
 //!
 //! To add a family, add its groups to [`GROUPS`], each with its baseline first.
 
-use crate::row::Reply::{Array, Bulk, Int, Is, Nil, Text};
+use crate::row::Reply::{Array, Begins, BeginsWithBulk, Bulk, Int, Is, Nil, Text};
 use crate::row::{Group, Row, Step, hand_over, row, row_of_100, step};
 
 /// The scripts by the names that `{sha:<name>}` calls them.
@@ -75,6 +75,14 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "cuckoo: a hundred items, pipeline 10",
         rows: CUCKOO_MANY,
+    },
+    Group {
+        name: "cache: read",
+        rows: CACHE_READ,
+    },
+    Group {
+        name: "cache: write",
+        rows: CACHE_WRITE,
     },
     Group {
         name: "rate: a hot key",
@@ -537,6 +545,85 @@ pub(crate) struct Figure {
     pub(crate) over: &'static str,
 }
 
+const CACHED: &[&str] = &["CACHE.SET {key} {value} PX 3600000"];
+const HIT: crate::row::Reply = Begins("HIT");
+
+const CACHE_READ: &[Row] = &[
+    row(
+        "GET of a value of 128 bytes",
+        &["SET {key} {value} PX 3600000"],
+        &[step("GET {key}", Bulk)],
+    ),
+    row(
+        "cached read of rockscache (Lua)",
+        &["HSET {key} value {value}", "PEXPIRE {key} 3600000"],
+        &[step(
+            "EVALSHA {sha:cached_read} 1 {key} 1795000000 1795000003 me",
+            BeginsWithBulk,
+        )],
+    ),
+    row("CACHE.GET", CACHED, &[step("CACHE.GET {key}", Bulk)]),
+    row(
+        "CACHE.FETCH, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000", HIT)],
+    ),
+    row(
+        "CACHE.FETCH EARLY, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000 EARLY 5000", HIT)],
+    ),
+    row(
+        "CACHE.FETCH BETA, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000 BETA 1", HIT)],
+    ),
+    row(
+        "CACHE.FETCH SLIDE, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000 SLIDE 3600000", HIT)],
+    ),
+    row(
+        "CACHE.FETCH, null",
+        &["CACHE.SETNULL {key} PX 3600000"],
+        &[step("CACHE.FETCH {key} LEASE 3000", Begins("NULL"))],
+    ),
+    row(
+        "CACHE.FETCH, absent by its guard",
+        &["BF.ADD {key} nobody"],
+        &[step(
+            "CACHE.FETCH {key}:{i} LEASE 3000 GUARD {key} item:{i}",
+            Begins("ABSENT"),
+        )],
+    ),
+];
+
+const CACHE_WRITE: &[Row] = &[
+    row(
+        "SET PX of 128 bytes",
+        &[],
+        &[step("SET {key} {value} PX 3600000", OK)],
+    ),
+    row(
+        "CACHE.SET",
+        &[],
+        &[step("CACHE.SET {key} {value} PX 3600000", Is(1))],
+    ),
+    row(
+        "CACHE.FETCH, lease + CACHE.FAIL of another",
+        &[],
+        &[
+            step("CACHE.FETCH {key}:{i} LEASE 3000", Begins("LEASE")),
+            step("CACHE.FAIL {key}:{i} 1", Is(0)),
+        ],
+    ),
+    row(
+        "CACHE.DEL of a missing key",
+        &[],
+        &[step("CACHE.DEL {key}", Is(0))],
+    ),
+];
+
 /// Five numbers, one of which may be -1.
 const LIMITS: crate::row::Reply = Array;
 
@@ -727,5 +814,21 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         row: "RATE.WINDOW, limited",
         over: "INCR of a hot key",
+    },
+    Figure {
+        row: "cached read of rockscache (Lua)",
+        over: "GET of a value of 128 bytes",
+    },
+    Figure {
+        row: "CACHE.GET",
+        over: "GET of a value of 128 bytes",
+    },
+    Figure {
+        row: "CACHE.FETCH, hit",
+        over: "GET of a value of 128 bytes",
+    },
+    Figure {
+        row: "CACHE.SET",
+        over: "SET PX of 128 bytes",
     },
 ];

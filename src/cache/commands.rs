@@ -4,7 +4,7 @@ use super::edit::Edit;
 use super::guard::is_absent;
 use super::lease::Rebuild;
 use super::native::CACHE;
-use super::serve::{self, Found, fresh, grant, rebuild, serve as serve_line};
+use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_line};
 use super::state::{
     Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
@@ -294,7 +294,7 @@ fn fetch(call: &Call<'_>) -> Answer {
                 && let Some(filter) = call.argument(filter)
                 && is_absent(ctx, &filter, item)?
             {
-                Found::new("ABSENT", false, 0)
+                Found::new(Advice::Absent, false, 0)
             } else {
                 rebuild(ctx, ctx.db(), key, Look::Missing, options.lease, now)
             }
@@ -308,7 +308,7 @@ fn fetch(call: &Call<'_>) -> Answer {
     }
     let entry = edit.entry().filter(|_| found.shows);
     let value = entry.as_deref().and_then(|entry| entry.value());
-    Ok(ctx.send_fetched(found.state, value, found.n))
+    Ok(ctx.send_fetched(found.advice.word(), value, found.n))
 }
 
 /// A fresh entry is a hit, unless somebody has to rebuild it already.
@@ -321,7 +321,7 @@ fn fetch_fresh(
 ) -> Found {
     let (ctx, name) = (call.ctx, call.name(0));
     let Some(entry) = edit.entry() else {
-        return Found::new("WAIT", false, 0);
+        return Found::new(Advice::Wait, false, 0);
     };
     let kind = entry.kind;
     if entry.wants_refresh(options.refresh(), left, random::draw) {
@@ -331,7 +331,7 @@ fn fetch_fresh(
             && let Some(token) = grant(ctx, db, key, options.lease, now)
         {
             STATS.early.count();
-            return Found::new("LEASE", true, token);
+            return Found::new(Advice::Lease, true, token);
         }
     }
     let slides = options.has(SLIDE) && kind == Kind::Value;

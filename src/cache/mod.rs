@@ -62,8 +62,8 @@ struct State {
     unanswered: HashMap<Ticket, (Key, u64)>,
     /// The leases of waiters that will never get their answer: to be taken back.
     undelivered: Vec<(Key, u64)>,
-    /// The token that was given last; 0: none yet.
-    last_token: u64,
+    /// Where the count of tokens is; it starts somewhere.
+    tokens: Option<u64>,
 }
 
 /// Something to do at a deadline.

@@ -7,7 +7,6 @@ use super::state::{Kind, Look};
 use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
-use crate::request::MAX_SAFE;
 use crate::server::block::Departure;
 use crate::server::clock::Now;
 use crate::server::cluster::{self, Place};
@@ -15,13 +14,48 @@ use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::{random, timer, watch};
+use std::ffi::CStr;
 use std::sync::Arc;
+
+/// What a reader is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Advice {
+    /// Use the value.
+    Hit,
+    /// Know that there is none.
+    Null,
+    /// Rebuild it.
+    Lease,
+    /// Use what is out of date: somebody else is rebuilding it.
+    Stale,
+    /// Ask again: somebody else is rebuilding it.
+    Wait,
+    /// Know that there is none: its guard says so.
+    Absent,
+    /// Do without: the loader has failed.
+    Down,
+}
+
+impl Advice {
+    /// The word for it on the wire.
+    pub(super) fn word(self) -> &'static CStr {
+        match self {
+            Advice::Hit => c"HIT",
+            Advice::Null => c"NULL",
+            Advice::Lease => c"LEASE",
+            Advice::Stale => c"STALE",
+            Advice::Wait => c"WAIT",
+            Advice::Absent => c"ABSENT",
+            Advice::Down => c"DOWN",
+        }
+    }
+}
 
 /// What a reader of an entry gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     /// What it is to do.
-    pub(super) state: &'static str,
+    pub(super) advice: Advice,
     /// Is the value shown to it, if there is one?
     pub(super) shows: bool,
     /// A time in milliseconds, or a token.
@@ -29,24 +63,24 @@ pub(super) struct Found {
 }
 
 impl Found {
-    pub(super) fn new(state: &'static str, shows: bool, n: u64) -> Self {
-        Self { state, shows, n }
+    pub(super) fn new(advice: Advice, shows: bool, n: u64) -> Self {
+        Self { advice, shows, n }
     }
 
     /// Might it have something if it waited?
     pub(super) fn must_wait(&self) -> bool {
-        self.state == "WAIT"
+        self.advice == Advice::Wait
     }
 
     pub(super) fn count(&self) {
-        let counter = match self.state {
-            "HIT" => &STATS.hits,
-            "NULL" => &STATS.nulls,
-            "LEASE" => &STATS.leases,
-            "STALE" => &STATS.stale,
-            "WAIT" => &STATS.waits,
-            "ABSENT" => &STATS.absent,
-            _ => &STATS.down,
+        let counter = match self.advice {
+            Advice::Hit => &STATS.hits,
+            Advice::Null => &STATS.nulls,
+            Advice::Lease => &STATS.leases,
+            Advice::Stale => &STATS.stale,
+            Advice::Wait => &STATS.waits,
+            Advice::Absent => &STATS.absent,
+            Advice::Down => &STATS.down,
         };
         counter.count();
     }
@@ -54,8 +88,12 @@ impl Found {
 
 /// What a reader gets of a fresh entry.
 pub(super) fn fresh(kind: Kind, left: u64) -> Found {
-    let state = if kind == Kind::Value { "HIT" } else { "NULL" };
-    Found::new(state, true, left)
+    let advice = if kind == Kind::Value {
+        Advice::Hit
+    } else {
+        Advice::Null
+    };
+    Found::new(advice, true, left)
 }
 
 /// What a reader gets of an entry that is not fresh, or of none: the lease, if it is free.
@@ -68,13 +106,13 @@ pub(super) fn rebuild(
     now: Now,
 ) -> Found {
     let shows = look != Look::Missing;
-    let busy = if shows { "STALE" } else { "WAIT" };
+    let busy = if shows { Advice::Stale } else { Advice::Wait };
     let rebuild = STATE.get().leases.look(db, key, now.ms());
     match rebuild {
         Rebuild::Out(left) => Found::new(busy, shows, left),
-        Rebuild::Down(left) => Found::new("DOWN", shows, left),
+        Rebuild::Down(left) => Found::new(Advice::Down, shows, left),
         Rebuild::Free => match grant(ctx, db, key, lease, now) {
-            Some(token) => Found::new("LEASE", shows, token),
+            Some(token) => Found::new(Advice::Lease, shows, token),
             None => Found::new(busy, shows, RETRY),
         },
     }
@@ -97,12 +135,12 @@ pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> 
 }
 
 /// Tokens count up from where nobody knows: those that another server gave, or this one before a restart, are others.
+/// All have the same length, and Lua and JavaScript read them exactly.
 fn next_token(state: &mut State) -> u64 {
-    if state.last_token == 0 {
-        state.last_token = random::secret();
-    }
-    state.last_token = (state.last_token & MAX_SAFE as u64 >> 1) + 1;
-    state.last_token
+    const FIRST: u64 = 1 << 52;
+    let count = state.tokens.unwrap_or_else(random::secret).wrapping_add(1);
+    state.tokens = Some(count);
+    FIRST + count % FIRST
 }
 
 /// Lets the client that sent the running command wait for an entry.
@@ -158,7 +196,7 @@ fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
         let mut slot = match Slot::of(ctx.open(name), &CACHE) {
             Ok(slot) => slot,
             Err(error) => {
-                dismiss(ticket, Err(error));
+                dismiss(ticket, Err(error), None);
                 continue;
             }
         };
@@ -178,7 +216,8 @@ fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
         let value = value.and_then(|entry| entry.value());
         let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
         found.count();
-        dismiss(ticket, Ok(reply(found, value)));
+        let token = (found.advice == Advice::Lease).then_some(found.n);
+        dismiss(ticket, Ok(reply(found, value)), token);
     }
 }
 
@@ -190,20 +229,14 @@ fn first(key: &Key) -> Option<(Ticket, Waiter)> {
 
 fn reply(found: Found, value: Option<Arc<[u8]>>) -> Reply {
     Reply::Fetched(Fetched {
-        state: found.state,
+        state: found.advice.word(),
         value,
         n: found.n,
     })
 }
 
-/// Takes a waiter out of its line and answers it.
-fn dismiss(ticket: Ticket, answer: Answer) {
-    let token = match &answer {
-        Ok(Reply::Fetched(Fetched {
-            state: "LEASE", n, ..
-        })) => Some(*n),
-        _ => None,
-    };
+/// Takes a waiter out of its line and answers it, with the token of a lease perhaps.
+fn dismiss(ticket: Ticket, answer: Answer, token: Option<u64>) {
     ROOM.wake(ticket, answer);
     let state = &mut *STATE.get();
     if let Some(waiter) = forget(state, ticket)
@@ -246,7 +279,7 @@ fn timed_out(state: &State, key: &Key) -> Reply {
         Rebuild::Out(left) | Rebuild::Down(left) => left,
         Rebuild::Free => 0,
     };
-    reply(Found::new("WAIT", false, left), None)
+    reply(Found::new(Advice::Wait, false, left), None)
 }
 
 /// Takes the leases back whose holders will never know of them.
@@ -302,7 +335,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
                 let answer = waiter.map(|waiter| timed_out(&state, &waiter.key));
                 drop(state);
                 if let Some(answer) = answer {
-                    dismiss(ticket, Ok(answer));
+                    dismiss(ticket, Ok(answer), None);
                 }
             }
             Due::Retry(key) => {
@@ -341,7 +374,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
 fn send_away(key: &Key, moved: &Error) {
     let tickets = STATE.get().queue.tickets(key.0, &key.1);
     for ticket in tickets {
-        dismiss(ticket, Err(moved.clone()));
+        dismiss(ticket, Err(moved.clone()), None);
     }
 }
 
