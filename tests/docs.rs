@@ -33,6 +33,16 @@ fn the_reference_of_filters_prints_what_it_says() {
     check("docs/filters.md");
 }
 
+#[test]
+fn the_reference_of_caching_prints_what_it_says() {
+    check("docs/cache.md");
+}
+
+#[test]
+fn the_reference_of_rate_limits_prints_what_it_says() {
+    check("docs/rate.md");
+}
+
 fn check(file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
