@@ -39,10 +39,11 @@ pub struct Family {
     /// Something happened to a key of the selected database, perhaps one of the family's. Called in
     /// the middle of that: nothing may be changed, only noted.
     pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
-    /// A key of the selected database came to be, of whatever type. Called as above, and only if the family
-    /// [watches](server::watch) all changes.
-    pub created: fn(Ctx<'_>, &Name<'_>),
-    /// Somebody is about to delete a key of some database, which need not be there. Called as above.
+    /// A key of the selected database went, of whatever type. Called as above; of keys that expire or are evicted only
+    /// if the family [watches](server::watch) all that goes.
+    pub removed: fn(Ctx<'_>, &Name<'_>),
+    /// Somebody is about to delete a key of some database, which need not be there. Called as above, and under the same
+    /// condition.
     pub deleting: fn(&[u8]),
     /// The databases were flushed or swapped. Called at once, as above.
     pub moved: fn(&Happening),

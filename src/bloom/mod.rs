@@ -24,7 +24,7 @@ pub const FAMILY: Family = Family {
     ],
     settings: filter::SETTINGS,
     touched: |_, _, _| {},
-    created: |_, _| {},
+    removed: |_, _| {},
     deleting: |_| {},
     moved: |_| {},
     follows_client: |_| false,

@@ -32,7 +32,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[&MAX_LEASES],
     touched: native::touched,
-    created: void::created,
+    removed: void::removed,
     deleting: void::deleting,
     moved: void::moved,
     follows_client: |_| false,

@@ -120,7 +120,7 @@ pub(super) fn rebuild(
 
 /// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
 pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
-    watch::all_changes(ctx);
+    watch::all_that_goes(ctx);
     let mut state = STATE.get();
     let token = next_token(&mut state);
     let lease = Lease {

@@ -14,8 +14,8 @@ pub(super) fn changed(db: i32, key: &[u8]) {
     }
 }
 
-/// A key came to be.
-pub(super) fn created(ctx: Ctx<'_>, name: &Name<'_>) {
+/// A key went, of whatever type: one that came to be since its lease was given, or an entry.
+pub(super) fn removed(ctx: Ctx<'_>, name: &Name<'_>) {
     changed(ctx.db(), name.bytes());
 }
 

@@ -42,7 +42,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
     touched: native::touched,
-    created: |_, _| {},
+    removed: |_, _| {},
     deleting: |_| {},
     moved: |_| {}, // in its turn is early enough
     follows_client: serve::follows_client,

@@ -27,7 +27,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: |_, _, _| {},
-    created: |_, _| {},
+    removed: |_, _| {},
     deleting: |_| {},
     moved: |_| {},
     follows_client: |_| false,

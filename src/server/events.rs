@@ -177,6 +177,9 @@ const TOUCHING: [(&[u8], Touch); 6] = [
     (b"copy_to", Touch::Arrival),
 ];
 
+/// The generic keyspace events that tell of a key that went.
+const REMOVING: [&[u8]; 3] = [b"del", b"rename_from", b"move_from"];
+
 // SAFETY (for all callbacks below): the server calls them with a live context, and with data of the
 // type that belongs to the event.
 
@@ -194,6 +197,10 @@ unsafe extern "C" fn on_key(
         if let Some((_, touch)) = found {
             for family in crate::enabled_families() {
                 (family.touched)(ctx, &name, *touch);
+            }
+        } else if REMOVING.contains(&event.to_bytes()) {
+            for family in crate::enabled_families() {
+                (family.removed)(ctx, &name);
             }
         }
     });

@@ -1,5 +1,6 @@
-//! A closer look at keys: any that comes to be, and `DEL` of one that need not be there, of which no event tells. It costs
-//! every command of the server a little, so it begins when a family first asks for it.
+//! A closer look at keys that go: those that expire or are evicted, of whatever type, and `DEL` of keys that need not be
+//! there, of which no event tells. It costs every command of the server a little, so it begins when a family first asks for
+//! it. What other commands remove is told by the events that [`super::events`] subscribes to anyway.
 
 use super::context::{Ctx, Name, bytes_of};
 use super::{entry, log};
@@ -9,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// From now on families are told of all keys that come to be, and of all that are deleted by name, before they are.
+/// From now on families are told of all keys that go, and of all that are deleted by name, before they are.
 #[inline]
-pub fn all_changes(ctx: Ctx<'_>) {
+pub fn all_that_goes(ctx: Ctx<'_>) {
     if !WATCHING.load(Ordering::Relaxed) {
         begin(ctx);
     }
@@ -29,19 +30,19 @@ fn begin(ctx: Ctx<'_>) {
         ));
         let subscribed = api!(RedisModule_SubscribeToKeyspaceEvents(
             ctx.raw(),
-            raw::REDISMODULE_NOTIFY_NEW,
-            Some(on_new)
+            raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED,
+            Some(on_removal)
         ));
         filter.is_null() || subscribed != raw::REDISMODULE_OK as c_int
     };
     if refused {
-        log::warn_in(ctx, "the server refuses to tell of all keys that change");
+        log::warn_in(ctx, "the server refuses to tell of all keys that go");
     }
 }
 
 // SAFETY (for both callbacks): the server calls them with live pointers.
 
-unsafe extern "C" fn on_new(
+unsafe extern "C" fn on_removal(
     ctx: *mut raw::RedisModuleCtx,
     _class: c_int,
     _event: *const c_char,
@@ -51,7 +52,7 @@ unsafe extern "C" fn on_new(
         // SAFETY: see above.
         let (ctx, name) = unsafe { (Ctx::new(ctx), Name::borrowed(key)) };
         for family in crate::enabled_families() {
-            (family.created)(ctx, &name);
+            (family.removed)(ctx, &name);
         }
     });
     raw::REDISMODULE_OK as c_int

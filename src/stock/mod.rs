@@ -42,7 +42,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: serve::touched,
-    created: |_, _| {},
+    removed: |_, _| {},
     deleting: |_| {},
     moved: serve::moved,
     follows_client: |_| false,
