@@ -1,7 +1,6 @@
 //! What a command answers, before it is put on the wire in RESP2 or RESP3.
 
 use crate::error::Error;
-use std::ffi::CStr;
 use std::sync::Arc;
 
 /// A reply. Only `Nil`, `Int`, `Bool` and `Ints` are made on hot paths; they allocate nothing.
@@ -53,8 +52,8 @@ impl Reply {
 /// A word that says what to do, bytes or nil, and a number. The bytes are shared by all who get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// What to do; a status, as `OK` is.
-    pub state: &'static CStr,
+    /// What to do.
+    pub state: &'static str,
     /// The bytes.
     pub value: Option<Arc<[u8]>>,
     /// The number.

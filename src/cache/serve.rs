@@ -14,7 +14,6 @@ use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::{random, timer, watch};
-use std::ffi::CStr;
 use std::sync::Arc;
 
 /// What a reader is to do.
@@ -38,15 +37,15 @@ pub(super) enum Advice {
 
 impl Advice {
     /// The word for it on the wire.
-    pub(super) fn word(self) -> &'static CStr {
+    pub(super) fn word(self) -> &'static str {
         match self {
-            Advice::Hit => c"HIT",
-            Advice::Null => c"NULL",
-            Advice::Lease => c"LEASE",
-            Advice::Stale => c"STALE",
-            Advice::Wait => c"WAIT",
-            Advice::Absent => c"ABSENT",
-            Advice::Down => c"DOWN",
+            Advice::Hit => "HIT",
+            Advice::Null => "NULL",
+            Advice::Lease => "LEASE",
+            Advice::Stale => "STALE",
+            Advice::Wait => "WAIT",
+            Advice::Absent => "ABSENT",
+            Advice::Down => "DOWN",
         }
     }
 }

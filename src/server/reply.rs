@@ -3,7 +3,7 @@
 use super::context::Ctx;
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
-use std::ffi::{CStr, CString, c_long};
+use std::ffi::{CString, c_long};
 
 impl Ctx<'_> {
     /// Sends a value from where it is.
@@ -13,15 +13,10 @@ impl Ctx<'_> {
     }
 
     /// Sends what [`Fetched`] stands for, the value from where it is.
-    pub fn send_fetched(self, state: &CStr, value: Option<&[u8]>, n: u64) -> Reply {
-        // SAFETY: the context is alive, the text NUL-terminated; three items follow.
-        unsafe {
-            api!(RedisModule_ReplyWithArray(self.raw(), 3));
-            api!(RedisModule_ReplyWithSimpleString(
-                self.raw(),
-                state.as_ptr()
-            ));
-        }
+    pub fn send_fetched(self, state: &str, value: Option<&[u8]>, n: u64) -> Reply {
+        // SAFETY: the context is alive; three items follow.
+        unsafe { api!(RedisModule_ReplyWithArray(self.raw(), 3)) };
+        send_bytes(self, state.as_bytes());
         match value {
             Some(value) => send_bytes(self, value),
             None => send_nil(self),
