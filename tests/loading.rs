@@ -673,6 +673,30 @@ fn info_has_a_section_of_filters_with_all_counters() {
 }
 
 #[test]
+fn info_has_a_section_of_limits_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "allowed",
+        "limited",
+        "peeked",
+        "refunded",
+        "once_first",
+        "once_duplicate",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_rate"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(lines.contains(&"# sluice_rate"), "{sections}: {lines:?}");
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_allowed"));
+}
+
+#[test]
 fn every_command_is_documented() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
