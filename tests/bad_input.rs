@@ -13,7 +13,7 @@ const TEN_YEARS: &str = "315360000000";
 const MOST: &str = "9007199254740991";
 
 /// A server whose keys `lock` and `sem` are held by `me`, with the stocks `stock` and `stock2`, the filters `bloom`,
-/// `bloom2` and `cuckoo`, and a client that sends nonsense.
+/// `bloom2` and `cuckoo`, the limits `gcra`, `window`, `tiers` and `once`, and a client that sends nonsense.
 struct Victim {
     _server: Server,
     client: Raw,
@@ -36,6 +36,10 @@ impl Victim {
         client.run("BF.RESERVE bloom2 LIKE bloom");
         client.run("CF.RESERVE cuckoo 100");
         client.run("CF.ADD cuckoo a");
+        client.run("RATE.GCRA gcra 9 1 100000000");
+        client.run("RATE.WINDOW window 9 100000000");
+        client.run("RATE.TIERS tiers 1 9 1 100000000");
+        client.run("RATE.ONCE once PX 100000000");
         client.run("SET counter 5");
         client.run("SET string value");
         client.run("RPUSH list a b");
@@ -395,9 +399,46 @@ const FORMS: &[Form] = &[
         values: &[],
         arity: (4, false),
     },
+    Form {
+        line: "RATE.GCRA gcra 9 1 100000000",
+        flags: &["PEEK"],
+        values: &[("COST", "2")],
+        arity: (5, true),
+    },
+    Form {
+        line: "RATE.WINDOW window 9 100000000",
+        flags: &["PEEK", "SLIDING"],
+        values: &[("COST", "2")],
+        arity: (4, true),
+    },
+    Form {
+        line: "RATE.TIERS tiers 1 9 1 100000000",
+        flags: &["PEEK"],
+        values: &[("COST", "2")],
+        arity: (6, true),
+    },
+    Form {
+        line: "RATE.REFUND gcra 1",
+        flags: &[],
+        values: &[],
+        arity: (3, false),
+    },
+    Form {
+        line: "RATE.ONCE fresh PX 100000000",
+        flags: &[],
+        values: &[],
+        arity: (4, false),
+    },
+    // What follows the quantity is no option.
+    Form {
+        line: "CL.THROTTLE gcra 9 1 100000 1",
+        flags: &[],
+        values: &[],
+        arity: (5, true),
+    },
 ];
 
-const OPTIONS: [&str; 26] = [
+const OPTIONS: [&str; 29] = [
     "SHARED",
     "PX",
     "BLOCK",
@@ -424,10 +465,13 @@ const OPTIONS: [&str; 26] = [
     "BUCKETSIZE",
     "MAXITERATIONS",
     "BITS",
+    "COST",
+    "PEEK",
+    "SLIDING",
 ];
 
 /// Those without a value.
-const FLAGS: [&str; 7] = [
+const FLAGS: [&str; 9] = [
     "SHARED",
     "WATCHDOG",
     "ALL",
@@ -435,6 +479,8 @@ const FLAGS: [&str; 7] = [
     "XX",
     "NOCREATE",
     "NONSCALING",
+    "PEEK",
+    "SLIDING",
 ];
 
 fn name(form: &Form) -> &'static str {
@@ -600,6 +646,7 @@ fn what_is_no_integer_is_named_so() {
         "BUCKETSIZE",
         "MAXITERATIONS",
         "BITS",
+        "COST",
     ];
     for form in FORMS {
         for (option, _) in form
@@ -652,6 +699,17 @@ fn what_is_no_integer_is_named_so() {
             vec![b"BF.MERGE", b"bloom", text, b"bloom2"],
             vec![b"CF.SCANDUMP", b"cuckoo", text],
             vec![b"CF.LOADCHUNK", b"cuckoo", text, b"x"],
+            vec![b"RATE.GCRA", b"gcra", text, b"1", b"1000"],
+            vec![b"RATE.GCRA", b"gcra", b"1", text, b"1000"],
+            vec![b"RATE.GCRA", b"gcra", b"1", b"1", text],
+            vec![b"RATE.WINDOW", b"window", text, b"1000"],
+            vec![b"RATE.WINDOW", b"window", b"1", text],
+            vec![b"RATE.TIERS", b"tiers", text, b"1", b"1", b"1000"],
+            vec![b"RATE.TIERS", b"tiers", b"1", b"1", b"1", text],
+            vec![b"RATE.REFUND", b"gcra", text],
+            vec![b"RATE.ONCE", b"new", b"PX", text],
+            vec![b"CL.THROTTLE", b"gcra", b"1", b"1", text],
+            vec![b"CL.THROTTLE", b"gcra", b"1", b"1", b"1", text],
         ] {
             assert_eq!(victim.refuses(&command), NOT_AN_INTEGER, "{command:?}");
         }
@@ -705,6 +763,10 @@ fn an_integer_out_of_range_is_named_with_its_range() {
                 "RETAIN" => (
                     vec!["0", "-1", "315360000001", &least, &most],
                     format!("ERR RETAIN must be between 1 and {TEN_YEARS}"),
+                ),
+                "COST" => (
+                    vec!["-1", "9007199254740992", &least, &most],
+                    format!("ERR COST must be between 0 and {MOST}"),
                 ),
                 _ => continue,
             };
@@ -809,11 +871,15 @@ fn keys_of_other_types_are_refused() {
             _ if name.starts_with("SEM") => wrong.extend(["lock", "stock", "cuckoo"]),
             _ if name.starts_with("BF") => wrong.extend(["lock", "stock", "cuckoo"]),
             _ if name.starts_with("CF") => wrong.extend(["lock", "stock", "bloom"]),
-            _ => wrong.extend(["lock", "sem", "bloom", "cuckoo"]),
+            _ if name.starts_with("RATE") || name.starts_with("CL") => {
+                wrong.extend(["lock", "sem", "stock", "bloom", "cuckoo"]);
+            }
+            _ => wrong.extend(["lock", "sem", "bloom", "cuckoo", "gcra", "once"]),
         }
         for key in wrong {
             let own = [
                 "lock", "sem", "shared", "guard", "stock", "counter", "bloom", "bloom2", "cuckoo",
+                "gcra", "window", "tiers", "fresh",
             ];
             let words = form.line.split(' ');
             let words = words.map(|word| if own.contains(&word) { key } else { word });
@@ -849,6 +915,9 @@ fn keys_of_other_types_are_refused() {
         "PFADD bloom a",
         "SADD cuckoo x",
         "PFCOUNT cuckoo",
+        "GET gcra",
+        "INCR window",
+        "SET once x GET",
     ] {
         assert_eq!(victim.refuses_line(line), WRONGTYPE, "{line}");
     }
@@ -1030,12 +1099,15 @@ fn internal_commands_refuse_nonsense() {
         b"%s%n",
     ];
     for text in nonsense {
-        for key in ["lock", "sem", "stock", "bloom", "cuckoo", "string", "new"] {
+        for key in [
+            "lock", "sem", "stock", "bloom", "cuckoo", "gcra", "string", "new",
+        ] {
             for name in [
                 b"LOCK.APPLY".as_slice(),
                 b"STOCK.APPLY",
                 b"BF.APPLY",
                 b"CF.APPLY",
+                b"RATE.APPLY",
             ] {
                 let reply = victim.client.call([name, key.as_bytes(), text]);
                 // An effect without a change may be none; what cannot be read is an error.
@@ -1196,8 +1268,8 @@ impl Numbers {
     }
 }
 
-const KEYS: [&str; 13] = [
-    "k0", "k1", "k2", "s0", "s1", "t0", "t1", "string", "list", "", "b0", "b1", "c0",
+const KEYS: [&str; 15] = [
+    "k0", "k1", "k2", "s0", "s1", "t0", "t1", "string", "list", "", "b0", "b1", "c0", "r0", "r1",
 ];
 const OWNERS: [&str; 4] = ["o0", "o1", "o2", "o3"];
 const NUMBERS: [&str; 12] = [
@@ -1221,6 +1293,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     let sem = numbers.one(&KEYS[3..5]);
     let stock = numbers.one(&KEYS[5..7]);
     let bloom = numbers.one(&KEYS[10..12]);
+    let rate = numbers.one(&KEYS[13..]);
     let any = numbers.one(&KEYS);
     let owner = numbers.one(&OWNERS);
     let number = numbers.one(&NUMBERS);
@@ -1234,7 +1307,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     let order: &[&str] = &["ORDER", "USER"];
     let terms: &[&str] = &["PERUSER", "RETAIN", "EVENTS", "MAXLEN"];
     let qty = numbers.one(&NUMBERS[..4]);
-    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(36) {
+    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(39) {
         0..=3 => (vec!["LOCK.ACQUIRE", key, owner], acquire),
         4 => (vec!["LOCK.ACQUIRE", key, owner, "SHARED"], acquire),
         5 | 6 => (vec!["LOCK.RELEASE", key, owner], release),
@@ -1325,6 +1398,24 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
             let names = ["BF.INFO", "BF.CARD", "CF.INFO", "CF.COMPACT"];
             let key = numbers.one(&["b0", "b1", "c0", any]);
             (vec![numbers.one(&names), key], &[])
+        }
+        35 => {
+            let line = vec!["RATE.GCRA", rate, qty, qty, number];
+            (line, &["COST", "PEEK"])
+        }
+        36 => {
+            let line = vec!["RATE.WINDOW", rate, qty, number];
+            (line, &["COST", "PEEK", "SLIDING"])
+        }
+        37 => {
+            let lines: [&[&str]; 5] = [
+                &["RATE.TIERS", rate, "2", "1", "1", number, qty, qty, "1000"],
+                &["RATE.REFUND", any, qty],
+                &["RATE.REFUND", rate, number],
+                &["RATE.ONCE", any, "PX", number],
+                &["CL.THROTTLE", any, number, qty, qty],
+            ];
+            (numbers.one(&lines).to_vec(), &[])
         }
         _ => {
             let native: [&[&str]; 8] = [
@@ -1428,6 +1519,7 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 "ERR filters differ in shape",
                 "ERR filter would exceed bloom-max-bytes",
                 "ERR BITS must be 8, 16 or 32",
+                "ERR key holds another kind of limit",
                 "ERR no such key",
                 "ERR source and destination objects are the same",
                 "ERR invalid DB index",
@@ -1438,7 +1530,7 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 || (text.starts_with("ERR ") && text.contains(" must be between "))
                 || (text.starts_with("ERR ") && text.contains(" must be in the range "))
                 || (text.starts_with("ERR ")
-                    && !["LOCK.", "SEM.", "STOCK.", "BF.", "CF."]
+                    && !["LOCK.", "SEM.", "STOCK.", "BF.", "CF.", "RATE.", "CL."]
                         .iter()
                         .any(|family| shown.contains(family)));
             assert!(known, "{shown}: {text}");
@@ -1452,7 +1544,7 @@ fn check(command: &[Vec<u8>], reply: &Value) {
 #[test]
 fn random_commands_get_proper_replies_and_leave_the_server_well() {
     const SEED: u64 = 0x5eed_10c5;
-    const BATCHES: usize = 200;
+    const BATCHES: usize = 300;
     const BATCH: usize = 100;
     println!("seed {SEED:#x}");
     let server = Server::start();
@@ -1518,6 +1610,8 @@ fn random_commands_get_proper_replies_and_leave_the_server_well() {
         ("sold_out", 10),
         ("items_added", 100),
         ("lookups", 50),
+        ("allowed", 100),
+        ("limited", 20),
     ] {
         let count = server.info_int(&format!("sluice_{counter}"));
         assert!(count >= least, "only {count} {counter}");

@@ -99,6 +99,16 @@ const FILTER_SLOW: [&str; 13] = [
     "cf.apply",
 ];
 
+/// The commands of limits, each with the least number of words that it takes. All of them write.
+const RATE_COMMANDS: [(&str, i64); 6] = [
+    ("rate.gcra", -5),
+    ("rate.window", -4),
+    ("rate.tiers", -6),
+    ("rate.refund", 3),
+    ("rate.once", 4),
+    ("cl.throttle", -5),
+];
+
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -166,15 +176,25 @@ fn families_can_be_named_in_any_case() {
 
 #[test]
 fn only_the_families_that_are_named_are_loaded() {
-    let all = ["lock", "stock", "bloom", "bloom"];
-    let first = ["lock.acquire", "stock.set", "bf.add", "cf.add"];
-    let lists: [&[&str]; 6] = [
+    let all = ["lock", "stock", "bloom", "bloom", "rate", "rate"];
+    let first = [
+        "lock.acquire",
+        "stock.set",
+        "bf.add",
+        "cf.add",
+        "rate.gcra",
+        "cl.throttle",
+    ];
+    let lists: [&[&str]; 9] = [
         &["lock"],
         &["stock"],
         &["bloom"],
+        &["rate"],
         &["stock", "lock"],
         &["bloom", "lock"],
+        &["rate", "stock"],
         &["lock", "stock", "bloom"],
+        &["lock", "stock", "bloom", "rate"],
     ];
     for list in lists {
         let server = Server::builder()
@@ -237,6 +257,25 @@ fn a_server_with_another_filter_module_loads_the_other_families() {
     }
     assert_eq!(load(&server, &path, &["families", "lock,stock"]), "OK");
     assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+/// redis-cell has the same name.
+#[test]
+fn a_server_with_redis_cell_loads_the_other_families() {
+    let library = taker("cell");
+    let line = format!("{} CL.THROTTLE", library.display());
+    let taken = || Server::builder().config("loadmodule", &line);
+    let log = taken().start_refused();
+    let named = log.lines().find(|line| line.contains("families"));
+    let is_named = named.is_some_and(|line| line.contains("CL.THROTTLE"));
+    assert!(is_named, "{log}");
+    let server = taken()
+        .module_args(&["families", "lock,stock,bloom"])
+        .start();
+    assert_eq!(ask(&server, "CL.THROTTLE k 1 1 1"), 7);
+    assert!(!knows(&server, "rate.gcra"));
     assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
     fs::remove_file(library).unwrap();
 }
@@ -634,6 +673,30 @@ fn info_has_a_section_of_filters_with_all_counters() {
 }
 
 #[test]
+fn info_has_a_section_of_limits_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "allowed",
+        "limited",
+        "peeked",
+        "refunded",
+        "once_first",
+        "once_duplicate",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_rate"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(lines.contains(&"# sluice_rate"), "{sections}: {lines:?}");
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_allowed"));
+}
+
+#[test]
 fn every_command_is_documented() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
@@ -645,7 +708,8 @@ fn every_command_is_documented() {
         }
         other => panic!("{other:?}"),
     };
-    for (name, _) in COMMANDS.into_iter().chain(FILTER_COMMANDS) {
+    let known = COMMANDS.into_iter().chain(FILTER_COMMANDS);
+    for (name, _) in known.chain(RATE_COMMANDS) {
         assert!(ours.iter().any(|our| our == name), "{name} is not listed");
     }
     for name in &ours {
@@ -690,7 +754,19 @@ fn every_command_is_documented() {
     assert_eq!(tokens("bf.info"), "CAPACITY EXPANSION FILTERS ITEMS SIZE");
     assert_eq!(tokens("cf.insert"), "CAPACITY ITEMS NOCREATE");
     assert_eq!(tokens("cf.insertnx"), "CAPACITY ITEMS NOCREATE");
-    for name in ["bf.add", "bf.madd", "bf.merge", "cf.del", "cf.compact"] {
+    assert_eq!(tokens("rate.gcra"), "COST PEEK");
+    assert_eq!(tokens("rate.window"), "COST PEEK SLIDING");
+    assert_eq!(tokens("rate.tiers"), "COST PEEK");
+    assert_eq!(tokens("rate.once"), "PX");
+    for name in [
+        "bf.add",
+        "bf.madd",
+        "bf.merge",
+        "cf.del",
+        "cf.compact",
+        "rate.refund",
+        "cl.throttle",
+    ] {
         assert_eq!(tokens(name), "", "{name}");
     }
 }
@@ -803,6 +879,27 @@ fn every_command_of_filters_has_its_arity_flags_and_keys() {
 }
 
 #[test]
+fn every_command_of_limits_has_its_arity_flags_and_key() {
+    let server = Server::start();
+    for (name, arity) in RATE_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        for flag in ["write", "fast", "module"] {
+            assert!(flags.contains(&flag), "{name}: {flags:?}");
+        }
+        // What gives back is never refused.
+        let grows = name != "rate.refund";
+        assert_eq!(flags.contains(&"denyoom"), grows, "{name}: {flags:?}");
+        // The key is the first word behind the command.
+        assert_eq!([&info[3], &info[4], &info[5]].map(Value::int), [1, 1, 1]);
+        assert_eq!(info[8].array().len(), 1, "{name}");
+    }
+}
+
+#[test]
 fn users_are_kept_to_their_filters() {
     let server = Server::start();
     ask(&server, "ACL SETUSER bob on >pw ~own:* %R~shared:* +@all");
@@ -865,6 +962,12 @@ fn the_keys_of_every_command_are_found() {
         ("BF.MERGE a 3 b c d", "a b c d"),
         ("CF.INSERT a ITEMS x", "a"),
         ("CF.COMPACT a", "a"),
+        ("RATE.GCRA a 1 1 1000 COST 5", "a"),
+        ("RATE.WINDOW a 1 1000 SLIDING", "a"),
+        ("RATE.TIERS a 2 1 1 1 2 2 2", "a"),
+        ("RATE.REFUND a 1", "a"),
+        ("RATE.ONCE a PX 5", "a"),
+        ("CL.THROTTLE a 1 1 1 1", "a"),
     ] {
         assert_eq!(keys(&mut client, line), expected, "{line}");
         let with_flags = client.call(words(&format!("COMMAND GETKEYSANDFLAGS {line}")));
@@ -966,6 +1069,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
         "STOCK.APPLY k x",
         "BF.APPLY k x",
         "CF.APPLY k x",
+        "RATE.APPLY k x",
     ] {
         assert_eq!(client.call(words(line)).err(), needs, "{line}");
     }
@@ -973,7 +1077,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
     ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
     run(&mut client, "AUTH eve pw");
     let bad = "ERR invalid replicated effect";
-    for name in ["LOCK", "STOCK", "BF", "CF"] {
+    for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
         let line = format!("{name}.APPLY own:k x");
         assert_eq!(client.call(words(&line)).err(), bad, "{line}");
     }
@@ -991,7 +1095,7 @@ fn the_internal_commands_are_dangerous() {
     let categories = client.call(words("ACL CAT dangerous"));
     let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
     if set {
-        for name in ["LOCK", "STOCK", "BF", "CF"] {
+        for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
             let reply = client.call([&format!("{name}.APPLY"), "k", "x"]);
             assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
         }

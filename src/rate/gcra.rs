@@ -49,11 +49,28 @@ impl Bucket {
         }
     }
 
-    /// What is left in the bucket at a later time. A clock that was set back lets nothing out.
+    /// What is left in the bucket at a later time. A clock that was set back lets nothing out until it is
+    /// there again.
     pub fn leaked(&self, now: u64) -> Self {
         let leaked = u128::from(now.saturating_sub(self.at)) * u128::from(self.rate.count);
         let parts = self.content().saturating_sub(leaked);
-        Self { at: now, ..*self }.with_content(parts)
+        let at = now.max(self.at);
+        Self { at, ..*self }.with_content(parts)
+    }
+
+    /// The same for whoever asks with another rate. What is in it has leaked at the faster of both: since
+    /// a refusal changes nothing, the rate that it was asked with must count for as long as it tells to
+    /// wait.
+    pub fn leaked_at(&self, rate: Rate, now: u64) -> Self {
+        let before = self.leaked(now).at_rate(rate);
+        if rate == self.rate {
+            return before;
+        }
+        let since = self.at_rate(rate).leaked(now);
+        match since.content() < before.content() {
+            true => since,
+            false => before,
+        }
     }
 
     /// The same with another rate: as many requests are in it. A fraction is rounded up.
@@ -77,9 +94,17 @@ impl Bucket {
         self.spent == 0 && self.parts == 0
     }
 
+    /// When it will be empty (Unix us).
+    pub fn empty_at(&self) -> u128 {
+        u128::from(self.at) + self.content().div_ceil(u128::from(self.rate.count))
+    }
+
     /// In how many microseconds it will be empty.
-    pub fn empty_in(&self) -> u128 {
-        self.content().div_ceil(u128::from(self.rate.count))
+    fn empty_in(&self, now: u64) -> u128 {
+        match self.is_empty() {
+            true => 0,
+            false => self.empty_at().saturating_sub(now.into()),
+        }
     }
 
     /// What is in it, in parts.
@@ -103,13 +128,18 @@ impl Bucket {
     }
 
     /// In how many microseconds there is room for `cost` requests; 0: there is. `None`: never.
-    fn room_in(&self, limit: u64, cost: u64) -> Option<u128> {
+    fn room_in(&self, limit: u64, cost: u64, now: u64) -> Option<u128> {
         if cost > limit {
             return None;
         }
         let room = u128::from(limit - cost) * u128::from(self.rate.period);
         let over = self.content().saturating_sub(room);
-        Some(over.div_ceil(u128::from(self.rate.count)))
+        Some(match over {
+            0 => 0,
+            _ => {
+                u128::from(self.at.saturating_sub(now)) + over.div_ceil(u128::from(self.rate.count))
+            }
+        })
     }
 }
 
@@ -118,17 +148,17 @@ impl Bucket {
 pub fn bucket_of(before: &[Bucket], place: usize, rate: Rate, now: u64) -> Bucket {
     let same = before.iter().find(|bucket| bucket.rate == rate);
     match same.or(before.get(place)) {
-        Some(bucket) => bucket.leaked(now).at_rate(rate),
+        Some(bucket) => bucket.leaked_at(rate, now),
         None => Bucket::empty(rate, now),
     }
 }
 
 /// Pours `cost` requests into all buckets, or into none if one has no room. The buckets are those of
 /// the tiers, as they are now.
-pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64) -> Outcome {
+pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64, now: u64) -> Outcome {
     let waits = buckets.iter().zip(tiers).enumerate();
     let waits = waits.map(|(place, (bucket, tier))| {
-        let wait = bucket.room_in(tier.limit, cost);
+        let wait = bucket.room_in(tier.limit, cost, now);
         (wait.unwrap_or(u128::MAX), place)
     });
     // Of tiers that keep it waiting for as long, the first.
@@ -141,9 +171,10 @@ pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64) -> Outcome {
         u128::MAX => Verdict::Never,
         wait => Verdict::Retry(ceil_ms(wait)),
     };
-    if verdict == Verdict::Allowed {
+    if verdict == Verdict::Allowed && cost > 0 {
         for bucket in buckets.iter_mut() {
             bucket.spent += cost;
+            bucket.at = now; // also on a clock that was set back
         }
     }
     let left = |place: usize| buckets[place].remaining(tiers[place].limit);
@@ -153,12 +184,12 @@ pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64) -> Outcome {
             .unwrap_or(0),
         _ => longest,
     };
-    let reset = buckets.iter().map(Bucket::empty_in).max().unwrap_or(0);
+    let reset = buckets.iter().map(|bucket| bucket.empty_in(now)).max();
     Outcome {
         verdict,
         limit: tiers[tier].limit,
         remaining: left(tier),
-        reset: ceil_ms(reset),
+        reset: ceil_ms(reset.unwrap_or(0)),
         tier,
     }
 }

@@ -76,10 +76,10 @@ pub fn ask(
     match (request, limit) {
         (Request::Gcra(tier), None | Some(Limit::Gcra(_))) => {
             let mut bucket = match limit {
-                Some(Limit::Gcra(bucket)) => bucket.leaked(now).at_rate(tier.rate),
+                Some(Limit::Gcra(bucket)) => bucket.leaked_at(tier.rate, now),
                 _ => Bucket::empty(tier.rate, now),
             };
-            let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost);
+            let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost, now);
             Ok((outcome, Limit::Gcra(bucket)))
         }
         (Request::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
@@ -91,7 +91,7 @@ pub fn ask(
             let mut buckets: Box<[Bucket]> = places
                 .map(|(place, tier)| bucket_of(before, place, tier.rate, now))
                 .collect();
-            let outcome = pour(&mut buckets, tiers, cost);
+            let outcome = pour(&mut buckets, tiers, cost, now);
             Ok((outcome, Limit::Tiers(buckets)))
         }
         (
@@ -147,7 +147,7 @@ impl Limit {
 
     /// When nothing of it matters any more (Unix ms); of one that is asked once, the key alone knows.
     pub fn end(&self) -> Option<u64> {
-        let end = |bucket: &Bucket| ceil_ms(u128::from(bucket.at) + bucket.empty_in());
+        let end = |bucket: &Bucket| ceil_ms(bucket.empty_at());
         match self {
             Limit::Gcra(bucket) => Some(end(bucket)),
             Limit::Tiers(buckets) => buckets.iter().map(end).max(),

@@ -2,6 +2,10 @@
 //! weighs the requests of the window before by how much of it is still within reach.
 
 use super::state::{Outcome, Verdict};
+use crate::request::MAX_SAFE;
+
+/// The largest time that a reply or an effect can have.
+const MOST: u64 = MAX_SAFE as u64;
 
 /// The requests of a window, and of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +55,7 @@ impl Window {
         let verdict = match self.room_in(limit, cost, now) {
             None => Verdict::Never,
             Some(0) => Verdict::Allowed,
-            Some(wait) => Verdict::Retry(wait),
+            Some(wait) => Verdict::Retry(wait.min(MOST)),
         };
         if verdict == Verdict::Allowed {
             self.used += cost;
@@ -60,7 +64,7 @@ impl Window {
             verdict,
             limit,
             remaining: self.remaining(limit, now),
-            reset: self.end().saturating_sub(now),
+            reset: self.end().saturating_sub(now).min(MOST),
             tier: 0,
         }
     }
@@ -79,17 +83,19 @@ impl Window {
 
     /// When nothing of it matters any more (Unix ms).
     pub fn end(&self) -> u64 {
-        match (self.used, self.before) {
+        let end = match (self.used, self.before) {
             (0, 0) => 0,
             (0, _) => self.start + self.length,
             _ if self.slides => self.start + 2 * self.length,
             _ => self.start + self.length,
-        }
+        };
+        end.min(MOST)
     }
 
-    /// What of this window is still to come, in milliseconds.
+    /// What of this window is still to come, in milliseconds; more than all of it on a clock that was set
+    /// back.
     fn left(&self, now: u64) -> u64 {
-        self.length - now.saturating_sub(self.start).min(self.length)
+        (self.start + self.length).saturating_sub(now)
     }
 
     /// How many more requests fit.
@@ -98,7 +104,8 @@ impl Window {
         if self.before == 0 {
             return left;
         }
-        let weight = u128::from(self.before) * u128::from(self.left(now));
+        let within_reach = self.left(now).min(self.length);
+        let weight = u128::from(self.before) * u128::from(within_reach);
         let weight = weight.div_ceil(u128::from(self.length));
         u128::from(left).saturating_sub(weight) as u64
     }
@@ -109,7 +116,8 @@ impl Window {
         let rest = self.left(now);
         Some(match next.checked_sub(self.used) {
             // As soon as the window before weighs no more than what is left of the limit.
-            Some(left) => rest.saturating_sub(self.reach(left, self.before)),
+            Some(left) if self.before > left => rest - rest.min(self.reach(left, self.before)),
+            Some(_) => 0,
             None if !self.slides => rest,
             // In the next window, before which this one will be.
             None => rest + self.length - self.reach(next, self.used),
@@ -120,7 +128,7 @@ impl Window {
     /// `left`, in milliseconds.
     fn reach(&self, left: u64, used: u64) -> u64 {
         if used <= left {
-            return self.length;
+            return self.length; // all of it
         }
         (u128::from(left) * u128::from(self.length) / u128::from(used)) as u64
     }
