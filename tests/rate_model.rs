@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use sluice::rate::gcra::{Bucket, Rate, Tier};
-use sluice::rate::state::{Limit, OtherKind, Outcome, Request, Verdict, ask, refund};
+use sluice::rate::state::{self, Limit, Next, OtherKind, Outcome, Request, Verdict, refund};
 use sluice::rate::window::Window;
 use sluice::rate::{MAX_TIERS, MAX_US, persist};
 use sluice::request::{MAX_SAFE, TEN_YEARS_MS};
@@ -29,6 +29,30 @@ const CALLS: u64 = 500_000;
 
 /// How many of them one key gets.
 const CALLS_OF_A_KEY: u64 = 60;
+
+/// What comes of a request, and the limit afterwards; an empty one, if there is none.
+fn ask(
+    limit: Option<&Limit>,
+    request: Request<'_>,
+    cost: u64,
+    now: u64,
+) -> Result<(Outcome, Limit), OtherKind> {
+    let (outcome, next) = state::ask(limit, request, cost, now)?;
+    let counts = outcome.verdict == Verdict::Allowed && cost > 0;
+    assert_eq!(
+        next == Next::Same,
+        !counts,
+        "a request that counts changes something"
+    );
+    let mut after = limit.cloned();
+    match next {
+        Next::Same => {}
+        Next::Added => after.as_mut().expect("there is one").add(cost),
+        Next::Set(limit) => after = Some(limit),
+    }
+    let empty = Limit::Window(Window::starting(0, 1, false));
+    Ok((outcome, after.unwrap_or(empty)))
+}
 
 impl Random {
     /// A number of at most `most`, as often small as large: each length in bits is as likely.
@@ -155,6 +179,8 @@ struct Arrival {
     time: i128,
     /// When it was last changed, in us. A clock that is set back behind that stands still until it is there again.
     changed: i128,
+    /// The first call of the moment in which it was last changed, in us.
+    moment: i128,
     rate: Rate,
 }
 
@@ -168,6 +194,7 @@ impl Arrival {
         Self {
             time,
             changed,
+            moment: changed,
             rate,
         }
     }
@@ -190,12 +217,15 @@ impl Arrival {
 
     /// As a call with another rate sees it: whether that rate counts from now on or since the last change, whichever
     /// leaves less consumed. A refused call may not store that it came, and yet the wait that it was told is enough.
+    /// Of calls within a moment only the first one's time is known.
     fn seen(&self, rate: Rate, now: i128) -> Self {
         if rate == self.rate {
             return *self;
         }
         let from_now_on = self.changed_to(rate, now);
-        let since_then = self.changed_to(rate, self.changed);
+        let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
+        let then = self.time - self.moment * i128::from(self.rate.count);
+        let since_then = Self::of(scaled(then, new, old), rate, self.moment + 1000);
         match since_then.ahead(now) < from_now_on.ahead(now) {
             true => since_then,
             false => from_now_on,
@@ -211,7 +241,11 @@ impl Arrival {
     fn consume(&mut self, cost: u64, now: i128) {
         if cost > 0 {
             let ahead = self.ahead(now) + i128::from(cost) * i128::from(self.rate.period);
+            let is_same_moment =
+                self.ahead(now) > 0 && (self.changed..self.moment + 1000).contains(&now);
+            let moment = if is_same_moment { self.moment } else { now };
             *self = Self::of(ahead, self.rate, now);
+            self.moment = moment;
         }
     }
 
@@ -287,8 +321,8 @@ fn check_reset(limit: &Limit, request: Request<'_>, outcome: &Outcome, now: u64)
         return;
     };
     for cost in [0, 1, outcome.limit] {
-        let after = ask(Some(limit), request, cost, later).expect("the kind");
-        let fresh = ask(None, request, cost, later).expect("the kind");
+        let after = state::ask(Some(limit), request, cost, later).expect("the kind");
+        let fresh = state::ask(None, request, cost, later).expect("the kind");
         assert_eq!(after, fresh, "{limit:?} at {later}");
     }
     let end = limit.end().expect("it ends");
@@ -457,13 +491,13 @@ fn another_configuration_keeps_the_number_of_consumed_requests() {
         },
     };
     let first = tier(10, 10, 60_000);
+    let start = ask(None, Request::Gcra(first), 6, TODAY);
+    let six = start.expect("a GCRA").1;
     let ask = |limit: &Limit, tier, cost| {
         ask(Some(limit), Request::Gcra(tier), cost, TODAY)
             .expect("a GCRA")
             .0
     };
-    let start = sluice::rate::state::ask(None, Request::Gcra(first), 6, TODAY);
-    let six = start.expect("a GCRA").1;
     for (tier, remaining) in [
         (first, 4),
         (tier(10, 1, TEN_YEARS), 4),

@@ -1,9 +1,9 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
 use super::gcra::{Rate, Tier};
-use super::native::{Kept, RATE};
+use super::native::RATE;
 use super::persist;
-use super::state::{Limit, OtherKind, Outcome, Request, Verdict, ask, refund as give_back};
+use super::state::{Limit, Next, OtherKind, Outcome, Request, Verdict, ask, refund as give_back};
 use super::{MAX_TIERS, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -234,22 +234,32 @@ fn tiers(call: &Call<'_>) -> Answer {
 }
 
 /// Asks the limit at the first key, and lets it remember what was allowed.
+///
+/// A cost that is added without regard to the time is replicated as the command that it came with. Replicas and AOFs add
+/// it whatever their clock says of it: it was allowed, or they would not have been told.
 fn decide(
     call: &Call<'_>,
     request: Request<'_>,
     options: &Options,
     event: &CStr,
 ) -> Result<Outcome, Error> {
-    let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let mut slot = Slot::of(ctx.open(&name), &RATE)?;
     let now = Now::read().micros();
-    let limit = slot.value().map(|kept| &kept.limit);
-    let (outcome, limit) = ask(limit, request, options.cost, now)?;
+    let (outcome, next) = ask(slot.value().as_deref(), request, options.cost, now)?;
     if options.has(PEEK) {
         STATS.peeked.count();
+    } else if next == Next::Added || ctx.is_replay() {
+        STATS.allowed.count();
+        let limit = slot.value().ok_or(Error::BadEffect)?;
+        limit.add(options.cost);
+        let end = limit.end();
+        expire(&mut slot, end);
+        ctx.replicate_verbatim();
+        tell(call, event);
     } else if outcome.verdict == Verdict::Allowed {
         STATS.allowed.count();
-        if options.cost > 0 {
+        if let Next::Set(limit) = next {
             keep(call, &mut slot, limit, event);
         }
     } else {
@@ -280,10 +290,10 @@ fn refund(call: &Call<'_>) -> Answer {
     let count = cursor.uint("n", 0..=MAX_SAFE)?;
     let name = call.name(0);
     let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
-    let Some(kept) = slot.value() else {
+    let Some(limit) = slot.value() else {
         return Ok(Reply::Int(0));
     };
-    let limit = give_back(&kept.limit, count, Now::read().micros())?;
+    let limit = give_back(limit, count, Now::read().micros())?;
     STATS.refunded.count();
     if count == 0 {
         return Ok(Reply::Int(1));
@@ -294,8 +304,7 @@ fn refund(call: &Call<'_>) -> Answer {
     }
     slot.delete();
     call.ctx.replicate_del(&name);
-    call.ctx.signal_modified(&name);
-    call.ctx.notify(c"rate.refund", &name);
+    tell(call, c"rate.refund");
     call.ctx.notify_del(&name);
     Ok(Reply::Int(1))
 }
@@ -310,7 +319,7 @@ fn once(call: &Call<'_>) -> Answer {
     let options = Options::read(&mut cursor, PX)?;
     let name = call.name(0);
     let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
-    match slot.value().map(|kept| &kept.limit) {
+    match slot.value() {
         Some(Limit::Once) => {
             STATS.once_duplicate.count();
             return Ok(Reply::Int(0));
@@ -318,45 +327,52 @@ fn once(call: &Call<'_>) -> Answer {
         Some(_) => return Err(Error::OtherLimit),
         None => STATS.once_first.count(),
     }
-    let expires = Now::read().ms() + options.px;
-    changed(call, &Limit::Once, expires, c"rate.once");
+    let expires = Some(Now::read().ms() + options.px);
+    replicate(call, &Limit::Once, expires);
     put(&mut slot, Limit::Once, expires);
+    tell(call, c"rate.once");
     Ok(Reply::Int(1))
 }
 
 /// Puts a limit at its key, which expires with it.
-fn keep(call: &Call<'_>, slot: &mut Slot<'_, Kept>, limit: Limit, event: &CStr) {
-    let end = limit.end().unwrap_or(0);
-    let known = slot.value().map_or(0, |kept| kept.expires);
-    let expires = if end == known { 0 } else { end };
-    changed(call, &limit, expires, event);
-    put(slot, limit, expires);
+fn keep(call: &Call<'_>, slot: &mut Slot<'_, Limit>, limit: Limit, event: &CStr) {
+    let end = limit.end();
+    replicate(call, &limit, end);
+    put(slot, limit, end);
+    tell(call, event);
 }
 
-/// Puts a limit at its key; `expires` (Unix ms) is 0 if the key's expiry stays as it is.
-fn put(slot: &mut Slot<'_, Kept>, limit: Limit, expires: u64) {
+/// Puts a limit at its key; `expires` is in Unix ms, and none leaves the key's expiry as it is.
+fn put(slot: &mut Slot<'_, Limit>, limit: Limit, expires: Option<u64>) {
     match slot.value() {
-        Some(kept) => kept.limit = limit,
-        None => slot.create(limit.into()),
+        Some(before) => *before = limit,
+        None => slot.create(limit),
     }
-    if expires == 0 {
-        return;
-    }
-    slot.expire_at(expires);
-    if let Some(kept) = slot.value() {
-        kept.expires = expires;
+    expire(slot, expires);
+}
+
+/// Most calls of a hot key leave its end in the same millisecond.
+fn expire(slot: &mut Slot<'_, Limit>, expires: Option<u64>) {
+    if let Some(at) = expires
+        && slot.expires() != Some(at)
+    {
+        slot.expire_at(at);
     }
 }
 
-/// Tells replicas, AOF and listeners.
-fn changed(call: &Call<'_>, limit: &Limit, expires: u64, event: &CStr) {
-    let (ctx, name) = (call.ctx, call.name(0));
+/// Tells replicas and AOF.
+fn replicate(call: &Call<'_>, limit: &Limit, expires: Option<u64>) {
     let mut effect = EFFECT.get();
     effect.clear();
-    persist::put_effect(&mut effect, limit, expires);
-    ctx.replicate(c"RATE.APPLY", &name, &effect);
-    ctx.signal_modified(&name);
-    ctx.notify(event, &name);
+    persist::put_effect(&mut effect, limit, expires.unwrap_or(0));
+    call.ctx.replicate(c"RATE.APPLY", &call.name(0), &effect);
+}
+
+/// Tells listeners.
+fn tell(call: &Call<'_>, event: &CStr) {
+    let name = call.name(0);
+    call.ctx.signal_modified(&name);
+    call.ctx.notify(event, &name);
 }
 
 /// A buffer for effects, kept to be used again.
@@ -369,7 +385,8 @@ fn apply_effect(call: &Call<'_>) -> Answer {
     let effect = persist::read_effect(cursor.value()?);
     let (limit, expires) = effect.map_err(|_| Error::BadEffect)?;
     let name = call.name(0);
-    put(&mut Slot::of(call.ctx.open(&name), &RATE)?, limit, expires);
+    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    put(&mut slot, limit, (expires > 0).then_some(expires));
     call.ctx.replicate_verbatim();
     call.ctx.signal_modified(&name);
     Ok(Reply::Ok)

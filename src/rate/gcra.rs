@@ -6,6 +6,7 @@
 //! leaks out.
 
 use super::state::{Outcome, Verdict, ceil_ms};
+use crate::request::MAX_SAFE;
 
 /// How fast and how far: `limit` requests at once, `count` of them again in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub struct Rate {
     /// Microseconds, at least 1.
     pub period: u64,
 }
+
+/// Costs of the same moment, in microseconds, are added without regard to the time.
+pub const MOMENT: u64 = 1000;
 
 /// One bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,10 +70,14 @@ impl Bucket {
         if rate == self.rate {
             return before;
         }
-        let since = self.at_rate(rate).leaked(now);
-        match since.content() < before.content() {
-            true => since,
-            false => before,
+        // The last cost may have been added at any time of the moment.
+        let mut since = self.at_rate(rate);
+        since.at += MOMENT;
+        let since = since.leaked(now);
+        if since.content() < before.content() {
+            since
+        } else {
+            before
         }
     }
 
@@ -81,6 +89,20 @@ impl Bucket {
         let (old, new) = (u128::from(self.rate.period), u128::from(rate.period));
         let content = u128::from(self.spent) * new + (u128::from(self.parts) * new).div_ceil(old);
         Self { rate, ..*self }.with_content(content)
+    }
+
+    /// May a cost be added to what was in it a moment ago? As long as it has not run empty since, it makes no difference
+    /// whether it leaked before or leaks afterwards.
+    pub fn can_add(&self, rate: Rate, cost: u64, now: u64) -> bool {
+        rate == self.rate
+            && (self.at..self.at + MOMENT).contains(&now)
+            && self.spent.saturating_add(cost) <= MAX_SAFE as u64
+            && u128::from(now) < self.empty_at()
+    }
+
+    /// Adds a cost to what was in it when it was last looked at.
+    pub fn add(&mut self, cost: u64) {
+        self.spent = self.spent.saturating_add(cost).min(MAX_SAFE as u64);
     }
 
     /// Takes requests out again, at most all.
@@ -101,9 +123,10 @@ impl Bucket {
 
     /// In how many microseconds it will be empty.
     fn empty_in(&self, now: u64) -> u128 {
-        match self.is_empty() {
-            true => 0,
-            false => self.empty_at().saturating_sub(now.into()),
+        if self.is_empty() {
+            0
+        } else {
+            self.empty_at().saturating_sub(now.into())
         }
     }
 
@@ -143,11 +166,16 @@ impl Bucket {
     }
 }
 
-/// The bucket that goes with a tier of a request, as it is now, out of those that there were: the one
-/// of the same rate, or else the one in the same place, whose requests are kept.
-pub fn bucket_of(before: &[Bucket], place: usize, rate: Rate, now: u64) -> Bucket {
+/// The bucket that goes with a tier of a request, out of those that there were: the one of the same rate, or
+/// else the one in the same place, whose requests are kept.
+pub fn tier_before(before: &[Bucket], place: usize, rate: Rate) -> Option<&Bucket> {
     let same = before.iter().find(|bucket| bucket.rate == rate);
-    match same.or(before.get(place)) {
+    same.or(before.get(place))
+}
+
+/// The bucket as it is now, at this rate.
+pub fn bucket_of(before: Option<&Bucket>, rate: Rate, now: u64) -> Bucket {
+    match before {
         Some(bucket) => bucket.leaked_at(rate, now),
         None => Bucket::empty(rate, now),
     }

@@ -9,23 +9,8 @@ use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
-/// A limit at a key.
-#[derive(Debug)]
-pub struct Kept {
-    /// The limit.
-    pub limit: Limit,
-    /// The expiry of the key (Unix ms), as far as it was set here. 0: it was not. Not part of the dataset.
-    pub expires: u64,
-}
-
-impl From<Limit> for Kept {
-    fn from(limit: Limit) -> Self {
-        Self { limit, expires: 0 }
-    }
-}
-
 /// Limits in the keyspace.
-pub static RATE: NativeType<Kept> = NativeType::new("sluice-ra");
+pub static RATE: NativeType<Limit> = NativeType::new("sluice-ra");
 
 /// What registers it.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Limits>];
@@ -33,53 +18,53 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Limits>];
 struct Limits;
 
 impl Native for Limits {
-    type Value = Kept;
+    type Value = Limit;
     const ENCODING: c_int = 0;
 
-    fn native() -> &'static NativeType<Kept> {
+    fn native() -> &'static NativeType<Limit> {
         &RATE
     }
 
-    fn save(kept: &Kept, out: &mut RdbWriter<'_>) {
+    fn save(limit: &Limit, out: &mut RdbWriter<'_>) {
         let mut bytes = Vec::new();
-        persist::put(&mut bytes, &kept.limit);
+        persist::put(&mut bytes, limit);
         out.bytes(&bytes);
     }
 
-    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Kept> {
-        Some(input.bytes(persist::read)?.ok()?.into())
+    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Limit> {
+        input.bytes(persist::read)?.ok()
     }
 
-    fn rewrite(kept: &Kept, out: &mut AofWriter<'_>) {
+    fn rewrite(limit: &Limit, out: &mut AofWriter<'_>) {
         let mut effect = Vec::new();
-        persist::put_effect(&mut effect, &kept.limit, 0); // the server writes the expiry
+        persist::put_effect(&mut effect, limit, 0); // the server writes the expiry
         out.command(c"RATE.APPLY", &effect);
     }
 
-    fn digest(kept: &Kept, digest: &mut Digest<'_>) {
+    fn digest(limit: &Limit, digest: &mut Digest<'_>) {
         let mut element = Vec::new();
-        persist::put(&mut element, &kept.limit);
+        persist::put(&mut element, limit);
         digest.element(&element);
     }
 
-    fn memory(kept: &Kept) -> usize {
-        match &kept.limit {
+    fn memory(limit: &Limit) -> usize {
+        match limit {
             Limit::Tiers(buckets) => block_size(size_of::<Bucket>() * buckets.len()),
             _ => 0,
         }
     }
 
-    fn free_effort(_kept: &Kept) -> usize {
+    fn free_effort(_limit: &Limit) -> usize {
         1
     }
 
-    fn copy(kept: &Kept) -> Option<Kept> {
-        Some(kept.limit.clone().into())
+    fn copy(limit: &Limit) -> Option<Limit> {
+        Some(limit.clone())
     }
 
-    fn unlinked(_kept: &Kept, _db: i32, _key: &[u8]) {}
+    fn unlinked(_limit: &Limit, _db: i32, _key: &[u8]) {}
 
-    fn defrag(_kept: &mut Kept, _relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
+    fn defrag(_limit: &mut Limit, _relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
         None // the tiers are small, and few have any
     }
 }

@@ -175,7 +175,7 @@ mod tests {
 
         #[test]
         fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..5, now in 0..=MAX, cost in 0..=MAX) {
-            use crate::rate::state::{Request, ask, refund};
+            use crate::rate::state::{Next, Request, ask, refund};
             use crate::rate::gcra::Tier;
             bytes.insert(0, b"GTWSO"[kind]);
             if let Ok(limit) = read(&bytes) {
@@ -187,11 +187,14 @@ mod tests {
                     Request::Window { limit: cost, length: TEN_YEARS_MS as u64, slides: true },
                 ];
                 for request in requests {
-                    if let Ok((_, after)) = ask(Some(&limit), request, cost, now) {
+                    if let Ok((_, Next::Set(after))) = ask(Some(&limit), request, cost, now) {
                         after.end();
                     }
                 }
                 let _ = refund(&limit, cost, now);
+                let mut limit = limit;
+                limit.add(cost);
+                limit.end();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
 
-use super::gcra::{Bucket, Tier, bucket_of, pour};
+use super::gcra::{Bucket, Tier, bucket_of, pour, tier_before};
 use super::window::Window;
 use crate::request::MAX_SAFE;
 
@@ -65,22 +65,41 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherKind;
 
-/// What comes of a request that costs `cost`, and the limit afterwards, if it is allowed. `now` is in
-/// Unix microseconds.
+/// What becomes of a limit that was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// It stays as it is: the request was refused, or costs nothing.
+    Same,
+    /// The cost is [added](Limit::add), which has nothing to do with the time.
+    Added,
+    /// It is this.
+    Set(Limit),
+}
+
+/// What comes of a request that costs `cost`, and what becomes of the limit. `now` is in Unix microseconds.
 pub fn ask(
     limit: Option<&Limit>,
     request: Request<'_>,
     cost: u64,
     now: u64,
-) -> Result<(Outcome, Limit), OtherKind> {
-    match (request, limit) {
+) -> Result<(Outcome, Next), OtherKind> {
+    let (outcome, next) = match (request, limit) {
         (Request::Gcra(tier), None | Some(Limit::Gcra(_))) => {
-            let mut bucket = match limit {
-                Some(Limit::Gcra(bucket)) => bucket.leaked_at(tier.rate, now),
-                _ => Bucket::empty(tier.rate, now),
+            let before = match limit {
+                Some(Limit::Gcra(bucket)) => Some(bucket),
+                _ => None,
             };
+            let mut bucket = bucket_of(before, tier.rate, now);
             let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost, now);
-            Ok((outcome, Limit::Gcra(bucket)))
+            let adds = before.is_some_and(|before| before.can_add(tier.rate, cost, now));
+            (
+                outcome,
+                if adds {
+                    Next::Added
+                } else {
+                    Next::Set(Limit::Gcra(bucket))
+                },
+            )
         }
         (Request::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
             let before: &[Bucket] = match limit {
@@ -88,11 +107,23 @@ pub fn ask(
                 _ => &[],
             };
             let places = tiers.iter().enumerate();
-            let mut buckets: Box<[Bucket]> = places
-                .map(|(place, tier)| bucket_of(before, place, tier.rate, now))
-                .collect();
+            let buckets = places.map(|(place, tier)| {
+                let before = tier_before(before, place, tier.rate);
+                bucket_of(before, tier.rate, now)
+            });
+            let mut buckets: Box<[Bucket]> = buckets.collect();
             let outcome = pour(&mut buckets, tiers, cost, now);
-            Ok((outcome, Limit::Tiers(buckets)))
+            let mut pairs = before.iter().zip(tiers);
+            let adds = before.len() == tiers.len()
+                && pairs.all(|(before, tier)| before.can_add(tier.rate, cost, now));
+            (
+                outcome,
+                if adds {
+                    Next::Added
+                } else {
+                    Next::Set(Limit::Tiers(buckets))
+                },
+            )
         }
         (
             Request::Window {
@@ -103,16 +134,30 @@ pub fn ask(
             None | Some(Limit::Window(_)),
         ) => {
             let now = now / 1000;
-            let mut window = match limit {
+            let before = match limit {
                 Some(Limit::Window(window)) if window.slides != slides => return Err(OtherKind),
-                Some(Limit::Window(window)) => window.at(now, length),
-                _ => Window::starting(now, length, slides),
+                Some(Limit::Window(window)) => Some(window),
+                _ => None,
             };
+            let mut window = match before {
+                Some(before) => before.at(now, length),
+                None => Window::starting(now, length, slides),
+            };
+            let adds = before == Some(&window);
             let outcome = window.count(most, cost, now);
-            Ok((outcome, Limit::Window(window)))
+            (
+                outcome,
+                if adds {
+                    Next::Added
+                } else {
+                    Next::Set(Limit::Window(window))
+                },
+            )
         }
-        _ => Err(OtherKind),
-    }
+        _ => return Err(OtherKind),
+    };
+    let counts = outcome.verdict == Verdict::Allowed && cost > 0;
+    Ok((outcome, if counts { next } else { Next::Same }))
 }
 
 /// The limit after `count` requests were given back. `now` is in Unix microseconds.
@@ -135,6 +180,16 @@ pub fn refund(limit: &Limit, count: u64, now: u64) -> Result<Limit, OtherKind> {
 }
 
 impl Limit {
+    /// Counts the cost of a request that was allowed, whenever that was.
+    pub fn add(&mut self, cost: u64) {
+        match self {
+            Limit::Gcra(bucket) => bucket.add(cost),
+            Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.add(cost)),
+            Limit::Window(window) => window.add(cost),
+            Limit::Once => {}
+        }
+    }
+
     /// Is it as if it had never been used?
     pub fn is_empty(&self) -> bool {
         match self {

@@ -69,6 +69,11 @@ impl Window {
         }
     }
 
+    /// Counts requests that were allowed, whenever that was.
+    pub fn add(&mut self, cost: u64) {
+        self.used = self.used.saturating_add(cost).min(MAX_SAFE as u64);
+    }
+
     /// Gives requests back, at most all: those of this window first.
     pub fn refund(&mut self, count: u64) {
         let here = count.min(self.used);
