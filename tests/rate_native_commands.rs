@@ -88,7 +88,7 @@ fn a_key_that_is_made_to_stay_is_as_never_used_when_its_time_is_over() {
             assert_eq!(client.call(["DUMP", key]), dump, "a look changed something");
             assert_eq!(
                 ask(&mut client, &format!("{line} PEEK"))[..4],
-                [0, 5, 4, -1]
+                [0, 5, 5, -1]
             );
             assert_eq!(ask(&mut client, line)[..3], [0, 5, 4]);
             eventually(SOON, || client.call(["EXISTS", key]) == 0);

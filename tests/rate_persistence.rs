@@ -274,7 +274,8 @@ fn limits_go_on_by_the_clock_while_the_server_is_down() {
     }
 }
 
-/// The file has results, not requests: absolute times, and nothing of what was refused.
+/// The file has absolute times, and nothing of what was refused. Requests stand there as they came only where all they
+/// do is add to what is there, whatever the time.
 #[test]
 fn the_append_only_file_has_what_was_decided() {
     let server = Server::builder()
@@ -291,8 +292,13 @@ fn the_append_only_file_has_what_was_decided() {
     let file = fs::read(aof_file(&server, ".incr.")).unwrap();
     let file = file.escape_ascii().to_string();
     let count = |word: &str| file.matches(word).count();
-    assert_eq!(count("RATE.APPLY"), 5 * 3 + 1, "{file}");
-    for word in ["GCRA", "WINDOW", "TIERS", "THROTTLE", "ONCE", "PEXPIRE"] {
+    // The first of each kind makes a limit, the two windows go on as they are.
+    assert!(count("RATE.APPLY") >= 5 + 1, "{file}");
+    let added = ["GCRA", "WINDOW", "TIERS", "THROTTLE"].map(count);
+    assert!(added[1] >= 2, "{file}");
+    let all = count("RATE.APPLY") + added.iter().sum::<usize>();
+    assert_eq!(all, 5 * 3 + 1, "{file}");
+    for word in ["ONCE", "PEXPIRE"] {
         assert_eq!(count(word), 0, "{word}: {file}");
     }
 }

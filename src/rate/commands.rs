@@ -3,7 +3,9 @@
 use super::gcra::{Rate, Tier};
 use super::native::RATE;
 use super::persist;
-use super::state::{Limit, Next, OtherKind, Outcome, Request, Verdict, ask, refund as give_back};
+use super::state::{
+    Cost, Limit, Next, OtherKind, Outcome, Request, Verdict, ask, refund as give_back,
+};
 use super::{MAX_TIERS, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -66,7 +68,7 @@ pub const TABLE: &[Command] = &[
         usage: "key PX ms",
         summary: "Tells the first caller within a time from all others.",
         complexity: "O(1)",
-        arity: 4,
+        arity: -4,
         flags: "write deny-oom fast",
         categories: "write fast",
         keys: ONE_KEY,
@@ -184,10 +186,11 @@ fn throttle(call: &Call<'_>) -> Answer {
         },
     };
     let mut options = Options::read(&mut Cursor::new(&[]), 0)?;
-    if cursor.left() > 0 {
-        options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?;
+    match cursor.left() {
+        0 => {}
+        1 => options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?,
+        _ => return Err(Error::Arity("cl.throttle")),
     }
-    cursor.end()?;
     let outcome = decide(call, Request::Gcra(tier), &options, c"cl.throttle")?;
     let [limited, limit, remaining, retry, reset] = in_ms(&outcome);
     let seconds = |ms: i64| (ms as u64).div_ceil(1000) as i64;
@@ -246,7 +249,11 @@ fn decide(
     let (ctx, name) = (call.ctx, call.name(0));
     let mut slot = Slot::of(ctx.open(&name), &RATE)?;
     let now = Now::read().micros();
-    let (outcome, next) = ask(slot.value().as_deref(), request, options.cost, now)?;
+    let cost = Cost {
+        cost: options.cost,
+        spends: !options.has(PEEK),
+    };
+    let (outcome, next) = ask(slot.value().as_deref(), request, cost, now)?;
     if options.has(PEEK) {
         STATS.peeked.count();
     } else if next == Next::Added || ctx.is_replay() {
@@ -317,6 +324,9 @@ fn once(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let options = Options::read(&mut cursor, PX)?;
+    if !options.has(PX) {
+        return Err(Error::Syntax);
+    }
     let name = call.name(0);
     let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
     match slot.value() {

@@ -5,7 +5,7 @@
 //! fraction whose denominator is the period, since in each microsecond `count / period` of a request
 //! leaks out.
 
-use super::state::{Outcome, Verdict, ceil_ms};
+use super::state::{Cost, Outcome, Verdict, ceil_ms};
 use crate::request::MAX_SAFE;
 
 /// How fast and how far: `limit` requests at once, `count` of them again in each period.
@@ -24,6 +24,13 @@ pub struct Rate {
     pub count: u64,
     /// Microseconds, at least 1.
     pub period: u64,
+}
+
+impl Rate {
+    fn is_faster_than(self, other: Self) -> bool {
+        let parts = |count: u64, period: u64| u128::from(count) * u128::from(period);
+        parts(self.count, other.period) > parts(other.count, self.period)
+    }
 }
 
 /// Costs of the same moment, in microseconds, are added without regard to the time.
@@ -66,19 +73,12 @@ impl Bucket {
     /// a refusal changes nothing, the rate that it was asked with must count for as long as it tells to
     /// wait.
     pub fn leaked_at(&self, rate: Rate, now: u64) -> Self {
-        let before = self.leaked(now).at_rate(rate);
-        if rate == self.rate {
-            return before;
+        if !rate.is_faster_than(self.rate) {
+            return self.leaked(now).at_rate(rate);
         }
-        // The last cost may have been added at any time of the moment.
         let mut since = self.at_rate(rate);
-        since.at += MOMENT;
-        let since = since.leaked(now);
-        if since.content() < before.content() {
-            since
-        } else {
-            before
-        }
+        since.at += MOMENT; // when the last cost may have been added
+        since.leaked(now)
     }
 
     /// The same with another rate: as many requests are in it. A fraction is rounded up.
@@ -166,11 +166,15 @@ impl Bucket {
     }
 }
 
-/// The bucket that goes with a tier of a request, out of those that there were: the one of the same rate, or
-/// else the one in the same place, whose requests are kept.
+/// The bucket that goes with a tier of a request, out of those that there were: the one in the same place, or
+/// rather one of the same rate, if there is one. Its requests are kept.
 pub fn tier_before(before: &[Bucket], place: usize, rate: Rate) -> Option<&Bucket> {
+    let here = before.get(place);
+    if here.is_some_and(|bucket| bucket.rate == rate) {
+        return here;
+    }
     let same = before.iter().find(|bucket| bucket.rate == rate);
-    same.or(before.get(place))
+    same.or(here)
 }
 
 /// The bucket as it is now, at this rate.
@@ -183,7 +187,12 @@ pub fn bucket_of(before: Option<&Bucket>, rate: Rate, now: u64) -> Bucket {
 
 /// Pours `cost` requests into all buckets, or into none if one has no room. The buckets are those of
 /// the tiers, as they are now.
-pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64, now: u64) -> Outcome {
+pub fn pour(
+    buckets: &mut [Bucket],
+    tiers: &[Tier],
+    Cost { cost, spends }: Cost,
+    now: u64,
+) -> Outcome {
     let waits = buckets.iter().zip(tiers).enumerate();
     let waits = waits.map(|(place, (bucket, tier))| {
         let wait = bucket.room_in(tier.limit, cost, now);
@@ -199,7 +208,7 @@ pub fn pour(buckets: &mut [Bucket], tiers: &[Tier], cost: u64, now: u64) -> Outc
         u128::MAX => Verdict::Never,
         wait => Verdict::Retry(ceil_ms(wait)),
     };
-    if verdict == Verdict::Allowed && cost > 0 {
+    if verdict == Verdict::Allowed && spends && cost > 0 {
         for bucket in buckets.iter_mut() {
             bucket.spent += cost;
             bucket.at = now; // also on a clock that was set back

@@ -35,6 +35,15 @@ pub enum Request<'a> {
     },
 }
 
+/// What a request costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cost {
+    /// So many ordinary requests.
+    pub cost: u64,
+    /// Is it counted, if it is allowed? Otherwise what is told is how it stands before.
+    pub spends: bool,
+}
+
 /// What comes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -68,7 +77,7 @@ pub struct OtherKind;
 /// What becomes of a limit that was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It stays as it is: the request was refused, or costs nothing.
+    /// It stays as it is: the request was refused, or is not counted.
     Same,
     /// The cost is [added](Limit::add), which has nothing to do with the time.
     Added,
@@ -76,11 +85,11 @@ pub enum Next {
     Set(Limit),
 }
 
-/// What comes of a request that costs `cost`, and what becomes of the limit. `now` is in Unix microseconds.
+/// What comes of a request, and what becomes of the limit. `now` is in Unix microseconds.
 pub fn ask(
     limit: Option<&Limit>,
     request: Request<'_>,
-    cost: u64,
+    cost: Cost,
     now: u64,
 ) -> Result<(Outcome, Next), OtherKind> {
     let (outcome, next) = match (request, limit) {
@@ -91,7 +100,7 @@ pub fn ask(
             };
             let mut bucket = bucket_of(before, tier.rate, now);
             let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost, now);
-            let adds = before.is_some_and(|before| before.can_add(tier.rate, cost, now));
+            let adds = before.is_some_and(|before| before.can_add(tier.rate, cost.cost, now));
             (
                 outcome,
                 if adds {
@@ -115,7 +124,7 @@ pub fn ask(
             let outcome = pour(&mut buckets, tiers, cost, now);
             let mut pairs = before.iter().zip(tiers);
             let adds = before.len() == tiers.len()
-                && pairs.all(|(before, tier)| before.can_add(tier.rate, cost, now));
+                && pairs.all(|(before, tier)| before.can_add(tier.rate, cost.cost, now));
             (
                 outcome,
                 if adds {
@@ -156,7 +165,7 @@ pub fn ask(
         }
         _ => return Err(OtherKind),
     };
-    let counts = outcome.verdict == Verdict::Allowed && cost > 0;
+    let counts = outcome.verdict == Verdict::Allowed && cost.spends && cost.cost > 0;
     Ok((outcome, if counts { next } else { Next::Same }))
 }
 

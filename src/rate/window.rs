@@ -1,7 +1,7 @@
 //! Counting per window of time: a fixed window, as `INCR` and `EXPIRE` make one, and a sliding one, which
 //! weighs the requests of the window before by how much of it is still within reach.
 
-use super::state::{Outcome, Verdict};
+use super::state::{Cost, Outcome, Verdict};
 use crate::request::MAX_SAFE;
 
 /// The largest time that a reply or an effect can have.
@@ -51,13 +51,13 @@ impl Window {
     }
 
     /// Counts `cost` requests, if there is room for them. The window is the one that `now` is in.
-    pub fn count(&mut self, limit: u64, cost: u64, now: u64) -> Outcome {
+    pub fn count(&mut self, limit: u64, Cost { cost, spends }: Cost, now: u64) -> Outcome {
         let verdict = match self.room_in(limit, cost, now) {
             None => Verdict::Never,
             Some(0) => Verdict::Allowed,
             Some(wait) => Verdict::Retry(wait.min(MOST)),
         };
-        if verdict == Verdict::Allowed {
+        if verdict == Verdict::Allowed && spends {
             self.used += cost;
         }
         Outcome {
