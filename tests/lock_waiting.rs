@@ -1747,6 +1747,39 @@ fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
     }
 }
 
+/// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
+#[test]
+fn who_is_served_and_unblocked_in_the_same_step_is_answered() {
+    let (server, mut client) = server_and_client();
+    for (hold, line, give) in [
+        (
+            "LOCK.ACQUIRE k me",
+            "LOCK.ACQUIRE k you BLOCK 0",
+            "LOCK.RELEASE k me",
+        ),
+        (
+            "SEM.ACQUIRE k me LIMIT 1",
+            "SEM.ACQUIRE k you LIMIT 1 BLOCK 0",
+            "DEL k",
+        ),
+    ] {
+        client.run(hold);
+        let mut waiting = Raw::connect(&server);
+        let id = waiting.id();
+        waits(&server, &mut waiting, line);
+        client.run("MULTI");
+        client.run(give);
+        client.run(&format!("CLIENT UNBLOCK {id}"));
+        assert_eq!(client.run("EXEC").array()[1], 1, "{line}");
+        let reply = served(&mut waiting);
+        // What `DEL` frees is handed on after the step, when the waiter has gone.
+        assert_eq!(reply.is_nil(), give == "DEL k", "{line}: {reply:?}");
+        assert_eq!(waiting.run("PING"), "PONG", "{line}");
+        assert_eq!(client.run("EXISTS k"), i64::from(!reply.is_nil()), "{line}");
+        client.run("DEL k");
+    }
+}
+
 #[test]
 fn a_retry_that_was_served_keeps_what_its_first_connection_never_heard_of() {
     let (server, mut client) = server_and_client();

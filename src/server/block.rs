@@ -37,16 +37,51 @@ pub enum Departure {
 struct Handle(*mut raw::RedisModuleBlockedClient);
 
 /// Where the client behind a handle waits.
-#[derive(Clone, Copy)]
 struct Place {
     room: &'static Room,
     number: u64,
-    /// Was it woken, so that its answer is on the way?
-    woken: bool,
+    progress: Progress,
+}
+
+/// How far a waiting client is.
+enum Progress {
+    /// It waits.
+    Waiting,
+    /// It was woken, and gets this answer.
+    Woken(Answer),
+    /// The server has the answer, and hands it over in a moment.
+    Delivered,
 }
 
 /// Where the client behind each handle waits.
 static PLACES: MainThread<HashMap<Handle, Place>> = MainThread::new();
+
+/// Who was woken since the answers were last [delivered](deliver).
+static WOKEN: MainThread<Vec<(Handle, u64)>> = MainThread::new();
+
+/// Hands the answers of woken clients to the server, right before it hands them to the clients. Not as soon as they are
+/// woken: were `CLIENT UNBLOCK` to come in between, Redis 7.0 would send neither answer.
+pub(super) fn deliver() {
+    let woken = std::mem::take(&mut *WOKEN.get());
+    for (handle, number) in woken {
+        if let Some(answer) = take_answer(handle, number) {
+            handle.unblock(Some(answer));
+        }
+    }
+}
+
+/// The answer of a client that was woken under this number, unless it has gone.
+fn take_answer(handle: Handle, number: u64) -> Option<Answer> {
+    let mut places = PLACES.get();
+    let place = places.get_mut(&handle)?;
+    if place.number != number {
+        return None;
+    }
+    match std::mem::replace(&mut place.progress, Progress::Delivered) {
+        Progress::Woken(answer) => Some(answer),
+        _ => None,
+    }
+}
 
 impl Room {
     /// An empty room.
@@ -78,7 +113,7 @@ impl Room {
         let place = Place {
             room: self,
             number,
-            woken: false,
+            progress: Progress::Waiting,
         };
         PLACES.get().insert(handle, place);
     }
@@ -89,9 +124,9 @@ impl Room {
             return;
         };
         if let Some(place) = PLACES.get().get_mut(&handle) {
-            place.woken = true;
+            place.progress = Progress::Woken(answer);
+            WOKEN.get().push((handle, number));
         }
-        handle.unblock(Some(answer));
     }
 }
 
@@ -109,8 +144,8 @@ fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
 impl Handle {
     fn unblock(self, answer: Option<Answer>) {
         let answer = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
-        // SAFETY: each handle is unblocked once, when it is woken, or taken out of `PLACES` without
-        // having been woken; `free_answer` takes the answer back.
+        // SAFETY: each handle is unblocked once, when its answer is delivered, or when it is taken out of
+        // `PLACES` before that; `free_answer` takes the answer back.
         unsafe { api!(RedisModule_UnblockClient(self.0, answer.cast())) };
     }
 }
@@ -118,7 +153,7 @@ impl Handle {
 /// Takes a client out that leaves or is answered.
 fn leave(handle: Handle) -> Option<Place> {
     let place = take_out(&mut PLACES.get(), &handle)?;
-    if !place.woken {
+    if matches!(place.progress, Progress::Waiting) {
         take_out(&mut place.room.clients.get(), &place.number);
     }
     Some(place)
@@ -158,11 +193,18 @@ unsafe extern "C" fn on_unblock(
             let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
             (Ctx::new(ctx), Handle(handle))
         };
-        if let Some(Place { room, number, .. }) = leave(handle) {
-            let answer = (room.left)(ctx, number, Departure::Unblocked);
-            reply::send(ctx, answer);
-            handle.unblock(None);
-        }
+        let Some(place) = leave(handle) else {
+            return;
+        };
+        let answer = match place.progress {
+            Progress::Woken(answer) => {
+                (place.room.answered)(place.number);
+                answer
+            }
+            _ => (place.room.left)(ctx, place.number, Departure::Unblocked),
+        };
+        reply::send(ctx, answer);
+        handle.unblock(None);
     });
     raw::REDISMODULE_OK as c_int
 }
@@ -175,23 +217,16 @@ unsafe extern "C" fn on_leave(
         let handle = Handle(handle);
         // SAFETY: see above.
         let ctx = unsafe { Ctx::new(ctx) };
-        match leave(handle) {
-            Some(Place {
-                room,
-                number,
-                woken: true,
-            }) => {
-                let _gone = (room.left)(ctx, number, Departure::Unanswered);
-            }
-            Some(Place {
-                room,
-                number,
-                woken: false,
-            }) => {
-                let _gone = (room.left)(ctx, number, Departure::Gone);
-                handle.unblock(None);
-            }
-            None => {}
+        let Some(place) = leave(handle) else {
+            return;
+        };
+        let departure = match place.progress {
+            Progress::Waiting => Departure::Gone,
+            _ => Departure::Unanswered,
+        };
+        let _gone = (place.room.left)(ctx, place.number, departure);
+        if !matches!(place.progress, Progress::Delivered) {
+            handle.unblock(None);
         }
     });
 }

@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{entry, log, timer};
+use super::{block, entry, log, timer};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -300,9 +300,10 @@ unsafe extern "C" fn on_event_loop(
     subevent: u64,
     _data: *mut c_void,
 ) {
-    if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP
-        && ANY_NOTED.load(Ordering::Relaxed)
-    {
+    if subevent != raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+        return;
+    }
+    if ANY_NOTED.load(Ordering::Relaxed) {
         timer::was_armed(); // before, by commands and timers, of which the server knows
         entry::guard((), || {
             // SAFETY: see above.
@@ -313,6 +314,7 @@ unsafe extern "C" fn on_event_loop(
             }
         });
     }
+    entry::guard((), block::deliver);
 }
 
 unsafe extern "C" fn on_cron(
