@@ -386,6 +386,17 @@ fn write_through(client: &mut Raw, _random: &mut Random, row: usize, version: u6
     client.must(&line);
 }
 
+/// For longer than any replica is behind, and with a value that is served stale meanwhile or not.
+fn invalidate_with_grace(client: &mut Raw, random: &mut Random, row: usize, _version: u64) {
+    let stale = *random.one(&["", " STALE 60000"]);
+    client.must(&format!("CACHE.DEL k{row} GRACE 30{stale}"));
+}
+
+fn invalidate_without_grace(client: &mut Raw, random: &mut Random, row: usize, _version: u64) {
+    let stale = *random.one(&["", " STALE 60000"]);
+    client.must(&format!("CACHE.DEL k{row}{stale}"));
+}
+
 const TOKENS: Run = Run {
     seed: 0,
     tokens: true,
@@ -449,6 +460,32 @@ fn without_versions_what_is_older_takes_the_place_of_what_is_newer() {
     stale_sometimes(Run {
         tokens: false,
         invalidate: write,
+        ..TOKENS
+    });
+}
+
+// A database replica that lags
+
+/// At most as long as the grace: the server's milliseconds are cut off.
+const LAG: u64 = 28;
+
+#[test]
+fn with_a_grace_of_the_lag_nothing_old_is_stored_from_a_database_replica() {
+    never_stale(
+        12,
+        Run {
+            lag: LAG,
+            invalidate: invalidate_with_grace,
+            ..TOKENS
+        },
+    );
+}
+
+#[test]
+fn without_grace_what_a_database_replica_still_has_is_stored() {
+    stale_sometimes(Run {
+        lag: LAG,
+        invalidate: invalidate_without_grace,
         ..TOKENS
     });
 }
