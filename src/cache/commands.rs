@@ -525,7 +525,7 @@ fn info(call: &Call<'_>) -> Answer {
         ("fresh_ms", Reply::int(fresh)),
         (
             "stale_ms",
-            Reply::int_or_nil((stale < u64::MAX).then_some(stale)),
+            Reply::int_or_nil((stale < u64::MAX).then_some(stale.min(MAX_SAFE as u64))),
         ),
         ("ver", Reply::int_or_nil(version.map(Version::number))),
         ("lease_ms", Reply::int(lease)),

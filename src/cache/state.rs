@@ -1,5 +1,10 @@
 //! A cached entry: whether it is fresh, and what may take its place. It knows no server, no clock and no chance.
 
+use crate::request::MAX_SAFE;
+
+/// The last moment that there is (Unix ms).
+const LAST: u64 = MAX_SAFE as u64;
+
 /// An entry, or what is left of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -221,10 +226,11 @@ impl Entry {
         self.fresh_until = fresh_until;
         match &mut self.grace {
             Some(grace) => {
-                grace.stale_until += later;
+                grace.stale_until = (grace.stale_until + later).min(LAST);
                 Some(grace.stale_until.max(grace.until))
             }
-            None => expires.map(|at| at + later),
+            // The server itself takes later ones.
+            None => expires.map(|at| at.saturating_add(later).min(LAST)),
         }
     }
 
