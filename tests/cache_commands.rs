@@ -1858,3 +1858,19 @@ fn users_are_kept_to_their_keys_and_filters() {
             .starts_with("NOPERM")
     );
 }
+
+#[test]
+fn without_the_family_of_filters_a_guard_guards_nothing_and_harms_nobody() {
+    let server = Server::builder()
+        .module_args(&["families", "cache"])
+        .start();
+    let mut client = Raw::connect(&server);
+    client.must("SET string v");
+    let reply = client.must("CACHE.FETCH k LEASE 60000 GUARD nowhere x");
+    let token = number(&reply, "LEASE -");
+    assert!(stores(&mut client, "k", token));
+    client.must("CACHE.DEL k");
+    let reply = client.run("CACHE.FETCH k LEASE 60000 GUARD string x");
+    assert_eq!(reply.err(), WRONGTYPE);
+    assert_eq!(look(&mut client, "k"), "LEASE -");
+}
