@@ -45,7 +45,7 @@ pub struct Family {
     /// Somebody is about to delete a key of some database, which need not be there. Called as above, and under the same
     /// condition.
     pub deleting: fn(&[u8]),
-    /// The databases were flushed or swapped. Called at once, as above.
+    /// The databases were flushed, loaded or swapped. Called at once, as above.
     pub moved: fn(&Happening),
     /// Must it know when this client disconnects?
     pub follows_client: fn(u64) -> bool,

@@ -1165,6 +1165,166 @@ fn internal_commands_of_filters_refuse_what_no_master_sends() {
     victim.refuses_line("BF.ADD string a");
 }
 
+// Caches. What each option refuses is in the tests of their commands.
+
+/// A command of caches that makes sense more often than not, on the keys of all families.
+fn random_cache_command(numbers: &mut Numbers, token: &str) -> Vec<Vec<u8>> {
+    let cached = numbers.one(&["c1", "c2", "c3", "c4"]);
+    let any = numbers.one(&[
+        cached, cached, cached, "lock", "bloom", "string", "list", "",
+    ]);
+    let filter = numbers.one(&["bloom", "cuckoo", "nothing", "string", "c1"]);
+    let number = numbers.one(&NUMBERS);
+    let store: &[&str] = &["STALE", "JITTER", "TOKEN", "VER"];
+    let fetch: &[&str] = &["EARLY", "BETA", "SLIDE", "GUARD", "BLOCK"];
+    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(12) {
+        0..=3 => (vec!["CACHE.FETCH", any, "LEASE", number], fetch),
+        4 | 5 => (vec!["CACHE.SET", any, "value", "PX", number], store),
+        6 => (vec!["CACHE.SETNULL", any, "PX", number], store),
+        7 => (vec!["CACHE.DEL", any], &["STALE", "GRACE", "VER"]),
+        8 => (vec!["CACHE.FAIL", any, token], &["BACKOFF"]),
+        9 => (vec![numbers.one(&["CACHE.GET", "CACHE.INFO"]), any], &[]),
+        10 => (
+            vec!["CACHE.SET", cached, "value", "PX", "100", "TOKEN", token],
+            &[],
+        ),
+        _ => {
+            let native: [&[&str]; 7] = [
+                &["PEXPIRE", cached, "20"],
+                &["DEL", cached],
+                &["RENAME", cached, "c1"],
+                &["COPY", cached, "c2", "REPLACE"],
+                &["SET", cached, "x", "PX", "5"],
+                &["PERSIST", cached],
+                &["MEMORY", "USAGE", cached],
+            ];
+            (numbers.one(&native).to_vec(), &[])
+        }
+    };
+    for option in options {
+        if numbers.rarely(3) {
+            line.push(option);
+            match *option {
+                "GUARD" => line.extend([filter, "item"]),
+                "BETA" => line.push(numbers.one(&["0", "1", "0.5", "1000", "-1", "x"])),
+                _ => line.push(numbers.one(&NUMBERS)),
+            }
+        }
+    }
+    let mut words = line.iter().map(|word| word.as_bytes().to_vec()).collect();
+    if numbers.rarely(12) {
+        spoil(numbers, &mut words);
+    }
+    words
+}
+
+/// All that the contract allows as an error of a cache.
+#[track_caller]
+fn check_of_cache(command: &[Vec<u8>], reply: &Value) {
+    check(command, reply);
+    if let Value::Error(text) = reply
+        && command[0].starts_with(b"CACHE.")
+    {
+        let known = [
+            SYNTAX,
+            NOT_AN_INTEGER,
+            WRONGTYPE,
+            "ERR value is not a valid float",
+        ]
+        .contains(&text.as_str())
+            || text.starts_with("ERR wrong number of arguments for ")
+            || text.contains(" must be between ");
+        assert!(known, "{command:?}: {text}");
+    }
+}
+
+#[test]
+fn random_commands_of_caches_get_proper_replies_and_leave_the_server_well() {
+    const SEED: u64 = 0x5eed_cac4;
+    const BATCH: usize = 100;
+    println!("seed {SEED:#x}");
+    let mut victim = Victim::new();
+    let mut numbers = Numbers(SEED);
+    let mut token = "0".to_owned();
+    let mut sleepers: Vec<Raw> = Vec::new();
+    for batch in 0..150 {
+        let mut commands: Vec<_> = (0..BATCH)
+            .map(|_| random_cache_command(&mut numbers, &token))
+            .collect();
+        let client = &mut victim.client;
+        let replies = if batch % 3 == 0 {
+            // What the server refuses to queue would undo all.
+            client.run("MULTI");
+            let queued = client.pipeline(commands.clone());
+            commands = commands
+                .into_iter()
+                .zip(queued)
+                .filter(|(command, queued)| match queued {
+                    Value::Error(_) => {
+                        check_of_cache(command, queued);
+                        false
+                    }
+                    _ => true,
+                })
+                .map(|(command, _)| command)
+                .collect();
+            match client.run("EXEC") {
+                Value::Array(replies) => replies,
+                aborted => {
+                    assert!(aborted.err().starts_with("EXECABORT"), "{aborted:?}");
+                    Vec::new()
+                }
+            }
+        } else {
+            commands
+                .iter_mut()
+                .for_each(|command| make_it_short(command));
+            client.pipeline(commands.clone())
+        };
+        for (command, reply) in commands.iter().zip(&replies) {
+            check_of_cache(command, reply);
+            if let Value::Array(parts) = reply
+                && parts.first().is_some_and(|state| *state == "LEASE")
+            {
+                token = parts[2].int().to_string();
+            }
+        }
+        // Some wait for long, and some of those go.
+        let mut sleeper = Raw::connect(&victim._server);
+        let key = numbers.one(&["c1", "c2", "c3", "c4"]);
+        sleeper.ask(&format!("CACHE.FETCH {key} LEASE 1000 BLOCK 0"));
+        sleepers.push(sleeper);
+        if sleepers.len() > 10 {
+            sleepers.swap_remove(numbers.below(10));
+        }
+    }
+    drop(sleepers);
+    let client = &mut victim.client;
+    eventually(SOON, || {
+        let info = client.run("INFO sluice_cache");
+        info.text().contains("sluice_waiters_now:0")
+    });
+    client.run("DEBUG RELOAD");
+    client.run("FLUSHALL");
+    assert_eq!(client.run("CACHE.SET k v PX 1000"), 1);
+    let log = victim._server.log();
+    for word in ["panic", "internal error", "BUG REPORT"] {
+        assert!(!log.contains(word), "{word} {log}");
+    }
+}
+
+#[test]
+fn the_internal_command_of_caches_refuses_nonsense() {
+    let mut victim = Victim::new();
+    for effect in [b"".as_slice(), b"\0", b"x", b"0V", &[0xff; 64], &[0; 64]] {
+        for key in ["lock", "bloom", "string", "new"] {
+            victim.refuses([b"CACHE.APPLY", key.as_bytes(), effect]);
+            victim.refuses([b"CACHE.APPLY", key.as_bytes(), effect, b"value"]);
+            victim.refuses([b"CACHE.APPLY", key.as_bytes(), effect, b"value", b"more"]);
+        }
+    }
+}
+
 #[test]
 fn connections_may_close_at_every_byte_of_a_command() {
     let server = Server::start();

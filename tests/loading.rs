@@ -365,6 +365,99 @@ fn load_options_are_taken() {
     assert!(second.read().int() > 0);
 }
 
+// --- Caches ----------------------------------------------------------------------------------------------------------
+
+/// The commands of caches, each with the least number of words that it takes.
+const CACHE_COMMANDS: [(&str, i64); 7] = [
+    ("cache.get", 2),
+    ("cache.fetch", -4),
+    ("cache.set", -5),
+    ("cache.setnull", -4),
+    ("cache.del", -2),
+    ("cache.fail", -3),
+    ("cache.info", 2),
+];
+
+#[test]
+fn the_family_of_caches_is_loaded_by_its_name() {
+    for (families, loaded) in [("cache", true), ("lock,cache", true), ("lock,bloom", false)] {
+        let server = Server::builder()
+            .module_args(&["families", families])
+            .start();
+        for (name, _) in CACHE_COMMANDS {
+            assert_eq!(knows(&server, name), loaded, "{families}: {name}");
+        }
+        let info = ask(&server, "INFO sluice");
+        assert_eq!(info.text().contains("# sluice_cache"), loaded, "{families}");
+    }
+}
+
+#[test]
+fn the_load_option_of_caches_is_taken_checked_and_kept() {
+    let server = Server::builder()
+        .module_args(&["cache-max-leases", "1", "families", "cache"])
+        .start();
+    assert_eq!(config(&server, "sluice.cache-max-leases"), "1");
+    let state = |server: &Server, key: &str| {
+        let reply = ask(server, &format!("CACHE.FETCH {key} LEASE 600000"));
+        reply.array()[0].text().to_owned()
+    };
+    assert_eq!(state(&server, "a"), "LEASE");
+    assert_eq!(state(&server, "b"), "WAIT");
+    ask(&server, "CONFIG SET sluice.cache-max-leases 2");
+    assert_eq!(state(&server, "b"), "LEASE");
+    ask(&server, "CONFIG REWRITE");
+    server.kill9();
+    server.restart();
+    assert_eq!(config(&server, "sluice.cache-max-leases"), "2");
+    for bad in ["-1", "10000001", "x", ""] {
+        let log = Server::builder()
+            .module_args(&["cache-max-leases", bad])
+            .start_refused();
+        assert!(log.contains("cache-max-leases"), "{bad}: {log}");
+    }
+}
+
+#[test]
+fn every_command_of_caches_has_its_arity_flags_keys_and_categories() {
+    let server = Server::start();
+    for (name, arity) in CACHE_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let specs = info[8].array();
+        let guarded = name == "cache.fetch";
+        assert_eq!(specs.len(), if guarded { 2 } else { 1 }, "{name}");
+        let read = ["cache.get", "cache.info"].contains(&name);
+        for (index, spec) in specs.iter().enumerate() {
+            let flags = spec.field("flags").array().iter().map(Value::text);
+            let flags: Vec<_> = flags.collect();
+            assert_eq!(flags.contains(&"RO"), read || index == 1, "{name}");
+            assert!(!flags.contains(&"incomplete"), "{name}: {flags:?}");
+        }
+    }
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.call(words(&format!("ACL CAT {category}")));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("cache.set") {
+        return; // a server before 7.2
+    }
+    let categories = ["read", "write", "fast", "slow", "blocking"];
+    let categories = categories.map(|name| listed(&mut client, name));
+    for (name, _) in CACHE_COMMANDS {
+        let read = ["cache.get", "cache.info"].contains(&name);
+        let fast = read || name == "cache.fetch";
+        let real = categories.each_ref().map(|is| is(name));
+        let expected = [read, !read, fast, !fast, name == "cache.fetch"];
+        assert_eq!(real, expected, "{name}");
+    }
+    assert!(listed(&mut client, "dangerous")("cache.apply"));
+}
+
 #[test]
 fn the_module_can_be_loaded_at_run_time() {
     let path = module();

@@ -6,7 +6,7 @@ use super::lease::Rebuild;
 use super::native::CACHE;
 use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_line};
 use super::state::{
-    Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
+    Claim, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
 use super::void::changed;
 use super::{STATE, STATS};
@@ -375,11 +375,15 @@ fn store(
     let (now, key) = (Now::read(), (ctx.db(), name.bytes()));
     let lease = STATE.get().leases.get(key.0, key.1).copied();
     let lease = lease.filter(|lease| !lease.failed);
-    let is_current = options
-        .has(TOKEN)
-        .then(|| lease.is_some_and(|lease| lease.token == options.token));
+    let claim = match lease {
+        _ if !options.has(TOKEN) => Claim::None,
+        Some(lease) if lease.token == options.token => {
+            Claim::Current(now.ms().min(lease.since / 1000))
+        }
+        _ => Claim::Ended,
+    };
     let entry = edit.entry();
-    let admitted = admit(entry.as_deref(), is_current, options.version(), now.ms());
+    let admitted = admit(entry.as_deref(), claim, options.version());
     if admitted.is_ok() {
         let jitter = options.jitter;
         let terms = Terms {
@@ -423,8 +427,8 @@ fn answer_waiters(call: &Call<'_>, now: Now) {
 /// `CACHE.DEL key [STALE ms] [GRACE ms] [VER version]`
 ///
 /// `STALE`: for how long the value may still be served while somebody rebuilds it; `GRACE`: for how long nothing is stored
-/// with a token; both 0 ms to 10 years. `VER`: nothing older than it is stored meanwhile, 0 to 2^53 - 1. Replies with
-/// 1 if there was an entry, or else 0. Error: `WRONGTYPE`.
+/// with a token, nor later with one from that time; both 0 ms to 10 years. `VER`: nothing older than it is stored
+/// meanwhile, 0 to 2^53 - 1. Replies with 1 if there was an entry, or else 0. Error: `WRONGTYPE`.
 fn del(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
@@ -521,7 +525,7 @@ fn info(call: &Call<'_>) -> Answer {
         ("fresh_ms", Reply::int(fresh)),
         (
             "stale_ms",
-            Reply::int_or_nil((stale < u64::MAX).then_some(stale)),
+            Reply::int_or_nil((stale < u64::MAX).then_some(stale.min(MAX_SAFE as u64))),
         ),
         ("ver", Reply::int_or_nil(version.map(Version::number))),
         ("lease_ms", Reply::int(lease)),

@@ -305,10 +305,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             let keys = [*first, *second].map(|db| queue.keys(Some(db)));
             keys.concat()
         }
-        Happening::Loaded => {
-            STATE.get().leases.clear(None);
-            STATE.get().queue.keys(None)
-        }
+        Happening::Loaded => STATE.get().queue.keys(None),
         Happening::Demoted => {
             STATE.get().leases.clear(None); // the server has told the waiting clients
             return;

@@ -1,5 +1,10 @@
 //! A cached entry: whether it is fresh, and what may take its place. It knows no server, no clock and no chance.
 
+use crate::request::MAX_SAFE;
+
+/// The last moment that there is (Unix ms).
+const LAST: u64 = MAX_SAFE as u64;
+
 /// An entry, or what is left of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -81,7 +86,7 @@ pub enum Refresh {
 pub enum Refusal {
     /// The token's lease is not the key's current one.
     NotCurrent,
-    /// The key was invalidated so recently that what a rebuild has read may be older.
+    /// The key had been invalidated so recently when the lease was given that what its holder has read may be older.
     InGrace,
     /// There is a newer version.
     Older,
@@ -221,10 +226,11 @@ impl Entry {
         self.fresh_until = fresh_until;
         match &mut self.grace {
             Some(grace) => {
-                grace.stale_until += later;
+                grace.stale_until = (grace.stale_until + later).min(LAST);
                 Some(grace.stale_until.max(grace.until))
             }
-            None => expires.map(|at| at + later),
+            // The server itself takes later ones.
+            None => expires.map(|at| at.saturating_add(later).min(LAST)),
         }
     }
 
@@ -245,21 +251,31 @@ impl Entry {
     }
 }
 
-/// May something be stored in an entry's place? `is_current`: whether the token is that of the key's current lease;
-/// `None`: there is no token.
-pub fn admit(
-    entry: Option<&Entry>,
-    is_current: Option<bool>,
-    version: Option<Version>,
-    now: u64,
-) -> Result<(), Refusal> {
-    if is_current == Some(false) {
+/// By what something is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// By nothing: there is no token.
+    None,
+    /// By the token of the key's current lease, which was given then (Unix ms).
+    Current(u64),
+    /// By the token of a lease that has ended, or of none.
+    Ended,
+}
+
+/// May something be stored in an entry's place?
+///
+/// A lease that was given in a time of grace is as good as void: its holder may have read what is older than the
+/// invalidation, however late it stores that.
+pub fn admit(entry: Option<&Entry>, claim: Claim, version: Option<Version>) -> Result<(), Refusal> {
+    if claim == Claim::Ended {
         return Err(Refusal::NotCurrent);
     }
     let Some(entry) = entry else {
         return Ok(());
     };
-    if is_current.is_some() && entry.grace_until(now).is_some() {
+    if let Claim::Current(since) = claim
+        && entry.grace_until(since).is_some()
+    {
         return Err(Refusal::InGrace);
     }
     if version.is_some() && entry.version > version {

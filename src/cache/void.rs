@@ -29,11 +29,12 @@ pub(super) fn deleting(key: &[u8]) {
     }
 }
 
-/// Whole databases went or moved.
+/// Whole databases went, came or moved.
 pub(super) fn moved(happening: &Happening) {
     let leases = &mut STATE.get().leases;
     match happening {
         Happening::Flushed(db) => leases.clear(*db),
+        Happening::Loaded => leases.clear(None),
         Happening::Swapped(first, second) => {
             leases.clear(Some(*first));
             leases.clear(Some(*second));

@@ -46,7 +46,7 @@ pub fn note(happening: Happening) {
     ANY_NOTED.store(true, Ordering::Relaxed);
 }
 
-/// Notes that whole databases went or moved, and tells the families at once.
+/// Notes that whole databases went, came or moved, and tells the families at once.
 fn note_move(happening: Happening) {
     for family in crate::enabled_families() {
         (family.moved)(&happening);
@@ -263,7 +263,7 @@ unsafe extern "C" fn on_loading(
             subevent,
             raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED
         ) {
-            note(Happening::Loaded);
+            note_move(Happening::Loaded);
         }
     });
 }
