@@ -419,7 +419,7 @@ fn evicted_entries_are_gone_and_can_be_rebuilt() {
     for number in 0..3000 {
         let reply = client.must(&format!("CACHE.FETCH k{number} LEASE 600000"));
         if shown(&reply) == "LEASE -" {
-            let token = self::number(&reply, "LEASE -");
+            let (_, _, token) = fetched(&reply);
             assert!(stores(&mut client, &format!("k{number}"), token));
             rebuilt += 1;
         }

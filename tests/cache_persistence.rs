@@ -498,11 +498,12 @@ fn forged_effects_are_refused_or_leave_an_entry_that_works() {
     let now = support::now_ms(&mut client) as u64;
     let (mut taken, mut real) = (0, 0);
     for _ in 0..4000 {
-        client.must(*random.one(&[
+        let before = *random.one(&[
             "DEL k",
             "CACHE.SET k v PX 600000",
             "CACHE.DEL k GRACE 600000",
-        ]));
+        ]);
+        client.must(before);
         let digest = client.must("DEBUG DIGEST");
         let mut effect = Vec::new();
         let expires = if random.below(2) == 0 {
