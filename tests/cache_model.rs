@@ -612,9 +612,11 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
     assert!(!leases.is_current(0, b"b", 2), "it ended first");
     assert!(leases.is_current(0, b"c", 3), "it ended later");
     assert!(leases.is_current(0, b"a", 1), "it is out");
-    // With a smaller limit than there are, a key that has one may still get the next.
-    assert!(leases.grant(0, b"d", lease(6, 99), 25, 1));
-    assert!(!leases.grant(0, b"e", lease(7, 99), 5, 0));
+    // With a smaller limit than there are, also a key that has one gets the next only when others have ended.
+    assert!(!leases.grant(0, b"d", lease(6, 99), 25, 1));
+    assert!(leases.grant(0, b"d", lease(7, 99), 30, 1));
+    assert!(!leases.is_current(0, b"a", 1), "it ended");
+    assert!(!leases.grant(0, b"d", lease(8, 99), 200, 0));
 }
 
 // Lines

@@ -273,6 +273,7 @@ fn waiters_wait_for_a_key_of_their_database() {
     all_get(std::slice::from_mut(&mut here), "HIT late");
 }
 
+/// Nothing can be stored while it is there; those who wait are told when the lease could be given to them.
 #[test]
 fn a_value_of_another_type_is_an_error_for_all_who_wait() {
     for line in [
@@ -285,7 +286,9 @@ fn a_value_of_another_type_is_an_error_for_all_who_wait() {
         "LOCK.ACQUIRE k me",
         "BF.ADD k x",
     ] {
-        let (server, mut client, _, mut waiters) = crowd();
+        let (server, mut client) = server_and_client();
+        client.must("CACHE.FETCH k LEASE 500");
+        let mut waiters = [(); 3].map(|()| waiter(&server, FETCH));
         client.must("SET other v");
         if line.starts_with("MOVE") {
             client.must("SELECT 1");

@@ -1,8 +1,12 @@
 //! Who may rebuild what: at most one lease for each key is out. The table is bounded, in memory only, and beside the
 //! keyspace: what it loses, late writes lose, and nothing else.
+//!
+//! A key is known by 128 bits of XXH3 with a secret seed, so that a lease takes as much memory for a long one as for a
+//! short one. Two keys of the same bits would share a lease; of a hundred thousand there are such with a probability of
+//! 10^-29.
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// A lease that is out, or the pause after a rebuild that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,19 +32,29 @@ pub enum Rebuild {
     Down(u64),
 }
 
-type Key = Rc<[u8]>;
+/// What a key is known by.
+type Known = u128;
 
 /// The leases of a server.
 #[derive(Debug, Default)]
 pub struct Leases {
-    by_key: HashMap<i32, HashMap<Key, Lease>>,
-    by_end: BTreeMap<(u64, u64), (i32, Key)>,
+    seed: u64,
+    by_key: HashMap<i32, HashMap<Known, Lease>>,
+    by_end: BTreeMap<(u64, u64), (i32, Known)>,
 }
 
 /// Tables of no more than so many entries keep their memory.
 const SMALL: usize = 64;
 
 impl Leases {
+    /// An empty table, whose keys are known by this seed.
+    pub fn seeded(seed: u64) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
     /// How many there are, with those whose time is up.
     pub fn len(&self) -> usize {
         self.by_end.len()
@@ -51,17 +65,22 @@ impl Leases {
         self.by_end.is_empty()
     }
 
+    fn known(&self, key: &[u8]) -> Known {
+        xxh3_128_with_seed(key, self.seed)
+    }
+
     /// How many are out at this time (Unix ms).
     pub fn out(&self, now: u64) -> usize {
         let running = self.by_end.range((now + 1, 0)..);
         running
-            .filter(|(_, (db, key))| self.get(*db, key).is_some_and(|lease| !lease.failed))
+            .filter(|(_, (db, key))| !self.by_key[db][key].failed)
             .count()
     }
 
     /// A key's lease or pause, also if its time is up.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&Lease> {
-        self.by_key.get(&db)?.get(key)
+        let leases = self.by_key.get(&db).filter(|leases| !leases.is_empty())?;
+        leases.get(&self.known(key))
     }
 
     /// May somebody rebuild the key at this time (Unix ms)?
@@ -85,43 +104,48 @@ impl Leases {
             .is_some_and(|lease| !lease.failed && lease.token == token)
     }
 
-    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` already, none of which has
+    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` others, none of which has
     /// come to its end (Unix ms).
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
-        let is_new = self.get(db, key).is_none();
-        let has_place = !is_new || self.len() < most || self.forget_first(now);
-        if has_place {
-            self.remove(db, key);
-            self.insert(db, key.into(), lease);
+        while self.len() - usize::from(self.get(db, key).is_some()) >= most {
+            if !self.forget_first(now) {
+                return false;
+            }
         }
-        has_place
+        self.remove(db, key);
+        self.insert(db, self.known(key), lease);
+        true
     }
 
     /// Forgets the one that ended first, if one has.
     fn forget_first(&mut self, now: u64) -> bool {
         let ended = self.by_end.first_key_value();
         let ended = ended.filter(|((until, _), _)| *until <= now);
-        match ended.map(|(_, place)| place.clone()) {
-            Some((db, key)) => self.remove(db, &key).is_some(),
+        match ended.map(|(_, place)| *place) {
+            Some((db, key)) => self.take_out(db, key).is_some(),
             None => false,
         }
     }
 
-    fn insert(&mut self, db: i32, key: Key, lease: Lease) {
-        self.by_end
-            .insert((lease.until, lease.token), (db, key.clone()));
+    fn insert(&mut self, db: i32, key: Known, lease: Lease) {
+        self.by_end.insert((lease.until, lease.token), (db, key));
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
-    /// Takes a key's lease or pause away.
-    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
+    fn take_out(&mut self, db: i32, key: Known) -> Option<Lease> {
         let leases = self.by_key.get_mut(&db)?;
-        let lease = leases.remove(key)?;
+        let lease = leases.remove(&key)?;
         if leases.is_empty() {
             leases.shrink_to(SMALL); // the memory of a crowd that has gone
         }
         self.by_end.remove(&(lease.until, lease.token));
         Some(lease)
+    }
+
+    /// Takes a key's lease or pause away.
+    pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
+        self.get(db, key)?;
+        self.take_out(db, self.known(key))
     }
 
     /// Takes a key's lease away, because the key has changed. A pause goes on: the loader is no better for it.
@@ -143,29 +167,23 @@ impl Leases {
     /// Turns a key's lease into a pause until then (Unix ms).
     pub fn fail(&mut self, db: i32, key: &[u8], until: u64) {
         if let Some(lease) = self.remove(db, key) {
-            self.insert(
-                db,
-                key.into(),
-                Lease {
-                    until,
-                    failed: true,
-                    ..lease
-                },
-            );
+            let failed = true;
+            let pause = Lease {
+                until,
+                failed,
+                ..lease
+            };
+            self.insert(db, self.known(key), pause);
         }
     }
 
     /// Forgets all of a database; `None`: of all of them.
     pub fn clear(&mut self, db: Option<i32>) {
         match db {
-            None => *self = Self::default(),
+            None => *self = Self::seeded(self.seed),
             Some(db) => {
-                for lease in self
-                    .by_key
-                    .remove(&db)
-                    .into_iter()
-                    .flat_map(HashMap::into_values)
-                {
+                let leases = self.by_key.remove(&db).into_iter().flatten();
+                for (_, lease) in leases {
                     self.by_end.remove(&(lease.until, lease.token));
                 }
             }

@@ -1,6 +1,6 @@
 //! What happens without a command: who waits is answered, and keys that change lose their leases.
 
-use super::lease::{Lease, Rebuild};
+use super::lease::{Lease, Leases, Rebuild};
 use super::native::CACHE;
 use super::queue::{Key, Ticket, Waiter};
 use super::state::{Kind, Look};
@@ -137,8 +137,11 @@ pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> 
 /// All have the same length, and Lua and JavaScript read them exactly.
 fn next_token(state: &mut State) -> u64 {
     const FIRST: u64 = 1 << 52;
-    let count = state.tokens.unwrap_or_else(random::secret).wrapping_add(1);
-    state.tokens = Some(count);
+    let count = state.tokens.unwrap_or_else(|| {
+        state.leases = Leases::seeded(random::secret()); // the first one ever
+        random::secret()
+    });
+    state.tokens = Some(count.wrapping_add(1));
     FIRST + count % FIRST
 }
 
