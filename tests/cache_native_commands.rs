@@ -4,7 +4,7 @@ mod cache_support;
 mod support;
 
 use cache_support::{
-    about, await_gone, fetched, lease, look, nearly, number, server_and_client, shown, stores,
+    about, await_gone, fetched, lease, look, nearly, server_and_client, shown, stores,
 };
 use support::{Lines, Raw, SOON, Server, Value, eventually, field_of};
 
