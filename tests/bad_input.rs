@@ -427,14 +427,13 @@ const FORMS: &[Form] = &[
         line: "RATE.ONCE fresh PX 100000000",
         flags: &[],
         values: &[],
-        arity: (4, false),
+        arity: (4, true),
     },
-    // What follows the quantity is no option.
     Form {
         line: "CL.THROTTLE gcra 9 1 100000 1",
         flags: &[],
         values: &[],
-        arity: (5, true),
+        arity: (5, false),
     },
 ];
 

@@ -105,7 +105,7 @@ const RATE_COMMANDS: [(&str, i64); 6] = [
     ("rate.window", -4),
     ("rate.tiers", -6),
     ("rate.refund", 3),
-    ("rate.once", 4),
+    ("rate.once", -4),
     ("cl.throttle", -5),
 ];
 
