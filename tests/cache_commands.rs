@@ -1491,6 +1491,24 @@ fn past_the_most_leases_nobody_gets_one() {
 }
 
 #[test]
+fn fewer_leases_are_fewer_also_where_many_have_ended() {
+    let (_server, mut client) = server_and_client();
+    for key in ["a", "b", "c"] {
+        number(
+            &client.must(&format!("CACHE.FETCH {key} LEASE 1")),
+            "LEASE -",
+        );
+    }
+    sleep_ms(10);
+    client.must("CONFIG SET sluice.cache-max-leases 1");
+    lease(&mut client, "d");
+    number(&client.must("CACHE.FETCH e LEASE 60000"), "WAIT -");
+    client.must("CONFIG SET sluice.cache-max-leases 0");
+    number(&client.must("CACHE.FETCH f LEASE 60000"), "WAIT -");
+    assert_eq!(counter(&mut client, "leases_now"), 1);
+}
+
+#[test]
 fn a_lease_whose_time_is_up_makes_room_for_another() {
     let server = Server::builder()
         .module_args(&["cache-max-leases", "2"])

@@ -4,7 +4,7 @@ mod cache_support;
 mod support;
 
 use cache_support::{
-    about, await_gone, fetched, lease, look, nearly, server_and_client, shown, stores,
+    about, await_gone, counter, fetched, lease, look, nearly, server_and_client, shown, stores,
 };
 use support::{Lines, Raw, SOON, Server, Value, eventually, field_of};
 
@@ -334,6 +334,21 @@ fn an_entry_costs_little_more_than_a_string() {
     let factor = entry as f64 / string as f64;
     println!("{string} bytes as strings, {entry} as entries: {factor:.3} times");
     assert!(factor <= 1.3, "{factor}");
+}
+
+/// They are beside the keyspace, where no `maxmemory` evicts anything.
+#[test]
+fn leases_of_long_keys_take_no_more_than_those_of_short_ones() {
+    let (_server, mut client) = server_and_client();
+    lease(&mut client, "first");
+    let before = used_memory(&mut client);
+    for number in 0..100 {
+        let key = format!("{number}{}", "k".repeat(200_000));
+        client.call(["CACHE.FETCH", &key, "LEASE", "600000"]);
+    }
+    let grown = used_memory(&mut client) - before;
+    assert!(grown < 2_000_000, "{grown}");
+    assert_eq!(counter(&mut client, "leases_now"), 101);
 }
 
 #[test]

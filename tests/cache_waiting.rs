@@ -386,6 +386,32 @@ fn a_waiter_can_be_unblocked() {
     }
 }
 
+/// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
+#[test]
+fn who_is_answered_and_unblocked_in_the_same_step_is_answered() {
+    let (server, mut client) = server_and_client();
+    for (line, expected) in [
+        ("CACHE.SET k v PX 60000 TOKEN %", "HIT v"),
+        ("CACHE.SETNULL k PX 60000", "NULL -"),
+        ("CACHE.FAIL k %", "LEASE -"),
+        ("CACHE.FAIL k % BACKOFF 60000", "DOWN -"),
+        ("CACHE.DEL k", "LEASE -"),
+    ] {
+        client.must("FLUSHALL");
+        let token = lease(&mut client, "k");
+        let mut waiter = Raw::connect(&server);
+        let id = waiter.id();
+        waits(&server, &mut waiter, FETCH);
+        client.must("MULTI");
+        client.must(&line.replace('%', &token.to_string()));
+        client.must(&format!("CLIENT UNBLOCK {id}"));
+        assert_eq!(client.must("EXEC").array()[1], 1, "{line}");
+        assert_eq!(shown(&served(&mut waiter)), expected, "{line}");
+        assert_eq!(waiter.must("PING"), "PONG", "{line}");
+        assert_eq!(waiting(&server), 0);
+    }
+}
+
 #[test]
 fn a_waiter_that_goes_leaves_the_line_and_the_next_moves_up() {
     for way in ["close", "kill", "unblock", "time-out"] {
