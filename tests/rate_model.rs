@@ -8,7 +8,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use sluice::rate::gcra::{Bucket, Rate, Tier};
-use sluice::rate::state::{self, Cost, Limit, Next, OtherKind, Outcome, Request, Verdict, refund};
+use sluice::rate::outcome::{Cost, Outcome, Verdict};
+use sluice::rate::state::{self, Limit, Next, OtherKind, Request, refund};
 use sluice::rate::window::Window;
 use sluice::rate::{MAX_TIERS, MAX_US, persist};
 use sluice::request::{MAX_SAFE, TEN_YEARS_MS};

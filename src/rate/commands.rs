@@ -2,10 +2,9 @@
 
 use super::gcra::{Rate, Tier};
 use super::native::RATE;
+use super::outcome::{Cost, Outcome, Verdict};
 use super::persist;
-use super::state::{
-    Cost, Limit, Next, OtherKind, Outcome, Request, Verdict, ask, refund as give_back,
-};
+use super::state::{Limit, Next, OtherKind, Request, ask, refund as give_back};
 use super::{MAX_TIERS, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};

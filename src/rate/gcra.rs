@@ -5,7 +5,7 @@
 //! fraction whose denominator is the period, since in each microsecond `count / period` of a request
 //! leaks out.
 
-use super::state::{Cost, Outcome, Verdict, ceil_ms};
+use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use crate::request::MAX_SAFE;
 
 /// How fast and how far: `limit` requests at once, `count` of them again in each period.

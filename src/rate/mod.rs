@@ -6,6 +6,7 @@
 pub mod commands;
 pub mod gcra;
 pub mod native;
+pub mod outcome;
 pub mod persist;
 pub mod state;
 pub mod window;

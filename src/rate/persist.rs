@@ -175,7 +175,8 @@ mod tests {
 
         #[test]
         fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..5, now in 0..=MAX, cost in 0..=MAX) {
-            use crate::rate::state::{Cost, Next, Request, ask, refund};
+            use crate::rate::outcome::Cost;
+            use crate::rate::state::{Next, Request, ask, refund};
             use crate::rate::gcra::Tier;
             bytes.insert(0, b"GTWSO"[kind]);
             if let Ok(limit) = read(&bytes) {

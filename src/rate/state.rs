@@ -1,8 +1,8 @@
 //! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
 
 use super::gcra::{Bucket, Tier, bucket_of, pour, tier_before};
+use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use super::window::Window;
-use crate::request::MAX_SAFE;
 
 /// What a key holds. Which kind it is never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,41 +33,6 @@ pub enum Request<'a> {
         /// Does it slide?
         slides: bool,
     },
-}
-
-/// What a request costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cost {
-    /// So many ordinary requests.
-    pub cost: u64,
-    /// Is it counted, if it is allowed? Otherwise what is told is how it stands before.
-    pub spends: bool,
-}
-
-/// What comes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
-    /// Is it allowed?
-    pub verdict: Verdict,
-    /// How many requests are allowed at once.
-    pub limit: u64,
-    /// How many are left of them.
-    pub remaining: u64,
-    /// In how many milliseconds the key will be as if it had never been used.
-    pub reset: u64,
-    /// The tier that binds.
-    pub tier: usize,
-}
-
-/// Whether a request is allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is.
-    Allowed,
-    /// It isn't, but would be after so many milliseconds.
-    Retry(u64),
-    /// It never will be: it costs more than the limit.
-    Never,
 }
 
 /// The limit is of another kind than the request.
@@ -219,10 +184,4 @@ impl Limit {
             Limit::Once => None,
         }
     }
-}
-
-/// Microseconds as milliseconds, rounded up: to wait for so long is enough. Never more than a reply
-/// can tell, which is 285 000 years.
-pub fn ceil_ms(micros: u128) -> u64 {
-    micros.div_ceil(1000).min(MAX_SAFE as u128) as u64
 }

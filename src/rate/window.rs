@@ -1,7 +1,7 @@
 //! Counting per window of time: a fixed window, as `INCR` and `EXPIRE` make one, and a sliding one, which
 //! weighs the requests of the window before by how much of it is still within reach.
 
-use super::state::{Cost, Outcome, Verdict};
+use super::outcome::{Cost, Outcome, Verdict};
 use crate::request::MAX_SAFE;
 
 /// The largest time that a reply or an effect can have.
