@@ -39,8 +39,8 @@ pub struct Family {
     /// Something happened to a key of the selected database, perhaps one of the family's. Called in
     /// the middle of that: nothing may be changed, only noted.
     pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
-    /// A key of the selected database went, of whatever type. Called as above; of keys that expire or are evicted only
-    /// if the family [watches](server::watch) all that goes.
+    /// What a key of the selected database held went, of whatever type: the key is gone, or another value has come to
+    /// it. Called as above; of keys that expire or are evicted only if some family [watches](server::watch) all that goes.
     pub removed: fn(Ctx<'_>, &Name<'_>),
     /// Somebody is about to delete a key of some database, which need not be there. Called as above, and under the same
     /// condition.

@@ -801,6 +801,25 @@ fn in_grace_nothing_is_stored_with_a_token() {
 }
 
 #[test]
+fn a_deletion_that_changes_nothing_is_handed_to_nobody() {
+    let (master, replica, mut client) = counting_server();
+    client.must("CACHE.DEL k GRACE 600000 VER 5");
+    support::wait_for_replica_sync(&master, &replica);
+    let before = written(&mut client);
+    for line in [
+        "CACHE.DEL k",
+        "CACHE.DEL k VER 3",
+        "CACHE.DEL missing VER 9 STALE 5",
+    ] {
+        assert_eq!(client.must(line), 0, "{line}");
+        assert_eq!(written(&mut client), before, "{line}");
+    }
+    client.must("CACHE.DEL k VER 6");
+    assert!(written(&mut client) > before);
+    assert_eq!(about(&mut client, "k", "ver"), 6);
+}
+
+#[test]
 fn grace_ends_by_itself_and_a_lease_from_it_stores_nothing_even_then() {
     let (_server, mut client) = server_and_client();
     // With a stale value the key outlives the grace, without one it goes with it.

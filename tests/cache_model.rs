@@ -664,7 +664,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                 };
                 let of = lines.iter().find(|(_, (line, _))| line.contains(&ticket));
                 let of = of.map(|(of, _)| *of);
-                let removed = queue.remove(ticket).map(|waiter| waiter.key);
+                let removed = queue.remove(ticket).map(|waiter| waiter.0.key);
                 prop_assert_eq!(removed, of.map(|(db, key)| (db, [key].into())));
                 prop_assert_eq!(queue.get(ticket), None);
                 for (line, _) in lines.values_mut() {

@@ -336,6 +336,31 @@ fn an_entry_costs_little_more_than_a_string() {
     assert!(factor <= 1.3, "{factor}");
 }
 
+#[test]
+fn who_waited_for_a_long_lease_leaves_nothing_behind() {
+    let (server, mut client) = server_and_client();
+    let mut waiter = Raw::connect(&server);
+    let mut wait_for = |number: usize| {
+        let key = format!("{number}{}", "k".repeat(100));
+        client.must(&format!("CACHE.FETCH {key} LEASE 315360000000"));
+        waiter.ask(&format!("CACHE.FETCH {key} LEASE 1 BLOCK 0"));
+        eventually(SOON, || about(&mut client, &key, "waiters") == 1);
+        client.must(&format!("CACHE.SETNULL {key} PX 60000"));
+        assert_eq!(fetched(&waiter.read()).0, "NULL");
+        client.must(&format!("DEL {key}"));
+        used_memory(&mut client)
+    };
+    for number in 0..50 {
+        wait_for(number);
+    }
+    let before = wait_for(50);
+    let mut after = 0;
+    for number in 100..600 {
+        after = wait_for(number);
+    }
+    assert!(after - before < 50_000, "{}", after - before);
+}
+
 /// They are beside the keyspace, where no `maxmemory` evicts anything.
 #[test]
 fn leases_of_long_keys_take_no_more_than_those_of_short_ones() {

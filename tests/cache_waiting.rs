@@ -412,6 +412,29 @@ fn who_is_answered_and_unblocked_in_the_same_step_is_answered() {
     }
 }
 
+/// Redis 7.0 runs commands of clients that were unblocked after it has asked modules before it sleeps.
+#[test]
+fn what_is_stored_right_before_the_server_sleeps_is_answered_before_it_wakes_by_itself() {
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
+    let mut waited = Duration::ZERO;
+    for _ in 0..6 {
+        client.must("FLUSHALL");
+        lease(&mut client, "k");
+        let mut waiter = waiter(&server, FETCH);
+        let mut setter = Raw::connect(&server);
+        setter.send(["BLPOP", "list", "0"]);
+        setter.send(["CACHE.SET", "k", "v", "PX", "60000"]);
+        eventually(SOON, || server.info_int("blocked_clients") == 2);
+        let begin = Instant::now();
+        client.must("LPUSH list x");
+        assert_eq!(shown(&served(&mut waiter)), "HIT v");
+        waited += begin.elapsed();
+    }
+    // By itself it wakes once a second.
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
 #[test]
 fn a_waiter_that_goes_leaves_the_line_and_the_next_moves_up() {
     for way in ["close", "kill", "unblock", "time-out"] {

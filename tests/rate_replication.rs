@@ -404,6 +404,18 @@ fn a_failover_hands_over_with_all_limits() {
     assert_same_ends(&new, &old);
 }
 
+#[test]
+fn a_replica_counts_and_announces_nothing_of_its_own() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.run_all((0..1000).map(|_| "RATE.GCRA g 99999 1 3600000".to_string()));
+    client.run_all((0..1000).map(|_| "RATE.WINDOW w 99999 3600000".to_string()));
+    wait_for_replica_sync(&master, &replica);
+    assert_eq!(master.digest(), replica.digest());
+    let allowed = |server: &Server| server.info_int("sluice_allowed");
+    assert_eq!((allowed(&master), allowed(&replica)), (2000, 0));
+}
+
 // RATE.APPLY
 
 /// An effect that consumes three of a GCRA.

@@ -306,7 +306,8 @@ fn fetch(call: &Call<'_>) -> Answer {
         serve::wait(ctx, key, options.lease, options.block, found.n, now.ms());
         return Ok(Reply::Later);
     }
-    let entry = edit.entry().filter(|_| found.shows);
+    // Not looked at otherwise: the guard's key was opened meanwhile.
+    let entry = if found.shows { edit.entry() } else { None };
     let value = entry.as_deref().and_then(|entry| entry.value());
     Ok(ctx.send_fetched(found.advice.word(), value, found.n))
 }
@@ -451,20 +452,19 @@ fn del(call: &Call<'_>) -> Answer {
 /// `CACHE.FAIL key token [BACKOFF ms]`
 ///
 /// `token`: of the lease, as `CACHE.FETCH` gave it. `BACKOFF`: for how long nobody is to try again, 0 ms to 10 years.
-/// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`.
+/// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`, if it has none.
 fn fail(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let key = cursor.value()?;
     let token = token(&mut cursor, "token")?;
     let options = Options::read(&mut cursor, BACKOFF, 0)?;
-    let (ctx, name) = (call.ctx, call.name(0));
-    drop(Edit::open(ctx, &name)?);
     let now = Now::read();
-    let gave_back = give_back(ctx.db(), key, token, options.backoff, now);
-    if gave_back {
+    if give_back(call.ctx.db(), key, token, options.backoff, now) {
         answer_waiters(call, now);
+        return Ok(Reply::Int(1));
     }
-    Ok(Reply::Int(gave_back.into()))
+    drop(Edit::open(call.ctx, &call.name(0))?);
+    Ok(Reply::Int(0))
 }
 
 fn give_back(db: i32, key: &[u8], token: u64, backoff: u64, now: Now) -> bool {

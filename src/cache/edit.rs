@@ -85,7 +85,11 @@ impl<'k> Edit<'k> {
         let Some(entry) = self.slot.value() else {
             return false;
         };
+        let tombstone = (entry.kind == Kind::Gone).then(|| entry.clone());
         let (existed, stays) = entry.invalidate(remains, now, expires);
+        if tombstone.as_ref() == Some(entry) && remains.grace == 0 {
+            return false; // nothing has changed
+        }
         let keeps = entry.kind != Kind::Gone;
         match stays {
             Some(until) => {

@@ -40,7 +40,15 @@ type Known = u128;
 pub struct Leases {
     seed: u64,
     by_key: HashMap<i32, HashMap<Known, Lease>>,
-    by_end: BTreeMap<(u64, u64), (i32, Known)>,
+    by_end: BTreeMap<(u64, u64), Place>,
+}
+
+/// Where a lease is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    db: i32,
+    key: Known,
+    failed: bool,
 }
 
 /// Tables of no more than so many entries keep their memory.
@@ -72,9 +80,7 @@ impl Leases {
     /// How many are out at this time (Unix ms).
     pub fn out(&self, now: u64) -> usize {
         let running = self.by_end.range((now + 1, 0)..);
-        running
-            .filter(|(_, (db, key))| !self.by_key[db][key].failed)
-            .count()
+        running.filter(|(_, place)| !place.failed).count()
     }
 
     /// A key's lease or pause, also if its time is up.
@@ -122,13 +128,15 @@ impl Leases {
         let ended = self.by_end.first_key_value();
         let ended = ended.filter(|((until, _), _)| *until <= now);
         match ended.map(|(_, place)| *place) {
-            Some((db, key)) => self.take_out(db, key).is_some(),
+            Some(place) => self.take_out(place.db, place.key).is_some(),
             None => false,
         }
     }
 
     fn insert(&mut self, db: i32, key: Known, lease: Lease) {
-        self.by_end.insert((lease.until, lease.token), (db, key));
+        let failed = lease.failed;
+        let place = Place { db, key, failed };
+        self.by_end.insert((lease.until, lease.token), place);
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
@@ -158,10 +166,18 @@ impl Leases {
 
     /// The same for a key of any database. Returns the databases.
     pub fn void_anywhere(&mut self, key: &[u8]) -> Vec<i32> {
-        let dbs: Vec<i32> = self.by_key.keys().copied().collect();
-        dbs.into_iter()
-            .filter(|db| self.void(*db, key).is_some())
-            .collect()
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let known = self.known(key);
+        let holds =
+            |leases: &HashMap<Known, Lease>| leases.get(&known).is_some_and(|lease| !lease.failed);
+        let dbs = self.by_key.iter().filter(|(_, leases)| holds(leases));
+        let dbs: Vec<i32> = dbs.map(|(db, _)| *db).collect();
+        for db in &dbs {
+            self.take_out(*db, known);
+        }
+        dbs
     }
 
     /// Turns a key's lease into a pause until then (Unix ms).

@@ -19,10 +19,7 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Entries>];
 
 /// An entry is fresh no longer than its key lives, also if something else gave that another expiry. Replicas and AOFs
 /// are told of the expiry, so it is the same there.
-pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
-    if touch == Touch::Arrival {
-        changed(ctx.db(), name.bytes());
-    }
+pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
     if CACHE.live() == 0 {
         return;
     }

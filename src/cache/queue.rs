@@ -63,15 +63,17 @@ impl Queue {
         self.last
     }
 
-    /// Takes a waiter out.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+    /// Takes a waiter out. If it was the last in its line: also when that was to be looked at next.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<(Waiter, Option<u64>)> {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
+        let mut retry_at = None;
         if let Some(lines) = self.lines.get_mut(db)
             && let Some(line) = lines.get_mut(key)
         {
             line.tickets.remove(&ticket);
             if line.tickets.is_empty() {
+                retry_at = line.retry_at;
                 lines.remove(key);
             }
         }
@@ -79,7 +81,7 @@ impl Queue {
             self.waiters.shrink_to(SMALL); // the memory of a crowd that has gone
             self.lines.clear();
         }
-        Some(waiter)
+        Some((waiter, retry_at))
     }
 
     /// A waiter.

@@ -1,4 +1,4 @@
-//! What happens without a command: who waits is answered, and keys that change lose their leases.
+//! What readers get: at once, or later, when they wait.
 
 use super::lease::{Lease, Leases, Rebuild};
 use super::native::CACHE;
@@ -249,9 +249,13 @@ fn dismiss(ticket: Ticket, answer: Answer, token: Option<u64>) {
 }
 
 fn forget(state: &mut State, ticket: Ticket) -> Option<Waiter> {
-    let waiter = state.queue.remove(ticket)?;
+    let (waiter, retry_at) = state.queue.remove(ticket)?;
     if let Some(at) = waiter.deadline {
         state.deadlines.remove(&(at, Due::Timeout(ticket)));
+    }
+    if let Some(at) = retry_at {
+        let retry = Due::Retry(waiter.key.clone());
+        state.deadlines.remove(&(at, retry));
     }
     Some(waiter)
 }
@@ -310,7 +314,9 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
         }
         Happening::Loaded => STATE.get().queue.keys(None),
         Happening::Demoted => {
-            STATE.get().leases.clear(None); // the server has told the waiting clients
+            let state = &mut *STATE.get(); // the server has told the waiting clients
+            state.leases.clear(None);
+            state.undelivered.clear();
             return;
         }
         Happening::Disconnected(_) | Happening::Saving => return,

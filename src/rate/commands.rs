@@ -253,25 +253,35 @@ fn decide(
         spends: !options.has(PEEK),
     };
     let (outcome, next) = ask(slot.value().as_deref(), request, cost, now)?;
-    if options.has(PEEK) {
-        STATS.peeked.count();
-    } else if next == Next::Added || ctx.is_replay() {
-        STATS.allowed.count();
-        let limit = slot.value().ok_or(Error::BadEffect)?;
-        limit.add(options.cost);
-        let end = limit.end();
-        expire(&mut slot, end);
-        ctx.replicate_verbatim();
-        tell(call, event);
-    } else if outcome.verdict == Verdict::Allowed {
-        STATS.allowed.count();
-        if let Next::Set(limit) = next {
-            keep(call, &mut slot, limit, event);
+    if ctx.may_be_replay() && ctx.is_replay() {
+        add(call, &mut slot, options.cost)?;
+        return Ok(outcome);
+    }
+    match outcome.verdict {
+        _ if options.has(PEEK) => STATS.peeked.count(),
+        Verdict::Allowed => STATS.allowed.count(),
+        Verdict::Retry(_) | Verdict::Never => STATS.limited.count(),
+    }
+    match next {
+        Next::Same => {}
+        Next::Added => {
+            add(call, &mut slot, options.cost)?;
+            ctx.notify(event, &name);
         }
-    } else {
-        STATS.limited.count();
+        Next::Set(limit) => keep(call, &mut slot, limit, event),
     }
     Ok(outcome)
+}
+
+/// Adds a cost to what the limit holds.
+fn add(call: &Call<'_>, slot: &mut Slot<'_, Limit>, cost: u64) -> Result<(), Error> {
+    let limit = slot.value().ok_or(Error::BadEffect)?;
+    limit.add(cost);
+    let end = limit.end();
+    expire(slot, end);
+    call.ctx.replicate_verbatim();
+    call.ctx.signal_modified(&call.name(0));
+    Ok(())
 }
 
 /// `[limited, limit, remaining, retry_ms, reset_ms]`

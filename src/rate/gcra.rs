@@ -5,7 +5,7 @@
 //! fraction whose denominator is the period, since in each microsecond `count / period` of a request
 //! leaks out.
 
-use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
+use super::outcome::{Cost, Outcome, Verdict, ceil_ms, div_ceil, div_rem};
 use crate::request::MAX_SAFE;
 
 /// How fast and how far: `limit` requests at once, `count` of them again in each period.
@@ -118,7 +118,7 @@ impl Bucket {
 
     /// When it will be empty (Unix us).
     pub fn empty_at(&self) -> u128 {
-        u128::from(self.at) + self.content().div_ceil(u128::from(self.rate.count))
+        u128::from(self.at) + div_ceil(self.content(), self.rate.count)
     }
 
     /// In how many microseconds it will be empty.
@@ -136,10 +136,11 @@ impl Bucket {
     }
 
     fn with_content(self, parts: u128) -> Self {
-        let period = u128::from(self.rate.period);
+        let (spent, parts) = div_rem(parts, self.rate.period);
+        let spent = spent as u64;
         Self {
-            spent: (parts / period) as u64,
-            parts: (parts % period) as u64,
+            spent,
+            parts,
             ..self
         }
     }
@@ -159,9 +160,7 @@ impl Bucket {
         let over = self.content().saturating_sub(room);
         Some(match over {
             0 => 0,
-            _ => {
-                u128::from(self.at.saturating_sub(now)) + over.div_ceil(u128::from(self.rate.count))
-            }
+            _ => u128::from(self.at.saturating_sub(now)) + div_ceil(over, self.rate.count),
         })
     }
 }

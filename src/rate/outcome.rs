@@ -40,5 +40,21 @@ pub enum Verdict {
 /// Microseconds as milliseconds, rounded up: to wait for so long is enough. Never more than a reply
 /// can tell, which is 285 000 years.
 pub fn ceil_ms(micros: u128) -> u64 {
-    micros.div_ceil(1000).min(MAX_SAFE as u128) as u64
+    div_ceil(micros, 1000).min(MAX_SAFE as u128) as u64
+}
+
+/// Quotient and remainder. The processor divides 64 bits, which is nearly always enough, in a fraction of the time that
+/// 128 take.
+pub fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
+    if let Ok(small) = u64::try_from(dividend) {
+        return (u128::from(small / divisor), small % divisor);
+    }
+    let divisor = u128::from(divisor);
+    (dividend / divisor, (dividend % divisor) as u64)
+}
+
+/// The quotient, rounded up.
+pub fn div_ceil(dividend: u128, divisor: u64) -> u128 {
+    let (quotient, rest) = div_rem(dividend, divisor);
+    quotient + u128::from(rest > 0)
 }

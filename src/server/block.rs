@@ -3,7 +3,7 @@
 
 use super::context::Ctx;
 use super::main_thread::MainThread;
-use super::{entry, reply};
+use super::{entry, events, reply};
 use crate::reply::Answer;
 use redis_module::raw;
 use std::collections::HashMap;
@@ -59,8 +59,8 @@ static PLACES: MainThread<HashMap<Handle, Place>> = MainThread::new();
 /// Who was woken since the answers were last [delivered](deliver).
 static WOKEN: MainThread<Vec<(Handle, u64)>> = MainThread::new();
 
-/// Hands the answers of woken clients to the server, right before it hands them to the clients. Not as soon as they are
-/// woken: were `CLIENT UNBLOCK` to come in between, Redis 7.0 would send neither answer.
+/// Hands the answers of woken clients to the server, on Redis right before it hands them to the clients. Not as soon as
+/// they are woken: were `CLIENT UNBLOCK` to come in between, Redis 7.0 would send neither answer.
 pub(super) fn deliver() {
     let woken = std::mem::take(&mut *WOKEN.get());
     for (handle, number) in woken {
@@ -126,6 +126,7 @@ impl Room {
         if let Some(place) = PLACES.get().get_mut(&handle) {
             place.progress = Progress::Woken(answer);
             WOKEN.get().push((handle, number));
+            events::ask_for_a_round();
         }
     }
 }
@@ -197,11 +198,12 @@ unsafe extern "C" fn on_unblock(
             return;
         };
         let answer = match place.progress {
+            Progress::Waiting => (place.room.left)(ctx, place.number, Departure::Unblocked),
             Progress::Woken(answer) => {
                 (place.room.answered)(place.number);
                 answer
             }
-            _ => (place.room.left)(ctx, place.number, Departure::Unblocked),
+            Progress::Delivered => return, // the server has unblocked it, and answers
         };
         reply::send(ctx, answer);
         handle.unblock(None);

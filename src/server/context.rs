@@ -1,5 +1,6 @@
 //! The context of one call from the server, and names of keys.
 
+use super::events;
 use super::key::OpenKey;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
@@ -94,6 +95,12 @@ impl<'c> Ctx<'c> {
     /// Is the running command handed down by a master or an AOF?
     pub fn is_replay(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// May it be? The answer costs nothing, where that of [`Ctx::is_replay`] costs a tenth of a command.
+    #[inline]
+    pub fn may_be_replay(self) -> bool {
+        events::may_replay()
     }
 
     /// Are writes paused, so that nothing may be sent to replicas or the AOF?

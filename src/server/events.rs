@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, log, timer};
+use super::{block, entry, log, native, timer};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -40,10 +40,21 @@ pub enum Happening {
 static NOTED: MainThread<Vec<Happening>> = MainThread::new();
 static ANY_NOTED: AtomicBool = AtomicBool::new(false);
 
+/// Did the server ask us before it sleeps, and has not slept yet? Redis 7.0 runs commands even then.
+static ABOUT_TO_SLEEP: AtomicBool = AtomicBool::new(false);
+
+/// There is something to do in the event loop's next round: the server shall not sleep before that.
+pub(super) fn ask_for_a_round() {
+    if ABOUT_TO_SLEEP.swap(false, Ordering::Relaxed) {
+        wake_event_loop();
+    }
+}
+
 /// Notes a happening for the families.
 pub fn note(happening: Happening) {
     NOTED.get().push(happening);
     ANY_NOTED.store(true, Ordering::Relaxed);
+    ask_for_a_round();
 }
 
 /// Notes that whole databases went, came or moved, and tells the families at once.
@@ -118,8 +129,23 @@ fn settle(ctx: Ctx<'_>) {
     }
 }
 
+/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing.
+static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
+
+/// May the running command be one that a master or an AOF hands down?
+pub(super) fn may_replay() -> bool {
+    MAY_REPLAY.load(Ordering::Relaxed)
+}
+
+/// Looks again whether that may be. `is_loading`: whether a dataset is about to be loaded.
+fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
+    let may_replay = is_loading || ctx.is_loading() || ctx.is_replica();
+    MAY_REPLAY.store(may_replay, Ordering::Relaxed);
+}
+
 /// Subscribes to everything. False if the server refuses.
 pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
+    look_for_replays(ctx, false);
     let server_events: [(u64, raw::RedisModuleEventCallback); 9] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
@@ -194,13 +220,18 @@ unsafe extern "C" fn on_key(
         let (ctx, event, name) =
             unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Name::borrowed(key)) };
         let found = TOUCHING.iter().find(|(name, _)| *name == event.to_bytes());
-        if let Some((_, touch)) = found {
-            for family in crate::enabled_families() {
-                (family.touched)(ctx, &name, *touch);
-            }
-        } else if REMOVING.contains(&event.to_bytes()) {
+        let touch = found.map(|(_, touch)| *touch);
+        if touch == Some(Touch::Arrival) || REMOVING.contains(&event.to_bytes()) {
             for family in crate::enabled_families() {
                 (family.removed)(ctx, &name);
+            }
+        }
+        if let Some(touch) = touch
+            && native::any_live()
+            && ctx.open_to_read(&name).is_native()
+        {
+            for family in crate::enabled_families() {
+                (family.touched)(ctx, &name, touch);
             }
         }
     });
@@ -253,29 +284,35 @@ unsafe extern "C" fn on_client(
 }
 
 unsafe extern "C" fn on_loading(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     subevent: u64,
     _data: *mut c_void,
 ) {
     entry::guard((), || {
-        if matches!(
+        let has_ended = matches!(
             subevent,
             raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED
-        ) {
+        );
+        // SAFETY: see above.
+        look_for_replays(unsafe { Ctx::new(ctx) }, !has_ended);
+        if has_ended {
             note_move(Happening::Loaded);
         }
     });
 }
 
 unsafe extern "C" fn on_role(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     subevent: u64,
     _data: *mut c_void,
 ) {
     entry::guard((), || {
-        if subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
+        let is_replica = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
+        // SAFETY: see above.
+        look_for_replays(unsafe { Ctx::new(ctx) }, is_replica);
+        if is_replica {
             note(Happening::Demoted);
         }
     });
@@ -300,6 +337,7 @@ unsafe extern "C" fn on_event_loop(
     subevent: u64,
     _data: *mut c_void,
 ) {
+    ABOUT_TO_SLEEP.store(false, Ordering::Relaxed);
     if subevent != raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
         return;
     }
@@ -315,6 +353,7 @@ unsafe extern "C" fn on_event_loop(
         });
     }
     entry::guard((), block::deliver);
+    ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
 
 unsafe extern "C" fn on_cron(

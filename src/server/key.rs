@@ -37,6 +37,11 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
     }
 
+    /// Does it hold a value of some module's type?
+    pub fn is_native(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
+    }
+
     /// Does it hold a value of this type?
     pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.

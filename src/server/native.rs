@@ -19,6 +19,14 @@ pub struct NativeType<T> {
     values: PhantomData<fn(T) -> T>,
 }
 
+/// How many values of all types there are.
+static ALL_LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Is there any value of the module's types?
+pub(super) fn any_live() -> bool {
+    ALL_LIVE.load(Ordering::Relaxed) > 0
+}
+
 impl<T> NativeType<T> {
     /// A type that is still to be registered. Its name is permanent: it is in every RDB file.
     pub const fn new(name: &'static str) -> Self {
@@ -43,6 +51,7 @@ impl<T> NativeType<T> {
     /// Hands a value over to the server, which gives it back to `free`.
     pub(super) fn to_raw(&self, value: T) -> *mut T {
         self.live.fetch_add(1, Ordering::Relaxed);
+        ALL_LIVE.fetch_add(1, Ordering::Relaxed);
         Box::into_raw(Box::new(value))
     }
 
@@ -52,6 +61,7 @@ impl<T> NativeType<T> {
     /// `value` came from [`NativeType::to_raw`] of this type, and is used no more.
     unsafe fn take_back(&self, value: *mut c_void) {
         self.live.fetch_sub(1, Ordering::Relaxed);
+        ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(value.cast::<T>()) });
     }
