@@ -506,6 +506,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                     since: now * 1000,
                     until: now + ms,
                     failed: false,
+                    slot: 0,
                 };
                 let granted = leases.grant(db, &[key], lease, now, most);
                 let expected = grant_by_hand(&mut list, (db, key), lease, now, most);
@@ -603,6 +604,7 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
         since: 0,
         until,
         failed: false,
+        slot: 0,
     };
     assert!(leases.grant(0, b"a", lease(1, 30), 0, 3));
     assert!(leases.grant(0, b"b", lease(2, 10), 0, 3));

@@ -661,6 +661,28 @@ fn two_nodes() -> (Server, Server) {
     (one, other)
 }
 
+/// What happens to a missing key on another node leaves no trace that would come back with its slot.
+#[test]
+fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
+    let (one, other) = two_nodes();
+    let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let token = lease(&mut here, LOW);
+    let stays = lease(&mut here, "baz");
+    let give = |from: &mut Raw, to: &mut Raw, [source, target]: [&str; 2]| {
+        to.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {source}"));
+        from.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {target}"));
+        to.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
+        from.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
+    };
+    give(&mut here, &mut there, [&ids[0], &ids[1]]);
+    there.must("SET bar v");
+    there.must("DEL bar");
+    give(&mut there, &mut here, [&ids[1], &ids[0]]);
+    assert!(!stores(&mut here, LOW, token));
+    assert!(stores(&mut here, "baz", stays), "of another slot");
+}
+
 #[test]
 fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
     let (one, other) = two_nodes();

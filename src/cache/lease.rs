@@ -19,6 +19,8 @@ pub struct Lease {
     pub until: u64,
     /// Has its holder failed? Then this is the time until the next try.
     pub failed: bool,
+    /// The hash slot of its key, in a cluster.
+    pub slot: u16,
 }
 
 /// May somebody rebuild a key?
@@ -190,6 +192,16 @@ impl Leases {
                 ..lease
             };
             self.insert(db, self.known(key), pause);
+        }
+    }
+
+    /// Forgets all of a hash slot, which are all in database 0.
+    pub fn clear_slot(&mut self, slot: u16) {
+        let Some(leases) = self.by_key.get_mut(&0) else {
+            return;
+        };
+        for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
+            self.by_end.remove(&(lease.until, lease.token));
         }
     }
 

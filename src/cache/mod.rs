@@ -62,6 +62,8 @@ struct State {
     unanswered: HashMap<Ticket, (Key, u64)>,
     /// The leases of waiters that will never get their answer: to be taken back.
     undelivered: Vec<(Key, u64)>,
+    /// The slots of this node of a cluster, when they were looked at last.
+    own_slots: Option<String>,
     /// Where the count of tokens is; it starts somewhere.
     tokens: Option<u64>,
 }

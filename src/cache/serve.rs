@@ -120,17 +120,18 @@ pub(super) fn rebuild(
 /// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
 pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
     watch::all_that_goes(ctx);
+    let slot = cluster::slot(ctx, key);
     let mut state = STATE.get();
-    let token = next_token(&mut state);
     let lease = Lease {
-        token,
+        token: next_token(&mut state),
         since: now.micros(),
         until: now.ms() + lease,
         failed: false,
+        slot,
     };
     let most = MAX_LEASES.get() as usize;
     let granted = state.leases.grant(db, key, lease, now.ms(), most);
-    granted.then_some(token)
+    granted.then_some(lease.token)
 }
 
 /// Tokens count up from where nobody knows: those that another server gave, or this one before a restart, are others.
@@ -318,6 +319,20 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             state.leases.clear(None);
             state.undelivered.clear();
             return;
+        }
+        Happening::SlotMayMove(slot) => {
+            let own = cluster::own_slots(ctx);
+            let state = &mut *STATE.get();
+            if state.own_slots == own {
+                return; // somebody who may not do that has tried
+            }
+            // What happens to keys elsewhere, nobody will tell us when they come back.
+            match slot {
+                Some(slot) => state.leases.clear_slot(*slot),
+                None => state.leases.clear(None),
+            }
+            state.own_slots = own;
+            return; // the cron event looks after who waits
         }
         Happening::Disconnected(_) | Happening::Saving => return,
     };

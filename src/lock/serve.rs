@@ -400,6 +400,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             keys.extend(state.queues.keys_of(*second));
             serve(ctx, state, now, keys);
         }
+        Happening::SlotMayMove(_) => {} // the cron event sees to it
         Happening::Disconnected(client) => abandon(ctx, state, now, *client),
         Happening::Loaded => {
             let keys = state.queues.keys();

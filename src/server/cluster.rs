@@ -68,6 +68,14 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().unwrap_or(key)
 }
 
+/// The hash slot of a key; 0 outside of a cluster.
+pub fn slot(ctx: Ctx<'_>, key: &[u8]) -> u16 {
+    if !ctx.is_cluster() {
+        return 0;
+    }
+    slot_of(ctx, &Name::new(key)).unwrap_or(0) as u16
+}
+
 fn slot_of(ctx: Ctx<'_>, name: &Name<'_>) -> Option<i64> {
     // SAFETY: "cs" is a NUL-terminated string and a key's name, both of which live through the call.
     let slot = unsafe {
@@ -92,6 +100,15 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Reply {
             what.as_ptr()
         )))
     }
+}
+
+/// What this node serves, as it says itself, with its configuration epoch: it is another one as soon as a slot has come or
+/// gone, is about to, or has gone and come back. `None` outside of a cluster.
+pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
+    let nodes = ask_cluster(ctx, c"NODES").part().text()?;
+    let mine = nodes.lines().find(|line| line.contains("myself"))?;
+    // <id> <address> <flags> <master> <ping> <pong> <epoch> <link> <slot> ...
+    Some(mine.split(' ').skip(6).collect::<Vec<_>>().join(" "))
 }
 
 /// Is the slot being moved to this node? The line of this node in `CLUSTER NODES` says so.

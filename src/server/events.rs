@@ -27,6 +27,9 @@ pub enum Happening {
     Flushed(Option<i32>),
     /// Two databases changed places.
     Swapped(i32, i32),
+    /// Somebody wants this hash slot of a cluster to come or go; `None`: several. Told only if some family
+    /// [watches](super::watch).
+    SlotMayMove(Option<u16>),
     /// A connection closed.
     Disconnected(u64),
     /// A dataset was loaded.

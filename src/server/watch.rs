@@ -1,9 +1,11 @@
-//! A closer look at keys that go: those that expire or are evicted, of whatever type, and `DEL` of keys that need not be
-//! there, of which no event tells. It costs every command of the server a little, so it begins when a family first asks for
+//! A closer look at keys that go: those that expire or are evicted, of whatever type; `DEL` of keys that need not be
+//! there, and the slots of a cluster that come and go, of which no event tells. It costs every command of the server a little, so it begins when a family first asks for
 //! it. What other commands remove is told by the events that [`super::events`] subscribes to anyway.
 
 use super::context::{Ctx, Name, bytes_of};
+use super::events::{Happening, note_and_wake};
 use super::{entry, log};
+use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +66,18 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
         |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
     // SAFETY: see above.
     let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
-    if count < 2 || !deletes(argument(0)) {
+    if count < 2 {
+        return;
+    }
+    if moves_slots(argument(0), argument(1)) {
+        return entry::guard((), || {
+            let is_one = is(argument(1), "setslot") && count > 2;
+            let slot = is_one.then(|| parse_int(argument(2))).flatten();
+            let slot = slot.and_then(|slot| u16::try_from(slot).ok());
+            note_and_wake(Happening::SlotMayMove(slot));
+        });
+    }
+    if !deletes(argument(0)) {
         return;
     }
     entry::guard((), || {
@@ -74,6 +87,21 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
             }
         }
     });
+}
+
+/// Does a command of this name and first argument give hash slots to this node, or take them?
+fn moves_slots(name: &[u8], what: &[u8]) -> bool {
+    const MOVING: [&str; 8] = [
+        "setslot",
+        "migration",    // Redis 8
+        "migrateslots", // Valkey 9
+        "addslots",
+        "addslotsrange",
+        "delslots",
+        "delslotsrange",
+        "flushslots",
+    ];
+    name.len() == 7 && is(name, "cluster") && MOVING.iter().any(|word| is(what, word))
 }
 
 /// Does a command of this name delete the keys that are its arguments?
