@@ -276,9 +276,15 @@ fn decide(
 /// Adds a cost to what the limit holds.
 fn add(call: &Call<'_>, slot: &mut Slot<'_, Limit>, cost: u64) -> Result<(), Error> {
     let limit = slot.value().ok_or(Error::BadEffect)?;
+    let before = limit.end();
     limit.add(cost);
     let end = limit.end();
-    expire(slot, end);
+    // Most calls of a hot key leave its end in the same millisecond.
+    if end != before
+        && let Some(at) = end
+    {
+        slot.expire_at(at);
+    }
     call.ctx.replicate_verbatim();
     call.ctx.signal_modified(&call.name(0));
     Ok(())
@@ -367,11 +373,6 @@ fn put(slot: &mut Slot<'_, Limit>, limit: Limit, expires: Option<u64>) {
         Some(before) => *before = limit,
         None => slot.create(limit),
     }
-    expire(slot, expires);
-}
-
-/// Most calls of a hot key leave its end in the same millisecond.
-fn expire(slot: &mut Slot<'_, Limit>, expires: Option<u64>) {
     if let Some(at) = expires
         && slot.expires() != Some(at)
     {
