@@ -1,6 +1,7 @@
 //! A closer look at keys that go: those that expire or are evicted, of whatever type; `DEL` of keys that need not be
-//! there, and the slots of a cluster that come and go, of which no event tells. It costs every command of the server a little, so it begins when a family first asks for
-//! it. What other commands remove is told by the events that [`super::events`] subscribes to anyway.
+//! there, and the slots of a cluster that come and go, of which no event tells. It costs every command of the server a
+//! little, so it begins when a family first asks for it. What other commands remove is told by the events that
+//! [`super::events`] subscribes to anyway.
 
 use super::context::{Ctx, Name, bytes_of};
 use super::events::{Happening, note_and_wake};
