@@ -303,6 +303,28 @@ fn a_value_of_another_type_is_an_error_for_all_who_wait() {
 }
 
 #[test]
+fn who_meets_another_type_finds_the_lease_void() {
+    let (server, mut client) = server_and_client();
+    for line in [
+        "CACHE.FAIL k % BACKOFF 600000",
+        "CACHE.SET k v PX 60000 TOKEN %",
+        "CACHE.DEL k",
+        "CACHE.FETCH k LEASE 5",
+    ] {
+        let token = lease(&mut client, "k");
+        let mut waiter = waiter(&server, FETCH);
+        client.must("SET k other");
+        let reply = client.run(&line.replace('%', &token.to_string()));
+        assert_eq!(reply.err(), WRONGTYPE, "{line}");
+        assert_eq!(served(&mut waiter).err(), WRONGTYPE, "{line}");
+        client.must("DEL k");
+        assert!(!stores(&mut client, "k", token), "{line}");
+        client.must("CACHE.SET k v PX 60000");
+        client.must("DEL k");
+    }
+}
+
+#[test]
 fn an_entry_that_comes_by_itself_is_a_hit_for_all_who_wait() {
     for way in ["RESTORE", "RENAME", "COPY", "MOVE", "SWAPDB", "MULTI"] {
         let (_server, mut client, _, mut waiters) = crowd();

@@ -15,7 +15,7 @@ use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_decimal};
 use crate::server::clock::Now;
 use crate::server::command::{Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place};
-use crate::server::context::Name;
+use crate::server::context::{Ctx, Name};
 use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::key::Slot;
 use crate::server::random;
@@ -249,6 +249,11 @@ fn beta(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
     })
 }
 
+/// Opens a key. If it holds another type, it was changed since its lease was given.
+fn open<'k>(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Edit<'k>, Error> {
+    Edit::open(ctx, name).inspect_err(|_| changed(ctx.db(), name.bytes()))
+}
+
 /// `CACHE.GET key`
 ///
 /// Replies with the value, fresh or stale, or nil: there is none, or it is a cached null. Error: `WRONGTYPE`.
@@ -284,7 +289,7 @@ fn fetch(call: &Call<'_>) -> Answer {
     let allowed = LEASE | EARLY | BETA | SLIDE | GUARD | BLOCK;
     let options = Options::read(&mut cursor, allowed, LEASE)?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut edit = Edit::open(ctx, &name)?;
+    let mut edit = open(ctx, &name)?;
     let now = Now::read();
     let found = match edit.look(now.ms()) {
         Look::Fresh(left) => fetch_fresh(call, &mut edit, &options, left, now),
@@ -372,7 +377,7 @@ fn store(
 ) -> Answer {
     let options = Options::read(cursor, PX | STALE | JITTER | TOKEN | VER, PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut edit = Edit::open(ctx, &name)?;
+    let mut edit = open(ctx, &name)?;
     let (now, key) = (Now::read(), (ctx.db(), name.bytes()));
     let lease = STATE.get().leases.get(key.0, key.1).copied();
     let lease = lease.filter(|lease| !lease.failed);
@@ -435,7 +440,7 @@ fn del(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let options = Options::read(&mut cursor, STALE | GRACE | VER, 0)?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut edit = Edit::open(ctx, &name)?;
+    let mut edit = open(ctx, &name)?;
     let now = Now::read();
     let remains = Remains {
         stale: options.stale,
@@ -452,19 +457,20 @@ fn del(call: &Call<'_>) -> Answer {
 /// `CACHE.FAIL key token [BACKOFF ms]`
 ///
 /// `token`: of the lease, as `CACHE.FETCH` gave it. `BACKOFF`: for how long nobody is to try again, 0 ms to 10 years.
-/// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`, if it has none.
+/// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`.
 fn fail(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let key = cursor.value()?;
     let token = token(&mut cursor, "token")?;
     let options = Options::read(&mut cursor, BACKOFF, 0)?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    drop(open(ctx, &name)?);
     let now = Now::read();
-    if give_back(call.ctx.db(), key, token, options.backoff, now) {
+    let gave_back = give_back(ctx.db(), key, token, options.backoff, now);
+    if gave_back {
         answer_waiters(call, now);
-        return Ok(Reply::Int(1));
     }
-    drop(Edit::open(call.ctx, &call.name(0))?);
-    Ok(Reply::Int(0))
+    Ok(Reply::Int(gave_back.into()))
 }
 
 fn give_back(db: i32, key: &[u8], token: u64, backoff: u64, now: Now) -> bool {
