@@ -292,7 +292,7 @@ fn fetch(call: &Call<'_>) -> Answer {
     let mut edit = open(ctx, &name)?;
     let now = Now::read();
     let found = match edit.look(now.ms()) {
-        Look::Fresh(left) => fetch_fresh(call, &mut edit, &options, left, now),
+        Look::Fresh(left) => fetch_fresh(call, &mut edit, &options, left, now)?,
         Look::Missing => {
             STATS.misses.count();
             if let Some((filter, item)) = options.guard
@@ -324,11 +324,9 @@ fn fetch_fresh(
     options: &Options<'_>,
     left: u64,
     now: Now,
-) -> Found {
+) -> Result<Found, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
-    let Some(entry) = edit.entry() else {
-        return Found::new(Advice::Wait, false, 0);
-    };
+    let entry = edit.entry().ok_or(Error::Internal)?;
     let kind = entry.kind;
     if entry.wants_refresh(options.refresh(), left, random::draw) {
         let (db, key) = (ctx.db(), name.bytes());
@@ -337,15 +335,15 @@ fn fetch_fresh(
             && let Some(token) = grant(ctx, db, key, options.lease, now)
         {
             STATS.early.count();
-            return Found::new(Advice::Lease, true, token);
+            return Ok(Found::new(Advice::Lease, true, token));
         }
     }
     let slides = options.has(SLIDE) && kind == Kind::Value;
     if slides && is_due_to_slide(options.slide, left) {
         edit.slide(options.slide, now.ms(), c"cache.fetch");
-        return fresh(kind, options.slide);
+        return Ok(fresh(kind, options.slide));
     }
-    fresh(kind, left)
+    Ok(fresh(kind, left))
 }
 
 /// `CACHE.SET key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`
