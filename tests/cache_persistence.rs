@@ -383,13 +383,15 @@ fn payloads_cut_or_changed_anywhere_are_refused_or_make_an_entry_that_works() {
     for payload in payloads(&mut client) {
         assert!(restored(&mut client, &payload));
         let (value, footer) = payload.split_at(payload.len() - FOOTER);
-        let mut cut_and_taken = 0;
         for end in 0..value.len() {
             let cut = [&value[..end], footer].concat();
-            cut_and_taken += usize::from(restored(&mut client, &cut));
+            // The footer, whose checksum may be anything, can stand for as many bytes of the value as it has.
+            let may_be_made_up = value.len() - end <= FOOTER;
+            assert!(
+                !restored(&mut client, &cut) || may_be_made_up,
+                "{end} of {payload:?}"
+            );
         }
-        // The first bytes of the footer may end a value as well as its own last ones do.
-        assert!(cut_and_taken <= 1, "{cut_and_taken}");
         for at in 0..value.len() {
             for bit in 0..8 {
                 let mut flipped = payload.clone();
