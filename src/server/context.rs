@@ -1,7 +1,7 @@
 //! The context of one call from the server, and names of keys.
 
-use super::events;
 use super::key::OpenKey;
+use super::{events, lent};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
@@ -49,7 +49,7 @@ impl<'c> Ctx<'c> {
         if select(db) != raw::REDISMODULE_OK as c_int {
             return None;
         }
-        let _back = Selected(self, before);
+        let _back = (Selected(self, before), lent::go_out());
         Some(work())
     }
 

@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, log, native, timer};
+use super::{block, entry, lent, log, native, timer};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -237,6 +237,7 @@ unsafe extern "C" fn on_key(
                 (family.touched)(ctx, &name, touch);
             }
         }
+        lent::give_back(ctx);
     });
     raw::REDISMODULE_OK as c_int
 }

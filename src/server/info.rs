@@ -3,7 +3,8 @@
 use super::context::Ctx;
 use super::entry;
 use redis_module::raw;
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter. Only the main thread counts, so an addition need not be atomic as a whole.
@@ -60,4 +61,46 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
             }
         }
     });
+}
+
+/// A section of the server's `INFO`.
+pub(super) struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    pub(super) fn read(section: &CStr) -> Self {
+        // SAFETY: the name is NUL-terminated. What the server makes without a context is freed below.
+        Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr())) })
+    }
+
+    /// A number; 0 if there is none of this name.
+    pub(super) fn number(&self, field: &CStr) -> u64 {
+        let mut error: c_int = 0;
+        // SAFETY: the section is alive, the name NUL-terminated.
+        unsafe {
+            api!(RedisModule_ServerInfoGetFieldUnsigned(
+                self.0,
+                field.as_ptr(),
+                &mut error
+            ))
+        }
+    }
+
+    /// A text; empty if there is none of this name.
+    pub(super) fn text(&self, field: &CStr) -> &[u8] {
+        // SAFETY: as above; a field is NUL-terminated and lives as long as the section, or is null.
+        unsafe {
+            let text = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
+            if text.is_null() {
+                return b"";
+            }
+            CStr::from_ptr(text).to_bytes()
+        }
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        // SAFETY: the server made it for us, without a context.
+        unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
+    }
 }

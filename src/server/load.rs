@@ -1,7 +1,7 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, command, entry, events, info, log};
+use super::{alloc, command, entry, events, info, lent, log};
 use crate::request::is;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -163,5 +163,5 @@ fn register(ctx: Ctx<'_>) -> bool {
     // of the options; the server has logged which.
     let configured =
         unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
-    configured && events::subscribe(ctx)
+    configured && events::subscribe(ctx) && lent::begin(ctx)
 }

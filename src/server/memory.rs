@@ -1,9 +1,9 @@
 //! Is there memory for something large? The server refuses commands that need more when too much is
 //! in use already, but does not look at how much one of them wants.
 
+use super::info::ServerInfo;
 use crate::error::Error;
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
 use std::ptr;
 
 /// Smaller requests are not asked for: the server's own check, before each command, is enough.
@@ -16,7 +16,7 @@ pub fn check_room(size: usize) -> Result<(), Error> {
     }
     let memory = ServerInfo::read(c"memory");
     let (used, most) = (memory.number(c"used_memory"), memory.number(c"maxmemory"));
-    let wanted = if memory.begins(c"maxmemory_policy", b"allkeys") {
+    let wanted = if memory.text(c"maxmemory_policy").starts_with(b"allkeys") {
         size as u64 // other keys are evicted to make room
     } else {
         used.saturating_add(size as u64)
@@ -37,42 +37,4 @@ pub fn is_following() -> bool {
     // SAFETY: a null context is allowed, which tells what is true of the whole server.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
     flags as u32 & follows != 0
-}
-
-/// A section of the server's `INFO`.
-struct ServerInfo(*mut raw::RedisModuleServerInfoData);
-
-impl ServerInfo {
-    fn read(section: &CStr) -> Self {
-        // SAFETY: the name is NUL-terminated. What the server makes without a context is freed below.
-        Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr())) })
-    }
-
-    /// A number; 0 if there is none of this name.
-    fn number(&self, field: &CStr) -> u64 {
-        let mut error: c_int = 0;
-        // SAFETY: the section is alive, the name NUL-terminated.
-        unsafe {
-            api!(RedisModule_ServerInfoGetFieldUnsigned(
-                self.0,
-                field.as_ptr(),
-                &mut error
-            ))
-        }
-    }
-
-    fn begins(&self, field: &CStr, value: &[u8]) -> bool {
-        // SAFETY: as above; a field is NUL-terminated and lives as long as the section, or is null.
-        unsafe {
-            let text = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
-            !text.is_null() && CStr::from_ptr(text).to_bytes().starts_with(value)
-        }
-    }
-}
-
-impl Drop for ServerInfo {
-    fn drop(&mut self) {
-        // SAFETY: the server made it for us, without a context.
-        unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
-    }
 }

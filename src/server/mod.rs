@@ -27,6 +27,7 @@ pub mod events;
 pub mod info;
 pub mod io;
 pub mod key;
+pub mod lent;
 pub mod lines;
 pub mod load;
 pub mod log;

@@ -1,0 +1,190 @@
+//! Clients that the server lends to listeners. From 8.1.1 on Valkey runs a listener to keyspace events in the context of the
+//! client whose command it is, and selects the event's database for it. Up to 9.1 it forgets to select the client's own
+//! again (<https://github.com/valkey-io/valkey/pull/4024>): with any module that listens, `MOVE` and `COPY ... DB` leave
+//! their client in the other database, and are replicated as if they had been called there. Here the client gets its
+//! database back.
+//!
+//! Nothing tells a listener which database that is, so a command filter looks at it before each command that may use
+//! another one than its client's. Servers without the defect get no filter.
+
+use super::context::{Ctx, bytes_of};
+use super::info::ServerInfo;
+use super::main_thread::MainThread;
+use super::{entry, log};
+use crate::request::{is, parse_int};
+use redis_module::raw;
+use std::collections::HashSet;
+use std::ffi::c_int;
+use std::ptr;
+
+/// The commands that use another database than their client's, and those that run them.
+const CROSSING: [&str; 6] = ["copy", "move", "eval", "evalsha", "fcall", "exec"];
+
+/// What is known of the command that runs.
+#[derive(Default)]
+struct Running {
+    /// Its client and that one's database, if it is one of those that matter.
+    home: Option<(u64, c_int)>,
+    /// Clients that have queued a `SELECT`: nobody knows where their transactions are at each moment.
+    wandering: HashSet<u64>,
+}
+
+static RUNNING: MainThread<Running> = MainThread::new();
+
+/// Looks whether this server has the defect, and if so begins to mend it. False if the server refuses.
+pub(super) fn begin(ctx: Ctx<'_>) -> bool {
+    let server = ServerInfo::read(c"server");
+    if !forgets(server.text(c"valkey_version")) {
+        return true;
+    }
+    // SAFETY: the context is alive, the callback lives as long as the module.
+    let filter = unsafe {
+        api!(RedisModule_RegisterCommandFilter(
+            ctx.raw(),
+            Some(on_command),
+            0
+        ))
+    };
+    if filter.is_null() {
+        log::warn(ctx.raw(), "<sluice> the server refuses a command filter");
+    }
+    !filter.is_null()
+}
+
+/// Has this version of Valkey the defect? An API that one could ask for it does not exist.
+fn forgets(version: &[u8]) -> bool {
+    let mut numbers = version.split(|byte| *byte == b'.').map(parse_int);
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    let version = (next(), next(), next());
+    ((8, 1, 1)..(9, 2, 0)).contains(&version)
+}
+
+/// At the end of a listener: selects the client's own database again.
+#[inline]
+pub(super) fn give_back(ctx: Ctx<'_>) {
+    let home = RUNNING.get().home;
+    let Some((owner, database)) = home else {
+        return;
+    };
+    // SAFETY: the context is alive.
+    let client = unsafe { api!(RedisModule_GetClientId(ctx.raw())) };
+    // Not one that was blocked and goes on in the wake of the command.
+    if client == owner || !is_connected(client) {
+        // SAFETY: as above; the database was the client's.
+        unsafe { api!(RedisModule_SelectDb(ctx.raw(), database)) };
+    }
+}
+
+/// Until this is dropped the module itself works in another database of its own choice, and nobody is brought home by the
+/// events of that.
+pub(super) struct Out(Option<(u64, c_int)>);
+
+/// See [`Out`].
+#[inline]
+pub(super) fn go_out() -> Out {
+    Out(RUNNING.get().home.take())
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        RUNNING.get().home = self.0;
+    }
+}
+
+unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
+    entry::guard((), || {
+        // SAFETY (for all of this function): the server calls it with a live pointer.
+        let argument =
+            |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
+        let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
+        let client = unsafe { api!(RedisModule_CommandFilterGetClientId(command)) };
+        let first = (count > 1).then(|| argument(1));
+        RUNNING.get().passes(argument(0), first, client);
+    });
+}
+
+impl Running {
+    /// A client is about to run a command, or to queue it.
+    fn passes(&mut self, name: &[u8], argument: Option<&[u8]>, client: u64) {
+        let crosses = CROSSING.iter().any(|crossing| is(name, crossing));
+        if crosses {
+            // A script's commands are run by a client of its own, which begins where the caller is.
+            if let Some(info) = client_info(client) {
+                let unknown = is(name, "exec") && self.wandering.remove(&client);
+                self.home = (!unknown).then_some((client, info.db.into()));
+            }
+        } else if is(name, "select") {
+            self.selects(argument, client);
+        } else {
+            if self.home.is_some() && is_connected(client) {
+                self.home = None;
+            }
+            if is(name, "discard") || is(name, "reset") {
+                self.wandering.remove(&client);
+            }
+        }
+    }
+
+    fn selects(&mut self, database: Option<&[u8]>, client: u64) {
+        match client_info(client) {
+            Some(info) => {
+                self.home = None;
+                if info.flags & u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) != 0 {
+                    self.wandering.insert(client);
+                }
+            }
+            None => {
+                let database = database.and_then(parse_int).unwrap_or(-1);
+                let database = database.try_into().unwrap_or(-1);
+                self.home = self.home.map(|(client, _)| (client, database));
+            }
+        }
+    }
+}
+
+/// Is this a connection, and not a client that a script or a module has made for itself?
+fn is_connected(client: u64) -> bool {
+    // SAFETY: without a place for what it finds the function only looks whether there is such a client.
+    let status = unsafe { api!(RedisModule_GetClientInfoById(ptr::null_mut(), client)) };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+/// What the server knows of a connection; `None` if it is none.
+fn client_info(client: u64) -> Option<raw::RedisModuleClientInfo> {
+    if !is_connected(client) {
+        return None;
+    }
+    // SAFETY: a structure of numbers, for which zeros are a value; the server fills in its version 1.
+    unsafe {
+        let mut info: raw::RedisModuleClientInfo = std::mem::zeroed();
+        info.version = 1;
+        let status = api!(RedisModule_GetClientInfoById(
+            (&raw mut info).cast(),
+            client
+        ));
+        (status == raw::REDISMODULE_OK as c_int).then_some(info)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::forgets;
+
+    #[test]
+    fn versions_with_the_defect_are_known() {
+        for (version, has_it) in [
+            ("", false),
+            ("7.2.9", false),
+            ("8.0.5", false),
+            ("8.1.0", false),
+            ("8.1.1", true),
+            ("8.1.10", true),
+            ("9.0.0", true),
+            ("9.1.2", true),
+            ("9.2.0", false),
+            ("10.0.0", false),
+        ] {
+            assert_eq!(forgets(version.as_bytes()), has_it, "{version}");
+        }
+    }
+}
