@@ -154,7 +154,7 @@ static DESCRIPTION_VERSION: raw::RedisModuleCommandInfoVersion =
 pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
     if !create(ctx, command) {
         let line = format!(
-            "<sluice> the command {} is taken by another module, or cannot be registered. \
+            "the command {} is taken by another module, or cannot be registered. \
              Load Sluice without its family, with the option: families <those that you want>",
             command.name
         );
@@ -163,10 +163,7 @@ pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
     }
     let described = describe(ctx, command);
     if !described {
-        let line = format!(
-            "<sluice> the server refuses the description of {}",
-            command.name
-        );
+        let line = format!("the server refuses the description of {}", command.name);
         log::warn(ctx.raw(), &line);
     }
     described

@@ -179,7 +179,7 @@ pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
             Some(on_key)
         ));
         if refused || keys != raw::REDISMODULE_OK as c_int {
-            let line = "<sluice> the server refuses a subscription to its events";
+            let line = "the server refuses a subscription to its events";
             log::warn(ctx.raw(), line);
             return false;
         }
@@ -237,7 +237,7 @@ unsafe extern "C" fn on_key(
                 (family.touched)(ctx, &name, touch);
             }
         }
-        lent::give_back(ctx);
+        lent::give_back(ctx, event.to_bytes());
     });
     raw::REDISMODULE_OK as c_int
 }

@@ -5,7 +5,9 @@
 //! database back.
 //!
 //! Nothing tells a listener which database that is, so a command filter looks at it before each command that may use
-//! another one than its client's. Servers without the defect get no filter.
+//! another one than its client's. Servers without the defect get no filter. What is read from an append-only file passes no
+//! filter: there the first half of a `MOVE` and the copying of a value of ours tell it. Nothing tells it of a `COPY ... DB` of
+//! other values in such a file.
 
 use super::context::{Ctx, bytes_of};
 use super::info::ServerInfo;
@@ -16,6 +18,7 @@ use redis_module::raw;
 use std::collections::HashSet;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The commands that use another database than their client's, and those that run them.
 const CROSSING: [&str; 6] = ["copy", "move", "eval", "evalsha", "fcall", "exec"];
@@ -25,10 +28,13 @@ const CROSSING: [&str; 6] = ["copy", "move", "eval", "evalsha", "fcall", "exec"]
 struct Running {
     /// Its client and that one's database, if it is one of those that matter.
     home: Option<(u64, c_int)>,
+    /// The database that a key is about to come from.
+    source: Option<c_int>,
     /// Clients that have queued a `SELECT`: nobody knows where their transactions are at each moment.
     wandering: HashSet<u64>,
 }
 
+static IS_AFFECTED: AtomicBool = AtomicBool::new(false);
 static RUNNING: MainThread<Running> = MainThread::new();
 
 /// Looks whether this server has the defect, and if so begins to mend it. False if the server refuses.
@@ -37,6 +43,7 @@ pub(super) fn begin(ctx: Ctx<'_>) -> bool {
     if !forgets(server.text(c"valkey_version")) {
         return true;
     }
+    IS_AFFECTED.store(true, Ordering::Relaxed);
     // SAFETY: the context is alive, the callback lives as long as the module.
     let filter = unsafe {
         api!(RedisModule_RegisterCommandFilter(
@@ -46,7 +53,7 @@ pub(super) fn begin(ctx: Ctx<'_>) -> bool {
         ))
     };
     if filter.is_null() {
-        log::warn(ctx.raw(), "<sluice> the server refuses a command filter");
+        log::warn(ctx.raw(), "the server refuses a command filter");
     }
     !filter.is_null()
 }
@@ -59,9 +66,27 @@ fn forgets(version: &[u8]) -> bool {
     ((8, 1, 1)..(9, 2, 0)).contains(&version)
 }
 
+/// A key of this database is about to be copied or moved.
+#[inline]
+pub(super) fn comes_from(database: c_int) {
+    RUNNING.get().source = Some(database);
+}
+
 /// At the end of a listener: selects the client's own database again.
 #[inline]
-pub(super) fn give_back(ctx: Ctx<'_>) {
+pub(super) fn give_back(ctx: Ctx<'_>, event: &[u8]) {
+    match event {
+        b"move_from" => comes_from(ctx.db()),
+        b"move_to" | b"copy_to" => {
+            let source = RUNNING.get().source.take();
+            if let Some(database) = source
+                && IS_AFFECTED.load(Ordering::Relaxed)
+            {
+                select(ctx, database);
+            }
+        }
+        _ => {}
+    }
     let home = RUNNING.get().home;
     let Some((owner, database)) = home else {
         return;
@@ -70,9 +95,13 @@ pub(super) fn give_back(ctx: Ctx<'_>) {
     let client = unsafe { api!(RedisModule_GetClientId(ctx.raw())) };
     // Not one that was blocked and goes on in the wake of the command.
     if client == owner || !is_connected(client) {
-        // SAFETY: as above; the database was the client's.
-        unsafe { api!(RedisModule_SelectDb(ctx.raw(), database)) };
+        select(ctx, database);
     }
+}
+
+fn select(ctx: Ctx<'_>, database: c_int) {
+    // SAFETY: the context is alive; a database that does not exist is not selected.
+    unsafe { api!(RedisModule_SelectDb(ctx.raw(), database)) };
 }
 
 /// Until this is dropped the module itself works in another database of its own choice, and nobody is brought home by the

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let loaded = entry::guard(false, || {
         if let Some(missing) = missing_function() {
             let line = format!(
-                "<sluice> this server is too old: it lacks {missing}. Sluice needs Redis 7.0 or Valkey"
+                "this server is too old: it lacks {missing}. Sluice needs Redis 7.0 or Valkey"
             );
             log::warn(ctx, &line);
             return false;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
                 .collect()
         };
         if let Err(problem) = read_options(&args) {
-            log::warn(ctx, &format!("<sluice> {problem}"));
+            log::warn(ctx, &format!("{problem}"));
             return false;
         }
         // SAFETY: the context is the server's, and lives through this call.

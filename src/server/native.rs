@@ -3,7 +3,7 @@
 
 use super::context::{Ctx, Name, bytes_of};
 use super::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use super::{entry, log};
+use super::{entry, lent, log};
 use crate::memory::block_size;
 use redis_module::raw;
 use std::ffi::{CString, c_int, c_ulong, c_void};
@@ -170,10 +170,7 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
     };
     native.raw.store(raw, Ordering::Relaxed);
     if raw.is_null() {
-        let line = format!(
-            "<sluice> the data type {} cannot be registered",
-            native.name
-        );
+        let line = format!("the data type {} cannot be registered", native.name);
         log::warn(ctx.raw(), &line);
     }
     !raw.is_null()
@@ -325,12 +322,15 @@ unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, valu
 }
 
 unsafe extern "C" fn copy<N: Native>(
-    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> *mut c_void {
     entry::guard(ptr::null_mut(), || {
         // SAFETY: see above.
-        let value = unsafe { borrow::<N>(value) };
+        let value = unsafe {
+            lent::comes_from(api!(RedisModule_GetDbIdFromOptCtx(ctx)));
+            borrow::<N>(value)
+        };
         let copy = N::copy(value);
         copy.map_or(ptr::null_mut(), |copy| N::native().to_raw(copy).cast())
     })
