@@ -237,7 +237,7 @@ unsafe extern "C" fn on_key(
                 (family.touched)(ctx, &name, touch);
             }
         }
-        lent::give_back(ctx, event.to_bytes());
+        lent::give_back(ctx, event.to_bytes(), &name);
     });
     raw::REDISMODULE_OK as c_int
 }
@@ -280,6 +280,7 @@ unsafe extern "C" fn on_client(
         if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
             // SAFETY: see above.
             let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
+            lent::forget(client);
             if crate::enabled_families().any(|family| (family.follows_client)(client)) {
                 note_and_wake(Happening::Disconnected(client));
             }

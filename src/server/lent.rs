@@ -9,13 +9,13 @@
 //! filter: there the first half of a `MOVE` and the copying of a value of ours tell it. Nothing tells it of a `COPY ... DB` of
 //! other values in such a file.
 
-use super::context::{Ctx, bytes_of};
+use super::context::{Ctx, Name, bytes_of};
 use super::info::ServerInfo;
 use super::main_thread::MainThread;
 use super::{entry, log};
 use crate::request::{is, parse_int};
 use redis_module::raw;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +30,24 @@ struct Running {
     home: Option<(u64, c_int)>,
     /// The database that a key is about to come from.
     source: Option<c_int>,
-    /// Clients that have queued a `SELECT`: nobody knows where their transactions are at each moment.
-    wandering: HashSet<u64>,
+    /// The copies that the running transaction may make, if it is one that goes from database to database.
+    copies: Vec<Copied>,
+    /// What clients have queued so far.
+    queues: HashMap<u64, Queue>,
+}
+
+/// What of the commands in a transaction counts.
+struct Queue {
+    /// Where the next of them will run.
+    database: c_int,
+    selects: bool,
+    copies: Vec<Copied>,
+}
+
+/// A `COPY`: to which key, and the database that it is called in.
+struct Copied {
+    target: Box<[u8]>,
+    database: c_int,
 }
 
 static IS_AFFECTED: AtomicBool = AtomicBool::new(false);
@@ -72,23 +88,35 @@ pub(super) fn comes_from(database: c_int) {
     RUNNING.get().source = Some(database);
 }
 
-/// At the end of a listener: selects the client's own database again.
+/// At the end of a listener to an event of this key: selects the client's own database again.
 #[inline]
-pub(super) fn give_back(ctx: Ctx<'_>, event: &[u8]) {
+pub(super) fn give_back(ctx: Ctx<'_>, event: &[u8], key: &Name<'_>) {
+    if IS_AFFECTED.load(Ordering::Relaxed) {
+        bring_home(ctx, event, key.bytes());
+    }
+}
+
+/// A client has disconnected.
+pub(super) fn forget(client: u64) {
+    if IS_AFFECTED.load(Ordering::Relaxed) {
+        RUNNING.get().queues.remove(&client);
+    }
+}
+
+fn bring_home(ctx: Ctx<'_>, event: &[u8], key: &[u8]) {
+    let mut running = RUNNING.get();
     match event {
-        b"move_from" => comes_from(ctx.db()),
+        b"move_from" => running.source = Some(ctx.db()),
         b"move_to" | b"copy_to" => {
-            let source = RUNNING.get().source.take();
-            if let Some(database) = source
-                && IS_AFFECTED.load(Ordering::Relaxed)
-            {
+            let source = running.source.take();
+            let copied = running.copies.iter().find(|copied| *copied.target == *key);
+            if let Some(database) = source.or(copied.map(|copied| copied.database)) {
                 select(ctx, database);
             }
         }
         _ => {}
     }
-    let home = RUNNING.get().home;
-    let Some((owner, database)) = home else {
+    let Some((owner, database)) = running.home else {
         return;
     };
     // SAFETY: the context is alive.
@@ -127,47 +155,61 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
             |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
         let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
         let client = unsafe { api!(RedisModule_CommandFilterGetClientId(command)) };
-        let first = (count > 1).then(|| argument(1));
-        RUNNING.get().passes(argument(0), first, client);
+        let at = |index| if index < count { argument(index) } else { b"" };
+        RUNNING.get().passes(client, at(0), [at(1), at(2)]);
     });
 }
 
 impl Running {
     /// A client is about to run a command, or to queue it.
-    fn passes(&mut self, name: &[u8], argument: Option<&[u8]>, client: u64) {
-        let crosses = CROSSING.iter().any(|crossing| is(name, crossing));
-        if crosses {
-            // A script's commands are run by a client of its own, which begins where the caller is.
-            if let Some(info) = client_info(client) {
-                let unknown = is(name, "exec") && self.wandering.remove(&client);
-                self.home = (!unknown).then_some((client, info.db.into()));
-            }
-        } else if is(name, "select") {
-            self.selects(argument, client);
-        } else {
+    fn passes(&mut self, client: u64, name: &[u8], arguments: [&[u8]; 2]) {
+        let selects = is(name, "select");
+        if !selects && !CROSSING.iter().any(|crossing| is(name, crossing)) {
             if self.home.is_some() && is_connected(client) {
                 self.home = None;
             }
             if is(name, "discard") || is(name, "reset") {
-                self.wandering.remove(&client);
+                self.queues.remove(&client);
             }
+            return;
+        }
+        let database = parse_int(arguments[0]).and_then(|number| number.try_into().ok());
+        // A script's commands are run by a client of its own, which begins where the caller is.
+        let Some(info) = client_info(client) else {
+            if let Some(home) = self.home.as_mut().filter(|_| selects) {
+                home.1 = database.unwrap_or(home.1);
+            }
+            return;
+        };
+        if is(name, "exec") {
+            self.executes(client, info.db.into());
+        } else if info.flags & u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) != 0 {
+            let queue = self.queues.entry(client).or_insert(Queue {
+                database: info.db.into(),
+                selects: false,
+                copies: Vec::new(),
+            });
+            if selects {
+                queue.selects = true;
+                queue.database = database.unwrap_or(queue.database);
+            } else if is(name, "copy") {
+                queue.copies.push(Copied {
+                    target: arguments[1].into(),
+                    database: queue.database,
+                });
+            }
+        } else {
+            self.home = (!selects).then_some((client, info.db.into()));
         }
     }
 
-    fn selects(&mut self, database: Option<&[u8]>, client: u64) {
-        match client_info(client) {
-            Some(info) => {
-                self.home = None;
-                if info.flags & u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) != 0 {
-                    self.wandering.insert(client);
-                }
-            }
-            None => {
-                let database = database.and_then(parse_int).unwrap_or(-1);
-                let database = database.try_into().unwrap_or(-1);
-                self.home = self.home.map(|(client, _)| (client, database));
-            }
-        }
+    /// A client runs what it has queued.
+    fn executes(&mut self, client: u64, database: c_int) {
+        let queue = self.queues.remove(&client);
+        let wanders = queue.filter(|queue| queue.selects);
+        // Where it is at each moment of a transaction with `SELECT` in it nobody knows.
+        self.home = wanders.is_none().then_some((client, database));
+        self.copies = wanders.map(|queue| queue.copies).unwrap_or_default();
     }
 }
 

@@ -57,7 +57,7 @@ unsafe extern "C" fn on_removal(
         for family in crate::enabled_families() {
             (family.removed)(ctx, &name);
         }
-        lent::give_back(ctx, b"");
+        lent::give_back(ctx, b"", &name);
     });
     raw::REDISMODULE_OK as c_int
 }
