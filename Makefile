@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench demo filter-rates lint install clean prepare prepare-tests
+.PHONY: help run build test matrix bench demo filter-rates lint install clean prepare prepare-tests
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -32,6 +32,9 @@ build: prepare ## build the module, target/release/libsluice.so
 
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo test
+
+matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test loading')
+	@SLUICE_MODULE=$(CURDIR)/$(module) TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
 bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
