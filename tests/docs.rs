@@ -43,6 +43,33 @@ fn the_reference_of_rate_limits_prints_what_it_says() {
     check("docs/rate.md");
 }
 
+#[test]
+fn the_tests_that_a_table_of_failures_names_are_there() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let text = include_str!("../docs/operations.md");
+    let (_, table) = text.split_once("## What survives which failure").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<_> = rows.filter(|row| !row.starts_with("| failure ")).collect();
+    assert!(rows.len() > 20, "{}", rows.len());
+    for row in rows {
+        let named = row.split('`').filter_map(|word| word.split_once(": "));
+        let named: Vec<_> = named
+            .filter(|(file, test)| !file.contains(' ') && !test.contains(' '))
+            .collect();
+        assert!(!named.is_empty(), "no test is named: {row}");
+        for (file, test) in named {
+            let places = [format!("{file}.rs"), format!("{file}/main.rs")];
+            let found = places
+                .iter()
+                .find_map(|place| std::fs::read_to_string(tests.join(place)).ok());
+            let source = found.unwrap_or_else(|| panic!("there is no test file {file}"));
+            let is_there = source.contains(&format!("#[test]\nfn {test}() {{"));
+            assert!(is_there, "{file} has no test {test}");
+        }
+    }
+}
+
 fn check(file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
