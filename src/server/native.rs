@@ -126,8 +126,10 @@ pub trait Native: 'static {
     const SAVES_MODULE: bool = false;
 }
 
-/// The server's own two blocks around a module's value, which it leaves to the module to count.
-const OBJECT_SIZE: usize = 16 + 16;
+/// The server's own two blocks around a module's value, which it leaves to the module to count: each is two words.
+fn object_size() -> usize {
+    2 * block_size(16)
+}
 
 /// Registers a native type. False if the server refuses it.
 pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
@@ -295,7 +297,7 @@ unsafe extern "C" fn mem_usage<N: Native>(
     entry::guard(0, || {
         // SAFETY: see above.
         let value = unsafe { borrow::<N>(value) };
-        OBJECT_SIZE + block_size(size_of::<N::Value>()) + N::memory(value)
+        object_size() + block_size(size_of::<N::Value>()) + N::memory(value)
     })
 }
 

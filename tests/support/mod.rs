@@ -26,7 +26,7 @@ pub use builder::{Builder, Fsync};
 pub use client::{Raw, encode};
 pub use crowd::Crowd;
 pub use events::KeyspaceEvents;
-pub use process::{allow_open_files, is_running};
+pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
 pub use server::{Server, Shutdown, wait_for_replica_sync};
 pub use talk::{

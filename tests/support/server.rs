@@ -226,6 +226,19 @@ impl Server {
         }
     }
 
+    /// Like [`Server::restart`], for a server that may refuse what it finds: how it ended, or `None` if it answers.
+    #[track_caller]
+    pub fn try_restart(&self) -> Option<ExitStatus> {
+        assert!(self.child().is_none(), "the server runs: stop it first");
+        loop {
+            match self.launch() {
+                Launch::Answers => return None,
+                Launch::PortTaken => {}
+                Launch::Died(status) => return Some(status),
+            }
+        }
+    }
+
     #[track_caller]
     pub(super) fn report_death(&self, status: ExitStatus) -> ! {
         panic!(
