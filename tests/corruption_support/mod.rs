@@ -1,7 +1,7 @@
 //! What the tests of corruption share: ways to damage bytes, and looks at whether a server took it well.
 
 // Each test file compiles this module for itself and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unused_imports, unreachable_pub)]
 
 mod dataset;
 
