@@ -24,6 +24,16 @@ use support::{Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, encode, 
 /// More memory than that is not needed for any of this.
 const MOST_MEMORY: u64 = 64 << 20;
 
+/// The type of a module's value in RDB files. What is damaged into one of the server's own types is the server's business,
+/// which takes gigabytes and seconds for some of it.
+const MODULE: u8 = 7;
+
+/// The size that a filter may have.
+const MAX_BYTES: &str = "16777216";
+
+/// No command takes longer, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// How many are tried at once.
 const BATCH: usize = 100;
 
@@ -55,7 +65,8 @@ impl Pair {
                 .start()
         });
         follow(&master, &replica);
-        let client = Raw::connect(&master);
+        let mut client = Raw::connect(&master);
+        client.call(["CONFIG", "SET", "sluice.bloom-max-bytes", MAX_BYTES]);
         Self {
             before: resident(&master),
             master,
@@ -87,9 +98,14 @@ impl Pair {
                 ]
             });
             self.client.send_bytes(&sent.collect::<Vec<_>>().concat());
-            let replies: Vec<[Value; 4]> = keys
+            let replies: Vec<[Value; 4]> = batch
                 .iter()
-                .map(|_| [(); 4].map(|()| self.client.read()))
+                .map(|(_, what)| {
+                    [(); 4].map(|()| {
+                        let reply = self.client.read_within(PATIENCE);
+                        reply.unwrap_or_else(|| panic!("no reply to {}", what.escape_ascii()))
+                    })
+                })
                 .collect();
             self.tried += batch.len();
             for ((key, (words, what)), reply) in keys.iter().zip(batch).zip(&replies) {
@@ -198,6 +214,7 @@ fn try_payloads(family: &Family, seed: u64) {
     while !bodies.is_empty() {
         let trials: Vec<_> = bodies
             .iter()
+            .filter(|body| body.is_empty() || body[0] == MODULE)
             .map(|body| {
                 let payload = sealed(body.clone());
                 let words = [b"RESTORE", b"%".as_slice(), b"0", &payload];

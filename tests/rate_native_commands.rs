@@ -12,7 +12,8 @@ use rate_support::{
     server_and_client,
 };
 use support::{
-    KeyspaceEvents, Lines, Raw, SOON, Server, Value, WRONGTYPE, eventually, field_of, until_pong,
+    KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
+    until_pong,
 };
 
 const TYPE: &str = "sluice-ra";
@@ -482,10 +483,10 @@ fn memory_usage_is_truthful() {
         let said: i64 = client.run_all(usages).iter().map(Value::int).sum();
         (given, said)
     };
-    measure("SET % twenty-bytes-of-value PX 3600000");
+    measure(&format!("SET % {SEPARATE} PX 3600000"));
     // What the server leaves out for every key, such as the table of its keys and that of their ends, is what it leaves
     // out for a string.
-    let (given, said) = measure("SET % twenty-bytes-of-value PX 3600000");
+    let (given, said) = measure(&format!("SET % {SEPARATE} PX 3600000"));
     let left_out = given - said;
     let tiers = |count: usize| format!("RATE.TIERS % {count}{}", " 9 1 3600000".repeat(count));
     let many = [1, 2, 3, 10, 64].map(tiers);
