@@ -470,7 +470,10 @@ fn memory_usage_is_truthful() {
         client.must("FLUSHALL");
         client.must("SET warm up");
         // A connection of its own, whose buffers are no larger than the others'.
-        let used = |server: &Server| field_of(&server.command(["INFO", "memory"]), "used_memory");
+        let used = |server: &Server| {
+            eventually(SOON, || server.info_int("lazyfree_pending_objects") == 0);
+            field_of(&server.command(["INFO", "memory"]), "used_memory")
+        };
         let before = used(&server);
         for start in (0..COUNT).step_by(100) {
             let lines = (start..start + 100).map(|number| at(line, &format!("key-{number:08}")));
