@@ -56,7 +56,7 @@ fn status(server: &Server, field: &str) -> i64 {
 /// twice that while it looks for a good place.
 fn arenas(server: &Server) -> i64 {
     match server.info("mem_allocator").as_deref() {
-        Some("libc") => 128 * MIB * status(server, "Threads:") / 1024,
+        Some("libc") => 128 * MIB * status(server, "Threads") / 1024,
         _ => 0,
     }
 }
