@@ -1,12 +1,14 @@
 //! Cached entries survive restarts and crashes as they were, leases do not, and damaged bytes harm nobody.
 
 mod cache_support;
+mod corruption_support;
 mod support;
 
 use std::fs;
 use std::path::PathBuf;
 
 use cache_support::{about, fetched, lease, look, nearly, stores};
+use corruption_support::{FOOTER, payload_of};
 use sluice::codec::put_uint;
 use support::{Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually};
 
@@ -288,9 +290,6 @@ fn of_a_cut_append_only_file_every_change_is_loaded_or_not_at_all() {
 
 // Damaged and forged bytes
 
-/// A payload's last bytes: two of the RDB version, eight of the checksum.
-const FOOTER: usize = 10;
-
 /// A server that takes any payload for undamaged.
 fn careless_server() -> (Server, Raw) {
     let server = Server::builder().rdb(true).start();
@@ -402,20 +401,6 @@ fn payloads_cut_or_changed_anywhere_are_refused_or_make_an_entry_that_works() {
     }
     assert!(taken > 50, "{taken}");
     is_well(&server, &mut client);
-}
-
-/// An RDB value of a module's type: what `DUMP` begins with, then strings, an end, and a footer.
-fn payload_of(real: &[u8], strings: &[&[u8]]) -> Vec<u8> {
-    // The type, and the module's id in nine bytes.
-    let mut payload = real[..10].to_vec();
-    for string in strings {
-        payload.extend([5, 0x80]);
-        payload.extend((string.len() as u32).to_be_bytes());
-        payload.extend(*string);
-    }
-    payload.push(0);
-    payload.extend(&real[real.len() - FOOTER..]);
-    payload
 }
 
 /// Numbers from where trouble begins, and ordinary ones.

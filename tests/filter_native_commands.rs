@@ -10,7 +10,7 @@ use filter_bytes_support::{
     load, load_chunk, number, used_memory, value_digest,
 };
 use sluice::filter::persist::put_piece;
-use support::{Lines, Raw, SOON, Server, Value, WRONGTYPE, eventually, field_of};
+use support::{Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of};
 
 fn server_and_client() -> (Server, Raw) {
     let server = Server::start();
@@ -576,8 +576,7 @@ fn memory_usage_of_many_small_filters_is_truthful() {
         (given, said)
     };
     // What the server leaves out for every key, such as the table of its keys, is what it leaves out for a string.
-    let (given, said) =
-        measure(&|number| vec![format!("SET key-{number:08} twenty-bytes-of-value")]);
+    let (given, said) = measure(&|number| vec![format!("SET key-{number:08} {SEPARATE}")]);
     let left_out = given - said;
     for terms in [
         "BF.RESERVE % 0.01 1",

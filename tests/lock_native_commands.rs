@@ -5,7 +5,7 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{Random, Raw, Server, Shutdown, Value, encode, eventually};
+use support::{Random, Raw, SEPARATE, Server, Shutdown, Value, encode, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -1087,9 +1087,7 @@ fn command(line: &str) -> Vec<String> {
 /// `keys` are so many that together they take megabytes, beside which the buffers of connections are nothing.
 fn assert_truthful(name: &str, keys: usize, make: impl Fn(usize, &str) -> Vec<Vec<String>>) {
     let string = measure(keys, |_, key| {
-        vec![command(&format!(
-            "SET {key} twenty-bytes-of-value PX 900000"
-        ))]
+        vec![command(&format!("SET {key} {SEPARATE} PX 900000"))]
     });
     let lock = measure(keys, make);
     let left_out = string.given - string.said;

@@ -1,18 +1,17 @@
 //! Damaged and forged bytes of limits are refused or make a limit that answers: nothing crashes, and what is handed on to
 //! a replica is what the master has.
 
+mod corruption_support;
 mod rate_support;
 mod stock_support;
 mod support;
 
+use corruption_support::{FOOTER, damaged, payload_of};
 use rate_support::{BAD_EFFECT, KINDS, MOST, OTHER_KIND, ask, at, fill};
 use sluice::codec::put_uint;
 use sluice::rate::persist;
 use stock_support::{assert_identical, follow};
 use support::{Lines, Random, Raw, SOON, Server, Value, eventually};
-
-/// A payload's last bytes: two of the RDB version, eight of the checksum.
-const FOOTER: usize = 10;
 
 /// A master with a replica, which take any payload for undamaged.
 struct Careless {
@@ -113,26 +112,6 @@ fn use_limit(client: &mut Raw, key: &str, what: &str) {
         client.must(&line);
     }
     client.must("DEL copy again");
-}
-
-/// Every way to damage some bytes in one place.
-fn damaged(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut all: Vec<Vec<u8>> = (0..bytes.len()).map(|cut| bytes[..cut].to_vec()).collect();
-    for place in 0..bytes.len() {
-        for bit in 0..8 {
-            let mut flipped = bytes.to_vec();
-            flipped[place] ^= 1 << bit;
-            all.push(flipped);
-        }
-        for byte in [0, 0x7f, 0x80, 0xff] {
-            let mut changed = bytes.to_vec();
-            changed[place] = byte;
-            all.push(changed);
-            all.push([&bytes[..place], &[byte], &bytes[place..]].concat());
-        }
-        all.push([&bytes[..place], &bytes[place + 1..]].concat());
-    }
-    all
 }
 
 fn shown(bytes: &[u8]) -> String {
@@ -284,13 +263,7 @@ fn forged_numbers_are_refused_or_make_a_limit_that_works() {
     let mut made = 0;
     for _ in 0..700 {
         let limit = forged(&mut random);
-        // A value of a module: a string with a length of four bytes.
-        let mut payload = real[..10].to_vec();
-        payload.extend([5, 0x80]);
-        payload.extend((limit.len() as u32).to_be_bytes());
-        payload.extend(&limit);
-        payload.push(0);
-        payload.extend(&real[real.len() - FOOTER..]);
+        let payload = payload_of(&real, &[&limit]);
         let mut effect = Vec::new();
         put_uint(&mut effect, 0);
         effect.extend(&limit);

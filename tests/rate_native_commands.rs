@@ -12,7 +12,8 @@ use rate_support::{
     server_and_client,
 };
 use support::{
-    KeyspaceEvents, Lines, Raw, SOON, Server, Value, WRONGTYPE, eventually, field_of, until_pong,
+    KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
+    until_pong,
 };
 
 const TYPE: &str = "sluice-ra";
@@ -469,7 +470,10 @@ fn memory_usage_is_truthful() {
         client.must("FLUSHALL");
         client.must("SET warm up");
         // A connection of its own, whose buffers are no larger than the others'.
-        let used = |server: &Server| field_of(&server.command(["INFO", "memory"]), "used_memory");
+        let used = |server: &Server| {
+            eventually(SOON, || server.info_int("lazyfree_pending_objects") == 0);
+            field_of(&server.command(["INFO", "memory"]), "used_memory")
+        };
         let before = used(&server);
         for start in (0..COUNT).step_by(100) {
             let lines = (start..start + 100).map(|number| at(line, &format!("key-{number:08}")));
@@ -482,10 +486,10 @@ fn memory_usage_is_truthful() {
         let said: i64 = client.run_all(usages).iter().map(Value::int).sum();
         (given, said)
     };
-    measure("SET % twenty-bytes-of-value PX 3600000");
+    measure(&format!("SET % {SEPARATE} PX 3600000"));
     // What the server leaves out for every key, such as the table of its keys and that of their ends, is what it leaves
     // out for a string.
-    let (given, said) = measure("SET % twenty-bytes-of-value PX 3600000");
+    let (given, said) = measure(&format!("SET % {SEPARATE} PX 3600000"));
     let left_out = given - said;
     let tiers = |count: usize| format!("RATE.TIERS % {count}{}", " 9 1 3600000".repeat(count));
     let many = [1, 2, 3, 10, 64].map(tiers);

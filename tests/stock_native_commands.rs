@@ -8,8 +8,8 @@ use stock_support::{
     state, told,
 };
 use support::{
-    KeyspaceEvents, Lines, Raw, SOON, Server, Shutdown, Value, WRONGTYPE, eventually, field_of,
-    now_ms, until_pong,
+    KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Shutdown, Value, WRONGTYPE, eventually,
+    field_of, now_ms, until_pong,
 };
 
 // The end of a key
@@ -658,7 +658,7 @@ fn memory_usage_of_many_small_stocks_is_truthful() {
         (given as f64 / 8000.0, said as f64 / 8000.0)
     };
     // What the server leaves out for every key, such as the table of its keys, is what it leaves out for a string.
-    let (given, said) = measure(&|number| format!("SET key-{number:08} twenty-bytes-of-value"));
+    let (given, said) = measure(&|number| format!("SET key-{number:08} {SEPARATE}"));
     let left_out = given - said;
     for (what, terms) in [
         ("without events", ""),

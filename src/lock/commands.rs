@@ -711,6 +711,8 @@ fn sem_info(call: &Call<'_>) -> Answer {
             Mode::Permits { limit } => limit,
             _ => 0,
         };
+        // Forged permits may be more than any limit.
+        let used = used.min(MAX_SAFE as u64);
         vec![("limit", Reply::int(limit)), ("used", Reply::int(used))]
     })
 }
@@ -731,7 +733,8 @@ fn info(
     if holds.is_empty() {
         return Ok(Reply::Nil);
     }
-    let used = holds.iter().map(|(_, hold)| hold.count).sum();
+    let used = holds.iter().map(|(_, hold)| hold.count);
+    let used = used.fold(0, u64::saturating_add);
     let mut fields = head(lock, used);
     let holders = holds
         .into_iter()

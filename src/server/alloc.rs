@@ -15,14 +15,15 @@ static ALLOCATOR: ServerAlloc = ServerAlloc;
 
 /// Learns how large the blocks are that the server's allocator gives.
 pub(super) fn learn_sizes() {
-    // SAFETY: the block is measured and freed at once.
-    let given = unsafe {
-        let block = api!(RedisModule_Alloc(24));
-        let given = api!(RedisModule_MallocSize(block));
-        api!(RedisModule_Free(block));
-        given
-    };
-    crate::memory::learn_quantum(given);
+    crate::memory::learn(|size| {
+        // SAFETY: the block is measured and freed at once.
+        unsafe {
+            let block = api!(RedisModule_Alloc(size));
+            let given = api!(RedisModule_MallocSize(block));
+            api!(RedisModule_Free(block));
+            given
+        }
+    });
 }
 
 /// What the server's allocator guarantees: where it keeps each block's size in front of the block,

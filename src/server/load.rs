@@ -1,7 +1,7 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, command, entry, events, info, lent, log};
+use super::{alloc, command, entry, events, info, lent, log, native};
 use crate::request::is;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -43,6 +43,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         }
         log::catch_panics();
         alloc::learn_sizes();
+        native::learn_overhead();
         let argc = usize::try_from(argc).unwrap_or(0);
         let args: Vec<&[u8]> = if argc == 0 {
             Vec::new()
@@ -85,7 +86,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_DefragCursorSet RedisModule_DefragShouldStop
         RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
         RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
-        RedisModule_GetAbsExpire RedisModule_GetBlockedClientHandle
+        RedisModule_GetAbsExpire RedisModule_GetApi RedisModule_GetBlockedClientHandle
         RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetClientInfoById RedisModule_GetCommand
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID

@@ -126,8 +126,35 @@ pub trait Native: 'static {
     const SAVES_MODULE: bool = false;
 }
 
-/// The server's own two blocks around a module's value, which it leaves to the module to count.
-const OBJECT_SIZE: usize = 16 + 16;
+/// Does the server count the object that points to a module's value?
+static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
+
+/// Learns which of the blocks around a value are left to the module to count.
+pub(super) fn learn_overhead() {
+    // Servers with this function (Valkey 9) keep the key in the object, and count both.
+    let newer = c"RedisModule_ClusterKeySlotC";
+    let mut function: *mut c_void = ptr::null_mut();
+    // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
+    let found = unsafe {
+        api!(RedisModule_GetApi(
+            newer.as_ptr(),
+            (&raw mut function).cast()
+        ))
+    };
+    let counts = found == raw::REDISMODULE_OK as c_int && !function.is_null();
+    COUNTS_OBJECT.store(counts, Ordering::Relaxed);
+}
+
+/// The server's own blocks around a module's value that it leaves to the module to count: the object and what stands
+/// between it and the value, each of two words.
+fn overhead() -> usize {
+    let blocks = if COUNTS_OBJECT.load(Ordering::Relaxed) {
+        1
+    } else {
+        2
+    };
+    blocks * block_size(16)
+}
 
 /// Registers a native type. False if the server refuses it.
 pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
@@ -292,7 +319,7 @@ unsafe extern "C" fn mem_usage<N: Native>(
     entry::guard(0, || {
         // SAFETY: see above.
         let value = unsafe { borrow::<N>(value) };
-        OBJECT_SIZE + block_size(size_of::<N::Value>()) + N::memory(value)
+        overhead() + block_size(size_of::<N::Value>()) + N::memory(value)
     })
 }
 

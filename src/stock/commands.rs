@@ -916,6 +916,7 @@ fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Res
             return Ok(());
         }
         Effect::Changed(change, entry) => {
+            edit.stock().ok_or(Error::BadEffect)?;
             if entry.is_some() {
                 edit.announce(&change, entry).unwrap_or_else(lost);
             }

@@ -26,12 +26,12 @@ pub use builder::{Builder, Fsync};
 pub use client::{Raw, encode};
 pub use crowd::Crowd;
 pub use events::KeyspaceEvents;
-pub use process::{allow_open_files, is_running};
+pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
 pub use server::{Server, Shutdown, wait_for_replica_sync};
 pub use talk::{
-    Lines, NOT_AN_INTEGER, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, field_of, now_ms, now_us,
-    until_pong,
+    Lines, NOT_AN_INTEGER, SEPARATE, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, field_of, now_ms,
+    now_us, until_pong,
 };
 pub use value::Value;
 pub use wait::eventually;

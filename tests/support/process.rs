@@ -118,3 +118,13 @@ pub fn allow_open_files(count: u64) {
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!(set, 0, "setrlimit: {}", io::Error::last_os_error());
 }
+
+/// The most memory, in bytes, that any child of this process had that has ended: it has been waited for.
+pub fn largest_child() -> u64 {
+    // SAFETY: a struct of integers, for which zeros are good.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid rusage for the kernel to fill.
+    let got = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    assert_eq!(got, 0, "getrusage: {}", io::Error::last_os_error());
+    u64::try_from(usage.ru_maxrss).expect("a size") * 1024
+}

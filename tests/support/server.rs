@@ -22,6 +22,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks at a server that is about to start.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// How long a process that has given up may take to end.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
+
+/// How long to wait for an answer at a time: who is about to end, or to hang, accepts connections too.
+const GLANCE: Duration = Duration::from_secs(1);
+
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
 
@@ -87,6 +93,11 @@ impl Server {
 
     /// Starts the process and waits until it answers or is gone.
     fn launch(&self) -> Launch {
+        self.launch_unless(|_| false)
+    }
+
+    /// The same. A process whose log says that it will never answer has a moment left to end, then it is killed.
+    fn launch_unless(&self, is_hopeless: impl Fn(&str) -> bool) -> Launch {
         let log_start = self.log().len();
         let child = spawn_server(&self.home);
         let pid = child.id();
@@ -102,6 +113,10 @@ impl Server {
                     Launch::Died(status)
                 };
             }
+            if is_hopeless(&self.log()[log_start..]) {
+                holds_within(LAST_MOMENT, &mut || !self.is_running());
+                return Launch::Died(destroy(&mut self.take_child()));
+            }
             assert!(Instant::now() < deadline, "the server does not answer");
             thread::sleep(PAUSE);
         }
@@ -111,7 +126,7 @@ impl Server {
     /// Whether the process `pid` serves this port and has loaded its dataset.
     fn answers(&self, pid: u32) -> bool {
         let reply = Raw::try_connect(self.port)
-            .and_then(|mut client| client.try_call(["INFO", "everything"], CLIENT_PATIENCE));
+            .and_then(|mut client| client.try_call(["INFO", "everything"], GLANCE));
         match reply {
             // Somebody else's server may listen where ours could not.
             Ok(Some(Value::Bulk(info))) => {
@@ -222,6 +237,20 @@ impl Server {
                     );
                 }
                 Launch::Died(status) => self.report_death(status),
+            }
+        }
+    }
+
+    /// Like [`Server::restart`], for a server that may refuse what it finds: how it ended, or `None` if it answers. Where
+    /// its log says that it has refused, it is killed if it does not end.
+    #[track_caller]
+    pub fn try_restart(&self, has_refused: impl Fn(&str) -> bool) -> Option<ExitStatus> {
+        assert!(self.child().is_none(), "the server runs: stop it first");
+        loop {
+            match self.launch_unless(&has_refused) {
+                Launch::Answers => return None,
+                Launch::PortTaken => {}
+                Launch::Died(status) => return Some(status),
             }
         }
     }

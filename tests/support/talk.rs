@@ -16,6 +16,12 @@ pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 /// 2^53: integers below it are exact in Lua and JavaScript.
 pub const UNSAFE_INTEGER: i64 = 1 << 53;
 
+/// A string that every server keeps in a block of its own, apart from what belongs to its key: what a server leaves out of
+/// `MEMORY USAGE` of such a string, it leaves out of that of any value.
+pub const SEPARATE: &str = "\
+    vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv\
+    vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
+
 /// Commands written as lines: words between blanks.
 pub trait Lines {
     /// Sends the command of a line and reads its reply.
