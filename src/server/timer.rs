@@ -66,7 +66,10 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
 /// looked at it, it would never sleep again.
 pub(super) fn stop_if_too_far(ctx: Ctx<'_>) {
     let mut armed = ARMED.get();
-    if armed.0.is_some_and(|(at, _)| at > Now::read().ms() + FARTHEST) {
+    if armed
+        .0
+        .is_some_and(|(at, _)| at > Now::read().ms() + FARTHEST)
+    {
         armed.stop(ctx);
     }
 }

@@ -23,6 +23,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks at a server that is about to start.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// A step of the clock that is much longer than the time until it is seen.
+const LARGE_STEP_MS: i64 = 600_000;
+
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
 
@@ -271,12 +274,13 @@ impl Server {
     }
 
     /// Sets its clock forward by so many milliseconds, or back if that is negative; it was started with
-    /// [`Builder::clock`]. If it runs, this waits until it has looked at the clock: newer servers do so less often than
-    /// commands come.
+    /// [`Builder::clock`]. If the server runs, this waits until it has seen a large step: newer servers look at the clock
+    /// less often than commands come.
     #[track_caller]
     pub fn shift_clock(&self, by_ms: i64) {
         let clock = self.clock.as_ref().expect("it goes by the machine's clock");
-        let before = self.is_running().then(|| self.time_seen_ms());
+        let is_noticed = self.is_running() && by_ms.abs() > LARGE_STEP_MS;
+        let before = is_noticed.then(|| self.time_seen_ms());
         clock.shift(by_ms).expect("cannot shift the clock");
         let is_near = |time: i64| (time - by_ms).abs() < by_ms.abs() / 2;
         let has_looked = |before| is_near(self.time_seen_ms() - before);
