@@ -323,14 +323,9 @@ impl Books {
     fn assert_orders_add_up(&self, master: &Server) -> usize {
         let mut client = Raw::connect(master);
         let sent = self.sent.lock().unwrap();
-        let mut state_of = |order: &String| -> Option<String> {
+        let mut state_of = |order: &String| {
             let info = client.must(&format!("STOCK.ORDER sku {order}"));
-            Some(
-                info.get("state")
-                    .filter(|_| !info.is_nil())?
-                    .text()
-                    .to_owned(),
-            )
+            (!info.is_nil()).then(|| info.field("state").text().to_owned())
         };
         let states: HashMap<_, _> = sent
             .iter()
