@@ -109,6 +109,18 @@ impl Group {
         });
     }
 
+    /// Freezes the replicas and cuts their links: they will find what their sockets hold, and nothing later.
+    fn silence_replicas(&self) -> Vec<&Server> {
+        let master = self.master();
+        let is_replica = |server: &&Server| server.port() != master.port();
+        let replicas: Vec<_> = self.servers.iter().filter(is_replica).collect();
+        for replica in &replicas {
+            replica.stop_signal();
+        }
+        master.command(["CLIENT", "KILL", "TYPE", "replica"]);
+        replicas
+    }
+
     fn client(&self) -> Client {
         Client {
             sentinels: self.sentinels.iter().map(Server::port).collect(),
@@ -218,8 +230,8 @@ struct Books {
     /// Orders that were sold, and whether both replicas knew it.
     sold: Mutex<HashMap<String, bool>>,
     sent: Mutex<HashSet<String>>,
-    /// Who was the first for a key, in the order in which they heard it, and whether both replicas knew it.
-    firsts: Mutex<HashMap<String, Vec<bool>>>,
+    /// Who was the first for a key: when it was heard, and whether both replicas knew it.
+    firsts: Mutex<HashMap<String, Vec<(Instant, bool)>>>,
 }
 
 impl Books {
@@ -282,9 +294,9 @@ impl Books {
     fn be_first(&self, client: &mut Client, key: &str) {
         // Whoever lost the reply may have been the first, and hears that it was not: nobody is then.
         if client.run(&format!("RATE.ONCE {key} PX 600000")) == 1 {
-            let is_secured = client.is_secured();
+            let first = (Instant::now(), client.is_secured());
             let mut firsts = self.firsts.lock().unwrap();
-            firsts.entry(key.to_owned()).or_default().push(is_secured);
+            firsts.entry(key.to_owned()).or_default().push(first);
         }
     }
 
@@ -348,9 +360,11 @@ impl Books {
 
     /// There are two firsts only where the earlier one was lost.
     fn assert_firsts_are_alone(&self) {
-        for (key, firsts) in &*self.firsts.lock().unwrap() {
+        for (key, firsts) in &mut *self.firsts.lock().unwrap() {
+            firsts.sort();
             let (_, earlier) = firsts.split_last().unwrap();
-            assert!(!earlier.contains(&true), "{key}: {firsts:?}");
+            let is_kept = |(_, is_secured): &(Instant, bool)| *is_secured;
+            assert!(!earlier.iter().any(is_kept), "{key}: {firsts:?}");
         }
     }
 
@@ -409,6 +423,7 @@ fn clients_go_on_when_masters_die_and_freeze() {
     books.assert_fences_rise();
     books.assert_firsts_are_alone();
     let lost = books.assert_orders_add_up(master);
+    assert!(lost > 0, "the dead masters had told all");
     println!(
         "{} holds, {} writes, {} refused, {} orders, {lost} lost",
         books.holds.lock().unwrap().len(),
@@ -430,7 +445,15 @@ fn clients_go_on_when_masters_die_and_freeze() {
 fn a_master_dies(group: &Group, books: &Books) {
     let master = group.master();
     books.await_progress();
+    // What it tells its clients at last reaches nobody else.
+    let replicas = group.silence_replicas();
+    let orders = || books.sold.lock().unwrap().len();
+    let before = orders();
+    eventually(SOON, || orders() > before + 12);
     master.kill9();
+    for replica in replicas {
+        replica.cont_signal();
+    }
     group.master_after(master);
     books.await_progress();
     // It comes back, without anything, and becomes a replica.
@@ -491,21 +514,13 @@ fn an_acknowledged_write_that_no_replica_got_is_lost_and_the_fence_protects() {
     eventually(SOON, || client.is_secured());
 
     let master = group.master();
-    let replicas: Vec<_> = group
-        .servers
-        .iter()
-        .filter(|server| server.port() != master.port())
-        .collect();
-    for replica in &replicas {
-        replica.stop_signal();
-    }
-    master.command(["CLIENT", "KILL", "TYPE", "replica"]);
+    let replicas = group.silence_replicas();
     let lost = client.run("LOCK.ACQUIRE lock old PX 3600000").int();
     assert_eq!(client.run("STOCK.DEDUCT sku 1 ORDER old"), 0);
     // Who asks is told.
     assert!(!client.is_secured());
     master.kill9();
-    for replica in &replicas {
+    for replica in replicas {
         replica.cont_signal();
     }
     assert_eq!(resource.must(&format!("LOCK.GUARD door {lost}")), 1);
