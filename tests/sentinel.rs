@@ -374,7 +374,7 @@ impl Books {
 
     fn await_progress(&self) {
         let before = self.progress();
-        eventually(SOON, || self.progress() > before + 30);
+        eventually(SOON, || self.progress() > before + 15);
     }
 }
 
