@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::{
-    Builder, Crowd, Fsync, Raw, Server, Shutdown, Value, eventually, is_running,
+    Builder, Crowd, Fsync, Raw, Server, Shutdown, Value, eventually, is_running, now_ms,
     wait_for_replica_sync,
 };
 
@@ -147,6 +147,81 @@ fn a_stopped_server_is_silent_until_it_goes_on() {
     assert_eq!(client.read_within(MOMENT), None);
     server.cont_signal();
     assert_eq!(client.read(), "PONG");
+}
+
+/// The time by the server, and by this machine, in milliseconds.
+fn times(server: &Server) -> (i64, i64) {
+    let there = now_ms(&mut Raw::connect(server));
+    let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (there, here.as_millis() as i64)
+}
+
+#[track_caller]
+fn assert_ahead(server: &Server, ms: i64) {
+    let (there, here) = times(server);
+    // Replies take time, and so does a restart.
+    let off = (there - here) - ms;
+    assert!(off.abs() < 60_000, "{off} ms off");
+}
+
+#[test]
+fn a_server_goes_by_a_clock_of_its_own() {
+    const HOUR: i64 = 3_600_000;
+    let (ahead, behind) = (plain().clock(HOUR).start(), plain().clock(-HOUR).start());
+    assert_ahead(&ahead, HOUR);
+    assert_ahead(&behind, -HOUR);
+    assert_ahead(&plain().start(), 0);
+    for by in [-3 * HOUR, HOUR / 2, 30 * 24 * HOUR] {
+        ahead.shift_clock(by);
+    }
+    assert_ahead(&ahead, 718 * HOUR + HOUR / 2);
+    assert_ahead(&behind, -HOUR);
+    // A restart keeps it.
+    behind.kill9();
+    behind.restart();
+    assert_ahead(&behind, -HOUR);
+}
+
+/// Expiries go by it, also those of the module, and what the server counts without it does not.
+#[test]
+fn a_clock_that_is_set_moves_deadlines_and_nothing_else() {
+    const HOUR: i64 = 3_600_000;
+    let server = Server::builder().clock(0).start();
+    server.command(["SET", "k", "v", "PX", "1800000"]);
+    server.command(["LOCK.ACQUIRE", "lock", "me", "PX", "1800000"]);
+    server.shift_clock(HOUR);
+    assert_eq!(server.command(["EXISTS", "k", "lock"]), 0);
+    let fence = server.command(["LOCK.ACQUIRE", "lock", "me"]).int();
+    let (there, _) = times(&server);
+    assert!((there - fence / 1000).abs() < 60_000, "{fence} at {there}");
+    // What is done at intervals goes on: nobody but the server's cron looks for this key.
+    server.shift_clock(-2 * HOUR);
+    server.command(["SET", "k", "v", "PX", "50"]);
+    eventually(SOON, || server.command(["DBSIZE"]) == 1);
+}
+
+#[test]
+#[should_panic(expected = "it goes by the machine's clock")]
+fn only_a_clock_of_its_own_can_be_shifted() {
+    plain().start().shift_clock(1);
+}
+
+#[test]
+fn a_sentinel_watches_a_master() {
+    let (master, sentinel) = (plain().start(), Server::builder().sentinel().start());
+    let port = master.port().to_string();
+    sentinel.command(["SENTINEL", "MONITOR", "it", "127.0.0.1", &port, "1"]);
+    let address = sentinel.command(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "it"]);
+    assert_eq!(address.array()[1], port.as_str());
+    sentinel.kill9();
+    sentinel.restart();
+    assert_eq!(
+        sentinel
+            .command(["SENTINEL", "CKQUORUM", "it"])
+            .text()
+            .get(..2),
+        Some("OK")
+    );
 }
 
 #[test]

@@ -370,6 +370,7 @@ unsafe extern "C" fn on_cron(
     entry::guard((), || {
         // SAFETY: see above.
         let ctx = unsafe { Ctx::new(ctx) };
+        timer::stop_if_too_far(ctx);
         timer::ask_families(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);

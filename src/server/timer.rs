@@ -14,6 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 struct Armed(Option<(u64, raw::RedisModuleTimerID)>);
 
+impl Armed {
+    fn stop(&mut self, ctx: Ctx<'_>) {
+        if let Some((_, id)) = self.0.take() {
+            // SAFETY: the timer was made by `arm` and has not fired.
+            unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
+        }
+    }
+}
+
 /// Was the timer set since it was last asked?
 static WAS_ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -39,10 +48,7 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
     if wait > FARTHEST {
         return;
     }
-    if let Some((_, id)) = armed.0 {
-        // SAFETY: the timer was made below and has not fired.
-        unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
-    }
+    armed.stop(ctx);
     // SAFETY: the callback expects no data.
     let id = unsafe {
         api!(RedisModule_CreateTimer(
@@ -54,6 +60,18 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
     };
     armed.0 = Some((at, id));
     WAS_ARMED.store(true, Ordering::Relaxed);
+}
+
+/// Stops a timer that was set for later than is possible: the clock was set back since. If the server
+/// looked at it, it would never sleep again.
+pub(super) fn stop_if_too_far(ctx: Ctx<'_>) {
+    let mut armed = ARMED.get();
+    if armed
+        .0
+        .is_some_and(|(at, _)| at > Now::read().ms() + FARTHEST)
+    {
+        armed.stop(ctx);
+    }
 }
 
 /// Lets every family do what is due, and sets the timer for what is next.

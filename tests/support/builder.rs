@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use super::clock::Clock;
 use super::home::Home;
 use super::port;
 use super::server::{Launch, Server};
@@ -27,6 +28,8 @@ pub struct Builder {
     settings: Vec<(String, String)>,
     module_arguments: Option<Vec<String>>,
     cluster: bool,
+    sentinel: bool,
+    clock_shift_ms: Option<i64>,
 }
 
 impl Builder {
@@ -35,6 +38,8 @@ impl Builder {
             settings: Vec::new(),
             module_arguments: Some(Vec::new()),
             cluster: false,
+            sentinel: false,
+            clock_shift_ms: None,
         }
     }
 
@@ -79,6 +84,19 @@ impl Builder {
         self
     }
 
+    /// A Sentinel: it watches the masters that `SENTINEL MONITOR` names, and has neither data nor modules.
+    pub fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self.no_module()
+    }
+
+    /// Gives the server a wall clock of its own, so many milliseconds ahead of the machine's, or behind it. It can be set
+    /// while the server runs: [`Server::shift_clock`]. What has nothing to do with the time of day is not shifted.
+    pub fn clock(mut self, ahead_ms: i64) -> Self {
+        self.clock_shift_ms = Some(ahead_ms);
+        self
+    }
+
     /// Starts the server and waits until it answers; panics with the end of its log when it dies.
     #[track_caller]
     pub fn start(self) -> Server {
@@ -106,13 +124,24 @@ impl Builder {
         }
     }
 
+    pub(super) fn is_sentinel(&self) -> bool {
+        self.sentinel
+    }
+
+    pub(super) fn own_clock(&self, home: &Home) -> Option<Clock> {
+        let shift = self.clock_shift_ms?;
+        Some(Clock::create(home.path(), shift).expect("cannot make a clock"))
+    }
+
     pub(super) fn config_file(&self, home: &Home, port: u16) -> String {
         let mut text = format!(
             "bind 127.0.0.1\nport {port}\ndir {}\nlogfile {}\n",
             quoted(home.path()),
             quoted(&home.log())
         );
-        text.push_str(BASE_CONFIG);
+        if !self.sentinel {
+            text.push_str(BASE_CONFIG);
+        }
         if self.cluster {
             let _ = writeln!(text, "cluster-enabled yes\ncluster-port {}", port::free());
             text.push_str("cluster-node-timeout 2000\n");

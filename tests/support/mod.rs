@@ -11,6 +11,7 @@
 
 mod builder;
 mod client;
+mod clock;
 mod crowd;
 mod events;
 mod home;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::builder::Builder;
 use super::client::Raw;
+use super::clock::Clock;
 use super::home::Home;
 use super::process::{signal, signal_group, spawn};
 use super::value::Value;
@@ -27,6 +28,9 @@ const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// How long to wait for an answer at a time: who is about to end, or to hang, accepts connections too.
 const GLANCE: Duration = Duration::from_secs(1);
+
+/// A step of the clock that is much longer than the time until it is seen.
+const LARGE_STEP_MS: i64 = 600_000;
 
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
@@ -61,6 +65,8 @@ pub(super) enum Launch {
 pub struct Server {
     port: u16,
     home: Home,
+    is_sentinel: bool,
+    clock: Option<Clock>,
     /// `None` while the server is stopped. A lock, so that one thread may kill what others are talking to.
     child: Mutex<Option<Child>>,
 }
@@ -84,6 +90,8 @@ impl Server {
             .expect("cannot write the configuration");
         let server = Self {
             port,
+            is_sentinel: builder.is_sentinel(),
+            clock: builder.own_clock(&home),
             home,
             child: Mutex::new(None),
         };
@@ -99,7 +107,7 @@ impl Server {
     /// The same. A process whose log says that it will never answer has a moment left to end, then it is killed.
     fn launch_unless(&self, is_hopeless: impl Fn(&str) -> bool) -> Launch {
         let log_start = self.log().len();
-        let child = spawn_server(&self.home);
+        let child = self.spawn();
         let pid = child.id();
         *self.child() = Some(child);
         let deadline = Instant::now() + START_LIMIT;
@@ -123,6 +131,24 @@ impl Server {
         Launch::Answers
     }
 
+    fn spawn(&self) -> Child {
+        let binary = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into());
+        let mut command = Command::new(&binary);
+        command
+            .arg(self.home.config())
+            .args(self.is_sentinel.then_some("--sentinel"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.home.log_file());
+        if let Some(clock) = &self.clock {
+            clock.govern(&mut command);
+        }
+        spawn(command).unwrap_or_else(|error| {
+            let binary = Path::new(&binary).display();
+            panic!("cannot start {binary}: {error}. {BINARY_VARIABLE} names another server.")
+        })
+    }
+
     /// Whether the process `pid` serves this port and has loaded its dataset.
     fn answers(&self, pid: u32) -> bool {
         let reply = Raw::try_connect(self.port)
@@ -132,7 +158,8 @@ impl Server {
             Ok(Some(Value::Bulk(info))) => {
                 let info = String::from_utf8_lossy(&info);
                 field_of(&info, "process_id") == Some(&pid.to_string())
-                    && field_of(&info, "loading") == Some("0")
+                    // A Sentinel has nothing to load, and says nothing of it.
+                    && field_of(&info, "loading").unwrap_or("0") == "0"
             }
             // A password, which the test knows.
             Ok(Some(Value::Error(text))) => text.starts_with("NOAUTH"),
@@ -275,6 +302,27 @@ impl Server {
         signal(self.pid(), libc::SIGCONT);
     }
 
+    /// Sets its clock forward by so many milliseconds, or back if that is negative; it was started with
+    /// [`Builder::clock`]. If the server runs, this waits until it has seen a large step: newer servers look at the clock
+    /// less often than commands come.
+    #[track_caller]
+    pub fn shift_clock(&self, by_ms: i64) {
+        let clock = self.clock.as_ref().expect("it goes by the machine's clock");
+        let is_noticed = self.is_running() && by_ms.abs() > LARGE_STEP_MS;
+        let before = is_noticed.then(|| self.time_seen_ms());
+        clock.shift(by_ms).expect("cannot shift the clock");
+        let is_near = |time: i64| (time - by_ms).abs() < by_ms.abs() / 2;
+        let has_looked = |before| is_near(self.time_seen_ms() - before);
+        let seen = holds_within(START_LIMIT, &mut || before.is_none_or(has_looked));
+        assert!(seen, "the server does not look at its clock");
+    }
+
+    /// The time when it last looked at its clock.
+    #[track_caller]
+    fn time_seen_ms(&self) -> i64 {
+        self.info_int("server_time_usec") / 1000
+    }
+
     /// Makes it a replica of `master`; [`wait_for_replica_sync`] waits for the data. A restart forgets it.
     #[track_caller]
     pub fn replica_of(&self, master: &Self) {
@@ -397,20 +445,6 @@ pub fn wait_for_replica_sync(master: &Server, replica: &Server) {
         "the replica does not catch up:\n{}",
         replica.log_tail()
     );
-}
-
-fn spawn_server(home: &Home) -> Child {
-    let binary = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into());
-    let mut command = Command::new(&binary);
-    command
-        .arg(home.config())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(home.log_file());
-    spawn(command).unwrap_or_else(|error| {
-        let binary = Path::new(&binary).display();
-        panic!("cannot start {binary}: {error}. {BINARY_VARIABLE} names another server.")
-    })
 }
 
 /// SIGKILL for the process and what it has forked, and how the process ended: it may have done so before.

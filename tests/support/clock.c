@@ -1,0 +1,73 @@
+/* Preloaded into a server: gives it a wall clock that a test shifts. The file that SLUICE_TEST_CLOCK names holds the
+   shift in nanoseconds, as 8 bytes that may change at any time. CLOCK_MONOTONIC stays as it is. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECOND 1000000000LL
+
+static int64_t unshifted;
+static int64_t *shift = &unshifted;
+
+__attribute__((constructor)) static void find_shift(void)
+{
+    const char *path = getenv("SLUICE_TEST_CLOCK");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0)
+        return;
+    void *found = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
+    if (found != MAP_FAILED)
+        shift = found;
+    close(file);
+}
+
+/* The kernel is asked, not the C library: that would take a pointer to the function that this one replaces, which is
+   not there yet when the first caller is another library's constructor. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int failed = syscall(SYS_clock_gettime, clock, now);
+    if (failed || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
+        return failed;
+    int64_t ns = now->tv_sec * SECOND + now->tv_nsec + __atomic_load_n(shift, __ATOMIC_RELAXED);
+    now->tv_sec = ns / SECOND;
+    now->tv_nsec = ns % SECOND;
+    return 0;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone)
+{
+    struct timespec precise;
+    (void)zone;
+    if (clock_gettime(CLOCK_REALTIME, &precise))
+        return -1;
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *copy)
+{
+    struct timespec precise;
+    if (clock_gettime(CLOCK_REALTIME, &precise))
+        return -1;
+    if (copy)
+        *copy = precise.tv_sec;
+    return precise.tv_sec;
+}
+
+/* Valkey 8.1 and later prefer, for a module, the symbols of the libraries that it names (RTLD_DEEPBIND): the module would
+   ask the C library for the time, and not us. */
+void *dlopen(const char *path, int flags)
+{
+    void *(*next)(const char *, int);
+    *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    return next(path, flags & ~RTLD_DEEPBIND);
+}

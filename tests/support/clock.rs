@@ -1,0 +1,80 @@
+//! A wall clock of its own for a server: a small library that is loaded before all others (`LD_PRELOAD`) adds a shift to
+//! what the machine's clock says. The shift stands in a file that both map.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use super::home::Home;
+
+const SOURCE: &str = include_str!("clock.c");
+
+const PRELOADED: &str = "clock.so";
+const SHIFT: &str = "clock";
+
+const NS_PER_MS: i64 = 1_000_000;
+
+/// The library, compiled once for all servers of this process.
+static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let home = Home::create();
+    let (source, library) = (home.path().join("clock.c"), home.path().join(PRELOADED));
+    fs::write(&source, SOURCE).expect("cannot write the clock's source");
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .arg("-o")
+        .args([&library, &source])
+        .arg("-ldl")
+        .output()
+        .expect("cannot run cc, which links Rust programs too");
+    let complaints = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{complaints}");
+    fs::read(library).expect("cannot read the clock's library")
+});
+
+/// The clock of one server, in its directory: it outlives the process, so that a restart keeps it.
+pub(super) struct Clock {
+    file: File,
+    shift_path: PathBuf,
+    library: PathBuf,
+}
+
+impl Clock {
+    /// A clock that is `shift_ms` ahead of the machine's.
+    pub(super) fn create(folder: &Path, shift_ms: i64) -> io::Result<Self> {
+        let (shift_path, library) = (folder.join(SHIFT), folder.join(PRELOADED));
+        fs::write(&library, &*LIBRARY)?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&shift_path)?;
+        let clock = Self {
+            file,
+            shift_path,
+            library,
+        };
+        clock.set(shift_ms * NS_PER_MS)?;
+        Ok(clock)
+    }
+
+    /// Sets it forward by so many milliseconds, or back if that is negative.
+    pub(super) fn shift(&self, by_ms: i64) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        self.set(i64::from_ne_bytes(bytes) + by_ms * NS_PER_MS)
+    }
+
+    fn set(&self, shift_ns: i64) -> io::Result<()> {
+        self.file.write_all_at(&shift_ns.to_ne_bytes(), 0)
+    }
+
+    /// Makes the server that this command starts go by this clock.
+    pub(super) fn govern(&self, command: &mut Command) {
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("SLUICE_TEST_CLOCK", &self.shift_path);
+    }
+}
