@@ -140,7 +140,7 @@ impl Pair {
             "cannot be loaded as it was saved: {}",
             what.escape_ascii()
         );
-        if loads && self.taken % KEPT == 0 && self.kept < 2000 {
+        if loads && self.taken.is_multiple_of(KEPT) && self.kept < 2000 {
             self.kept += 1;
             self.client
                 .call(["RENAME", key, &format!("kept{}", self.kept)]);
@@ -149,7 +149,7 @@ impl Pair {
 
     /// Panics unless both servers are well and have the same, and what stayed can be saved and loaded.
     #[track_caller]
-    fn is_well(mut self, what: &str) {
+    fn must_be_well(mut self, what: &str) {
         let more = resident(&self.master) - self.before;
         println!(
             "{what}: {} tried, {} taken, {} kept, {more} bytes more at most",
@@ -235,7 +235,7 @@ fn try_payloads(family: &Family, seed: u64) {
         }));
     }
     assert!(pair.taken > 50, "{}", pair.taken);
-    pair.is_well("payloads");
+    pair.must_be_well("payloads");
 }
 
 /// After the last fence no lock could be acquired any more in this test.
@@ -385,7 +385,7 @@ fn try_effects(command: &str, least: usize, seed: u64) {
         }));
     }
     assert!(pair.taken > 50, "{}", pair.taken);
-    pair.is_well(command);
+    pair.must_be_well(command);
 }
 
 #[test]

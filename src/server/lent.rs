@@ -150,11 +150,16 @@ impl Drop for Out {
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     entry::guard((), || {
-        // SAFETY (for all of this function): the server calls it with a live pointer.
+        // SAFETY: the server calls this with a live pointer; an argument below the count is a string of it.
         let argument =
             |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
-        let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
-        let client = unsafe { api!(RedisModule_CommandFilterGetClientId(command)) };
+        // SAFETY: as above.
+        let (count, client) = unsafe {
+            (
+                api!(RedisModule_CommandFilterArgsCount(command)),
+                api!(RedisModule_CommandFilterGetClientId(command)),
+            )
+        };
         let at = |index| if index < count { argument(index) } else { b"" };
         RUNNING.get().passes(client, at(0), [at(1), at(2)]);
     });

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
                 .collect()
         };
         if let Err(problem) = read_options(&args) {
-            log::warn(ctx, &format!("{problem}"));
+            log::warn(ctx, &problem);
             return false;
         }
         // SAFETY: the context is the server's, and lives through this call.
