@@ -32,6 +32,17 @@ pub struct Told {
     pub lost: usize,
 }
 
+impl std::ops::AddAssign for Told {
+    fn add_assign(&mut self, other: Self) {
+        self.moved += other.moved;
+        self.asked += other.asked;
+        self.try_again += other.try_again;
+        self.unblocked += other.unblocked;
+        self.down += other.down;
+        self.lost += other.lost;
+    }
+}
+
 /// A client of a cluster. All keys of a command have the same hash tag, by which it remembers who serves them.
 pub struct Client<'a> {
     cluster: &'a Six,
@@ -105,6 +116,11 @@ impl<'a> Client<'a> {
             self.connections.remove(&port);
         }
         reply.is_ok_and(|count| matches!(count, Value::Int(1..)))
+    }
+
+    /// The port of the node that carried the last command out.
+    pub fn answered_by(&self) -> u16 {
+        self.last
     }
 
     fn port_of(&self, tag: &str) -> u16 {

@@ -8,7 +8,7 @@ mod client;
 mod six;
 mod slot;
 
-pub use client::{Client, Lost};
+pub use client::{Client, Lost, Told};
 pub use six::Six;
 pub use slot::Move;
 
