@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use cluster_load::Load;
 use cluster_support::{
-    Client, HIGH, LOW, Lost, Move, Six, ask, id_of, node, one_node, slot_of, two_nodes,
+    Client, HIGH, LOW, Lost, Move, Six, ask, await_replica, id_of, node, one_node, slot_of,
+    two_nodes,
 };
 use lock_support::{Grant, check};
 use support::{Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
@@ -26,31 +27,38 @@ use support::{Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_repl
 const TAGS: [&str; 3] = ["b", "c", "a"];
 
 /// A node that is silent for so many milliseconds is only busy: no test stops one for so long.
-const BUSY: u32 = 30_000;
+const BUSY: u32 = 8000;
 
 /// A node that is silent for so long has failed.
 const FAILED: u32 = 2000;
 
-fn seconds() -> u64 {
+fn seconds() -> Duration {
     let seconds = std::env::var("CLUSTER_SECONDS").ok();
-    seconds.map_or(4, |text| text.parse().expect("CLUSTER_SECONDS is a number"))
+    let seconds = seconds.map(|text| text.parse().expect("CLUSTER_SECONDS is a number"));
+    Duration::from_secs(seconds.unwrap_or(3))
 }
 
 // Under load
 
 #[test]
 fn nothing_is_lost_or_doubled_while_slots_move_and_masters_change() {
+    let start = Instant::now();
     let cluster = Six::start(BUSY);
+    eprintln!("E started {:?}", start.elapsed());
     let load = Load::prepare(&cluster, &TAGS);
-    let moves = load.during(|| move_slots(&cluster, Duration::from_secs(seconds())));
+    let moves = load.during(|| move_slots(&cluster, seconds()));
     println!("{moves} moves");
+    eprintln!("E moved {:?}", start.elapsed());
     assert!(moves > 5, "the run was too tame");
     load.check();
 
-    let changes = load.during(|| change_masters(&cluster, Duration::from_secs(seconds() / 2)));
+    eprintln!("E checked {:?}", start.elapsed());
+    let changes = load.during(|| change_masters(&cluster, seconds() / 4));
     println!("{changes} changes of a master");
+    eprintln!("E changed {:?}", start.elapsed());
     load.check();
-    cluster.await_health();
+    eprintln!("E checked {:?}", start.elapsed());
+    cluster.await_replicas();
     cluster.assert_replicas_identical();
 }
 
@@ -82,18 +90,33 @@ fn move_slots(cluster: &Six, time: Duration) -> usize {
 /// Lets replicas take over from their masters, who live.
 fn change_masters(cluster: &Six, time: Duration) -> usize {
     let end = Instant::now() + time;
+    let (first, second) = cluster.nodes().split_at(3);
+    let mut pairs: Vec<_> = first.iter().zip(second).collect();
     let mut changes = 0;
-    while Instant::now() < end || changes < TAGS.len() {
-        let slot = slot_of(&cluster.nodes()[0], TAGS[changes % TAGS.len()]);
-        let (old, _) = cluster.servers_of(slot);
-        let new = cluster.replica_of(old);
-        ask(new, "CLUSTER FAILOVER");
-        await_master(new);
+    while Instant::now() < end || changes < pairs.len() {
+        let shard = changes % pairs.len();
+        let (old, new) = pairs[shard];
+        // Not again before the other masters have forgotten whom they have voted for last.
+        eventually(SOON * 3, || {
+            Raw::connect(new).run("CLUSTER FAILOVER"); // refused while it does not follow yet
+            becomes_master(new, Duration::from_secs(6))
+        });
         eventually(SOON, || old.info("role").as_deref() == Some("slave"));
-        cluster.await_health();
+        pairs[shard] = (new, old);
         changes += 1;
     }
     changes
+}
+
+fn becomes_master(node: &Server, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if node.info("role").as_deref() == Some("master") {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 fn await_master(node: &Server) {
@@ -217,9 +240,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
     replicas_read_and_redirect(old, new, slot, fence);
 
     // From here on, somebody is always waiting, and a silent node has failed.
-    for node in cluster.nodes() {
-        ask(node, &format!("CONFIG SET cluster-node-timeout {FAILED}"));
-    }
+    cluster.set_timeout(FAILED);
     let survivors = Survivors::new(&cluster, new);
     let has_ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -304,7 +325,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
     stock_support::assert_stream_tells_all(&mut at_new, "{b}events2", &["{b}sale"]);
 
     old.restart();
-    cluster.await_health();
+    await_replica(old);
     assert_eq!(old.info("role").as_deref(), Some("slave"));
     cluster.assert_replicas_identical();
     replicas_read_and_redirect(new, old, slot, fence);
@@ -370,4 +391,179 @@ impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+// Waiting
+
+/// What a client waits for, of each family.
+const WAITS: [&str; 4] = [
+    "LOCK.ACQUIRE bar you PX 600000 BLOCK 0",
+    "LOCK.MACQUIRE 2 {bar}free bar you PX 600000 BLOCK 0",
+    "SEM.ACQUIRE {bar}sem you LIMIT 1 PX 600000 BLOCK 0",
+    "CACHE.FETCH {bar}entry LEASE 600000 BLOCK 0",
+];
+
+#[test]
+fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
+    let (one, other) = two_nodes(&node());
+    for line in [
+        "LOCK.ACQUIRE bar me PX 600000",
+        "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
+    ] {
+        assert!(ask(&one, line).int() > 0);
+    }
+    let fetched = ask(&one, "CACHE.FETCH {bar}entry LEASE 600000");
+    assert_eq!(fetched.array()[0], "LEASE");
+    let mut waiting: Vec<_> = WAITS.iter().map(|_| Raw::connect(&one)).collect();
+    for (client, line) in waiting.iter_mut().zip(WAITS) {
+        client.ask(line);
+    }
+    eventually(SOON, || one.info_int("blocked_clients") == 4);
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    moving.keys(&["bar", "{bar}sem"]);
+    moving.finish();
+    let start = Instant::now();
+    let moved = Raw::connect(&one).run("GET bar");
+    for (client, line) in waiting.iter_mut().zip(WAITS) {
+        assert_eq!(client.read(), moved, "{line}");
+    }
+    // A busy machine gets the same again.
+    assert!(start.elapsed() < 2 * Duration::from_secs(1));
+    assert_eq!(
+        one.info_int("sluice_waiting") + one.info_int("sluice_waiters_now"),
+        0
+    );
+}
+
+// Several keys
+
+/// Every command that takes several keys, with keys of two slots: what to say before, so that it would do something.
+const CROSSING: [&str; 21] = [
+    "LOCK.MACQUIRE 2 bar foo me",
+    "LOCK.MACQUIRE 2 bar foo me BLOCK 0",
+    "LOCK.MRELEASE 2 bar foo me",
+    "STOCK.SET bar 5 EVENTS foo",
+    "STOCK.IMPORT bar EVENTS foo",
+    "STOCK.MDEDUCT 2 bar 1 foo 1",
+    "STOCK.MRESERVE 2 bar 1 foo 1 ORDER o PX 5",
+    "STOCK.MCONFIRM 2 bar foo o",
+    "STOCK.MCANCEL 2 bar foo o",
+    "STOCK.MGET bar foo",
+    "BF.RESERVE bar LIKE foo",
+    "BF.MERGE bar 1 foo",
+    "BF.MERGE bar 2 {bar}2 foo",
+    "CACHE.FETCH bar LEASE 5 GUARD foo item",
+    "CACHE.FETCH bar LEASE 5 BLOCK 0 GUARD foo item",
+    "LOCK.MACQUIRE 3 {bar}2 bar foo me WATCHDOG",
+    "LOCK.MRELEASE 3 {bar}2 bar foo me ALL",
+    "STOCK.MDEDUCT 3 {bar}2 1 bar 1 foo 1 ORDER o",
+    "STOCK.MGET {bar}2 bar foo",
+    "STOCK.SET bar 5 NX MAXLEN 5 EVENTS foo",
+    "STOCK.IMPORT bar PERUSER 5 EVENTS foo",
+];
+
+#[test]
+fn no_command_takes_keys_of_two_slots() {
+    let (server, mut client) = one_node();
+    let digest = server.digest();
+    for line in CROSSING {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("CROSSSLOT "), "{line}: {reply:?}");
+
+        client.must("MULTI");
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("CROSSSLOT "), "{line}: {reply:?}");
+        assert!(client.run("EXEC").err().starts_with("EXECABORT "), "{line}");
+
+        // A script that declares none of its keys, or just one.
+        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+        let script = format!("return redis.call({})", words.join(","));
+        for declared in [&["0"][..], &["1", "bar"]] {
+            let mut eval = vec!["EVAL", &script];
+            eval.extend(declared);
+            let reply = client.call(eval);
+            let reason = "ttempted to access"; // keys of several slots, or a non local one
+            assert!(reply.err().contains(reason), "{line}: {reply:?}");
+        }
+        assert_eq!(server.digest(), digest, "{line}");
+    }
+    // Commands of two slots in one transaction.
+    for line in ["LOCK.ACQUIRE bar me", "RATE.ONCE foo PX 5"] {
+        client.must("MULTI");
+        client.must(line);
+        let other = if line.contains("bar") {
+            "CACHE.DEL foo"
+        } else {
+            "BF.ADD bar x"
+        };
+        client.must(other);
+        let reply = client.run("EXEC");
+        assert!(reply.err().starts_with("CROSSSLOT "), "{reply:?}");
+        assert_eq!(server.digest(), digest);
+    }
+}
+
+/// So that nobody adds a command on several keys and forgets it above.
+#[test]
+fn no_command_on_several_keys_is_forgotten() {
+    let (_server, mut client) = one_node();
+    let tried: BTreeSet<String> = CROSSING
+        .iter()
+        .map(|line| line.split(' ').next().expect("a name").to_lowercase())
+        .collect();
+    let names = client.must("COMMAND LIST FILTERBY MODULE sluice");
+    let mut takes_many = BTreeSet::new();
+    for name in names.array() {
+        let info = client.call(["COMMAND", "INFO", name.text()]);
+        let specs = info.array()[0].array()[8].array();
+        let has_many = specs.len() > 1 || specs.iter().any(spans_several);
+        if has_many {
+            takes_many.insert(name.text().to_lowercase());
+        }
+    }
+    assert_eq!(takes_many, tried);
+}
+
+/// May a key specification of `COMMAND INFO` find several keys?
+fn spans_several(spec: &Value) -> bool {
+    let find = spec.field("find_keys");
+    let spec = find.field("spec");
+    find.field("type") == &"keynum" || spec.get("lastkey").is_some_and(|last| *last != 0)
+}
+
+// Servers that move slots by themselves
+
+/// Valkey 9 can move slots without anybody's help (`CLUSTER MIGRATESLOTS`), if all modules say that theirs may be moved
+/// so. Sluice does not say it: the server refuses, and the slot stays.
+#[test]
+fn a_server_that_moves_slots_by_itself_leaves_ours_alone() {
+    let (one, other) = two_nodes(&node());
+    let mut client = Raw::connect(&one);
+    client.must("STOCK.SET bar 10 EVENTS {bar}s");
+    client.must("STOCK.DEDUCT bar 3 ORDER o");
+    let fence = client.must("LOCK.ACQUIRE {bar}lock me PX 600000");
+    let (slot, to) = (slot_of(&one, LOW), id_of(&other));
+    let reply = client.run(&format!(
+        "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {to}"
+    ));
+    let is_known = !client
+        .call(["COMMAND", "INFO", "CLUSTER|MIGRATESLOTS"])
+        .array()[0]
+        .is_nil();
+    let expected = match is_known {
+        true => "does not support atomic slot migrations",
+        false => "nknown subcommand",
+    };
+    assert!(reply.err().contains(expected), "{reply:?}");
+    assert_eq!(client.must("LOCK.HELD {bar}lock me"), fence);
+    assert_eq!(client.must("STOCK.DEDUCT bar 3 ORDER o"), 7);
+
+    // As any other server's, its slots can be moved key by key.
+    let moving = Move::start(slot, &one, &other);
+    while moving.some_keys(1) > 0 {}
+    moving.finish();
+    let mut client = Raw::connect(&other);
+    assert_eq!(client.must("LOCK.HELD {bar}lock me"), fence);
+    assert_eq!(client.must("STOCK.DEDUCT bar 3 ORDER o"), 7);
+    stock_support::assert_stream_tells_all(&mut client, "{bar}s", &["bar"]);
 }

@@ -20,7 +20,7 @@ impl Filters {
     pub(super) fn prepare(client: &mut Client<'_>, tag: &str) -> Self {
         let (bloom, cuckoo) = (key(tag, "bloom"), key(tag, "cuckoo"));
         client.must(tag, &format!("BF.RESERVE {bloom} 0.01 50"));
-        client.must(tag, &format!("CF.RESERVE {cuckoo} 64"));
+        client.must(tag, &format!("CF.RESERVE {cuckoo} 64 EXPANSION 2"));
         Self {
             tag: tag.into(),
             bloom,

@@ -140,6 +140,20 @@ impl Stocks {
         }
     }
 
+    /// The event stream, in pages.
+    fn entries(&self, client: &mut Client<'_>) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            let last = entries.last().map_or((0, 0), |entry| entry.id);
+            let range = format!("XRANGE {} ({}-{} + COUNT 500", self.events, last.0, last.1);
+            let page = client.must(&self.tag, &range);
+            if page.array().is_empty() {
+                return entries;
+            }
+            entries.extend(page.array().iter().map(Entry::read));
+        }
+    }
+
     pub(super) fn check(&self, client: &mut Client<'_>) {
         let tag = &*self.tag;
         let mut number = |stock: &str, field: &str| {
@@ -155,8 +169,7 @@ impl Stocks {
             assert_eq!(number(stock, "total"), expected, "{stock}");
             (counts, number(stock, "ver"))
         });
-        let entries = client.must(tag, &format!("XRANGE {} - +", self.events));
-        let entries: Vec<_> = entries.array().iter().map(Entry::read).collect();
+        let entries = self.entries(client);
         assert!(entries.is_sorted_by(|one, next| one.id < next.id));
         let replayed = replay(&entries);
         for (stock, info) in all.into_iter().zip(infos) {

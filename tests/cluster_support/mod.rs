@@ -9,7 +9,7 @@ mod six;
 mod slot;
 
 pub use client::{Client, Lost, Told};
-pub use six::Six;
+pub use six::{Six, await_replica};
 pub use slot::Move;
 
 use crate::support::{Builder, Lines, Raw, SOON, Server, Value, eventually};

@@ -5,6 +5,10 @@ use std::thread;
 use super::{ask, id_of, node};
 use crate::support::{SOON, Server, Value, eventually, field_of, wait_for_replica_sync};
 
+/// After so many milliseconds of silence nodes take each other for failing while they get to know each other: they talk
+/// twice as often.
+const GETTING_ACQUAINTED: &str = "1500";
+
 /// The slots of each master.
 const SHARES: [std::ops::RangeInclusive<u16>; 3] = [0..=5460, 5461..=10922, 10923..=16383];
 
@@ -14,14 +18,12 @@ pub struct Six {
 }
 
 impl Six {
-    /// Starts the nodes and waits until all know and follow each other.
-    ///
-    /// A node is only taken for failing when it is silent for longer than `timeout_ms`: a busy machine is no failure.
+    /// Starts the nodes and waits until all know and follow each other; then sets [their patience](Self::set_timeout).
     #[track_caller]
     pub fn start(timeout_ms: u32) -> Self {
         let start = || {
             node()
-                .config("cluster-node-timeout", &timeout_ms.to_string())
+                .config("cluster-node-timeout", GETTING_ACQUAINTED)
                 .config("cluster-replica-validity-factor", "0")
                 .start()
         };
@@ -32,7 +34,19 @@ impl Six {
         });
         let cluster = Self { nodes };
         cluster.join();
+        cluster.set_timeout(timeout_ms);
         cluster
+    }
+
+    /// From now on a node is taken for failing when it is silent for so many milliseconds.
+    #[track_caller]
+    pub fn set_timeout(&self, timeout_ms: u32) {
+        for node in &self.nodes {
+            ask(
+                node,
+                &format!("CONFIG SET cluster-node-timeout {timeout_ms}"),
+            );
+        }
     }
 
     fn join(&self) {
@@ -53,9 +67,8 @@ impl Six {
         self.await_health();
     }
 
-    /// Waits until all nodes that run agree who serves what, each master has a replica, and all replicas follow.
-    #[track_caller]
-    pub fn await_health(&self) {
+    /// Waits until all nodes agree who serves what, each master has a replica, and all replicas follow.
+    fn await_health(&self) {
         for node in &self.nodes {
             eventually(SOON * 2, || {
                 node.await_cluster(6);
@@ -64,10 +77,14 @@ impl Six {
                 slots.array().iter().all(|range| range.array().len() == 4)
             });
         }
+        self.await_replicas();
+    }
+
+    /// Waits until all replicas follow their masters.
+    #[track_caller]
+    pub fn await_replicas(&self) {
         for replica in self.nodes.iter().filter(|node| !is_master(node)) {
-            eventually(SOON * 2, || {
-                replica.info("master_link_status").as_deref() == Some("up")
-            });
+            await_replica(replica);
         }
     }
 
@@ -131,6 +148,14 @@ impl Six {
             });
         }
     }
+}
+
+/// Waits until a node is a replica that follows its master.
+#[track_caller]
+pub fn await_replica(node: &Server) {
+    eventually(SOON * 2, || {
+        node.info("master_link_status").as_deref() == Some("up")
+    });
 }
 
 fn is_master(node: &Server) -> bool {
