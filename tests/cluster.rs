@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use cluster_load::Load;
 use cluster_support::{
-    Client, HIGH, LOW, Lost, Move, Six, ask, await_replica, id_of, node, one_node, slot_of,
-    two_nodes,
+    Client, LOW, Lost, Move, Six, ask, await_replica, id_of, node, one_node, slot_of, two_nodes,
 };
 use lock_support::{Grant, check};
 use support::{Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
@@ -27,7 +26,7 @@ use support::{Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_repl
 const TAGS: [&str; 3] = ["b", "c", "a"];
 
 /// A node that is silent for so many milliseconds is only busy: no test stops one for so long.
-const BUSY: u32 = 8000;
+const BUSY: u32 = 20_000;
 
 /// A node that is silent for so long has failed.
 const FAILED: u32 = 2000;

@@ -156,8 +156,10 @@ fn a_migrated_lock_is_held_on_the_other_node() {
     };
     let before = picture(&one);
     let fence = run(&mut client, "LOCK.HELD bar me");
+    run(&mut client, "LOCK.ACQUIRE {bar}watched me PX 2000 WATCHDOG");
     let moving = Move::start(slot_of(&one, LOW), &one, &other);
     moving.keys(&keys);
+    moving.keys(&["{bar}watched"]);
     assert!(
         client
             .call(words("LOCK.HELD bar me"))
@@ -184,6 +186,10 @@ fn a_migrated_lock_is_held_on_the_other_node() {
         next > fence.int() && fence.int() > ahead,
         "{next} after {fence:?}"
     );
+    // Its client is connected to the first node, so nobody renews it here.
+    eventually(SOON, || {
+        ask(&other, "LOCK.ACQUIRE {bar}watched you") != Value::Nil
+    });
 }
 
 #[test]

@@ -176,8 +176,30 @@ fn check_permits(all: &[Permits]) {
             .filter(|other| other.from <= one.from && one.from < other.to);
         let count: u64 = held_then.map(|held| held.count).sum();
         assert!(count <= LIMIT, "{count} permits at a time");
-        let earlier = all.iter().filter(|other| other.from <= one.asked);
+        let earlier = all.iter().filter(|other| other.from < one.asked);
         let last = earlier.map(|other| other.fence).max();
         assert!(last < Some(one.fence), "a fence did not rise");
     }
+}
+
+#[test]
+fn the_check_of_permits_finds_what_is_wrong() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let permits = |count, fence, from, to| Permits {
+        count,
+        fence,
+        asked: at(from),
+        from: at(from),
+        to: at(to),
+    };
+    let is_refused = |one, other| {
+        let all = [one, other];
+        std::panic::catch_unwind(|| check_permits(&all)).is_err()
+    };
+    assert!(!is_refused(permits(2, 1, 0, 10), permits(1, 2, 5, 20)));
+    assert!(!is_refused(permits(3, 1, 0, 10), permits(3, 2, 10, 20)));
+    assert!(is_refused(permits(2, 1, 0, 10), permits(2, 2, 9, 20)));
+    assert!(is_refused(permits(1, 2, 0, 10), permits(1, 2, 20, 30)));
+    assert!(is_refused(permits(1, 2, 0, 10), permits(1, 1, 20, 30)));
 }
