@@ -1,6 +1,7 @@
 //! A client of a cluster: it follows redirections, as client libraries do, and tells lost replies from answers.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -131,8 +132,8 @@ impl<'a> Client<'a> {
     }
 
     fn connect(&mut self, port: u16) -> io::Result<()> {
-        if !self.connections.contains_key(&port) {
-            self.connections.insert(port, Raw::try_connect(port)?);
+        if let Entry::Vacant(place) = self.connections.entry(port) {
+            place.insert(Raw::try_connect(port)?);
         }
         Ok(())
     }
