@@ -80,25 +80,18 @@ fn move_slots(cluster: &Six, time: Duration) -> usize {
     moves
 }
 
-/// Lets replicas take over from their masters, who live.
+/// Lets each replica take over from its master, who lives; once, because Redis 7.0 counts votes again that were given for
+/// an earlier attempt, and then has two masters for a moment.
 fn change_masters(cluster: &Six, time: Duration) -> usize {
-    let end = Instant::now() + time;
-    let (first, second) = cluster.nodes().split_at(3);
-    let mut pairs: Vec<_> = first.iter().zip(second).collect();
-    let mut changes = 0;
-    while Instant::now() < end || changes < pairs.len() {
-        let shard = changes % pairs.len();
-        let (old, new) = pairs[shard];
-        // Not again before the other masters have forgotten whom they have voted for last.
-        eventually(SOON * 3, || {
-            Raw::connect(new).run("CLUSTER FAILOVER"); // refused while it does not follow yet
-            becomes_master(new, Duration::from_secs(6))
-        });
+    let (masters, replicas) = cluster.nodes().split_at(3);
+    for (old, new) in masters.iter().zip(replicas) {
+        // Refused while the replica does not follow yet.
+        eventually(SOON, || !Raw::connect(new).run("CLUSTER FAILOVER").is_err());
+        assert!(becomes_master(new, SOON), "the replica does not take over");
         eventually(SOON, || old.info("role").as_deref() == Some("slave"));
-        pairs[shard] = (new, old);
-        changes += 1;
+        sleep(time / 3);
     }
-    changes
+    masters.len()
 }
 
 fn becomes_master(node: &Server, limit: Duration) -> bool {
