@@ -44,6 +44,12 @@ pub enum Error {
     NotAStockHash,
     /// Two keys that are used together are in different slots of a cluster.
     CrossSlot,
+    /// Of the keys that are used together, not all are on this node: their slot is being moved.
+    TryAgain,
+    /// The cluster is down, and with it who the client waited for.
+    ClusterDown,
+    /// The server became a replica while the client waited.
+    Demoted,
     /// No more entries fit into a stream.
     StreamFull,
     /// There is more in memory than `maxmemory` allows.
@@ -120,6 +126,11 @@ impl fmt::Display for Error {
             Error::CrossSlot => {
                 f.write_str("CROSSSLOT Keys in request don't hash to the same slot")
             }
+            Error::TryAgain => f.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
+            Error::ClusterDown => f.write_str("CLUSTERDOWN The cluster is down"),
+            Error::Demoted => f.write_str(
+                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            ),
             Error::StreamFull => f.write_str(
                 "ERR The stream has exhausted the last possible ID, unable to add more items",
             ),

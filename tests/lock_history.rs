@@ -1,8 +1,10 @@
 //! Many clients over a few locks for ten seconds, doing all that clients do, dying included. What
 //! they saw is then checked: never two exclusive holders at a time, fences rise, every call ends.
 
+mod lock_support;
 mod support;
 
+use lock_support::{Grant, check};
 use proptest::prelude::{Rng, RngCore};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::thread;
@@ -12,47 +14,6 @@ use support::{Raw, Server, Value};
 const CLIENTS: usize = 16;
 const LOCKS: [&str; 3] = ["lock:a", "lock:b", "lock:c"];
 const RUN: Duration = Duration::from_secs(10);
-
-/// A grant as its client saw it.
-#[derive(Debug, Clone)]
-struct Grant {
-    lock: usize,
-    shared: bool,
-    fence: i64,
-    /// When the request was sent.
-    asked: Instant,
-    /// It certainly holds from here ...
-    from: Instant,
-    /// ... to here: the release was not sent, and the lease, which started after the request was
-    /// sent, was not over.
-    to: Instant,
-}
-
-/// What is wrong with a history, if anything is.
-fn check(grants: &[Grant]) -> Result<(), String> {
-    for (index, first) in grants.iter().enumerate() {
-        for second in &grants[index + 1..] {
-            if first.lock != second.lock {
-                continue;
-            }
-            let overlap = first.from < second.to && second.from < first.to;
-            if overlap && !(first.shared && second.shared) {
-                return Err(format!("two holders at a time: {first:?} and {second:?}"));
-            }
-            let (earlier, later) = if first.from <= second.asked {
-                (first, second)
-            } else if second.from <= first.asked {
-                (second, first)
-            } else {
-                continue; // they ran at the same time, so either may have been first
-            };
-            if earlier.fence >= later.fence {
-                return Err(format!("a fence did not rise: {earlier:?} then {later:?}"));
-            }
-        }
-    }
-    Ok(())
-}
 
 struct Client<'a> {
     server: &'a Server,

@@ -1,22 +1,15 @@
 //! Stocks in a cluster and under access rules: their keys and event streams are known, kept to one slot and to those who
 //! may use them.
 
+mod cluster_support;
 mod stock_support;
 mod support;
 
+use cluster_support::{Move, ask, node, one_node, two_nodes};
 use stock_support::{
     UNKNOWN, assert_stream_tells_all, await_state, counts, ints, server_and_client, told,
 };
-use support::{Lines, Raw, SOON, Server, Value, eventually};
-
-/// One node that serves all slots, so that only the slots of a command's keys matter.
-fn node() -> (Server, Raw) {
-    let server = Server::builder().cluster(true).start();
-    server.own_slots(0..=16383);
-    server.await_cluster(1);
-    let client = Raw::connect(&server);
-    (server, client)
-}
+use support::{Lines, Raw, SOON, Server, Value, eventually, now_ms};
 
 #[track_caller]
 fn keys(client: &mut Raw, line: &str) -> String {
@@ -32,7 +25,7 @@ fn keys(client: &mut Raw, line: &str) -> String {
 
 #[test]
 fn several_stocks_need_one_slot() {
-    let (server, mut client) = node();
+    let (server, mut client) = one_node();
     for key in ["foo", "bar", "{foo}1", "{foo}2"] {
         client.must(&format!("STOCK.SET {key} 10"));
     }
@@ -68,7 +61,7 @@ fn several_stocks_need_one_slot() {
 
 #[test]
 fn a_stock_and_its_stream_in_one_slot_work_in_a_cluster() {
-    let (_server, mut client) = node();
+    let (_server, mut client) = one_node();
     client.must("STOCK.SET {sku}1 10 EVENTS {sku}s");
     client.must("STOCK.SET {sku}2 10 MAXLEN 5000 EVENTS {sku}s");
     client.must("SET {sku}3 7");
@@ -90,19 +83,7 @@ fn a_stock_and_its_stream_in_one_slot_work_in_a_cluster() {
 
 #[test]
 fn keys_of_other_nodes_are_redirected_and_stocks_migrate() {
-    let (one, other) = (
-        Server::builder().cluster(true).start(),
-        Server::builder().cluster(true).start(),
-    );
-    one.own_slots(0..=8191);
-    other.own_slots(8192..=16383);
-    one.meet(&other);
-    for node in [&one, &other] {
-        node.await_cluster(2);
-        eventually(SOON, || {
-            node.command(["CLUSTER", "SLOTS"]).array().len() == 2
-        });
-    }
+    let (one, other) = two_nodes(&node());
     // `bar` is of slot 5061, `foo` of slot 12182.
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let moved = format!("MOVED 12182 127.0.0.1:{}", other.port());
@@ -130,30 +111,151 @@ fn keys_of_other_nodes_are_redirected_and_stocks_migrate() {
     here.must("STOCK.SET bar 10 PERUSER 5 EVENTS {bar}s");
     here.must("STOCK.RESERVE bar 1 ORDER live PX 900000 USER u");
     here.must("STOCK.RESERVE bar 2 ORDER o PX 1500 USER u");
-    let (from, to) = (here.must("CLUSTER MYID"), there.must("CLUSTER MYID"));
-    there.must(&format!("CLUSTER SETSLOT 5061 IMPORTING {}", from.text()));
-    here.must(&format!("CLUSTER SETSLOT 5061 MIGRATING {}", to.text()));
-    let port = other.port().to_string();
-    let migrate = [
-        "MIGRATE",
-        "127.0.0.1",
-        &port,
-        "",
-        "0",
-        "5000",
-        "KEYS",
-        "bar",
-        "{bar}s",
-    ];
-    assert_eq!(here.call(migrate), "OK");
-    for node in [&mut there, &mut here] {
-        node.must(&format!("CLUSTER SETSLOT 5061 NODE {}", to.text()));
-    }
+    let moving = Move::start(5061, &one, &other);
+    moving.keys(&["bar", "{bar}s"]);
+    moving.finish();
     assert!(here.run("STOCK.GET bar").err().starts_with("MOVED 5061 "));
     assert_eq!(there.must("STOCK.CONFIRM bar live"), 1);
     await_state(&mut there, "bar", "o", "expired");
     assert_eq!(counts(&mut there, "bar"), [9, 0, 1]);
     assert_stream_tells_all(&mut there, "{bar}s", &["bar"]);
+}
+
+const SPLIT: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
+
+/// Sends the command of a line to a node that is about to get its slot.
+#[track_caller]
+fn asking(client: &mut Raw, line: &str) -> Value {
+    client.must("ASKING");
+    client.run(line)
+}
+
+/// While a stock is on one node and its event stream on the other, nothing can be told, so nothing changes: not by
+/// commands, and not by itself. Otherwise there would soon be two streams of that name, which could never meet.
+#[test]
+fn a_stock_and_its_stream_are_never_told_apart() {
+    const SLOT: i64 = 5061;
+    let (one, other) = two_nodes(&node());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let (stock, stream) = ("{bar}k", "{bar}s");
+    for first in [stock, stream] {
+        let last = if first == stock { stream } else { stock };
+        for line in [
+            "STOCK.SET {bar}k 10 EVENTS {bar}s",
+            "STOCK.SET {bar}quiet 10",
+            "STOCK.RESERVE {bar}k 3 ORDER live PX 600000",
+            "STOCK.DEDUCT {bar}k 1 ORDER sold",
+            "STOCK.RESERVE {bar}k 2 ORDER ends PX 900",
+        ] {
+            here.must(line);
+        }
+        let due = now_ms(&mut here) + 900;
+        let moving = Move::start(SLOT, &one, &other);
+        moving.keys(&[first]);
+        assert_eq!(counts_of_slot(&one, &other, SLOT), [2, 1]);
+
+        // Whoever has the stock has not got the stream.
+        let (with_stock, is_asked) = match first == stock {
+            true => (&mut there, true),
+            false => (&mut here, false),
+        };
+        let mut run = |line: &str| match is_asked {
+            true => asking(with_stock, line),
+            false => with_stock.run(line),
+        };
+        for line in [
+            "STOCK.DEDUCT {bar}k 1",
+            "STOCK.DEDUCT {bar}k 1 ORDER new",
+            "STOCK.RESERVE {bar}k 1 ORDER new PX 600000",
+            "STOCK.ADD {bar}k 5",
+            "STOCK.CONFIRM {bar}k live",
+            "STOCK.CANCEL {bar}k live",
+            "STOCK.CANCEL {bar}k sold",
+            "STOCK.MDEDUCT 1 {bar}k 1",
+            "STOCK.MRESERVE 1 {bar}k 1 ORDER new PX 600000",
+            "STOCK.MCONFIRM 1 {bar}k live",
+            "STOCK.MCANCEL 1 {bar}k live",
+            "STOCK.SET {bar}k 5 EVENTS {bar}s",
+            "STOCK.MDEDUCT 2 {bar}k 1 {bar}quiet 1",
+        ] {
+            let reply = run(line);
+            // The quiet stock is on the first node: for the server itself that makes a difference.
+            let expected = reply == Value::Error(SPLIT.into());
+            assert!(expected, "{first} first: {line}: {reply:?}");
+        }
+        let script = "return redis.call('STOCK.DEDUCT', KEYS[1], 1)";
+        if is_asked {
+            there.must("ASKING");
+        }
+        let client = if is_asked { &mut there } else { &mut here };
+        let reply = client.call(["EVAL", script, "1", stock]);
+        assert!(reply.err().contains("TRYAGAIN"), "{reply:?}");
+        // What changes nothing or tells nobody goes on.
+        let reply = match is_asked {
+            true => asking(&mut there, "STOCK.GET {bar}k"),
+            false => here.run("STOCK.GET {bar}k"),
+        };
+        assert_eq!(reply, 4);
+        assert_eq!(here.must("STOCK.DEDUCT {bar}quiet 1"), 9);
+
+        // The reservation's time is up long since, and nobody has made another stream to say so.
+        eventually(SOON, || now_ms(&mut here) > due + 400);
+        assert_eq!(counts_of_slot(&one, &other, SLOT), [2, 1]);
+
+        moving.keys(&[last, "{bar}quiet"]);
+        moving.finish();
+        await_state(&mut there, stock, "ends", "expired");
+        assert_eq!(counts(&mut there, stock), [6, 3, 1]);
+        there.must("STOCK.CONFIRM {bar}k live");
+        assert_stream_tells_all(&mut there, stream, &[stock]);
+        let ends = told(&mut there, stream);
+        let ends = ends.iter().filter(|entry| entry.starts_with("expire"));
+        assert_eq!(ends.count(), 1);
+
+        // A stream that is really gone begins anew.
+        there.must("DEL {bar}s");
+        there.must("STOCK.DEDUCT {bar}k 1");
+        assert_eq!(told(&mut there, stream).len(), 1);
+        there.must("DEL {bar}k {bar}s {bar}quiet");
+        let back = Move::start(SLOT, &other, &one);
+        back.finish();
+    }
+}
+
+/// How many keys of a slot the two nodes have.
+fn counts_of_slot(one: &Server, other: &Server, slot: i64) -> [i64; 2] {
+    [one, other].map(|node| ask(node, &format!("CLUSTER COUNTKEYSINSLOT {slot}")).int())
+}
+
+/// Of two stocks with one stream, one has followed it already.
+#[test]
+fn stocks_with_one_stream_follow_it_one_by_one() {
+    let (one, other) = two_nodes(&node());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    for line in [
+        "STOCK.SET {bar}1 10 EVENTS {bar}s",
+        "STOCK.SET {bar}2 10 EVENTS {bar}s",
+        "STOCK.RESERVE {bar}1 1 ORDER o PX 700",
+        "STOCK.RESERVE {bar}2 2 ORDER o PX 700",
+    ] {
+        here.must(line);
+    }
+    let due = now_ms(&mut here) + 700;
+    let moving = Move::start(5061, &one, &other);
+    moving.keys(&["{bar}s"]);
+    moving.keys(&["{bar}1"]);
+    assert_eq!(asking(&mut there, "STOCK.DEDUCT {bar}1 1 ORDER d"), 8);
+    assert_eq!(here.run("STOCK.DEDUCT {bar}2 1 ORDER d").err(), SPLIT);
+    eventually(SOON, || now_ms(&mut here) > due + 300);
+    moving.keys(&["{bar}2"]);
+    moving.finish();
+    for key in ["{bar}1", "{bar}2"] {
+        await_state(&mut there, key, "o", "expired");
+    }
+    assert_eq!(there.must("STOCK.DEDUCT {bar}2 1 ORDER d"), 9);
+    assert_eq!(counts(&mut there, "{bar}1"), [9, 0, 1]);
+    assert_eq!(counts(&mut there, "{bar}2"), [9, 0, 1]);
+    assert_stream_tells_all(&mut there, "{bar}s", &["{bar}1", "{bar}2"]);
 }
 
 // Keys
@@ -487,7 +589,7 @@ fn the_internal_command_needs_the_permission_to_restore() {
 /// In a cluster a stream of another slot would be written where nobody finds it.
 #[test]
 fn a_stock_that_was_restored_to_another_slot_than_its_stream_changes_no_more() {
-    let (_server, mut client) = node();
+    let (_server, mut client) = one_node();
     client.must("STOCK.SET {a}k 10 EVENTS {a}s");
     let dump = client.call(["DUMP", "{a}k"]);
     let restored = client.call([b"RESTORE".as_slice(), b"{b}k", b"0", dump.bytes()]);

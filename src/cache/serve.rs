@@ -315,9 +315,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
         }
         Happening::Loaded => STATE.get().queue.keys(None),
         Happening::Demoted => {
-            let state = &mut *STATE.get(); // the server has told the waiting clients
-            state.leases.clear(None);
-            state.undelivered.clear();
+            demoted(ctx);
             return;
         }
         Happening::SlotMayMove(slot) => {
@@ -338,6 +336,19 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
     };
     for key in keys {
         serve(ctx, now, &key);
+    }
+}
+
+/// Leases are the master's affair, and so is waiting.
+fn demoted(ctx: Ctx<'_>) {
+    let mut state = STATE.get();
+    state.leases.clear(None);
+    state.undelivered.clear();
+    let keys = state.queue.keys(None);
+    drop(state);
+    // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
+    for key in keys {
+        send_away(&key, &cluster::farewell(ctx, &Name::new(&key.1)));
     }
 }
 
@@ -371,14 +382,19 @@ fn next_due() -> Option<(u64, Due)> {
     STATE.get().deadlines.first().cloned()
 }
 
-/// In a cluster, sends clients after the slots that they wait in and that have left this node, and answers those whose
-/// slot has stayed after all.
+/// In a cluster, sends clients after the slots that they wait in and that have left this node, or away if the cluster is
+/// down, and answers those whose slot has stayed after all.
 pub(super) fn cron(ctx: Ctx<'_>) {
     if STATE.get().queue.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
         return;
     }
     let keys = STATE.get().queue.keys(None);
+    let down = cluster::down(ctx);
     for key in keys {
+        if let Some(down) = &down {
+            send_away(&key, down);
+            continue;
+        }
         match cluster::locate(ctx, &Name::new(&key.1)) {
             Place::Between => {}
             Place::Here => {
@@ -391,10 +407,11 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     }
 }
 
-fn send_away(key: &Key, moved: &Error) {
+/// Answers all who wait for a key with an error.
+fn send_away(key: &Key, error: &Error) {
     let tickets = STATE.get().queue.tickets(key.0, &key.1);
     for ticket in tickets {
-        dismiss(ticket, Err(moved.clone()), None);
+        dismiss(ticket, Err(error.clone()), None);
     }
 }
 

@@ -148,7 +148,8 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     }
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
-        if ctx.is_cluster() && cluster::locate(ctx, &names[0]) != Place::Here {
+        let is_here = |name: &Name<'_>| cluster::locate(ctx, name) == Place::Here;
+        if ctx.is_cluster() && !names.iter().all(is_here) {
             return Look::Wait(None); // the cron event sends the client after its slot
         }
         match waiter.want {
@@ -414,9 +415,14 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             }
         }
         Happening::Demoted => {
-            // The server has told the waiting clients. What is left of the leases runs down.
+            // What is left of the leases runs down.
             for number in state.watches.of_db(None) {
                 state.unwatch_number(number);
+            }
+            // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
+            for (db, key) in state.queues.keys() {
+                let farewell = cluster::farewell(ctx, &Name::new(&key));
+                send_away(state, db, &key, &farewell);
             }
         }
     }
@@ -529,17 +535,22 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
     });
 }
 
-/// In a cluster, sends clients after the slots that they wait in and that have left this node, and
-/// serves those whose slot has stayed after all.
+/// In a cluster, sends clients after the slots that they wait in and that have left this node, or away if the cluster is
+/// down, and serves those whose slot has stayed after all.
 pub(super) fn cron(ctx: Ctx<'_>) {
     let state = &mut *STATE.get();
     if state.queues.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
         return;
     }
+    let down = cluster::down(ctx);
     for (db, key) in state.queues.keys() {
         let Some(head) = state.queues.head(db, &key) else {
             continue;
         };
+        if let Some(down) = &down {
+            send_away(state, db, &key, down);
+            continue;
+        }
         match cluster::locate(ctx, &Name::new(&key)) {
             Place::Between => {}
             Place::Here => {
@@ -551,14 +562,17 @@ pub(super) fn cron(ctx: Ctx<'_>) {
                     serve(ctx, state, Now::read(), vec![(db, key)]);
                 }
             }
-            Place::Elsewhere(moved) => {
-                let line = state.queues.line_of(db, &key);
-                let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).collect();
-                for ticket in tickets {
-                    dismiss(state, ticket, Err(moved.clone()));
-                }
-            }
+            Place::Elsewhere(moved) => send_away(state, db, &key, &moved),
         }
+    }
+}
+
+/// Answers all who wait for a key with an error.
+fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error) {
+    let line = state.queues.line_of(db, key);
+    let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).collect();
+    for ticket in tickets {
+        dismiss(state, ticket, Err(error.clone()));
     }
 }
 

@@ -50,6 +50,34 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     }
 }
 
+/// The error for clients that wait in a cluster that is down: what they wait for may have another owner by now, of whom
+/// this node hears nothing. Some servers send such clients away themselves, Valkey since 8.1 does not.
+pub fn down(ctx: Ctx<'_>) -> Option<Error> {
+    let info = ask_cluster(ctx, c"INFO").part().text()?;
+    info.contains("cluster_state:fail")
+        .then_some(Error::ClusterDown)
+}
+
+/// The error for a client that waited for this key until the server became a replica.
+pub fn farewell(ctx: Ctx<'_>, name: &Name<'_>) -> Error {
+    if ctx.is_cluster()
+        && let Place::Elsewhere(moved) = locate(ctx, name)
+    {
+        return moved;
+    }
+    Error::Demoted
+}
+
+/// Is the slot of this key on its way to another node or from one? Then a key of it that is not here may be there.
+pub fn is_moving(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return false;
+    }
+    let slot = slot_of(ctx, name);
+    let nodes = ask_cluster(ctx, c"NODES").part().text();
+    matches!((slot, nodes), (Some(slot), Some(nodes)) if is_importing(&nodes, slot) || is_migrating(&nodes, slot))
+}
+
 /// May these two keys be used together? Always, but in a cluster only if they are in one slot.
 pub fn share_slot(ctx: Ctx<'_>, one: &Name<'_>, other: &Name<'_>) -> bool {
     !ctx.is_cluster()
@@ -113,10 +141,18 @@ pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
 
 /// Is the slot being moved to this node? The line of this node in `CLUSTER NODES` says so.
 fn is_importing(nodes: &str, slot: i64) -> bool {
-    let importing = format!("[{slot}-<-");
+    own_line_has(nodes, &format!("[{slot}-<-"))
+}
+
+/// Is the slot being moved away from this node?
+fn is_migrating(nodes: &str, slot: i64) -> bool {
+    own_line_has(nodes, &format!("[{slot}->-"))
+}
+
+fn own_line_has(nodes: &str, mark: &str) -> bool {
     nodes
         .lines()
-        .any(|line| line.contains("myself") && line.contains(&importing))
+        .any(|line| line.contains("myself") && line.contains(mark))
 }
 
 /// The id of the master that serves a slot, and the address that the server would name.
@@ -252,15 +288,16 @@ impl<'a> Part<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{endpoint, hash_tag, is_importing, serves};
+    use super::{endpoint, hash_tag, is_importing, is_migrating, serves};
 
     #[test]
     fn nodes_are_read_from_the_lines_of_cluster_nodes() {
-        let line = "07c3 127.0.0.1:30004@31004,host-4,shard-id=69 myself,master - 0 1 4 connected 0 5-6 10-20 [93-<-292f]";
+        let line = "07c3 127.0.0.1:30004@31004,host-4,shard-id=69 myself,master - 0 1 4 connected 0 5-6 10-20 [93-<-292f] [77->-e7d1]";
         for (slot, is_served) in [(0, true), (5, true), (7, false), (20, true), (93, false)] {
             assert_eq!(serves(line, slot), is_served, "{slot}");
         }
-        assert!(is_importing(line, 93) && !is_importing(line, 9));
+        assert!(is_importing(line, 93) && !is_importing(line, 9) && !is_importing(line, 77));
+        assert!(is_migrating(line, 77) && !is_migrating(line, 7) && !is_migrating(line, 93));
         let address = line.split(' ').nth(1).unwrap_or_default();
         for (address, preferred, named) in [
             (address, "ip", "127.0.0.1:30004"),

@@ -51,6 +51,11 @@ impl<'k> Stream<'k> {
         })
     }
 
+    /// Was there no stream?
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Appends an entry of fields and values by turns, with the id that it has on the master or,
     /// for the master itself, the next one. Returns the id.
     pub fn append(&mut self, fields: &[&Name<'_>], id: Option<EntryId>) -> Result<EntryId, Error> {

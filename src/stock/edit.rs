@@ -6,7 +6,7 @@ use super::native::{STOCK, list_at};
 use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
 use crate::error::Error;
-use crate::server::cluster::share_slot;
+use crate::server::cluster::{is_moving, share_slot};
 use crate::server::context::{Ctx, Name};
 use crate::server::entry::Call;
 use crate::server::key::Slot;
@@ -74,7 +74,13 @@ fn open_stream<'k>(
     if !follows && !share_slot(ctx, sku, &name) {
         return Err(Error::CrossSlot); // a stock that was restored to another slot
     }
-    Stream::open(ctx, name)
+    let stream = Stream::open(ctx, name)?;
+    // A stream that is not here may be on the node that the slot comes from or goes to: one more of that name would keep
+    // them from ever meeting. The server does not look at it, because commands do not name it.
+    if !follows && stream.is_new() && is_moving(ctx, sku) {
+        return Err(Error::TryAgain);
+    }
+    Ok(stream)
 }
 
 /// A stock's key, open for changes. Ends with [`Edit::close`].

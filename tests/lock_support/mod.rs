@@ -3,7 +3,11 @@
 // Each test file compiles this module for itself and uses a part of it.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+mod history;
+
 use std::time::{Duration, Instant};
+
+pub use history::{Grant, check};
 
 use crate::support::{Raw, Server, Value, eventually};
 
