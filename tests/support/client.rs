@@ -31,7 +31,7 @@ impl Raw {
     }
 
     /// Connects to whoever listens on `port`.
-    pub(super) fn try_connect(port: u16) -> io::Result<Self> {
+    pub fn try_connect(port: u16) -> io::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -53,7 +53,7 @@ impl Raw {
     }
 
     /// Like [`Raw::call`], for a server that may be about to stop, or not to have started.
-    pub(super) fn try_call<C>(&mut self, command: C, limit: Duration) -> io::Result<Option<Value>>
+    pub fn try_call<C>(&mut self, command: C, limit: Duration) -> io::Result<Option<Value>>
     where
         C: IntoIterator,
         C::Item: AsRef<[u8]>,
