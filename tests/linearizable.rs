@@ -40,11 +40,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use checker::{Verdict, check, first_wrong_reply};
 use entries::Readers;
 use faults::{Fault, Tally, World};
 use holds::Holders;
-use run::{Family, Plan, run, told};
+use run::{Family, Judgment, Plan, judge, run};
 use stocks::Buyers;
 use support::Random;
 
@@ -88,7 +87,7 @@ fn explore<F: Family>(name: &str, clients: impl Fn(&str, &mut Random) -> F + Syn
             if number >= histories {
                 return;
             }
-            if explore_one(name, &world, first + number, &clients) == Verdict::TooLong {
+            if !explore_one(name, &world, first + number, &clients) {
                 not_decided.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -107,26 +106,24 @@ fn explore<F: Family>(name: &str, clients: impl Fn(&str, &mut Random) -> F + Syn
     assert!(tally.of(run::OPERATIONS) as u64 > 15 * histories);
 }
 
-/// One history of a seed; panics when nothing explains it.
+/// One history of a seed; panics when nothing explains it. Returns whether that could be decided.
 fn explore_one<F: Family>(
     name: &str,
     world: &World,
     seed: u64,
     clients: impl Fn(&str, &mut Random) -> F,
-) -> Verdict {
+) -> bool {
     let mut random = random(seed);
     let family = clients(&format!("{name}:{seed}"), &mut random);
     let plan = Plan::of(random.word() | 1);
     let history = run(world, &family, &plan);
-    let verdict = check(&family.model(), &history.records);
-    if verdict == Verdict::Violation {
-        let wrong = first_wrong_reply(&family.model(), &history.records);
-        let told = told(&family, &history, wrong);
-        panic!(
+    match judge(&family, &history) {
+        Ok(()) => true,
+        Err(Judgment::TooLong) => false,
+        Err(Judgment::Wrong(told)) => panic!(
             "{name}: nothing explains this history (SLUICE_SEED={seed} SLUICE_HISTORIES=1):\n{told}"
-        );
+        ),
     }
-    verdict
 }
 
 #[test]
@@ -170,7 +167,7 @@ fn is_caught<F: Family>(
             .retain(|(_, fault)| matches!(fault, Fault::Requests(_) | Fault::Replies(_)));
         plan.faults.extend(fault.map(|fault| (5, fault)));
         let history = run(world, &family, &plan);
-        if check(&family.model(), &history.records) == Verdict::Violation {
+        if matches!(judge(&family, &history), Err(Judgment::Wrong(_))) {
             let number = seed - first + 1;
             println!("{what}: caught in history {number} from seed {first}");
             return;

@@ -359,11 +359,15 @@ impl Family for Readers {
             _ => None,
         };
         match op {
-            Op::Delete { key } => vec![Aftermath {
-                op: Op::DeleteIsRead { key: *key },
-                from,
-                until: at,
-            }],
+            Op::Delete { key } => {
+                let is_read = || Aftermath {
+                    op: Op::DeleteIsRead { key: *key },
+                    from,
+                    until: at,
+                };
+                // Again, if it was put off by a pause.
+                vec![is_read(), is_read()]
+            }
             Op::Fetch {
                 key,
                 lease,
@@ -401,6 +405,25 @@ impl Family for Readers {
 
     fn happened() -> Reply {
         Reply::Happened
+    }
+
+    fn parts(&self) -> usize {
+        self.keys
+    }
+
+    fn part(&self, op: &Op) -> Option<usize> {
+        match op {
+            Op::Fetch { key, .. }
+            | Op::Set { key, .. }
+            | Op::Fail { key, .. }
+            | Op::Get { key }
+            | Op::Invalidate { key }
+            | Op::Delete { key }
+            | Op::DeleteIsRead { key }
+            | Op::LeaseEnds { key, .. }
+            | Op::GivenBack { key, .. } => Some(*key),
+            Op::Forget => None,
+        }
     }
 
     fn blocks(&self, op: &Op) -> u64 {

@@ -202,6 +202,8 @@ impl World {
     }
 
     fn unblock_all(&self) {
+        // Redis 7.0 to 8.0 dies when it is to unblock a client whose command it has put off.
+        self.server.command(["CLIENT", "UNPAUSE"]);
         let clients = self.server.command(["CLIENT", "LIST", "TYPE", "normal"]);
         for line in clients.text().lines() {
             let id = line.split(['=', ' ']).nth(1).expect("it begins with id=");

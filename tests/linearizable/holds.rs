@@ -81,10 +81,11 @@ pub enum Op {
     Delete {
         key: usize,
     },
-    /// The lease of an acquisition is over.
+    /// The lease of an acquisition is over, which got these fences, if that is known.
     LeaseEnds {
         keys: Vec<usize>,
         owner: Owner,
+        fences: Option<Vec<i64>>,
     },
     /// A waiter was served, and gone before it could be told.
     GivenBack {
@@ -383,9 +384,19 @@ impl Model for Holds {
                 self.keys[*key].holds.clear();
                 reply.is_none_or(|reply| *reply == Reply::Deleted(was_held))
             }
-            Op::LeaseEnds { keys, owner } => {
-                for key in keys {
-                    self.keys[*key].holds.remove(owner);
+            Op::LeaseEnds {
+                keys,
+                owner,
+                fences,
+            } => {
+                for (index, key) in keys.iter().enumerate() {
+                    let fence = fences.as_ref().map(|fences| Fence::Seen(fences[index]));
+                    let holds = &mut self.keys[*key].holds;
+                    // A request that was repeated may have got another hold since.
+                    let is_it = |hold: &Hold| fence.is_none_or(|fence| hold.fence == fence);
+                    if holds.get(owner).is_some_and(is_it) {
+                        holds.remove(owner);
+                    }
                 }
                 true
             }
@@ -719,10 +730,10 @@ impl Family for Holders {
         else {
             return Vec::new();
         };
-        let until = match end {
-            End::Reply(_, Reply::Fences(None)) | End::Never(_) => return Vec::new(),
-            End::Reply(at, _) => Some(*at),
-            End::Unknown(_) => None,
+        let (until, fences) = match end {
+            End::Reply(at, Reply::Fences(Some(fences))) => (Some(*at), Some(fences.clone())),
+            End::Reply(..) | End::Never(_) => return Vec::new(),
+            End::Unknown(_) => (None, None),
         };
         let mut follows = Vec::new();
         let (keys, owner) = (keys.clone(), *owner);
@@ -732,6 +743,7 @@ impl Family for Holders {
                 op: Op::LeaseEnds {
                     keys: keys.clone(),
                     owner,
+                    fences,
                 },
                 // The server counts from the beginning of a millisecond.
                 from: from + lasts - Duration::from_millis(1),

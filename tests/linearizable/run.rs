@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::checker::{End, Model, Record, Who};
+use crate::checker::{End, Model, Record, Verdict, Who, check, first_wrong_reply};
 use crate::faults::{Fault, World};
 use crate::support::{Random, Raw, Value};
 
@@ -65,6 +65,14 @@ pub trait Family: Sync {
     fn upset(&self, fault: Fault) -> Option<OpOf<Self>>;
     /// The reply of what happens by itself.
     fn happened() -> ReplyOf<Self>;
+    /// Of how many independent parts the state is: each can be checked alone.
+    fn parts(&self) -> usize {
+        1
+    }
+    /// The part that it is about; `None`: all.
+    fn part(&self, _op: &OpOf<Self>) -> Option<usize> {
+        None
+    }
     /// For how long it asks to wait in line, in milliseconds.
     fn blocks(&self, _op: &OpOf<Self>) -> u64 {
         0
@@ -141,6 +149,32 @@ impl Plan {
             seed,
         }
     }
+}
+
+/// Is there an order that explains a history? It is linearizable if and only if each part of it is.
+pub fn judge<F: Family>(family: &F, history: &History<F::Model>) -> Result<(), Judgment> {
+    for part in 0..family.parts() {
+        let is_about = |op| family.part(op).is_none_or(|about| about == part);
+        let records = history.records.iter().filter(|record| is_about(&record.op));
+        let records: Vec<_> = records.cloned().collect();
+        match check(&family.model(), &records) {
+            Verdict::Linearizable => {}
+            Verdict::TooLong => return Err(Judgment::TooLong),
+            Verdict::Violation => {
+                let wrong = first_wrong_reply(&family.model(), &records);
+                return Err(Judgment::Wrong(told(family, history, wrong)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is said of a history that is not found to be good.
+pub enum Judgment {
+    /// Nothing explains it: this is how it went.
+    Wrong(String),
+    /// The search was given up.
+    TooLong,
 }
 
 /// Carries a plan out.
@@ -286,7 +320,7 @@ fn connect(world: &World) -> Raw {
 }
 
 /// A history for people: who said what when, what came back, what went wrong, and which reply nothing explains.
-pub fn told<F: Family>(family: &F, history: &History<F::Model>, wrong: Option<Duration>) -> String {
+fn told<F: Family>(family: &F, history: &History<F::Model>, wrong: Option<Duration>) -> String {
     let mut lines: Vec<(Duration, String)> = Vec::new();
     let mut numbers: HashMap<String, usize> = HashMap::new();
     for record in &history.records {
