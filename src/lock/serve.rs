@@ -418,6 +418,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             for number in state.watches.of_db(None) {
                 state.unwatch_number(number);
             }
+            // Who was served at the last moment keeps what it got: later its owner may hold by another grant.
+            state.undelivered.clear();
         }
     }
     if state.queues.is_empty() && state.watches.is_empty() {

@@ -19,7 +19,11 @@ const PATIENCE: Duration = Duration::from_millis(80);
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Errors that say that a command was not carried out.
-const REFUSALS: [&str; 5] = ["READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "DEADLOCK"];
+const REFUSALS: [&str; 4] = ["READONLY", "LOADING", "MASTERDOWN", "DEADLOCK"];
+
+/// The server says this to all that wait when it becomes a replica: even to those that it has served a moment ago and not
+/// yet answered.
+const UNBLOCKED: &str = "UNBLOCKED";
 
 /// The client that begins and ends a history, behind no proxy.
 const DIRECTOR: usize = 0;
@@ -268,7 +272,7 @@ fn work<F: Family>(
                 wire = Some(connection);
                 match family.reply(&op, &value) {
                     Some(reply) => End::Reply(now, reply),
-                    None => End::Never(refusal(&family.command(&op), &value)),
+                    None => without_reply(&family.command(&op), &value),
                 }
             }
         };
@@ -294,13 +298,17 @@ pub const OPERATIONS: &str = "operations";
 pub const UNKNOWN: &str = "of unknown outcome";
 pub const REFUSED: &str = "refused with an error";
 
-/// An error that says that nothing happened; panics on any other.
-fn refusal(command: &Command, value: &Value) -> String {
-    let is_refusal = |text: &str| REFUSALS.iter().any(|code| text.starts_with(code));
-    match value {
-        Value::Error(text) if is_refusal(text) => text.clone(),
-        other => panic!("{command:?}: {other:?}"),
+/// What an error says of what was asked; panics on one that says that something is wrong.
+fn without_reply<R>(command: &Command, value: &Value) -> End<R> {
+    let Value::Error(text) = value else {
+        panic!("{command:?}: {value:?}");
+    };
+    if text.starts_with(UNBLOCKED) {
+        return End::Unknown(text.clone());
     }
+    let is_refusal = REFUSALS.iter().any(|code| text.starts_with(code));
+    assert!(is_refusal, "{command:?}: {text}");
+    End::Never(text.clone())
 }
 
 /// A connection through the proxy that the server answers on.
