@@ -109,7 +109,7 @@ fn explore<F: Family>(name: &str, clients: impl Fn(&str, &mut Random) -> F + Syn
     let not_decided = not_decided.into_inner();
     println!("{name}: {histories} histories from seed {first}, {not_decided} not decided; {tally}");
     assert!(
-        not_decided * 20 <= histories,
+        not_decided * 10 <= histories,
         "the search is too slow: {not_decided}"
     );
     assert!(tally.of(run::OPERATIONS) as u64 > 15 * histories);

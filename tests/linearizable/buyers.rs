@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::checker::End;
 use crate::faults::Fault;
-use crate::run::{Aftermath, Command, Family};
+use crate::run::{Aftermath, Command, Family, PATIENCE};
 use crate::stocks::{Op, Reply, SOLD_OUT, Stocks};
 use crate::support::{Random, Raw, Value};
 
@@ -296,7 +296,6 @@ impl Family for Buyers {
     }
 
     fn talk(&self, wire: &mut Raw, op: &Op) -> io::Result<Option<Value>> {
-        const LIMIT: Duration = Duration::from_millis(80);
         let mut command = self.command(op);
         match (self.mutation, op) {
             (
@@ -309,14 +308,15 @@ impl Family for Buyers {
                 },
             ) if keys.len() == 1 => {
                 let key = self.key(keys[0]);
-                let Some(Value::Int(available)) = wire.try_call(["STOCK.GET", &key], LIMIT)? else {
+                let Some(Value::Int(available)) = wire.try_call(["STOCK.GET", &key], PATIENCE)?
+                else {
                     return Ok(None);
                 };
                 if available < *qty {
                     return Ok(Some(Value::Int(SOLD_OUT)));
                 }
                 // Whatever has happened between: only the race shows.
-                let taken = wire.try_call(command, LIMIT)?;
+                let taken = wire.try_call(command, PATIENCE)?;
                 return Ok(taken.map(|_| Value::Int(available - qty)));
             }
             (Some(Mutation::OrderIgnored), Op::Take { order: Some(_), .. }) => {
@@ -327,6 +327,6 @@ impl Family for Buyers {
             }
             _ => {}
         }
-        wire.try_call(command, LIMIT)
+        wire.try_call(command, PATIENCE)
     }
 }

@@ -94,7 +94,7 @@ fn any_trouble(random: &mut Random) -> Trouble {
         0..3 => Trouble::Lost,
         3 => Trouble::Cut,
         // Some are so late that the client has given up.
-        4..7 => Trouble::Late(1 + random.below(120)),
+        4..7 => Trouble::Late(1 + random.below(240)),
         _ => Trouble::Split,
     }
 }

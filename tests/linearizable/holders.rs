@@ -368,7 +368,7 @@ impl Family for Holders {
     }
 
     fn upset(&self, _fault: Fault) -> Option<Op> {
-        None // holds survive everything
+        None // holds survive them all
     }
 
     fn happened() -> Reply {

@@ -13,7 +13,7 @@ use crate::faults::{Fault, World};
 use crate::support::{Random, Raw, Value};
 
 /// How long a client waits for a reply before it gives up, beside the time that it asked to wait in line.
-const PATIENCE: Duration = Duration::from_millis(80);
+pub const PATIENCE: Duration = Duration::from_millis(120);
 
 /// A server that does not let clients in for this long never will.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
