@@ -13,7 +13,7 @@
 //!
 //! That the checker finds what is wrong is tested too: clients that are made wrong on purpose are caught.
 //!
-//! Environment: `SLUICE_HISTORIES` is how many histories of each family are recorded (default 50; 2000 take some
+//! Environment: `SLUICE_HISTORIES` is how many histories of each family are recorded (default 40; 2000 take some
 //! minutes). `SLUICE_SEED` is the first one's seed, which a failure prints: it draws the same operations and faults
 //! again, if not the same times.
 
@@ -85,7 +85,7 @@ fn random(seed: u64) -> Random {
 
 /// Records histories of a family's clients, and checks each.
 fn explore<F: Family>(name: &str, clients: impl Fn(&str, &mut Random) -> F + Sync) {
-    let histories = number_from("SLUICE_HISTORIES").unwrap_or(50);
+    let histories = number_from("SLUICE_HISTORIES").unwrap_or(40);
     let first = first_seed();
     let tally = Arc::new(Tally::default());
     let (next, not_decided) = (AtomicU64::new(0), AtomicU64::new(0));
