@@ -857,6 +857,29 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
 }
 
 #[test]
+fn who_is_served_at_the_moment_of_a_demotion_loses_nothing_later() {
+    let server = quiet().start();
+    let mut client = Raw::connect(&server);
+    run(&mut client, "LOCK.ACQUIRE k me PX 600000");
+    let mut served = waiter(&server, "LOCK.ACQUIRE k you PX 600000 BLOCK 0");
+    // Before the waiter can be told, the server tells all that wait that nothing comes any more.
+    let lines = ["LOCK.RELEASE k me", "REPLICAOF 127.0.0.1 1"];
+    client.pipeline(lines.map(words));
+    assert!(served.read().err().starts_with("UNBLOCKED "));
+    assert!(run(&mut client, "LOCK.HELD k you").int() > 0);
+
+    // Much may happen before it is a master again: the owner is to hold the lock by another grant then.
+    server.promote();
+    assert_eq!(run(&mut client, "DEL k"), 1);
+    let fence = run(&mut client, "LOCK.ACQUIRE k you PX 600000").int();
+    // Somebody else who waited is gone: what was given to such ones is looked for.
+    drop(waiter(&server, "LOCK.ACQUIRE k other BLOCK 0"));
+    eventually(SOON, || server.info_int("sluice_waiting") == 0);
+    thread::sleep(MOMENT);
+    assert_eq!(run(&mut client, "LOCK.HELD k you"), fence);
+}
+
+#[test]
 fn the_connection_of_a_watchdog_decides_nothing_on_a_demoted_master() {
     let (old, new) = pair();
     let mut watched = Raw::connect(&old);

@@ -419,6 +419,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             for number in state.watches.of_db(None) {
                 state.unwatch_number(number);
             }
+            // Who was served at the last moment keeps what it got: later its owner may hold by another grant.
+            state.undelivered.clear();
             // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
             for (db, key) in state.queues.keys() {
                 let farewell = cluster::farewell(ctx, &Name::new(&key));
