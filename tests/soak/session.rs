@@ -1,12 +1,16 @@
 //! A client that sends its commands in pipelines, and looks at every reply.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::draw::{Command, Draw};
 use crate::support::{Raw, Server, UNSAFE_INTEGER, Value, encode};
 
 /// How many commands are sent in one write.
 pub(crate) const BATCH: usize = 100;
+
+/// A reply that takes longer than this is lost.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an error may begin with; `ERR internal error` is told apart.
 const CODES: &[&str] = &[
@@ -55,7 +59,9 @@ impl Session {
         let bytes: Vec<_> = commands.iter().map(encode).collect();
         self.client.send_bytes(&bytes.concat());
         for command in commands {
-            look(draw, command, &self.client.read(), tallies);
+            let reply = self.client.read_within(PATIENCE);
+            let reply = reply.unwrap_or_else(|| panic!("{}: no reply", shown(command)));
+            look(draw, command, &reply, tallies);
         }
     }
 
