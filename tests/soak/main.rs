@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use draw::{Command, Draw, Lines};
 use quiet::{Memory, come_to_rest};
 use session::{BATCH, Session, Tallies};
-use support::{Fsync, Raw, Server, encode};
+use support::{Fsync, Raw, Server, Shutdown, encode};
 
 const ROUNDS: u64 = 10;
 
@@ -211,6 +211,7 @@ fn after_any_commands_the_server_is_as_it_was() {
         let line = log.lines().find(|line| line.contains(word));
         assert_eq!(line, None, "the log tells of it");
     }
+    assert!(server.shutdown(Shutdown::NoSave).success());
 }
 
 fn report(round: u64, took: Duration, rest: Memory, most: i64) {
