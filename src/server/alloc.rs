@@ -1,5 +1,7 @@
 //! The allocator: the server's own, so that `INFO memory` and `maxmemory` see every byte.
 
+#![cfg_attr(miri, allow(dead_code))]
+
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
@@ -230,7 +232,7 @@ unsafe fn clear(block: *mut u8, size: usize) {
     // SAFETY: the caller's promise. Pages of private memory without a file, as all allocators use,
     // read as zeros after MADV_DONTNEED (madvise(2)). Where that fails they are written to.
     unsafe {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(miri)))] // which cannot give pages back
         {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
             let front = block.align_offset(page).min(size);
