@@ -34,6 +34,8 @@ pub(crate) struct Driver {
     is_ending: bool,
     /// Latencies in microseconds, for each family.
     pub(crate) latencies: Vec<Vec<u32>>,
+    /// How long after they were due commands were sent, in microseconds: what of the latencies is this process's own.
+    pub(crate) lateness: Vec<u32>,
 }
 
 impl Driver {
@@ -48,6 +50,7 @@ impl Driver {
             drawn: 0,
             is_ending: false,
             latencies: vec![Vec::new(); FAMILIES.len()],
+            lateness: Vec::new(),
         }
     }
 
@@ -127,6 +130,7 @@ impl Driver {
         let member = self.waiters.len() + client;
         self.swarm.send(member, &encode(line.split(' ')));
         self.sent[client].push_back((sent, due));
+        self.lateness.push(micros_since(due));
     }
 
     /// Reads what has come until `limit` is over, and wakes those whose sleep is.
@@ -146,8 +150,7 @@ impl Driver {
                     let sent = &mut self.sent[member - self.waiters.len()];
                     let (sent, due) = sent.pop_front().expect("a reply that nobody asked for");
                     sent.check(&reply);
-                    let latency = due.elapsed().as_micros();
-                    self.latencies[sent.family()].push(u32::try_from(latency).unwrap_or(u32::MAX));
+                    self.latencies[sent.family()].push(micros_since(due));
                 }
             }
         }
@@ -168,4 +171,8 @@ impl Driver {
             Next::Listen | Next::Nothing => {}
         }
     }
+}
+
+fn micros_since(due: Instant) -> u32 {
+    u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX)
 }
