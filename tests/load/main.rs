@@ -115,6 +115,11 @@ fn report_row(name: &str, latencies: &mut [u32], took: Duration) {
     );
 }
 
+fn cpu_seconds(server: &Server, field: &str) -> f64 {
+    let text = server.info(field).expect("every server tells it");
+    text.parse().expect("a number of seconds")
+}
+
 fn report_server(server: &Server, accidents: &[Accident]) {
     for accident in accidents {
         println!(
@@ -125,6 +130,16 @@ fn report_server(server: &Server, accidents: &[Accident]) {
             accident.waiting
         );
     }
+    let commands = server.info_int("total_commands_processed");
+    let cpu: f64 = ["used_cpu_user", "used_cpu_sys"]
+        .iter()
+        .map(|field| cpu_seconds(server, field))
+        .sum();
+    // What others do on this machine changes less of it than of the latencies.
+    println!(
+        "server CPU: {cpu:.1} s for {commands} commands, {:.1} us each",
+        cpu * 1e6 / commands as f64
+    );
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let status = status.expect("the server runs");
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
