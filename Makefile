@@ -2,7 +2,8 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test matrix bench demo filter-rates lint install clean prepare prepare-tests
+.PHONY: help run build test matrix faults soak load valgrind miri asan audit bench demo filter-rates lint install clean prepare \
+  prepare-tests
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -36,6 +37,11 @@ test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/red
 matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test loading')
 	@SLUICE_MODULE=$(CURDIR)/$(module) TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
+faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
+	@SLUICE_MODULE=$(CURDIR)/$(module) SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
+	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test corruption_files --test failover \
+	  --test sentinel --test redlock --test cluster -- --nocapture
+
 bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
 
@@ -44,6 +50,30 @@ demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 
 
 filter-rates: ## what filters err and take, measured: writes the table and the plots of docs/filters.md
 	@cargo run --release --example filter_rates
+
+# COMMANDS, CLIENTS, SECONDS and RATE as the heads of tests/soak/main.rs and tests/load/main.rs have them.
+soak: COMMANDS ?= 10000000
+soak: build ## commands of all kinds, ten million, and no byte more in use afterwards (COMMANDS=10000000, SEED=1)
+	@SLUICE_MODULE=$(CURDIR)/$(module) COMMANDS=$(COMMANDS) cargo test --quiet --test soak -- --nocapture
+
+load: CLIENTS ?= 10000
+load: SECONDS ?= 60
+load: RATE ?= 10000
+load: build ## ten thousand clients, half of them waiting: latencies and memory (CLIENTS=10000 SECONDS=60 RATE=10000)
+	@SLUICE_MODULE=$(CURDIR)/$(module) CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
+	  cargo test --quiet --test load -- --nocapture
+
+valgrind: prepare ## the soak and the core of the suite on a server under memcheck (TESTS='lock_commands', COMMANDS=200000)
+	@scripts/valgrind
+
+miri: ## the pure state machines in Miri: undefined behaviour (TESTS=lock_model)
+	@scripts/miri $(TESTS)
+
+asan: ## the pure state machines under AddressSanitizer (TESTS=lock_model)
+	@scripts/asan
+
+audit: ## licences and sources of all crates, and advisories where cargo-deny is installed
+	@scripts/audit
 
 lint: ## formatting and clippy, warnings are errors
 	@cargo fmt --check

@@ -286,7 +286,7 @@ fn agree(subject: &Subject, model: &Model, now: u64) -> Result<(), TestCaseError
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 50 } else { 10_000 }, ..ProptestConfig::default() })]
 
     #[test]
     fn an_entry_is_what_the_contract_tells_of_it(
@@ -585,7 +585,7 @@ fn same_leases(leases: &Leases, list: &List, now: u64, most: usize) -> Result<()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 50 } else { 10_000 }, ..ProptestConfig::default() })]
 
     #[test]
     fn leases_are_what_a_list_of_them_is(
@@ -711,7 +711,7 @@ fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 5000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 50 } else { 5000 }, ..ProptestConfig::default() })]
 
     #[test]
     fn lines_are_what_lists_of_tickets_are(

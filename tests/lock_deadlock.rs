@@ -165,7 +165,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1000 } else { 20_000 }, ..ProptestConfig::default() })]
 
     #[test]
     fn a_wait_is_refused_exactly_if_it_would_never_end(tries in prop::collection::vec(any_try(), 1..40)) {

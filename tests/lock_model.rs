@@ -361,7 +361,7 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 200 } else { 100_000 }, ..ProptestConfig::default() })]
 
     #[test]
     fn a_lock_does_what_the_model_does(ops in prop::collection::vec(any_op(false), 1..24)) {

@@ -993,6 +993,64 @@ fn random_effects_are_refused_or_leave_a_valid_state() {
     check_and_reload(&server, &keys);
 }
 
+/// Somebody restores a lock with the largest fence that there can be: there must be fences for others afterwards.
+#[test]
+fn a_forged_fence_leaves_fences_for_others() {
+    const LARGEST: u64 = (1 << 53) - 1;
+    let server = Server::builder().rdb(true).start();
+    let mut client = Raw::connect(&server);
+    run(&mut client, "DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
+    let until = u64::try_from(unix_ms()).unwrap() + 600_000;
+    let mut last = 0;
+    let mut check = |client: &mut Raw| {
+        for line in ["LOCK.ACQUIRE k me", "SEM.ACQUIRE s me LIMIT 1"] {
+            let fence = run(client, line).int();
+            assert!(fence > last, "{fence} must be larger than {last}");
+            last = fence;
+        }
+        run(client, "DEL k s");
+    };
+
+    let forged = effects::held(0, "a", 1, LARGEST, until);
+    assert!(apply(&mut client, "forged", &forged).is_err());
+    assert!(client.call(["LOCK.FENCE", &LARGEST.to_string()]).is_err());
+    assert_eq!(run(&mut client, "EXISTS forged"), 0);
+    check(&mut client);
+
+    // What is left after the largest fence that is believed is enough, and can be saved, dumped and loaded.
+    let most = LARGEST - (1 << 50);
+    let believed = effects::held(0, "a", 1, most, until);
+    assert_eq!(apply(&mut client, "forged", &believed), "OK");
+    check(&mut client);
+    run(&mut client, "LOCK.ACQUIRE high me PX 600000");
+    let payload = run(&mut client, "DUMP high").bytes().to_vec();
+    let restored = client.call([b"RESTORE", b"again".as_slice(), b"0", &payload]);
+    assert_eq!(restored, "OK");
+    check_and_reload(&server, &["high".into(), "again".into()]);
+    let mut client = Raw::connect(&server);
+    check(&mut client);
+
+    // The same payload with the largest fence instead of its own.
+    run(&mut client, "DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
+    let own = fence_bytes(run(&mut client, "LOCK.HELD high me").int() as u64);
+    let at = payload
+        .windows(own.len())
+        .position(|bytes| *bytes == own[..]);
+    let mut damaged = payload;
+    let at = at.expect("the fence is in the payload");
+    damaged[at..at + own.len()].copy_from_slice(&fence_bytes(LARGEST));
+    let refused = client.call([b"RESTORE", b"worse".as_slice(), b"0", &damaged]);
+    assert!(refused.is_err(), "{refused:?}");
+    check(&mut client);
+}
+
+/// A fence as payloads have it: as many bytes for each of them that is not small.
+fn fence_bytes(fence: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    effects::uint(&mut bytes, fence);
+    bytes
+}
+
 /// The smallest of the above: shared holders, and then one of them holds alone while the other was never said to be gone.
 #[test]
 fn effects_cannot_make_an_exclusive_lock_with_two_holders() {

@@ -26,7 +26,7 @@ const TODAY: u64 = 1_750_000_000_000_000;
 const END_OF_TIME: u64 = 5 * TODAY;
 
 /// How many calls each model is compared with.
-const CALLS: u64 = 500_000;
+const CALLS: u64 = if cfg!(miri) { 1200 } else { 500_000 };
 
 /// How many of them one key gets.
 const CALLS_OF_A_KEY: u64 = 60;

@@ -460,7 +460,7 @@ fn rebuilt(stock: &Stock) -> Stock {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 1000 }))]
 
     #[test]
     fn every_step_is_the_models(

@@ -9,7 +9,7 @@ use super::serve::{Outcome, acquire_all, acquire_one, serve};
 use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
 use super::{
     DEFAULT_LEASE, Due, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITERS, ROOM, STATE, State, deadlock,
-    remember_fence,
+    may_exist, remember_fence,
 };
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -814,6 +814,13 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
+    let fence = |effect: &Effect<'_>| match effect {
+        Effect::Held(_, _, hold) => hold.fence,
+        _ => 0,
+    };
+    if !effects.iter().map(fence).all(may_exist) {
+        return Err(Error::BadEffect);
+    }
     let (ctx, name) = (call.ctx, call.name(0));
     let open = |kind: Kind| Slot::of(ctx.open(&name), kind.native());
     let mut slot = match kind_of(&effects)? {
@@ -856,6 +863,9 @@ fn kind_of(effects: &[Effect<'_>]) -> Result<Option<Kind>, Error> {
 /// `LOCK.FENCE fence`: remembers the last fence that a master gave.
 fn apply_fence(call: &Call<'_>) -> Answer {
     let fence = call.cursor().uint("fence", 1..=MAX_SAFE)?;
+    if !may_exist(fence) {
+        return Err(Error::BadEffect);
+    }
     remember_fence(fence);
     call.ctx.replicate_verbatim();
     Ok(Reply::Ok)

@@ -24,6 +24,7 @@ use crate::server::block::Room;
 use crate::server::clock::Now;
 use crate::server::config::Integer;
 use crate::server::main_thread::MainThread;
+use crate::server::memory::is_following;
 use queue::{Queues, Ticket, Waiter};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,9 +117,18 @@ static FENCE: AtomicU64 = AtomicU64::new(0);
 fn next_fence(now: Now) -> Result<u64, Error> {
     let fence = (FENCE.load(Ordering::Relaxed) + 1).max(now.micros());
     if fence > MAX_SAFE as u64 {
-        return Err(Error::Internal); // the clock, or a forged fence, is beyond the year 2255
+        return Err(Error::Internal); // the clock is beyond the year 2255
     }
     Ok(fence)
+}
+
+/// The largest fence that is believed of a stranger: it leaves enough for 35 years, a million in a second.
+const MOST_BELIEVED: u64 = MAX_SAFE as u64 - (1 << 50);
+
+/// Can this fence have been given? Masters and files of this server are believed. Of others, nobody may leave this server
+/// without fences, by a forged payload that he restores.
+fn may_exist(fence: u64) -> bool {
+    is_following() || fence <= MOST_BELIEVED.max(FENCE.load(Ordering::Relaxed))
 }
 
 /// Remembers a fence that was given here or elsewhere.

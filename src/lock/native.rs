@@ -3,7 +3,7 @@
 use super::holds::Hold;
 use super::persist;
 use super::state::{Lock, Mode};
-use super::{EXPIRED_LEASES, FENCE, LISTENING, remember_fence};
+use super::{EXPIRED_LEASES, FENCE, LISTENING, may_exist, remember_fence};
 use crate::codec::{Reader, put_uint};
 use crate::memory::block_size;
 use crate::request::MAX_SAFE;
@@ -104,7 +104,9 @@ impl<K: Which> Native for Typed<K> {
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Lock> {
         let lock = input.bytes(persist::decode)?.ok()?;
-        if Kind::of(lock.mode()) != K::KIND {
+        if Kind::of(lock.mode()) != K::KIND
+            || !lock.holds().iter().all(|(_, hold)| may_exist(hold.fence))
+        {
             return None;
         }
         for (_, hold) in lock.holds().iter() {

@@ -16,6 +16,9 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 const CHUNK: usize = 64 * 1024;
 
+/// Enough for the replies of one client among thousands.
+const SMALL_CHUNK: usize = 4096;
+
 /// A raw connection. It speaks RESP2 until [`Raw::hello3`].
 pub struct Raw {
     stream: TcpStream,
@@ -151,6 +154,31 @@ impl Raw {
         let (value, length) = parse(&self.arrived)?;
         self.arrived.drain(..length);
         Some(value)
+    }
+
+    /// Receives what has come, if anything has; an error when the connection is closed.
+    pub(super) fn receive_arrived(&mut self) -> io::Result<()> {
+        let mut chunk = [0; SMALL_CHUNK];
+        // SAFETY: the kernel writes at most as many bytes as the chunk has, which lives through the call.
+        let received = unsafe {
+            libc::recv(
+                self.fd(),
+                chunk.as_mut_ptr().cast(),
+                chunk.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match received {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            1.. => {
+                self.arrived.extend_from_slice(&chunk[..received as usize]);
+                Ok(())
+            }
+            _ => match io::Error::last_os_error() {
+                error if is_timeout(&error) || error.kind() == ErrorKind::Interrupted => Ok(()),
+                error => Err(error),
+            },
+        }
     }
 
     pub(super) fn fd(&self) -> RawFd {
