@@ -94,7 +94,8 @@ impl Builder {
     /// while the server runs: [`Server::shift_clock`]. What has nothing to do with the time of day is not shifted.
     pub fn clock(mut self, ahead_ms: i64) -> Self {
         self.clock_shift_ms = Some(ahead_ms);
-        self
+        // Its allocator's own thread sleeps until a time of day, which the kernel takes for one of its clock.
+        self.config("jemalloc-bg-thread", "no")
     }
 
     /// Starts the server and waits until it answers; panics with the end of its log when it dies.
