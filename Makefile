@@ -10,6 +10,9 @@ SERVER ?= redis-server
 PREFIX ?= /usr/local
 export SERVER
 
+# Most tests wait for a server most of the time.
+export RUST_TEST_THREADS ?= 4
+
 # Always here, whatever CARGO_TARGET_DIR says: redis.conf names this file.
 module := target/release/libsluice.so
 module_dir := $(PREFIX)/lib/redis/modules
