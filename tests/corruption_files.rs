@@ -385,7 +385,7 @@ fn a_base_file_of_commands_that_is_the_last_is_loaded_up_to_the_last_whole_comma
     lab.ends("base file of commands alone, cut");
 }
 
-/// Where a server checks the arity of commands, it does not do so for those in its append-only file.
+/// Most servers check the arity of commands, but not of those in their append-only file. Valkey 8.1 does, and refuses the file.
 #[test]
 fn commands_without_their_arguments_in_an_append_only_file_do_no_harm() {
     let server = builder().aof(Fsync::Always).start();
@@ -400,8 +400,13 @@ fn commands_without_their_arguments_in_an_append_only_file_do_no_harm() {
             bytes.extend(encode(words.take(1 + count)));
         }
     }
-    assert!(lab.starts_with(&bytes, "too few arguments"));
-    lab.uses_all("too few arguments");
-    lab.server.kill9();
+    let started = lab.starts_with(&bytes, "too few arguments");
+    if started {
+        lab.uses_all("too few arguments");
+        lab.server.kill9();
+    } else {
+        let log = lab.server.log();
+        assert!(log.contains("wrong number of arguments"), "{log}");
+    }
     lab.ends("commands without their arguments");
 }

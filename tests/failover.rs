@@ -308,6 +308,11 @@ fn a_master_without_replicas_locks_and_sells_nothing_if_told_so() {
         let reply = client.run(line);
         assert!(reply.err().starts_with("NOREPLICAS "), "{line}: {reply:?}");
     }
+    // Nor is anything handed on: another master may give it away meanwhile.
+    eventually(SOON, || client.must("LOCK.INFO k").is_nil());
+    assert_eq!(next.read_within(Duration::from_millis(500)), None);
+    assert!(client.must("LOCK.HELD k next").is_nil());
+    replica.replica_of(&master);
     assert!(next.read().int() > 0);
     assert!(client.must("LOCK.HELD k next").int() > 0);
 }

@@ -13,7 +13,7 @@ use crate::server::clock::Now;
 use crate::server::cluster::{self, Place};
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
-use crate::server::timer;
+use crate::server::{replicas, timer};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
@@ -145,6 +145,9 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     {
         state.stats.timeouts += 1; // the server was too busy to tell it in time
         return Look::Done(Ok(Reply::Nil));
+    }
+    if let Err(later) = replicas::are_enough(ctx, now) {
+        return Look::Wait(Some(later)); // a command would be refused: another master may give it away meanwhile
     }
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();

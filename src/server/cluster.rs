@@ -1,9 +1,10 @@
 //! Which node serves a key, in a cluster.
 
+use super::call::{self, Reply};
 use super::context::{Ctx, Name};
 use crate::error::Error;
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 
 /// Where a key is served.
 #[derive(Debug, PartialEq, Eq)]
@@ -190,18 +191,7 @@ fn endpoint(address: &str, preferred: &str) -> Option<String> {
 
 /// How this server names nodes to clients.
 fn preferred_endpoint(ctx: Ctx<'_>) -> String {
-    // SAFETY: "cc" are NUL-terminated strings, which live through the call.
-    let setting = unsafe {
-        Reply(api!(RedisModule_Call(
-            ctx.raw(),
-            c"CONFIG".as_ptr(),
-            c"cc".as_ptr(),
-            c"GET".as_ptr(),
-            c"cluster-preferred-endpoint-type".as_ptr()
-        )))
-    };
-    let value = setting.part().element(1).and_then(|value| value.text());
-    value.unwrap_or_default()
+    call::setting(ctx, c"cluster-preferred-endpoint-type").unwrap_or_default()
 }
 
 fn my_id() -> Option<String> {
@@ -213,75 +203,6 @@ fn my_id() -> Option<String> {
         }
         let bytes =
             std::slice::from_raw_parts(id.cast::<u8>(), raw::REDISMODULE_NODE_ID_LEN as usize);
-        Some(String::from_utf8_lossy(bytes).into_owned())
-    }
-}
-
-/// The reply of a call, freed when dropped.
-struct Reply(*mut raw::RedisModuleCallReply);
-
-impl Reply {
-    fn part(&self) -> Part<'_> {
-        Part(self.0, self)
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: the reply belongs to this struct alone.
-            unsafe { api!(RedisModule_FreeCallReply(self.0)) };
-        }
-    }
-}
-
-/// A reply, or a part of one.
-#[derive(Clone, Copy)]
-struct Part<'a>(*mut raw::RedisModuleCallReply, &'a Reply);
-
-impl<'a> Part<'a> {
-    fn is(self, kind: isize) -> bool {
-        if self.0.is_null() {
-            return false;
-        }
-        // SAFETY: the part lives as long as the reply, and is not null.
-        let found = unsafe { api!(RedisModule_CallReplyType(self.0)) };
-        found == kind as c_int
-    }
-
-    fn len(self) -> usize {
-        if !self.is(raw::REDISMODULE_REPLY_ARRAY) {
-            return 0;
-        }
-        // SAFETY: as above.
-        unsafe { api!(RedisModule_CallReplyLength(self.0)) }
-    }
-
-    fn element(self, index: usize) -> Option<Part<'a>> {
-        if index >= self.len() {
-            return None;
-        }
-        // SAFETY: as above.
-        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) };
-        Some(Part(part, self.1))
-    }
-
-    fn integer(self) -> Option<i64> {
-        // SAFETY: as above.
-        self.is(raw::REDISMODULE_REPLY_INTEGER)
-            .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
-    }
-
-    fn text(self) -> Option<String> {
-        if !self.is(raw::REDISMODULE_REPLY_STRING) {
-            return None;
-        }
-        let mut length = 0;
-        // SAFETY: as above; the server fills in the length of the buffer.
-        let bytes = unsafe {
-            let start = api!(RedisModule_CallReplyStringPtr(self.0, &mut length));
-            std::slice::from_raw_parts(start.cast::<u8>(), length)
-        };
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }

@@ -17,6 +17,7 @@ macro_rules! api {
 
 pub mod alloc;
 pub mod block;
+mod call;
 pub mod clock;
 pub mod cluster;
 pub mod command;
@@ -35,6 +36,7 @@ pub mod main_thread;
 pub mod memory;
 pub mod native;
 pub mod random;
+pub mod replicas;
 pub mod reply;
 pub mod stream;
 pub mod timer;

@@ -418,13 +418,16 @@ impl Stock {
     fn take(&mut self, change: &Change<'_>, status: Status) -> Result<u64, Corrupt> {
         let qty = u64::try_from(change.qty).map_err(|_| Corrupt)?;
         let available = self.counts.available.checked_sub(qty).ok_or(Corrupt)?;
+        if self.terms.per_user > 0 && change.user.is_empty() {
+            return Err(Corrupt); // no command leaves it out, and the numbers would not agree
+        }
         let due = self.open(change, status, available)?;
         self.counts.available = available;
         match status {
             Status::Reserved => self.counts.reserved += qty,
             _ => self.counts.sold += qty,
         }
-        if self.terms.per_user > 0 && !change.user.is_empty() {
+        if self.terms.per_user > 0 {
             self.book_mut().give(change.user, qty);
         }
         Ok(due)

@@ -1,0 +1,89 @@
+//! What the server replies to a command that the module calls.
+
+use super::context::Ctx;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+
+/// A setting of the server, as `CONFIG GET` shows it.
+pub(super) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
+    // SAFETY: "cc" are NUL-terminated strings, which live through the call.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            name.as_ptr()
+        )))
+    };
+    reply.part().element(1)?.text()
+}
+
+/// The reply of a call, freed when dropped.
+pub(super) struct Reply(pub(super) *mut raw::RedisModuleCallReply);
+
+impl Reply {
+    pub(super) fn part(&self) -> Part<'_> {
+        Part(self.0, self)
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the reply belongs to this struct alone.
+            unsafe { api!(RedisModule_FreeCallReply(self.0)) };
+        }
+    }
+}
+
+/// A reply, or a part of one.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a>(*mut raw::RedisModuleCallReply, &'a Reply);
+
+impl<'a> Part<'a> {
+    fn is(self, kind: isize) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        // SAFETY: the part lives as long as the reply, and is not null.
+        let found = unsafe { api!(RedisModule_CallReplyType(self.0)) };
+        found == kind as c_int
+    }
+
+    pub(super) fn len(self) -> usize {
+        if !self.is(raw::REDISMODULE_REPLY_ARRAY) {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_CallReplyLength(self.0)) }
+    }
+
+    pub(super) fn element(self, index: usize) -> Option<Part<'a>> {
+        if index >= self.len() {
+            return None;
+        }
+        // SAFETY: as above.
+        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) };
+        Some(Part(part, self.1))
+    }
+
+    pub(super) fn integer(self) -> Option<i64> {
+        // SAFETY: as above.
+        self.is(raw::REDISMODULE_REPLY_INTEGER)
+            .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
+    }
+
+    pub(super) fn text(self) -> Option<String> {
+        if !self.is(raw::REDISMODULE_REPLY_STRING) {
+            return None;
+        }
+        let mut length = 0;
+        // SAFETY: as above; the server fills in the length of the buffer.
+        let bytes = unsafe {
+            let start = api!(RedisModule_CallReplyStringPtr(self.0, &mut length));
+            std::slice::from_raw_parts(start.cast::<u8>(), length)
+        };
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}

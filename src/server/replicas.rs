@@ -1,0 +1,38 @@
+//! Has this master enough replicas to write? The server refuses commands that write when it has too few
+//! (`min-replicas-to-write`). What the module does of its own accord passes no such check.
+
+use super::call::setting;
+use super::clock::Now;
+use super::context::Ctx;
+use super::info::ServerInfo;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// For how long an answer is good, in milliseconds. The server itself counts its replicas once a second.
+const FRESH: u64 = 100;
+
+static ENOUGH: AtomicBool = AtomicBool::new(true);
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// May something be given away that a replica should know of? If not, ask again in [`FRESH`] ms.
+pub fn are_enough(ctx: Ctx<'_>, now: Now) -> Result<(), u64> {
+    if now.ms().abs_diff(LOOKED_AT.load(Ordering::Relaxed)) >= FRESH {
+        ENOUGH.store(count(ctx), Ordering::Relaxed);
+        LOOKED_AT.store(now.ms(), Ordering::Relaxed);
+    }
+    if ENOUGH.load(Ordering::Relaxed) {
+        Ok(())
+    } else {
+        Err(now.ms() + FRESH)
+    }
+}
+
+fn count(ctx: Ctx<'_>) -> bool {
+    let info = ServerInfo::read(c"replication");
+    // There only if both `min-replicas-to-write` and `min-replicas-max-lag` are set.
+    let field = c"min_slaves_good_slaves";
+    if info.text(field).is_empty() {
+        return true;
+    }
+    let wanted = setting(ctx, c"min-replicas-to-write").and_then(|text| text.parse().ok());
+    info.number(field) >= wanted.unwrap_or(0)
+}
