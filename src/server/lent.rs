@@ -160,14 +160,16 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
                 api!(RedisModule_CommandFilterGetClientId(command)),
             )
         };
-        let at = |index| if index < count { argument(index) } else { b"" };
-        RUNNING.get().passes(client, at(0), [at(1), at(2)]);
+        let at = |index| {
+            if index < count { argument(index) } else { b"" }
+        };
+        RUNNING.get().passes(client, at(0), at);
     });
 }
 
 impl Running {
     /// A client is about to run a command, or to queue it.
-    fn passes(&mut self, client: u64, name: &[u8], arguments: [&[u8]; 2]) {
+    fn passes<'a>(&mut self, client: u64, name: &[u8], argument: impl Fn(c_int) -> &'a [u8]) {
         let selects = is(name, "select");
         if !selects && !CROSSING.iter().any(|crossing| is(name, crossing)) {
             if self.home.is_some() && is_connected(client) {
@@ -178,7 +180,7 @@ impl Running {
             }
             return;
         }
-        let database = parse_int(arguments[0]).and_then(|number| number.try_into().ok());
+        let database = parse_int(argument(1)).and_then(|number| number.try_into().ok());
         // A script's commands are run by a client of its own, which begins where the caller is.
         let Some(info) = client_info(client) else {
             if let Some(home) = self.home.as_mut().filter(|_| selects) {
@@ -199,7 +201,7 @@ impl Running {
                 queue.database = database.unwrap_or(queue.database);
             } else if is(name, "copy") {
                 queue.copies.push(Copied {
-                    target: arguments[1].into(),
+                    target: argument(2).into(),
                     database: queue.database,
                 });
             }
