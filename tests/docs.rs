@@ -44,6 +44,11 @@ fn the_reference_of_rate_limits_prints_what_it_says() {
 }
 
 #[test]
+fn the_guide_to_running_it_prints_what_it_says() {
+    check("docs/operations.md");
+}
+
+#[test]
 fn the_tests_that_a_table_of_failures_names_are_there() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let text = include_str!("../docs/operations.md");
