@@ -188,3 +188,80 @@ fn an_append_only_file_brings_moved_keys_back_to_where_they_were() {
         assert_eq!(places_of(&server, key), [place], "{key}");
     }
 }
+
+#[test]
+fn scripts_and_repeated_copies_in_transactions_stay_where_they_are() {
+    let (master, replica) = (Server::start(), Server::start());
+    replica.replica_of(&master);
+    wait_for_replica_sync(&master, &replica);
+    let mut client = Raw::connect(&master);
+    run(
+        &mut client,
+        &[
+            "SET k v", "SELECT 1", "SET a v", "SELECT 2", "SET a v", "SELECT 0",
+        ],
+    );
+    client.send(["MULTI"]);
+    client.read();
+    client.call(["EVAL", "redis.call('SELECT', 3)", "0"]);
+    run(
+        &mut client,
+        &["SET x v", "DEL x", "SET behind:script v", "EXEC"],
+    );
+    let copies = [
+        "MULTI",
+        "SELECT 1",
+        "COPY missing z DB 3",
+        "COPY a y DB 3",
+        "SELECT 2",
+        "COPY a y DB 3 REPLACE",
+        "SET behind:copies v",
+        "EXEC",
+        "SET after:copies v",
+    ];
+    run(&mut client, &copies);
+    for server in [&master, &replica] {
+        wait_for_replica_sync(&master, &replica);
+        assert_eq!(places_of(server, "behind:script"), [0]);
+        assert_eq!(places_of(server, "behind:copies"), [2]);
+        assert_eq!(places_of(server, "after:copies"), [2]);
+    }
+    assert_eq!(master.digest(), replica.digest());
+}
+
+/// What a transaction brings to another database ends there in time, and who waits there is served.
+#[test]
+fn what_crosses_databases_in_a_transaction_is_followed() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let mut waiter = Raw::connect(&server);
+    run(
+        &mut client,
+        &[
+            "STOCK.SET k 10",
+            "STOCK.RESERVE k 1 ORDER o PX 300",
+            "LOCK.ACQUIRE l me PX 300",
+        ],
+    );
+    run(
+        &mut client,
+        &[
+            "MULTI",
+            "COPY k n DB 3",
+            "MOVE k 1",
+            "MOVE l 2",
+            "SET here v",
+            "EXEC",
+        ],
+    );
+    run(&mut waiter, &["SELECT 2"]);
+    waiter.send(words("LOCK.ACQUIRE l you BLOCK 0"));
+    assert!(waiter.read().int() > 0);
+    for (database, key) in [(3, "n"), (1, "k")] {
+        run(&mut client, &[&format!("SELECT {database}")]);
+        eventually(std::time::Duration::from_secs(20), || {
+            client.call(["STOCK.GET", key]) == 10
+        });
+    }
+    assert_eq!(places_of(&server, "here"), [0]);
+}

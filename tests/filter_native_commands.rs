@@ -796,7 +796,7 @@ fn large_filters_expire_by_themselves_and_give_their_memory_back() {
         // Nobody looks at them.
         eventually(SOON, || live(&server) == [0, 0, 0]);
         assert_eq!(client.run("DBSIZE"), 0);
-        let left = used_memory(&mut client) - before;
-        assert!(left < 100_000, "{left} bytes are not given back");
+        // Each of them is megabytes.
+        eventually(SOON, || used_memory(&mut client) < before + 500_000);
     }
 }

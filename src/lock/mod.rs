@@ -68,6 +68,8 @@ struct State {
     unanswered: HashMap<Ticket, Waiter>,
     /// Who was served and will never get its answer: what it was given is to be taken back.
     undelivered: Vec<Waiter>,
+    /// Was a lock not handed on because the master had too few replicas?
+    held_back: bool,
     /// What is to be done when (Unix ms).
     deadlines: BTreeSet<(u64, Due)>,
     stats: Stats,

@@ -136,7 +136,7 @@ fn set_retry(ctx: Ctx<'_>, state: &mut State, ticket: Ticket, at: Option<u64>) {
 
 /// Can this waiter, who is first, be served?
 fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
-    let Some(waiter) = state.queues.get(ticket).cloned() else {
+    let Some(waiter) = state.queues.get(ticket) else {
         return Look::Done(Ok(Reply::Nil));
     };
     if waiter
@@ -146,9 +146,12 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
         state.stats.timeouts += 1; // the server was too busy to tell it in time
         return Look::Done(Ok(Reply::Nil));
     }
-    if let Err(later) = replicas::are_enough(ctx, now) {
-        return Look::Wait(Some(later)); // a command would be refused: another master may give it away meanwhile
+    if !replicas::are_enough(ctx, now) {
+        // A command would be refused: another master may give it away meanwhile. The cron event asks again.
+        state.held_back = true;
+        return Look::Wait(None);
     }
+    let waiter = waiter.clone();
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
         let is_here = |name: &Name<'_>| cluster::locate(ctx, name) == Place::Here;
@@ -544,7 +547,16 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
 /// down, and serves those whose slot has stayed after all.
 pub(super) fn cron(ctx: Ctx<'_>) {
     let state = &mut *STATE.get();
-    if state.queues.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
+    if state.queues.is_empty() || !ctx.may_act() {
+        return;
+    }
+    let now = Now::read();
+    if state.held_back && replicas::are_enough(ctx, now) {
+        state.held_back = false;
+        let keys = state.queues.keys();
+        serve(ctx, state, now, keys);
+    }
+    if !ctx.is_cluster() {
         return;
     }
     let down = cluster::down(ctx);

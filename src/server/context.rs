@@ -1,12 +1,22 @@
 //! The context of one call from the server, and names of keys.
 
 use super::key::OpenKey;
-use super::{events, lent};
+use super::{events, load};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Does the server tell of a transaction's database where it is asked for that of a context?
+static TELLS_OF_TRANSACTION: AtomicBool = AtomicBool::new(false);
+
+/// Learns which database the server tells of.
+pub(super) fn learn_database() {
+    let newer = load::has_function(c"RedisModule_ClusterKeySlotC"); // Valkey 9, and there is no better sign
+    TELLS_OF_TRANSACTION.store(newer, Ordering::Relaxed);
+}
 
 /// The server's context for the duration of one callback.
 #[derive(Clone, Copy)]
@@ -32,9 +42,30 @@ impl<'c> Ctx<'c> {
     }
 
     /// The selected database.
+    #[inline]
     pub fn db(self) -> i32 {
+        if TELLS_OF_TRANSACTION.load(Ordering::Relaxed) {
+            return self.db_of_keys();
+        }
         // SAFETY: the context is alive.
         unsafe { api!(RedisModule_GetSelectedDb(self.raw())) }
+    }
+
+    /// The database that a key would be opened in. In a transaction Valkey 9 tells another one as the selected: that of the
+    /// client, wherever its events and the module have gone since.
+    fn db_of_keys(self) -> i32 {
+        // SAFETY: the context is alive; the key is closed at once, and none comes to be.
+        unsafe {
+            if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) || self.is_cluster() {
+                return api!(RedisModule_GetSelectedDb(self.raw()));
+            }
+            let name = Name::new(b"");
+            let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
+            let key = api!(RedisModule_OpenKey(self.raw(), name.raw(), mode as c_int));
+            let db = api!(RedisModule_GetDbIdFromModuleKey(key));
+            api!(RedisModule_CloseKey(key));
+            db
+        }
     }
 
     /// Runs `work` with another database selected. A database that doesn't exist is not selected,
@@ -49,7 +80,7 @@ impl<'c> Ctx<'c> {
         if select(db) != raw::REDISMODULE_OK as c_int {
             return None;
         }
-        let _back = (Selected(self, before), lent::go_out());
+        let _back = Selected(self, before);
         Some(work())
     }
 

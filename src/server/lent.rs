@@ -1,13 +1,12 @@
 //! Clients that the server lends to listeners. From 8.1.1 on Valkey runs a listener to keyspace events in the context of the
-//! client whose command it is, and selects the event's database for it. Up to 9.1 it forgets to select the client's own
-//! again (<https://github.com/valkey-io/valkey/pull/4024>): with any module that listens, `MOVE` and `COPY ... DB` leave
-//! their client in the other database, and are replicated as if they had been called there. Here the client gets its
-//! database back.
+//! client whose command it is, and selects the event's database for it. Until 8.1.9, 9.0.5 and 9.1.1 it forgets to select the
+//! client's own again (<https://github.com/valkey-io/valkey/pull/4024>): with any module that listens, `MOVE` and
+//! `COPY ... DB` leave their client in the other database, and are replicated as if they had been called there. Here the
+//! client gets its database back.
 //!
-//! Nothing tells a listener which database that is, so a command filter looks at it before each command that may use
-//! another one than its client's. Servers without the defect get no filter. What is read from an append-only file passes no
-//! filter: there the first half of a `MOVE` and the copying of a value of ours tell it. Nothing tells it of a `COPY ... DB` of
-//! other values in such a file.
+//! Which one that is, the first half of a `MOVE` tells, and the copying of a value of ours. Of a `COPY` of other values
+//! nothing tells it, so a command filter looks before it, on servers with the defect only. What is read from an append-only
+//! file passes no filter, and a listener of another module that was loaded later has the last word: there it stays as it is.
 
 use super::context::{Ctx, Name, bytes_of};
 use super::info::ServerInfo;
@@ -20,43 +19,46 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The commands that use another database than their client's, and those that run them.
-const CROSSING: [&str; 6] = ["copy", "move", "eval", "evalsha", "fcall", "exec"];
+static IS_AFFECTED: AtomicBool = AtomicBool::new(false);
+static LENT: MainThread<Lent> = MainThread::new();
 
-/// What is known of the command that runs.
+/// What is known of clients and the databases that they are in.
 #[derive(Default)]
-struct Running {
-    /// Its client and that one's database, if it is one of those that matter.
-    home: Option<(u64, c_int)>,
-    /// The database that a key is about to come from.
+struct Lent {
+    /// The database that a key has just been taken from, to be put into another one.
     source: Option<c_int>,
-    /// The copies that the running transaction may make, if it is one that goes from database to database.
-    copies: Vec<Copied>,
-    /// What clients have queued so far.
-    queues: HashMap<u64, Queue>,
+    /// What copies clients, also those of scripts, are about to make.
+    clients: HashMap<u64, Copies>,
+    /// The database that the running script is in, as far as is known.
+    script: Option<c_int>,
 }
 
-/// What of the commands in a transaction counts.
-struct Queue {
-    /// Where the next of them will run.
-    database: c_int,
-    selects: bool,
-    copies: Vec<Copied>,
+/// The copies of one client.
+#[derive(Default)]
+struct Copies {
+    /// Of the command or transaction that runs.
+    ready: Vec<Copied>,
+    /// Of the transaction that is being queued.
+    queued: Vec<Copied>,
+    /// The database that the next command of that will run in, if it is not the client's.
+    selected: Option<c_int>,
 }
 
-/// A `COPY`: to which key, and the database that it is called in.
+/// A `COPY ... DB`.
+#[derive(Debug, PartialEq, Eq)]
 struct Copied {
     target: Box<[u8]>,
-    database: c_int,
+    destination: c_int,
+    /// The database that it is called in.
+    home: c_int,
 }
-
-static IS_AFFECTED: AtomicBool = AtomicBool::new(false);
-static RUNNING: MainThread<Running> = MainThread::new();
 
 /// Looks whether this server has the defect, and if so begins to mend it. False if the server refuses.
 pub(super) fn begin(ctx: Ctx<'_>) -> bool {
     let server = ServerInfo::read(c"server");
-    if !forgets(server.text(c"valkey_version")) {
+    // SAFETY: the pointer was set when the module was initialized and never changes.
+    let who = unsafe { raw::RedisModule_CommandFilterGetClientId };
+    if who.is_none() || !forgets(server.text(c"valkey_version")) {
         return true;
     }
     IS_AFFECTED.store(true, Ordering::Relaxed);
@@ -74,150 +76,206 @@ pub(super) fn begin(ctx: Ctx<'_>) -> bool {
     !filter.is_null()
 }
 
-/// Has this version of Valkey the defect? An API that one could ask for it does not exist.
+/// Has this version of Valkey the defect? An API that one could ask for it does not exist. Where that is not sure, it is
+/// taken to have it: where it has not, nothing is done but in vain.
 fn forgets(version: &[u8]) -> bool {
     let mut numbers = version.split(|byte| *byte == b'.').map(parse_int);
     let mut next = || numbers.next().flatten().unwrap_or(0);
     let version = (next(), next(), next());
-    ((8, 1, 1)..(9, 2, 0)).contains(&version)
+    [
+        (8, 1, 1)..=(8, 1, 8),
+        (9, 0, 0)..=(9, 0, 5),
+        (9, 1, 0)..=(9, 1, 1),
+    ]
+    .iter()
+    .any(|versions| versions.contains(&version))
 }
 
-/// A key of this database is about to be copied or moved.
+/// A value of ours was copied from a key of this database.
 #[inline]
-pub(super) fn comes_from(database: c_int) {
-    RUNNING.get().source = Some(database);
+pub(super) fn copied_from(database: c_int) {
+    if IS_AFFECTED.load(Ordering::Relaxed) {
+        LENT.get().source = Some(database);
+    }
 }
 
 /// At the end of a listener to an event of this key: selects the client's own database again.
 #[inline]
 pub(super) fn give_back(ctx: Ctx<'_>, event: &[u8], key: &Name<'_>) {
     if IS_AFFECTED.load(Ordering::Relaxed) {
-        bring_home(ctx, event, key.bytes());
+        let home = LENT.get().home(ctx, event, key.bytes());
+        if let Some(home) = home {
+            // SAFETY: the context is alive; a database that does not exist is not selected.
+            unsafe { api!(RedisModule_SelectDb(ctx.raw(), home)) };
+        }
     }
 }
 
 /// A client has disconnected.
 pub(super) fn forget(client: u64) {
     if IS_AFFECTED.load(Ordering::Relaxed) {
-        RUNNING.get().queues.remove(&client);
-    }
-}
-
-fn bring_home(ctx: Ctx<'_>, event: &[u8], key: &[u8]) {
-    let mut running = RUNNING.get();
-    match event {
-        b"move_from" => running.source = Some(ctx.db()),
-        b"move_to" | b"copy_to" => {
-            let source = running.source.take();
-            let copied = running.copies.iter().find(|copied| *copied.target == *key);
-            if let Some(database) = source.or(copied.map(|copied| copied.database)) {
-                select(ctx, database);
-            }
-        }
-        _ => {}
-    }
-    let Some((owner, database)) = running.home else {
-        return;
-    };
-    // SAFETY: the context is alive.
-    let client = unsafe { api!(RedisModule_GetClientId(ctx.raw())) };
-    // Not one that was blocked and goes on in the wake of the command.
-    if client == owner || !is_connected(client) {
-        select(ctx, database);
-    }
-}
-
-fn select(ctx: Ctx<'_>, database: c_int) {
-    // SAFETY: the context is alive; a database that does not exist is not selected.
-    unsafe { api!(RedisModule_SelectDb(ctx.raw(), database)) };
-}
-
-/// Until this is dropped the module itself works in another database of its own choice, and nobody is brought home by the
-/// events of that.
-pub(super) struct Out(Option<(u64, c_int)>);
-
-/// See [`Out`].
-#[inline]
-pub(super) fn go_out() -> Out {
-    Out(RUNNING.get().home.take())
-}
-
-impl Drop for Out {
-    fn drop(&mut self) {
-        RUNNING.get().home = self.0;
+        LENT.get().clients.remove(&client);
     }
 }
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     entry::guard((), || {
-        // SAFETY: the server calls this with a live pointer; an argument below the count is a string of it.
-        let argument =
-            |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
-        // SAFETY: as above.
+        // SAFETY: the server calls this with a live pointer.
         let (count, client) = unsafe {
             (
                 api!(RedisModule_CommandFilterArgsCount(command)),
                 api!(RedisModule_CommandFilterGetClientId(command)),
             )
         };
-        let at = |index| {
-            if index < count { argument(index) } else { b"" }
-        };
-        RUNNING.get().passes(client, at(0), at);
+        // SAFETY: as above; an argument below the count is a string that lives through this call.
+        let argument =
+            |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
+        let (name, rest) = (argument(0), (1..count).map(argument));
+        if is_connected(client) {
+            // While a script is busy others are heard, and refused.
+            if !has_flag(raw::REDISMODULE_CTX_FLAGS_LUA) {
+                LENT.get().passes(client, name, rest);
+            }
+        } else if has_flag(raw::REDISMODULE_CTX_FLAGS_LUA) {
+            LENT.get().passes_in_script(client, name, rest);
+        }
     });
 }
 
-impl Running {
-    /// A client is about to run a command, or to queue it.
-    fn passes<'a>(&mut self, client: u64, name: &[u8], argument: impl Fn(c_int) -> &'a [u8]) {
-        let selects = is(name, "select");
-        if !selects && !CROSSING.iter().any(|crossing| is(name, crossing)) {
-            if self.home.is_some() && is_connected(client) {
-                self.home = None;
+impl Lent {
+    /// The database of the client whose command this event is of, if it may be in another one.
+    fn home(&mut self, ctx: Ctx<'_>, event: &[u8], key: &[u8]) -> Option<c_int> {
+        match event {
+            b"move_from" => {
+                self.source = Some(ctx.db());
+                None
             }
-            if is(name, "discard") || is(name, "reset") {
-                self.queues.remove(&client);
-            }
-            return;
-        }
-        let database = parse_int(argument(1)).and_then(|number| number.try_into().ok());
-        // A script's commands are run by a client of its own, which begins where the caller is.
-        let Some(info) = client_info(client) else {
-            if let Some(home) = self.home.as_mut().filter(|_| selects) {
-                home.1 = database.unwrap_or(home.1);
-            }
-            return;
-        };
-        if is(name, "exec") {
-            self.executes(client, info.db.into());
-        } else if info.flags & u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) != 0 {
-            let queue = self.queues.entry(client).or_insert(Queue {
-                database: info.db.into(),
-                selects: false,
-                copies: Vec::new(),
-            });
-            if selects {
-                queue.selects = true;
-                queue.database = database.unwrap_or(queue.database);
-            } else if is(name, "copy") {
-                queue.copies.push(Copied {
-                    target: argument(2).into(),
-                    database: queue.database,
-                });
-            }
-        } else {
-            self.home = (!selects).then_some((client, info.db.into()));
+            b"move_to" => self.source.take(),
+            b"copy_to" => self.source.take().or_else(|| {
+                // SAFETY: the context is alive.
+                let client = unsafe { api!(RedisModule_GetClientId(ctx.raw())) };
+                self.clients.get_mut(&client)?.made(key, ctx.db())
+            }),
+            _ => None,
         }
     }
 
-    /// A client runs what it has queued.
-    fn executes(&mut self, client: u64, database: c_int) {
-        let queue = self.queues.remove(&client);
-        let wanders = queue.filter(|queue| queue.selects);
-        // Where it is at each moment of a transaction with `SELECT` in it nobody knows.
-        self.home = wanders.is_none().then_some((client, database));
-        self.copies = wanders.map(|queue| queue.copies).unwrap_or_default();
+    /// A connection is about to run a command, or to queue it.
+    fn passes<'a>(&mut self, client: u64, name: &[u8], rest: impl Iterator<Item = &'a [u8]>) {
+        if let Some(copies) = self.clients.get_mut(&client) {
+            copies.ready.clear();
+        }
+        let runs_script = ["eval", "evalsha", "fcall"]
+            .iter()
+            .any(|runs| is(name, runs));
+        if is(name, "copy") {
+            self.copies(client, rest);
+        } else if is(name, "select") {
+            self.selects(client, rest);
+        } else if is(name, "exec") {
+            self.executes(client);
+        } else if is(name, "discard") || is(name, "reset") {
+            self.clients.remove(&client);
+        } else if runs_script {
+            self.script = client_info(client).map(|info| info.db.into());
+        }
     }
+
+    fn copies<'a>(&mut self, client: u64, rest: impl Iterator<Item = &'a [u8]>) {
+        let (Some((target, destination)), Some(info)) = (crossing(rest), client_info(client))
+        else {
+            return;
+        };
+        let copies = self.clients.entry(client).or_default();
+        let copied = Copied {
+            target,
+            destination,
+            home: copies.selected.unwrap_or(info.db.into()),
+        };
+        if is_queuing(&info) {
+            copies.queued.push(copied);
+        } else {
+            copies.ready.push(copied);
+        }
+    }
+
+    fn selects<'a>(&mut self, client: u64, mut rest: impl Iterator<Item = &'a [u8]>) {
+        if client_info(client).is_some_and(|info| is_queuing(&info)) {
+            let database = rest.next().and_then(number);
+            let copies = self.clients.entry(client).or_default();
+            copies.selected = database.or(copies.selected);
+        }
+    }
+
+    /// A connection runs what it has queued.
+    fn executes(&mut self, client: u64) {
+        let queue = self.clients.remove(&client).unwrap_or_default();
+        // Where it is when a script of a transaction with `SELECT` begins nobody knows.
+        self.script = match queue.selected {
+            None => client_info(client).map(|info| info.db.into()),
+            Some(_) => None,
+        };
+        if !queue.queued.is_empty() {
+            let ready = Copies {
+                ready: queue.queued,
+                ..Copies::default()
+            };
+            self.clients.insert(client, ready);
+        }
+    }
+
+    /// A script is about to run a command.
+    fn passes_in_script<'a>(
+        &mut self,
+        client: u64,
+        name: &[u8],
+        mut rest: impl Iterator<Item = &'a [u8]>,
+    ) {
+        if is(name, "select") {
+            // In a transaction another script may follow, which begins where the caller is.
+            let is_alone = !has_flag(raw::REDISMODULE_CTX_FLAGS_MULTI);
+            self.script = rest.next().and_then(number).filter(|_| is_alone);
+        } else if is(name, "copy") {
+            let copied = crossing(rest).zip(self.script);
+            let ready = copied.map(|((target, destination), home)| Copied {
+                target,
+                destination,
+                home,
+            });
+            self.clients.entry(client).or_default().ready = ready.into_iter().collect();
+        }
+    }
+}
+
+impl Copies {
+    /// A copy was made: where was its client? Those before it have failed.
+    fn made(&mut self, target: &[u8], destination: c_int) -> Option<c_int> {
+        let is_it =
+            |copied: &Copied| *copied.target == *target && copied.destination == destination;
+        let place = self.ready.iter().position(is_it)?;
+        self.ready
+            .drain(..=place)
+            .next_back()
+            .map(|copied| copied.home)
+    }
+}
+
+/// The target and the destination of `source target [DB destination] [REPLACE]`, if it names a database.
+fn crossing<'a>(mut rest: impl Iterator<Item = &'a [u8]>) -> Option<(Box<[u8]>, c_int)> {
+    let target = rest.nth(1)?;
+    let mut options = rest.skip_while(|option| !is(option, "db"));
+    Some((target.into(), number(options.nth(1)?)?))
+}
+
+fn number(text: &[u8]) -> Option<c_int> {
+    parse_int(text)?.try_into().ok()
+}
+
+/// Is this true of the whole server at this moment?
+fn has_flag(flag: u32) -> bool {
+    // SAFETY: a null context is allowed.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    flags as u32 & flag != 0
 }
 
 /// Is this a connection, and not a client that a script or a module has made for itself?
@@ -227,11 +285,12 @@ fn is_connected(client: u64) -> bool {
     status == raw::REDISMODULE_OK as c_int
 }
 
-/// What the server knows of a connection; `None` if it is none.
+fn is_queuing(info: &raw::RedisModuleClientInfo) -> bool {
+    info.flags & u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) != 0
+}
+
+/// What the server knows of a connection.
 fn client_info(client: u64) -> Option<raw::RedisModuleClientInfo> {
-    if !is_connected(client) {
-        return None;
-    }
     // SAFETY: a structure of numbers, for which zeros are a value; the server fills in its version 1.
     unsafe {
         let mut info: raw::RedisModuleClientInfo = std::mem::zeroed();
@@ -246,7 +305,7 @@ fn client_info(client: u64) -> Option<raw::RedisModuleClientInfo> {
 
 #[cfg(test)]
 mod tests {
-    use super::forgets;
+    use super::{Copied, Copies, crossing, forgets};
 
     #[test]
     fn versions_with_the_defect_are_known() {
@@ -256,13 +315,45 @@ mod tests {
             ("8.0.5", false),
             ("8.1.0", false),
             ("8.1.1", true),
-            ("8.1.10", true),
+            ("8.1.8", true),
+            ("8.1.9", false),
+            ("8.1.10", false),
             ("9.0.0", true),
-            ("9.1.2", true),
+            ("9.1.0", true),
+            ("9.1.2", false),
             ("9.2.0", false),
             ("10.0.0", false),
         ] {
             assert_eq!(forgets(version.as_bytes()), has_it, "{version}");
         }
+    }
+
+    #[test]
+    fn copies_to_other_databases_are_read() {
+        let read = |line: &'static str| crossing(line.split(' ').map(str::as_bytes));
+        let found = Some((b"b".as_slice().into(), 3));
+        for line in ["a b db 3", "a b REPLACE DB 3", "a b Db 3 replace"] {
+            assert_eq!(read(line), found, "{line}");
+        }
+        for line in ["a", "a b", "a b REPLACE", "a b DB", "a b DB x"] {
+            assert_eq!(read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_fails_tells_nothing_of_those_behind_it() {
+        let copied = |target: &str, destination, home| Copied {
+            target: target.as_bytes().into(),
+            destination,
+            home,
+        };
+        let mut copies = Copies {
+            ready: vec![copied("y", 3, 0), copied("x", 3, 1), copied("y", 3, 2)],
+            ..Copies::default()
+        };
+        assert_eq!(copies.made(b"z", 3), None);
+        assert_eq!(copies.made(b"x", 3), Some(1));
+        assert_eq!(copies.made(b"y", 3), Some(2));
+        assert_eq!(copies.made(b"y", 3), None);
     }
 }

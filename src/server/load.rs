@@ -1,11 +1,11 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, command, entry, events, info, lent, log, native};
+use super::{alloc, command, context, entry, events, info, lent, log, native};
 use crate::request::is;
 use redis_module::raw;
-use std::ffi::c_int;
-use std::slice;
+use std::ffi::{CStr, c_int, c_void};
+use std::{ptr, slice};
 
 /// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch.
 const VERSION: c_int = 100;
@@ -44,6 +44,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         log::catch_panics();
         alloc::learn_sizes();
         native::learn_overhead();
+        context::learn_database();
         let argc = usize::try_from(argc).unwrap_or(0);
         let args: Vec<&[u8]> = if argc == 0 {
             Vec::new()
@@ -116,6 +117,19 @@ fn missing_function() -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(name, there)| (!there).then_some(name))
+}
+
+/// Has the server a function of this name, perhaps one that is newer than the bindings?
+pub(super) fn has_function(name: &CStr) -> bool {
+    let mut function: *mut c_void = ptr::null_mut();
+    // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
+    let found = unsafe {
+        api!(RedisModule_GetApi(
+            name.as_ptr(),
+            (&raw mut function).cast()
+        ))
+    };
+    found == raw::REDISMODULE_OK as c_int && !function.is_null()
 }
 
 /// Reads `name value` pairs.

@@ -3,7 +3,7 @@
 
 use super::context::{Ctx, Name, bytes_of};
 use super::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use super::{entry, lent, log};
+use super::{entry, lent, load, log};
 use crate::memory::block_size;
 use redis_module::raw;
 use std::ffi::{CString, c_int, c_ulong, c_void};
@@ -131,17 +131,8 @@ static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
 
 /// Learns which of the blocks around a value are left to the module to count.
 pub(super) fn learn_overhead() {
-    // Servers with this function (Valkey 9) keep the key in the object, and count both.
-    let newer = c"RedisModule_ClusterKeySlotC";
-    let mut function: *mut c_void = ptr::null_mut();
-    // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
-    let found = unsafe {
-        api!(RedisModule_GetApi(
-            newer.as_ptr(),
-            (&raw mut function).cast()
-        ))
-    };
-    let counts = found == raw::REDISMODULE_OK as c_int && !function.is_null();
+    // Valkey 9, the first with this function, keeps the key in the object and counts both.
+    let counts = load::has_function(c"RedisModule_ClusterKeySlotC");
     COUNTS_OBJECT.store(counts, Ordering::Relaxed);
 }
 
@@ -354,12 +345,13 @@ unsafe extern "C" fn copy<N: Native>(
 ) -> *mut c_void {
     entry::guard(ptr::null_mut(), || {
         // SAFETY: see above.
-        let value = unsafe {
-            lent::comes_from(api!(RedisModule_GetDbIdFromOptCtx(ctx)));
-            borrow::<N>(value)
+        let (value, database) =
+            unsafe { (borrow::<N>(value), api!(RedisModule_GetDbIdFromOptCtx(ctx))) };
+        let Some(copy) = N::copy(value) else {
+            return ptr::null_mut();
         };
-        let copy = N::copy(value);
-        copy.map_or(ptr::null_mut(), |copy| N::native().to_raw(copy).cast())
+        lent::copied_from(database);
+        N::native().to_raw(copy).cast()
     })
 }
 

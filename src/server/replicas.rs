@@ -13,17 +13,13 @@ const FRESH: u64 = 100;
 static ENOUGH: AtomicBool = AtomicBool::new(true);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// May something be given away that a replica should know of? If not, ask again in [`FRESH`] ms.
-pub fn are_enough(ctx: Ctx<'_>, now: Now) -> Result<(), u64> {
+/// May something be given away that a replica should know of?
+pub fn are_enough(ctx: Ctx<'_>, now: Now) -> bool {
     if now.ms().abs_diff(LOOKED_AT.load(Ordering::Relaxed)) >= FRESH {
         ENOUGH.store(count(ctx), Ordering::Relaxed);
         LOOKED_AT.store(now.ms(), Ordering::Relaxed);
     }
-    if ENOUGH.load(Ordering::Relaxed) {
-        Ok(())
-    } else {
-        Err(now.ms() + FRESH)
-    }
+    ENOUGH.load(Ordering::Relaxed)
 }
 
 fn count(ctx: Ctx<'_>) -> bool {
@@ -34,5 +30,5 @@ fn count(ctx: Ctx<'_>) -> bool {
         return true;
     }
     let wanted = setting(ctx, c"min-replicas-to-write").and_then(|text| text.parse().ok());
-    info.number(field) >= wanted.unwrap_or(0)
+    info.number(field) >= wanted.unwrap_or(1) // `CONFIG` may have another name
 }

@@ -5,7 +5,7 @@
 
 use super::context::{Ctx, Name, bytes_of};
 use super::events::{Happening, note_and_wake};
-use super::{entry, lent, log};
+use super::{entry, log};
 use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
@@ -57,7 +57,6 @@ unsafe extern "C" fn on_removal(
         for family in crate::enabled_families() {
             (family.removed)(ctx, &name);
         }
-        lent::give_back(ctx, b"", &name);
     });
     raw::REDISMODULE_OK as c_int
 }
