@@ -137,7 +137,7 @@ fn fences_rise_over_a_failover_that_lost_the_last_ones() {
 /// Clocks that differ, as clocks do, by less than a fail-over takes: all fences of all masters rise.
 #[test]
 fn fences_rise_over_many_failovers_with_clocks_a_bit_apart() {
-    let turns = std::env::var("SLUICE_FAILOVERS").map_or(8, |text| text.parse().unwrap());
+    let turns = support::number_from("SLUICE_FAILOVERS", 8);
     let mut random = Random(20_260_722);
     let mut jitter = || random.below(60) as i64 - 30;
     let (mut master, mut replica) = pair(clocked(jitter()), clocked(jitter()));
@@ -280,19 +280,30 @@ fn fences_of_the_new_master_overtake_those_of_one_that_woke_up() {
     assert!(take_fences(&old)[0] > after);
 }
 
-/// `min-replicas-to-write` narrows the gap: a master without replicas gives nothing away. It is asked when a command
-/// comes, so who waits already is served when a lease ends.
+/// `min-replicas-to-write` narrows the gap: a master without replicas gives nothing away, to nobody who asks and nobody who
+/// waits. What a connection watches over it keeps.
 #[test]
 fn a_master_without_replicas_locks_and_sells_nothing_if_told_so() {
-    let master = clocked(0)
-        .config("min-replicas-to-write", "1")
-        .config("min-replicas-max-lag", "10");
+    for extra in [&[][..], &[("rename-command", "CONFIG \"\"")]] {
+        let master = clocked(0)
+            .config("min-replicas-to-write", "1")
+            .config("min-replicas-max-lag", "10");
+        let master = extra
+            .iter()
+            .fold(master, |master, (name, value)| master.config(name, value));
+        gives_nothing_away_alone(master);
+    }
+}
+
+fn gives_nothing_away_alone(master: Builder) {
     let (master, replica) = pair(master, clocked(0));
     let mut client = Raw::connect(&master);
     eventually(SOON, || !client.run("SET s v").is_err());
+    client.must("LOCK.ACQUIRE watched me PX 600 WATCHDOG");
     client.must("LOCK.ACQUIRE k me PX 1000");
     client.must("STOCK.SET sku 10");
     let mut next = waiter(&master, "LOCK.ACQUIRE k next BLOCK 0");
+    let mut brief = waiter(&master, "LOCK.ACQUIRE k brief BLOCK 1500");
     wait_for_replica_sync(&master, &replica);
     cut_off(&replica);
     eventually(SOON, || master.info_int("connected_slaves") == 0);
@@ -312,6 +323,8 @@ fn a_master_without_replicas_locks_and_sells_nothing_if_told_so() {
     eventually(SOON, || client.must("LOCK.INFO k").is_nil());
     assert_eq!(next.read_within(Duration::from_millis(500)), None);
     assert!(client.must("LOCK.HELD k next").is_nil());
+    assert!(brief.read().is_nil(), "its time is up as ever");
+    assert!(client.must("LOCK.HELD watched me").int() > 0);
     replica.replica_of(&master);
     assert!(next.read().int() > 0);
     assert!(client.must("LOCK.HELD k next").int() > 0);

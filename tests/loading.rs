@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use support::{Raw, Server, Value, eventually};
+use support::{Raw, Server, Shutdown, Value, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -527,6 +527,20 @@ fn the_module_can_be_loaded_with_its_configuration() {
     assert_eq!(config(&server, "sluice.lock-max-waiters"), "5");
     let lease = lease_of_a_lock(&server);
     assert!((6000..=7000).contains(&lease), "{lease}");
+}
+
+/// There is no way back on the same files: the last fence is in them, and values of our types.
+#[test]
+fn a_server_without_the_module_refuses_its_files() {
+    let server = Server::builder().rdb(true).start();
+    ask(&server, "LOCK.ACQUIRE k me PX 600000");
+    server.shutdown(Shutdown::Save);
+    let plain = Server::builder().no_module().start();
+    let file = plain.dir().join("dump.rdb");
+    plain.shutdown(Shutdown::NoSave);
+    fs::copy(server.dir().join("dump.rdb"), file).unwrap();
+    assert!(plain.try_restart(|_| false).is_some(), "it starts");
+    assert!(plain.log().contains("sluice"), "{}", plain.log());
 }
 
 // --- A name that is taken --------------------------------------------------------------------------------------------

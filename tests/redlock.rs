@@ -310,7 +310,7 @@ fn fail(servers: &[Server], random: &mut Random) {
 
 #[test]
 fn one_at_a_time_while_servers_die_and_freeze() {
-    let time = std::env::var("SLUICE_REDLOCK_SECONDS").map_or(3, |text| text.parse().unwrap());
+    let time = support::number_from("SLUICE_REDLOCK_SECONDS", 3);
     // They keep what they granted, and two of them have never had the right time.
     let servers = [HOUR, -HOUR, 0, 20, -20]
         .map(|ahead| Server::builder().clock(ahead).aof(Fsync::Always).start());

@@ -382,7 +382,7 @@ impl Books {
 
 #[test]
 fn clients_go_on_when_masters_die_and_freeze() {
-    let turns = std::env::var("SLUICE_FAILOVERS").map_or(1, |text| text.parse().unwrap());
+    let turns = support::number_from("SLUICE_FAILOVERS", 1);
     let group = Group::start();
     let books = Books::default();
     Raw::connect(group.master()).must(&format!("STOCK.SET sku {PIECES}"));

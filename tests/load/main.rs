@@ -17,19 +17,10 @@ use std::time::{Duration, Instant};
 
 use driver::Driver;
 use mix::FAMILIES;
-use support::{Fsync, Raw, Server, eventually};
+use support::{Fsync, Raw, Server, eventually, number_from};
 use watch::{Accident, Watch};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn number_from(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{variable} is {text}")),
-        Err(_) => default,
-    }
-}
 
 #[test]
 fn thousands_of_clients_get_all_their_replies() {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use draw::{Command, Draw, Lines};
 use quiet::{Memory, come_to_rest};
 use session::{BATCH, Session, Tallies};
-use support::{Fsync, Raw, Server, Shutdown, encode};
+use support::{Fsync, Raw, Server, Shutdown, encode, number_from};
 
 const ROUNDS: u64 = 10;
 
@@ -41,15 +41,6 @@ const TRANSACTIONS: u64 = 8;
 
 /// One batch in so many has something in it that happens to the whole dataset.
 const SELDOM: u64 = 40;
-
-fn number_from(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{variable} is {text}")),
-        Err(_) => default,
-    }
-}
 
 /// All kinds of lines.
 struct Kinds {

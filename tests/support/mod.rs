@@ -19,6 +19,7 @@ mod port;
 mod process;
 mod random;
 mod server;
+mod setting;
 mod swarm;
 mod talk;
 mod value;
@@ -31,6 +32,7 @@ pub use events::KeyspaceEvents;
 pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
 pub use server::{Server, Shutdown, wait_for_replica_sync};
+pub use setting::number_from;
 pub use swarm::Swarm;
 pub use talk::{
     Lines, NOT_AN_INTEGER, SEPARATE, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, field_of, now_ms,
