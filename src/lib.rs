@@ -18,6 +18,7 @@ pub mod request;
 pub mod server;
 pub mod stock;
 pub mod usage;
+pub mod waiting;
 
 use server::clock::Now;
 use server::command::Command;

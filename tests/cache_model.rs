@@ -696,7 +696,7 @@ fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
             prop_assert_eq!(queue.head(db, &[key]), line.first().copied());
             prop_assert_eq!(queue.waiting(db, &[key]), line.len());
             prop_assert_eq!(queue.tickets(db, &[key]), line);
-            prop_assert_eq!(queue.retry_at(db, &[key]), retry);
+            prop_assert_eq!(queue.knows_when(db, &[key]), retry.is_some());
         }
     }
     for of in [None, Some(0), Some(1), Some(2)] {

@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use sluice::lock::deadlock::would_close_cycle;
-use sluice::lock::queue::{Key, Queues, Waiter, Want};
+use sluice::lock::queue::{Queues, Waiter, Want};
 use sluice::lock::state::{Acquire, Acquired, Claim, Lock, Mode, Upgraded};
+use sluice::waiting::Key;
 use std::collections::BTreeMap;
 
 const OWNERS: usize = 6;

@@ -5,6 +5,7 @@
 //! short one. Two keys of the same bits would share a lease; of a hundred thousand there are such with a probability of
 //! 10^-29.
 
+use crate::waiting::SMALL;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -52,9 +53,6 @@ struct Place {
     key: Known,
     failed: bool,
 }
-
-/// Tables of no more than so many entries keep their memory.
-const SMALL: usize = 64;
 
 impl Leases {
     /// An empty table, whose keys are known by this seed.

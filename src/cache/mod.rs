@@ -21,8 +21,9 @@ use crate::server::block::Room;
 use crate::server::config::Integer;
 use crate::server::info::Counter;
 use crate::server::main_thread::MainThread;
+use crate::waiting::{Key, Ticket};
 use lease::Leases;
-use queue::{Key, Queue, Ticket};
+use queue::Queue;
 use std::collections::{BTreeSet, HashMap};
 
 /// The family's registration.

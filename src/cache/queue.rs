@@ -1,13 +1,8 @@
 //! Who waits for which entry, in order. A waiter is a number here; its blocked client is kept elsewhere under the
 //! same number.
 
+use crate::waiting::{Key, Lines, SMALL, Ticket};
 use std::collections::{BTreeSet, HashMap};
-
-/// The database and the name of a key.
-pub type Key = (i32, Box<[u8]>);
-
-/// A waiter's number. Smaller ones are served first.
-pub type Ticket = u64;
 
 /// A client that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +25,9 @@ struct Line {
 #[derive(Debug, Default)]
 pub struct Queue {
     waiters: HashMap<Ticket, Waiter>,
-    lines: HashMap<i32, HashMap<Box<[u8]>, Line>>,
+    lines: Lines<Line>,
     last: Ticket,
 }
-
-/// Tables of no more than so many entries keep their memory.
-const SMALL: usize = 64;
 
 impl Queue {
     /// How many clients wait.
@@ -51,14 +43,7 @@ impl Queue {
     /// Puts a waiter at the end of its key's line.
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
         self.last += 1;
-        let (db, key) = &waiter.key;
-        let line = self
-            .lines
-            .entry(*db)
-            .or_default()
-            .entry(key.clone())
-            .or_default();
-        line.tickets.insert(self.last);
+        self.lines.line(&waiter.key).tickets.insert(self.last);
         self.waiters.insert(self.last, waiter);
         self.last
     }
@@ -68,18 +53,15 @@ impl Queue {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
         let mut retry_at = None;
-        if let Some(lines) = self.lines.get_mut(db)
-            && let Some(line) = lines.get_mut(key)
-        {
+        if let Some(line) = self.lines.get_mut(*db, key) {
             line.tickets.remove(&ticket);
             if line.tickets.is_empty() {
                 retry_at = line.retry_at;
-                lines.remove(key);
+                self.lines.remove(*db, key);
             }
         }
         if self.waiters.is_empty() {
             self.waiters.shrink_to(SMALL); // the memory of a crowd that has gone
-            self.lines.clear();
         }
         Some((waiter, retry_at))
     }
@@ -91,43 +73,34 @@ impl Queue {
 
     /// The first in a key's line.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
-        self.line(db, key)?.tickets.first().copied()
+        self.lines.get(db, key)?.tickets.first().copied()
     }
 
     /// How many wait for a key.
     pub fn waiting(&self, db: i32, key: &[u8]) -> usize {
-        self.line(db, key).map_or(0, |line| line.tickets.len())
+        self.lines.get(db, key).map_or(0, |line| line.tickets.len())
     }
 
     /// The waiters of a key, in order.
     pub fn tickets(&self, db: i32, key: &[u8]) -> Vec<Ticket> {
-        let line = self.line(db, key).into_iter();
+        let line = self.lines.get(db, key).into_iter();
         line.flat_map(|line| line.tickets.iter().copied()).collect()
     }
 
-    /// When the line is looked at next (Unix ms), because something that it waits for ends then.
-    pub fn retry_at(&self, db: i32, key: &[u8]) -> Option<u64> {
-        self.line(db, key)?.retry_at
+    /// Is it noted when to look again at a key's line?
+    pub fn knows_when(&self, db: i32, key: &[u8]) -> bool {
+        let line = self.lines.get(db, key);
+        line.is_some_and(|line| line.retry_at.is_some())
     }
 
     /// Notes when to look again at a line, if there is one. Returns what was noted before.
     pub fn set_retry(&mut self, db: i32, key: &[u8], at: Option<u64>) -> Option<u64> {
-        let line = self.lines.get_mut(&db)?.get_mut(key)?;
+        let line = self.lines.get_mut(db, key)?;
         std::mem::replace(&mut line.retry_at, at)
     }
 
     /// The keys of a database that somebody waits for; `None`: of all of them.
     pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
-        let lines = self
-            .lines
-            .iter()
-            .filter(|(of, _)| db.is_none_or(|db| **of == db));
-        lines
-            .flat_map(|(db, lines)| lines.keys().map(|key| (*db, key.clone())))
-            .collect()
-    }
-
-    fn line(&self, db: i32, key: &[u8]) -> Option<&Line> {
-        self.lines.get(&db)?.get(key)
+        self.lines.keys(db)
     }
 }

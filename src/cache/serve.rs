@@ -2,7 +2,7 @@
 
 use super::lease::{Lease, Leases, Rebuild};
 use super::native::CACHE;
-use super::queue::{Key, Ticket, Waiter};
+use super::queue::Waiter;
 use super::state::{Kind, Look};
 use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
 use crate::error::Error;
@@ -14,6 +14,7 @@ use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::{random, timer, watch};
+use crate::waiting::{Key, Ticket};
 use std::sync::Arc;
 
 /// What a reader is to do.
@@ -389,22 +390,11 @@ pub(super) fn cron(ctx: Ctx<'_>) {
         return;
     }
     let keys = STATE.get().queue.keys(None);
-    let down = cluster::down(ctx);
-    for key in keys {
-        if let Some(down) = &down {
-            send_away(&key, down);
-            continue;
-        }
-        match cluster::locate(ctx, &Name::new(&key.1)) {
-            Place::Between => {}
-            Place::Here => {
-                if STATE.get().queue.retry_at(key.0, &key.1).is_none() {
-                    serve(ctx, Now::read(), &key);
-                }
-            }
-            Place::Elsewhere(moved) => send_away(&key, &moved),
-        }
-    }
+    cluster::look_after(ctx, keys, |key, away| match away {
+        Some(error) => send_away(&key, &error),
+        None if STATE.get().queue.knows_when(key.0, &key.1) => {}
+        None => serve(ctx, Now::read(), &key),
+    });
 }
 
 /// Answers all who wait for a key with an error.

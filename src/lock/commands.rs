@@ -4,7 +4,7 @@ use super::edit::Edit;
 use super::holds::Hold;
 use super::native::Kind;
 use super::persist::{self, Effect};
-use super::queue::{Key, Waiter, Want};
+use super::queue::{Waiter, Want};
 use super::serve::{Outcome, acquire_all, acquire_one, serve};
 use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
 use super::{
@@ -21,6 +21,7 @@ use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::timer;
+use crate::waiting::Key;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 

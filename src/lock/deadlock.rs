@@ -7,8 +7,9 @@
 //! as a fixed point (the reduction of a wait-for graph, as in Holt, "Some deadlock properties of
 //! computer systems", 1972), and waiting is hopeless if the newcomer is not among them.
 
-use super::queue::{Key, Queues, Ticket, Waiter, Want};
+use super::queue::{Queues, Waiter, Want};
 use super::state::{Claim, Lock};
+use crate::waiting::{Key, Ticket};
 use std::collections::{HashMap, HashSet};
 
 /// What the search needs of a lock: each holder with its count.

@@ -23,9 +23,11 @@ use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 use crate::server::block::Room;
 use crate::server::clock::Now;
 use crate::server::config::Integer;
+use crate::server::log;
 use crate::server::main_thread::MainThread;
 use crate::server::memory::is_following;
-use queue::{Queues, Ticket, Waiter};
+use crate::waiting::Ticket;
+use queue::{Queues, Waiter};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use watch::Watches;
@@ -119,7 +121,8 @@ static FENCE: AtomicU64 = AtomicU64::new(0);
 fn next_fence(now: Now) -> Result<u64, Error> {
     let fence = (FENCE.load(Ordering::Relaxed) + 1).max(now.micros());
     if fence > MAX_SAFE as u64 {
-        return Err(Error::Internal); // the clock is beyond the year 2255
+        log::warn_of_server("no fence is left: the clock is beyond the year 2255");
+        return Err(Error::Internal);
     }
     Ok(fence)
 }

@@ -5,20 +5,12 @@
 //! it on any of them.
 
 use super::state::{Claim, Lock, Mode};
+use crate::waiting::{Key, Lines, SMALL, Ticket};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 
-/// The database and the name of a key.
-pub type Key = (i32, Box<[u8]>);
-
-/// A waiter's number. Smaller ones are served first.
-pub type Ticket = u64;
-
 /// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
 const FIRST_ORDINARY: Ticket = 1 << 32;
-
-/// Tables of no more than so many entries keep their memory.
-const SMALL: usize = 64;
 
 /// What a waiter waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +91,7 @@ struct Line {
 #[derive(Debug)]
 pub struct Queues {
     waiters: HashMap<Ticket, Waiter>,
-    lines: HashMap<i32, HashMap<Box<[u8]>, Line>>,
+    lines: Lines<Line>,
     owners: HashMap<Box<[u8]>, Vec<Ticket>>,
     /// The tickets of waiters that may be waited for on one key while they wait on another: of
     /// owners that wait more than once, and of waiters for several keys.
@@ -112,7 +104,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             waiters: HashMap::new(),
-            lines: HashMap::new(),
+            lines: Lines::default(),
             owners: HashMap::new(),
             entangled: BTreeSet::new(),
             next_ordinary: FIRST_ORDINARY,
@@ -140,13 +132,8 @@ impl Queues {
         };
         let ticket = *next;
         *next += 1;
-        for (db, key) in &waiter.keys {
-            let line = self
-                .lines
-                .entry(*db)
-                .or_default()
-                .entry(key.clone())
-                .or_default();
+        for key in &waiter.keys {
+            let line = self.lines.line(key);
             line.tickets.insert(ticket);
             if !waiter.is_shared() {
                 line.unshared.insert(ticket);
@@ -192,19 +179,13 @@ impl Queues {
     }
 
     fn leave(&mut self, db: i32, key: &[u8], ticket: Ticket) {
-        let Some(lines) = self.lines.get_mut(&db) else {
-            return;
-        };
-        let Some(line) = lines.get_mut(key) else {
+        let Some(line) = self.lines.get_mut(db, key) else {
             return;
         };
         line.tickets.remove(&ticket);
         line.unshared.remove(&ticket);
         if line.tickets.is_empty() {
-            lines.remove(key);
-            if lines.is_empty() {
-                self.lines.remove(&db);
-            }
+            self.lines.remove(db, key);
         }
     }
 
@@ -219,28 +200,33 @@ impl Queues {
         std::mem::replace(&mut waiter.retry_at, at)
     }
 
+    /// Is it noted when to look again at a key's queue?
+    pub fn knows_when(&self, db: i32, key: &[u8]) -> bool {
+        let head = self.head(db, key).and_then(|head| self.get(head));
+        head.is_some_and(|head| head.retry_at.is_some())
+    }
+
     /// The first in a key's queue.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
-        self.line(db, key)?.tickets.first().copied()
+        self.lines.get(db, key)?.tickets.first().copied()
     }
 
     /// Does anybody wait for this key?
     pub fn waits_for(&self, db: i32, key: &[u8]) -> bool {
-        !self.lines.is_empty() && self.line(db, key).is_some()
+        !self.lines.is_empty() && self.lines.get(db, key).is_some()
     }
 
     /// The waiters of a key, in order.
     pub fn line_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &Waiter)> {
-        self.line(db, key)
-            .into_iter()
-            .flat_map(|line| line.tickets.iter())
+        let line = self.lines.get(db, key).into_iter();
+        line.flat_map(|line| line.tickets.iter())
             .filter_map(|ticket| Some((*ticket, self.waiters.get(ticket)?)))
     }
 
     /// The capacity that the last acquisition in a semaphore's queue named, but never less than
     /// what `count` permits need: a lowered capacity must not make a waiter wait for ever.
     pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
-        let named = self.line(db, key).and_then(|line| line.limit);
+        let named = self.lines.get(db, key).and_then(|line| line.limit);
         let limit = named.unwrap_or(own);
         if limit < count { own } else { limit }
     }
@@ -260,7 +246,7 @@ impl Queues {
         ticket: Ticket,
         also: &[Ticket],
     ) -> Vec<&Waiter> {
-        let Some(line) = self.line(key.0, &key.1) else {
+        let Some(line) = self.lines.get(key.0, &key.1) else {
             return Vec::new();
         };
         // A shared waiter is kept waiting by shared ones as well, if one that is not stands between.
@@ -298,29 +284,17 @@ impl Queues {
 
     /// Does anybody ahead of `ticket` in a key's queue want more than to share?
     pub(super) fn is_behind_unshared(&self, key: &Key, ticket: Ticket) -> bool {
-        let line = self.line(key.0, &key.1);
+        let line = self.lines.get(key.0, &key.1);
         line.is_some_and(|line| line.unshared.range(..ticket).next().is_some())
     }
 
     /// Every key that somebody waits for, if there are no more than `most`.
     pub(super) fn keys_if_few(&self, most: usize) -> Option<Vec<Key>> {
-        let count: usize = self.lines.values().map(HashMap::len).sum();
-        (count <= most).then(|| self.keys())
+        (self.lines.len() <= most).then(|| self.keys(None))
     }
 
-    /// The keys of a database that somebody waits for.
-    pub fn keys_of(&self, db: i32) -> Vec<Key> {
-        let lines = self.lines.get(&db).into_iter().flatten();
-        lines.map(|(key, _)| (db, key.clone())).collect()
-    }
-
-    /// Every key that somebody waits for.
-    pub fn keys(&self) -> Vec<Key> {
-        let dbs: Vec<i32> = self.lines.keys().copied().collect();
-        dbs.into_iter().flat_map(|db| self.keys_of(db)).collect()
-    }
-
-    fn line(&self, db: i32, key: &[u8]) -> Option<&Line> {
-        self.lines.get(&db)?.get(key)
+    /// The keys of a database that somebody waits for; `None`: of all of them.
+    pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
+        self.lines.keys(db)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::edit::Edit;
 use super::native::Kind;
-use super::queue::{Key, Ticket, Waiter, Want};
+use super::queue::{Waiter, Want};
 use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
 use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State};
 use crate::error::Error;
@@ -11,9 +11,10 @@ use crate::reply::{Answer, Reply};
 use crate::server::block::Departure;
 use crate::server::clock::Now;
 use crate::server::cluster::{self, Place};
-use crate::server::context::{Ctx, Name};
+use crate::server::context::{Ctx, Name, is_connected};
 use crate::server::events::{self, Happening};
 use crate::server::{replicas, timer};
+use crate::waiting::{Key, SMALL, Ticket};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
@@ -81,7 +82,7 @@ pub(super) fn answered(ticket: Ticket) {
     let state = &mut *STATE.get();
     state.unanswered.remove(&ticket);
     if state.unanswered.is_empty() {
-        state.unanswered.shrink_to(64); // the memory of a crowd
+        state.unanswered.shrink_to(SMALL); // the memory of a crowd
     }
 }
 
@@ -395,22 +396,18 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             for number in state.watches.of_db(*db) {
                 state.unwatch_number(number);
             }
-            let keys = match db {
-                Some(db) => state.queues.keys_of(*db),
-                None => state.queues.keys(),
-            };
+            let keys = state.queues.keys(*db);
             serve(ctx, state, now, keys);
         }
         Happening::Swapped(first, second) => {
             state.watches.swap(*first, *second);
-            let mut keys = state.queues.keys_of(*first);
-            keys.extend(state.queues.keys_of(*second));
-            serve(ctx, state, now, keys);
+            let keys = [*first, *second].map(|db| state.queues.keys(Some(db)));
+            serve(ctx, state, now, keys.concat());
         }
         Happening::SlotMayMove(_) => {} // the cron event sees to it
         Happening::Disconnected(client) => abandon(ctx, state, now, *client),
         Happening::Loaded => {
-            let keys = state.queues.keys();
+            let keys = state.queues.keys(None);
             serve(ctx, state, now, keys);
         }
         Happening::Saving => {
@@ -428,7 +425,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             // Who was served at the last moment keeps what it got: later its owner may hold by another grant.
             state.undelivered.clear();
             // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
-            for (db, key) in state.queues.keys() {
+            for (db, key) in state.queues.keys(None) {
                 let farewell = cluster::farewell(ctx, &Name::new(&key));
                 send_away(state, db, &key, &farewell);
             }
@@ -528,7 +525,7 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
     let Some(watched) = state.watches.get(number).cloned() else {
         return;
     };
-    if !ctx.is_connected(watched.client) {
+    if !is_connected(watched.client) {
         return abandon(ctx, state, now, watched.client);
     }
     state.watches.remove(number);
@@ -553,35 +550,15 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     let now = Now::read();
     if state.held_back && replicas::are_enough(ctx, now) {
         state.held_back = false;
-        let keys = state.queues.keys();
+        let keys = state.queues.keys(None);
         serve(ctx, state, now, keys);
     }
-    if !ctx.is_cluster() {
-        return;
-    }
-    let down = cluster::down(ctx);
-    for (db, key) in state.queues.keys() {
-        let Some(head) = state.queues.head(db, &key) else {
-            continue;
-        };
-        if let Some(down) = &down {
-            send_away(state, db, &key, down);
-            continue;
-        }
-        match cluster::locate(ctx, &Name::new(&key)) {
-            Place::Between => {}
-            Place::Here => {
-                let knows_when = state
-                    .queues
-                    .get(head)
-                    .is_some_and(|head| head.retry_at.is_some());
-                if !knows_when {
-                    serve(ctx, state, Now::read(), vec![(db, key)]);
-                }
-            }
-            Place::Elsewhere(moved) => send_away(state, db, &key, &moved),
-        }
-    }
+    let keys = state.queues.keys(None);
+    cluster::look_after(ctx, keys, |(db, key), away| match away {
+        Some(error) => send_away(state, db, &key, &error),
+        None if state.queues.knows_when(db, &key) => {}
+        None => serve(ctx, state, Now::read(), vec![(db, key)]),
+    });
 }
 
 /// Answers all who wait for a key with an error.

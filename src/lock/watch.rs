@@ -2,7 +2,7 @@
 //! [`super::holds::Watch`], from which it is derived and can be rebuilt.
 
 use super::native::Kind;
-use super::queue::Key;
+use crate::waiting::Key;
 use std::collections::{HashMap, HashSet};
 
 /// A watched hold.

@@ -5,6 +5,7 @@ use super::context::Ctx;
 use super::main_thread::MainThread;
 use super::{entry, events, reply};
 use crate::reply::Answer;
+use crate::waiting::SMALL;
 use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -130,9 +131,6 @@ impl Room {
         }
     }
 }
-
-/// Tables of no more than so many entries keep their memory when they are empty.
-const SMALL: usize = 64;
 
 fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
     let value = map.remove(key);

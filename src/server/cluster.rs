@@ -3,6 +3,7 @@
 use super::call::{self, Reply};
 use super::context::{Ctx, Name};
 use crate::error::Error;
+use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::CStr;
 
@@ -51,9 +52,30 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     }
 }
 
+/// Looks after the keys that clients wait for on a node of a cluster; elsewhere there is nothing to do. `tell` hears of
+/// each key that is here, and of each whose clients are to be sent away, with the error for them: their slot has left
+/// this node, or the cluster is down. Of keys that are neither here nor elsewhere it hears another time.
+pub fn look_after(ctx: Ctx<'_>, keys: Vec<Key>, mut tell: impl FnMut(Key, Option<Error>)) {
+    if !ctx.is_cluster() || keys.is_empty() {
+        return;
+    }
+    let down = down(ctx);
+    for key in keys {
+        if down.is_some() {
+            tell(key, down.clone());
+            continue;
+        }
+        match locate(ctx, &Name::new(&key.1)) {
+            Place::Between => {}
+            Place::Here => tell(key, None),
+            Place::Elsewhere(moved) => tell(key, Some(moved)),
+        }
+    }
+}
+
 /// The error for clients that wait in a cluster that is down: what they wait for may have another owner by now, of whom
 /// this node hears nothing. Some servers send such clients away themselves, Valkey since 8.1 does not.
-pub fn down(ctx: Ctx<'_>) -> Option<Error> {
+fn down(ctx: Ctx<'_>) -> Option<Error> {
     let info = ask_cluster(ctx, c"INFO").part().text()?;
     info.contains("cluster_state:fail")
         .then_some(Error::ClusterDown)

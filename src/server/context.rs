@@ -18,6 +18,13 @@ pub(super) fn learn_database() {
     TELLS_OF_TRANSACTION.store(newer, Ordering::Relaxed);
 }
 
+/// Is there a connection with this client id? A client that a script or a module has made for itself is none.
+pub fn is_connected(id: u64) -> bool {
+    // SAFETY: a null pointer asks only whether there is such a client.
+    let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
+    known == raw::REDISMODULE_OK as c_int
+}
+
 /// The server's context for the duration of one callback.
 #[derive(Clone, Copy)]
 pub struct Ctx<'c> {
@@ -89,14 +96,7 @@ impl<'c> Ctx<'c> {
     pub fn client(self) -> Option<u64> {
         // SAFETY: the context is alive.
         let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
-        self.is_connected(id).then_some(id)
-    }
-
-    /// Is there a connection with this client id?
-    pub fn is_connected(self, id: u64) -> bool {
-        // SAFETY: a null pointer asks only whether there is such a client.
-        let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
-        known == raw::REDISMODULE_OK as c_int
+        is_connected(id).then_some(id)
     }
 
     fn has_flags(self, flags: u32) -> bool {

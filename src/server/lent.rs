@@ -8,7 +8,7 @@
 //! nothing tells it, so a command filter looks before it, on servers with the defect only. What is read from an append-only
 //! file passes no filter, and a listener of another module that was loaded later has the last word: there it stays as it is.
 
-use super::context::{Ctx, Name, bytes_of};
+use super::context::{Ctx, Name, bytes_of, is_connected};
 use super::info::ServerInfo;
 use super::main_thread::MainThread;
 use super::{entry, log};
@@ -276,13 +276,6 @@ fn has_flag(flag: u32) -> bool {
     // SAFETY: a null context is allowed.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
     flags as u32 & flag != 0
-}
-
-/// Is this a connection, and not a client that a script or a module has made for itself?
-fn is_connected(client: u64) -> bool {
-    // SAFETY: without a place for what it finds the function only looks whether there is such a client.
-    let status = unsafe { api!(RedisModule_GetClientInfoById(ptr::null_mut(), client)) };
-    status == raw::REDISMODULE_OK as c_int
 }
 
 fn is_queuing(info: &raw::RedisModuleClientInfo) -> bool {

@@ -26,12 +26,14 @@ pub fn warn_in(ctx: Ctx<'_>, message: &str) {
     warn(ctx.raw(), message);
 }
 
+/// The same where there is no context.
+pub fn warn_of_server(message: &str) {
+    warn(ptr::null_mut(), &format!("<sluice> {message}"));
+}
+
 /// Sends the details of a panic to the log instead of standard error.
 pub(super) fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        warn(
-            ptr::null_mut(),
-            &format!("<sluice> internal error: {panic}"),
-        );
+        warn_of_server(&format!("internal error: {panic}"));
     }));
 }
