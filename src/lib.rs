@@ -61,6 +61,25 @@ pub struct Family {
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
 }
 
+impl Family {
+    /// One that nothing outside of its commands is of interest to; it has no commands either, yet.
+    pub const PLAIN: Self = Self {
+        name: "",
+        commands: &[],
+        types: &[],
+        settings: &[],
+        touched: |_, _, _| {},
+        removed: |_, _| {},
+        deleting: |_| {},
+        moved: |_| {},
+        follows_client: |_| false,
+        happened: |_, _, _| {},
+        due: |_, _| None,
+        cron: |_| {},
+        info: || None,
+    };
+}
+
 /// All families.
 pub static FAMILIES: &[Family] = &[
     lock::FAMILY,

@@ -23,13 +23,6 @@ pub const FAMILY: Family = Family {
         filter::native::register::<cuckoo::state::Cuckoo>,
     ],
     settings: filter::SETTINGS,
-    touched: |_, _, _| {},
-    removed: |_, _| {},
-    deleting: |_| {},
-    moved: |_| {},
-    follows_client: |_| false,
-    happened: |_, _, _| {},
-    due: |_, _| None,
-    cron: |_| {},
     info: || Some(filter::info(BLOOM.live() + cuckoo::CUCKOO.live())),
+    ..Family::PLAIN
 };

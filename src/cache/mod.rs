@@ -36,11 +36,11 @@ pub const FAMILY: Family = Family {
     removed: void::removed,
     deleting: void::deleting,
     moved: void::moved,
-    follows_client: |_| false,
     happened: serve::happened,
     due: serve::due,
     cron: serve::cron,
     info: serve::info,
+    ..Family::PLAIN
 };
 
 static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000_000);

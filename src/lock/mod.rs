@@ -45,14 +45,13 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
     touched: native::touched,
-    removed: |_, _| {},
-    deleting: |_| {},
     moved: |_| {}, // in its turn is early enough
     follows_client: serve::follows_client,
     happened: serve::happened,
     due: serve::due,
     cron: serve::cron,
     info: serve::info,
+    ..Family::PLAIN
 };
 
 static DEFAULT_LEASE: Integer = Integer::new("lock-default-lease", 30_000, 1, TEN_YEARS_MS);

@@ -27,15 +27,8 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[],
-    touched: |_, _, _| {},
-    removed: |_, _| {},
-    deleting: |_| {},
-    moved: |_| {},
-    follows_client: |_| false,
-    happened: |_, _, _| {},
-    due: |_, _| None,
-    cron: |_| {},
     info,
+    ..Family::PLAIN
 };
 
 /// The counters of `INFO sluice`.

@@ -42,14 +42,11 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: serve::touched,
-    removed: |_, _| {},
-    deleting: |_| {},
     moved: serve::moved,
-    follows_client: |_| false,
     happened: |_, _, _| {}, // all that concerns it is dealt with at once
     due: serve::due,
-    cron: |_| {},
     info: serve::info,
+    ..Family::PLAIN
 };
 
 /// The counters of `INFO sluice`.
