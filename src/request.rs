@@ -159,11 +159,12 @@ pub fn parse_int(bytes: &[u8]) -> Option<i64> {
         _ => return None,
     }
     let mut magnitude: u64 = 0; // 19 digits fit u64
-    for digit in digits {
-        if !digit.is_ascii_digit() {
+    for byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
             return None;
         }
-        magnitude = magnitude * 10 + u64::from(digit - b'0');
+        magnitude = magnitude * 10 + u64::from(digit);
     }
     if negative {
         0i64.checked_sub_unsigned(magnitude)
