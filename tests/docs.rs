@@ -212,10 +212,10 @@ impl Page {
                 }
                 Event::End(TagEnd::Heading(_)) => {
                     let anchor = anchor(&heading.take().unwrap());
-                    let times: &mut usize = seen.entry(anchor.clone()).or_default();
-                    page.anchors.insert(match times {
+                    let times = seen.entry(anchor.clone()).or_insert(0);
+                    page.anchors.insert(match *times {
                         0 => anchor,
-                        times => format!("{anchor}-{times}"),
+                        again => format!("{anchor}-{again}"),
                     });
                     *times += 1;
                 }
