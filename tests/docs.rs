@@ -117,7 +117,11 @@ fn the_tables_have_every_command() {
     let mut cli = Cli::start(server.port());
     let commands = cli.answers("COMMAND LIST FILTERBY MODULE sluice");
     let name = |line: &String| line.split('"').nth(1).unwrap().to_uppercase();
-    let commands: BTreeSet<_> = commands.iter().map(name).filter(|name| !internal(name)).collect();
+    let commands: BTreeSet<_> = commands
+        .iter()
+        .map(name)
+        .filter(|name| !internal(name))
+        .collect();
     assert!(commands.len() > 60, "{commands:?}");
     for file in ["README.md", "README.zh-CN.md", "docs/commands.md"] {
         let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
