@@ -205,10 +205,10 @@ impl Page {
         let mut seen = HashMap::new();
         for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
             match event {
-                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                    if !dest_url.contains("://") {
-                        page.links.push(dest_url.into_string());
-                    }
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
+                    if !dest_url.contains("://") =>
+                {
+                    page.links.push(dest_url.into_string());
                 }
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::Text(text) | Event::Code(text) => {
