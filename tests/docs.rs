@@ -2,9 +2,13 @@
 //! be what redis-cli prints. Blocks marked `python` are run with redis-py; the `text` block behind one is its output.
 //!
 //! `SLUICE_DOCS=write cargo test --test docs` writes the real output into the files.
+//!
+//! Links between the pages lead somewhere, and the tables of commands have every command.
 
 mod support;
 
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,10 +16,21 @@ use support::Server;
 
 const PROMPT: &str = "127.0.0.1:6379> ";
 const END: &str = "end-of-output";
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 #[test]
 fn the_readme_prints_what_it_says() {
     check("README.md");
+}
+
+#[test]
+fn the_chinese_readme_prints_what_it_says() {
+    check("README.zh-CN.md");
+}
+
+#[test]
+fn the_guide_to_migrating_prints_what_it_says() {
+    check("docs/migrating.md");
 }
 
 #[test]
@@ -50,7 +65,7 @@ fn the_guide_to_running_it_prints_what_it_says() {
 
 #[test]
 fn the_tests_that_a_table_of_failures_names_are_there() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tests = Path::new(ROOT).join("tests");
     let text = include_str!("../docs/operations.md");
     let (_, table) = text.split_once("## What survives which failure").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
@@ -75,8 +90,157 @@ fn the_tests_that_a_table_of_failures_names_are_there() {
     }
 }
 
+#[test]
+fn every_link_leads_to_a_page_and_a_heading() {
+    let mut dead = Vec::new();
+    for page in pages() {
+        for link in Page::read(&page).links {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let there = target.exists()
+                && (anchor.is_empty() || Page::read(&target).anchors.contains(anchor));
+            if !there {
+                let page = page.strip_prefix(ROOT).unwrap().display();
+                dead.push(format!("{page}: {link}"));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+}
+
+#[test]
+fn the_tables_have_every_command() {
+    let server = Server::start();
+    let mut cli = Cli::start(server.port());
+    let commands = cli.answers("COMMAND LIST FILTERBY MODULE sluice");
+    let name = |line: &String| line.split('"').nth(1).unwrap().to_uppercase();
+    let commands: BTreeSet<_> = commands
+        .iter()
+        .map(name)
+        .filter(|name| !internal(name))
+        .collect();
+    assert!(commands.len() > 60, "{commands:?}");
+    for file in ["README.md", "README.zh-CN.md", "docs/commands.md"] {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let named: BTreeSet<_> = rows
+            .flat_map(|row| row.split(|c: char| !c.is_ascii_alphabetic() && c != '.'))
+            .map(str::to_owned)
+            .collect();
+        let missing: Vec<_> = commands.difference(&named).collect();
+        assert!(missing.is_empty(), "{file} lacks {missing:?}");
+    }
+}
+
+#[test]
+fn the_reference_of_commands_has_their_usage_lines() {
+    let text = include_str!("../docs/commands.md").replace("\\|", "|");
+    let mut lines = 0;
+    for family in ["lock", "stock", "bloom", "cuckoo", "cache", "rate"] {
+        let source = Path::new(ROOT).join(format!("src/{family}/commands.rs"));
+        let source = std::fs::read_to_string(source).unwrap();
+        let value = |line: &str, field| {
+            let value = line.trim().strip_prefix(field)?.strip_suffix("\",")?;
+            Some(value.to_owned())
+        };
+        let mut name = String::new();
+        for line in source.lines() {
+            if let Some(value) = value(line, "name: \"") {
+                name = value;
+            } else if let Some(usage) = value(line, "usage: \"") {
+                let line = format!("`{name} {usage}`");
+                assert!(internal(&name) || text.contains(&line), "{line}");
+                lines += 1;
+            }
+        }
+    }
+    assert!(lines > 60, "{lines}");
+}
+
+/// Is the command for replicas and append-only files?
+fn internal(name: &str) -> bool {
+    name.ends_with(".APPLY") || name == "LOCK.FENCE"
+}
+
+/// All pages of the project, but not what was built or installed.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    let mut folders = vec![PathBuf::from(ROOT)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy();
+            if name.starts_with('.') || ["target", "data", "node_modules"].contains(&&*name) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    assert!(pages.len() > 8, "{pages:?}");
+    pages
+}
+
+/// What a page links to within the project, and by which anchors it is linked to.
+#[derive(Default)]
+struct Page {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+impl Page {
+    fn read(path: &Path) -> Self {
+        let mut page = Self::default();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            return page;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut heading = None;
+        let mut seen = HashMap::new();
+        for event in Parser::new_ext(&text, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
+                    if !dest_url.contains("://") =>
+                {
+                    page.links.push(dest_url.into_string());
+                }
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::Text(text) | Event::Code(text) => {
+                    heading.iter_mut().for_each(|heading| *heading += &text);
+                }
+                Event::End(TagEnd::Heading(_)) => {
+                    let anchor = anchor(&heading.take().unwrap());
+                    let times = seen.entry(anchor.clone()).or_insert(0);
+                    page.anchors.insert(match *times {
+                        0 => anchor,
+                        again => format!("{anchor}-{again}"),
+                    });
+                    *times += 1;
+                }
+                _ => {}
+            }
+        }
+        page
+    }
+}
+
+/// The anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let heading = heading.to_lowercase().replace(' ', "-");
+    heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || ['-', '_'].contains(c))
+        .collect()
+}
+
 fn check(file: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let path = Path::new(ROOT).join(file);
     let written = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
     let server = Server::start();
     let real = Runner::new(&server).run(&written);
@@ -196,7 +360,7 @@ impl Runner {
 }
 
 fn python() -> PathBuf {
-    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
+    let venv = Path::new(ROOT).join(".venv/bin/python");
     assert!(
         venv.exists(),
         "redis-py is missing: run `make prepare-tests`"
