@@ -15,6 +15,7 @@ use crate::server::context::{Ctx, Name, is_connected};
 use crate::server::events::{self, Happening};
 use crate::server::{replicas, timer};
 use crate::waiting::{Key, SMALL, Ticket};
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
@@ -28,14 +29,23 @@ enum Look {
 
 /// Serves whoever can be served, in order, in the queues of these keys.
 pub(super) fn serve(ctx: Ctx<'_>, state: &mut State, now: Now, mut keys: Vec<Key>) {
+    // Who waits for many keys may be first on each of them: as long as nothing changes, one look is enough.
+    let mut seen = HashSet::new();
     while let Some((db, key)) = keys.pop() {
         while let Some(ticket) = state.queues.head(db, &key) {
+            if seen.contains(&ticket) {
+                break;
+            }
             match look(ctx, state, now, ticket) {
                 Look::Wait(retry_at) => {
                     set_retry(ctx, state, ticket, retry_at);
+                    if !keys.is_empty() {
+                        seen.insert(ticket);
+                    }
                     break;
                 }
                 Look::Done(answer) => {
+                    seen.clear();
                     let holds_now = matches!(answer, Ok(Reply::Int(_)));
                     if let Some(waiter) = dismiss(state, ticket, answer) {
                         if holds_now {
