@@ -253,7 +253,7 @@ fn decide(
         spends: !options.has(PEEK),
     };
     let (outcome, next) = ask(slot.value().as_deref(), request, cost, now)?;
-    if ctx.may_be_replay() && ctx.is_replay() {
+    if ctx.is_replay() {
         add(call, &mut slot, options.cost)?;
         return Ok(outcome);
     }

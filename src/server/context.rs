@@ -123,15 +123,14 @@ impl<'c> Ctx<'c> {
         !self.is_replica() && !self.is_loading() && !self.is_paused()
     }
 
-    /// Is the running command handed down by a master or an AOF?
-    pub fn is_replay(self) -> bool {
-        self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
-    }
-
-    /// May it be? The answer costs nothing, where that of [`Ctx::is_replay`] costs a tenth of a command.
+    /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so a
+    /// master that loads nothing is not asked.
     #[inline]
-    pub fn may_be_replay(self) -> bool {
+    pub fn is_replay(self) -> bool {
         events::may_replay()
+            && self.has_flags(
+                raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING,
+            )
     }
 
     /// Are writes paused, so that nothing may be sent to replicas or the AOF?
