@@ -50,7 +50,7 @@ pub(crate) fn run_anywhere() {
 const THIS_THREAD: libc::pid_t = 0;
 
 /// The cores that this process was given.
-fn cores() -> &'static [usize] {
+pub(crate) fn cores() -> &'static [usize] {
     static CORES: OnceLock<Vec<usize>> = OnceLock::new();
     CORES.get_or_init(allowed_cores)
 }

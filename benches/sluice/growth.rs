@@ -26,8 +26,8 @@ const CYCLES_OF_HAND_OVERS: u64 = 5;
 /// Whoever asked to wait waits within this.
 const SOON: Duration = Duration::from_secs(30);
 
-/// How long the server is left alone before and while it is looked at.
-const IDLE: Duration = Duration::from_secs(1);
+/// How long the server is left alone before and while it is looked at: so much less than a contest lasts.
+const PART_FOR_IDLENESS: u32 = 3;
 
 /// One line of a series.
 pub(crate) struct Line {
@@ -57,7 +57,7 @@ pub(crate) fn measure(options: &Options) -> Option<Growth> {
         return None;
     }
     let mut bench = Bench::start(options);
-    let idle_empty = idle(&bench);
+    let idle_empty = idle(&bench, options);
     let progress = progress::bar("growth", 2 * series.len() as u64);
     let mut lines = Vec::new();
     for series in series {
@@ -86,7 +86,7 @@ fn follow(
     for size in sizes {
         costs.push((*size, cost(bench, probe, *size, options)));
     }
-    let idle = series.idle.then(|| idle(bench));
+    let idle = series.idle.then(|| idle(bench, options));
     Line {
         series,
         name: probe.name,
@@ -183,11 +183,12 @@ fn least(mut measure: impl FnMut() -> f64) -> f64 {
 }
 
 /// Milliseconds of CPU that the server takes in a second in which nobody asks for anything.
-fn idle(bench: &Bench) -> f64 {
-    sleep(IDLE);
+fn idle(bench: &Bench, options: &Options) -> f64 {
+    let length = options.length / PART_FOR_IDLENESS;
+    sleep(length);
     let pid = bench.server.pid();
     let before = main_thread_time(pid);
-    sleep(IDLE);
+    sleep(length);
     let nanoseconds = main_thread_time(pid) - before;
-    nanoseconds as f64 / 1e6 / IDLE.as_secs_f64()
+    nanoseconds as f64 / 1e6 / length.as_secs_f64()
 }

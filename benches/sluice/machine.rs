@@ -24,7 +24,7 @@ fn processor() -> String {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1))
         .unwrap_or("unknown");
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = crate::cpu::cores().len();
     let kind = match info.contains(" hypervisor") {
         true => "virtual cores",
         false => "cores",

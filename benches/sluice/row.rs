@@ -95,8 +95,8 @@ pub(crate) struct Pair {
     pub(crate) sluice: &'static str,
 }
 
-/// Three ways to do the same, or what comes close to it, whose latencies are compared: built-in, Lua, Sluice. Each cycle is
-/// one request, sent in one write.
+/// Three ways to do the same, or what comes close to it, whose latencies are compared: built-in, Lua, Sluice. A
+/// request is several cycles in one write.
 pub(crate) struct Contest {
     pub(crate) name: &'static str,
     pub(crate) rows: [Row; 3],

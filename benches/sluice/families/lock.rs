@@ -324,25 +324,25 @@ const SERIES: &[Series] = &[
         idle: true,
     },
     Series {
-        name: "lock: hold one of many permits",
+        name: "lock: give back one of many permits, take it again",
         of: "holders of one semaphore",
         sizes: &[1, 10, 1_000, 1_000_000],
         built_in: Probe {
-            name: "ZADD + ZREM",
+            name: "ZREM + ZADD",
             setup: &[],
             fill: "ZADD {key} {i} owner:{i}",
             load: Load::Cycle(&[
-                step("ZADD {key} {r} mine:{i}", Is(1)),
-                step("ZREM {key} mine:{i}", Is(1)),
+                step("ZREM {key} owner:{r}", Is(1)),
+                step("ZADD {key} {i} owner:{r}", Is(1)),
             ]),
         },
         sluice: Probe {
-            name: "SEM.ACQUIRE + SEM.RELEASE",
+            name: "SEM.RELEASE + SEM.ACQUIRE",
             setup: &[],
             fill: "SEM.ACQUIRE {key} owner:{i} LIMIT 2000000 PX 3600000",
             load: Load::Cycle(&[
-                step("SEM.ACQUIRE {key} mine:{i} LIMIT 2000000 PX 3600000", Int),
-                step("SEM.RELEASE {key} mine:{i}", Is(0)),
+                step("SEM.RELEASE {key} owner:{r}", Is(0)),
+                step("SEM.ACQUIRE {key} owner:{r} LIMIT 2000000 PX 3600000", Int),
             ]),
         },
         idle: true,

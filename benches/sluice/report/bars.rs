@@ -47,9 +47,9 @@ impl Bars<'_> {
         for section in &self.sections {
             canvas.text(
                 &section.heading,
-                (left, top + HEADING / 2 + 3),
+                (MARGIN, top + HEADING / 2 + 4),
                 TEXT,
-                INK,
+                FAINT,
                 Anchor::Left,
             )?;
             top += HEADING;
@@ -61,8 +61,8 @@ impl Bars<'_> {
         canvas.line(vec![(left, BELOW_HEAD), (left, top)], GRID, 1)?;
         if let Some((value, text)) = self.mark {
             let place = scale.place(value);
-            canvas.line(vec![(place, BELOW_HEAD + 6), (place, top)], FAINT, 2)?;
-            canvas.text(text, (place, top + 14), 14, FAINT, Anchor::Left)?;
+            canvas.line(vec![(place, BELOW_HEAD + 6), (place, top + 6)], FAINT, 1)?;
+            canvas.text(text, (place, top + 16), 14, FAINT, Anchor::Left)?;
         }
         canvas.finish()
     }

@@ -102,7 +102,7 @@ fn draw_pairs(path: &Path, results: &Results) -> Drawn {
         subtitle: "server CPU as a multiple of a built-in command (SET + DEL, INCR or GET); less is better",
         sections,
         figure: |ratio| format!("{ratio:.1} ×"),
-        mark: Some((1.0, "the built-in command")),
+        mark: Some((1.0, "1 × is the built-in command")),
     };
     bars.draw(path)
 }

@@ -176,7 +176,7 @@ fn put_family(page: &mut String, family: &Family, rows: &[&Measured], options: &
     put(page, &table.render());
     let figures = figures::table(family, rows);
     if !figures.is_empty() {
-        put(page, "What was asked for, and what it is:\n");
+        put(page, "Ratios, and what was asked for:\n");
         put(page, &figures.render());
     }
 }
@@ -193,8 +193,9 @@ reply instead would ask a slow server less, and leave out what everybody else wo
 
 The load is made to the measure of Lua. First the program finds out how many requests per second of its own time the server gets
 through in each way (\"capacity\"). Then all three ways get the same load for {} each: {}. Over its capacity a server falls
-behind, and latencies grow for as long as the load lasts. A request is one row of the tables above, in one write: for locks it takes a lock and gives it back.
-Where no built-in command does the same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also when other
+behind, and latencies grow for as long as the load lasts. A request is {} cycles in one write, as
+clients send that pipeline: with a single command, the system calls of the network would be most of what is measured. For locks a
+cycle takes a lock and gives it back. Where no built-in command does the same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also when other
 programs take its core.
 
 ![Latencies under load](benchmarks/latency.svg)
@@ -202,6 +203,7 @@ programs take its core.
             crate::open_loop::CONNECTIONS,
             seconds(options.length),
             LOADS.map(percent).join(" and "),
+            crate::open_loop::CYCLES,
         ),
     );
     for (number, load) in LOADS.iter().enumerate() {

@@ -13,8 +13,8 @@ const HEADING: i32 = 32;
 const TEXT: u32 = 16;
 const SMALL: u32 = 14;
 const LABELS: i32 = 24;
-const GAP: i32 = 36;
-const FOOT: i32 = 60;
+const GAP: i32 = 44;
+const FOOT: i32 = 76;
 
 pub(crate) fn draw(path: &Path, contestants: &[Contestant]) -> Drawn {
     let contests = by_contest(contestants);
