@@ -86,7 +86,7 @@ impl Template {
 /// A number from 1 to `most` that jumps about as `number` grows (Fibonacci hashing).
 fn scattered(number: u64, most: u64) -> u64 {
     let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = u128::from(word) * u128::from(most) >> u64::BITS;
+    let place = (u128::from(word) * u128::from(most)) >> u64::BITS;
     place as u64 + 1
 }
 

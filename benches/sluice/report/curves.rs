@@ -1,5 +1,6 @@
 //! The growth: a small chart for each series.
 
+use std::error::Error;
 use std::path::Path;
 
 use super::canvas::{Anchor, BELOW_HEAD, Canvas, Drawn, FAINT, GRID, INK, MARGIN, colour};
@@ -101,49 +102,48 @@ fn draw_panel(canvas: &Canvas<'_>, lines: &[Line], (left, top): (i32, i32)) -> D
     label_ends(canvas, ends)
 }
 
-/// Draws the curves. Returns where they end, and with what.
+/// Where a curve ends, and with what.
+struct End {
+    at: (i32, i32),
+    way: Way,
+    cost: f64,
+}
+
 fn draw_curves(
     canvas: &Canvas<'_>,
     lines: &[Line],
     across: &Scale,
     up: &Scale,
-) -> Result<Vec<((i32, i32), Way, f64)>, Box<dyn std::error::Error>> {
+) -> Result<Vec<End>, Box<dyn Error>> {
     let mut ends = Vec::new();
     for line in lines {
-        let at = |(size, cost): &(u64, f64)| (across.place(*size as f64), up.place(*cost));
-        let points: Vec<_> = line.costs.iter().map(at).collect();
-        canvas.line(points.clone(), colour(line.way), 2)?;
+        let way = line.way;
+        let place = |(size, cost): &(u64, f64)| (across.place(*size as f64), up.place(*cost));
+        let points: Vec<_> = line.costs.iter().map(place).collect();
+        canvas.line(points.clone(), colour(way), 2)?;
         for point in &points {
-            canvas.dot(*point, 4, colour(line.way))?;
+            canvas.dot(*point, 4, colour(way))?;
         }
-        if let (Some(point), Some((_, cost))) = (points.last(), line.costs.last()) {
-            ends.push((*point, line.way, *cost));
+        if let (Some(at), Some((_, cost))) = (points.last().copied(), line.costs.last().copied()) {
+            ends.push(End { at, way, cost });
         }
     }
     Ok(ends)
 }
 
-fn label_ends(canvas: &Canvas<'_>, mut ends: Vec<((i32, i32), Way, f64)>) -> Drawn {
-    ends.sort_by_key(|((_, height), _, _)| *height);
-    let mut free = i32::MIN;
-    // The upper one moves up when there is no room between them.
-    if let [(upper, ..), (lower, ..)] = &mut ends[..]
-        && lower.1 - upper.1 < APART
+/// Writes the figures behind the curves, one above the other.
+fn label_ends(canvas: &Canvas<'_>, mut ends: Vec<End>) -> Drawn {
+    ends.sort_by_key(|end| end.at.1);
+    if let [upper, lower] = &mut ends[..]
+        && lower.at.1 - upper.at.1 < APART
     {
-        let middle = i32::midpoint(upper.1, lower.1);
-        upper.1 = middle - APART / 2;
+        let middle = i32::midpoint(upper.at.1, lower.at.1);
+        upper.at.1 = middle - APART / 2;
+        lower.at.1 = upper.at.1 + APART;
     }
-    for ((across, height), way, cost) in ends {
-        let height = height.max(free);
-        free = height + APART;
+    for End { at, way, cost } in ends {
         let text = format!("{cost:.2}");
-        canvas.text(
-            &text,
-            (across + 9, height),
-            SMALL,
-            colour(way),
-            Anchor::Left,
-        )?;
+        canvas.text(&text, (at.0 + 9, at.1), SMALL, colour(way), Anchor::Left)?;
     }
     Ok(())
 }

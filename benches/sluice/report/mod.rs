@@ -252,7 +252,7 @@ fn put_growth(page: &mut String, growth: &Growth) {
 Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), where there are so many keys, orders, waiters or
 items. Which of them a cycle is about jumps about: hardly one of a million is in the processor's caches, and built-in commands pay
 for that, too. The number of waiters ends at 10 000, because each is a connection: a million of them would need as many sockets on both
-sides, and a machine has 28 000 ports to one address.
+sides, and Linux gives out 28 000 ports to one address.
 
 ![How costs grow](benchmarks/growth.svg)
 ",
