@@ -29,6 +29,10 @@ use options::{Options, Part};
 use report::Results;
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help") {
+        println!("{}", options::HELP);
+        return ExitCode::SUCCESS;
+    }
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(message) => {

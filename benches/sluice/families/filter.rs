@@ -15,7 +15,7 @@ pub(crate) const FAMILY: Family = Family {
            hundred items count all hundred as one command.",
     groups: &[
         Group {
-            name: "bloom: one item",
+            name: "bloom: one item of a Bloom filter",
             rows: BLOOM_ONE,
         },
         Group {
@@ -23,7 +23,7 @@ pub(crate) const FAMILY: Family = Family {
             rows: BLOOM_MANY,
         },
         Group {
-            name: "cuckoo: one item",
+            name: "cuckoo: one item of a cuckoo filter",
             rows: CUCKOO_ONE,
         },
         Group {

@@ -14,6 +14,9 @@ const TEXT: u32 = 16;
 const SMALL: u32 = 14;
 const LABELS: i32 = 24;
 const GAP: i32 = 44;
+
+/// Behind the last panel, for half of its last label.
+const EDGE: i32 = 12;
 const FOOT: i32 = 76;
 
 pub(crate) fn draw(path: &Path, contestants: &[Contestant]) -> Drawn {
@@ -28,7 +31,7 @@ pub(crate) fn draw(path: &Path, contestants: &[Contestant]) -> Drawn {
     )?;
     let names = contestants.iter().map(|one| width(one.name, TEXT)).max();
     let left = MARGIN + names.unwrap_or_default() + 12;
-    let panel = (WIDTH - MARGIN - left - GAP) / LOADS.len() as i32;
+    let panel = (WIDTH - MARGIN - EDGE - left - GAP) / LOADS.len() as i32;
     let top = BELOW_HEAD + LABELS;
     for (number, load) in LOADS.iter().enumerate() {
         let start = left + number as i32 * (panel + GAP);
@@ -94,7 +97,7 @@ fn grid(canvas: &Canvas<'_>, scale: &Scale, (top, bottom): (i32, i32)) -> Drawn 
         let place = scale.place(tick);
         canvas.line(vec![(place, top), (place, bottom)], GRID, 1)?;
         canvas.text(
-            &tick.to_string(),
+            &time(tick),
             (place, bottom + 14),
             SMALL,
             FAINT,
@@ -102,6 +105,14 @@ fn grid(canvas: &Canvas<'_>, scale: &Scale, (top, bottom): (i32, i32)) -> Drawn 
         )?;
     }
     Ok(())
+}
+
+/// Milliseconds, as short as the chart needs it.
+fn time(milliseconds: f64) -> String {
+    match milliseconds {
+        1000.0.. => format!("{} s", milliseconds / 1000.0),
+        _ => milliseconds.to_string(),
+    }
 }
 
 fn spread(
