@@ -53,12 +53,13 @@ impl Bars<'_> {
                 Anchor::Left,
             )?;
             top += HEADING;
+            let bottom = top + ROW * section.bars.len() as i32;
+            canvas.line(vec![(left, top), (left, bottom)], GRID, 1)?;
             for bar in &section.bars {
                 self.draw_bar(&canvas, bar, left, top, &scale)?;
                 top += ROW;
             }
         }
-        canvas.line(vec![(left, BELOW_HEAD), (left, top)], GRID, 1)?;
         if let Some((value, text)) = self.mark {
             let place = scale.place(value);
             canvas.line(vec![(place, BELOW_HEAD + 6), (place, top + 6)], FAINT, 1)?;
