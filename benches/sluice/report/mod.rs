@@ -5,12 +5,12 @@ mod canvas;
 mod charts;
 mod curves;
 mod figures;
+mod page;
 mod scale;
 mod spreads;
 mod table;
 mod verdict;
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::cost::{Cost, Measured, is_baseline};
@@ -21,6 +21,7 @@ use crate::machine;
 use crate::options::Options;
 use crate::row::Family;
 use crate::scripts::SCRIPTS;
+use page::Page;
 use table::Align::{Left, Right};
 use table::Table;
 
@@ -65,7 +66,7 @@ pub(crate) fn write(
 
 /// The text of the page.
 pub(crate) fn page(results: &Results, options: &Options) -> String {
-    let mut page = String::new();
+    let mut page = Page::new(options.out.is_none());
     put_head(&mut page, results, options);
     if !results.rows.is_empty() {
         put_costs(&mut page, results, options);
@@ -76,65 +77,60 @@ pub(crate) fn page(results: &Results, options: &Options) -> String {
     if let Some(growth) = &results.growth {
         put_growth(&mut page, growth);
     }
-    put_scripts(&mut page);
-    page
+    if options.out.is_some() {
+        put_scripts(&mut page);
+    }
+    page.finish()
 }
 
-fn put_head(page: &mut String, results: &Results, options: &Options) {
-    put(
-        page,
-        "# Benchmarks
-
-`make bench` has measured all of this and has written this page: no figure in it is typed by hand. It shows what commands cost the
-server, how long requests take under load, and how both grow, next to the built-in commands and the Lua scripts that Sluice
-stands in for.
-",
+fn put_head(page: &mut Page, results: &Results, options: &Options) {
+    page.heading("# Benchmarks");
+    page.prose(
+        "\
+`make bench` has measured all of this and has written this page: no figure in it is typed by
+hand. It shows what commands cost the server, how long requests take under load, and how both
+grow, next to the built-in commands and the Lua scripts that Sluice stands in for.",
     );
     if charts::has_pairs(results) {
-        put(
-            page,
-            "![Lua scripts and Sluice's commands, as multiples of built-in commands](benchmarks/lua-against-sluice.svg)\n",
-        );
+        page.prose("![Lua and Sluice, as multiples of built-in commands](benchmarks/lua-against-sluice.svg)");
     }
-    put(page, "## Where and when\n");
+    page.heading("## Where and when");
     let mut table = Table::new([("", Left), ("", Left)]);
     for (what, which) in machine::describe() {
         table.row([what, which.as_str()]);
     }
-    put(page, &table.render());
+    page.table(&table);
     let aof = match options.aof {
         true => "an append-only file, flushed every second",
         false => "no persistence",
     };
-    put(
-        page,
-        &format!(
-            "Server and client run on the same machine, the server's main thread on one core and the client on another, and speak TCP \
-             over the loopback device. The server has {aof}. The whole is one program, [benches/sluice](../benches/sluice/main.rs): \
-             `make bench` runs all of it in about ten minutes, `make bench ROWS=lock` only the costs of the rows with such a name, \
-             `SERVER=/path/to/valkey-server make bench` on another server, `make bench ARGS=--help` tells the rest. Your machine \
-             gives other microseconds; ratios are what to compare, and those vary by some percent from run to run.\n",
-        ),
-    );
+    page.prose(&format!(
+        "\
+Server and client run on the same machine, the server's main thread on one core and the client
+on another, and speak TCP over the loopback device. The server has {aof}. The whole is one
+program, [benches/sluice](../benches/sluice/main.rs): `make bench` runs all of it in about ten
+minutes, `make bench ROWS=lock` only the costs of the rows with such a name,
+`SERVER=/path/to/valkey-server make bench` on another server, `make bench ARGS=--help` tells
+the rest. Your machine gives other microseconds; ratios are what to compare, and those vary by
+some percent from run to run. Networks, replicas and clusters are not measured.",
+    ));
 }
 
-fn put_costs(page: &mut String, results: &Results, options: &Options) {
-    put(
-        page,
-        &format!(
-            "## What commands cost
-
-Server CPU in microseconds: what the kernel says that the server's main thread has run (`schedstat`), which is what limits a server.
-A pipeline has {} commands in one write, and {} connections send one each in turn, so that the server finds the next one waiting.
-One by one, a client waits for each reply before it sends again: then most of the time goes into the network and into waking up.
-Rounds go over all rows in turn. The least of {} rounds counts, because whatever else runs can only add to it. Every reply is
-checked. A ratio compares with the first row of its group.
-",
-            options.pipeline,
-            crate::bench::CONNECTIONS,
-            options.rounds,
-        ),
-    );
+fn put_costs(page: &mut Page, results: &Results, options: &Options) {
+    page.heading("## What commands cost");
+    page.prose(&format!(
+        "\
+Server CPU in microseconds: what the kernel says that the server's main thread has run
+(`schedstat`), which is what limits a server. A pipeline has {} commands in one write, and {}
+connections send one each in turn, so that the server finds the next one waiting. One by one,
+a client waits for each reply before it sends again: then most of the time goes into the
+network and into waking up. Rounds go over all rows in turn. The least of {} rounds counts,
+because whatever else runs can only add to it. Every reply is checked. A ratio compares with
+the first row of its group.",
+        options.pipeline,
+        crate::bench::CONNECTIONS,
+        options.rounds,
+    ));
     for family in FAMILIES {
         let rows = results.rows_of(family);
         if !rows.is_empty() {
@@ -143,14 +139,14 @@ checked. A ratio compares with the first row of its group.
     }
 }
 
-fn put_family(page: &mut String, family: &Family, rows: &[&Measured], options: &Options) {
-    put(page, &format!("### {}\n\n{}\n", family.title, family.text));
+fn put_family(page: &mut Page, family: &Family, rows: &[&Measured], options: &Options) {
+    page.heading(&format!("### {}", family.title));
+    page.prose(family.text);
     if charts::has_chart(family, rows) {
         let (title, file) = (family.title, family.file);
-        put(
-            page,
-            &format!("![{title}: what commands cost](benchmarks/{file}.svg)\n"),
-        );
+        page.prose(&format!(
+            "![{title}: what commands cost](benchmarks/{file}.svg)\n"
+        ));
     }
     let mut table = Table::new([
         ("", Left),
@@ -173,47 +169,44 @@ fn put_family(page: &mut String, family: &Family, rows: &[&Measured], options: &
             decimals(ratio(row.cost.one_by_one, baseline.one_by_one), 2),
         ]);
     }
-    put(page, &table.render());
+    page.table(&table);
     let figures = figures::table(family, rows);
     if !figures.is_empty() {
-        put(page, "Ratios, and what was asked for:\n");
-        put(page, &figures.render());
+        page.heading("Ratios, and what was asked for:");
+        page.table(&figures);
     }
 }
 
-fn put_latencies(page: &mut String, contestants: &[Contestant], options: &Options) {
-    put(
-        page,
-        &format!(
-            "## How long requests take
+fn put_latencies(page: &mut Page, contestants: &[Contestant], options: &Options) {
+    page.heading("## How long requests take");
+    page.prose(&format!(
+        "\
+{} connections send requests by a schedule (a Poisson process, as of many users who know
+nothing of each other), whether the server has answered the last ones or not, and a latency
+counts from the moment when the request was due. A client that waits for its reply instead
+would ask a slow server less, and leave out what everybody else would have waited for
+(\"coordinated omission\").
 
-{} connections send requests by a schedule (a Poisson process, as of many users who know nothing of each other), whether the server
-has answered the last ones or not, and a latency counts from the moment when the request was due. A client that waits for its
-reply instead would ask a slow server less, and leave out what everybody else would have waited for (\"coordinated omission\").
+The load is made to the measure of Lua. First the program finds out how many requests per
+second of its own time the server gets through in each way (\"capacity\"). Then all three ways
+get the same load for {} each: {}. Over its capacity a server falls behind, and latencies grow
+for as long as the load lasts. A request is {} cycles in one write, as clients send that
+pipeline: with a single command, the system calls of the network would be most of what is
+measured. For locks a cycle takes a lock and gives it back. Where no built-in command does the
+same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also
+when other programs take its core.
 
-The load is made to the measure of Lua. First the program finds out how many requests per second of its own time the server gets
-through in each way (\"capacity\"). Then all three ways get the same load for {} each: {}. Over its capacity a server falls
-behind, and latencies grow for as long as the load lasts. A request is {} cycles in one write, as
-clients send that pipeline: with a single command, the system calls of the network would be most of what is measured. For locks a
-cycle takes a lock and gives it back. Where no built-in command does the same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also when other
-programs take its core.
-
-![Latencies under load](benchmarks/latency.svg)
-",
-            crate::open_loop::CONNECTIONS,
-            seconds(options.length),
-            LOADS.map(percent).join(" and "),
-            crate::open_loop::CYCLES,
-        ),
-    );
+![Latencies under load](benchmarks/latency.svg)",
+        crate::open_loop::CONNECTIONS,
+        seconds(options.length),
+        LOADS.map(percent).join(" and "),
+        crate::open_loop::CYCLES,
+    ));
     for (number, load) in LOADS.iter().enumerate() {
-        put(
-            page,
-            &format!(
-                "At {} of what Lua gets through, in milliseconds:\n",
-                percent(*load)
-            ),
-        );
+        page.heading(&format!(
+            "At {} of what Lua gets through, in milliseconds:",
+            percent(*load)
+        ));
         let mut table = Table::new([
             ("", Left),
             ("capacity/s", Right),
@@ -240,22 +233,21 @@ programs take its core.
                 ]);
             }
         }
-        put(page, &table.render());
+        page.table(&table);
     }
 }
 
-fn put_growth(page: &mut String, growth: &Growth) {
-    put(
-        page,
-        "## How costs grow
+fn put_growth(page: &mut Page, growth: &Growth) {
+    page.heading("## How costs grow");
+    page.prose(
+        "\
+Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), where there
+are so many keys, orders, waiters or items. Which of them a cycle is about jumps about: hardly
+one of a million is in the processor's caches, and built-in commands pay for that, too. The
+number of waiters ends at 10 000, because each is a connection: a million of them would need
+as many sockets on both sides, and Linux gives out 28 000 ports to one address.
 
-Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), where there are so many keys, orders, waiters or
-items. Which of them a cycle is about jumps about: hardly one of a million is in the processor's caches, and built-in commands pay
-for that, too. The number of waiters ends at 10 000, because each is a connection: a million of them would need as many sockets on both
-sides, and Linux gives out 28 000 ports to one address.
-
-![How costs grow](benchmarks/growth.svg)
-",
+![How costs grow](benchmarks/growth.svg)",
     );
     let mut sizes: Vec<u64> = growth
         .lines
@@ -289,20 +281,20 @@ sides, and Linux gives out 28 000 ports to one address.
             );
         }
     }
-    put(page, &table.render());
+    page.table(&table);
     put_idle(page, growth);
 }
 
-fn put_idle(page: &mut String, growth: &Growth) {
+fn put_idle(page: &mut Page, growth: &Growth) {
     let lines = growth.lines.iter();
     let idle: Vec<_> = lines.filter_map(|line| Some((line, line.idle?))).collect();
     if idle.is_empty() {
         return;
     }
-    put(
-        page,
-        "A server that nobody asks for anything still looks after what ends by itself. What its main thread takes then, in \
-         milliseconds of CPU per second, in one second:\n",
+    page.prose(
+        "\
+A server that nobody asks for anything still looks after what ends by itself. What its main
+thread takes then, in milliseconds of CPU per second, in one second:",
     );
     let mut table = Table::new([("it keeps", Left), ("made by", Left), ("ms/s", Right)]);
     table.row(["nothing", "", &decimals(Some(growth.idle_empty), 2)]);
@@ -315,17 +307,15 @@ fn put_idle(page: &mut String, growth: &Growth) {
             &decimals(Some(idle), 2),
         ]);
     }
-    put(page, &table.render());
+    page.table(&table);
 }
 
-fn put_scripts(page: &mut String) {
-    put(
-        page,
-        "## The Lua scripts
-
-They are loaded once and called by their digests, which is the fastest way. They do what is shown and nothing more: no logging, no
-check of arguments.
-",
+fn put_scripts(page: &mut Page) {
+    page.heading("## The Lua scripts");
+    page.prose(
+        "\
+They are loaded once and called by their digests, which is the fastest way. They do what is
+shown and nothing more: no logging, no check of arguments.",
     );
     let mut table = Table::new([("script", Left), ("from", Left)]);
     for script in SCRIPTS {
@@ -335,12 +325,7 @@ check of arguments.
             script.from,
         ]);
     }
-    page.push_str(&table.render());
-}
-
-/// A paragraph or a table, and an empty line.
-fn put(page: &mut String, text: &str) {
-    let _ = writeln!(page, "{text}");
+    page.table(&table);
 }
 
 fn ratio(cost: Option<f64>, baseline: Option<f64>) -> Option<f64> {
