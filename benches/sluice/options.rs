@@ -9,6 +9,8 @@ Measures Sluice next to what it stands in for: make bench [ROWS='word ...'] [ARG
 Without words it measures everything and writes docs/benchmarks.md with its charts. With words, or with a choice of parts, it
 prints what it has measured and writes nothing, unless --out says where to.
 
+To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --most 1000 --out target/bench
+
   word          only rows, contests and series whose name or group contains one of the words; cost only, unless --parts
   --parts LIST  of cost,latency,growth
   --rounds N    how often each row of the cost is measured; the least result counts (15)

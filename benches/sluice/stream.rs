@@ -37,13 +37,13 @@ impl<'a> Stream<'a> {
         let mut bytes = Vec::new();
         while self.cycle < last {
             let mut sent = vec![0; clients.len()];
-            for (client, sent) in clients.iter_mut().zip(&mut sent) {
+            for (number, (client, sent)) in clients.iter_mut().zip(&mut sent).enumerate() {
                 *sent = batch.min(last - self.cycle);
                 bytes.clear();
                 for _ in 0..*sent {
                     self.cycle += 1;
                     for step in self.steps {
-                        step.template.write(self.cycle, 0, &mut bytes);
+                        step.template.write(self.cycle, number, &mut bytes);
                     }
                 }
                 client.send_bytes(&bytes);

@@ -219,7 +219,8 @@ const LOCK_HELD: &[Row] = &[
     row(
         "LOCK.GUARD, a new fence",
         &[],
-        &[step("LOCK.GUARD {key} {i}", Is(1))],
+        // Of each client its own: which of them the server reads first is not said.
+        &[step("LOCK.GUARD {key}:{client} {i}", Is(1))],
     ),
     row(
         "LOCK.GUARD, an old fence",
