@@ -9,8 +9,8 @@ pub(crate) const FAMILY: Family = Family {
     title: "The floor",
     file: "floor",
     text: "What the server itself takes for a command, and for a command of Sluice that finds no key and so has next to \
-           nothing to do: no command with as many arguments can be cheaper. The server makes an object of each argument of a \
-           module command and frees it again, which is why they count.",
+           nothing to do: a command with as many arguments can hardly be cheaper. Each argument adds to it, for built-in commands \
+           as well.",
     groups: &[
         Group {
             name: "floor: built-in commands",
