@@ -45,8 +45,9 @@ faults: build prepare-tests ## what tests do a little of, for a quarter of an ho
 	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test corruption_files --test failover \
 	  --test sentinel --test redlock --test cluster -- --nocapture
 
-bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
-	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
+# Everything, in about ten minutes, unless told otherwise: make bench ARGS=--help.
+bench: build ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')
+	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench sluice -- $(ROWS) $(ARGS)
 
 demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 pieces to a crowd (ARGS='--buyers 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo run --release --example flash_sale -- $(ARGS)

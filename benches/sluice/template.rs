@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::row::Step;
-use crate::rows::SCRIPTS;
+use crate::scripts::SCRIPTS;
 use crate::support::Raw;
 
 /// The size of `{value}`.
@@ -18,38 +18,43 @@ pub(crate) struct Words {
 impl Words {
     /// Loads the scripts into the server.
     pub(crate) fn load(client: &mut Raw) -> Self {
-        let load = |(name, script): &(&'static str, &str)| {
-            let digest = client.call(["SCRIPT", "LOAD", script]);
-            (*name, digest.text().to_string())
+        let mut load = |script: &crate::scripts::Script| {
+            let digest = client.call(["SCRIPT", "LOAD", script.text]);
+            (script.name, digest.text().to_string())
         };
         Self {
             value: "v".repeat(VALUE_BYTES),
-            digests: SCRIPTS.iter().map(load).collect(),
+            digests: SCRIPTS.iter().map(&mut load).collect(),
         }
     }
 
-    /// Fills in all that does not change within a batch.
-    pub(crate) fn fill(&self, text: &str, key: &str) -> Template {
-        let mut text = text.replace("{key}", key).replace("{value}", &self.value);
+    /// Fills in all that does not change within a batch. There are `number` of what the text is about.
+    pub(crate) fn fill(&self, text: &str, key: &str, number: u64) -> Template {
+        let mut text = text
+            .replace("{key}", key)
+            .replace("{value}", &self.value)
+            .replace("{n}", &number.to_string());
         for (name, digest) in &self.digests {
             text = text.replace(&format!("{{sha:{name}}}"), digest);
         }
         assert!(!text.contains("{sha:"), "there is no such script: {text}");
-        Template::new(text)
+        Template::new(text, number)
     }
 }
 
-/// A command in which `{i}` and `{client}` are still open.
+/// A command in which `{i}`, `{r}` and `{client}` are still open.
 pub(crate) struct Template {
     text: String,
+    /// `{r}` is at least 1, and at most this.
+    most: u64,
     /// The bytes, if nothing is open.
     fixed: Option<Vec<u8>>,
 }
 
 impl Template {
-    fn new(text: String) -> Self {
+    fn new(text: String, most: u64) -> Self {
         let fixed = (!text.contains('{')).then(|| encode(&text));
-        Self { text, fixed }
+        Self { text, most, fixed }
     }
 
     /// Appends the command, as the server reads it, to `out`.
@@ -71,8 +76,18 @@ impl Template {
                 text = text.replace(open, &items.collect::<Vec<_>>().join(" "));
             }
         }
+        if text.contains("{r}") {
+            text = text.replace("{r}", &scattered(number, self.most).to_string());
+        }
         text.replace("{client}", &client.to_string())
     }
+}
+
+/// A number from 1 to `most` that jumps about as `number` grows (Fibonacci hashing).
+fn scattered(number: u64, most: u64) -> u64 {
+    let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let place = (u128::from(word) * u128::from(most)) >> u64::BITS;
+    place as u64 + 1
 }
 
 fn encode(text: &str) -> Vec<u8> {
@@ -86,17 +101,22 @@ pub(crate) struct Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    pub(crate) fn new(step: &'a Step, words: &Words, key: &str) -> Self {
+    /// There are `number` of what the step is about.
+    pub(crate) fn new(step: &'a Step, words: &Words, key: &str, number: u64) -> Self {
         Self {
-            template: words.fill(step.command, key),
+            template: words.fill(step.command, key, number),
             step,
         }
     }
 
     /// Reads the reply of this step; panics on any other than the right one.
     pub(crate) fn read(&self, client: &mut Raw, row: &str) {
-        let reply = client.read();
-        if !self.step.reply.accepts(&reply) {
+        self.check(&client.read(), row);
+    }
+
+    /// Panics on any reply other than the right one.
+    pub(crate) fn check(&self, reply: &crate::support::Value, row: &str) {
+        if !self.step.reply.accepts(reply) {
             panic!("{row}: {} got the reply {reply:?}", self.step.command);
         }
     }

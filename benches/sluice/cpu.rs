@@ -1,6 +1,7 @@
 //! Which core runs what, and for how long a process has run.
 
 use std::mem::size_of;
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -32,15 +33,26 @@ fn read_main_thread_time(pid: u32) -> u64 {
 
 /// Puts the main thread of `server` on one core and this thread on another, if there are two.
 pub(crate) fn separate_from(server: u32) {
-    let cores = allowed_cores();
-    if let [first, second, ..] = cores[..] {
+    if let [first, second, ..] = cores()[..] {
         let server = libc::pid_t::try_from(server).expect("a process id fits");
-        pin(server, first);
-        const THIS_THREAD: libc::pid_t = 0;
-        pin(THIS_THREAD, second);
+        pin(server, &[first]);
+        pin(THIS_THREAD, &[second]);
     } else {
         eprintln!("One core only: the server and its client disturb each other.");
     }
+}
+
+/// Lets this thread run on any core again: a server that it starts may do so, too.
+pub(crate) fn run_anywhere() {
+    pin(THIS_THREAD, cores());
+}
+
+const THIS_THREAD: libc::pid_t = 0;
+
+/// The cores that this process was given.
+pub(crate) fn cores() -> &'static [usize] {
+    static CORES: OnceLock<Vec<usize>> = OnceLock::new();
+    CORES.get_or_init(allowed_cores)
 }
 
 fn allowed_cores() -> Vec<usize> {
@@ -60,11 +72,13 @@ fn allowed_cores() -> Vec<usize> {
         .collect()
 }
 
-fn pin(thread: libc::pid_t, core: usize) {
+fn pin(thread: libc::pid_t, cores: &[usize]) {
     // SAFETY: a cpu_set_t is a bit array: all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `core` came from a set of the same size.
-    unsafe { libc::CPU_SET(core, &mut set) };
+    for core in cores {
+        // SAFETY: `core` came from a set of the same size.
+        unsafe { libc::CPU_SET(*core, &mut set) };
+    }
     // SAFETY: `set` is valid for the kernel to read, and its size is the size given.
     let done =
         unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &raw const set) };

@@ -1,0 +1,160 @@
+//! What each command costs: the time of the server's main thread for it.
+//!
+//! The clock of a client sees the network, the scheduler and the client itself. What limits a server is the time of its
+//! main thread, so that is what is counted (`/proc/<pid>/task/<pid>/schedstat`), with the server on one core and the
+//! client on another. Rounds go over all rows in turn, so that a slow moment of the machine hits them all, and the least
+//! of a row's rounds counts: whatever else runs can only add to it.
+
+use crate::bench::Bench;
+use crate::families::FAMILIES;
+use crate::options::Options;
+use crate::progress;
+use crate::ring::Ring;
+use crate::row::{Family, Group, Row, Step, Work};
+use crate::stream::{Stream, timed};
+
+/// One by one takes a network round trip for each command: fewer cycles do.
+const CYCLES_ONE_BY_ONE: u64 = 4;
+
+/// Part of the cycles that run before the measured ones, so that caches and allocator are warm.
+const WARM_UP: u64 = 10;
+
+/// Cycles of a hundred items: a part of the cycles of the others, and so many in one write.
+const PART_OF_MANY: u64 = 10;
+const PIPELINE_OF_MANY: usize = 10;
+
+/// Server CPU of one cycle, in microseconds: the least over the rounds so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cost {
+    pub(crate) pipelined: Option<f64>,
+    pub(crate) one_by_one: Option<f64>,
+}
+
+/// A row that has been measured.
+pub(crate) struct Measured {
+    pub(crate) family: &'static Family,
+    pub(crate) group: &'static Group,
+    pub(crate) row: &'static Row,
+    pub(crate) cost: Cost,
+}
+
+impl Cost {
+    fn least(self, other: Self) -> Self {
+        let least = |one: Option<f64>, other: Option<f64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            pipelined: least(self.pipelined, other.pipelined),
+            one_by_one: least(self.one_by_one, other.one_by_one),
+        }
+    }
+}
+
+/// All rows that are asked for.
+pub(crate) fn measure(options: &Options) -> Vec<Measured> {
+    let mut measured: Vec<_> = FAMILIES
+        .iter()
+        .flat_map(|family| chosen_of(family, options))
+        .collect();
+    if measured.is_empty() {
+        return measured;
+    }
+    let mut bench = Bench::start(options);
+    let progress = progress::bar("cost", options.rounds * measured.len() as u64);
+    for _ in 0..options.rounds {
+        for (number, result) in measured.iter_mut().enumerate() {
+            progress.set_message(result.row.name);
+            let cost = run(&mut bench, result.row, &format!("row:{number}"), options);
+            result.cost = result.cost.least(cost);
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    measured
+}
+
+/// The rows of a family that are asked for, each group behind its baseline.
+fn chosen_of(family: &'static Family, options: &Options) -> Vec<Measured> {
+    let asked_for = |group: &Group, row: &Row| {
+        (options.module || !row.needs_module())
+            && (options.wants(group.name) || options.wants(row.name))
+    };
+    let mut chosen = Vec::new();
+    for group in family.groups {
+        let rows = group.rows.iter();
+        if rows.clone().any(|row| asked_for(group, row)) {
+            let rows = rows.filter(|row| is_baseline(group, row) || asked_for(group, row));
+            chosen.extend(rows.map(|row| Measured {
+                family,
+                group,
+                row,
+                cost: Cost::default(),
+            }));
+        }
+    }
+    chosen
+}
+
+/// Whether the others of the group are compared with this one.
+pub(crate) fn is_baseline(group: &Group, row: &Row) -> bool {
+    std::ptr::eq(&raw const group.rows[0], row)
+}
+
+/// One round of one row.
+fn run(bench: &mut Bench, row: &Row, key: &str, options: &Options) -> Cost {
+    bench.prepare(row.setup, row.name, key, 1);
+    match &row.work {
+        Work::Cycle(steps) => run_cycles(bench, row, steps, key, options),
+        Work::HandOver {
+            waiters,
+            give,
+            take,
+        } => run_hand_overs(bench, row.name, *waiters, [give, take], key, options),
+    }
+}
+
+fn run_cycles(bench: &mut Bench, row: &Row, steps: &[Step], key: &str, options: &Options) -> Cost {
+    let steps = bench.ready(steps, key, 1);
+    let pid = bench.server.pid();
+    let (cycles, pipeline) = match row.items {
+        1 => (options.cycles, options.pipeline as usize),
+        _ => (options.cycles.div_ceil(PART_OF_MANY), PIPELINE_OF_MANY),
+    };
+    let mut stream = Stream::new(row.name, &steps);
+    let many = &mut bench.clients[..];
+    stream.send(many, cycles.div_ceil(WARM_UP), pipeline);
+    let pipelined = timed(pid, cycles, |cycles| stream.send(many, cycles, pipeline));
+    let few = cycles.div_ceil(CYCLES_ONE_BY_ONE);
+    let one_by_one = timed(pid, few, |cycles| {
+        stream.send_one_by_one(&mut many[0], cycles)
+    });
+    Cost {
+        pipelined: Some(pipelined),
+        one_by_one: Some(one_by_one),
+    }
+}
+
+fn run_hand_overs(
+    bench: &Bench,
+    row: &str,
+    waiters: usize,
+    steps: [&Step; 2],
+    key: &str,
+    options: &Options,
+) -> Cost {
+    let steps = bench.ready(steps, key, 1);
+    let [give, take] = &steps[..] else {
+        unreachable!("two steps in, two out")
+    };
+    let mut ring = Ring::gather(&bench.server, row, waiters, give, take);
+    let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
+    ring.turn(cycles.div_ceil(WARM_UP));
+    let cost = timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles));
+    drop(ring);
+    bench.await_the_end_of_crowds();
+    Cost {
+        pipelined: None,
+        one_by_one: Some(cost),
+    }
+}

@@ -1,0 +1,27 @@
+//! All rows, by family: what Sluice does, next to the built-in commands and the Lua that it stands in for.
+//!
+//! To add a family, add a file for it and name it in [`FAMILIES`].
+
+mod cache;
+mod filter;
+mod floor;
+mod lock;
+mod rate;
+mod stock;
+
+use crate::row::{Family, Reply};
+
+/// In the order of the page.
+pub(crate) const FAMILIES: [&Family; 6] = [
+    &floor::FAMILY,
+    &lock::FAMILY,
+    &stock::FAMILY,
+    &filter::FAMILY,
+    &cache::FAMILY,
+    &rate::FAMILY,
+];
+
+const OK: Reply = Reply::Text("OK");
+
+/// The numbers of keys and the like that the growth goes through.
+const SIZES: &[u64] = &[1, 1_000, 1_000_000];

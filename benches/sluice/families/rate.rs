@@ -1,0 +1,163 @@
+//! `RATE.*`.
+
+use crate::row::Reply::{Array, Int, Is};
+use crate::row::{Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, row, step};
+
+use super::{OK, SIZES};
+
+pub(crate) const FAMILY: Family = Family {
+    title: "Rate limits",
+    file: "rate",
+    text: "Reference: [rate.md](rate.md).",
+    groups: &[
+        Group {
+            name: "rate: a hot key",
+            rows: RATE,
+        },
+        Group {
+            name: "rate: once",
+            rows: ONCE,
+        },
+    ],
+    chart: &[
+        "INCR of a hot key",
+        "INCR + PEXPIRE (Lua)",
+        "GCRA (Lua)",
+        "RATE.GCRA",
+        "RATE.GCRA, limited",
+        "RATE.WINDOW",
+        "RATE.WINDOW SLIDING",
+        "RATE.TIERS of 3",
+        "SET NX PX of a new key",
+        "RATE.ONCE of a new key",
+    ],
+    figures: &[
+        figure("INCR + PEXPIRE (Lua)", "INCR of a hot key"),
+        figure("GCRA (Lua)", "INCR of a hot key"),
+        bar("RATE.GCRA", "INCR of a hot key", 1.5).because(ARGUMENTS),
+        figure("RATE.GCRA, limited", "INCR of a hot key"),
+        bar("RATE.WINDOW", "INCR of a hot key", 1.4).because(ARGUMENTS),
+        figure("RATE.WINDOW, limited", "INCR of a hot key"),
+        figure("RATE.ONCE of a new key", "SET NX PX of a new key"),
+    ],
+    pairs: &[Pair {
+        title: "ask a rate limit (GCRA)",
+        built_in: "INCR of a hot key",
+        lua: "GCRA (Lua)",
+        sluice: "RATE.GCRA",
+    }],
+    contest: Some(CONTEST),
+    series: SERIES,
+};
+
+const ARGUMENTS: &str = "more arguments than INCR, and a reply of five numbers: see the floor for what arguments of a module \
+                         command take";
+
+/// Five numbers, one of which may be -1.
+const LIMITS: crate::row::Reply = Array;
+
+const RATE: &[Row] = &[
+    row("INCR of a hot key", &[], &[step("INCR {key}", Int)]),
+    row(
+        "INCR + PEXPIRE (Lua)",
+        &[],
+        &[step(
+            "EVALSHA {sha:incr_expire} 1 {key} 1000000000 60000",
+            Is(1),
+        )],
+    ),
+    row(
+        "GCRA (Lua)",
+        &[],
+        &[step(
+            "EVALSHA {sha:gcra} 1 {key} 1000000 1000000 1000",
+            LIMITS,
+        )],
+    ),
+    row(
+        "RATE.GCRA",
+        &[],
+        &[step("RATE.GCRA {key} 1000000 1000000 1000", LIMITS)],
+    ),
+    row(
+        "RATE.GCRA, limited",
+        &["RATE.GCRA {key} 0 1 3600000"],
+        &[step("RATE.GCRA {key} 0 1 3600000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW",
+        &[],
+        &[step("RATE.WINDOW {key} 1000000000 60000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW, limited",
+        &["RATE.WINDOW {key} 1 3600000"],
+        &[step("RATE.WINDOW {key} 1 3600000", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW SLIDING",
+        &[],
+        &[step("RATE.WINDOW {key} 1000000000 60000 SLIDING", LIMITS)],
+    ),
+    row(
+        "RATE.TIERS of 3",
+        &[],
+        &[step(
+            "RATE.TIERS {key} 3 1000000 1000000 1000 1000000 1000000 1000 1000000 1000000 1000",
+            LIMITS,
+        )],
+    ),
+];
+
+const ONCE: &[Row] = &[
+    row(
+        "SET NX PX of a new key",
+        &[],
+        &[step("SET {key}:{i} 1 NX PX 60000", OK)],
+    ),
+    row(
+        "RATE.ONCE of a new key",
+        &[],
+        &[step("RATE.ONCE {key}:{i} PX 60000", Is(1))],
+    ),
+];
+
+const CONTEST: Contest = Contest {
+    name: "rate: ask a limit",
+    rows: [
+        row("INCR of a hot key", &[], &[step("INCR {key}", Int)]),
+        row(
+            "GCRA (Lua)",
+            &[],
+            &[step(
+                "EVALSHA {sha:gcra} 1 {key} 1000000 1000000 1000",
+                LIMITS,
+            )],
+        ),
+        row(
+            "RATE.GCRA",
+            &[],
+            &[step("RATE.GCRA {key} 1000000 1000000 1000", LIMITS)],
+        ),
+    ],
+};
+
+/// An hour for each request: no limit is forgotten while it is measured.
+const SERIES: &[Series] = &[Series {
+    name: "rate: ask one of many limits",
+    of: "limits in use",
+    sizes: SIZES,
+    built_in: Probe {
+        name: "INCR",
+        setup: &[],
+        fill: "SET {key}:{i} 1 PX 3600000",
+        load: Load::Cycle(&[step("INCR {key}:{r}", Int)]),
+    },
+    sluice: Probe {
+        name: "RATE.GCRA",
+        setup: &[],
+        fill: "RATE.GCRA {key}:{i} 1000000 1 3600000",
+        load: Load::Cycle(&[step("RATE.GCRA {key}:{r} 1000000 1 3600000", LIMITS)]),
+    },
+    idle: true,
+}];

@@ -1,0 +1,74 @@
+//! Sluice next to what it stands in for: what commands cost the server, how long requests take under load, how both grow.
+//!
+//! `make bench` measures all of it and writes docs/benchmarks.md with its charts. What is measured is said by `families/`,
+//! how by [`cost`], [`latency`] and [`growth`], and how it is shown by [`report`].
+
+mod bench;
+mod cost;
+mod cpu;
+mod families;
+mod filled;
+mod growth;
+mod latency;
+mod machine;
+mod open_loop;
+mod options;
+mod progress;
+mod report;
+mod ring;
+mod row;
+mod scripts;
+mod stream;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod template;
+
+use std::process::ExitCode;
+
+use options::{Options, Part};
+use report::Results;
+
+fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help") {
+        println!("{}", options::HELP);
+        return ExitCode::SUCCESS;
+    }
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let results = measure(&options);
+    if results.is_empty() {
+        eprintln!("Nothing is named like that.");
+        return ExitCode::FAILURE;
+    }
+    let page = report::page(&results, &options);
+    let Some(folder) = &options.out else {
+        println!("{page}");
+        return ExitCode::SUCCESS;
+    };
+    match report::write(folder, &page, &results) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Results {
+    let mut results = Results::default();
+    if options.has(Part::Cost) {
+        results.rows = cost::measure(options);
+    }
+    if options.has(Part::Latency) {
+        results.contestants = latency::measure(options);
+    }
+    if options.has(Part::Growth) {
+        results.growth = growth::measure(options);
+    }
+    results
+}

@@ -1,0 +1,379 @@
+//! The page: what was measured, as tables and charts. Every figure in it comes from the run that writes it.
+
+mod bars;
+mod canvas;
+mod charts;
+mod curves;
+mod figures;
+mod page;
+mod scale;
+mod spreads;
+mod table;
+mod verdict;
+
+use std::path::Path;
+
+use crate::cost::{Cost, Measured, is_baseline};
+use crate::families::FAMILIES;
+use crate::growth::Growth;
+use crate::latency::{Contestant, LOADS};
+use crate::machine;
+use crate::options::Options;
+use crate::row::Family;
+use crate::scripts::SCRIPTS;
+use page::Page;
+use table::Align::{Left, Right};
+use table::Table;
+
+/// All that a run has measured.
+#[derive(Default)]
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Measured>,
+    pub(crate) contestants: Vec<Contestant>,
+    pub(crate) growth: Option<Growth>,
+}
+
+impl Results {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.contestants.is_empty() && self.growth.is_none()
+    }
+
+    /// The rows of a family.
+    fn rows_of(&self, family: &Family) -> Vec<&Measured> {
+        let of_family = |row: &&Measured| std::ptr::eq(row.family, family);
+        self.rows.iter().filter(of_family).collect()
+    }
+}
+
+/// Writes the page and its charts.
+pub(crate) fn write(
+    folder: &Path,
+    page: &str,
+    results: &Results,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let charts = folder.join("benchmarks");
+    std::fs::create_dir_all(&charts)?;
+    charts::draw(&charts, results)?;
+    let file = folder.join("benchmarks.md");
+    std::fs::write(&file, page)?;
+    println!(
+        "Written: {} and the charts in {}",
+        file.display(),
+        charts.display()
+    );
+    Ok(())
+}
+
+/// The text of the page.
+pub(crate) fn page(results: &Results, options: &Options) -> String {
+    let mut page = Page::new(options.out.is_none());
+    put_head(&mut page, results, options);
+    if !results.rows.is_empty() {
+        put_costs(&mut page, results, options);
+    }
+    if !results.contestants.is_empty() {
+        put_latencies(&mut page, &results.contestants, options);
+    }
+    if let Some(growth) = &results.growth {
+        put_growth(&mut page, growth);
+    }
+    if options.out.is_some() {
+        put_scripts(&mut page);
+    }
+    page.finish()
+}
+
+fn put_head(page: &mut Page, results: &Results, options: &Options) {
+    page.heading("# Benchmarks");
+    page.prose(
+        "\
+`make bench` has measured all of this and has written this page: no figure in it is typed by
+hand. It shows what commands cost the server, how long requests take under load, and how both
+grow, next to the built-in commands and the Lua scripts that Sluice stands in for.",
+    );
+    if charts::has_pairs(results) {
+        page.prose("![Lua and Sluice, as multiples of built-in commands](benchmarks/lua-against-sluice.svg)");
+    }
+    page.heading("## Where and when");
+    let mut table = Table::new([("", Left), ("", Left)]);
+    for (what, which) in machine::describe() {
+        table.row([what, which.as_str()]);
+    }
+    page.table(&table);
+    let aof = match options.aof {
+        true => "an append-only file, flushed every second",
+        false => "no persistence",
+    };
+    page.prose(&format!(
+        "\
+Server and client run on the same machine, the server's main thread on one core and the client
+on another, and speak TCP over the loopback device. The server has {aof}. The whole is one
+program, [benches/sluice](../benches/sluice/main.rs): `make bench` runs all of it in about ten
+minutes, `make bench ROWS=lock` only the costs of the rows with such a name,
+`SERVER=/path/to/valkey-server make bench` on another server, `make bench ARGS=--help` tells
+the rest. Your machine gives other microseconds; ratios are what to compare, and those vary by
+some percent from run to run. Networks, replicas and clusters are not measured.",
+    ));
+}
+
+fn put_costs(page: &mut Page, results: &Results, options: &Options) {
+    page.heading("## What commands cost");
+    page.prose(&format!(
+        "\
+Server CPU in microseconds: what the kernel says that the server's main thread has run
+(`schedstat`), which is what limits a server. A pipeline has {} commands in one write, and {}
+connections send one each in turn, so that the server finds the next one waiting. One by one,
+a client waits for each reply before it sends again: then most of the time goes into the
+network and into waking up. Rounds go over all rows in turn. The least of {} rounds counts,
+because whatever else runs can only add to it. Every reply is checked. A ratio compares with
+the first row of its group.",
+        options.pipeline,
+        crate::bench::CONNECTIONS,
+        options.rounds,
+    ));
+    for family in FAMILIES {
+        let rows = results.rows_of(family);
+        if !rows.is_empty() {
+            put_family(page, family, &rows, options);
+        }
+    }
+}
+
+fn put_family(page: &mut Page, family: &Family, rows: &[&Measured], options: &Options) {
+    page.heading(&format!("### {}", family.title));
+    page.prose(family.text);
+    if charts::has_chart(family, rows) {
+        let (title, file) = (family.title, family.file);
+        page.prose(&format!(
+            "![{title}: what commands cost](benchmarks/{file}.svg)\n"
+        ));
+    }
+    let mut table = Table::new([
+        ("", Left),
+        (&format!("us, pipeline {}", options.pipeline), Right),
+        ("ratio", Right),
+        ("us, one by one", Right),
+        ("ratio", Right),
+    ]);
+    let mut baseline = Cost::default();
+    for row in rows {
+        if is_baseline(row.group, row.row) {
+            baseline = row.cost;
+            table.row([format!("*{}*", row.group.name)]);
+        }
+        table.row([
+            code(row.row.name),
+            decimals(row.cost.pipelined, 2),
+            decimals(ratio(row.cost.pipelined, baseline.pipelined), 2),
+            decimals(row.cost.one_by_one, 1),
+            decimals(ratio(row.cost.one_by_one, baseline.one_by_one), 2),
+        ]);
+    }
+    page.table(&table);
+    let figures = figures::table(family, rows);
+    if !figures.is_empty() {
+        page.heading("Ratios, and what was asked for:");
+        page.table(&figures);
+    }
+}
+
+fn put_latencies(page: &mut Page, contestants: &[Contestant], options: &Options) {
+    page.heading("## How long requests take");
+    page.prose(&format!(
+        "\
+{} connections send requests by a schedule (a Poisson process, as of many users who know
+nothing of each other), whether the server has answered the last ones or not, and a latency
+counts from the moment when the request was due. A client that waits for its reply instead
+would ask a slow server less, and leave out what everybody else would have waited for
+(\"coordinated omission\").
+
+The load is made to the measure of Lua. First the program finds out how many requests per
+second of its own time the server gets through in each way (\"capacity\"). Then all three ways
+get the same load for {} each: {}. Over its capacity a server falls behind, and latencies grow
+for as long as the load lasts. A request is {} cycles in one write, as clients send that
+pipeline: with a single command, the system calls of the network would be most of what is
+measured. For locks a cycle takes a lock and gives it back. Where no built-in command does the
+same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also
+when other programs take its core.
+
+![Latencies under load](benchmarks/latency.svg)",
+        crate::open_loop::CONNECTIONS,
+        seconds(options.length),
+        LOADS.map(percent).join(" and "),
+        crate::open_loop::CYCLES,
+    ));
+    for (number, load) in LOADS.iter().enumerate() {
+        page.heading(&format!(
+            "At {} of what Lua gets through, in milliseconds:",
+            percent(*load)
+        ));
+        let mut table = Table::new([
+            ("", Left),
+            ("capacity/s", Right),
+            ("load/s", Right),
+            ("p50", Right),
+            ("p99", Right),
+            ("p99.9", Right),
+            ("max", Right),
+            ("sent late, p99", Right),
+        ]);
+        for group in contestants.chunk_by(|one, other| one.contest == other.contest) {
+            table.row([format!("*{}*", group[0].contest)]);
+            for one in group {
+                let under = &one.under[number];
+                table.row([
+                    code(one.name),
+                    number_of(one.capacity),
+                    number_of(under.rate),
+                    decimals(Some(under.latency.p50), 3),
+                    decimals(Some(under.latency.p99), 3),
+                    decimals(Some(under.latency.p999), 3),
+                    decimals(Some(under.latency.max), 3),
+                    decimals(Some(under.lateness.p99), 3),
+                ]);
+            }
+        }
+        page.table(&table);
+    }
+}
+
+fn put_growth(page: &mut Page, growth: &Growth) {
+    page.heading("## How costs grow");
+    page.prose(
+        "\
+Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), where there
+are so many keys, orders, waiters or items. Which of them a cycle is about jumps about: hardly
+one of a million is in the processor's caches, and built-in commands pay for that, too. The
+number of waiters ends at 10 000, because each is a connection: a million of them would need
+as many sockets on both sides, and Linux gives out 28 000 ports to one address.
+
+![How costs grow](benchmarks/growth.svg)",
+    );
+    let mut sizes: Vec<u64> = growth
+        .lines
+        .iter()
+        .flat_map(|line| line.costs.iter().map(|(size, _)| *size))
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let heads = sizes.iter().map(|size| (number(*size), Right));
+    let mut table = Table::new(
+        std::iter::once((String::new(), Left))
+            .chain(heads)
+            .chain([("last / first".to_owned(), Right)]),
+    );
+    for group in growth
+        .lines
+        .chunk_by(|one, other| one.series.name == other.series.name)
+    {
+        table.row([format!("*{}*", group[0].series.of)]);
+        for line in group {
+            let cost = |size: &u64| {
+                let found = line.costs.iter().find(|(at, _)| at == size);
+                found.map_or_else(String::new, |(_, cost)| decimals(Some(*cost), 2))
+            };
+            let first = line.costs.first().map(|(_, cost)| *cost);
+            let last = line.costs.last().map(|(_, cost)| *cost);
+            table.row(
+                std::iter::once(code(line.name))
+                    .chain(sizes.iter().map(cost))
+                    .chain([decimals(ratio(last, first), 2)]),
+            );
+        }
+    }
+    page.table(&table);
+    put_idle(page, growth);
+}
+
+fn put_idle(page: &mut Page, growth: &Growth) {
+    let lines = growth.lines.iter();
+    let idle: Vec<_> = lines.filter_map(|line| Some((line, line.idle?))).collect();
+    if idle.is_empty() {
+        return;
+    }
+    page.prose(
+        "\
+A server that nobody asks for anything still looks after what ends by itself. What its main
+thread takes then, in milliseconds of CPU per second, in one second:",
+    );
+    let mut table = Table::new([("it keeps", Left), ("made by", Left), ("ms/s", Right)]);
+    table.row(["nothing", "", &decimals(Some(growth.idle_empty), 2)]);
+    for (line, idle) in idle {
+        let most = line.costs.last().map_or(0, |(size, _)| *size);
+        let maker = line.fill.split(' ').next().unwrap_or_default();
+        table.row([
+            &format!("{} {}", number(most), line.series.of),
+            &format!("`{maker}`"),
+            &decimals(Some(idle), 2),
+        ]);
+    }
+    page.table(&table);
+}
+
+fn put_scripts(page: &mut Page) {
+    page.heading("## The Lua scripts");
+    page.prose(
+        "\
+They are loaded once and called by their digests, which is the fastest way. They do what is
+shown and nothing more: no logging, no check of arguments.",
+    );
+    let mut table = Table::new([("script", Left), ("from", Left)]);
+    for script in SCRIPTS {
+        let name = script.name;
+        table.row([
+            &format!("[{name}.lua](../benches/sluice/lua/{name}.lua)"),
+            script.from,
+        ]);
+    }
+    page.table(&table);
+}
+
+fn ratio(cost: Option<f64>, baseline: Option<f64>) -> Option<f64> {
+    Some(cost? / baseline?)
+}
+
+fn decimals(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+fn seconds(length: std::time::Duration) -> String {
+    format!("{} s", length.as_secs_f64())
+}
+
+fn number_of(value: f64) -> String {
+    number(value.round() as u64)
+}
+
+/// With spaces between thousands.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().collect();
+    let groups = groups.into_iter().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(" ")
+}
+
+/// Puts what is a command, at the head of a row's name, in code.
+fn code(name: &str) -> String {
+    let word = |word: &str| match is_command(word) {
+        true => format!("`{word}`"),
+        false => word.to_owned(),
+    };
+    let words: Vec<_> = name
+        .split(' ')
+        .map(|text| match text.strip_suffix(',') {
+            Some(text) => word(text) + ",",
+            None => word(text),
+        })
+        .collect();
+    words.join(" ").replace("` `", " ")
+}
+
+/// Commands and their words are in capitals; "Lua" and numbers are not.
+fn is_command(word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '.';
+    word.len() > 1 && word.chars().all(is_part)
+}

@@ -1,0 +1,279 @@
+//! What is measured: rows of commands, and what each family says about its own. The families are in `families/`.
+
+use crate::support::Value;
+
+/// One of Sluice's families, or the floor under all of them.
+pub(crate) struct Family {
+    pub(crate) title: &'static str,
+    /// The name of its chart, `docs/benchmarks/<file>.svg`.
+    pub(crate) file: &'static str,
+    /// What a reader should know first.
+    pub(crate) text: &'static str,
+    pub(crate) groups: &'static [Group],
+    /// The rows of the chart.
+    pub(crate) chart: &'static [&'static str],
+    pub(crate) figures: &'static [Figure],
+    pub(crate) pairs: &'static [Pair],
+    pub(crate) contest: Option<Contest>,
+    pub(crate) series: &'static [Series],
+}
+
+/// Rows that are compared with each other. The first one is the baseline of the ratios.
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) rows: &'static [Row],
+}
+
+/// One line of the table.
+pub(crate) struct Row {
+    /// Unique within its family.
+    pub(crate) name: &'static str,
+    /// Commands before each batch, on an empty dataset.
+    pub(crate) setup: &'static [&'static str],
+    pub(crate) work: Work,
+    /// How many items each cycle is about: cycles of many are fewer, and their pipelines shorter.
+    pub(crate) items: u64,
+}
+
+/// What is measured.
+pub(crate) enum Work {
+    /// These commands, over and over; all of them together are one cycle.
+    Cycle(&'static [Step]),
+    /// Clients in a queue: whoever is served gives to the next one and queues again, which is one cycle.
+    HandOver {
+        waiters: usize,
+        give: Step,
+        take: Step,
+    },
+}
+
+/// A command and its only right reply.
+///
+/// The command is split at spaces. `{key}` is a key that no other row uses, `{i}` counts the cycles of a batch from 1,
+/// `{100 items}` are the items of the filters that `filled.rs` makes, a hundred others in each cycle; `{100 new}` are others.
+/// `{client}` is the number of the client, `{value}` is 128 bytes, `{sha:<script>}` is the digest of a script in `lua/`.
+/// Where there are `{n}` of something, `{r}` is one of them, another in each cycle.
+pub(crate) struct Step {
+    pub(crate) command: &'static str,
+    pub(crate) reply: Reply,
+}
+
+/// The reply that a step must get: anything else fails the benchmark, because it would measure something else.
+pub(crate) enum Reply {
+    Nil,
+    /// Any integer.
+    Int,
+    /// This integer.
+    Is(i64),
+    /// This text.
+    Text(&'static str),
+    /// Any bulk string.
+    Bulk,
+    /// Any array without errors and nulls.
+    Array,
+    /// An array that begins with this text.
+    Begins(&'static str),
+    /// An array that begins with a bulk string.
+    BeginsWithBulk,
+}
+
+/// A ratio that somebody has promised or asked about: one row over another one.
+pub(crate) struct Figure {
+    pub(crate) row: &'static str,
+    pub(crate) over: &'static str,
+    /// The most that it may be.
+    pub(crate) bar: Option<f64>,
+    /// Why it is more than that; without a bar, what to compare it with.
+    pub(crate) reason: &'static str,
+}
+
+/// What the front page compares: a Lua script and a command of Sluice, as multiples of a built-in command.
+pub(crate) struct Pair {
+    pub(crate) title: &'static str,
+    pub(crate) built_in: &'static str,
+    pub(crate) lua: &'static str,
+    pub(crate) sluice: &'static str,
+}
+
+/// Three ways to do the same, or what comes close to it, whose latencies are compared: built-in, Lua, Sluice. A
+/// request is several cycles in one write.
+pub(crate) struct Contest {
+    pub(crate) name: &'static str,
+    pub(crate) rows: [Row; 3],
+}
+
+/// How the cost of a command grows with the number of something.
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    /// What the numbers count.
+    pub(crate) of: &'static str,
+    pub(crate) sizes: &'static [u64],
+    pub(crate) built_in: Probe,
+    pub(crate) sluice: Probe,
+    /// Whether the server is looked at while it has nothing to do, with the most of them.
+    pub(crate) idle: bool,
+}
+
+/// One line of a [`Series`].
+pub(crate) struct Probe {
+    pub(crate) name: &'static str,
+    /// Commands on an empty dataset.
+    pub(crate) setup: &'static [&'static str],
+    /// This command for each `{i}` up to the number; empty for none.
+    pub(crate) fill: &'static str,
+    pub(crate) load: Load,
+}
+
+/// What a [`Probe`] measures.
+pub(crate) enum Load {
+    /// Pipelined cycles.
+    Cycle(&'static [Step]),
+    /// A hand-over from one client to the next, one by one, in a line of so many.
+    Line { give: Step, take: Step },
+    /// A hand-over between two clients, while as many as there are wait with this command, each for a key of its own.
+    Aside {
+        waiting: &'static str,
+        give: Step,
+        take: Step,
+    },
+}
+
+/// Who does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    BuiltIn,
+    Lua,
+    Sluice,
+}
+
+impl Reply {
+    pub(crate) fn accepts(&self, reply: &Value) -> bool {
+        match (self, reply) {
+            (Self::Nil, Value::Nil) | (Self::Int, Value::Int(_)) | (Self::Bulk, Value::Bulk(_)) => {
+                true
+            }
+            (Self::Is(expected), Value::Int(number)) => number == expected,
+            (Self::Text(expected), reply) => reply == expected,
+            (Self::Begins(text), Value::Array(items)) => {
+                items.first().is_some_and(|first| first == text)
+            }
+            (Self::BeginsWithBulk, Value::Array(items)) => {
+                matches!(items.first(), Some(Value::Bulk(_)))
+            }
+            (Self::Array, Value::Array(items)) => {
+                items.iter().all(|item| !item.is_err() && !item.is_nil())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Row {
+    pub(crate) fn way(&self) -> Way {
+        let mut commands = self.commands();
+        if commands.any(|command| command.starts_with("EVALSHA ")) {
+            Way::Lua
+        } else if self.needs_module() {
+            Way::Sluice
+        } else {
+            Way::BuiltIn
+        }
+    }
+
+    /// Whether it needs Sluice: module commands have a dot in their names, built-in ones have none.
+    pub(crate) fn needs_module(&self) -> bool {
+        let mut commands = self.setup.iter().copied().chain(self.commands());
+        commands.any(|command| {
+            command
+                .split(' ')
+                .next()
+                .is_some_and(|name| name.contains('.'))
+        })
+    }
+
+    fn commands(&self) -> impl Iterator<Item = &'static str> {
+        let steps = match &self.work {
+            Work::Cycle(steps) => steps.iter().map(|step| step.command).collect(),
+            Work::HandOver { give, take, .. } => vec![give.command, take.command],
+        };
+        steps.into_iter()
+    }
+}
+
+pub(crate) const fn row(
+    name: &'static str,
+    setup: &'static [&'static str],
+    cycle: &'static [Step],
+) -> Row {
+    Row {
+        name,
+        setup,
+        work: Work::Cycle(cycle),
+        items: 1,
+    }
+}
+
+pub(crate) const fn hand_over(
+    name: &'static str,
+    setup: &'static [&'static str],
+    waiters: usize,
+    give: Step,
+    take: Step,
+) -> Row {
+    let work = Work::HandOver {
+        waiters,
+        give,
+        take,
+    };
+    Row {
+        name,
+        setup,
+        work,
+        items: 1,
+    }
+}
+
+/// A row whose cycles are about a hundred items each.
+pub(crate) const fn row_of_100(
+    name: &'static str,
+    setup: &'static [&'static str],
+    cycle: &'static [Step],
+) -> Row {
+    Row {
+        name,
+        setup,
+        work: Work::Cycle(cycle),
+        items: 100,
+    }
+}
+
+pub(crate) const fn step(command: &'static str, reply: Reply) -> Step {
+    Step { command, reply }
+}
+
+/// A ratio that nobody has promised.
+pub(crate) const fn figure(row: &'static str, over: &'static str) -> Figure {
+    Figure {
+        row,
+        over,
+        bar: None,
+        reason: "",
+    }
+}
+
+/// A ratio that shall not be more than `bar`.
+pub(crate) const fn bar(row: &'static str, over: &'static str, bar: f64) -> Figure {
+    Figure {
+        row,
+        over,
+        bar: Some(bar),
+        reason: "",
+    }
+}
+
+impl Figure {
+    /// Why its bar is not reached, should that be so.
+    pub(crate) const fn because(self, reason: &'static str) -> Self {
+        Self { reason, ..self }
+    }
+}

@@ -1,0 +1,67 @@
+//! The Lua scripts that Sluice stands in for, and where each comes from.
+
+pub(crate) struct Script {
+    /// `{sha:<name>}` calls it.
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    /// In Markdown.
+    pub(crate) from: &'static str,
+}
+
+pub(crate) const SCRIPTS: &[Script] = &[
+    Script {
+        name: "redisson_lock",
+        text: include_str!("lua/redisson_lock.lua"),
+        from: "[Redisson](https://github.com/redisson/redisson), `RedissonLock.tryLockInnerAsync`, call for call",
+    },
+    Script {
+        name: "redisson_unlock",
+        text: include_str!("lua/redisson_unlock.lua"),
+        from: "Redisson, `RedissonLock.unlockInnerAsync`, as it was before a second key told retries apart: newer ones call more",
+    },
+    Script {
+        name: "compare_and_delete",
+        text: include_str!("lua/compare_and_delete.lua"),
+        from: "the documentation of [SET](https://redis.io/docs/latest/commands/set/)",
+    },
+    Script {
+        name: "stock_string",
+        text: include_str!("lua/stock_string.lua"),
+        from: "ours, the usual pattern: `GET`, compare, `DECRBY`",
+    },
+    Script {
+        name: "stock_hash",
+        text: include_str!("lua/stock_hash.lua"),
+        from: "ours, the usual pattern: a hash of what there was and what is ordered",
+    },
+    Script {
+        name: "stock_order",
+        text: include_str!("lua/stock_order.lua"),
+        from: "ours, the least that does what `STOCK.DEDUCT` does with `ORDER`, `USER` and an event",
+    },
+    Script {
+        name: "bloom_add",
+        text: include_str!("lua/bloom_add.lua"),
+        from: "ours, the usual pattern; it is given the places of the bits, so it hashes nothing",
+    },
+    Script {
+        name: "bloom_exists",
+        text: include_str!("lua/bloom_exists.lua"),
+        from: "ours, the same; it stops at the first bit that is not set",
+    },
+    Script {
+        name: "incr_expire",
+        text: include_str!("lua/incr_expire.lua"),
+        from: "the documentation of [INCR](https://redis.io/docs/latest/commands/incr/), with a limit",
+    },
+    Script {
+        name: "gcra",
+        text: include_str!("lua/gcra.lua"),
+        from: "ours, with the three calls of [redis_rate](https://github.com/go-redis/redis_rate): `TIME`, `GET`, `SET`",
+    },
+    Script {
+        name: "cached_read",
+        text: include_str!("lua/cached_read.lua"),
+        from: "[rockscache](https://github.com/dtm-labs/rockscache), `luaGet`, call for call",
+    },
+];

@@ -1,0 +1,72 @@
+//! Cycles of commands on their way to the server, in pipelines or one by one, and the server's time for them.
+
+use crate::cpu::main_thread_time;
+use crate::support::Raw;
+use crate::template::Ready;
+
+/// Microseconds that the server's main thread runs for each of `cycles`.
+pub(crate) fn timed(pid: u32, cycles: u64, work: impl FnOnce(u64)) -> f64 {
+    let before = main_thread_time(pid);
+    work(cycles);
+    let nanoseconds = main_thread_time(pid) - before;
+    nanoseconds as f64 / cycles as f64 / 1000.0
+}
+
+/// The cycles of a row, on their way to the server.
+pub(crate) struct Stream<'a> {
+    row: &'a str,
+    steps: &'a [Ready<'a>],
+    /// The cycles sent so far.
+    cycle: u64,
+}
+
+impl<'a> Stream<'a> {
+    pub(crate) fn new(row: &'a str, steps: &'a [Ready<'a>]) -> Self {
+        Self {
+            row,
+            steps,
+            cycle: 0,
+        }
+    }
+
+    /// Sends `cycles`: to each client in turn a write of whole cycles, about `pipeline` commands, and reads all replies
+    /// before the next turn.
+    pub(crate) fn send(&mut self, clients: &mut [Raw], cycles: u64, pipeline: usize) {
+        let batch = (pipeline / self.steps.len()).max(1) as u64;
+        let last = self.cycle + cycles;
+        let mut bytes = Vec::new();
+        while self.cycle < last {
+            let mut sent = vec![0; clients.len()];
+            for (number, (client, sent)) in clients.iter_mut().zip(&mut sent).enumerate() {
+                *sent = batch.min(last - self.cycle);
+                bytes.clear();
+                for _ in 0..*sent {
+                    self.cycle += 1;
+                    for step in self.steps {
+                        step.template.write(self.cycle, number, &mut bytes);
+                    }
+                }
+                client.send_bytes(&bytes);
+            }
+            for (client, sent) in clients.iter_mut().zip(sent) {
+                for step in (0..sent).flat_map(|_| self.steps) {
+                    step.read(client, self.row);
+                }
+            }
+        }
+    }
+
+    /// Sends `cycles`, waiting for each reply before the next command.
+    pub(crate) fn send_one_by_one(&mut self, client: &mut Raw, cycles: u64) {
+        let mut bytes = Vec::new();
+        for _ in 0..cycles {
+            self.cycle += 1;
+            for step in self.steps {
+                bytes.clear();
+                step.template.write(self.cycle, 0, &mut bytes);
+                client.send_bytes(&bytes);
+                step.read(client, self.row);
+            }
+        }
+    }
+}
