@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::cpu;
 use crate::filled::Filled;
+use crate::floor;
 use crate::options::Options;
 use crate::row::Step;
 use crate::support::{Fsync, Raw, Server, eventually};
@@ -36,6 +37,9 @@ impl Bench {
         cpu::separate_from(server.pid());
         let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Raw::connect(&server)).collect();
         let words = Words::load(&mut clients[0]);
+        if options.module {
+            floor::load(&server, &mut clients[0]);
+        }
         Self {
             server,
             clients,

@@ -8,6 +8,7 @@ mod cost;
 mod cpu;
 mod families;
 mod filled;
+mod floor;
 mod growth;
 mod latency;
 mod machine;

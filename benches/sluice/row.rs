@@ -142,6 +142,8 @@ pub(crate) enum Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     BuiltIn,
+    /// A module that does nothing with it.
+    Floor,
     Lua,
     Sluice,
 }
@@ -173,6 +175,8 @@ impl Row {
         let mut commands = self.commands();
         if commands.any(|command| command.starts_with("EVALSHA ")) {
             Way::Lua
+        } else if self.commands().any(|command| command.starts_with("FLOOR.")) {
+            Way::Floor
         } else if self.needs_module() {
             Way::Sluice
         } else {

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use super::home::Home;
+use super::library::compile;
 
 const SOURCE: &str = include_str!("clock.c");
 
@@ -20,17 +21,8 @@ const NS_PER_MS: i64 = 1_000_000;
 /// The library, compiled once for all servers of this process.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let home = Home::create();
-    let (source, library) = (home.path().join("clock.c"), home.path().join(PRELOADED));
-    fs::write(&source, SOURCE).expect("cannot write the clock's source");
-    let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
-        .arg("-o")
-        .args([&library, &source])
-        .arg("-ldl")
-        .output()
-        .expect("cannot run cc, which links Rust programs too");
-    let complaints = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{complaints}");
+    let library = home.path().join(PRELOADED);
+    compile(SOURCE, &library);
     fs::read(library).expect("cannot read the clock's library")
 });
 

@@ -23,6 +23,7 @@ pub(crate) const FAMILY: Family = Family {
         "GET of a value of 128 bytes",
         "cached read of rockscache (Lua)",
         "CACHE.GET",
+        "the server's part of CACHE.FETCH",
         "CACHE.FETCH, hit",
         "CACHE.FETCH EARLY, hit",
         "CACHE.FETCH, null",
@@ -37,9 +38,13 @@ pub(crate) const FAMILY: Family = Family {
         ),
         figure("CACHE.GET", "GET of a value of 128 bytes"),
         bar("CACHE.FETCH, hit", "GET of a value of 128 bytes", 1.3).because(
-            "two more arguments than GET, and a reply of three parts: see the floor for what arguments of a module \
-             command take",
+            "two more arguments than GET, and a reply of three parts: see the server's part below",
         ),
+        figure(
+            "the server's part of CACHE.FETCH",
+            "GET of a value of 128 bytes",
+        ),
+        figure("CACHE.FETCH, hit", "the server's part of CACHE.FETCH"),
         figure("CACHE.SET", "SET PX of 128 bytes"),
     ],
     pairs: &[Pair {
@@ -75,6 +80,11 @@ const CACHE_READ: &[Row] = &[
         "CACHE.FETCH, hit",
         CACHED,
         &[step("CACHE.FETCH {key} LEASE 3000", HIT)],
+    ),
+    row(
+        "the server's part of CACHE.FETCH",
+        &["SET {key} {value}"],
+        &[step("FLOOR.FETCH {key} LEASE 3000", HIT)],
     ),
     row(
         "CACHE.FETCH EARLY, hit",

@@ -23,8 +23,10 @@ pub(crate) const FAMILY: Family = Family {
         "INCR of a hot key",
         "INCR + PEXPIRE (Lua)",
         "GCRA (Lua)",
+        "the server's part of RATE.GCRA",
         "RATE.GCRA",
         "RATE.GCRA, limited",
+        "the server's part of RATE.WINDOW",
         "RATE.WINDOW",
         "RATE.WINDOW SLIDING",
         "RATE.TIERS of 3",
@@ -34,9 +36,13 @@ pub(crate) const FAMILY: Family = Family {
     figures: &[
         figure("INCR + PEXPIRE (Lua)", "INCR of a hot key"),
         figure("GCRA (Lua)", "INCR of a hot key"),
-        bar("RATE.GCRA", "INCR of a hot key", 1.5).because(ARGUMENTS),
+        bar("RATE.GCRA", "INCR of a hot key", 1.5).because(FLOOR),
+        figure("the server's part of RATE.GCRA", "INCR of a hot key"),
+        figure("RATE.GCRA", "the server's part of RATE.GCRA"),
         figure("RATE.GCRA, limited", "INCR of a hot key"),
-        bar("RATE.WINDOW", "INCR of a hot key", 1.4).because(ARGUMENTS),
+        bar("RATE.WINDOW", "INCR of a hot key", 1.4).because(FLOOR),
+        figure("the server's part of RATE.WINDOW", "INCR of a hot key"),
+        figure("RATE.WINDOW", "the server's part of RATE.WINDOW"),
         figure("RATE.WINDOW, limited", "INCR of a hot key"),
         figure("RATE.ONCE of a new key", "SET NX PX of a new key"),
     ],
@@ -50,8 +56,8 @@ pub(crate) const FAMILY: Family = Family {
     series: SERIES,
 };
 
-const ARGUMENTS: &str = "more arguments than INCR, and a reply of five numbers: see the floor for what arguments of a module \
-                         command take";
+const FLOOR: &str = "the server takes so many arguments and a reply of five numbers for more than that already: see its part \
+                     below";
 
 /// Five numbers, one of which may be -1.
 const LIMITS: crate::row::Reply = Array;
@@ -70,14 +76,19 @@ const RATE: &[Row] = &[
         "GCRA (Lua)",
         &[],
         &[step(
-            "EVALSHA {sha:gcra} 1 {key} 1000000 1000000 1000",
+            "EVALSHA {sha:gcra} 1 {key} 1000000000 1000 1000",
             LIMITS,
         )],
     ),
     row(
         "RATE.GCRA",
         &[],
-        &[step("RATE.GCRA {key} 1000000 1000000 1000", LIMITS)],
+        &[step("RATE.GCRA {key} 1000000000 1000 1000", LIMITS)],
+    ),
+    row(
+        "the server's part of RATE.GCRA",
+        &["SET {key} 1"],
+        &[step("FLOOR.FIVE {key} 1000000000 1000 1000", LIMITS)],
     ),
     row(
         "RATE.GCRA, limited",
@@ -88,6 +99,11 @@ const RATE: &[Row] = &[
         "RATE.WINDOW",
         &[],
         &[step("RATE.WINDOW {key} 1000000000 60000", LIMITS)],
+    ),
+    row(
+        "the server's part of RATE.WINDOW",
+        &["SET {key} 1"],
+        &[step("FLOOR.FIVE {key} 1000000000 60000", LIMITS)],
     ),
     row(
         "RATE.WINDOW, limited",
@@ -130,14 +146,14 @@ const CONTEST: Contest = Contest {
             "GCRA (Lua)",
             &[],
             &[step(
-                "EVALSHA {sha:gcra} 1 {key} 1000000 1000000 1000",
+                "EVALSHA {sha:gcra} 1 {key} 1000000000 1000 1000",
                 LIMITS,
             )],
         ),
         row(
             "RATE.GCRA",
             &[],
-            &[step("RATE.GCRA {key} 1000000 1000000 1000", LIMITS)],
+            &[step("RATE.GCRA {key} 1000000000 1000 1000", LIMITS)],
         ),
     ],
 };

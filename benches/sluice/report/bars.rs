@@ -103,7 +103,7 @@ impl Bars<'_> {
 
     /// The colours that need an explanation.
     fn ways(&self) -> Vec<Way> {
-        let all = [Way::BuiltIn, Way::Lua, Way::Sluice];
+        let all = [Way::BuiltIn, Way::Floor, Way::Lua, Way::Sluice];
         let seen = |way: &Way| self.bars().any(|bar| bar.way == *way);
         all.into_iter().filter(seen).collect()
     }

@@ -120,6 +120,7 @@ pub(crate) fn width(text: &str, size: u32) -> i32 {
 pub(crate) fn colour(way: Way) -> RGBColor {
     match way {
         Way::BuiltIn => RGBColor(150, 156, 163),
+        Way::Floor => RGBColor(205, 211, 218),
         Way::Lua => RGBColor(217, 95, 45),
         Way::Sluice => RGBColor(31, 97, 168),
     }
@@ -128,6 +129,7 @@ pub(crate) fn colour(way: Way) -> RGBColor {
 pub(crate) fn label(way: Way) -> &'static str {
     match way {
         Way::BuiltIn => "built-in command",
+        Way::Floor => "the server's part",
         Way::Lua => "Lua",
         Way::Sluice => "Sluice",
     }
