@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// A listener that hands connections on to a server, for as long as this process lives.
-pub struct Lossy {
+pub(crate) struct Lossy {
     port: u16,
 }
 
 impl Lossy {
     /// Before the server on that port.
-    pub fn before(server: u16, commands: &[&'static str]) -> Self {
+    pub(crate) fn before(server: u16, commands: &[&'static str]) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let port = listener.local_addr().expect("it is bound").port();
         let seen = Arc::new(Mutex::new(HashSet::new()));
@@ -30,7 +30,7 @@ impl Lossy {
         Self { port }
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }
@@ -44,7 +44,11 @@ fn hand_on(client: TcpStream, server: TcpStream, commands: Vec<&'static str>, se
     let (requests, replies) = ((clone(&client), clone(&server)), (server, client));
     let breaks = Arc::new(AtomicBool::new(false));
     let broken = Arc::clone(&breaks);
-    let is_new = move |request: &[u8]| seen.lock().expect("nobody panics with it").insert(request.into());
+    let is_new = move |request: &[u8]| {
+        seen.lock()
+            .expect("nobody panics with it")
+            .insert(request.into())
+    };
     let is_one_of_them = move |request: &[u8]| {
         let request = String::from_utf8_lossy(request);
         commands.iter().any(|name| request.contains(name))

@@ -66,6 +66,12 @@ export async function withRenewedLock(client, key, work, { lease = 30_000, wait 
   }
 }
 
+/** The client of the node that serves `key`: a cluster has many connections, and withLock wants one. */
+export async function nodeOf(cluster, key) {
+  const slot = await cluster.sendCommand(key, true, ['CLUSTER', 'KEYSLOT', key]);
+  return cluster.nodeClient(cluster.slots[slot].master);
+}
+
 /** Asks again if the connection breaks before the answer: for what an ID, an ORDER or an owner makes safe to repeat. */
 export async function again(ask, attempts = 5) {
   for (let attempt = 1; ; attempt++) {
