@@ -94,6 +94,23 @@ fn run_alone(interpreter: &Path, program: &str, protocol: &str) {
 }
 
 #[test]
+fn the_guide_shows_the_examples_word_for_word() {
+    let guide = include_str!("../docs/clients.md");
+    let mut shown = 0;
+    for part in guide.split("From [`").skip(1) {
+        let (file, rest) = part.split_once('`').expect("the name of a file");
+        let (_, block) = rest.split_once("\n```").expect("a block of code");
+        let (_, block) = block.split_once('\n').expect("its language");
+        let (block, _) = block.split_once("\n```").expect("its end");
+        let source = std::fs::read_to_string(folder().join(file));
+        let source = source.unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(block), "{file} has no such lines:\n{block}");
+        shown += 1;
+    }
+    assert!(shown > 20, "{shown}");
+}
+
+#[test]
 fn the_examples_of_redis_py_hold_in_resp2() {
     run_alone(&python(), "python.py", "2");
 }

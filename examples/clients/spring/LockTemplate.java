@@ -30,7 +30,6 @@ public class LockTemplate implements DisposableBean {
     connections = new LettuceConnectionFactory(application.getStandaloneConfiguration(), client);
     connections.setShareNativeConnection(false);
     connections.afterPropertiesSet();
-    connections.start();
   }
 
   /** The result of the work. LockLostException: the lock was lost before its end. */
