@@ -131,6 +131,12 @@ fn the_examples_of_node_redis_hold_in_resp3() {
 }
 
 #[test]
+fn the_node_examples_of_the_reference_of_caching_hold() {
+    let server = Server::start();
+    run(&node(), "cache.mjs", &[server.port().to_string()]);
+}
+
+#[test]
 fn the_examples_of_redis_py_hold_in_a_cluster() {
     let (one, _other) = cluster_support::two_nodes(&cluster_support::node());
     run(&python(), "cluster.py", &[one.port().to_string()]);
