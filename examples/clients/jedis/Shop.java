@@ -2,10 +2,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.UUID;
 import java.util.function.Function;
+import redis.clients.jedis.ClusterCommandArguments;
 import redis.clients.jedis.HostAndPort;
-import redis.clients.jedis.UnifiedJedis;
-import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.RedisClient;
+import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.commands.ProtocolCommand;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 
@@ -60,12 +60,10 @@ public final class Shop {
     return (Long) reply.get(0) == 1 ? (Long) reply.get(3) : 0;
   }
 
-  /** Sends a command whose first argument is its key, which tells a cluster's client where to send it. */
+  /** Sends a command, and names its key, by which a cluster's client finds the node. */
   private Object call(String command, String key, Object... arguments) {
     ProtocolCommand name = command::getBytes;
-    CommandArguments all = new CommandArguments(name).key(key);
-    for (Object argument : arguments) all.add(argument);
-    return jedis.executeCommand(all);
+    return jedis.executeCommand(new ClusterCommandArguments(name).key(key).addObjects(arguments));
   }
 
   /** Jedis leaves the strings of commands that it does not know as bytes. */
