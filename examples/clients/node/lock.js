@@ -50,7 +50,7 @@ export async function withRenewedLock(client, key, work, { lease = 30_000, wait 
     const asked = performance.now(); // counted from before the request: our clock is never later than the server's
     if (await client.sendCommand(['LOCK.RENEW', key, owner, 'PX', `${lease}`]) !== fence) return lose();
     clearTimeout(end);
-    end = setTimeout(lose, asked + lease - performance.now());
+    end = setTimeout(lose, asked + lease - performance.now()).unref(); // keeps no process alive
   };
   let timer;
   try {
