@@ -100,5 +100,6 @@ clean: ## remove what was built (the dataset of `make run`, in data/, stays)
 prepare: ## install what is missing to build and run (Debian and Ubuntu)
 	@scripts/prepare
 
-prepare-tests: ## make .venv with redis-py, for the Python examples of the documentation
+prepare-tests: ## install redis-py and node-redis in here, for the examples in Python and in Node
 	@scripts/prepare-python
+	@scripts/prepare-node

@@ -1,0 +1,94 @@
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.UUID;
+import java.util.function.Function;
+import redis.clients.jedis.ClusterCommandArguments;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.RedisClient;
+import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.commands.ProtocolCommand;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+
+/** A shop with Jedis: a sale that may be repeated, a filter, a cached read, a limit. Copy what you need. */
+public final class Shop {
+  private final UnifiedJedis jedis; // RedisClient or RedisClusterClient: a pool of connections
+
+  public Shop(UnifiedJedis jedis) {
+    this.jedis = jedis;
+  }
+
+  /** What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once. */
+  public long sell(String sku, int quantity, String order, String user) {
+    for (int attempt = 1; ; attempt++) {
+      try {
+        return (Long) call("STOCK.DEDUCT", sku, quantity, "ORDER", order, "USER", user);
+      } catch (JedisConnectionException lost) {
+        if (attempt == 5) throw lost; // it may have been sold: keep the order, and ask again later
+      }
+    }
+  }
+
+  /** False: nobody has this name, for sure. True: ask the database. */
+  public boolean mayExist(String name) {
+    return jedis.bfExists("names", name);
+  }
+
+  /** The value, or null if there is none; {@code load} is called by one caller at a time. BLOCK is less than the socket's time-out. */
+  public String cached(String key, Function<String, String> load) {
+    while (true) {
+      List<?> reply = (List<?>) call("CACHE.FETCH", key, "LEASE", 3000, "BLOCK", 1000);
+      String state = text(reply.get(0));
+      if (state.equals("WAIT")) continue; // somebody else is loading, for more than a second now
+      if (!state.equals("LEASE")) return text(reply.get(1)); // HIT and STALE; null for NULL, ABSENT and DOWN
+      Object token = reply.get(2);
+      String value;
+      try {
+        value = load.apply(key);
+      } catch (RuntimeException failure) {
+        call("CACHE.FAIL", key, token, "BACKOFF", 1000);
+        throw failure;
+      }
+      if (value == null) call("CACHE.SETNULL", key, "PX", 5000, "TOKEN", token);
+      else call("CACHE.SET", key, value, "PX", 60_000, "JITTER", 10, "TOKEN", token);
+      return value;
+    }
+  }
+
+  /** 0 if the user may go on, else how many milliseconds to wait: 10 a second, 20 more after a quiet time. */
+  public long retryAfter(String user) {
+    List<?> reply = (List<?>) call("RATE.GCRA", "limit:" + user, 20, 10, 1000);
+    return (Long) reply.get(0) == 1 ? (Long) reply.get(3) : 0;
+  }
+
+  /** Sends a command, and names its key, by which a cluster's client finds the node. */
+  private Object call(String command, String key, Object... arguments) {
+    ProtocolCommand name = command::getBytes;
+    return jedis.executeCommand(new ClusterCommandArguments(name).key(key).addObjects(arguments));
+  }
+
+  /** Jedis leaves the strings of commands that it does not know as bytes. */
+  private static String text(Object bytes) {
+    return bytes == null ? null : new String((byte[]) bytes, StandardCharsets.UTF_8);
+  }
+
+  /** Tries it on a server with Sluice. */
+  public static void main(String[] arguments) throws Exception {
+    HostAndPort server = HostAndPort.from(arguments.length > 0 ? arguments[0] : "localhost:6379");
+    try (SluiceLock lock = new SluiceLock(server, "account:ann", 30_000, 10_000)) {
+      lock.check();
+      // UPDATE accounts SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
+      System.out.println("held: " + (lock.fence() > 0));
+      lock.release();
+    }
+    try (RedisClient jedis = RedisClient.builder().hostAndPort(server).build()) {
+      Shop shop = new Shop(jedis);
+      shop.call("STOCK.SET", "sku:1", 10, "NX");
+      String order = UUID.randomUUID().toString();
+      System.out.println("left: " + shop.sell("sku:1", 1, order, "ann") + " " + shop.sell("sku:1", 1, order, "ann"));
+      jedis.bfAdd("names", "ann");
+      System.out.println("names: " + shop.mayExist("ann") + " " + shop.mayExist("bob"));
+      System.out.println("cached: " + shop.cached("user:ann", key -> "Ann") + " " + shop.cached("user:ann", key -> "Ann"));
+      System.out.println("retry after: " + shop.retryAfter("ann"));
+    }
+  }
+}

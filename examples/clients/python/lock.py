@@ -1,0 +1,110 @@
+"""Locks for redis-py: one that the server renews (`lock`), and one that a thread renews (`renewed_lock`).
+
+Both are context managers that raise LockTimeout if the lock is not free in time, and LockLost at their end, or at
+`check()`, if it was lost in between. Copy this file; docs/clients.md says what to watch.
+"""
+
+import contextlib
+import threading
+import time
+import uuid
+
+import redis
+
+
+class LockTimeout(Exception):
+    """Somebody else held the lock for as long as we were willing to wait."""
+
+
+class LockLost(Exception):
+    """The lock is, or may be, somebody else's: stop what it protects."""
+
+
+@contextlib.contextmanager
+def lock(client, key, lease_ms=30_000, wait_ms=10_000):
+    """Holds `key` for as long as the block runs and its connection lives. The server renews the lease."""
+    owner = uuid.uuid4().hex  # of this hold, not of this process
+    with client.client() as own:  # a connection that nobody else uses meanwhile: the hold is bound to it
+        try:
+            fence = own.execute_command(
+                "LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "WATCHDOG", "ID", owner)
+            if fence is None:
+                raise LockTimeout(key)
+            yield Held(own, key, owner, fence)
+            if own.execute_command("LOCK.RELEASE", key, owner, "ALL") is None:
+                raise LockLost(key)
+        except BaseException:
+            own.connection.disconnect()  # whatever went wrong, the hold goes with its connection
+            raise
+
+
+class Held:
+    """A lock that is held, as far as we know. `fence` is for whatever the lock protects."""
+
+    def __init__(self, client, key, owner, fence):
+        self.client, self.key, self.owner, self.fence = client, key, owner, fence
+
+    def check(self):
+        """Raises LockLost if it is lost. Ask before each step that only the holder may take."""
+        if self.client.execute_command("LOCK.HELD", self.key, self.owner) != self.fence:
+            raise LockLost(self.key)
+
+
+@contextlib.contextmanager
+def renewed_lock(client, key, lease_ms=30_000, wait_ms=10_000):
+    """Holds `key` for as long as the block runs and a thread of ours renews it, on any connection."""
+    owner = uuid.uuid4().hex
+    fence = client.execute_command("LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "ID", owner)
+    if fence is None:
+        raise LockTimeout(key)
+    held = Renewed(client, key, owner, fence, lease_ms)
+    try:
+        held.start()
+        yield held
+    finally:
+        held.stop()
+        released = client.execute_command("LOCK.RELEASE", key, owner, "ALL")
+    if released is None:
+        raise LockLost(key)
+
+
+class Renewed(Held):
+    """A lock that a thread renews at a third of its lease."""
+
+    def __init__(self, client, key, owner, fence, lease_ms):
+        super().__init__(client, key, owner, fence)
+        self.lease_ms = lease_ms
+        self.lost = False
+        self.valid_until = 0
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.keep, daemon=True)
+
+    def check(self):
+        """Raises LockLost if it is lost, or if nobody could tell us in time that it is not."""
+        if self.lost or time.monotonic() >= self.valid_until:
+            raise LockLost(self.key)
+
+    def start(self):
+        self.renew()  # the lease began when we were served; from here on we know when it ends
+        self.thread.start()
+
+    def stop(self):
+        self.done.set()
+        if self.thread.ident:
+            self.thread.join()
+
+    def keep(self):
+        while not self.lost and not self.done.wait(self.lease_ms / 3000):
+            with contextlib.suppress(redis.RedisError):
+                self.renew()  # if it cannot: again, a third of the lease later
+
+    def renew(self):
+        asked = time.monotonic()  # counted from before the request: our clock is never later than the server's
+        fence = self.client.execute_command("LOCK.RENEW", self.key, self.owner, "PX", self.lease_ms)
+        self.lost = fence != self.fence
+        self.valid_until = asked + self.lease_ms / 1000
+
+
+def node_of(cluster, key):
+    """The client of the node that serves `key`: a RedisCluster has many connections, and lock() wants one."""
+    return cluster.get_redis_connection(cluster.get_node_from_key(key))

@@ -1,0 +1,294 @@
+//! What `examples/clients` and docs/clients.md promise, on real servers: locks exclude, holders learn that they have lost
+//! one, what is repeated happens once, and stale fences are refused.
+//!
+//! The Python and the Node examples are tried by programs of their own languages, in `tests/clients/`.
+
+mod cluster_support;
+mod support;
+
+#[path = "clients/lossy.rs"]
+mod lossy;
+
+#[path = "../examples/clients/rust/lock.rs"]
+mod lock;
+
+#[path = "../examples/clients/rust/shop.rs"]
+mod shop;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lock::{Renewed, Watched};
+use lossy::Lossy;
+use redis::{Client, RedisError, cmd};
+use support::{SOON, Server, eventually};
+
+/// Of these, the reply to each request is lost until it is asked again.
+const LOST: [&str; 2] = ["LOCK.ACQUIRE", "STOCK.DEDUCT"];
+
+/// In seconds: many times what a program takes.
+const PATIENCE: &str = "60";
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn python() -> PathBuf {
+    let python = folder().join(".venv/bin/python");
+    assert!(
+        python.exists(),
+        "redis-py is missing: run `make prepare-tests`"
+    );
+    python
+}
+
+fn node() -> PathBuf {
+    let redis = folder().join("examples/clients/node/node_modules/redis");
+    assert!(
+        redis.exists(),
+        "node-redis is missing: run `make prepare-tests`"
+    );
+    "node".into()
+}
+
+/// Runs a program of `tests/clients`, which prints the name of each of its tests when it has passed; all must have.
+#[track_caller]
+fn run(interpreter: &Path, program: &str, arguments: &[String]) {
+    let program = folder().join("tests/clients").join(program);
+    let output = Command::new("timeout") // so that what hangs tells how far it came
+        .arg(PATIENCE)
+        .arg(interpreter)
+        .arg(&program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", interpreter.display()));
+    let passed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "passed:\n{passed}\n{errors}");
+    // A program that has done nothing would succeed as well.
+    let source = std::fs::read_to_string(&program).expect("it has just run");
+    let (_, list) = source.split_once("TESTS = [").expect("the list of tests");
+    let (list, _) = list.split_once(']').expect("its end");
+    let tests: Vec<_> = list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    assert!(!tests.is_empty());
+    assert_eq!(passed.lines().collect::<Vec<_>>(), tests);
+}
+
+/// Runs such a program on a server and behind a network that loses replies.
+#[track_caller]
+fn run_alone(interpreter: &Path, program: &str, protocol: &str) {
+    let server = Server::start();
+    let lossy = Lossy::before(server.port(), &LOST);
+    let ports = [server.port(), lossy.port()].map(|port| port.to_string());
+    run(
+        interpreter,
+        program,
+        &[&ports[..], &[protocol.into()]].concat(),
+    );
+}
+
+#[test]
+fn the_guide_shows_the_examples_word_for_word() {
+    let guide = include_str!("../docs/clients.md");
+    let mut shown = 0;
+    for part in guide.split("From [`").skip(1) {
+        let (file, rest) = part.split_once('`').expect("the name of a file");
+        let (_, block) = rest.split_once("\n```").expect("a block of code");
+        let (_, block) = block.split_once('\n').expect("its language");
+        let (block, _) = block.split_once("\n```").expect("its end");
+        let source = std::fs::read_to_string(folder().join(file));
+        let source = source.unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(block), "{file} has no such lines:\n{block}");
+        shown += 1;
+    }
+    assert!(shown > 20, "{shown}");
+}
+
+#[test]
+fn the_examples_of_redis_py_hold_in_resp2() {
+    run_alone(&python(), "python.py", "2");
+}
+
+#[test]
+fn the_examples_of_redis_py_hold_in_resp3() {
+    run_alone(&python(), "python.py", "3");
+}
+
+#[test]
+fn the_examples_of_node_redis_hold_in_resp2() {
+    run_alone(&node(), "node.mjs", "2");
+}
+
+#[test]
+fn the_examples_of_node_redis_hold_in_resp3() {
+    run_alone(&node(), "node.mjs", "3");
+}
+
+#[test]
+fn the_node_examples_of_the_reference_of_caching_hold() {
+    let server = Server::start();
+    run(&node(), "cache.mjs", &[server.port().to_string()]);
+}
+
+#[test]
+fn the_examples_of_redis_py_hold_in_a_cluster() {
+    let (one, _other) = cluster_support::two_nodes(&cluster_support::node());
+    run(&python(), "cluster.py", &[one.port().to_string()]);
+}
+
+#[test]
+fn the_examples_of_node_redis_hold_in_a_cluster() {
+    let (one, _other) = cluster_support::two_nodes(&cluster_support::node());
+    run(&node(), "cluster.mjs", &[one.port().to_string()]);
+}
+
+/// Longer than any test: what is free before was released.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Short, and long enough to be renewed on a busy machine.
+const LEASE: Duration = Duration::from_secs(1);
+
+const NO_WAIT: Duration = Duration::from_millis(10);
+
+fn client(port: u16) -> Client {
+    Client::open(format!("redis://127.0.0.1:{port}/")).expect("a URL")
+}
+
+fn is_free(server: &Server) -> bool {
+    server.command(["EXISTS", "key"]) == 0
+}
+
+fn watch(server: &Server) -> Option<Watched> {
+    Watched::acquire(&client(server.port()), "key", LONG, NO_WAIT).expect("the server answers")
+}
+
+fn renew(server: &Server, lease: Duration) -> Option<Renewed> {
+    Renewed::acquire(&client(server.port()), "key", lease, NO_WAIT).expect("the server answers")
+}
+
+fn kill_all_connections(server: &Server) {
+    server.command(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+}
+
+#[test]
+fn holders_in_rust_exclude_each_other() {
+    let server = Server::start();
+    let mut lock = watch(&server).expect("it is free");
+    assert!(watch(&server).is_none() && renew(&server, LONG).is_none());
+    assert!(lock.check().expect("connected"));
+    let first = lock.fence();
+    assert!(lock.release().expect("connected"));
+    let lock = renew(&server, LONG).expect("it is free again");
+    assert!(watch(&server).is_none() && renew(&server, LONG).is_none());
+    assert!(lock.fence() > first);
+    drop(lock);
+    assert!(is_free(&server));
+    // Dropping it is enough, also where a thread panics.
+    let lock = watch(&server);
+    assert!(lock.is_some() && !is_free(&server));
+    drop(lock);
+    eventually(SOON, || is_free(&server));
+}
+
+#[test]
+fn a_killed_connection_frees_the_lock_and_its_holder_in_rust_is_told() {
+    let server = Server::start();
+    let mut lock = watch(&server).expect("it is free");
+    kill_all_connections(&server);
+    eventually(SOON, || is_free(&server));
+    assert!(lock.check().is_err());
+    let other = watch(&server).expect("it is free");
+    assert!(other.fence() > lock.fence());
+    assert!(lock.release().is_err());
+    assert!(!is_free(&server));
+    drop(other);
+
+    let mut lock = Watched::acquire(&client(server.port()), "key", LONG, SOON)
+        .expect("connected")
+        .expect("it is free");
+    server.command(["DEL", "key"]);
+    assert!(!lock.check().expect("connected"));
+    assert!(!lock.release().expect("connected"));
+}
+
+#[test]
+fn renewal_in_rust_outlasts_the_lease_and_tells_of_a_loss() {
+    let server = Server::start();
+    let lock = renew(&server, LEASE).expect("it is free");
+    let start = Instant::now();
+    while start.elapsed() < LEASE * 2 {
+        assert!(!lock.validity().is_zero() && lock.validity() <= LEASE);
+        assert!(watch(&server).is_none());
+    }
+    server.command(["DEL", "key"]);
+    eventually(SOON, || lock.validity().is_zero());
+    drop(lock);
+
+    // A server that is silent for longer than the lease.
+    let lock = renew(&server, LEASE).expect("it is free");
+    server.stop_signal();
+    eventually(SOON, || lock.validity().is_zero());
+    thread::sleep(LEASE / 2);
+    server.cont_signal();
+}
+
+#[test]
+fn a_sale_in_rust_whose_reply_is_lost_sells_once() {
+    let server = Server::start();
+    let lossy = Lossy::before(server.port(), &LOST);
+    server.command(["STOCK.SET", "sku", "10"]);
+    let client = client(lossy.port());
+    let sold = shop::sell(&client, "sku", 1, "order-1", "ann").expect("it asks again");
+    assert_eq!(sold, 9);
+    assert_eq!(server.command(["STOCK.GET", "sku"]), 9);
+    // What is asked once is not answered: the reply was lost indeed.
+    let mut connection = client.get_connection().expect("connected");
+    let asked = cmd("STOCK.DEDUCT")
+        .arg("sku")
+        .arg(1)
+        .query::<i64>(&mut connection);
+    assert!(asked.is_err());
+    assert_eq!(server.command(["STOCK.GET", "sku"]), 8);
+}
+
+#[test]
+fn a_shop_in_rust_caches_filters_and_limits() {
+    let server = Server::start();
+    let mut connection = server.client();
+    let mut loads = 0;
+    for _ in 0..2 {
+        let value = shop::cached(&mut connection, "user:1", |_| {
+            loads += 1;
+            Ok::<_, RedisError>(Some("Ann".into()))
+        });
+        assert_eq!(value.expect("loaded").as_deref(), Some("Ann"));
+    }
+    assert_eq!(loads, 1);
+    let mut load =
+        |key, value: Result<_, RedisError>| shop::cached(&mut connection, key, |_| value);
+    assert_eq!(load("user:2", Ok(None)).expect("loaded"), None);
+    assert_eq!(
+        load("user:2", Ok(Some("new".into()))).expect("a null"),
+        None
+    );
+    let fails = RedisError::from((redis::ErrorKind::Client, "the database is down"));
+    assert!(load("user:3", Err(fails)).is_err());
+    assert_eq!(
+        load("user:3", Ok(Some("Ann".into()))).expect("nobody asks again so soon"),
+        None
+    );
+
+    server.command(["BF.ADD", "names", "ann"]);
+    assert!(shop::may_exist(&mut connection, "ann").expect("an answer"));
+    assert!(!shop::may_exist(&mut connection, "bob").expect("an answer"));
+    let mut wait = || shop::retry_after(&mut connection, "ann").expect("an answer");
+    assert!(wait().is_zero());
+    let waits: Vec<_> = (0..24).map(|_| wait()).collect();
+    assert!(!waits[23].is_zero());
+}
