@@ -18,7 +18,8 @@ ARG OPTIONS=""
 # Not in /usr/local/lib/redis/modules: the images of Redis 8 load what is there by themselves, a second time. In a
 # container the server listens on all addresses, as in the official images; what is published is said to `docker run`.
 RUN sed -i -E \
-        -e "s|^loadmodule .*|loadmodule /usr/local/lib/sluice/libsluice.so $OPTIONS|" \
+        -e 's|^(# )?loadmodule [^ ]+|\1loadmodule /usr/local/lib/sluice/libsluice.so|' \
+        -e "s|^loadmodule .*|& $OPTIONS|" \
         -e 's|^dir .*|dir /data|' \
         -e 's|^bind .*|bind * -::*|' \
         -e 's|^protected-mode .*|protected-mode no|' \
