@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use corruption_support::{FAMILIES, FOOTER, fill, sealed};
-use support::{Raw, Server};
+use support::{Raw, Server, Shutdown};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -92,12 +92,12 @@ fn make(target: &str) -> Command {
     make
 }
 
-/// Makes the tarball of the module under test, and returns its name.
-fn pack(dist: &Folder) -> String {
+/// Makes the tarball of a module that is built already, and returns its name.
+fn pack(module: &Path, dist: &Folder) -> String {
     run(Command::new("scripts/package")
         .arg("tar")
         .env("DIST", &dist.0)
-        .env("MODULE", module())
+        .env("MODULE", module)
         .current_dir(ROOT));
     let files = dist.files();
     let tarball = files.iter().find(|file| file.ends_with(".tar.gz"));
@@ -218,7 +218,11 @@ fn what_is_installed_for_a_package_names_its_final_place_and_can_be_removed() {
 #[test]
 fn the_tarball_has_what_is_documented_and_its_checksum() {
     let (dist, again) = (Folder::new("dist"), Folder::new("again"));
-    let tarball = pack(&dist);
+    // What cargo has built for tests is large, and not stripped.
+    let built = Folder::new("built");
+    let stripped = built.0.join("libsluice.so");
+    run(Command::new("strip").arg("-o").args([&stripped, &module()]));
+    let tarball = pack(&stripped, &dist);
     let name = tarball.strip_suffix(".tar.gz").unwrap();
     let machine = run(Command::new("uname").arg("-m"));
     assert_eq!(name, format!("sluice-{VERSION}-linux-{}", machine.trim()));
@@ -226,7 +230,7 @@ fn the_tarball_has_what_is_documented_and_its_checksum() {
         .args(["-c", "SHA256SUMS"])
         .current_dir(&dist.0));
     assert_eq!(checked, format!("{tarball}: OK\n"));
-    pack(&again);
+    pack(&stripped, &again);
     let read = |folder: &Folder| fs::read(folder.0.join(&tarball)).unwrap();
     assert!(
         read(&dist) == read(&again),
@@ -327,4 +331,40 @@ fn values_that_a_newer_version_has_written_are_refused() {
             "sluice-st"
         ]
     );
+}
+
+#[test]
+fn a_file_that_a_newer_version_has_written_is_refused() {
+    let server = Server::builder()
+        .rdb(true)
+        .config("rdbchecksum", "no")
+        .config("rdbcompression", "no")
+        .start();
+    server.command(["LOCK.ACQUIRE", "key", "me", "PX", "90000000"]);
+    let payload = server.command(["DUMP", "key"]);
+    let id = &payload.bytes()[1..=ENCODING];
+    let file = server.command(["CONFIG", "GET", "dir"]);
+    let file = Path::new(file.field("dir").text()).join("dump.rdb");
+    server.shutdown(Shutdown::Save);
+    let old = fs::read(&file).unwrap();
+    let places: Vec<usize> = (0..old.len())
+        .filter(|start| old[*start..].starts_with(id))
+        .collect();
+    assert_eq!(
+        places.len(),
+        2,
+        "one beside all keys, for the last fence, and one of the lock"
+    );
+    let said = |log: &str| log.matches("was written by a newer version").count();
+    for (refused, place) in places.into_iter().enumerate() {
+        let mut newer = old.clone();
+        newer[place + id.len() - 1] += 1;
+        fs::write(&file, newer).unwrap();
+        let ended = server.try_restart(|log| said(log) > 0);
+        assert!(ended.is_some(), "the server has loaded it");
+        assert_eq!(said(&server.log()), refused + 1, "{}", server.log());
+    }
+    fs::write(&file, old).unwrap();
+    server.restart();
+    assert!(server.command(["LOCK.HELD", "key", "me"]).int() > 0);
 }
