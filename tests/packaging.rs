@@ -263,6 +263,8 @@ fn the_tarball_has_what_is_documented_and_its_checksum() {
             "{file} is not documented"
         );
     }
+    let example = format!("sluice-{VERSION}-linux-x86_64.tar.gz");
+    assert!(guide.contains(&example), "{example} is not documented");
     let third_party = fs::read_to_string(folder.join("THIRD-PARTY")).unwrap();
     for (part, holder) in [
         ("redis-module ", "Redis Labs"),
