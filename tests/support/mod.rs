@@ -10,16 +10,24 @@
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
 mod builder;
+pub mod cache;
 mod client;
 mod clock;
+pub mod cluster;
+pub mod corruption;
 mod crowd;
 mod events;
+pub mod filter;
+pub mod filter_bytes;
 mod home;
+pub mod lock;
 mod port;
 mod process;
 mod random;
+pub mod rate;
 mod server;
 mod setting;
+pub mod stock;
 mod swarm;
 mod talk;
 mod value;
