@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::cache::{
-    LONG, about, await_gone, counter, fetched, lease, look, nearly, number, server_and_client,
-    shown, stores,
+    LONG, about, counter, fetched, lease, look, nearly, number, shown, stores,
 };
 use crate::support::{
-    KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, eventually,
-    now_ms, until_pong,
+    KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
+    WRONGTYPE, await_gone, eventually, field_of, follow, now_ms, quiet, served, server_and_client,
+    until_pong, wait_for_replica_sync, waiter,
 };
 
 const TEN_YEARS: &str = "315360000000";
@@ -26,16 +26,13 @@ fn sleep_ms(ms: u64) {
 ///
 /// It counts only while it has a backlog: see [`counting_server`].
 fn written(client: &mut Raw) -> i64 {
-    crate::support::field_of(&client.must("INFO replication"), "master_repl_offset")
+    field_of(&client.must("INFO replication"), "master_repl_offset")
 }
 
 /// A server that counts what it sends, as one with a replica does.
 fn counting_server() -> (Server, Server, Raw) {
-    let (master, replica) = (
-        crate::support::cache::quiet().start(),
-        crate::support::cache::quiet().start(),
-    );
-    crate::support::cache::follow(&master, &replica);
+    let (master, replica) = (quiet().start(), quiet().start());
+    follow(&master, &replica);
     let client = Raw::connect(&master);
     (master, replica, client)
 }
@@ -801,7 +798,7 @@ fn in_grace_nothing_is_stored_with_a_token() {
 fn a_deletion_that_changes_nothing_is_handed_to_nobody() {
     let (master, replica, mut client) = counting_server();
     client.must("CACHE.DEL k GRACE 600000 VER 5");
-    crate::support::wait_for_replica_sync(&master, &replica);
+    wait_for_replica_sync(&master, &replica);
     let before = written(&mut client);
     for line in [
         "CACHE.DEL k",
@@ -1042,8 +1039,8 @@ fn an_expiry_in_the_far_future_is_no_trouble() {
         assert_eq!(number(&reply, "HIT v"), 600_000, "{at}");
         assert!(client.must("PEXPIRETIME k").int() >= 9_007_199_254_740_990);
         let info = client.must("CACHE.INFO k");
-        assert!(info.field("stale_ms").int() < crate::support::UNSAFE_INTEGER);
-        crate::support::wait_for_replica_sync(&master, &replica);
+        assert!(info.field("stale_ms").int() < UNSAFE_INTEGER);
+        wait_for_replica_sync(&master, &replica);
         assert_eq!(master.digest(), replica.digest(), "{at}");
         client.must("CACHE.DEL k STALE 60000");
         nearly(client.must("PTTL k").int(), 60_000);
@@ -1366,13 +1363,13 @@ fn info_tells_all_of_an_entry_in_both_protocols() {
     // Of a missing key that somebody loads and others wait for.
     client.must("DEL k");
     lease(&mut client, "k");
-    let mut waiter = crate::support::cache::waiter(&server, "CACHE.FETCH k LEASE 5 BLOCK 0");
+    let mut waiter = waiter(&server, "CACHE.FETCH k LEASE 5 BLOCK 0");
     let info = third.must("CACHE.INFO k");
     assert!(info.field("kind").is_nil());
     nearly(info.field("lease_ms").int(), 600_000);
     assert_eq!(*info.field("waiters"), 1);
     client.must("CACHE.SETNULL k PX 60000");
-    crate::support::cache::served(&mut waiter);
+    served(&mut waiter);
     // An entry that never expires is stale without end.
     client.must("CACHE.SET k v PX 60000");
     client.must("PERSIST k");
@@ -1487,9 +1484,9 @@ fn past_the_most_leases_nobody_gets_one() {
     assert_eq!(counter(&mut client, "leases"), 3);
     assert_eq!(counter(&mut client, "leases_now"), 3);
     // Who waits gets one as soon as there is room.
-    let mut waiter = crate::support::cache::waiter(&server, "CACHE.FETCH k3 LEASE 60000 BLOCK 0");
+    let mut waiter = waiter(&server, "CACHE.FETCH k3 LEASE 60000 BLOCK 0");
     assert!(stores(&mut client, "k0", tokens[0]));
-    number(&crate::support::cache::served(&mut waiter), "LEASE -");
+    number(&served(&mut waiter), "LEASE -");
     // The others are still good.
     assert!(stores(&mut client, "k1", tokens[1]));
 

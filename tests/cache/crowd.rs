@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::cache::{
-    await_waiting, counter, fetched, number, server_and_client, shown, still_waits,
+use crate::support::cache::{counter, fetched, lease, number, shown};
+use crate::support::{
+    Crowd, Lines, Random, Raw, SOON, Server, Value, await_waiting, server_and_client, still_waits,
 };
-use crate::support::{Crowd, Lines, Random, Raw, SOON, Server, Value};
 
 fn crowded_server() -> Server {
     Server::builder().config("maxclients", "10000").start()
@@ -169,7 +169,7 @@ fn a_loader_that_fails_is_tried_once_per_backoff() {
 fn a_failure_tells_all_who_wait_and_not_one_of_them_tries() {
     let server = crowded_server();
     let mut client = Raw::connect(&server);
-    let token = crate::support::cache::lease(&mut client, "k");
+    let token = lease(&mut client, "k");
     let mut crowd = Crowd::connect(&server, 200);
     crowd.ask_in_order(|_| words("CACHE.FETCH k LEASE 600000 BLOCK 0"), |_| true);
     await_waiting(&server, 200);

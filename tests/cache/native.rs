@@ -1,25 +1,16 @@
 //! The server's own commands on cached entries.
 
-use crate::support::cache::{
-    about, await_gone, counter, fetched, lease, look, nearly, server_and_client, shown, stores,
+use crate::support::cache::{about, counter, fetched, lease, look, nearly, shown, stores};
+use crate::support::{
+    Lines, Raw, SEPARATE, SOON, Server, Value, await_gone, eventually, server_and_client,
+    used_memory,
 };
-use crate::support::{Lines, Raw, SEPARATE, SOON, Server, Value, eventually, field_of};
 
 /// What differs between two of these is what the values hold, or when their keys expire.
 #[track_caller]
 fn digest_of(client: &mut Raw, key: &str) -> String {
     let reply = client.must(&format!("DEBUG DIGEST-VALUE {key}"));
     reply.array()[0].text().to_owned()
-}
-
-fn used_memory(client: &mut Raw) -> i64 {
-    let mut used = 0;
-    eventually(SOON, || {
-        let info = client.must("INFO memory");
-        used = field_of(&info, "used_memory");
-        field_of(&info, "lazyfree_pending_objects") == 0
-    });
-    used
 }
 
 #[test]

@@ -1,45 +1,14 @@
 //! Cached entries survive restarts and crashes as they were, leases do not, and damaged bytes harm nobody.
 
 use std::fs;
-use std::path::PathBuf;
 
 use crate::support::cache::{about, fetched, lease, look, nearly, stores};
 use crate::support::corruption::{FOOTER, payload_of};
+use crate::support::ways::Picture;
 use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually,
+    Fsync, Lines, Random, Raw, Server, Shutdown, UNSAFE_INTEGER, Value, now_ms, ways,
 };
 use sluice::codec::put_uint;
-
-fn await_rewrite(server: &Server) {
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
-    assert_eq!(
-        server.info("aof_last_bgrewrite_status").as_deref(),
-        Some("ok")
-    );
-}
-
-fn rewrite_aof(server: &Server) {
-    server.command(["BGREWRITEAOF"]);
-    await_rewrite(server);
-}
-
-/// The file of the append-only directory whose name has this part.
-fn aof_file(server: &Server, part: &str) -> PathBuf {
-    fs::read_dir(server.dir().join("appendonlydir"))
-        .expect("there is an append-only directory")
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.to_string_lossy().contains(part))
-        .expect("there is such a file")
-}
-
-fn crash(server: &Server) {
-    server.kill9();
-    server.restart();
-}
 
 /// Every kind of entry there is, in two databases; nothing of it ends soon.
 fn fill(server: &Server) {
@@ -86,17 +55,22 @@ fn fill(server: &Server) {
     assert_eq!(client.call(set), 1);
 }
 
-/// Panics unless all that [`fill`] has made is there after something has happened to the server.
-fn survives(builder: Builder, happening: impl FnOnce(&Server)) {
-    let server = builder.start();
-    fill(&server);
-    let mut client = Raw::connect(&server);
-    let token = lease(&mut client, "missing");
-    let digest = server.digest();
-    happening(&server);
-    assert_eq!(server.digest(), digest);
+#[test]
+fn all_ways_to_save_and_load_keep_all_but_leases() {
+    let filled = |server: &Server| {
+        fill(server);
+        let token = lease(&mut Raw::connect(server), "missing");
+        (Picture::of(server), token)
+    };
+    ways::walk(filled, |server, (before, token)| {
+        before.assert_is_of(server);
+        check_what_was_filled(server, *token);
+    });
+}
 
-    let mut client = Raw::connect(&server);
+/// What [`fill`] made is told, and the lease of this token is over.
+fn check_what_was_filled(server: &Server, token: i64) {
+    let mut client = Raw::connect(server);
     assert!(
         !stores(&mut client, "missing", token),
         "leases are not kept"
@@ -116,101 +90,6 @@ fn survives(builder: Builder, happening: impl FnOnce(&Server)) {
     assert_eq!(look(&mut client, "plain"), "HIT elsewhere");
     assert!(about(&mut client, "rebuilt", "rebuild_ms") > 0);
     assert_eq!(client.must("CACHE.GET empty"), "");
-}
-
-#[test]
-fn a_saved_rdb_file_keeps_everything() {
-    survives(Server::builder().rdb(true), |server| {
-        assert!(server.shutdown(Shutdown::Save).success());
-        server.restart();
-    });
-}
-
-#[test]
-fn a_background_save_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["BGSAVE"]);
-        eventually(SOON, || server.info_int("rdb_bgsave_in_progress") == 0);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_keeps_everything() {
-    survives(Server::builder().aof(Fsync::Always), |server| {
-        crash(server);
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_with_an_rdb_part_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "yes");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(!base.starts_with(b"*")); // REDIS or VALKEY
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_of_commands_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(base.starts_with(b"*"));
-        server.command(["DEBUG", "LOADAOF"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_that_is_switched_on_later_keeps_everything() {
-    let builder = Server::builder()
-        .config("appendfsync", "always")
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        server.command(["CONFIG", "SET", "appendonly", "yes"]);
-        await_rewrite(server);
-        server.command(["CONFIG", "REWRITE"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn debug_reload_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["DEBUG", "RELOAD"]);
-        server.command(["DEBUG", "RELOAD"]);
-    });
-}
-
-#[test]
-fn dump_and_restore_keep_everything() {
-    survives(Server::builder(), |server| {
-        let mut client = Raw::connect(server);
-        client.must("DEL missing"); // no restart ends this lease
-        for db in [0, 3] {
-            client.must(&format!("SELECT {db}"));
-            for key in client.must("KEYS *").array() {
-                let key = key.bytes();
-                let payload = client.call([b"DUMP", key]).bytes().to_vec();
-                let at = match client.call([b"PEXPIRETIME", key]).int() {
-                    -1 => "0".to_owned(),
-                    at => at.to_string(),
-                };
-                client.call([b"DEL", key]);
-                let restore = [b"RESTORE", key, at.as_bytes(), &payload, b"ABSTTL"];
-                assert_eq!(client.call(restore), "OK");
-            }
-        }
-    });
 }
 
 #[test]
@@ -252,7 +131,7 @@ fn of_a_cut_append_only_file_every_change_is_loaded_or_not_at_all() {
         .config("aof-load-truncated", "yes")
         .start();
     let mut client = Raw::connect(&server);
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let mut states = vec![(fs::metadata(&file).unwrap().len(), server.digest())];
     for line in [
         "CACHE.SET k v PX 600000 STALE 5000 JITTER 50 VER 3",
@@ -356,7 +235,7 @@ fn use_entry(client: &mut Raw) {
         };
         for number in numbers {
             if let Value::Int(number) = number {
-                assert!(number < crate::support::UNSAFE_INTEGER, "{line}: {reply:?}");
+                assert!(number < UNSAFE_INTEGER, "{line}: {reply:?}");
             }
         }
     }
@@ -455,7 +334,7 @@ fn absurd_numbers_are_refused_or_make_an_entry_that_works() {
     let (server, mut client) = careless_server();
     let mut random = Random(SEED);
     let real = payloads(&mut client).remove(0);
-    let now = crate::support::now_ms(&mut client) as u64;
+    let now = now_ms(&mut client) as u64;
     let mut taken = 0;
     for round in 0..1500 {
         let (letter, head) = forged_head(&mut random, now);
@@ -480,7 +359,7 @@ fn forged_effects_are_refused_or_leave_an_entry_that_works() {
     const SEED: u64 = 0xcac4_e002;
     let (server, mut client) = careless_server();
     let mut random = Random(SEED);
-    let now = crate::support::now_ms(&mut client) as u64;
+    let now = now_ms(&mut client) as u64;
     let (mut taken, mut real) = (0, 0);
     for _ in 0..4000 {
         let before = *random.one(&[
@@ -529,7 +408,7 @@ fn effects_cut_or_changed_anywhere_are_refused_or_leave_an_entry_that_works() {
     let mut client = Raw::connect(&server);
     client.must("CACHE.SET k value PX 600000 STALE 700000 VER 5");
     client.must("CACHE.DEL k STALE 300000 GRACE 400000");
-    let file = fs::read(aof_file(&server, ".incr.")).unwrap();
+    let file = fs::read(server.aof_file(".incr.")).unwrap();
     // The effects as they stand in the file: the argument behind the key, and perhaps a value.
     let mut effects = Vec::new();
     let name = b"CACHE.APPLY\r\n$1\r\nk\r\n$";
@@ -575,7 +454,7 @@ fn effects_cut_or_changed_anywhere_are_refused_or_leave_an_entry_that_works() {
     }
     // What was taken is in the file, and the file can be read.
     let digest = server.digest();
-    crash(&server);
+    server.crash();
     assert_eq!(server.digest(), digest);
     is_well(&server, &mut Raw::connect(&server));
 }

@@ -3,50 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::cache::{
-    about, await_role, counter, fetched, follow, lease, look, nearly, quiet, stores,
-};
+use crate::support::cache::{about, counter, fetched, lease, look, nearly, stores};
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, eventually, now_ms, until_pong,
-    wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
+    follow, now_ms, pair, quiet, until_pong, wait_for_replica_sync,
 };
-
-fn pair() -> (Server, Server) {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&master, &replica);
-    (master, replica)
-}
-
-/// Panics unless the replica comes to have exactly what its master has.
-#[track_caller]
-fn assert_identical(master: &Server, replica: &Server) {
-    // Keys that expire change a master between two looks: only one that rests can be compared.
-    let deadline = Instant::now() + SOON;
-    loop {
-        let before = master.digest();
-        wait_for_replica_sync(master, replica);
-        if replica.digest() == before {
-            return;
-        }
-        if master.digest() == before {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the master never comes to rest");
-    }
-    let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
-    let mut differences = String::new();
-    for key in one.must("KEYS *").array() {
-        let digest: [&[u8]; 3] = [b"DEBUG", b"DIGEST-VALUE", key.bytes()];
-        if one.call(digest) != other.call(digest) {
-            let info: [&[u8]; 2] = [b"CACHE.INFO", key.bytes()];
-            let (one, other) = (one.call(info), other.call(info));
-            differences += &format!("\n{key:?}\n  {one:?}\n  {other:?}");
-        }
-    }
-    panic!("the datasets differ:{differences}");
-}
 
 #[test]
 fn every_change_arrives_as_it_is() {

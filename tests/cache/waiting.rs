@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::cache::{
-    about, await_role, await_waiting, counter, fetched, follow, lease, nearly, number, quiet,
-    served, server_and_client, shown, still_waits, stores, waiter, waiting, waits,
+use crate::support::cache::{about, counter, fetched, lease, nearly, number, shown, stores};
+use crate::support::cluster::{node, two_nodes};
+use crate::support::{
+    Crowd, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, field_of,
+    follow, now_ms, quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter,
+    waiting, waits,
 };
-use crate::support::{Crowd, Lines, Raw, SOON, Server, WRONGTYPE, eventually, now_ms};
 
 const FETCH: &str = "CACHE.FETCH k LEASE 600000 BLOCK 0";
 
@@ -130,7 +132,7 @@ fn a_value_is_shared_by_all_who_wait_for_it() {
     client.call(set);
     client.must("INFO memory");
     let replies = client.must("EXEC");
-    let used = crate::support::field_of(&replies.array()[1], "used_memory");
+    let used = field_of(&replies.array()[1], "used_memory");
     assert!(used < 100 << 20, "{used} bytes are in use");
     for (_, reply) in crowd.replies(SIZE, SOON) {
         let (state, found, _) = fetched(&reply);
@@ -638,7 +640,7 @@ fn a_promoted_replica_gives_leases_of_its_own() {
     let mut client = Raw::connect(&master);
     let token = lease(&mut client, "k");
     client.must("CACHE.SET v v PX 600000");
-    crate::support::wait_for_replica_sync(&master, &replica);
+    wait_for_replica_sync(&master, &replica);
     replica.promote();
     let mut client = Raw::connect(&replica);
     // Who has a lease of the old master comes too late.
@@ -665,25 +667,10 @@ fn a_reload_of_the_dataset_voids_leases_and_serves_who_waits() {
 const LOW: &str = "bar";
 const SLOT: i64 = 5061;
 
-fn two_nodes() -> (Server, Server) {
-    let node = || Server::builder().cluster(true).start();
-    let (one, other) = (node(), node());
-    one.own_slots(0..=8191);
-    other.own_slots(8192..=16383);
-    one.meet(&other);
-    for node in [&one, &other] {
-        node.await_cluster(2);
-        eventually(SOON, || {
-            node.command(["CLUSTER", "SLOTS"]).array().len() == 2
-        });
-    }
-    (one, other)
-}
-
 /// What happens to a missing key on another node leaves no trace that would come back with its slot.
 #[test]
 fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
-    let (one, other) = two_nodes();
+    let (one, other) = two_nodes(&node());
     let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let token = lease(&mut here, LOW);
@@ -704,7 +691,7 @@ fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
 
 #[test]
 fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
-    let (one, other) = two_nodes();
+    let (one, other) = two_nodes(&node());
     let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let token = lease(&mut here, LOW);

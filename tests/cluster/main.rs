@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use load::Load;
 use support::cluster::{
-    Client, LOW, Lost, Move, Six, ask, await_replica, id_of, node, one_node, slot_of, two_nodes,
+    Client, LOW, Lost, Move, Six, await_replica, id_of, node, one_node, slot_of, two_nodes,
 };
 use support::lock::{Grant, check};
-use support::{Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
+use support::stock::assert_stream_tells_all;
+use support::{Lines, Random, Raw, SOON, Server, Value, ask, eventually, wait_for_replica_sync};
 
 /// A hash tag in the slots of each master.
 const TAGS: [&str; 3] = ["b", "c", "a"];
@@ -305,8 +306,8 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
         "the run was too tame"
     );
     let mut at_new = Raw::connect(new);
-    support::stock::assert_stream_tells_all(&mut at_new, "{b}events", &["{b}stock"]);
-    support::stock::assert_stream_tells_all(&mut at_new, "{b}events2", &["{b}sale"]);
+    assert_stream_tells_all(&mut at_new, "{b}events", &["{b}stock"]);
+    assert_stream_tells_all(&mut at_new, "{b}events2", &["{b}sale"]);
 
     old.restart();
     await_replica(old);
@@ -549,5 +550,5 @@ fn a_server_that_moves_slots_by_itself_leaves_ours_alone() {
     let mut client = Raw::connect(&other);
     assert_eq!(client.must("LOCK.HELD {bar}lock me"), fence);
     assert_eq!(client.must("STOCK.DEDUCT bar 3 ORDER o"), 7);
-    support::stock::assert_stream_tells_all(&mut client, "{bar}s", &["bar"]);
+    assert_stream_tells_all(&mut client, "{bar}s", &["bar"]);
 }

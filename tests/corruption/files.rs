@@ -9,9 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
 use crate::support::corruption::{FAMILIES, STOCKS, all_faults, assert_calm, commands, fill, uses};
-use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, encode, eventually, largest_child,
-};
+use crate::support::{Builder, Fsync, Lines, Random, Raw, Server, Shutdown, encode, largest_child};
 
 /// No server needs more memory for any of this, and not the test process either, of which a server is a copy for a moment.
 const MOST_MEMORY: u64 = 256 << 20;
@@ -208,28 +206,11 @@ fn an_rdb_file_with_a_flipped_bit_is_refused_or_makes_a_dataset_that_works() {
     lab.ends("RDB file, flipped");
 }
 
-/// The file of the append-only directory whose name has this part.
-fn aof_file(server: &Server, part: &str) -> PathBuf {
-    let entries = fs::read_dir(server.dir().join("appendonlydir")).expect("an append-only file");
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    paths
-        .find(|path| path.to_string_lossy().contains(part))
-        .unwrap_or_else(|| panic!("no {part} file"))
-}
-
-fn rewrite(server: &Server) {
-    server.command(["BGREWRITEAOF"]);
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
-}
-
 /// A server with an append-only file, and how long that was with which digest after each change.
 fn with_history(builder: Builder) -> (Server, Vec<(usize, String)>) {
     let server = builder.aof(Fsync::Always).start();
     let mut client = Raw::connect(&server);
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let mut history = vec![(0, EMPTY.to_owned())];
     for line in FAMILIES.iter().flat_map(|family| family.makes) {
         client.must(line);
@@ -250,7 +231,7 @@ fn state_at(history: &[(usize, String)], length: usize) -> &str {
 #[test]
 fn an_append_only_file_that_is_cut_anywhere_is_loaded_up_to_the_last_whole_change() {
     let (server, history) = with_history(builder().config("aof-load-truncated", "yes"));
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let mut lab = Lab::of(server, file);
     lab.cuts(0xc07_a0f1, |server, place| {
         let server = server.unwrap_or_else(|| panic!("cut at {place}: refused"));
@@ -263,7 +244,7 @@ fn an_append_only_file_that_is_cut_anywhere_is_loaded_up_to_the_last_whole_chang
 #[test]
 fn a_cut_append_only_file_is_refused_where_the_server_is_told_to() {
     let (server, history) = with_history(builder().config("aof-load-truncated", "no"));
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let ends: Vec<usize> = commands(&fs::read(&file).expect("the file"))
         .into_iter()
         .map(|(_, end)| end)
@@ -286,7 +267,7 @@ fn a_cut_append_only_file_is_refused_where_the_server_is_told_to() {
 #[test]
 fn an_append_only_file_with_a_flipped_bit_is_refused_or_makes_a_dataset_that_works() {
     let (server, _) = with_history(builder());
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let mut lab = Lab::of(server, file);
     lab.flips(0xf11_a0f1);
     assert!(lab.loaded > lab.tried / 20, "hardly any was loaded");
@@ -301,10 +282,10 @@ fn rewritten(preamble: &str) -> Lab {
         .start();
     let mut client = Raw::connect(&server);
     fill(&mut client);
-    rewrite(&server);
+    server.rewrite_aof();
     client.must("STOCK.DEDUCT st 1 ORDER later USER u");
     server.kill9();
-    let file = aof_file(&server, ".base.");
+    let file = server.aof_file(".base.");
     Lab::of(server, file)
 }
 
@@ -359,7 +340,7 @@ fn a_base_file_of_commands_that_is_the_last_is_loaded_up_to_the_last_whole_comma
         .filter(|line| line.contains(" type b"))
         .collect();
     let base = base.join("\n") + "\n";
-    let increment = aof_file(&lab.server, ".incr.");
+    let increment = lab.server.aof_file(".incr.");
     let ends: Vec<usize> = commands(&lab.whole)
         .into_iter()
         .map(|(_, end)| end)
@@ -387,7 +368,7 @@ fn a_base_file_of_commands_that_is_the_last_is_loaded_up_to_the_last_whole_comma
 fn commands_without_their_arguments_in_an_append_only_file_do_no_harm() {
     let server = builder().aof(Fsync::Always).start();
     let list = server.command(["COMMAND", "LIST", "FILTERBY", "MODULE", "sluice"]);
-    let file = aof_file(&server, ".incr.");
+    let file = server.aof_file(".incr.");
     let mut lab = Lab::of(server, file);
     let mut bytes = Vec::new();
     for name in list.array() {

@@ -14,9 +14,10 @@ use crate::support::corruption::{
     CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, MOST, STOCKS, all_faults, assert_calm,
     commands, cut, extreme, fill, flipped, mutated, resident, sealed, spliced, uses,
 };
-use crate::support::stock::{assert_identical, await_state, follow};
+use crate::support::stock::await_state;
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, encode, eventually,
+    Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, assert_identical, encode, eventually,
+    follow,
 };
 
 /// More memory than that is not needed for any of this.
@@ -287,15 +288,6 @@ impl Effect {
     }
 }
 
-/// The file of the append-only directory whose name has this part.
-fn aof_file(server: &Server, part: &str) -> PathBuf {
-    let entries = fs::read_dir(server.dir().join("appendonlydir")).expect("an append-only file");
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    paths
-        .find(|path| path.to_string_lossy().contains(part))
-        .unwrap_or_else(|| panic!("no {part} file"))
-}
-
 /// All effects that the making of a dataset brings, and its rewriting in commands.
 fn effects() -> Vec<Effect> {
     let server = Server::builder()
@@ -306,13 +298,13 @@ fn effects() -> Vec<Effect> {
     fill(&mut client);
     client.must("STOCK.RESERVE st 1 ORDER brief PX 1 USER z");
     await_state(&mut client, "st", "brief", "expired");
-    let mut effects = read_effects(&aof_file(&server, ".incr."));
+    let mut effects = read_effects(&server.aof_file(".incr."));
     client.must("BGREWRITEAOF");
     eventually(SOON, || {
         server.info_int("aof_rewrite_in_progress") == 0
             && server.info_int("aof_rewrite_scheduled") == 0
     });
-    effects.extend(read_effects(&aof_file(&server, ".base.")));
+    effects.extend(read_effects(&server.aof_file(".base.")));
     effects
 }
 

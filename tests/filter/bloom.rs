@@ -8,11 +8,11 @@ use sluice::filter::state::Head;
 use crate::support::filter::{
     BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, BAD_RATE, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE,
     NO_INTEGERS, OUT_OF_MEMORY, RATE_RANGE, TOO_LARGE, assert_holds, count, digest_of, dump, each,
-    fill, load, number, server_and_both, server_and_client, shown,
+    fill, load, number, server_and_both, shown,
 };
-use crate::support::stock::{Written, ints};
 use crate::support::{
-    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SYNTAX, Server, Value, WRONGTYPE, field_of,
+    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
+    WRONGTYPE, Written, assert_identical, eventually, field_of, follow, ints, server_and_client,
 };
 use std::time::{Duration, Instant};
 
@@ -1233,7 +1233,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
             broken.push(format!("{name}: {denied} items denied"));
         }
         let [capacity, _, items, _] = terms(&mut client, "k");
-        if capacity.max(items) >= crate::support::UNSAFE_INTEGER {
+        if capacity.max(items) >= UNSAFE_INTEGER {
             broken.push(format!("{name}: {capacity} {items}"));
         }
     }
@@ -1448,7 +1448,7 @@ fn what_changes_nothing_is_not_written() {
     let mut client = Raw::connect(&server);
     // With a replica once, so that the server counts what it would send.
     let replica = Server::start();
-    crate::support::stock::follow(&server, &replica);
+    follow(&server, &replica);
     prepare_changes(&mut client);
     client.must("BF.ADD full a");
     client.must("CONFIG SET repl-ping-replica-period 3600");
@@ -1459,7 +1459,7 @@ fn what_changes_nothing_is_not_written() {
     }
     client.must("BF.ADD k new");
     assert_ne!(Written::by(&server), written);
-    crate::support::stock::assert_identical(&server, &replica);
+    assert_identical(&server, &replica);
 }
 
 #[test]
@@ -1713,7 +1713,7 @@ fn no_item_is_denied_after_growth_merges_copies_and_reloads() {
     for rewrite in [false, true] {
         if rewrite {
             client.must("BGREWRITEAOF");
-            crate::support::eventually(crate::support::SOON, || {
+            eventually(SOON, || {
                 server.info_int("aof_rewrite_in_progress") == 0
                     && server.info_int("aof_rewrite_scheduled") == 0
             });

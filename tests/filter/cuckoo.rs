@@ -7,12 +7,11 @@ use sluice::filter::state::Head;
 use crate::support::filter::{
     BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE, NO_INTEGERS,
     OUT_OF_MEMORY, TOO_LARGE, assert_holds, count, digest_of, dump, each, load, number,
-    server_and_both, server_and_client, shown,
+    server_and_both, shown,
 };
-use crate::support::stock::{Written, ints};
 use crate::support::{
     Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE,
-    eventually, field_of,
+    Written, assert_identical, eventually, field_of, follow, ints, server_and_client,
 };
 
 const MISSING: &str = "ERR Not found";
@@ -1238,7 +1237,7 @@ fn what_changes_nothing_is_not_written() {
     let server = Server::builder().aof(Fsync::Always).start();
     let mut client = Raw::connect(&server);
     let replica = Server::start();
-    crate::support::stock::follow(&server, &replica);
+    follow(&server, &replica);
     prepare_changes(&mut client);
     client.must("CF.ADD made a");
     client.must("CONFIG SET repl-ping-replica-period 3600");
@@ -1250,7 +1249,7 @@ fn what_changes_nothing_is_not_written() {
     client.must("CF.DEL k a");
     assert_ne!(Written::by(&server), written);
     client.must("CF.COMPACT sparse");
-    crate::support::stock::assert_identical(&server, &replica);
+    assert_identical(&server, &replica);
 }
 
 #[test]

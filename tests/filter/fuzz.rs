@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::corruption::{FOOTER, damaged, mutated, payload_of};
 use crate::support::filter_bytes::{
-    BAD_DATA, KINDS, Kind, TOO_LARGE, add, assert_calm, dump, held, load_chunk, number, used_memory,
+    BAD_DATA, FILTERS, KINDS, Kind, TOO_LARGE, add, assert_calm, dump, held, load_chunk, number,
 };
-use crate::support::{Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, field_of};
+use crate::support::{
+    Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, field_of, used_memory,
+};
 use sluice::bloom::shape::Shape;
 use sluice::bloom::state::{Bloom, Terms as BloomTerms};
 use sluice::codec::put_uint;
@@ -195,7 +197,7 @@ fn small(client: &mut Raw, kind: Kind) {
         Kind::Cuckoo => "CF.RESERVE k 12 EXPANSION 2 BITS 8",
     });
     add(client, kind, "k", 0..30);
-    assert!(number(client, kind, "k", crate::support::filter_bytes::FILTERS) > 1);
+    assert!(number(client, kind, "k", FILTERS) > 1);
 }
 
 // RESTORE

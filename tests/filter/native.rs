@@ -4,16 +4,13 @@ use std::collections::HashSet;
 
 use crate::support::filter_bytes::{
     Chunk, FILTERS, ITEMS, KINDS, Kind, add, add_named, assert_calm, assert_holds, chunk, held,
-    load, load_chunk, number, used_memory, value_digest,
+    load, load_chunk, number, value_digest,
 };
-use crate::support::{Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of};
+use crate::support::{
+    Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of, server_and_client,
+    used_memory,
+};
 use sluice::filter::persist::put_piece;
-
-fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// A filter of many segments that is nearly untouched: large for the server, quick to make.
 fn reserve_large(client: &mut Raw, kind: Kind, key: &str) {

@@ -1,25 +1,14 @@
 //! Replicas and append-only files have bit for bit the filters of their master, whatever it has decided.
 
+use crate::support::cluster::one_node;
 use crate::support::filter_bytes::{
-    FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, assert_identical,
-    await_rewrite, chunk, dump, follow, load, number, value_digest,
+    FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, chunk, dump, load,
+    number, value_digest,
 };
 use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Value, eventually, wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow, pair,
+    quiet, wait_for_replica_sync,
 };
-
-/// A server that sends its replicas nothing of its own accord, and everything else at once.
-fn quiet() -> Builder {
-    Server::builder()
-        .config("repl-ping-replica-period", "3600")
-        .config("repl-diskless-sync", "no")
-}
-
-fn pair() -> (Server, Server) {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&master, &replica);
-    (master, replica)
-}
 
 const PCALL: &str = "return redis.pcall(unpack(ARGV))";
 
@@ -292,7 +281,7 @@ fn master_replica_and_its_replica_are_identical_after_random_commands_and_restar
             server.restart();
             assert_eq!(server.digest(), digest);
             server.command(["BGREWRITEAOF"]);
-            await_rewrite(server);
+            server.await_rewrite();
             server.command(["DEBUG", "LOADAOF"]);
             assert_eq!(server.digest(), digest);
         }
@@ -834,17 +823,9 @@ fn a_promoted_replica_goes_on_and_keeps_its_own_limits() {
 
 // Clusters
 
-fn node() -> (Server, Raw) {
-    let server = Server::builder().cluster(true).start();
-    server.own_slots(0..=16383);
-    server.await_cluster(1);
-    let client = Raw::connect(&server);
-    (server, client)
-}
-
 #[test]
 fn several_filters_need_one_slot() {
-    let (server, mut client) = node();
+    let (server, mut client) = one_node();
     for key in ["foo", "bar"] {
         client.must(&format!("BF.RESERVE {key} 0.01 100"));
     }

@@ -1,48 +1,23 @@
 //! Locks in a cluster: slots, redirections, and slots that move while locks in them are held and waited for.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::support::cluster::{HIGH, LOW, Move, ask, node, slot_of, two_nodes};
-use crate::support::{Raw, Server, Value, eventually};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::cluster::{HIGH, LOW, Move, node, slot_of, two_nodes};
+use crate::support::{
+    Lines, Raw, SOON, Server, Value, ask, eventually, unix_us, wait_for_replica_sync, waiter,
+};
 
 /// A waiting client learns within a second that its slot has gone; a busy machine gets the same again.
 const REDIRECTED: Duration = Duration::from_secs(2);
 
 const MOMENT: Duration = Duration::from_millis(300);
 
-fn unix_us() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_micros()).unwrap()
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-#[track_caller]
-fn run(client: &mut Raw, line: &str) -> Value {
-    let reply = client.call(words(line));
-    assert!(!reply.is_err(), "{line}: {reply:?}");
-    reply
-}
-
-#[track_caller]
-fn waiter(server: &Server, line: &str) -> Raw {
-    let waited = server.info_int("sluice_waited");
-    let mut client = Raw::connect(server);
-    client.send(words(line));
-    eventually(SOON, || server.info_int("sluice_waited") > waited);
-    client
-}
-
 /// A client that waits for an entry of the cache, which somebody else is to rebuild.
 #[track_caller]
 fn reader(server: &Server, key: &str) -> Raw {
     ask(server, &format!("CACHE.FETCH {key} LEASE 600000"));
     let mut client = Raw::connect(server);
-    client.send(words(&format!("CACHE.FETCH {key} LEASE 600000 BLOCK 0")));
+    client.ask(&format!("CACHE.FETCH {key} LEASE 600000 BLOCK 0"));
     eventually(SOON, || server.info_int("sluice_waiters_now") == 1);
     client
 }
@@ -63,18 +38,15 @@ fn several_keys_need_one_slot() {
         "LOCK.MACQUIRE 2 {bar}1 {bar2}1 me",
         "LOCK.MRELEASE 2 bar foo me",
     ] {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(reply.err().starts_with("CROSSSLOT "), "{line}: {reply:?}");
     }
-    assert_eq!(run(&mut client, "DBSIZE"), 0);
+    assert_eq!(client.must("DBSIZE"), 0);
 
-    let fences = run(
-        &mut client,
-        "LOCK.MACQUIRE 3 {bar}1 {bar}2 bar me PX 600000",
-    );
+    let fences = client.must("LOCK.MACQUIRE 3 {bar}1 {bar}2 bar me PX 600000");
     assert_eq!(fences.array().len(), 3);
     let mut next = waiter(&one, "LOCK.MACQUIRE 2 {bar}2 {bar}1 you PX 600000 BLOCK 0");
-    let released = run(&mut client, "LOCK.MRELEASE 3 {bar}1 {bar}2 bar me");
+    let released = client.must("LOCK.MRELEASE 3 {bar}1 {bar}2 bar me");
     assert_eq!(
         released.array(),
         [Value::Int(0), Value::Int(0), Value::Int(0)]
@@ -82,12 +54,12 @@ fn several_keys_need_one_slot() {
     assert_eq!(next.read().array().len(), 2);
 
     // In transactions and scripts, where waiting is not possible.
-    client.pipeline([
-        words("MULTI"),
-        words("LOCK.ACQUIRE {bar}1 me BLOCK 0"),
-        words("LOCK.ACQUIRE bar me"),
+    client.run_all([
+        "MULTI",
+        "LOCK.ACQUIRE {bar}1 me BLOCK 0",
+        "LOCK.ACQUIRE bar me",
     ]);
-    let replies = run(&mut client, "EXEC");
+    let replies = client.must("EXEC");
     assert!(replies.array()[0].is_nil());
     assert!(replies.array()[1].int() > 0);
     let script = "return redis.call('LOCK.ACQUIRE', KEYS[1], 'me', 'BLOCK', '0')";
@@ -120,7 +92,7 @@ fn another_nodes_key_is_redirected() {
         "SEM.RENEW foo me",
         "SEM.INFO foo",
     ] {
-        assert_eq!(client.call(words(line)), moved, "{line}");
+        assert_eq!(client.run(line), moved, "{line}");
     }
     assert!(ask(&other, "LOCK.ACQUIRE foo me").int() > 0);
 }
@@ -131,7 +103,7 @@ fn a_migrated_lock_is_held_on_the_other_node() {
     let mut client = Raw::connect(&one);
     // The fences of the two nodes are an hour apart.
     let ahead = unix_us() + 3_600_000_000;
-    run(&mut client, &format!("LOCK.FENCE {ahead}"));
+    client.must(&format!("LOCK.FENCE {ahead}"));
     for line in [
         "LOCK.ACQUIRE bar me PX 600000 ID a",
         "LOCK.ACQUIRE bar me PX 600000 ID b",
@@ -141,44 +113,34 @@ fn a_migrated_lock_is_held_on_the_other_node() {
         "SEM.ACQUIRE {bar}sem a LIMIT 5 PERMITS 3 PX 600000",
         "LOCK.GUARD {bar}guard 77",
     ] {
-        assert!(!run(&mut client, line).is_nil());
+        assert!(!client.must(line).is_nil());
     }
     let keys = ["bar", "{bar}shared", "{bar}sem", "{bar}guard"];
     let picture = |server: &Server| {
         keys.map(|key| {
             let mut client = Raw::connect(server);
-            let dump = run(&mut client, &format!("DUMP {key}"));
-            (dump, run(&mut client, &format!("PEXPIRETIME {key}")))
+            let dump = client.must(&format!("DUMP {key}"));
+            (dump, client.must(&format!("PEXPIRETIME {key}")))
         })
     };
     let before = picture(&one);
-    let fence = run(&mut client, "LOCK.HELD bar me");
-    run(&mut client, "LOCK.ACQUIRE {bar}watched me PX 2000 WATCHDOG");
+    let fence = client.must("LOCK.HELD bar me");
+    client.must("LOCK.ACQUIRE {bar}watched me PX 2000 WATCHDOG");
     let moving = Move::start(slot_of(&one, LOW), &one, &other);
     moving.keys(&keys);
     moving.keys(&["{bar}watched"]);
-    assert!(
-        client
-            .call(words("LOCK.HELD bar me"))
-            .err()
-            .starts_with("ASK ")
-    );
+    assert!(client.run("LOCK.HELD bar me").err().starts_with("ASK "));
     moving.finish();
-    assert!(
-        client
-            .call(words("LOCK.HELD bar me"))
-            .err()
-            .starts_with("MOVED ")
-    );
+    assert!(client.run("LOCK.HELD bar me").err().starts_with("MOVED "));
 
     assert_eq!(picture(&other), before);
     let mut client = Raw::connect(&other);
-    assert_eq!(run(&mut client, "LOCK.ACQUIRE bar me ID b"), fence);
-    assert_eq!(run(&mut client, "LOCK.RELEASE bar me ID r"), 1);
-    assert!(run(&mut client, "LOCK.ACQUIRE bar you").is_nil());
-    assert_eq!(run(&mut client, "SEM.INFO {bar}sem").field("used"), &3);
-    assert_eq!(run(&mut client, "LOCK.RELEASE bar me"), 0);
-    let next = run(&mut client, "LOCK.ACQUIRE bar you").int();
+    assert_eq!(client.must("LOCK.ACQUIRE bar me ID b"), fence);
+    assert_eq!(client.must("LOCK.RELEASE bar me ID r"), 1);
+    assert!(client.must("LOCK.ACQUIRE bar you").is_nil());
+    assert_eq!(client.must("SEM.INFO {bar}sem").field("used"), &3);
+    assert_eq!(client.must("LOCK.RELEASE bar me"), 0);
+    let next = client.must("LOCK.ACQUIRE bar you").int();
     assert!(
         next > fence.int() && fence.int() > ahead,
         "{next} after {fence:?}"
@@ -200,7 +162,7 @@ fn clients_that_wait_in_a_migrated_slot_are_sent_after_it() {
         "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
         "LOCK.ACQUIRE baz me PX 600000", // of another slot of this node
     ] {
-        assert!(run(&mut holder, line).int() > 0);
+        assert!(holder.must(line).int() > 0);
     }
     let mut stays = waiter(&one, "LOCK.ACQUIRE baz you PX 600000 BLOCK 0");
     let mut waiters: Vec<_> = [
@@ -238,7 +200,7 @@ fn clients_that_wait_in_a_migrated_slot_are_sent_after_it() {
     let mut client = waiter(&other, "LOCK.ACQUIRE bar o1 PX 600000 BLOCK 0");
     assert_eq!(ask(&other, "LOCK.RELEASE bar me"), 0);
     assert!(client.read().int() > 0);
-    run(&mut holder, "LOCK.RELEASE baz me");
+    holder.must("LOCK.RELEASE baz me");
     assert!(stays.read().int() > 0);
     assert_eq!(ask(&one, "DBSIZE"), 1);
 }
@@ -294,7 +256,7 @@ fn a_cluster_that_was_down_forgets_who_waited() {
     let (one, _other) = two_nodes(&node());
     ask(&one, "LOCK.ACQUIRE bar me PX 700");
     let mut list = Raw::connect(&one);
-    list.send(words("BLPOP {bar}list 0"));
+    list.ask("BLPOP {bar}list 0");
     let mut next = waiter(&one, "LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
     let mut reader = reader(&one, "{bar}entry");
     ask(&one, "CLUSTER DELSLOTS 0");
@@ -311,8 +273,13 @@ fn a_cluster_that_was_down_forgets_who_waited() {
     assert_eq!(one.info_int("sluice_waiting"), 0);
     assert_eq!(one.info_int("sluice_waiters_now"), 0);
     let mut again = Raw::connect(&one);
-    assert!(run(&mut again, "LOCK.ACQUIRE bar third PX 600000 BLOCK 20000").int() > 0);
-    assert!(run(&mut again, "LOCK.HELD bar you").is_nil());
+    assert!(
+        again
+            .must("LOCK.ACQUIRE bar third PX 600000 BLOCK 20000")
+            .int()
+            > 0
+    );
+    assert!(again.must("LOCK.HELD bar you").is_nil());
 }
 
 /// After an ASK redirection a client waits at the importing node, as it would for a list there.
@@ -325,19 +292,19 @@ fn clients_can_wait_at_the_importing_node() {
 
     // What a built-in command does here.
     let mut list = Raw::connect(&other);
-    list.pipeline([words("ASKING")]);
-    list.send(words("BLPOP {bar}list 0"));
+    list.run_all(["ASKING"]);
+    list.ask("BLPOP {bar}list 0");
     let mut lock = Raw::connect(&other);
-    lock.pipeline([words("ASKING")]);
-    lock.send(words("LOCK.ACQUIRE bar you PX 600000 BLOCK 0"));
+    lock.run_all(["ASKING"]);
+    lock.ask("LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
     eventually(SOON, || other.info_int("blocked_clients") == 2);
     still_waits(&mut list);
     still_waits(&mut lock);
     let mut holder = Raw::connect(&other);
-    let replies = holder.pipeline([words("ASKING"), words("RPUSH {bar}list v")]);
+    let replies = holder.run_all(["ASKING", "RPUSH {bar}list v"]);
     assert_eq!(replies[1], 1);
     assert!(!list.read().is_err());
-    let replies = holder.pipeline([words("ASKING"), words("LOCK.RELEASE bar me")]);
+    let replies = holder.run_all(["ASKING", "LOCK.RELEASE bar me"]);
     assert_eq!(replies[1], 0);
     let served = lock.read_within(MOMENT);
     moving.finish();
@@ -394,25 +361,22 @@ fn a_manual_failover_takes_the_holds_along() {
         replicas.array().len() == 1
     });
     let mut watched = Raw::connect(&old);
-    let fence = run(&mut watched, "LOCK.ACQUIRE bar me PX 600000 WATCHDOG ID a").int();
-    run(&mut watched, "LOCK.ACQUIRE foo me PX 100");
+    let fence = watched
+        .must("LOCK.ACQUIRE bar me PX 600000 WATCHDOG ID a")
+        .int();
+    watched.must("LOCK.ACQUIRE foo me PX 100");
     let mut waits = waiter(&old, "LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
     let mut entry = reader(&old, "{bar}entry");
-    crate::support::wait_for_replica_sync(&old, &new);
+    wait_for_replica_sync(&old, &new);
 
     // A replica redirects, unless its client asks for reads from it.
     let mut reader = Raw::connect(&new);
+    assert!(reader.run("LOCK.HELD bar me").err().starts_with("MOVED "));
+    reader.must("READONLY");
+    assert_eq!(reader.must("LOCK.HELD bar me"), fence);
     assert!(
         reader
-            .call(words("LOCK.HELD bar me"))
-            .err()
-            .starts_with("MOVED ")
-    );
-    run(&mut reader, "READONLY");
-    assert_eq!(run(&mut reader, "LOCK.HELD bar me"), fence);
-    assert!(
-        reader
-            .call(words("LOCK.ACQUIRE bar me"))
+            .run("LOCK.ACQUIRE bar me")
             .err()
             .starts_with("MOVED ")
     );
@@ -434,7 +398,7 @@ fn a_manual_failover_takes_the_holds_along() {
     });
     eventually(SOON, || old.info("role").as_deref() == Some("slave"));
     eventually(SOON, || {
-        !Raw::connect(&new).call(words("LOCK.HELD bar me")).is_err()
+        !Raw::connect(&new).run("LOCK.HELD bar me").is_err()
     });
     assert_eq!(ask(&new, "LOCK.HELD bar me"), fence);
     assert_eq!(ask(&new, "LOCK.ACQUIRE bar me ID a"), fence);
@@ -443,7 +407,7 @@ fn a_manual_failover_takes_the_holds_along() {
     eventually(SOON, || {
         old.info("master_link_status").as_deref() == Some("up")
     });
-    crate::support::wait_for_replica_sync(&new, &old);
+    wait_for_replica_sync(&new, &old);
     assert_eq!(new.digest(), old.digest());
     assert!(ask(&new, "LOCK.HELD bar you").is_nil());
 }
@@ -458,7 +422,7 @@ fn a_lock_that_is_freed_before_a_command_for_another_slot_is_handed_on() {
     let mut first = Raw::connect(&server);
     for round in 0..50 {
         let (one, other) = (format!("{{{round}a}}lock"), format!("{{{round}b}}lock"));
-        run(&mut first, &format!("LOCK.ACQUIRE {one} first PX 60000"));
+        first.must(&format!("LOCK.ACQUIRE {one} first PX 60000"));
         let mut second = waiter(&server, &format!("LOCK.ACQUIRE {one} second BLOCK 60000"));
         // In one write, so that nothing comes between.
         first.send(["DEL", &one]);
@@ -467,9 +431,9 @@ fn a_lock_that_is_freed_before_a_command_for_another_slot_is_handed_on() {
         assert!(first.read().int() > 0);
         assert!(second.read().int() > 0);
         assert_eq!(ask(&server, &format!("EXISTS {one}")), 1);
-        let held = run(&mut first, &format!("LOCK.HELD {one} second"));
+        let held = first.must(&format!("LOCK.HELD {one} second"));
         assert!(held.int() > 0);
-        let third = run(&mut first, &format!("LOCK.ACQUIRE {one} third"));
+        let third = first.must(&format!("LOCK.ACQUIRE {one} third"));
         assert!(third.is_nil(), "{third:?}");
     }
 }

@@ -1,16 +1,10 @@
 //! What the commands of locks reply and do, sentence by sentence of the contract. Nobody waits here: see `waiting.rs`.
 
-use crate::support::lock::{
-    Events, Lines, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, about, await_gone, fence, field_of,
-    holder, holders, is_watched, lease_of, now_us, queue, until_pong, waiter,
+use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
+use crate::support::{
+    KeyspaceEvents, Lines, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value, WRONGTYPE, await_gone,
+    eventually, field_of, now_us, server_and_client, until_pong, waiter,
 };
-use crate::support::{Raw, Server, Value, eventually};
-
-fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 // ACQUIRE
 
@@ -1001,7 +995,7 @@ fn info_has_the_section_of_the_locks_when_asked_for_the_module() {
 #[test]
 fn each_change_emits_an_event_of_the_module_class() {
     let (server, mut client) = server_and_client();
-    let mut events = Events::of(&server, "Ed");
+    let mut events = KeyspaceEvents::of(&server, "Ed");
     let mut after = |line: &str| {
         client.run(line);
         events.take()
@@ -1036,7 +1030,7 @@ fn what_changes_nothing_emits_nothing() {
     client.run("LOCK.RELEASE k me ID rel");
     client.run("SEM.ACQUIRE s me LIMIT 1");
     client.run("LOCK.GUARD g 5");
-    let mut events = Events::of(&server, "KEA");
+    let mut events = KeyspaceEvents::of(&server, "KEA");
     for line in [
         "LOCK.ACQUIRE k you",
         "LOCK.ACQUIRE k me ID two",
@@ -1066,7 +1060,7 @@ fn what_changes_nothing_emits_nothing() {
 #[test]
 fn the_end_of_a_lock_emits_what_other_keys_emit() {
     let (server, mut client) = server_and_client();
-    let mut events = Events::of(&server, "KEA");
+    let mut events = KeyspaceEvents::of(&server, "KEA");
     client.run("LOCK.ACQUIRE k me PX 20");
     await_gone(&mut client, "k");
     let seen = events.take();
@@ -1082,7 +1076,7 @@ fn serving_a_waiter_emits_an_event() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me");
     let mut next = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0");
-    let mut events = Events::of(&server, "Ed");
+    let mut events = KeyspaceEvents::of(&server, "Ed");
     client.run("LOCK.RELEASE k me");
     fence(&next.read());
     assert_eq!(events.take(), ["lock.release k", "lock.acquire k"]);

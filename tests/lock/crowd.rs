@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::lock::{Lines, SOON, await_waiting, fence, field_of, waiting};
-use crate::support::{Crowd, Raw, Server, eventually};
+use crate::support::lock::fence;
+use crate::support::{
+    Crowd, Lines, Raw, SOON, Server, await_waiting, eventually, field_of, waiting,
+};
 
-const SIZE: usize = 4000;
+const SIZE: usize = 2000;
 
 /// A busy machine needs a while for so many.
 const LONG: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 //! they saw is then checked: never two exclusive holders at a time, fences rise, every call ends.
 
 use crate::support::lock::{Grant, check};
-use crate::support::{Raw, Server, Value};
+use crate::support::{Raw, Server, Value, eventually};
 use proptest::prelude::{Rng, RngCore};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 16;
 const LOCKS: [&str; 3] = ["lock:a", "lock:b", "lock:c"];
-const RUN: Duration = Duration::from_secs(10);
+const RUN: Duration = Duration::from_secs(5);
 
 struct Client<'a> {
     server: &'a Server,
@@ -166,7 +166,7 @@ fn sixteen_clients_never_hold_together_and_every_call_ends() {
     check(&grants).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
 
     drop(clients);
-    crate::support::eventually(Duration::from_secs(10), || {
+    eventually(Duration::from_secs(10), || {
         let left = server
             .command(["EXISTS", LOCKS[0], LOCKS[1], LOCKS[2]])
             .int();

@@ -1,35 +1,14 @@
 //! The server's own commands work on locks and semaphores, and never make a hold outlive its lease.
 
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::support::{Random, Raw, SEPARATE, Server, Shutdown, Value, encode, eventually};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{
+    Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually, unix_ms,
+};
 
 /// Much later than a hand-over within the same round of the server's event loop, even on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
-
-fn unix_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_millis()).unwrap()
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-#[track_caller]
-fn run(client: &mut Raw, line: &str) -> Value {
-    let reply = client.call(words(line));
-    assert!(!reply.is_err(), "{line}: {reply:?}");
-    reply
-}
-
-#[track_caller]
-fn ask(server: &Server, line: &str) -> Value {
-    server.command(words(line))
-}
 
 /// A client that waits in line; `db` is where.
 #[track_caller]
@@ -37,7 +16,7 @@ fn waiter(server: &Server, db: u8, line: &str) -> Raw {
     let waiting = server.info_int("sluice_waiting");
     let mut client = Raw::connect(server);
     client.call(["SELECT", &db.to_string()]);
-    client.send(words(line));
+    client.ask(line);
     eventually(SOON, || server.info_int("sluice_waiting") == waiting + 1);
     client
 }
@@ -122,13 +101,13 @@ fn whatever_removes_a_key_serves_who_waits_for_it() {
 fn a_removed_lock_is_free_within_the_same_transaction() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    run(&mut client, "LOCK.ACQUIRE k me PX 600000");
-    let replies = client.pipeline([
-        words("MULTI"),
-        words("DEL k"),
-        words("LOCK.HELD k me"),
-        words("LOCK.ACQUIRE k you PX 600000"),
-        words("EXEC"),
+    client.must("LOCK.ACQUIRE k me PX 600000");
+    let replies = client.run_all([
+        "MULTI",
+        "DEL k",
+        "LOCK.HELD k me",
+        "LOCK.ACQUIRE k you PX 600000",
+        "EXEC",
     ]);
     let replies = replies[4].array();
     assert_eq!(replies[0], 1);
@@ -148,8 +127,8 @@ fn a_command_behind_a_wait_serves_others_at_once() {
         ask(&server, "LOCK.ACQUIRE two me PX 600000");
         let mut first = Raw::connect(&server);
         let both = [
-            encode(words("LOCK.ACQUIRE one you PX 600000 BLOCK 0")),
-            encode(words("DEL two")),
+            encode("LOCK.ACQUIRE one you PX 600000 BLOCK 0".split_whitespace()),
+            encode("DEL two".split_whitespace()),
         ];
         first.send_bytes(&both.concat());
         eventually(SOON, || server.info_int("sluice_waiting") == 1);
@@ -170,10 +149,10 @@ fn a_change_is_seen_by_watch_and_a_refusal_is_not() {
     ask(&server, "LOCK.ACQUIRE k me PX 600000");
     let transaction = |between: &str| {
         let mut client = Raw::connect(&server);
-        run(&mut client, "WATCH k");
+        client.must("WATCH k");
         ask(&server, between);
-        run(&mut client, "MULTI");
-        run(&mut client, "PING");
+        client.must("MULTI");
+        client.must("PING");
         !client.call(["EXEC"]).is_nil()
     };
     assert!(transaction("LOCK.ACQUIRE k you"));
@@ -271,20 +250,20 @@ fn a_lock_that_was_persisted_still_goes_by_itself() {
 fn expire_within_a_transaction_counts_for_the_next_command_in_it() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    run(&mut client, "LOCK.ACQUIRE k me PX 600000");
-    let replies = client.pipeline([
-        words("MULTI"),
-        words("PEXPIRE k 5000"),
-        words("LOCK.ACQUIRE k me PX 1000"),
-        words("PTTL k"),
-        words("PERSIST k"),
-        words("LOCK.HELD k me"),
-        words("EXEC"),
+    client.must("LOCK.ACQUIRE k me PX 600000");
+    let replies = client.run_all([
+        "MULTI",
+        "PEXPIRE k 5000",
+        "LOCK.ACQUIRE k me PX 1000",
+        "PTTL k",
+        "PERSIST k",
+        "LOCK.HELD k me",
+        "EXEC",
     ]);
     let left = replies[6].array()[2].int();
     assert!((1..=5000).contains(&left), "{left}");
     // Once the transaction is over, the key has an expiry again.
-    let left = run(&mut client, "PTTL k").int();
+    let left = client.must("PTTL k").int();
     assert!((1..=600_000).contains(&left), "{left}");
 }
 
@@ -332,7 +311,7 @@ fn locks_and_semaphores_are_two_types() {
         "APPEND lock x",
         "LPUSH sem x",
     ] {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(reply.err().starts_with("WRONGTYPE "), "{line}: {reply:?}");
     }
     assert_eq!(ask(&server, "EXISTS free"), 0);
@@ -417,23 +396,23 @@ fn a_watchdog_follows_a_renamed_or_moved_lock() {
     ] {
         ask(&server, "FLUSHALL");
         let mut watched = Raw::connect(&server);
-        run(&mut watched, "LOCK.ACQUIRE k me PX 900 WATCHDOG");
+        watched.must("LOCK.ACQUIRE k me PX 900 WATCHDOG");
         ask(&server, change);
         let mut client = Raw::connect(&server);
         if key == "k" {
-            run(&mut client, "SELECT 1");
+            client.must("SELECT 1");
         }
         // It is renewed where it is now...
-        let first = run(&mut client, &format!("PEXPIRETIME {key}")).int();
+        let first = client.must(&format!("PEXPIRETIME {key}")).int();
         eventually(SOON, || {
-            let end = run(&mut client, &format!("PEXPIRETIME {key}")).int();
+            let end = client.must(&format!("PEXPIRETIME {key}")).int();
             assert!(end >= first, "{change}: the hold is gone");
             end > first + 900
         });
         // ...and ends there with its connection.
         drop(watched);
         let start = Instant::now();
-        eventually(SOON, || run(&mut client, &format!("EXISTS {key}")) == 0);
+        eventually(SOON, || client.must(&format!("EXISTS {key}")) == 0);
         assert!(start.elapsed() < Duration::from_millis(700), "{change}");
         assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
     }
@@ -443,37 +422,37 @@ fn a_watchdog_follows_a_renamed_or_moved_lock() {
 fn a_copy_has_the_same_holds() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    let fence = run(&mut client, "LOCK.ACQUIRE k a SHARED PX 600000 ID one");
-    run(&mut client, "LOCK.ACQUIRE k b SHARED PX 500000");
-    let end = run(&mut client, "PEXPIRETIME k");
-    let dump = run(&mut client, "DUMP k");
-    assert_eq!(run(&mut client, "COPY k c"), 1);
-    assert_eq!(run(&mut client, "COPY k c"), 0);
-    run(&mut client, "LOCK.ACQUIRE d other");
-    assert_eq!(run(&mut client, "COPY k d REPLACE"), 1);
-    assert_eq!(run(&mut client, "COPY k e DB 2"), 1);
+    let fence = client.must("LOCK.ACQUIRE k a SHARED PX 600000 ID one");
+    client.must("LOCK.ACQUIRE k b SHARED PX 500000");
+    let end = client.must("PEXPIRETIME k");
+    let dump = client.must("DUMP k");
+    assert_eq!(client.must("COPY k c"), 1);
+    assert_eq!(client.must("COPY k c"), 0);
+    client.must("LOCK.ACQUIRE d other");
+    assert_eq!(client.must("COPY k d REPLACE"), 1);
+    assert_eq!(client.must("COPY k e DB 2"), 1);
     for (db, key) in [(0, "c"), (0, "d"), (2, "e")] {
-        run(&mut client, &format!("SELECT {db}"));
-        assert_eq!(run(&mut client, &format!("DUMP {key}")), dump);
-        assert_eq!(run(&mut client, &format!("PEXPIRETIME {key}")), end);
+        client.must(&format!("SELECT {db}"));
+        assert_eq!(client.must(&format!("DUMP {key}")), dump);
+        assert_eq!(client.must(&format!("PEXPIRETIME {key}")), end);
         assert_eq!(
-            run(&mut client, &format!("LOCK.ACQUIRE {key} a SHARED ID one")),
+            client.must(&format!("LOCK.ACQUIRE {key} a SHARED ID one")),
             fence
         );
         // They are independent of each other.
-        assert_eq!(run(&mut client, &format!("LOCK.RELEASE {key} a")), 0);
+        assert_eq!(client.must(&format!("LOCK.RELEASE {key} a")), 0);
     }
-    run(&mut client, "SELECT 0");
-    assert_eq!(run(&mut client, "LOCK.HELD k a"), fence);
-    assert_eq!(run(&mut client, "DUMP k"), dump);
+    client.must("SELECT 0");
+    assert_eq!(client.must("LOCK.HELD k a"), fence);
+    assert_eq!(client.must("DUMP k"), dump);
 }
 
 #[test]
 fn the_copy_of_a_watched_lock_runs_down() {
     let server = Server::start();
     let mut watched = Raw::connect(&server);
-    run(&mut watched, "LOCK.ACQUIRE k me PX 900 WATCHDOG");
-    run(&mut watched, "COPY k copy");
+    watched.must("LOCK.ACQUIRE k me PX 900 WATCHDOG");
+    watched.must("COPY k copy");
     assert_eq!(
         ask(&server, "LOCK.INFO copy").field("holders").array()[0].field("watchdog"),
         &0
@@ -488,9 +467,9 @@ fn the_copy_of_a_watched_lock_runs_down() {
 fn a_watched_copy_takes_nothing_from_the_watched_original() {
     let server = Server::start();
     let mut watched = Raw::connect(&server);
-    run(&mut watched, "LOCK.ACQUIRE k me PX 1000 WATCHDOG");
-    run(&mut watched, "COPY k copy");
-    run(&mut watched, "LOCK.ACQUIRE copy me PX 1000 WATCHDOG");
+    watched.must("LOCK.ACQUIRE k me PX 1000 WATCHDOG");
+    watched.must("COPY k copy");
+    watched.must("LOCK.ACQUIRE copy me PX 1000 WATCHDOG");
     assert_eq!(server.info_int("sluice_watchdog_holds"), 2);
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(2500) {
@@ -525,18 +504,18 @@ fn a_watchdog_whose_connection_ends_while_its_lock_moves_renews_nothing() {
             ask(&server, "FLUSHALL");
             let mut client = Raw::connect(&server);
             let mut watched = Raw::connect(&server);
-            run(&mut watched, "LOCK.ACQUIRE k me PX 300 WATCHDOG");
+            watched.must("LOCK.ACQUIRE k me PX 300 WATCHDOG");
             drop(watched);
             // It may be gone already: then there is nothing to move.
-            client.call(words(change));
-            run(&mut client, &format!("SELECT {db}"));
+            client.run(change);
+            client.must(&format!("SELECT {db}"));
             let start = Instant::now();
             eventually(SOON, || {
                 thread::sleep(Duration::from_millis(5));
-                run(&mut client, &format!("EXISTS {key}")) == 0
+                client.must(&format!("EXISTS {key}")) == 0
                     || start.elapsed() > Duration::from_secs(2)
             });
-            if run(&mut client, &format!("EXISTS {key}")) != 0 {
+            if client.must(&format!("EXISTS {key}")) != 0 {
                 immortal.push(change);
                 break;
             }
@@ -557,8 +536,8 @@ fn a_lost_connection_serves_the_next_at_once() {
     for _ in 0..4 {
         ask(&server, "FLUSHALL");
         let mut watched = Raw::connect(&server);
-        run(&mut watched, "LOCK.ACQUIRE k me PX 600000 WATCHDOG");
-        run(&mut watched, "LOCK.ACQUIRE shared a SHARED PX 600000");
+        watched.must("LOCK.ACQUIRE k me PX 600000 WATCHDOG");
+        watched.must("LOCK.ACQUIRE shared a SHARED PX 600000");
         let mut next = waiter(&server, 0, "LOCK.ACQUIRE k you PX 600000 BLOCK 0");
         // An exclusive request in line, and a shared one that only its end lets in.
         let first = waiter(&server, 0, "LOCK.ACQUIRE shared b PX 600000 BLOCK 0");
@@ -600,23 +579,23 @@ fn a_watchdog_that_a_script_asks_for_does_not_outlive_the_caller() {
 fn a_moved_lock_keeps_who_waits_for_the_name_in_its_database() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    let fence = run(&mut client, "LOCK.ACQUIRE k me PX 600000");
+    let fence = client.must("LOCK.ACQUIRE k me PX 600000");
     let mut here = waiter(&server, 0, "LOCK.ACQUIRE k you PX 600000 BLOCK 0");
-    assert_eq!(run(&mut client, "MOVE k 2"), 1);
+    assert_eq!(client.must("MOVE k 2"), 1);
     let next = served_at_once(&mut here);
-    run(&mut client, "SELECT 2");
-    assert_eq!(run(&mut client, "LOCK.HELD k me"), fence);
+    client.must("SELECT 2");
+    assert_eq!(client.must("LOCK.HELD k me"), fence);
     let mut there = waiter(&server, 2, "LOCK.ACQUIRE k third PX 600000 BLOCK 0");
-    run(&mut client, "SELECT 0");
-    assert_eq!(run(&mut client, "MOVE k 2"), 0);
+    client.must("SELECT 0");
+    assert_eq!(client.must("MOVE k 2"), 0);
     // Like clients that wait for a list, they wait for a name in the database of that number.
-    run(&mut client, "SWAPDB 0 2");
-    assert_eq!(run(&mut client, "LOCK.HELD k me"), fence);
-    run(&mut client, "LOCK.RELEASE k me");
+    client.must("SWAPDB 0 2");
+    assert_eq!(client.must("LOCK.HELD k me"), fence);
+    client.must("LOCK.RELEASE k me");
     still_waits(&mut there);
-    run(&mut client, "SELECT 2");
-    assert_eq!(run(&mut client, "LOCK.HELD k you"), next);
-    run(&mut client, "LOCK.RELEASE k you");
+    client.must("SELECT 2");
+    assert_eq!(client.must("LOCK.HELD k you"), next);
+    client.must("LOCK.RELEASE k you");
     served_at_once(&mut there);
 }
 
@@ -733,27 +712,21 @@ fn a_migrated_lock_is_held_on_the_other_server() {
         "LOCK.GUARD guard 77",
     ];
     for line in setup {
-        run(&mut client, line);
+        client.must(line);
     }
-    let fence = run(&mut client, "LOCK.HELD k me");
+    let fence = client.must("LOCK.HELD k me");
     let before: Vec<_> = ["k", "shared", "sem", "guard"]
         .map(|key| {
             (
-                run(&mut client, &format!("DUMP {key}")),
-                run(&mut client, &format!("PEXPIRETIME {key}")),
+                client.must(&format!("DUMP {key}")),
+                client.must(&format!("PEXPIRETIME {key}")),
             )
         })
         .into();
     let port = other.port();
-    run(
-        &mut client,
-        &format!("MIGRATE 127.0.0.1 {port} k 0 5000 COPY"),
-    );
+    client.must(&format!("MIGRATE 127.0.0.1 {port} k 0 5000 COPY"));
     assert_eq!(ask(&other, "LOCK.HELD k me"), fence);
-    run(
-        &mut client,
-        &format!("MIGRATE 127.0.0.1 {port} k 0 5000 REPLACE"),
-    );
+    client.must(&format!("MIGRATE 127.0.0.1 {port} k 0 5000 REPLACE"));
     let port = port.to_string();
     let several = [
         "MIGRATE",
@@ -768,7 +741,7 @@ fn a_migrated_lock_is_held_on_the_other_server() {
         "guard",
     ];
     assert_eq!(client.call(several), "OK");
-    assert_eq!(run(&mut client, "DBSIZE"), 0);
+    assert_eq!(client.must("DBSIZE"), 0);
     for (key, (dump, end)) in ["k", "shared", "sem", "guard"].iter().zip(&before) {
         assert_eq!(ask(&other, &format!("DUMP {key}")), *dump, "{key}");
         assert_eq!(ask(&other, &format!("PEXPIRETIME {key}")), *end, "{key}");
@@ -804,7 +777,7 @@ fn damaged_payloads_are_refused_or_valid() {
     let mut client = Raw::connect(&server);
     let mut damaged = Vec::new();
     for key in ["exclusive", "shared", "sem"] {
-        let payload = run(&mut client, &format!("DUMP {key}")).bytes().to_vec();
+        let payload = client.must(&format!("DUMP {key}")).bytes().to_vec();
         let (value, footer) = payload.split_at(payload.len() - FOOTER);
         for cut in 0..value.len() {
             damaged.push([&value[..cut], footer].concat());
@@ -856,7 +829,7 @@ fn check_and_reload(server: &Server, keys: &[String]) {
             "TYPE",
             "DEBUG DIGEST-VALUE",
         ] {
-            let reply = client.call(words(&format!("{command} {key}")));
+            let reply = client.run(&format!("{command} {key}"));
             if let Value::Error(text) = &reply {
                 assert!(text.starts_with("WRONGTYPE"), "{command} {key}: {text}");
             }
@@ -997,22 +970,22 @@ fn a_forged_fence_leaves_fences_for_others() {
     const LARGEST: u64 = (1 << 53) - 1;
     let server = Server::builder().rdb(true).start();
     let mut client = Raw::connect(&server);
-    run(&mut client, "DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
+    client.must("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
     let until = u64::try_from(unix_ms()).unwrap() + 600_000;
     let mut last = 0;
     let mut check = |client: &mut Raw| {
         for line in ["LOCK.ACQUIRE k me", "SEM.ACQUIRE s me LIMIT 1"] {
-            let fence = run(client, line).int();
+            let fence = client.must(line).int();
             assert!(fence > last, "{fence} must be larger than {last}");
             last = fence;
         }
-        run(client, "DEL k s");
+        client.must("DEL k s");
     };
 
     let forged = effects::held(0, "a", 1, LARGEST, until);
     assert!(apply(&mut client, "forged", &forged).is_err());
     assert!(client.call(["LOCK.FENCE", &LARGEST.to_string()]).is_err());
-    assert_eq!(run(&mut client, "EXISTS forged"), 0);
+    assert_eq!(client.must("EXISTS forged"), 0);
     check(&mut client);
 
     // What is left after the largest fence that is believed is enough, and can be saved, dumped and loaded.
@@ -1020,8 +993,8 @@ fn a_forged_fence_leaves_fences_for_others() {
     let believed = effects::held(0, "a", 1, most, until);
     assert_eq!(apply(&mut client, "forged", &believed), "OK");
     check(&mut client);
-    run(&mut client, "LOCK.ACQUIRE high me PX 600000");
-    let payload = run(&mut client, "DUMP high").bytes().to_vec();
+    client.must("LOCK.ACQUIRE high me PX 600000");
+    let payload = client.must("DUMP high").bytes().to_vec();
     let restored = client.call([b"RESTORE", b"again".as_slice(), b"0", &payload]);
     assert_eq!(restored, "OK");
     check_and_reload(&server, &["high".into(), "again".into()]);
@@ -1029,8 +1002,8 @@ fn a_forged_fence_leaves_fences_for_others() {
     check(&mut client);
 
     // The same payload with the largest fence instead of its own.
-    run(&mut client, "DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
-    let own = fence_bytes(run(&mut client, "LOCK.HELD high me").int() as u64);
+    client.must("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1");
+    let own = fence_bytes(client.must("LOCK.HELD high me").int() as u64);
     let at = payload
         .windows(own.len())
         .position(|bytes| *bytes == own[..]);
@@ -1074,9 +1047,9 @@ fn effects_on_other_types_are_refused() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let until = u64::try_from(unix_ms()).unwrap() + 600_000;
-    run(&mut client, "SET string v");
-    run(&mut client, "SEM.ACQUIRE sem me LIMIT 2");
-    run(&mut client, "LOCK.ACQUIRE lock me");
+    client.must("SET string v");
+    client.must("SEM.ACQUIRE sem me LIMIT 2");
+    client.must("LOCK.ACQUIRE lock me");
     let digest = server.digest();
     let lock = effects::held(0, "a", 1, 10, until);
     let sem = effects::held(5, "a", 1, 10, until);
@@ -1095,7 +1068,7 @@ fn effects_on_other_types_are_refused() {
     ] {
         assert!(apply(&mut client, "new", &effects).is_err());
     }
-    assert_eq!(run(&mut client, "EXISTS new"), 0);
+    assert_eq!(client.must("EXISTS new"), 0);
     assert_eq!(server.digest(), digest, "what fails changes nothing");
 }
 
@@ -1117,7 +1090,7 @@ fn measure(keys: usize, make: impl Fn(usize, &str) -> Vec<Vec<String>>) -> Measu
     let commands: Vec<_> = (0..keys)
         .flat_map(|number| make(number, &name(number)))
         .collect();
-    run(&mut client, "PING");
+    client.must("PING");
     let before = server.info_int("used_memory");
     for batch in commands.chunks(BATCH) {
         for reply in client.pipeline(batch) {
@@ -1135,7 +1108,7 @@ fn measure(keys: usize, make: impl Fn(usize, &str) -> Vec<Vec<String>>) -> Measu
 }
 
 fn command(line: &str) -> Vec<String> {
-    words(line).into_iter().map(Into::into).collect()
+    line.split_whitespace().map(Into::into).collect()
 }
 
 /// Compares the two after what the server leaves out for every key with an expiry, such as the tables of its keys.
@@ -1236,22 +1209,19 @@ fn freed_locks_give_their_memory_back() {
     let used = || server.info_int("used_memory");
     let round = |client: &mut Raw| {
         for number in 0..500 {
-            run(
-                client,
-                &format!("LOCK.ACQUIRE k{number} owner PX 900000 ID i{number}"),
-            );
-            run(
-                client,
-                &format!("LOCK.ACQUIRE shared owner{number} SHARED PX 900000 ID i{number}"),
-            );
-            run(
-                client,
-                &format!("SEM.ACQUIRE sem owner{number} LIMIT 1000 PX 900000"),
-            );
+            client.must(&format!(
+                "LOCK.ACQUIRE k{number} owner PX 900000 ID i{number}"
+            ));
+            client.must(&format!(
+                "LOCK.ACQUIRE shared owner{number} SHARED PX 900000 ID i{number}"
+            ));
+            client.must(&format!(
+                "SEM.ACQUIRE sem owner{number} LIMIT 1000 PX 900000"
+            ));
         }
-        run(client, "UNLINK shared sem");
+        client.must("UNLINK shared sem");
         for number in 0..500 {
-            run(client, &format!("LOCK.RELEASE k{number} owner"));
+            client.must(&format!("LOCK.RELEASE k{number} owner"));
         }
         eventually(SOON, || server.info_int("lazyfree_pending_objects") == 0);
     };
@@ -1270,19 +1240,12 @@ fn freed_locks_give_their_memory_back() {
 fn unlinking_a_large_lock_frees_it_in_the_background() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    let commands: Vec<_> = (0..3000)
-        .map(|owner| {
-            encode(words(&format!(
-                "LOCK.ACQUIRE k owner-{owner} SHARED PX 900000"
-            )))
-        })
-        .collect();
-    client.send_bytes(&commands.concat());
-    for _ in 0..3000 {
-        assert!(client.read().int() > 0);
+    let lines = (0..3000).map(|owner| format!("LOCK.ACQUIRE k owner-{owner} SHARED PX 900000"));
+    for reply in client.run_all(lines) {
+        assert!(reply.int() > 0);
     }
     let freed = server.info_int("lazyfreed_objects");
-    run(&mut client, "UNLINK k");
+    client.must("UNLINK k");
     eventually(SOON, || server.info_int("lazyfreed_objects") > freed);
 }
 
@@ -1291,7 +1254,7 @@ fn unlinking_a_large_lock_frees_it_in_the_background() {
 fn active_defrag_damages_nothing() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
-    if client.call(words("CONFIG SET activedefrag yes")).is_err() {
+    if client.run("CONFIG SET activedefrag yes").is_err() {
         return; // a server that is built without it
     }
     for line in [
@@ -1300,35 +1263,23 @@ fn active_defrag_damages_nothing() {
         "CONFIG SET active-defrag-cycle-min 60",
         "CONFIG SET active-defrag-cycle-max 70",
     ] {
-        run(&mut client, line);
+        client.must(line);
     }
     for number in 0..3000 {
         let id = "i".repeat(1 + number % 128);
-        run(
-            &mut client,
-            &format!("LOCK.ACQUIRE k{number} owner PX 900000 ID {id}"),
-        );
-        run(
-            &mut client,
-            &format!(
-                "LOCK.ACQUIRE s{} owner{number} SHARED PX 900000 ID {id}",
-                number % 30
-            ),
-        );
-        run(
-            &mut client,
-            &format!(
-                "SEM.ACQUIRE m{} owner{number} LIMIT 9999 PX 900000 ID {id}",
-                number % 30
-            ),
-        );
+        client.must(&format!("LOCK.ACQUIRE k{number} owner PX 900000 ID {id}"));
+        client.must(&format!(
+            "LOCK.ACQUIRE s{} owner{number} SHARED PX 900000 ID {id}",
+            number % 30
+        ));
+        client.must(&format!(
+            "SEM.ACQUIRE m{} owner{number} LIMIT 9999 PX 900000 ID {id}",
+            number % 30
+        ));
     }
     for number in (0..3000).filter(|number| number % 7 != 0) {
-        run(&mut client, &format!("LOCK.RELEASE k{number} owner"));
-        run(
-            &mut client,
-            &format!("LOCK.RELEASE s{} owner{number}", number % 30),
-        );
+        client.must(&format!("LOCK.RELEASE k{number} owner"));
+        client.must(&format!("LOCK.RELEASE s{} owner{number}", number % 30));
     }
     let digest = server.digest();
     eventually(SOON, || {
@@ -1338,6 +1289,6 @@ fn active_defrag_damages_nothing() {
     server.command(["DEBUG", "RELOAD"]);
     assert_eq!(server.digest(), digest);
     let id = "i".repeat(1 + 7);
-    assert!(run(&mut client, &format!("LOCK.ACQUIRE k7 owner ID {id}")).int() > 0);
-    assert_eq!(run(&mut client, "LOCK.RELEASE k7 owner"), 0);
+    assert!(client.must(&format!("LOCK.ACQUIRE k7 owner ID {id}")).int() > 0);
+    assert_eq!(client.must("LOCK.RELEASE k7 owner"), 0);
 }

@@ -3,114 +3,15 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::support::{
-    Builder, Crowd, Fsync, Random, Raw, Server, Value, eventually, wait_for_replica_sync,
+    Crowd, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, differences,
+    eventually, follow, pair, quiet, unix_ms, wait_for_replica_sync, waiter,
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Long enough for an answer that must not come to come after all.
 const MOMENT: Duration = Duration::from_millis(100);
-
-fn unix_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(now.as_millis()).unwrap()
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-#[track_caller]
-fn run(client: &mut Raw, line: &str) -> Value {
-    let reply = client.call(words(line));
-    assert!(!reply.is_err(), "{line}: {reply:?}");
-    reply
-}
-
-#[track_caller]
-fn ask(server: &Server, line: &str) -> Value {
-    server.command(words(line))
-}
-
-/// A server that sends its replicas nothing of its own accord.
-fn quiet() -> Builder {
-    Server::builder().config("repl-ping-replica-period", "3600")
-}
-
-fn pair() -> (Server, Server) {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&master, &replica);
-    (master, replica)
-}
-
-fn follow(master: &Server, replica: &Server) {
-    replica.replica_of(master);
-    wait_for_replica_sync(master, replica);
-}
-
-/// A client that waits in line.
-#[track_caller]
-fn waiter(server: &Server, line: &str) -> Raw {
-    let waited = server.info_int("sluice_waited");
-    let mut client = Raw::connect(server);
-    client.send(words(line));
-    eventually(SOON, || server.info_int("sluice_waited") > waited);
-    client
-}
-
-#[track_caller]
-fn assert_identical(master: &Server, replica: &Server) {
-    // A master that still ends leases changes between two looks: only one that doesn't can be compared.
-    let deadline = Instant::now() + SOON;
-    loop {
-        let before = master.digest();
-        wait_for_replica_sync(master, replica);
-        let there = replica.digest();
-        if there == before {
-            return;
-        }
-        if master.digest() == before {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the master never comes to rest");
-    }
-    panic!("the datasets differ:{}", differences(master, replica));
-}
-
-/// What differs between two servers, for the message of a failure.
-fn differences(master: &Server, replica: &Server) -> String {
-    let mut differences = String::new();
-    for db in 0..4 {
-        let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
-        for client in [&mut one, &mut other] {
-            run(client, &format!("SELECT {db}"));
-        }
-        let mut keys: Vec<_> = [&mut one, &mut other]
-            .into_iter()
-            .flat_map(|client| run(client, "KEYS *").array().to_vec())
-            .map(|key| key.text().to_owned())
-            .collect();
-        keys.sort();
-        keys.dedup();
-        for key in keys {
-            let line = format!("DEBUG DIGEST-VALUE {key}");
-            if run(&mut one, &line) != run(&mut other, &line) {
-                let line = format!("DUMP {key}");
-                let (one, other) = (one.call(words(&line)), other.call(words(&line)));
-                differences += &format!("\n{db} {key}\n  master {one:?}\n  replica {other:?}");
-            }
-            let line = format!("PEXPIRETIME {key}");
-            let (one, other) = (run(&mut one, &line), run(&mut other, &line));
-            if one != other {
-                differences += &format!("\n{db} {key} ends: master {one:?}, replica {other:?}");
-            }
-        }
-    }
-    differences
-}
 
 // --- The same dataset ------------------------------------------------------------------------------------------------
 
@@ -187,21 +88,21 @@ fn random_load(server: &Server, seed: u64, time: Duration) {
                         1 => {
                             let commands =
                                 ["MULTI".into(), command, random.command(), "EXEC".into()];
-                            client.pipeline(commands.iter().map(|line| words(line)));
+                            client.run_all(&commands);
                         }
                         2 => {
                             let script = "return redis.pcall(unpack(ARGV))";
                             let mut line = vec!["EVAL", script, "0"];
                             // A script is no connection that a hold could be renewed for.
                             line.extend(
-                                words(&command)
-                                    .into_iter()
+                                command
+                                    .split_whitespace()
                                     .filter(|word| *word != "WATCHDOG"),
                             );
                             client.call(line);
                         }
                         _ => {
-                            let reply = client.call(words(&command));
+                            let reply = client.run(&command);
                             if let Value::Error(text) = reply {
                                 assert!(!text.contains("internal"), "{command}: {text}");
                             }
@@ -252,9 +153,9 @@ fn a_replica_is_identical_after_a_random_load() {
 fn all_leases_are_long(server: &Server) -> bool {
     let mut client = Raw::connect(server);
     (0..2).all(|db| {
-        run(&mut client, &format!("SELECT {db}"));
-        let keys = run(&mut client, "KEYS *");
-        let all_are_alive = run(&mut client, "DBSIZE") == keys.array().len() as i64;
+        client.must(&format!("SELECT {db}"));
+        let keys = client.must("KEYS *");
+        let all_are_alive = client.must("DBSIZE") == keys.array().len() as i64;
         all_are_alive
             && keys.array().iter().all(|key| {
                 let key = key.text();
@@ -262,7 +163,7 @@ fn all_leases_are_long(server: &Server) -> bool {
                     return true;
                 }
                 let kind = if key.starts_with('l') { "LOCK" } else { "SEM" };
-                let info = client.call(words(&format!("{kind}.INFO {key}")));
+                let info = client.run(&format!("{kind}.INFO {key}"));
                 info.is_nil()
                     || info
                         .field("holders")
@@ -277,8 +178,8 @@ fn all_leases_are_long(server: &Server) -> bool {
 fn drop_ended_holds(server: &Server) {
     let mut client = Raw::connect(server);
     for db in 0..2 {
-        run(&mut client, &format!("SELECT {db}"));
-        for key in run(&mut client, "KEYS *").array() {
+        client.must(&format!("SELECT {db}"));
+        for key in client.must("KEYS *").array() {
             for command in ["LOCK.RENEW", "SEM.RENEW"] {
                 client.call([command.as_bytes(), key.bytes(), b"nobody"]);
             }
@@ -288,9 +189,9 @@ fn drop_ended_holds(server: &Server) {
 
 fn assert_same_expiries(master: &Server, replica: &Server) {
     let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
-    for key in run(&mut one, "KEYS *").array() {
+    for key in one.must("KEYS *").array() {
         let line = format!("PEXPIRETIME {}", key.text());
-        let (here, there) = (run(&mut one, &line).int(), run(&mut other, &line).int());
+        let (here, there) = (one.must(&line).int(), other.must(&line).int());
         // What ends soon may have ended between the two.
         if here > unix_ms() + 10_000 || there > unix_ms() + 10_000 {
             assert_eq!(here, there, "{line}");
@@ -331,7 +232,7 @@ fn each_effect_arrives_as_it_is() {
         "RENAME w ww",
     ];
     for line in lines {
-        run(&mut watched, line);
+        watched.must(line);
         ask(&master, "PING");
         assert_identical(&master, &replica);
         assert_same_expiries(&master, &replica);
@@ -364,7 +265,7 @@ fn refusals_reads_and_errors_propagate_nothing() {
         "LOCK.GUARD guard 50",
         "SET string v",
     ] {
-        assert!(!run(&mut client, line).is_nil());
+        assert!(!client.must(line).is_nil());
     }
     eventually(SOON, || master.info_int("aof_rewrite_in_progress") == 0);
     wait_for_replica_sync(&master, &replica);
@@ -437,13 +338,13 @@ fn refusals_reads_and_errors_propagate_nothing() {
         "LOCK.FENCE nonsense",
         "INFO sluice",
     ] {
-        client.call(words(line));
+        client.run(line);
         nothing(line);
     }
     // Waits that end without a lock.
     let mut ended = Raw::connect(&master);
     let id = ended.id().to_string();
-    ended.send(words("LOCK.ACQUIRE both c BLOCK 0"));
+    ended.ask("LOCK.ACQUIRE both c BLOCK 0");
     eventually(SOON, || master.info_int("sluice_waiting") == 1);
     let lost = waiter(&master, "LOCK.ACQUIRE k you BLOCK 0");
     nothing("waiting");
@@ -454,13 +355,7 @@ fn refusals_reads_and_errors_propagate_nothing() {
     eventually(SOON, || master.info_int("sluice_waiting") == 0);
     nothing("a lost connection");
     // In a transaction, the refused part adds nothing to what is propagated.
-    let refused = [
-        words("MULTI"),
-        words("LOCK.ACQUIRE k you"),
-        words("LOCK.HELD k me"),
-        words("EXEC"),
-    ];
-    client.pipeline(refused);
+    client.run_all(["MULTI", "LOCK.ACQUIRE k you", "LOCK.HELD k me", "EXEC"]);
     nothing("a transaction of refusals");
     client.call([
         "EVAL",
@@ -475,20 +370,17 @@ fn refusals_reads_and_errors_propagate_nothing() {
 fn a_replica_reads_and_refuses_to_write() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
-    let fence = run(&mut client, "LOCK.ACQUIRE k me PX 600000 WATCHDOG");
-    run(&mut client, "LOCK.ACQUIRE short me PX 300");
-    run(
-        &mut client,
-        "SEM.ACQUIRE sem me LIMIT 3 PERMITS 2 PX 600000",
-    );
+    let fence = client.must("LOCK.ACQUIRE k me PX 600000 WATCHDOG");
+    client.must("LOCK.ACQUIRE short me PX 300");
+    client.must("SEM.ACQUIRE sem me LIMIT 3 PERMITS 2 PX 600000");
     wait_for_replica_sync(&master, &replica);
     let mut reader = Raw::connect(&replica);
-    assert_eq!(run(&mut reader, "LOCK.HELD k me"), fence);
-    assert!(run(&mut reader, "LOCK.HELD k you").is_nil());
-    let info = run(&mut reader, "LOCK.INFO k");
+    assert_eq!(reader.must("LOCK.HELD k me"), fence);
+    assert!(reader.must("LOCK.HELD k you").is_nil());
+    let info = reader.must("LOCK.INFO k");
     assert_eq!(info.field("mode"), &"exclusive");
     assert_eq!(info.field("holders").array().len(), 1);
-    assert_eq!(run(&mut reader, "SEM.INFO sem").field("used"), &2);
+    assert_eq!(reader.must("SEM.INFO sem").field("used"), &2);
     for line in [
         "LOCK.ACQUIRE k me",
         "LOCK.ACQUIRE k you BLOCK 0",
@@ -505,13 +397,13 @@ fn a_replica_reads_and_refuses_to_write() {
         "LOCK.APPLY k x",
         "LOCK.FENCE 5",
     ] {
-        let reply = reader.call(words(line));
+        let reply = reader.run(line);
         assert!(reply.err().starts_with("READONLY "), "{line}: {reply:?}");
     }
     // A lease that has ended is not shown as held, even while the master cannot say so.
     master.stop_signal();
-    eventually(SOON, || run(&mut reader, "LOCK.HELD short me").is_nil());
-    assert!(run(&mut reader, "LOCK.INFO short").is_nil());
+    eventually(SOON, || reader.must("LOCK.HELD short me").is_nil());
+    assert!(reader.must("LOCK.INFO short").is_nil());
     master.cont_signal();
     eventually(SOON, || ask(&master, "EXISTS short") == 0);
     assert_identical(&master, &replica);
@@ -530,7 +422,7 @@ fn a_writable_replica_lives() {
         "LOCK.RELEASE own me ALL",
         "LOCK.ACQUIRE other me PX 20",
     ] {
-        client.call(words(line));
+        client.run(line);
     }
     drop(client);
     ask(&master, "LOCK.ACQUIRE k me PX 600000");
@@ -708,14 +600,9 @@ fn what_belongs_together_takes_effect_together() {
     });
 
     let mut watched = Some(Raw::connect(&server));
-    run(
-        watched.as_mut().unwrap(),
-        "LOCK.ACQUIRE w a PX 600000 WATCHDOG",
-    );
-    run(
-        watched.as_mut().unwrap(),
-        "LOCK.ACQUIRE w2 a PX 600000 WATCHDOG",
-    );
+    let client = watched.as_mut().expect("it is there");
+    client.must("LOCK.ACQUIRE w a PX 600000 WATCHDOG");
+    client.must("LOCK.ACQUIRE w2 a PX 600000 WATCHDOG");
     let mut next = waiter(&server, "LOCK.ACQUIRE w b PX 600000 BLOCK 0");
     group_of("the end of a connection that hands over", &mut || {
         watched = None;
@@ -733,7 +620,7 @@ fn what_belongs_together_takes_effect_together() {
             "LOCK.RELEASE w b",
             "EXEC",
         ];
-        client.pipeline(lines.map(words));
+        client.run_all(lines);
         assert!(next.read().int() > 0);
     });
     group_of("a script", &mut || {
@@ -754,14 +641,11 @@ fn what_belongs_together_takes_effect_together() {
 fn a_promoted_replica_honours_what_it_knows() {
     let (master, replica) = pair();
     let mut watched = Raw::connect(&master);
-    let held = run(&mut watched, "LOCK.ACQUIRE k me PX 600000 ID a").int();
-    run(&mut watched, "LOCK.ACQUIRE short me PX 1500");
-    run(&mut watched, "LOCK.ACQUIRE dog me PX 1500 WATCHDOG");
-    run(
-        &mut watched,
-        "SEM.ACQUIRE sem me LIMIT 2 PERMITS 2 PX 600000",
-    );
-    let last = run(&mut watched, "LOCK.ACQUIRE last me PX 600000").int();
+    let held = watched.must("LOCK.ACQUIRE k me PX 600000 ID a").int();
+    watched.must("LOCK.ACQUIRE short me PX 1500");
+    watched.must("LOCK.ACQUIRE dog me PX 1500 WATCHDOG");
+    watched.must("SEM.ACQUIRE sem me LIMIT 2 PERMITS 2 PX 600000");
+    let last = watched.must("LOCK.ACQUIRE last me PX 600000").int();
     wait_for_replica_sync(&master, &replica);
     let end = ask(&replica, "PEXPIRETIME short").int();
     master.kill9();
@@ -794,10 +678,10 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
     const CROWD: usize = 50;
     let (old, new) = pair();
     let mut watched = Raw::connect(&old);
-    run(&mut watched, "LOCK.ACQUIRE k me PX 600000 WATCHDOG");
-    run(&mut watched, "SEM.ACQUIRE sem me LIMIT 1 PX 600000");
-    run(&mut watched, "LOCK.ACQUIRE up a SHARED PX 600000");
-    run(&mut watched, "LOCK.ACQUIRE up b SHARED PX 600000");
+    watched.must("LOCK.ACQUIRE k me PX 600000 WATCHDOG");
+    watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 600000");
+    watched.must("LOCK.ACQUIRE up a SHARED PX 600000");
+    watched.must("LOCK.ACQUIRE up b SHARED PX 600000");
     let mut crowd = Crowd::connect(&old, CROWD);
     crowd.ask_in_order(
         // Owners of their own: two connections of one owner could wait for each other.
@@ -809,8 +693,7 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
                 3 => format!("LOCK.ACQUIRE up o{number} BLOCK 20000"),
                 _ => format!("LOCK.ACQUIRE k o{number} SHARED BLOCK 60000 WATCHDOG"),
             };
-            words(&line)
-                .into_iter()
+            line.split_whitespace()
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         },
@@ -847,9 +730,9 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
     // Back again, with nothing left over from before.
     old.promote();
     let mut next = Raw::connect(&old);
-    assert!(run(&mut next, "LOCK.ACQUIRE k x PX 600000").int() > 0);
+    assert!(next.must("LOCK.ACQUIRE k x PX 600000").int() > 0);
     let mut waits = waiter(&old, "LOCK.ACQUIRE k y PX 600000 BLOCK 0");
-    run(&mut next, "LOCK.RELEASE k x");
+    next.must("LOCK.RELEASE k x");
     assert!(waits.read().int() > 0);
     assert_eq!(ask(&old, "DBSIZE"), 1);
 }
@@ -858,30 +741,30 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
 fn who_is_served_at_the_moment_of_a_demotion_loses_nothing_later() {
     let server = quiet().start();
     let mut client = Raw::connect(&server);
-    run(&mut client, "LOCK.ACQUIRE k me PX 600000");
+    client.must("LOCK.ACQUIRE k me PX 600000");
     let mut served = waiter(&server, "LOCK.ACQUIRE k you PX 600000 BLOCK 0");
     // Before the waiter can be told, the server tells all that wait that nothing comes any more.
     let lines = ["LOCK.RELEASE k me", "REPLICAOF 127.0.0.1 1"];
-    client.pipeline(lines.map(words));
+    client.run_all(lines);
     assert!(served.read().err().starts_with("UNBLOCKED "));
-    assert!(run(&mut client, "LOCK.HELD k you").int() > 0);
+    assert!(client.must("LOCK.HELD k you").int() > 0);
 
     // Much may happen before it is a master again: the owner is to hold the lock by another grant then.
     server.promote();
-    assert_eq!(run(&mut client, "DEL k"), 1);
-    let fence = run(&mut client, "LOCK.ACQUIRE k you PX 600000").int();
+    assert_eq!(client.must("DEL k"), 1);
+    let fence = client.must("LOCK.ACQUIRE k you PX 600000").int();
     // Somebody else who waited is gone: what was given to such ones is looked for.
     drop(waiter(&server, "LOCK.ACQUIRE k other BLOCK 0"));
     eventually(SOON, || server.info_int("sluice_waiting") == 0);
     thread::sleep(MOMENT);
-    assert_eq!(run(&mut client, "LOCK.HELD k you"), fence);
+    assert_eq!(client.must("LOCK.HELD k you"), fence);
 }
 
 #[test]
 fn the_connection_of_a_watchdog_decides_nothing_on_a_demoted_master() {
     let (old, new) = pair();
     let mut watched = Raw::connect(&old);
-    let fence = run(&mut watched, "LOCK.ACQUIRE k me PX 600000 WATCHDOG");
+    let fence = watched.must("LOCK.ACQUIRE k me PX 600000 WATCHDOG");
     wait_for_replica_sync(&old, &new);
     new.promote();
     old.replica_of(&new);
@@ -953,9 +836,9 @@ fn the_server_survives_what_happens_while_writes_are_paused() {
     for mode in ["WRITE", "ALL"] {
         let (master, replica) = pair();
         let mut watched = Raw::connect(&master);
-        run(&mut watched, "LOCK.ACQUIRE dog me PX 300 WATCHDOG");
+        watched.must("LOCK.ACQUIRE dog me PX 300 WATCHDOG");
         let mut dying = Raw::connect(&master);
-        run(&mut dying, "LOCK.ACQUIRE dead me PX 600000 WATCHDOG");
+        dying.must("LOCK.ACQUIRE dead me PX 600000 WATCHDOG");
         for line in [
             "LOCK.ACQUIRE ends me PX 200",
             "LOCK.ACQUIRE shared a SHARED PX 200",
@@ -973,18 +856,18 @@ fn the_server_survives_what_happens_while_writes_are_paused() {
         let mut control = Raw::connect(&master);
         wait_for_replica_sync(&master, &replica);
 
-        run(&mut control, &format!("CLIENT PAUSE 900 {mode}"));
+        control.must(&format!("CLIENT PAUSE 900 {mode}"));
         let start = Instant::now();
         drop(dying);
         drop(gone);
         if mode == "WRITE" {
             // Reads are answered, and show no lease that has ended.
             eventually(SOON, || {
-                run(&mut control, "LOCK.HELD ends me").is_nil()
-                    && run(&mut control, "LOCK.HELD shared a").is_nil()
+                control.must("LOCK.HELD ends me").is_nil()
+                    && control.must("LOCK.HELD shared a").is_nil()
             });
-            run(&mut control, "LOCK.INFO ends");
-            run(&mut control, "LOCK.INFO shared");
+            control.must("LOCK.INFO ends");
+            control.must("LOCK.INFO shared");
         }
         for waiter in [&mut ends, &mut sem, &mut dead] {
             assert!(waiter.read().int() > 0);
@@ -994,8 +877,8 @@ fn the_server_survives_what_happens_while_writes_are_paused() {
             "somebody was served in the pause"
         );
         assert!(timed.read().is_nil());
-        assert!(run(&mut watched, "LOCK.HELD ends you").int() > 0);
-        assert!(run(&mut watched, "LOCK.HELD dead you").int() > 0);
+        assert!(watched.must("LOCK.HELD ends you").int() > 0);
+        assert!(watched.must("LOCK.HELD dead you").int() > 0);
         assert_identical(&master, &replica);
         assert!(!master.log().contains("ASSERTION"));
     }
@@ -1007,7 +890,7 @@ fn a_wait_ends_in_time_while_writes_are_paused() {
     let server = Server::start();
     ask(&server, "LOCK.ACQUIRE k me PX 600000");
     let mut list = Raw::connect(&server);
-    list.send(words("BLPOP list 0.4"));
+    list.ask("BLPOP list 0.4");
     let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 400");
     ask(&server, "CLIENT PAUSE 6000 WRITE");
     let start = Instant::now();
@@ -1028,10 +911,10 @@ fn operators_end_waits_while_writes_are_paused() {
     ask(&master, "LOCK.ACQUIRE k me PX 600000");
     let mut first = Raw::connect(&master);
     let first_id = first.id().to_string();
-    first.send(words("LOCK.ACQUIRE k you BLOCK 0"));
+    first.ask("LOCK.ACQUIRE k you BLOCK 0");
     let mut second = Raw::connect(&master);
     let second_id = second.id().to_string();
-    second.send(words("LOCK.ACQUIRE k third BLOCK 0"));
+    second.ask("LOCK.ACQUIRE k third BLOCK 0");
     eventually(SOON, || master.info_int("sluice_waiting") == 2);
     ask(&master, "CLIENT PAUSE 600 WRITE");
     assert_eq!(master.command(["CLIENT", "UNBLOCK", &first_id]), 1);
@@ -1050,10 +933,10 @@ fn operators_end_waits_while_writes_are_paused() {
 fn a_failover_hands_over_with_all_leases() {
     let (old, new) = pair();
     let mut watched = Raw::connect(&old);
-    let held = run(&mut watched, "LOCK.ACQUIRE k me PX 600000 ID a").int();
-    run(&mut watched, "LOCK.ACQUIRE dog me PX 1000 WATCHDOG");
-    run(&mut watched, "LOCK.ACQUIRE ends me PX 150");
-    let last = run(&mut watched, "SEM.ACQUIRE sem me LIMIT 1 PX 600000").int();
+    let held = watched.must("LOCK.ACQUIRE k me PX 600000 ID a").int();
+    watched.must("LOCK.ACQUIRE dog me PX 1000 WATCHDOG");
+    watched.must("LOCK.ACQUIRE ends me PX 150");
+    let last = watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 600000").int();
     let mut waits = waiter(&old, "LOCK.ACQUIRE k you PX 600000 BLOCK 0");
     let mut ends = waiter(&old, "LOCK.ACQUIRE ends you PX 600000 BLOCK 0");
     wait_for_replica_sync(&old, &new);
@@ -1096,7 +979,7 @@ fn failovers_under_load_keep_the_datasets_identical() {
                 while !stop.load(Ordering::Relaxed) {
                     let mut client = Raw::connect(servers[random.below(2) as usize]);
                     for _ in 0..30 {
-                        client.send(words(&random.command()));
+                        client.ask(&random.command());
                         match client.try_read(Duration::from_secs(5)) {
                             Ok(Some(Value::Error(text))) => {
                                 assert!(!text.contains("internal"), "{text}")
@@ -1141,7 +1024,7 @@ fn a_replica_that_saves_in_a_pause_of_writes_lives_on() {
     let master = quiet().start();
     let replica = quiet().aof(Fsync::Everysec).start();
     follow(&master, &replica);
-    run(&mut Raw::connect(&master), "LOCK.ACQUIRE k me");
+    Raw::connect(&master).must("LOCK.ACQUIRE k me");
     wait_for_replica_sync(&master, &replica);
     // The file that follows the synchronization is written first.
     eventually(SOON, || {

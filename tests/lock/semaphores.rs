@@ -1,17 +1,11 @@
 //! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here: see
 //! `waiting.rs`. What they share with locks (events, transactions, scripts, access rules) is in `commands.rs`.
 
-use crate::support::lock::{
-    Lines, SOON, SYNTAX, WRONGTYPE, about, await_gone, fence, holder, holders, is_watched,
-    lease_of, now_us, queue, waiter,
+use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
+use crate::support::{
+    Lines, Raw, SOON, SYNTAX, Value, WRONGTYPE, await_gone, eventually, now_us, server_and_client,
+    waiter,
 };
-use crate::support::{Raw, Server, Value, eventually};
-
-fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// Limit, permits in use, and the holders with their permits.
 fn state(client: &mut Raw, key: &str) -> (i64, i64, Vec<(String, i64)>) {

@@ -3,17 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::lock::{
-    DEADLOCK, Lines, SOON, TOO_MANY, WRONGTYPE, about, await_waiting, fence, holders, lease_of,
-    queue, served, still_waits, waiter, waiting, waits,
+use crate::support::lock::{DEADLOCK, TOO_MANY, about, fence, holders, lease_of, queue};
+use crate::support::{
+    Lines, Raw, SOON, Server, Value, WRONGTYPE, await_waiting, eventually, served,
+    server_and_client, still_waits, waiter, waiting, waits,
 };
-use crate::support::{Raw, Server, Value, eventually};
-
-fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// The reply to a connection that was refused at once; panics when it waits.
 #[track_caller]

@@ -2,17 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::lock::{
-    Lines, SOON, about, await_gone, await_waiting, fence, holder, holders, is_watched, now_ms,
-    served, still_waits, waiter, waits,
+use crate::support::lock::{about, fence, holder, holders, is_watched};
+use crate::support::{
+    Lines, Raw, SOON, Server, await_gone, await_waiting, eventually, now_ms, served,
+    server_and_client, still_waits, waiter, waits,
 };
-use crate::support::{Raw, Server, eventually};
-
-fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// Waits until the server's clock has gone on by `ms`, looking at `check` all the time.
 #[track_caller]

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use crate::support::rate::{
     KINDS, MOST, OTHER_KIND, TEN_YEARS, ask, assert_expires, assert_filled, assert_reply, at,
-    costing, counting_kinds, fill, ints, remaining, server_and_client,
+    costing, counting_kinds, fill, remaining,
 };
-use crate::support::stock::Written;
 use crate::support::{
     Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE,
-    eventually, field_of, now_ms,
+    Written, eventually, field_of, ints, now_ms, server_and_client,
 };
 
 const HOUR: i64 = 3_600_000;

@@ -3,8 +3,9 @@
 
 use crate::support::corruption::{FOOTER, damaged, payload_of};
 use crate::support::rate::{BAD_EFFECT, KINDS, MOST, OTHER_KIND, ask, at, fill};
-use crate::support::stock::{assert_identical, follow};
-use crate::support::{Lines, Random, Raw, SOON, Server, Value, eventually};
+use crate::support::{
+    Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow,
+};
 use sluice::codec::put_uint;
 use sluice::rate::persist;
 

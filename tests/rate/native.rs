@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use crate::support::rate::{
     KINDS, ask, assert_expires, assert_filled, at, costing, counting_kinds, fill, remaining,
-    server_and_client,
 };
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
-    until_pong,
+    server_and_client, until_pong,
 };
 
 const TYPE: &str = "sluice-ra";

@@ -1,46 +1,12 @@
 //! Limits survive what servers live through: saves, restarts, rewrites and crashes. Nothing moves them but time.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use crate::support::rate::{KINDS, ask, assert_filled, at, counting_kinds, fill};
-use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, now_us,
-};
-
-fn await_rewrite(server: &Server) {
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
-    assert_eq!(
-        server.info("aof_last_bgrewrite_status").as_deref(),
-        Some("ok")
-    );
-}
-
-fn rewrite_aof(server: &Server) {
-    server.command(["BGREWRITEAOF"]);
-    await_rewrite(server);
-}
-
-/// The file of the append-only directory whose name has this part.
-fn aof_file(server: &Server, part: &str) -> PathBuf {
-    fs::read_dir(server.dir().join("appendonlydir"))
-        .expect("there is an append-only directory")
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.to_string_lossy().contains(part))
-        .expect("there is such a file")
-}
-
-fn crash(server: &Server) {
-    server.kill9();
-    server.restart();
-}
+use crate::support::ways::Picture;
+use crate::support::{Fsync, Lines, Random, Raw, Server, now_us, ways};
 
 /// Every kind of limit, in two databases, by all ways that one can come about.
 fn fill_all(client: &mut Raw) {
@@ -85,144 +51,25 @@ fn fill_all(client: &mut Raw) {
     assert_eq!(client.call(["EVAL", script, "1", "script"]).array()[0], 0);
 }
 
-/// All that can be seen of the dataset: its digest, and of each key the bytes and the end.
-#[derive(Debug, PartialEq)]
-struct Picture {
-    keys: BTreeMap<(i32, Vec<u8>), [Value; 2]>,
-    digest: String,
-}
-
-fn picture(server: &Server) -> Picture {
-    let mut client = Raw::connect(server);
-    let mut keys = BTreeMap::new();
-    for db in [0, 3] {
-        client.call(["SELECT", &db.to_string()]);
-        for key in client.call(["KEYS", "*"]).array() {
-            let key = key.bytes();
-            let [dump, end] = [b"DUMP".as_slice(), b"PEXPIRETIME"];
-            let seen = [client.call([dump, key]), client.call([end, key])];
-            keys.insert((db, key.to_vec()), seen);
+#[test]
+fn all_ways_to_save_and_load_keep_everything() {
+    let filled = |server: &Server| {
+        fill_all(&mut Raw::connect(server));
+        let picture = Picture::of(server);
+        assert_eq!(picture.keys.len(), 22);
+        picture
+    };
+    ways::walk(filled, |server, before| {
+        before.assert_is_of(server);
+        let mut client = Raw::connect(server);
+        assert_filled(&mut client);
+        before.assert_is_of(server); // a look has changed nothing
+        // And they go on, with the ends that they had.
+        for (kind, line) in counting_kinds() {
+            assert_eq!(ask(&mut client, &at(line, kind))[..3], [0, 5, 1], "{kind}");
         }
-    }
-    Picture {
-        keys,
-        digest: server.digest(),
-    }
-}
-
-/// Fills a server, does something to it, and finds everything as it was.
-#[track_caller]
-fn survives(builder: Builder, happening: impl FnOnce(&Server)) {
-    let server = builder.start();
-    fill_all(&mut Raw::connect(&server));
-    let before = picture(&server);
-    assert_eq!(before.keys.len(), 22);
-    happening(&server);
-    let after = picture(&server);
-    for (key, seen) in &before.keys {
-        assert_eq!(after.keys.get(key), Some(seen), "{key:?}");
-    }
-    assert_eq!(before, after);
-    let mut client = Raw::connect(&server);
-    assert_filled(&mut client);
-    assert_eq!(picture(&server), before, "a look changed something");
-    // And they go on, with the ends that they had.
-    for (kind, line) in counting_kinds() {
-        assert_eq!(ask(&mut client, &at(line, kind))[..3], [0, 5, 1], "{kind}");
-    }
-    let window = client.must("PEXPIRETIME window");
-    assert_eq!(window, before.keys[&(0, b"window".to_vec())][1]);
-    let log = server.log();
-    for word in ["panic", "internal error"] {
-        assert!(!log.contains(word), "{log}");
-    }
-}
-
-#[test]
-fn a_saved_rdb_file_keeps_everything() {
-    survives(Server::builder().rdb(true), |server| {
-        assert!(server.shutdown(Shutdown::Save).success());
-        server.restart();
-    });
-}
-
-#[test]
-fn a_background_save_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["BGSAVE"]);
-        eventually(SOON, || server.info_int("rdb_bgsave_in_progress") == 0);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_keeps_everything() {
-    survives(Server::builder().aof(Fsync::Everysec), |server| {
-        assert!(server.terminate().success());
-        server.restart();
-    });
-}
-
-#[test]
-fn an_append_only_file_keeps_everything_over_two_crashes() {
-    survives(Server::builder().aof(Fsync::Always), |server| {
-        crash(server);
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_with_an_rdb_part_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "yes");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(!base.starts_with(b"*")); // REDIS or VALKEY
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_of_commands_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(base.starts_with(b"*"));
-        server.command(["DEBUG", "LOADAOF"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_that_is_switched_on_later_keeps_everything() {
-    let builder = Server::builder()
-        .config("appendfsync", "always")
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        server.command(["CONFIG", "SET", "appendonly", "yes"]);
-        await_rewrite(server);
-        server.command(["CONFIG", "REWRITE"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn debug_reload_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["DEBUG", "RELOAD"]);
-        server.command(["DEBUG", "RELOAD"]);
-    });
-}
-
-#[test]
-fn debug_loadaof_keeps_everything() {
-    survives(Server::builder().aof(Fsync::Always), |server| {
-        server.command(["DEBUG", "LOADAOF"]);
+        let window = client.must("PEXPIRETIME window");
+        assert_eq!(window, before.keys[&(0, b"window".to_vec())].ends);
     });
 }
 
@@ -286,7 +133,7 @@ fn the_append_only_file_has_what_was_decided() {
         client.must(&at(line, kind));
         client.must(&at(line, kind)); // refused, for all but two
     }
-    let file = fs::read(aof_file(&server, ".incr.")).unwrap();
+    let file = fs::read(server.aof_file(".incr.")).unwrap();
     let file = file.escape_ascii().to_string();
     let count = |word: &str| file.matches(word).count();
     // The first of each kind makes a limit, the two windows go on as they are.
@@ -313,14 +160,14 @@ fn the_file_of_a_random_load_is_the_dataset() {
             let lines: Vec<_> = (0..500).map(|_| random_line(&mut random)).collect();
             client.run_all(&lines);
             if round % 2 == 0 {
-                rewrite_aof(&server);
+                server.rewrite_aof();
             }
         }
         assert!(client.run("DBSIZE").int() > 10);
-        let before = picture(&server);
+        let before = Picture::of(&server);
         server.terminate();
         server.restart();
-        assert_eq!(picture(&server), before);
+        before.assert_is_of(&server);
         assert!(!server.log().contains("panic"));
     }
 }

@@ -5,29 +5,15 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::rate::{
-    BAD_EFFECT, KINDS, ask, assert_filled, at, costing, counting_kinds, fill, server_and_client,
+    BAD_EFFECT, KINDS, ask, assert_filled, at, costing, counting_kinds, fill,
 };
-use crate::support::stock::{assert_identical, await_role, follow};
 use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, eventually, now_ms, now_us,
-    wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, assert_identical, await_role,
+    eventually, follow, now_ms, now_us, pair, quiet, server_and_client, wait_for_replica_sync,
 };
 use sluice::rate::gcra::{Bucket, Rate};
 use sluice::rate::persist;
 use sluice::rate::state::Limit;
-
-/// A server that sends its replicas nothing of its own accord, and everything else at once.
-fn quiet() -> Builder {
-    Server::builder()
-        .config("repl-ping-replica-period", "3600")
-        .config("repl-diskless-sync", "no")
-}
-
-fn pair() -> (Server, Server) {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&master, &replica);
-    (master, replica)
-}
 
 /// Panics unless both have the same keys with the same ends: a digest tells only whether they have one.
 #[track_caller]

@@ -1,10 +1,10 @@
 //! Nonsense gets the error that the contract names, changes nothing, and leaves the server well.
 
-use crate::support::lock::{
-    DEADLOCK, Lines, NOT_AN_INTEGER, SOON, SYNTAX, TOO_MANY, UNSAFE_INTEGER, WRONGTYPE,
-    await_waiting, fence, waiter,
+use crate::support::lock::{DEADLOCK, TOO_MANY, fence};
+use crate::support::{
+    Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value, WRONGTYPE,
+    await_waiting, encode, eventually, waiter,
 };
-use crate::support::{Raw, Server, Value, encode, eventually};
 
 const TEN_YEARS: &str = "315360000000";
 const MOST: &str = "9007199254740991";

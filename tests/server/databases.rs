@@ -1,17 +1,15 @@
 //! A client stays in the database that it has selected, whatever the module listens to. Some servers (Valkey from 8.1.1 on)
 //! forget to bring it back after they have told a module of a key in another one; see `src/server/lent.rs`.
 
-use crate::support::{Fsync, Raw, Server, Shutdown, Value, eventually, wait_for_replica_sync};
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
+use crate::support::{
+    Fsync, Lines, Raw, Server, Shutdown, Value, eventually, wait_for_replica_sync,
+};
 
 /// Sends each line, and expects no error.
 #[track_caller]
 fn run(client: &mut Raw, lines: &[&str]) {
     for line in lines {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(!reply.is_err(), "{line}: {reply:?}");
     }
 }
@@ -253,7 +251,7 @@ fn what_crosses_databases_in_a_transaction_is_followed() {
         ],
     );
     run(&mut waiter, &["SELECT 2"]);
-    waiter.send(words("LOCK.ACQUIRE l you BLOCK 0"));
+    waiter.ask("LOCK.ACQUIRE l you BLOCK 0");
     assert!(waiter.read().int() > 0);
     for (database, key) in [(3, "n"), (1, "k")] {
         run(&mut client, &[&format!("SELECT {database}")]);

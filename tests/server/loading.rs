@@ -3,11 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use crate::support::{Raw, Server, Shutdown, Value, eventually};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{Lines, Raw, SOON, Server, Shutdown, Value, ask, eventually};
 
 /// The commands of the contract, each with the least number of words that it takes.
 const COMMANDS: [(&str, i64); 14] = [
@@ -106,22 +103,6 @@ const RATE_COMMANDS: [(&str, i64); 6] = [
     ("rate.once", -4),
     ("cl.throttle", -5),
 ];
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-#[track_caller]
-fn run(client: &mut Raw, line: &str) -> Value {
-    let reply = client.call(words(line));
-    assert!(!reply.is_err(), "{line}: {reply:?}");
-    reply
-}
-
-#[track_caller]
-fn ask(server: &Server, line: &str) -> Value {
-    server.command(words(line))
-}
 
 /// The module's file, as the server names it.
 fn module_of(server: &Server) -> PathBuf {
@@ -348,7 +329,7 @@ fn load_options_are_taken() {
 
     ask(&server, "LOCK.ACQUIRE k me PX 600000");
     let mut first = Raw::connect(&server);
-    first.send(words("LOCK.ACQUIRE k you PX 600000 BLOCK 0"));
+    first.ask("LOCK.ACQUIRE k you PX 600000 BLOCK 0");
     eventually(SOON, || server.info_int("sluice_waiting") == 1);
     let mut second = Raw::connect(&server);
     for line in [
@@ -356,14 +337,14 @@ fn load_options_are_taken() {
         "LOCK.MACQUIRE 2 k other third BLOCK 0",
         "LOCK.ACQUIRE k third BLOCK 5",
     ] {
-        let reply = second.call(words(line));
+        let reply = second.run(line);
         assert_eq!(reply.err(), "ERR too many waiting clients", "{line}");
     }
-    assert!(run(&mut second, "LOCK.ACQUIRE k third").is_nil());
-    assert!(run(&mut second, "LOCK.ACQUIRE free third BLOCK 0").int() > 0);
+    assert!(second.must("LOCK.ACQUIRE k third").is_nil());
+    assert!(second.must("LOCK.ACQUIRE free third BLOCK 0").int() > 0);
     // More are let in at once when the limit is raised.
     ask(&server, "CONFIG SET sluice.lock-max-waiters 2");
-    second.send(words("LOCK.ACQUIRE k third BLOCK 0"));
+    second.ask("LOCK.ACQUIRE k third BLOCK 0");
     eventually(SOON, || server.info_int("sluice_waiting") == 2);
     ask(&server, "LOCK.RELEASE k me");
     assert!(first.read().int() > 0);
@@ -445,7 +426,7 @@ fn every_command_of_caches_has_its_arity_flags_keys_and_categories() {
     }
     let mut client = Raw::connect(&server);
     let listed = |client: &mut Raw, category: &str| {
-        let list = client.call(words(&format!("ACL CAT {category}")));
+        let list = client.run(&format!("ACL CAT {category}"));
         let names = list.array().to_vec();
         move |name: &str| names.iter().any(|item| *item == name)
     };
@@ -664,11 +645,8 @@ fn settings_change_at_run_time() {
         assert!(reply.is_err(), "{name} {value}: {reply:?}");
     }
     assert_eq!(config(&server, "sluice.lock-default-lease"), "9000");
-    run(
-        &mut client,
-        "CONFIG SET sluice.lock-default-lease 315360000000",
-    );
-    run(&mut client, "CONFIG SET sluice.lock-default-lease 1");
+    client.must("CONFIG SET sluice.lock-default-lease 315360000000");
+    client.must("CONFIG SET sluice.lock-default-lease 1");
 }
 
 #[test]
@@ -812,7 +790,7 @@ fn every_command_is_documented() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     client.hello3();
-    let list = run(&mut client, "COMMAND LIST FILTERBY MODULE sluice");
+    let list = client.must("COMMAND LIST FILTERBY MODULE sluice");
     let ours: Vec<_> = match &list {
         Value::Set(items) | Value::Array(items) => {
             items.iter().map(|item| item.text().to_owned()).collect()
@@ -824,7 +802,7 @@ fn every_command_is_documented() {
         assert!(ours.iter().any(|our| our == name), "{name} is not listed");
     }
     for name in &ours {
-        let docs = run(&mut client, &format!("COMMAND DOCS {name}"));
+        let docs = client.must(&format!("COMMAND DOCS {name}"));
         let docs = docs.field(name);
         for field in ["summary", "complexity", "since"] {
             assert!(!docs.field(field).text().is_empty(), "{name}: {field}");
@@ -974,7 +952,7 @@ fn every_command_of_filters_has_its_arity_flags_and_keys() {
     }
     let mut client = Raw::connect(&server);
     let listed = |client: &mut Raw, category: &str| {
-        let list = client.call(words(&format!("ACL CAT {category}")));
+        let list = client.run(&format!("ACL CAT {category}"));
         let names = list.array().to_vec();
         move |name: &str| names.iter().any(|item| *item == name)
     };
@@ -1018,7 +996,7 @@ fn users_are_kept_to_their_filters() {
         ask(&server, &format!("BF.RESERVE {key} 0.01 100"));
     }
     let mut client = Raw::connect(&server);
-    run(&mut client, "AUTH bob pw");
+    client.must("AUTH bob pw");
     for line in [
         "BF.ADD other x",
         "BF.EXISTS other x",
@@ -1031,7 +1009,7 @@ fn users_are_kept_to_their_filters() {
         "CF.DEL other x",
         "CF.COUNT other x",
     ] {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
     }
     for line in [
@@ -1040,7 +1018,7 @@ fn users_are_kept_to_their_filters() {
         "BF.MERGE own:2 2 own:1 shared:1",
         "CF.ADD own:3 x",
     ] {
-        run(&mut client, line);
+        client.must(line);
     }
 }
 
@@ -1049,7 +1027,7 @@ fn the_keys_of_every_command_are_found() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let keys = |client: &mut Raw, line: &str| {
-        let keys = client.call(words(&format!("COMMAND GETKEYS {line}")));
+        let keys = client.run(&format!("COMMAND GETKEYS {line}"));
         if keys.is_err() {
             return format!("{keys:?}");
         }
@@ -1081,7 +1059,7 @@ fn the_keys_of_every_command_are_found() {
         ("CL.THROTTLE a 1 1 1 1", "a"),
     ] {
         assert_eq!(keys(&mut client, line), expected, "{line}");
-        let with_flags = client.call(words(&format!("COMMAND GETKEYSANDFLAGS {line}")));
+        let with_flags = client.run(&format!("COMMAND GETKEYSANDFLAGS {line}"));
         assert_eq!(
             with_flags.array().len(),
             expected.split(' ').count(),
@@ -1094,7 +1072,7 @@ fn the_keys_of_every_command_are_found() {
         "LOCK.MACQUIRE x a me",
         "LOCK.MACQUIRE -1 a me",
     ] {
-        let reply = client.call(words(&format!("COMMAND GETKEYS {line}")));
+        let reply = client.run(&format!("COMMAND GETKEYS {line}"));
         assert!(reply.is_err(), "{line}: {reply:?}");
     }
 }
@@ -1106,7 +1084,7 @@ fn users_are_kept_to_their_keys() {
     ask(&server, "ACL SETUSER bob on >pw ~own:* +@all -debug");
     ask(&server, "ACL SETUSER eve on >pw %R~own:* +@all");
     let mut client = Raw::connect(&server);
-    run(&mut client, "AUTH bob pw");
+    client.must("AUTH bob pw");
     for line in [
         "LOCK.ACQUIRE other me",
         "LOCK.MACQUIRE 2 own:1 other me",
@@ -1116,19 +1094,19 @@ fn users_are_kept_to_their_keys() {
         "SEM.ACQUIRE other me LIMIT 1",
         "LOCK.GUARD other 5",
     ] {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
     }
-    assert!(!run(&mut client, "LOCK.MACQUIRE 2 own:1 own:2 me").is_nil());
-    run(&mut client, "AUTH eve pw");
-    assert!(run(&mut client, "LOCK.HELD own:1 me").int() > 0);
-    run(&mut client, "LOCK.INFO own:1");
+    assert!(!client.must("LOCK.MACQUIRE 2 own:1 own:2 me").is_nil());
+    client.must("AUTH eve pw");
+    assert!(client.must("LOCK.HELD own:1 me").int() > 0);
+    client.must("LOCK.INFO own:1");
     for line in [
         "LOCK.ACQUIRE own:1 me",
         "LOCK.RELEASE own:1 me",
         "LOCK.MRELEASE 1 own:1 me",
     ] {
-        let reply = client.call(words(line));
+        let reply = client.run(line);
         assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
     }
 }
@@ -1139,7 +1117,7 @@ fn categories_are_those_of_the_flags() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let listed = |client: &mut Raw, category: &str| {
-        let list = client.call(words(&format!("ACL CAT {category}")));
+        let list = client.run(&format!("ACL CAT {category}"));
         let names = list.array().to_vec();
         move |name: &str| names.iter().any(|item| *item == name)
     };
@@ -1172,7 +1150,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
     let server = Server::start();
     ask(&server, "ACL SETUSER bob on >pw ~* +@all -restore");
     let mut client = Raw::connect(&server);
-    run(&mut client, "AUTH bob pw");
+    client.must("AUTH bob pw");
     let needs = "NOPERM this internal command needs the permission to RESTORE the key";
     for line in [
         "LOCK.APPLY k x",
@@ -1182,18 +1160,18 @@ fn the_internal_commands_need_the_permission_to_restore() {
         "CF.APPLY k x",
         "RATE.APPLY k x",
     ] {
-        assert_eq!(client.call(words(line)).err(), needs, "{line}");
+        assert_eq!(client.run(line).err(), needs, "{line}");
     }
     // Who may restore some keys may apply to those.
     ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
-    run(&mut client, "AUTH eve pw");
+    client.must("AUTH eve pw");
     let bad = "ERR invalid replicated effect";
     for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
         let line = format!("{name}.APPLY own:k x");
-        assert_eq!(client.call(words(&line)).err(), bad, "{line}");
+        assert_eq!(client.run(&line).err(), bad, "{line}");
     }
-    assert!(client.call(words("LOCK.APPLY other x")).is_err());
-    assert_eq!(client.call(words("LOCK.FENCE 9")).err(), needs);
+    assert!(client.run("LOCK.APPLY other x").is_err());
+    assert_eq!(client.run("LOCK.FENCE 9").err(), needs);
 }
 
 #[test]
@@ -1201,9 +1179,9 @@ fn the_internal_commands_are_dangerous() {
     let server = Server::start();
     ask(&server, "ACL SETUSER bob on >pw ~* +@all -@dangerous");
     let mut client = Raw::connect(&server);
-    run(&mut client, "AUTH bob pw");
-    assert!(run(&mut client, "LOCK.ACQUIRE k me").int() > 0);
-    let categories = client.call(words("ACL CAT dangerous"));
+    client.must("AUTH bob pw");
+    assert!(client.must("LOCK.ACQUIRE k me").int() > 0);
+    let categories = client.run("ACL CAT dangerous");
     let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
     if set {
         for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {

@@ -1,11 +1,11 @@
 //! Stocks in a cluster and under access rules: their keys and event streams are known, kept to one slot and to those who
 //! may use them.
 
-use crate::support::cluster::{Move, ask, node, one_node, two_nodes};
-use crate::support::stock::{
-    UNKNOWN, assert_stream_tells_all, await_state, counts, ints, server_and_client, told,
+use crate::support::cluster::{Move, node, one_node, two_nodes};
+use crate::support::stock::{UNKNOWN, assert_stream_tells_all, await_state, counts, told};
+use crate::support::{
+    Lines, Raw, SOON, Server, Value, ask, eventually, ints, now_ms, server_and_client,
 };
-use crate::support::{Lines, Raw, SOON, Server, Value, eventually, now_ms};
 
 #[track_caller]
 fn keys(client: &mut Raw, line: &str) -> String {

@@ -1,12 +1,12 @@
 //! What the commands of stocks reply and do, sentence by sentence of the contract.
 
 use crate::support::stock::{
-    CLOSED, CONFLICT, MOST, OVER_LIMIT, SOLD_OUT, UNKNOWN, USER_REQUIRED, Written, await_state,
-    counts, ints, number, server_and_client, state, told,
+    CLOSED, CONFLICT, MOST, OVER_LIMIT, SOLD_OUT, UNKNOWN, USER_REQUIRED, await_state, counts,
+    entries, number, state, told,
 };
 use crate::support::{
     Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
-    WRONGTYPE, eventually, field_of, now_ms,
+    WRONGTYPE, Written, eventually, field_of, ints, now_ms, server_and_client,
 };
 
 // SET, GET, MGET, ADD
@@ -1119,11 +1119,8 @@ fn keys_orders_and_users_are_arbitrary_bytes() {
         assert_eq!(info.field("users"), &(strange.len() as i64));
         assert_eq!(info.field("sold"), &(strange.len() as i64));
     }
-    let entries = crate::support::stock::entries(&mut client, "stream");
-    let told: Vec<_> = entries
-        .iter()
-        .filter(|entry| entry.op == "confirm")
-        .collect();
+    let all = entries(&mut client, "stream");
+    let told: Vec<_> = all.iter().filter(|entry| entry.op == "confirm").collect();
     assert_eq!(told.len(), strange.len() * strange.len());
     assert!(strange.iter().all(|id| {
         told.iter()

@@ -1,14 +1,12 @@
 //! Many clients at once, on connections that break: nothing is oversold, no order happens twice, and
 //! the event stream tells the same story as the stock.
 
-use crate::support::{Builder, Fsync, Raw, Server, Value, eventually};
+use crate::support::{Builder, Fsync, Raw, SOON, Server, Value, eventually};
 use redis::{Connection, RedisResult};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Pseudo-random numbers of a seed (splitmix64).
 struct Dice(u64);

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use crate::support::stock::{
     CLOSED, EXHAUSTED, Entry, OVER_LIMIT, SOLD_OUT, UNKNOWN, assert_stream_tells_all, await_state,
-    counts, entries, ints, number, server_and_client, state, told,
+    counts, entries, number, state, told,
 };
-use crate::support::{Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, eventually, now_ms};
+use crate::support::{
+    Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, eventually, ints, now_ms, server_and_client,
+};
 
 /// The last id that a stream can have.
 const LAST_ID: &str = "18446744073709551615-18446744073709551615";

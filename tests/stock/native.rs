@@ -1,12 +1,11 @@
 //! The server's own commands work on stocks, whose reservations end by themselves wherever they are.
 
 use crate::support::stock::{
-    CLOSED, UNKNOWN, assert_stream_tells_all, await_state, counts, number, server_and_client,
-    state, told,
+    CLOSED, UNKNOWN, assert_stream_tells_all, await_state, counts, number, state, told,
 };
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Shutdown, Value, WRONGTYPE, eventually,
-    field_of, now_ms, until_pong,
+    field_of, now_ms, server_and_client, until_pong,
 };
 
 // The end of a key

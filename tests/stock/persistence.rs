@@ -1,52 +1,20 @@
 //! Stocks survive what servers live through: saves, restarts, rewrites and crashes.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::support::stock::{
     CLOSED, CONFLICT, MOST, OVER_LIMIT, SOLD_OUT, UNKNOWN, assert_stream_tells_all, await_state,
-    counts, ints, number, state, told,
+    counts, number, state, told,
 };
+use crate::support::ways::Picture;
 use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, now_ms,
+    Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, ints, now_ms, ways,
 };
 
 /// Enough orders for several pieces of a saved stock.
 const CROWD: i64 = 1200;
-
-fn await_rewrite(server: &Server) {
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
-    assert_eq!(
-        server.info("aof_last_bgrewrite_status").as_deref(),
-        Some("ok")
-    );
-}
-
-fn rewrite_aof(server: &Server) {
-    server.command(["BGREWRITEAOF"]);
-    await_rewrite(server);
-}
-
-/// The file of the append-only directory whose name has this part.
-fn aof_file(server: &Server, part: &str) -> PathBuf {
-    fs::read_dir(server.dir().join("appendonlydir"))
-        .expect("there is an append-only directory")
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.to_string_lossy().contains(part))
-        .expect("there is such a file")
-}
-
-fn crash(server: &Server) {
-    server.kill9();
-    server.restart();
-}
 
 /// Every kind of stock and order there is, in two databases; nothing of it ends or is forgotten soon.
 fn fill(server: &Server) {
@@ -160,62 +128,18 @@ fn fill(server: &Server) {
     eventually(SOON, || number(&mut client, "forgets", "orders") == 1);
 }
 
-/// All that can be seen of the dataset: its digest, and of each key the digest, the expiry and what a stream says of itself.
-#[derive(Debug, PartialEq)]
-struct Picture {
-    keys: BTreeMap<(i32, Vec<u8>), (Value, Value, String)>,
-    digest: String,
-}
-
-fn picture(server: &Server) -> Picture {
-    let mut client = Raw::connect(server);
-    let mut keys = BTreeMap::new();
-    for db in 0..4 {
-        client.call(["SELECT", &db.to_string()]);
-        for key in client.call(["KEYS", "*"]).array() {
-            let key = key.bytes();
-            let digest: [&[u8]; 3] = [b"DEBUG", b"DIGEST-VALUE", key];
-            let digest = client.call(digest);
-            let expires = client.call([b"PEXPIRETIME", key]);
-            let info = client.call([b"XINFO".as_slice(), b"STREAM", key]);
-            let mut stream = String::new();
-            if !info.is_err() {
-                for field in ["length", "last-generated-id", "entries-added", "groups"] {
-                    stream += &format!("{field} {:?} ", info.field(field));
-                }
-            }
-            keys.insert((db, key.to_vec()), (digest, expires, stream));
-        }
-    }
-    Picture {
-        keys,
-        digest: server.digest(),
-    }
-}
-
-#[track_caller]
-fn assert_same(before: &Picture, after: &Picture) {
-    for (key, value) in &before.keys {
-        assert_eq!(after.keys.get(key), Some(value), "{key:?}");
-    }
-    assert_eq!(before.keys.len(), after.keys.len());
-    assert_eq!(before.digest, after.digest);
-}
-
-/// Fills a server, does something to it, and finds everything as it was.
-#[track_caller]
-fn survives(builder: Builder, happening: impl FnOnce(&Server)) {
-    let server = builder.start();
-    fill(&server);
-    let before = picture(&server);
-    assert!(before.keys.len() >= 17, "{}", before.keys.len());
-    happening(&server);
-    assert_same(&before, &picture(&server));
-    check_what_was_filled(&server);
-    let log = server.log();
-    for word in ["panic", "internal error", "lacks an entry"] {
-        assert!(!log.contains(word), "{log}");
-    }
+#[test]
+fn all_ways_to_save_and_load_keep_everything() {
+    let filled = |server: &Server| {
+        fill(server);
+        let picture = Picture::of(server);
+        assert!(picture.keys.len() >= 17, "{}", picture.keys.len());
+        picture
+    };
+    ways::walk(filled, |server, before| {
+        before.assert_is_of(server);
+        check_what_was_filled(server);
+    });
 }
 
 /// What [`fill`] made works on: numbers, limits, orders, terms and streams.
@@ -303,118 +227,6 @@ fn check_what_was_filled(server: &Server) {
 }
 
 #[test]
-fn a_saved_rdb_file_keeps_everything() {
-    survives(Server::builder().rdb(true), |server| {
-        assert!(server.shutdown(Shutdown::Save).success());
-        server.restart();
-    });
-}
-
-#[test]
-fn a_background_save_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["BGSAVE"]);
-        eventually(SOON, || server.info_int("rdb_bgsave_in_progress") == 0);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_keeps_everything() {
-    survives(Server::builder().aof(Fsync::Everysec), |server| {
-        assert!(server.terminate().success());
-        server.restart();
-    });
-}
-
-#[test]
-fn an_append_only_file_keeps_everything_over_two_crashes() {
-    survives(Server::builder().aof(Fsync::Always), |server| {
-        crash(server);
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_with_an_rdb_part_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "yes");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(base.starts_with(b"REDIS") || base.starts_with(b"VALKEY"));
-        crash(server);
-    });
-}
-
-#[test]
-fn a_rewritten_append_only_file_of_commands_keeps_everything() {
-    let builder = Server::builder()
-        .aof(Fsync::Always)
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        rewrite_aof(server);
-        let base = fs::read(aof_file(server, ".base.")).unwrap();
-        assert!(base.starts_with(b"*"));
-        server.command(["DEBUG", "LOADAOF"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn an_append_only_file_that_is_switched_on_later_keeps_everything() {
-    let builder = Server::builder()
-        .config("appendfsync", "always")
-        .config("aof-use-rdb-preamble", "no");
-    survives(builder, |server| {
-        server.command(["CONFIG", "SET", "appendonly", "yes"]);
-        await_rewrite(server);
-        server.command(["CONFIG", "REWRITE"]);
-        crash(server);
-    });
-}
-
-#[test]
-fn debug_reload_keeps_everything() {
-    survives(Server::builder(), |server| {
-        server.command(["DEBUG", "RELOAD"]);
-        server.command(["DEBUG", "RELOAD"]);
-    });
-}
-
-#[test]
-fn debug_loadaof_keeps_everything() {
-    survives(Server::builder().aof(Fsync::Always), |server| {
-        server.command(["DEBUG", "LOADAOF"]);
-    });
-}
-
-#[test]
-fn dump_and_restore_keep_everything() {
-    survives(Server::builder(), |server| {
-        let mut client = Raw::connect(server);
-        for db in 0..4 {
-            client.call(["SELECT", &db.to_string()]);
-            for key in client.call(["KEYS", "*"]).array() {
-                let key = key.bytes();
-                let payload = client.call([b"DUMP", key]);
-                let expires = client.call([b"PEXPIRETIME", key]).int().max(0).to_string();
-                client.call([b"DEL", key]);
-                let restore: [&[u8]; 5] = [
-                    b"RESTORE",
-                    key,
-                    expires.as_bytes(),
-                    payload.bytes(),
-                    b"ABSTTL",
-                ];
-                assert_eq!(client.call(restore), "OK");
-            }
-        }
-    });
-}
-
-#[test]
 fn ten_thousand_orders_are_kept_by_every_file() {
     let server = Server::builder()
         .aof(Fsync::No)
@@ -429,14 +241,14 @@ fn ten_thousand_orders_are_kept_by_every_file() {
     });
     client.run_all(orders);
     client.run_all((0..5000).map(|number| format!("STOCK.CANCEL k o{}", number * 2)));
-    let before = picture(&server);
+    let before = Picture::of(&server);
     let numbers = counts(&mut client, "k");
     server.command(["DEBUG", "RELOAD"]);
-    assert_same(&before, &picture(&server));
-    rewrite_aof(&server);
+    before.assert_is_of(&server);
+    server.rewrite_aof();
     assert!(server.terminate().success());
     server.restart();
-    assert_same(&before, &picture(&server));
+    before.assert_is_of(&server);
     let mut client = Raw::connect(&server);
     assert_eq!(counts(&mut client, "k"), numbers);
     let payload = client.must("DUMP k");
@@ -474,7 +286,7 @@ fn reservations_that_ended_while_the_server_was_down_end_right_after_its_start()
         client.run_all(orders);
         let end = client.must("STOCK.ORDER k o599").field("expires_ms").int();
         if server.info_int("aof_enabled") == 1 {
-            rewrite_aof(&server);
+            server.rewrite_aof();
         }
         assert!(server.terminate().success());
         let clock = Server::start();
@@ -564,14 +376,14 @@ fn what_ended_and_was_forgotten_is_in_the_append_only_file() {
         ]
     });
     client.run_all(orders);
-    rewrite_aof(&server); // in the midst of it
+    server.rewrite_aof(); // in the midst of it
     eventually(SOON, || number(&mut client, "k", "orders") == 0);
     eventually(SOON, || counts(&mut client, "other") == [1000, 0, 0]);
     assert_eq!(counts(&mut client, "k"), [500, 0, 500]);
-    let before = picture(&server);
+    let before = Picture::of(&server);
     for _ in 0..2 {
-        crash(&server);
-        assert_same(&before, &picture(&server));
+        server.crash();
+        before.assert_is_of(&server);
     }
     assert_stream_tells_all(&mut Raw::connect(&server), "s", &["k"]);
 }
@@ -591,7 +403,7 @@ fn of_a_cut_append_only_file_every_change_is_loaded_with_its_event_or_not_at_all
         client.must(line);
     }
     let mut states = vec![server.digest()];
-    let incremental = aof_file(&server, ".incr.");
+    let incremental = server.aof_file(".incr.");
     let start = fs::read(&incremental).unwrap().len();
     for line in [
         "STOCK.DEDUCT a 1 ORDER o",

@@ -5,27 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::stock::{
-    CLOSED, assert_identical, assert_stream_tells_all, await_role, await_state, counts, entries,
-    follow, ints, number, state, told,
+    CLOSED, assert_stream_tells_all, await_state, counts, entries, number, state, told,
 };
 use crate::support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Value, eventually, now_ms,
-    wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
+    follow, ints, now_ms, pair, quiet, wait_for_replica_sync,
 };
-
-/// A server that sends its replicas nothing of its own accord, and everything else at once: those that were synchronized
-/// without a file have to wait for up to a second.
-fn quiet() -> Builder {
-    Server::builder()
-        .config("repl-ping-replica-period", "3600")
-        .config("repl-diskless-sync", "no")
-}
-
-fn pair() -> (Server, Server) {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&master, &replica);
-    (master, replica)
-}
 
 // The same dataset
 

@@ -1,24 +1,9 @@
 //! What the tests of caches share: what readers are told, who waits, and looks at entries.
 
-use std::time::{Duration, Instant};
-
-use crate::support::{
-    Builder, Lines, Raw, SOON, Server, UNSAFE_INTEGER, Value, eventually, field_of,
-    wait_for_replica_sync,
-};
-
-/// No reply is in flight: all that the server had to send has been sent before its last answer.
-pub const NOW: Duration = Duration::ZERO;
+use crate::support::{Lines, Raw, UNSAFE_INTEGER, Value, field_of};
 
 /// A lease that does not end during a test.
 pub const LONG: &str = "600000";
-
-/// A server without persistence, and a connection to it.
-pub fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// The state, the value and the number of a reply to `CACHE.FETCH`; panics on anything else.
 #[track_caller]
@@ -93,84 +78,4 @@ pub fn nearly(left: i64, all: i64) {
         (all - 20_000..=all).contains(&left),
         "{left} ms are left of {all}"
     );
-}
-
-/// How many clients wait for entries.
-#[track_caller]
-pub fn waiting(server: &Server) -> i64 {
-    server.info_int("sluice_waiters_now")
-}
-
-/// Waits until that many clients wait.
-#[track_caller]
-pub fn await_waiting(server: &Server, count: i64) {
-    let mut control = Raw::connect(server);
-    let mut last = -1;
-    let deadline = Instant::now() + SOON;
-    while Instant::now() < deadline {
-        last = counter(&mut control, "waiters_now");
-        if last == count {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("{last} clients wait, not {count}");
-}
-
-/// A new connection that has sent the command of `line`, once the server counts it among those that wait.
-#[track_caller]
-pub fn waiter(server: &Server, line: &str) -> Raw {
-    let mut client = Raw::connect(server);
-    waits(server, &mut client, line);
-    client
-}
-
-/// Sends the command of `line` and returns once the server counts the client among those that wait.
-#[track_caller]
-pub fn waits(server: &Server, client: &mut Raw, line: &str) {
-    let before = waiting(server);
-    client.ask(line);
-    await_waiting(server, before + 1);
-}
-
-/// Panics unless the client still waits: the server has sent it nothing.
-#[track_caller]
-pub fn still_waits(client: &mut Raw) {
-    let reply = client.read_within(NOW);
-    assert!(reply.is_none(), "it was to wait and got {reply:?}");
-}
-
-/// The reply to a client that waits, which must come soon.
-#[track_caller]
-pub fn served(client: &mut Raw) -> Value {
-    client
-        .read_within(SOON)
-        .unwrap_or_else(|| panic!("nobody serves this waiter"))
-}
-
-/// Waits until the key is gone.
-#[track_caller]
-pub fn await_gone(client: &mut Raw, key: &str) {
-    eventually(SOON, || client.call(["EXISTS", key]) == 0);
-}
-
-/// A server that sends its replicas nothing of its own accord, and everything else at once: those that were synchronized
-/// without a file have to wait for up to a second.
-pub fn quiet() -> Builder {
-    Server::builder()
-        .config("repl-ping-replica-period", "3600")
-        .config("repl-diskless-sync", "no")
-}
-
-/// Makes `replica` one of `master`, and waits until it has everything.
-#[track_caller]
-pub fn follow(master: &Server, replica: &Server) {
-    replica.replica_of(master);
-    wait_for_replica_sync(master, replica);
-}
-
-/// Waits until a server that has become a replica or a master is that.
-#[track_caller]
-pub fn await_role(server: &Server, role: &str) {
-    eventually(SOON, || server.info("role").as_deref() == Some(role));
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::support::{Lines, Raw, Server, Value};
+use crate::support::{Lines, Raw, Server, Value, server_and_client};
 
 pub const EXISTS: &str = "ERR item exists";
 pub const BAD_DATA: &str = "ERR received bad data";
@@ -27,13 +27,6 @@ pub const NO_INTEGERS: [&str; 9] = [
     "9223372036854775808",
     "1\0",
 ];
-
-/// A server without persistence, and a connection to it.
-pub fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// The same with a second connection, which speaks RESP3.
 pub fn server_and_both() -> (Server, Raw, Raw) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use crate::support::{Lines, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
+use crate::support::{Raw, Server, Value};
 
 pub const BAD_DATA: &str = "ERR received bad data";
 pub const ITEM_EXISTS: &str = "ERR item exists";
@@ -198,80 +198,6 @@ pub fn load(client: &mut Raw, kind: Kind, key: &str, chunks: &[Chunk]) {
     for (iterator, data) in chunks {
         assert_eq!(load_chunk(client, kind, key, *iterator, data), "OK");
     }
-}
-
-/// What `INFO memory` says is in use, when nothing is being freed.
-#[track_caller]
-pub fn used_memory(client: &mut Raw) -> i64 {
-    let mut used = 0;
-    eventually(SOON, || {
-        let info = client.must("INFO memory");
-        used = crate::support::field_of(&info, "used_memory");
-        crate::support::field_of(&info, "lazyfree_pending_objects") == 0
-    });
-    used
-}
-
-/// Makes `replica` one of `master`, and waits until it has everything.
-#[track_caller]
-pub fn follow(master: &Server, replica: &Server) {
-    replica.replica_of(master);
-    wait_for_replica_sync(master, replica);
-}
-
-/// Panics unless the replica comes to have exactly what its master, which is at rest, has.
-#[track_caller]
-pub fn assert_identical(master: &Server, replica: &Server) {
-    let deadline = Instant::now() + SOON;
-    loop {
-        wait_for_replica_sync(master, replica);
-        let (own, others) = (master.digest(), replica.digest());
-        if own == others {
-            return;
-        }
-        if Instant::now() > deadline {
-            panic!("the datasets differ:{}", differences(master, replica));
-        }
-    }
-}
-
-/// What differs between two servers, for the message of a failure.
-pub fn differences(master: &Server, replica: &Server) -> String {
-    let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
-    let mut keys = Vec::new();
-    for client in [&mut one, &mut other] {
-        keys.extend(client.must("KEYS *").array().to_vec());
-    }
-    keys.sort_by_key(|key| key.bytes().to_vec());
-    keys.dedup();
-    let mut differences = String::new();
-    for key in keys {
-        let digest = [b"DEBUG".as_slice(), b"DIGEST-VALUE", key.bytes()];
-        if one.call(digest) == other.call(digest) {
-            continue;
-        }
-        for (name, client) in [("master", &mut one), ("replica", &mut other)] {
-            let info = match client.call([b"TYPE", key.bytes()]) {
-                kind if kind == "sluice-cf" => client.call([b"CF.INFO", key.bytes()]),
-                _ => client.call([b"BF.INFO", key.bytes()]),
-            };
-            differences += &format!("\n{key:?} on the {name}: {info:?}");
-        }
-    }
-    differences
-}
-
-/// Waits until no AOF is rewritten any more.
-#[track_caller]
-pub fn await_rewrite(server: &Server) {
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
-    assert_eq!(
-        server.info("aof_last_bgrewrite_status").as_deref(),
-        Some("ok")
-    );
 }
 
 /// Panics if the server's log tells of something that must not happen.

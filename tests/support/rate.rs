@@ -1,6 +1,6 @@
 //! What the tests of limits share: the kinds of limits, the numbers of their replies, the errors of the family.
 
-use crate::support::{Lines, Raw, Server, Value};
+use crate::support::{Lines, Raw, ints};
 
 pub const OTHER_KIND: &str = "ERR key holds another kind of limit";
 pub const BAD_EFFECT: &str = "ERR invalid replicated effect";
@@ -48,19 +48,6 @@ pub fn fill(client: &mut Raw) {
         };
         client.must(&line);
     }
-}
-
-/// A server without persistence, and a connection to it.
-pub fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
-
-/// The integers of a reply.
-#[track_caller]
-pub fn ints(reply: &Value) -> Vec<i64> {
-    reply.array().iter().map(Value::int).collect()
 }
 
 /// The integers of the reply to a line.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::support::{Lines, Raw, SOON, Server, Value, eventually, wait_for_replica_sync};
+use crate::support::{Lines, Raw, SOON, Value};
 
 pub const CONFLICT: &str = "CONFLICT order id was used with other arguments";
 pub const USER_REQUIRED: &str = "ERR USER is required by this stock";
@@ -18,13 +18,6 @@ pub const SOLD_OUT: i64 = -1;
 pub const OVER_LIMIT: i64 = -2;
 pub const CLOSED: i64 = -3;
 pub const UNKNOWN: i64 = -4;
-
-/// A server without persistence, and a connection to it.
-pub fn server_and_client() -> (Server, Raw) {
-    let server = Server::start();
-    let client = Raw::connect(&server);
-    (server, client)
-}
 
 /// What is available, reserved and sold of a stock; panics unless that is its total.
 #[track_caller]
@@ -68,12 +61,6 @@ pub fn await_state(client: &mut Raw, key: &str, id: &str, expected: &str) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     panic!("the order {id} of {key} is {last}, not {expected}");
-}
-
-/// The integers of the reply of an M command.
-#[track_caller]
-pub fn ints(reply: &Value) -> Vec<i64> {
-    reply.array().iter().map(Value::int).collect()
 }
 
 /// An entry of an event stream.
@@ -223,94 +210,4 @@ pub fn assert_stream_tells_all(client: &mut Raw, stream: &str, keys: &[&str]) {
         let expected = (counts, number("ver"));
         assert_eq!(replayed.get(key.as_bytes()), Some(&expected), "{key}");
     }
-}
-
-/// All that a refusal must leave as it is: the dataset, the append-only file and what replicas are sent.
-///
-/// The server keeps an append-only file for this.
-#[derive(Debug, PartialEq)]
-pub struct Written {
-    digest: String,
-    aof_size: i64,
-    offset: i64,
-}
-
-impl Written {
-    /// What the server has written until now.
-    #[track_caller]
-    pub fn by(server: &Server) -> Self {
-        let info = server.command(["INFO", "everything"]);
-        let field = |name| crate::support::field_of(&info, name);
-        Self {
-            digest: server.digest(),
-            aof_size: field("aof_current_size"),
-            offset: field("master_repl_offset"),
-        }
-    }
-}
-
-/// Makes `replica` one of `master`, and waits until it has everything.
-#[track_caller]
-pub fn follow(master: &Server, replica: &Server) {
-    replica.replica_of(master);
-    wait_for_replica_sync(master, replica);
-}
-
-/// Panics unless the replica comes to have exactly what its master has.
-#[track_caller]
-pub fn assert_identical(master: &Server, replica: &Server) {
-    // A master that still ends reservations changes between two looks: only one that doesn't can be compared.
-    let deadline = Instant::now() + SOON;
-    loop {
-        let before = master.digest();
-        wait_for_replica_sync(master, replica);
-        if replica.digest() == before {
-            return;
-        }
-        if master.digest() == before {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the master never comes to rest");
-    }
-    panic!("the datasets differ:{}", differences(master, replica));
-}
-
-/// What differs between two servers, for the message of a failure.
-fn differences(master: &Server, replica: &Server) -> String {
-    let mut differences = String::new();
-    for db in 0..4 {
-        let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
-        let mut keys = Vec::new();
-        for client in [&mut one, &mut other] {
-            client.must(&format!("SELECT {db}"));
-            keys.extend(client.must("KEYS *").array().to_vec());
-        }
-        keys.sort_by_key(|key| key.bytes().to_vec());
-        keys.dedup();
-        for key in keys {
-            let look = |client: &mut Raw, command: &[u8]| client.call([command, key.bytes()]);
-            let digest: [&[u8]; 3] = [b"DEBUG", b"DIGEST-VALUE", key.bytes()];
-            if one.call(digest) == other.call(digest) {
-                continue;
-            }
-            differences += &format!("\n{db} {key:?}");
-            for (name, client) in [("master", &mut one), ("replica", &mut other)] {
-                let shown = match look(client, b"TYPE") {
-                    kind if kind == "stream" => {
-                        let command: [&[u8]; 4] = [b"XRANGE", key.bytes(), b"-", b"+"];
-                        client.call(command)
-                    }
-                    _ => look(client, b"STOCK.INFO"),
-                };
-                differences += &format!("\n  {name} {shown:?}");
-            }
-        }
-    }
-    differences
-}
-
-/// Waits until a server that has become a replica or a master is that.
-#[track_caller]
-pub fn await_role(server: &Server, role: &str) {
-    eventually(SOON, || server.info("role").as_deref() == Some(role));
 }

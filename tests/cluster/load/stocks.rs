@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{key, pause};
 use crate::support::cluster::Client;
-use crate::support::stock::{CLOSED, Entry, SOLD_OUT, ints, replay};
-use crate::support::{Random, SOON, eventually};
+use crate::support::stock::{CLOSED, Entry, SOLD_OUT, replay};
+use crate::support::{Random, SOON, eventually, ints};
 
 /// Enough for everybody.
 const TOTAL: i64 = 1_000_000;

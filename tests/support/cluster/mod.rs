@@ -9,7 +9,7 @@ pub use client::{Client, Lost, Told};
 pub use six::{Six, await_replica};
 pub use slot::Move;
 
-use crate::support::{Builder, Lines, Raw, SOON, Server, Value, eventually};
+use super::{Builder, Raw, SOON, Server, ask, eventually};
 
 /// A key of a slot that the first of [`two_nodes`] serves, and one of the second.
 pub const LOW: &str = "bar"; // slot 5061
@@ -40,12 +40,6 @@ pub fn two_nodes(builder: &Builder) -> (Server, Server) {
         eventually(SOON, || ask(node, "CLUSTER SLOTS").array().len() == 2);
     }
     (one, other)
-}
-
-/// The command of a line on a new connection; panics on an error reply.
-#[track_caller]
-pub fn ask(server: &Server, line: &str) -> Value {
-    server.command(line.split_whitespace())
 }
 
 /// The slot of a key.

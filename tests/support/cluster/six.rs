@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use super::{ask, id_of, node};
-use crate::support::{SOON, Server, Value, eventually, field_of, wait_for_replica_sync};
+use super::{id_of, node};
+use crate::support::{SOON, Server, Value, ask, eventually, field_of, wait_for_replica_sync};
 
 /// After so many milliseconds of silence nodes take each other for failing while they get to know each other: they talk
 /// twice as often.

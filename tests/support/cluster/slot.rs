@@ -1,7 +1,7 @@
 //! A slot on its way from one node to another, in the steps that `redis-cli --cluster reshard` takes.
 
-use super::{ask, id_of};
-use crate::support::{Server, Value};
+use super::id_of;
+use crate::support::{Server, Value, ask};
 
 /// How many milliseconds a node may take to receive keys.
 const PATIENCE: &str = "20000";
