@@ -51,13 +51,13 @@ uninstall: ## remove what `make install` has put there, by the same PREFIX and D
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo test
 
-matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test loading')
+matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test server')
 	@SLUICE_MODULE=$(CURDIR)/$(module) TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
 faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
 	@SLUICE_MODULE=$(CURDIR)/$(module) SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
-	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test corruption_files --test failover \
-	  --test sentinel --test redlock --test cluster -- --nocapture
+	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test sentinel \
+	  --test redlock --test cluster -- --nocapture
 
 bench: build ## server CPU of each command (ROWS=lock: those rows only; ARGS='--aof --rounds 9 --cycles 5000')
 	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench commands -- $(ROWS) $(ARGS)
@@ -77,13 +77,13 @@ load: build ## ten thousand clients, half of them waiting: latencies and memory 
 	@SLUICE_MODULE=$(CURDIR)/$(module) CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
 	  cargo test --quiet --test load -- --nocapture
 
-valgrind: prepare ## the soak and the core of the suite on a server under memcheck (TESTS='lock_commands', COMMANDS=200000)
+valgrind: prepare ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)
 	@scripts/valgrind
 
-miri: ## the pure state machines in Miri: undefined behaviour (TESTS=lock_model)
+miri: ## the pure state machines in Miri: undefined behaviour (TESTS=lock::model)
 	@scripts/miri $(TESTS)
 
-asan: ## the pure state machines under AddressSanitizer (TESTS=lock_model)
+asan: ## the pure state machines under AddressSanitizer (TESTS=deadlock)
 	@scripts/asan
 
 audit: ## licences and sources of all crates, and advisories where cargo-deny is installed
