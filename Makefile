@@ -93,12 +93,6 @@ lint: ## formatting and clippy, warnings are errors
 	@cargo fmt --check
 	@cargo clippy --all-targets -- -D warnings
 
-prepare: ## install what is missing to build and run (Debian and Ubuntu)
-	@scripts/prepare
-
-prepare-tests: ## make .venv with redis-py, for the Python examples of the documentation
-	@scripts/prepare-python
-
 clean: ## remove what was built (the dataset of `make run`, in data/, stays)
 	@cargo clean
 
@@ -109,3 +103,11 @@ dist: prepare ## a tarball for machines without Rust, and its checksum, in targe
 
 deb: prepare ## a Debian package, and its checksum, in target/dist (brings cargo-deb)
 	@scripts/package deb
+
+#: What the others do when it is needed
+
+prepare: ## install what is missing to build and run (Debian and Ubuntu)
+	@scripts/prepare
+
+prepare-tests: ## make .venv with redis-py, for the Python examples of the documentation
+	@scripts/prepare-python
