@@ -12,8 +12,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, now_ms, now_us,
-    wait_for_replica_sync,
+    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, follow, now_ms,
+    now_us, number_from, wait_for_replica_sync, waiter,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -30,11 +30,6 @@ fn pair(master: Builder, replica: Builder) -> (Server, Server) {
     let (master, replica) = (master.start(), replica.start());
     follow(&master, &replica);
     (master, replica)
-}
-
-fn follow(master: &Server, replica: &Server) {
-    replica.replica_of(master);
-    wait_for_replica_sync(master, replica);
 }
 
 /// From here on nothing reaches this replica; it keeps what it has. (A stopped process would find what its sockets hold.)
@@ -66,16 +61,6 @@ fn assert_healthy(servers: &[&Server]) {
             assert!(!log.contains(word), "{word}: {log}");
         }
     }
-}
-
-/// A client that waits in line.
-#[track_caller]
-fn waiter(server: &Server, line: &str) -> Raw {
-    let waited = server.info_int("sluice_waited");
-    let mut client = Raw::connect(server);
-    client.ask(line);
-    eventually(SOON, || server.info_int("sluice_waited") > waited);
-    client
 }
 
 /// A waiting client that has not been answered for a while.
@@ -137,7 +122,7 @@ fn fences_rise_over_a_failover_that_lost_the_last_ones() {
 /// Clocks that differ, as clocks do, by less than a fail-over takes: all fences of all masters rise.
 #[test]
 fn fences_rise_over_many_failovers_with_clocks_a_bit_apart() {
-    let turns = support::number_from("SLUICE_FAILOVERS", 8);
+    let turns = number_from("SLUICE_FAILOVERS", 8);
     let mut random = Random(20_260_722);
     let mut jitter = || random.below(60) as i64 - 30;
     let (mut master, mut replica) = pair(clocked(jitter()), clocked(jitter()));

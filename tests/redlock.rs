@@ -13,7 +13,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use redlock::{Guard, Held, Redlock, Settings};
-use support::{Fsync, Random, SOON, Server, eventually};
+use support::{Fsync, Random, SOON, Server, eventually, number_from};
 
 const HOUR: i64 = 3_600_000;
 const KEY: &str = "report";
@@ -310,7 +310,7 @@ fn fail(servers: &[Server], random: &mut Random) {
 
 #[test]
 fn one_at_a_time_while_servers_die_and_freeze() {
-    let time = support::number_from("SLUICE_REDLOCK_SECONDS", 3);
+    let time = number_from("SLUICE_REDLOCK_SECONDS", 3);
     // They keep what they granted, and two of them have never had the right time.
     let servers = [HOUR, -HOUR, 0, 20, -20]
         .map(|ahead| Server::builder().clock(ahead).aof(Fsync::Always).start());

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use support::{Lines, Raw, Server, Value, eventually, wait_for_replica_sync};
+use support::{Lines, Raw, Server, Value, eventually, number_from, wait_for_replica_sync};
 
 /// A fail-over takes some seconds, and a Sentinel that has failed waits for as long again.
 const SOON: Duration = Duration::from_secs(60);
@@ -382,7 +382,7 @@ impl Books {
 
 #[test]
 fn clients_go_on_when_masters_die_and_freeze() {
-    let turns = support::number_from("SLUICE_FAILOVERS", 1);
+    let turns = number_from("SLUICE_FAILOVERS", 1);
     let group = Group::start();
     let books = Books::default();
     Raw::connect(group.master()).must(&format!("STOCK.SET sku {PIECES}"));

@@ -216,7 +216,7 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
             version: &DESCRIPTION_VERSION,
             summary: summary.as_ptr(),
             complexity: complexity.as_ptr(),
-            since: c"0.1.0".as_ptr(),
+            since: c"1.0.0".as_ptr(),
             history: ptr::null_mut(),
             tips: ptr::null(),
             arity: command.arity,

@@ -1,4 +1,4 @@
-//! The sections of `INFO sluice`, one for each family.
+//! The sections of `INFO sluice`: the version, and one for each family.
 
 use super::context::Ctx;
 use super::entry;
@@ -34,6 +34,13 @@ impl Counter {
     }
 }
 
+/// The version as people write it.
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no NUL"),
+    };
+
 /// Registers the sections.
 pub(super) fn register(ctx: Ctx<'_>) {
     // SAFETY: the callback lives as long as the module.
@@ -42,6 +49,17 @@ pub(super) fn register(ctx: Ctx<'_>) {
 
 unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     entry::guard((), || {
+        // SAFETY: the server gives a live context; names and text are NUL-terminated and it copies them.
+        unsafe {
+            // Without a name of its own the section has the module's.
+            if api!(RedisModule_InfoAddSection(ctx, ptr::null())) == raw::REDISMODULE_OK as c_int {
+                api!(RedisModule_InfoAddFieldCString(
+                    ctx,
+                    c"version".as_ptr(),
+                    VERSION.as_ptr()
+                ));
+            }
+        }
         for family in crate::enabled_families() {
             let Some(fields) = (family.info)() else {
                 continue; // a crash report out of the middle of a command

@@ -7,8 +7,28 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::{ptr, slice};
 
-/// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch.
-const VERSION: c_int = 100;
+/// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch, as other modules have it.
+const VERSION: c_int = major() * 10_000
+    + below_100(env!("CARGO_PKG_VERSION_MINOR")) * 100
+    + below_100(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn major() -> c_int {
+    number(env!("CARGO_PKG_VERSION_MAJOR"))
+}
+
+/// A part of the version, which has two digits in it.
+const fn below_100(text: &str) -> c_int {
+    let number = number(text);
+    assert!(number < 100, "the version does not fit into MODULE LIST");
+    number
+}
+
+const fn number(text: &str) -> c_int {
+    match c_int::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("cargo's own version is a number"),
+    }
+}
 
 /// The entry point that the server looks for in the shared library.
 ///
@@ -92,7 +112,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
-        RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
+        RedisModule_InfoAddFieldCString RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
         RedisModule_KeyType RedisModule_LoadConfigs RedisModule_MallocSize RedisModule_LoadStringBuffer RedisModule_Log
         RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
         RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey

@@ -75,7 +75,8 @@ pub trait Native: 'static {
     /// The type's registration.
     fn native() -> &'static NativeType<Self::Value>;
 
-    /// The encoding version, which the RDB file stores beside each value.
+    /// The encoding version, which the RDB file stores beside each value. Whoever changes what [`Native::save`] writes
+    /// raises it, and [`Native::load`] goes on reading the older ones; newer ones are refused before they come there.
     const ENCODING: c_int;
 
     /// Writes a value to RDB or `DUMP`.
@@ -223,11 +224,28 @@ unsafe extern "C" fn rdb_load<N: Native>(
     entry::guard(ptr::null_mut(), || {
         // SAFETY: see above.
         let mut input = unsafe { RdbReader::new(io) };
-        match N::load(&mut input, encoding) {
+        let value = if is_known::<N>(encoding) {
+            N::load(&mut input, encoding)
+        } else {
+            None
+        };
+        match value {
             Some(value) => N::native().to_raw(value).cast(),
             None => ptr::null_mut(),
         }
     })
+}
+
+/// Can this build read values of this encoding? A newer Sluice may have written them; what they mean is not guessed.
+fn is_known<N: Native>(encoding: c_int) -> bool {
+    let known = encoding <= N::ENCODING;
+    if !known {
+        let name = N::native().name;
+        let line =
+            format!("<sluice> a value of the type {name} was written by a newer version of Sluice");
+        log::warn(ptr::null_mut(), &line);
+    }
+    known
 }
 
 unsafe extern "C" fn rdb_save<N: Native>(io: *mut raw::RedisModuleIO, value: *mut c_void) {
@@ -276,7 +294,7 @@ unsafe extern "C" fn aux_load<N: Native>(
     let loaded = entry::guard(false, || {
         // SAFETY: see above.
         let mut input = unsafe { RdbReader::new(io) };
-        N::load_module(&mut input, encoding)
+        is_known::<N>(encoding) && N::load_module(&mut input, encoding)
     });
     let status = if loaded {
         raw::REDISMODULE_OK

@@ -10,21 +10,33 @@
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
 mod builder;
+pub mod cache;
 mod client;
 mod clock;
+pub mod cluster;
+pub mod corruption;
 mod crowd;
 mod events;
+mod files;
+pub mod filter;
+pub mod filter_bytes;
 mod home;
 mod library;
+pub mod lock;
 mod port;
 mod process;
 mod random;
+pub mod rate;
+mod replica;
 mod server;
 mod setting;
+pub mod stock;
 mod swarm;
 mod talk;
 mod value;
 mod wait;
+mod waiters;
+pub mod ways;
 
 pub use builder::{Builder, Fsync};
 pub use client::{Raw, encode};
@@ -33,12 +45,14 @@ pub use events::KeyspaceEvents;
 pub use library::compile;
 pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
+pub use replica::{Written, assert_identical, await_role, differences, follow, pair, quiet};
 pub use server::{Server, Shutdown, wait_for_replica_sync};
 pub use setting::number_from;
 pub use swarm::Swarm;
 pub use talk::{
-    Lines, NOT_AN_INTEGER, SEPARATE, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, field_of, now_ms,
-    now_us, until_pong,
+    Lines, NOT_AN_INTEGER, SEPARATE, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, ask, await_gone,
+    field_of, ints, now_ms, now_us, server_and_client, unix_ms, unix_us, until_pong, used_memory,
 };
 pub use value::Value;
 pub use wait::eventually;
+pub use waiters::{NOW, await_waiting, served, still_waits, waiter, waiting, waits};

@@ -1,10 +1,12 @@
 //! What tests of every family say to a server and hear from it: commands as lines of text, the errors of the contract,
 //! the server's clock.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::client::{Raw, encode};
+use super::server::Server;
 use super::value::Value;
+use super::wait::eventually;
 
 /// What must happen, happens within this: generous, because it only ever delays a failure.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -91,6 +93,20 @@ impl Lines for Raw {
     }
 }
 
+/// A server without persistence, and a connection to it.
+#[track_caller]
+pub fn server_and_client() -> (Server, Raw) {
+    let server = Server::start();
+    let client = Raw::connect(&server);
+    (server, client)
+}
+
+/// The command of a line on a new connection; panics on an error reply.
+#[track_caller]
+pub fn ask(server: &Server, line: &str) -> Value {
+    server.command(line.split_whitespace())
+}
+
 /// An integer field of an INFO text.
 #[track_caller]
 pub fn field_of(info: &Value, name: &str) -> i64 {
@@ -117,6 +133,42 @@ pub fn now_us(client: &mut Raw) -> i64 {
         text.parse().unwrap_or_else(|_| panic!("TIME: {text}"))
     };
     part(0) * 1_000_000 + part(1)
+}
+
+/// Milliseconds since 1970 by this machine's clock, which servers have too unless a test gives them another.
+pub fn unix_ms() -> i64 {
+    unix_us() / 1000
+}
+
+/// Microseconds since 1970 by this machine's clock.
+pub fn unix_us() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("the clock is past 1970").as_micros();
+    i64::try_from(now).expect("the clock is sane")
+}
+
+/// What `INFO memory` says is in use, when nothing is being freed.
+#[track_caller]
+pub fn used_memory(client: &mut Raw) -> i64 {
+    let mut used = 0;
+    eventually(SOON, || {
+        let info = client.must("INFO memory");
+        used = field_of(&info, "used_memory");
+        field_of(&info, "lazyfree_pending_objects") == 0
+    });
+    used
+}
+
+/// The integers of a reply.
+#[track_caller]
+pub fn ints(reply: &Value) -> Vec<i64> {
+    reply.array().iter().map(Value::int).collect()
+}
+
+/// Waits until the key is gone.
+#[track_caller]
+pub fn await_gone(client: &mut Raw, key: &str) {
+    eventually(SOON, || client.call(["EXISTS", key]) == 0);
 }
 
 /// The pushes and replies that have arrived until the server answers this PING.

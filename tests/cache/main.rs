@@ -1,0 +1,14 @@
+//! Cached entries: what their commands reply (`commands.rs`), how one waits for them (`waiting.rs`, `crowd.rs`), what
+//! servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
+//! (`model.rs`).
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod commands;
+mod crowd;
+mod model;
+mod native;
+mod persistence;
+mod replication;
+mod waiting;

@@ -1,0 +1,745 @@
+//! Who waits for an entry gets it, or the lease, at once and in order, whatever happens to the key.
+
+use std::time::{Duration, Instant};
+
+use crate::support::cache::{about, counter, fetched, lease, nearly, number, shown, stores};
+use crate::support::cluster::{node, two_nodes};
+use crate::support::{
+    Crowd, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, field_of,
+    follow, now_ms, quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter,
+    waiting, waits,
+};
+
+const FETCH: &str = "CACHE.FETCH k LEASE 600000 BLOCK 0";
+
+/// A server whose key `k` is missing and leased, with three that wait for it.
+fn crowd() -> (Server, Raw, i64, Vec<Raw>) {
+    let (server, mut client) = server_and_client();
+    let token = lease(&mut client, "k");
+    let waiters = (0..3).map(|_| waiter(&server, FETCH)).collect();
+    (server, client, token, waiters)
+}
+
+/// Panics unless all get this.
+#[track_caller]
+fn all_get(waiters: &mut [Raw], expected: &str) {
+    for waiter in waiters {
+        assert_eq!(shown(&served(waiter)), expected);
+    }
+}
+
+/// Panics unless the first gets the lease and all others go on waiting; returns its token.
+#[track_caller]
+fn first_gets_the_lease(waiters: &mut [Raw]) -> i64 {
+    let token = number(&served(&mut waiters[0]), "LEASE -");
+    for waiter in &mut waiters[1..] {
+        still_waits(waiter);
+    }
+    token
+}
+
+// Stores
+
+#[test]
+fn a_store_is_what_all_were_waiting_for() {
+    for (set, expected) in [
+        ("CACHE.SET k v PX 600000 TOKEN", "HIT v"),
+        ("CACHE.SETNULL k PX 600000 TOKEN", "NULL -"),
+        ("CACHE.SET k v PX 600000", "HIT v"),
+        ("CACHE.SETNULL k PX 600000 VER", "NULL -"),
+    ] {
+        let (server, mut client, token, mut waiters) = crowd();
+        let last = set.split(' ').next_back().unwrap();
+        let argument = match last {
+            "TOKEN" => token.to_string(),
+            "VER" => "5".into(),
+            _ => String::new(),
+        };
+        assert_eq!(client.must(&format!("{set} {argument}")), 1);
+        for waiter in &mut waiters {
+            nearly(number(&served(waiter), expected), 600_000);
+        }
+        assert_eq!(waiting(&server), 0);
+        assert_eq!(about(&mut client, "k", "waiters"), 0);
+        assert_eq!(counter(&mut client, "leases"), 1);
+    }
+}
+
+#[test]
+fn a_store_in_a_transaction_or_a_script_is_one_too() {
+    for way in ["MULTI", "EVAL"] {
+        let (_server, mut client, token, mut waiters) = crowd();
+        if way == "MULTI" {
+            client.transact([format!("CACHE.SET k v PX 600000 TOKEN {token}")]);
+        } else {
+            let script = "return redis.call('CACHE.SET', 'k', 'v', 'PX', 600000)";
+            client.call(["EVAL", script, "0"]);
+        }
+        all_get(&mut waiters, "HIT v");
+    }
+}
+
+#[test]
+fn a_store_that_is_refused_answers_nobody() {
+    let (_server, mut client, token, mut waiters) = crowd();
+    let other = token + 1;
+    assert_eq!(client.must(&format!("CACHE.SET k v PX 5 TOKEN {other}")), 0);
+    assert_eq!(client.must(&format!("CACHE.FAIL k {other} BACKOFF 5")), 0);
+    for waiter in &mut waiters {
+        still_waits(waiter);
+    }
+    // In grace nothing is stored, and whoever tried has no more to do: the next one loads.
+    client.must("CACHE.DEL k GRACE 600000");
+    let token = first_gets_the_lease(&mut waiters);
+    assert!(!stores(&mut client, "k", token));
+    number(&served(&mut waiters[1]), "LEASE -");
+    still_waits(&mut waiters[2]);
+    client.must("CACHE.SET k v PX 600000");
+    all_get(&mut waiters[2..], "HIT v");
+}
+
+#[test]
+fn what_is_stored_for_no_time_at_all_is_had_by_all_who_wait() {
+    let (_server, mut client, token, mut waiters) = crowd();
+    client.must(&format!("CACHE.SET k v PX 1 TOKEN {token}"));
+    all_get(&mut waiters, "HIT v");
+}
+
+#[test]
+fn a_value_is_shared_by_all_who_wait_for_it() {
+    const SIZE: usize = 500;
+    const VALUE: usize = 1 << 20;
+    let server = Server::builder().config("maxclients", "2000").start();
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, "k").to_string();
+    let mut crowd = Crowd::connect(&server, SIZE);
+    crowd.ask_in_order(
+        |_| FETCH.split(' ').map(String::from).collect::<Vec<_>>(),
+        |asked| waiting(&server) == asked as i64,
+    );
+    let value = vec![b'v'; VALUE];
+    let set: [&[u8]; 7] = [
+        b"CACHE.SET",
+        b"k",
+        &value,
+        b"PX",
+        b"600000",
+        b"TOKEN",
+        token.as_bytes(),
+    ];
+    // In one step, so that no reply has been sent when it is measured how much the answers take.
+    client.must("MULTI");
+    client.call(set);
+    client.must("INFO memory");
+    let replies = client.must("EXEC");
+    let used = field_of(&replies.array()[1], "used_memory");
+    assert!(used < 100 << 20, "{used} bytes are in use");
+    for (_, reply) in crowd.replies(SIZE, SOON) {
+        let (state, found, _) = fetched(&reply);
+        assert!(state == "HIT" && found.as_deref() == Some(&value));
+    }
+}
+
+// The end of a lease
+
+#[test]
+fn when_a_lease_ends_the_first_gets_the_next() {
+    let (server, mut client) = server_and_client();
+    let start = now_ms(&mut client);
+    number(&client.must("CACHE.FETCH k LEASE 300"), "LEASE -");
+    let mut waiters: Vec<_> = ["200", "600000", "600000"]
+        .iter()
+        .map(|lease| waiter(&server, &format!("CACHE.FETCH k LEASE {lease} BLOCK 0")))
+        .collect();
+    first_gets_the_lease(&mut waiters);
+    assert!(now_ms(&mut client) - start >= 300);
+    // It has its own lease, from then on.
+    first_gets_the_lease(&mut waiters[1..]);
+    assert!(now_ms(&mut client) - start >= 500);
+    nearly(about(&mut client, "k", "lease_ms"), 600_000);
+    assert_eq!(waiting(&server), 1);
+}
+
+#[test]
+fn the_next_gets_the_lease_within_milliseconds() {
+    let (server, mut client) = server_and_client();
+    let mut least = i64::MAX;
+    for round in 0..8 {
+        let key = format!("k{round}");
+        let before = now_ms(&mut client);
+        client.must(&format!("CACHE.FETCH {key} LEASE 60"));
+        let mut next = Raw::connect(&server);
+        next.must(&format!("CACHE.FETCH {key} LEASE 600000 BLOCK 0"));
+        let late = now_ms(&mut client) - before - 60;
+        assert!(late >= 0, "{late} ms late");
+        least = least.min(late);
+    }
+    // A busy machine delays many, not all.
+    assert!(least <= 20, "{least} ms late at best");
+}
+
+#[test]
+fn a_lease_that_is_given_back_goes_to_the_first() {
+    let (_server, mut client, token, mut waiters) = crowd();
+    assert_eq!(client.must(&format!("CACHE.FAIL k {token}")), 1);
+    let token = first_gets_the_lease(&mut waiters);
+    assert_eq!(client.must(&format!("CACHE.FAIL k {token} BACKOFF 0")), 1);
+    first_gets_the_lease(&mut waiters[1..]);
+}
+
+#[test]
+fn a_failure_with_a_backoff_is_an_answer_to_all() {
+    let (server, mut client, token, mut waiters) = crowd();
+    let fail = format!("CACHE.FAIL k {token} BACKOFF 600000");
+    assert_eq!(client.must(&fail), 1);
+    for waiter in &mut waiters {
+        nearly(number(&served(waiter), "DOWN -"), 600_000);
+    }
+    assert_eq!(waiting(&server), 0);
+}
+
+// Any change of the key
+
+#[test]
+fn when_the_lease_is_void_the_first_gets_another() {
+    for line in [
+        "DEL k",
+        "UNLINK x k",
+        "CACHE.DEL k",
+        "CACHE.DEL k STALE 600000",
+        "CACHE.DEL k GRACE 600000",
+        "FLUSHALL",
+        "FLUSHALL ASYNC",
+        "FLUSHDB",
+        "SWAPDB 0 3",
+        "SWAPDB 3 0",
+        "EVAL return(redis.call('DEL','k')) 0",
+    ] {
+        for way in ["alone", "MULTI"] {
+            let (_server, mut client, token, mut waiters) = crowd();
+            if way == "alone" {
+                client.must(line);
+            } else {
+                client.transact([line]);
+            }
+            let new = first_gets_the_lease(&mut waiters);
+            assert!(!stores(&mut client, "k", token), "{line}");
+            assert!(stores(&mut client, "k", new) || line.contains("GRACE"));
+            if !line.contains("GRACE") {
+                all_get(&mut waiters[1..], "HIT late");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_happens_in_another_database_or_to_another_key_answers_nobody() {
+    let (_server, mut client, token, mut waiters) = crowd();
+    for line in [
+        "CACHE.SET other v PX 600000",
+        "DEL other",
+        "SWAPDB 3 4",
+        "SELECT 1",
+        "FLUSHDB",
+        "CACHE.SET k v PX 600000",
+        "CACHE.DEL k",
+        "SELECT 0",
+    ] {
+        client.must(line);
+    }
+    for waiter in &mut waiters {
+        still_waits(waiter);
+    }
+    assert!(stores(&mut client, "k", token));
+    all_get(&mut waiters, "HIT late");
+}
+
+#[test]
+fn waiters_wait_for_a_key_of_their_database() {
+    let (server, mut client) = server_and_client();
+    client.must("SELECT 5");
+    let token = lease(&mut client, "k");
+    let mut there = Raw::connect(&server);
+    there.must("SELECT 5");
+    waits(&server, &mut there, FETCH);
+    lease(&mut Raw::connect(&server), "k");
+    let mut here = waiter(&server, FETCH);
+    assert!(stores(&mut client, "k", token));
+    all_get(std::slice::from_mut(&mut there), "HIT late");
+    still_waits(&mut here);
+    // What was in the other database is here now.
+    client.must("SWAPDB 0 5");
+    all_get(std::slice::from_mut(&mut here), "HIT late");
+}
+
+/// Nothing can be stored while it is there; those who wait are told when the lease could be given to them.
+#[test]
+fn a_value_of_another_type_is_an_error_for_all_who_wait() {
+    for line in [
+        "SET k other",
+        "INCR k",
+        "LPUSH k x",
+        "RENAME other k",
+        "COPY other k",
+        "MOVE k 0",
+        "LOCK.ACQUIRE k me",
+        "BF.ADD k x",
+    ] {
+        let (server, mut client) = server_and_client();
+        client.must("CACHE.FETCH k LEASE 500");
+        let mut waiters = [(); 3].map(|()| waiter(&server, FETCH));
+        client.must("SET other v");
+        if line.starts_with("MOVE") {
+            client.must("SELECT 1");
+            client.must("SET k v");
+        }
+        client.must(line);
+        for waiter in &mut waiters {
+            assert_eq!(served(waiter).err(), WRONGTYPE, "{line}");
+        }
+        assert_eq!(waiting(&server), 0, "{line}");
+    }
+}
+
+#[test]
+fn who_meets_another_type_finds_the_lease_void() {
+    let (server, mut client) = server_and_client();
+    for line in [
+        "CACHE.FAIL k % BACKOFF 600000",
+        "CACHE.SET k v PX 60000 TOKEN %",
+        "CACHE.DEL k",
+        "CACHE.FETCH k LEASE 5",
+    ] {
+        let token = lease(&mut client, "k");
+        let mut waiter = waiter(&server, FETCH);
+        client.must("SET k other");
+        let reply = client.run(&line.replace('%', &token.to_string()));
+        assert_eq!(reply.err(), WRONGTYPE, "{line}");
+        assert_eq!(served(&mut waiter).err(), WRONGTYPE, "{line}");
+        client.must("DEL k");
+        assert!(!stores(&mut client, "k", token), "{line}");
+        client.must("CACHE.SET k v PX 60000");
+        client.must("DEL k");
+    }
+}
+
+#[test]
+fn an_entry_that_comes_by_itself_is_a_hit_for_all_who_wait() {
+    for way in ["RESTORE", "RENAME", "COPY", "MOVE", "SWAPDB", "MULTI"] {
+        let (_server, mut client, _, mut waiters) = crowd();
+        client.must("CACHE.SET other new PX 600000");
+        match way {
+            "RESTORE" => {
+                let payload = client.must("DUMP other").bytes().to_vec();
+                let restore: [&[u8]; 4] = [b"RESTORE", b"k", b"600000", &payload];
+                assert_eq!(client.call(restore), "OK");
+            }
+            "MOVE" | "SWAPDB" => {
+                client.must("SELECT 1");
+                client.must("CACHE.SET k new PX 600000");
+                let line = if way == "MOVE" {
+                    "MOVE k 0"
+                } else {
+                    "SWAPDB 0 1"
+                };
+                client.must(line);
+            }
+            "MULTI" => {
+                // What comes and goes within a step was never there.
+                client.transact(["SET k other", "DEL k", "RENAME other k"]);
+            }
+            way => {
+                client.must(&format!("{way} other k"));
+            }
+        }
+        all_get(&mut waiters, "HIT new");
+    }
+}
+
+#[test]
+fn a_key_that_expires_while_somebody_rebuilds_it_frees_the_lease_for_who_waits() {
+    let (server, mut client) = server_and_client();
+    // A tombstone reads as a miss: all but one wait, and with it the lease goes.
+    client.must("CACHE.DEL k GRACE 400");
+    let token = lease(&mut client, "k");
+    let mut next = waiter(&server, FETCH);
+    let new = number(&served(&mut next), "LEASE -");
+    assert_eq!(client.must("EXISTS k"), 0);
+    assert!(!stores(&mut client, "k", token));
+    assert!(stores(&mut client, "k", new));
+}
+
+// Those who leave
+
+#[test]
+fn a_waiter_whose_time_is_up_is_told_to_wait() {
+    let (server, mut client) = server_and_client();
+    lease(&mut client, "k");
+    for block in [1, 30, 120] {
+        let start = now_ms(&mut client);
+        let reply = client.must(&format!("CACHE.FETCH k LEASE 5 BLOCK {block}"));
+        assert!(now_ms(&mut client) - start >= block);
+        nearly(number(&reply, "WAIT -"), 600_000);
+    }
+    assert_eq!(waiting(&server), 0);
+    assert_eq!(about(&mut client, "k", "waiters"), 0);
+}
+
+#[test]
+fn a_waiter_can_be_unblocked() {
+    let (server, mut client) = server_and_client();
+    lease(&mut client, "k");
+    for resp3 in [false, true] {
+        let mut gone = Raw::connect(&server);
+        if resp3 {
+            gone.hello3();
+        }
+        let id = gone.id().to_string();
+        waits(&server, &mut gone, FETCH);
+        assert_eq!(client.call(["CLIENT", "UNBLOCK", &id]), 1);
+        nearly(number(&served(&mut gone), "WAIT -"), 600_000);
+        waits(&server, &mut gone, FETCH);
+        assert_eq!(client.call(["CLIENT", "UNBLOCK", &id, "ERROR"]), 1);
+        assert!(served(&mut gone).err().starts_with("UNBLOCKED"));
+        assert_eq!(client.call(["CLIENT", "UNBLOCK", &id]), 0);
+        assert_eq!(gone.must("PING"), "PONG");
+        assert_eq!(waiting(&server), 0);
+    }
+}
+
+/// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
+#[test]
+fn who_is_answered_and_unblocked_in_the_same_step_is_answered() {
+    let (server, mut client) = server_and_client();
+    for (line, expected) in [
+        ("CACHE.SET k v PX 60000 TOKEN %", "HIT v"),
+        ("CACHE.SETNULL k PX 60000", "NULL -"),
+        ("CACHE.FAIL k %", "LEASE -"),
+        ("CACHE.FAIL k % BACKOFF 60000", "DOWN -"),
+        ("CACHE.DEL k", "LEASE -"),
+    ] {
+        client.must("FLUSHALL");
+        let token = lease(&mut client, "k");
+        let mut waiter = Raw::connect(&server);
+        let id = waiter.id();
+        waits(&server, &mut waiter, FETCH);
+        client.must("MULTI");
+        client.must(&line.replace('%', &token.to_string()));
+        client.must(&format!("CLIENT UNBLOCK {id}"));
+        assert_eq!(client.must("EXEC").array()[1], 1, "{line}");
+        assert_eq!(shown(&served(&mut waiter)), expected, "{line}");
+        assert_eq!(waiter.must("PING"), "PONG", "{line}");
+        assert_eq!(waiting(&server), 0);
+    }
+}
+
+/// Redis 7.0 runs commands of clients that were unblocked after it has asked modules before it sleeps.
+#[test]
+fn what_is_stored_right_before_the_server_sleeps_is_answered_before_it_wakes_by_itself() {
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
+    let mut waited = Duration::ZERO;
+    for _ in 0..6 {
+        client.must("FLUSHALL");
+        lease(&mut client, "k");
+        let mut waiter = waiter(&server, FETCH);
+        let mut setter = Raw::connect(&server);
+        setter.send(["BLPOP", "list", "0"]);
+        setter.send(["CACHE.SET", "k", "v", "PX", "60000"]);
+        eventually(SOON, || server.info_int("blocked_clients") == 2);
+        let begin = Instant::now();
+        client.must("LPUSH list x");
+        assert_eq!(shown(&served(&mut waiter)), "HIT v");
+        waited += begin.elapsed();
+    }
+    // By itself it wakes once a second.
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+#[test]
+fn a_waiter_that_goes_leaves_the_line_and_the_next_moves_up() {
+    for way in ["close", "kill", "unblock", "time-out"] {
+        let (server, mut client) = server_and_client();
+        let token = lease(&mut client, "k");
+        let mut gone = Raw::connect(&server);
+        let id = gone.id().to_string();
+        let block = if way == "time-out" { 100 } else { 0 };
+        waits(
+            &server,
+            &mut gone,
+            &format!("CACHE.FETCH k LEASE 600000 BLOCK {block}"),
+        );
+        let mut next = waiter(&server, FETCH);
+        match way {
+            "close" => drop(gone),
+            "kill" => {
+                assert_eq!(client.call(["CLIENT", "KILL", "ID", &id]), 1);
+                assert!(gone.closes_within(SOON));
+            }
+            "unblock" => {
+                client.call(["CLIENT", "UNBLOCK", &id]);
+                number(&served(&mut gone), "WAIT -");
+            }
+            _ => {
+                number(&served(&mut gone), "WAIT -");
+            }
+        }
+        await_waiting(&server, 1);
+        assert_eq!(about(&mut client, "k", "waiters"), 1, "{way}");
+        client.must(&format!("CACHE.FAIL k {token}"));
+        number(&served(&mut next), "LEASE -");
+        assert_eq!(waiting(&server), 0);
+    }
+}
+
+/// The lease of who never hears of it is no lease.
+#[test]
+fn a_waiter_killed_right_after_it_was_granted_gives_the_lease_back() {
+    let (server, mut client) = server_and_client();
+    for end in ["CLIENT KILL ID", "CLIENT UNBLOCK"] {
+        let token = lease(&mut client, "k");
+        let mut first = Raw::connect(&server);
+        let id = first.id();
+        waits(&server, &mut first, FETCH);
+        let mut second = waiter(&server, FETCH);
+        // In one step: it is served, and goes before its reply is sent.
+        let error = if end.ends_with("UNBLOCK") {
+            " ERROR"
+        } else {
+            ""
+        };
+        let replies = client.transact([
+            format!("CACHE.FAIL k {token}"),
+            format!("{end} {id}{error}"),
+        ]);
+        assert_eq!(replies[0], 1);
+        // Whom the server cannot unblock any more gets what it was granted.
+        let got_it = end.ends_with("UNBLOCK")
+            && first.read_within(SOON).is_some_and(|reply| !reply.is_err());
+        if !got_it {
+            let token = number(&served(&mut second), "LEASE -");
+            assert_eq!(waiting(&server), 0);
+            assert!(stores(&mut client, "k", token));
+        }
+        client.must("DEL k");
+        client.must("FLUSHALL");
+        drop(second);
+        await_waiting(&server, 0);
+        client.must("FLUSHALL");
+    }
+}
+
+#[test]
+fn many_who_come_and_go_leave_nothing_behind() {
+    let (server, mut client) = server_and_client();
+    lease(&mut client, "k");
+    let mut kept = waiter(&server, FETCH);
+    for _ in 0..10 {
+        let gone: Vec<_> = (0..10)
+            .map(|number| {
+                let mut client = Raw::connect(&server);
+                let block = 5000 + number;
+                client.ask(&format!("CACHE.FETCH k LEASE 5 BLOCK {block}"));
+                client
+            })
+            .collect();
+        await_waiting(&server, 11);
+        drop(gone);
+        await_waiting(&server, 1);
+    }
+    still_waits(&mut kept);
+    client.must("CACHE.SET k v PX 600000");
+    all_get(std::slice::from_mut(&mut kept), "HIT v");
+}
+
+// Order
+
+#[test]
+fn waiters_are_served_in_order_of_arrival() {
+    let (server, mut client) = server_and_client();
+    let mut token = lease(&mut client, "k");
+    let mut waiters: Vec<_> = (0..12).map(|_| waiter(&server, FETCH)).collect();
+    for first in 0..12 {
+        client.must(&format!("CACHE.FAIL k {token}"));
+        token = first_gets_the_lease(&mut waiters[first..]);
+    }
+    assert_eq!(waiting(&server), 0);
+}
+
+#[test]
+fn commands_behind_one_that_waits_run_after_it() {
+    let (server, mut client) = server_and_client();
+    let token = lease(&mut client, "k");
+    let mut next = Raw::connect(&server);
+    waits(&server, &mut next, FETCH);
+    next.ask("CACHE.GET k");
+    next.ask("PING");
+    still_waits(&mut next);
+    stores(&mut client, "k", token);
+    number(&served(&mut next), "HIT late");
+    assert_eq!(served(&mut next), "late");
+    assert_eq!(served(&mut next), "PONG");
+}
+
+// Pauses and roles
+
+#[test]
+fn in_a_pause_of_writes_times_run_on_and_all_else_comes_after_it() {
+    let (server, mut client) = server_and_client();
+    number(&client.must("CACHE.FETCH k LEASE 200"), "LEASE -");
+    lease(&mut client, "j");
+    let mut next = waiter(&server, FETCH);
+    let mut times_out = waiter(&server, "CACHE.FETCH j LEASE 5 BLOCK 250");
+    client.must("CLIENT PAUSE 100000 WRITE");
+    nearly(number(&served(&mut times_out), "WAIT -"), 600_000);
+    let gone = Instant::now();
+    // What is in memory only may be given in a pause or after it; who has it can store after it only.
+    let early = next.read_within(Duration::from_millis(50));
+    client.must("CLIENT UNPAUSE");
+    let reply = early.unwrap_or_else(|| served(&mut next));
+    let token = number(&reply, "LEASE -");
+    assert!(gone.elapsed() < SOON);
+    assert!(stores(&mut client, "k", token));
+}
+
+#[test]
+fn a_demoted_server_tells_who_waits_and_forgets_all_leases() {
+    let (master, server) = (quiet().start(), quiet().start());
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, "k");
+    let early = lease(&mut client, "other");
+    let (_, _, failed) = fetched(&client.must("CACHE.FETCH down LEASE 600000"));
+    client.must(&format!("CACHE.FAIL down {failed} BACKOFF 600000"));
+    let mut waiters: Vec<_> = (0..3).map(|_| waiter(&server, FETCH)).collect();
+    server.replica_of(&master);
+    for waiter in &mut waiters {
+        assert!(served(waiter).err().starts_with("UNBLOCKED "));
+    }
+    await_role(&server, "slave");
+    let line = format!("CACHE.SET k v PX 5 TOKEN {token}");
+    for line in [FETCH, "CACHE.FETCH k LEASE 5", &line, "CACHE.DEL k"] {
+        assert!(client.run(line).err().starts_with("READONLY"), "{line}");
+    }
+    assert_eq!(counter(&mut client, "waiters_now"), 0);
+    // As soon as it is a master again it begins anew.
+    server.promote();
+    assert!(!stores(&mut client, "k", token));
+    assert!(!stores(&mut client, "other", early));
+    for key in ["k", "other", "down"] {
+        lease(&mut client, key);
+    }
+    let mut next = waiter(&server, FETCH);
+    client.must("CACHE.SET k v PX 600000");
+    all_get(std::slice::from_mut(&mut next), "HIT v");
+}
+
+#[test]
+fn a_promoted_replica_gives_leases_of_its_own() {
+    let (master, replica) = (quiet().start(), quiet().start());
+    follow(&master, &replica);
+    let mut client = Raw::connect(&master);
+    let token = lease(&mut client, "k");
+    client.must("CACHE.SET v v PX 600000");
+    wait_for_replica_sync(&master, &replica);
+    replica.promote();
+    let mut client = Raw::connect(&replica);
+    // Who has a lease of the old master comes too late.
+    assert!(!stores(&mut client, "k", token));
+    let new = lease(&mut client, "k");
+    assert_ne!(token, new);
+    assert!(!stores(&mut client, "k", token));
+    let mut next = waiter(&replica, FETCH);
+    assert!(stores(&mut client, "k", new));
+    all_get(std::slice::from_mut(&mut next), "HIT late");
+}
+
+#[test]
+fn a_reload_of_the_dataset_voids_leases_and_serves_who_waits() {
+    let (_server, mut client, token, mut waiters) = crowd();
+    client.must("DEBUG RELOAD");
+    first_gets_the_lease(&mut waiters);
+    assert!(!stores(&mut client, "k", token));
+}
+
+// Cluster
+
+/// A key of a slot that the first node serves.
+const LOW: &str = "bar";
+const SLOT: i64 = 5061;
+
+/// What happens to a missing key on another node leaves no trace that would come back with its slot.
+#[test]
+fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let token = lease(&mut here, LOW);
+    let stays = lease(&mut here, "baz");
+    let give = |from: &mut Raw, to: &mut Raw, [source, target]: [&str; 2]| {
+        to.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {source}"));
+        from.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {target}"));
+        to.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
+        from.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
+    };
+    give(&mut here, &mut there, [&ids[0], &ids[1]]);
+    there.must("SET bar v");
+    there.must("DEL bar");
+    give(&mut there, &mut here, [&ids[1], &ids[0]]);
+    assert!(!stores(&mut here, LOW, token));
+    assert!(stores(&mut here, "baz", stays), "of another slot");
+}
+
+#[test]
+fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let token = lease(&mut here, LOW);
+    lease(&mut here, "baz");
+    let mut waiters: Vec<_> = (0..3)
+        .map(|_| waiter(&one, "CACHE.FETCH bar LEASE 600000 BLOCK 0"))
+        .collect();
+    let mut stays = waiter(&one, "CACHE.FETCH baz LEASE 600000 BLOCK 0");
+    there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
+    here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", ids[1]));
+    for waiter in &mut waiters {
+        still_waits(waiter);
+    }
+    for client in [&mut there, &mut here] {
+        client.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[1]));
+    }
+    let moved = format!("MOVED {SLOT} 127.0.0.1:{}", other.port());
+    for waiter in &mut waiters {
+        assert_eq!(served(waiter).err(), moved);
+    }
+    still_waits(&mut stays);
+    assert_eq!(waiting(&one), 1);
+    // They follow, and begin anew there.
+    assert!(!stores(&mut there, LOW, token));
+    lease(&mut there, LOW);
+    let mut next = waiter(&other, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    there.must("CACHE.SET bar v PX 600000");
+    number(&served(&mut next), "HIT v");
+    here.must("CACHE.SET baz v PX 600000");
+    number(&served(&mut stays), "HIT v");
+}
+
+#[test]
+fn a_guard_must_be_in_the_slot_of_its_key() {
+    let server = Server::builder().cluster(true).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let mut client = Raw::connect(&server);
+    client.must("BF.ADD {k}f x");
+    let reply = client.run("CACHE.FETCH {k} LEASE 5 GUARD foo x");
+    assert!(reply.err().starts_with("CROSSSLOT"), "{reply:?}");
+    number(
+        &client.must("CACHE.FETCH {k} LEASE 60000 GUARD {k}f y"),
+        "ABSENT -",
+    );
+    let mut next = Raw::connect(&server);
+    number(&client.must("CACHE.FETCH {k} LEASE 60000"), "LEASE -");
+    waits(&server, &mut next, "CACHE.FETCH {k} LEASE 60000 BLOCK 0");
+    client.must("DEL {k}");
+    number(&served(&mut next), "LEASE -");
+}

@@ -1,0 +1,554 @@
+//! All families in a cluster of three masters and three replicas: slots that move and masters that change while clients are
+//! at work, a master that is killed, reads from replicas, commands on keys of several slots.
+//!
+//! `CLUSTER_SECONDS` makes the clients work for that long instead of some seconds.
+
+mod load;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use load::Load;
+use support::cluster::{
+    Client, LOW, Lost, Move, Six, await_replica, id_of, node, one_node, slot_of, two_nodes,
+};
+use support::lock::{Grant, check};
+use support::stock::assert_stream_tells_all;
+use support::{Lines, Random, Raw, SOON, Server, Value, ask, eventually, wait_for_replica_sync};
+
+/// A hash tag in the slots of each master.
+const TAGS: [&str; 3] = ["b", "c", "a"];
+
+/// A node that is silent for so many milliseconds is only busy: no test stops one for so long.
+const BUSY: u32 = 20_000;
+
+/// A node that is silent for so long has failed.
+const FAILED: u32 = 2000;
+
+fn seconds() -> Duration {
+    let seconds = std::env::var("CLUSTER_SECONDS").ok();
+    let seconds = seconds.map(|text| text.parse().expect("CLUSTER_SECONDS is a number"));
+    Duration::from_secs(seconds.unwrap_or(3))
+}
+
+// Under load
+
+#[test]
+fn nothing_is_lost_or_doubled_while_slots_move_and_masters_change() {
+    let cluster = Six::start(BUSY);
+    let load = Load::prepare(&cluster, &TAGS);
+    let moves = load.during(|| move_slots(&cluster, seconds()));
+    println!("{moves} moves");
+    assert!(moves > 5, "the run was too tame");
+    load.check();
+
+    let changes = load.during(|| change_masters(&cluster, seconds() / 4));
+    println!("{changes} changes of a master");
+    load.check();
+    cluster.await_replicas();
+    cluster.assert_replicas_identical();
+}
+
+/// Moves the slots of the tags around, one after the other, a few keys at a time.
+fn move_slots(cluster: &Six, time: Duration) -> usize {
+    let mut random = Random(u64::from(std::process::id()));
+    let end = Instant::now() + time;
+    let masters = cluster.masters();
+    let mut moves = 0;
+    while Instant::now() < end || moves < 2 * TAGS.len() {
+        let slot = slot_of(masters[0], TAGS[moves % TAGS.len()]);
+        let (from, _) = cluster.servers_of(slot);
+        let others: Vec<_> = masters
+            .iter()
+            .filter(|node| node.port() != from.port())
+            .collect();
+        let to = random.one(&others);
+        let moving = Move::start(slot, from, to);
+        while moving.some_keys(1 + random.below(4) as usize) > 0 {
+            sleep(Duration::from_micros(random.below(8000)));
+        }
+        moving.finish_before(&masters);
+        moves += 1;
+        sleep(Duration::from_millis(random.below(60)));
+    }
+    moves
+}
+
+/// Lets each replica take over from its master, who lives; once, because Redis 7.0 counts votes again that were given for
+/// an earlier attempt, and then has two masters for a moment.
+fn change_masters(cluster: &Six, time: Duration) -> usize {
+    let (masters, replicas) = cluster.nodes().split_at(3);
+    for (old, new) in masters.iter().zip(replicas) {
+        // Refused while the replica does not follow yet.
+        eventually(SOON, || !Raw::connect(new).run("CLUSTER FAILOVER").is_err());
+        assert!(becomes_master(new, SOON), "the replica does not take over");
+        eventually(SOON, || old.info("role").as_deref() == Some("slave"));
+        sleep(time / 3);
+    }
+    masters.len()
+}
+
+fn becomes_master(node: &Server, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if node.info("role").as_deref() == Some("master") {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn await_master(node: &Server) {
+    eventually(SOON * 2, || node.info("role").as_deref() == Some("master"));
+}
+
+// A master dies
+
+/// What clients of a master that dies were told of what its replica has too.
+struct Survivors<'a> {
+    cluster: &'a Six,
+    /// The replica.
+    new: &'a Server,
+    grants: Mutex<Vec<Grant>>,
+    orders: Mutex<BTreeSet<String>>,
+    lost: Mutex<usize>,
+}
+
+impl<'a> Survivors<'a> {
+    fn new(cluster: &'a Six, new: &'a Server) -> Self {
+        Self {
+            cluster,
+            new,
+            grants: Mutex::default(),
+            orders: Mutex::default(),
+            lost: Mutex::default(),
+        }
+    }
+
+    /// Takes a lock and sells something, again and again.
+    fn work(&self, tag: &str, name: usize, has_ended: &AtomicBool) {
+        let mut client = Client::of(self.cluster);
+        let mut round = 0;
+        while !has_ended.load(Ordering::Relaxed) {
+            round += 1;
+            let id = format!("{name}:{round}");
+            self.lock(&mut client, tag, &id);
+            self.sell(&mut client, tag, &id);
+        }
+        *self.lost.lock().unwrap() += client.told.lost;
+    }
+
+    /// Does the replica know what the client did last? Only that counts.
+    fn knows(&self, client: &mut Client<'_>) -> bool {
+        client.answered_by() == self.new.port() || client.is_replicated()
+    }
+
+    fn lock(&self, client: &mut Client<'_>, tag: &str, owner: &str) {
+        let asked = Instant::now();
+        let acquire = format!("LOCK.ACQUIRE {{{tag}}}busy {owner} PX 3000 BLOCK 1000 ID a");
+        let Ok(reply) = client.call(tag, &acquire) else {
+            return; // it may hold the lock, which somebody waits for until the lease ends
+        };
+        if reply.is_nil() {
+            return;
+        }
+        let counts = self.knows(client);
+        let from = Instant::now();
+        sleep(Duration::from_millis(1));
+        let to = Instant::now().min(asked + Duration::from_secs(3));
+        if counts {
+            self.grants.lock().unwrap().push(Grant {
+                lock: 0,
+                shared: false,
+                fence: reply.int(),
+                asked,
+                from,
+                to,
+            });
+        }
+        let _maybe = client.call(tag, &format!("LOCK.RELEASE {{{tag}}}busy {owner} ID r"));
+    }
+
+    fn sell(&self, client: &mut Client<'_>, tag: &str, order: &str) {
+        let deduct = format!("STOCK.DEDUCT {{{tag}}}sale 1 ORDER {order}");
+        match client.call(tag, &deduct) {
+            Ok(left) => assert!(left.int() >= 0, "{order}: {left:?}"),
+            // Nobody knows: the same order can be given again.
+            Err(Lost) => assert!(client.must(tag, &deduct).int() >= 0),
+        }
+        if self.knows(client) {
+            self.orders.lock().unwrap().insert(order.into());
+        }
+    }
+}
+
+#[test]
+fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
+    let cluster = Six::start(BUSY);
+    let tag = TAGS[0];
+    let slot = slot_of(&cluster.nodes()[0], tag);
+    let (old, new) = cluster.servers_of(slot);
+    let new = new.expect("a replica");
+    let mut client = Client::of(&cluster);
+    let mut must = |line: &str| client.must(tag, line);
+    let fence = must("LOCK.ACQUIRE {b}lock me PX 600000 WATCHDOG ID a").int();
+    let shared = must("LOCK.ACQUIRE {b}shared me SHARED PX 600000").int();
+    let permits = must("SEM.ACQUIRE {b}sem me LIMIT 5 PERMITS 3 PX 600000").int();
+    let ended = must("LOCK.ACQUIRE {b}ended me PX 600000").int();
+    must("LOCK.RELEASE {b}ended me");
+    let last = fence.max(shared).max(permits).max(ended);
+    for line in [
+        "LOCK.GUARD {b}guard 77",
+        "STOCK.SET {b}stock 10 PERUSER 4 EVENTS {b}events",
+        "STOCK.RESERVE {b}stock 2 ORDER live PX 600000 USER u",
+        "STOCK.RESERVE {b}stock 1 ORDER ends PX 4000 USER u",
+        "STOCK.DEDUCT {b}stock 3 ORDER sold USER v",
+        "STOCK.SET {b}sale 1000000 EVENTS {b}events2 MAXLEN 1000000",
+        "BF.MADD {b}bloom x y z",
+        "CF.INSERT {b}cuckoo ITEMS x y z",
+        "CACHE.SET {b}entry v PX 600000",
+        "CACHE.SETNULL {b}null PX 600000",
+        "RATE.WINDOW {b}window 5 600000 COST 3",
+        "RATE.GCRA {b}gcra 4 1 600000 COST 3",
+        "RATE.ONCE {b}once PX 600000",
+    ] {
+        must(line);
+    }
+    let token = must("CACHE.FETCH {b}gone LEASE 600000").array()[2].int();
+    wait_for_replica_sync(old, new);
+    replicas_read_and_redirect(old, new, slot, fence);
+
+    // From here on, somebody is always waiting, and a silent node has failed.
+    cluster.set_timeout(FAILED);
+    let survivors = Survivors::new(&cluster, new);
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for name in 0..3 {
+            let (survivors, has_ended) = (&survivors, &has_ended);
+            scope.spawn(move || survivors.work(tag, name, has_ended));
+        }
+        let _end = EndOnDrop(&has_ended);
+        sleep(Duration::from_millis(700));
+        old.kill9();
+        await_master(new);
+        let sold = || survivors.orders.lock().unwrap().len();
+        let sold_before = sold();
+        eventually(SOON * 2, || sold() > sold_before + 50);
+    });
+
+    let mut client = Client::of(&cluster); // the other one has lost its connection
+    let mut must = |line: &str| client.must(tag, line);
+    assert_eq!(must("LOCK.HELD {b}lock me"), fence);
+    assert_eq!(must("LOCK.ACQUIRE {b}lock me ID a"), fence);
+    assert!(must("LOCK.ACQUIRE {b}lock you").is_nil());
+    assert!(must("LOCK.ACQUIRE {b}shared you").is_nil());
+    assert_eq!(must("LOCK.HELD {b}shared me"), shared);
+    assert!(must("SEM.ACQUIRE {b}sem you LIMIT 5 PERMITS 3").is_nil());
+    for line in [
+        "LOCK.ACQUIRE {b}ended you PX 600000",
+        "LOCK.ACQUIRE {b}shared you SHARED PX 600000",
+        "SEM.ACQUIRE {b}sem you LIMIT 5 PERMITS 2 PX 600000",
+    ] {
+        assert!(must(line).int() > last, "{line}");
+    }
+    assert_eq!(must("LOCK.GUARD {b}guard 76"), 0);
+    assert_eq!(
+        must("STOCK.DEDUCT {b}stock 3 ORDER sold USER v"),
+        4,
+        "again"
+    );
+    assert_eq!(must("STOCK.DEDUCT {b}stock 2 ORDER more USER v"), -2);
+    eventually(SOON, || {
+        must("STOCK.ORDER {b}stock ends").field("state") == &"expired"
+    });
+    assert_eq!(must("STOCK.CONFIRM {b}stock live"), 2);
+    assert_eq!(must("STOCK.GET {b}stock"), 5);
+    for line in ["BF.MEXISTS {b}bloom x y z", "CF.MEXISTS {b}cuckoo x y z"] {
+        assert!(must(line).array().iter().all(|found| *found == 1), "{line}");
+    }
+    assert_eq!(must("CACHE.GET {b}entry"), "v");
+    assert_eq!(must("CACHE.FETCH {b}null LEASE 5").array()[0], "NULL");
+    let late = format!("CACHE.SET {{b}}gone late PX 600000 TOKEN {token}");
+    assert_eq!(must(&late), 0, "leases are the old master's");
+    for line in [
+        "RATE.WINDOW {b}window 5 600000 COST 3",
+        "RATE.GCRA {b}gcra 4 1 600000 COST 3",
+    ] {
+        assert_eq!(must(line).array()[0], 1, "{line}");
+    }
+    assert_eq!(must("RATE.WINDOW {b}window 5 600000 COST 2").array()[0], 0);
+    assert_eq!(must("RATE.ONCE {b}once PX 600000"), 0);
+
+    let grants = survivors.grants.into_inner().unwrap();
+    check(&grants).unwrap_or_else(|problem| panic!("{problem}"));
+    let orders = survivors.orders.into_inner().unwrap();
+    for order in &orders {
+        let state = must(&format!("STOCK.ORDER {{b}}sale {order}"));
+        assert!(
+            !state.is_nil() && state.field("state") == &"sold",
+            "{order}: {state:?}"
+        );
+    }
+    let lost = survivors.lost.into_inner().unwrap();
+    println!(
+        "{} grants, {} orders, {lost} lost replies",
+        grants.len(),
+        orders.len()
+    );
+    assert!(
+        grants.len() > 20 && orders.len() > 20,
+        "the run was too tame"
+    );
+    let mut at_new = Raw::connect(new);
+    assert_stream_tells_all(&mut at_new, "{b}events", &["{b}stock"]);
+    assert_stream_tells_all(&mut at_new, "{b}events2", &["{b}sale"]);
+
+    old.restart();
+    await_replica(old);
+    assert_eq!(old.info("role").as_deref(), Some("slave"));
+    cluster.assert_replicas_identical();
+    replicas_read_and_redirect(new, old, slot, fence);
+}
+
+/// A replica answers those who ask for reads, and sends all others to its master.
+fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fence: i64) {
+    let mut client = Raw::connect(replica);
+    let moved = format!("MOVED {slot} 127.0.0.1:{}", master.port());
+    let reads = [
+        "LOCK.HELD {b}lock me",
+        "LOCK.INFO {b}lock",
+        "SEM.INFO {b}sem",
+        "STOCK.GET {b}stock",
+        "STOCK.MGET {b}stock {b}sale",
+        "STOCK.ORDER {b}stock sold",
+        "STOCK.INFO {b}stock",
+        "BF.EXISTS {b}bloom x",
+        "BF.MEXISTS {b}bloom x y",
+        "BF.CARD {b}bloom",
+        "BF.INFO {b}bloom",
+        "BF.SCANDUMP {b}bloom 0",
+        "CF.EXISTS {b}cuckoo x",
+        "CF.MEXISTS {b}cuckoo x y",
+        "CF.COUNT {b}cuckoo x",
+        "CF.INFO {b}cuckoo",
+        "CACHE.GET {b}entry",
+        "CACHE.INFO {b}entry",
+    ];
+    for line in reads {
+        assert_eq!(client.run(line).err(), moved, "{line}");
+    }
+    client.must("READONLY");
+    for line in reads {
+        assert!(!client.must(line).is_nil(), "{line}");
+    }
+    assert_eq!(client.must("LOCK.HELD {b}lock me"), fence);
+    assert_eq!(client.must("CACHE.GET {b}entry"), "v");
+    for line in [
+        "LOCK.ACQUIRE {b}lock me PX 600000",
+        "LOCK.ACQUIRE {b}lock you BLOCK 0",
+        "LOCK.RELEASE {b}lock me",
+        "LOCK.RENEW {b}lock me",
+        "LOCK.GUARD {b}guard 5",
+        "SEM.ACQUIRE {b}sem you LIMIT 1 BLOCK 0",
+        "STOCK.DEDUCT {b}stock 1",
+        "STOCK.CONFIRM {b}stock live",
+        "BF.ADD {b}bloom x",
+        "CF.ADD {b}cuckoo x",
+        "CACHE.FETCH {b}entry LEASE 5",
+        "CACHE.SET {b}entry w PX 5",
+        "CACHE.DEL {b}entry",
+        "RATE.WINDOW {b}window 5 600000",
+        "RATE.ONCE {b}once PX 5",
+    ] {
+        assert_eq!(client.run(line).err(), moved, "{line}");
+    }
+}
+
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+// Waiting
+
+/// What a client waits for, of each family.
+const WAITS: [&str; 4] = [
+    "LOCK.ACQUIRE bar you PX 600000 BLOCK 0",
+    "LOCK.MACQUIRE 2 {bar}free bar you PX 600000 BLOCK 0",
+    "SEM.ACQUIRE {bar}sem you LIMIT 1 PX 600000 BLOCK 0",
+    "CACHE.FETCH {bar}entry LEASE 600000 BLOCK 0",
+];
+
+#[test]
+fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
+    let (one, other) = two_nodes(&node());
+    for line in [
+        "LOCK.ACQUIRE bar me PX 600000",
+        "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
+    ] {
+        assert!(ask(&one, line).int() > 0);
+    }
+    let fetched = ask(&one, "CACHE.FETCH {bar}entry LEASE 600000");
+    assert_eq!(fetched.array()[0], "LEASE");
+    let mut waiting: Vec<_> = WAITS.iter().map(|_| Raw::connect(&one)).collect();
+    for (client, line) in waiting.iter_mut().zip(WAITS) {
+        client.ask(line);
+    }
+    eventually(SOON, || one.info_int("blocked_clients") == 4);
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    moving.keys(&["bar", "{bar}sem"]);
+    moving.finish();
+    let start = Instant::now();
+    let moved = Raw::connect(&one).run("GET bar");
+    for (client, line) in waiting.iter_mut().zip(WAITS) {
+        assert_eq!(client.read(), moved, "{line}");
+    }
+    // A busy machine gets the same again.
+    assert!(start.elapsed() < 2 * Duration::from_secs(1));
+    assert_eq!(
+        one.info_int("sluice_waiting") + one.info_int("sluice_waiters_now"),
+        0
+    );
+}
+
+// Several keys
+
+/// Every command that takes several keys, with keys of two slots: what to say before, so that it would do something.
+const CROSSING: [&str; 21] = [
+    "LOCK.MACQUIRE 2 bar foo me",
+    "LOCK.MACQUIRE 2 bar foo me BLOCK 0",
+    "LOCK.MRELEASE 2 bar foo me",
+    "STOCK.SET bar 5 EVENTS foo",
+    "STOCK.IMPORT bar EVENTS foo",
+    "STOCK.MDEDUCT 2 bar 1 foo 1",
+    "STOCK.MRESERVE 2 bar 1 foo 1 ORDER o PX 5",
+    "STOCK.MCONFIRM 2 bar foo o",
+    "STOCK.MCANCEL 2 bar foo o",
+    "STOCK.MGET bar foo",
+    "BF.RESERVE bar LIKE foo",
+    "BF.MERGE bar 1 foo",
+    "BF.MERGE bar 2 {bar}2 foo",
+    "CACHE.FETCH bar LEASE 5 GUARD foo item",
+    "CACHE.FETCH bar LEASE 5 BLOCK 0 GUARD foo item",
+    "LOCK.MACQUIRE 3 {bar}2 bar foo me WATCHDOG",
+    "LOCK.MRELEASE 3 {bar}2 bar foo me ALL",
+    "STOCK.MDEDUCT 3 {bar}2 1 bar 1 foo 1 ORDER o",
+    "STOCK.MGET {bar}2 bar foo",
+    "STOCK.SET bar 5 NX MAXLEN 5 EVENTS foo",
+    "STOCK.IMPORT bar PERUSER 5 EVENTS foo",
+];
+
+#[test]
+fn no_command_takes_keys_of_two_slots() {
+    let (server, mut client) = one_node();
+    let digest = server.digest();
+    for line in CROSSING {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("CROSSSLOT "), "{line}: {reply:?}");
+
+        client.must("MULTI");
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("CROSSSLOT "), "{line}: {reply:?}");
+        assert!(client.run("EXEC").err().starts_with("EXECABORT "), "{line}");
+
+        // A script that declares none of its keys, or just one.
+        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+        let script = format!("return redis.call({})", words.join(","));
+        for declared in [&["0"][..], &["1", "bar"]] {
+            let mut eval = vec!["EVAL", &script];
+            eval.extend(declared);
+            let reply = client.call(eval);
+            let reason = "ttempted to access"; // keys of several slots, or a non local one
+            assert!(reply.err().contains(reason), "{line}: {reply:?}");
+        }
+        assert_eq!(server.digest(), digest, "{line}");
+    }
+    // Commands of two slots in one transaction.
+    for line in ["LOCK.ACQUIRE bar me", "RATE.ONCE foo PX 5"] {
+        client.must("MULTI");
+        client.must(line);
+        let other = if line.contains("bar") {
+            "CACHE.DEL foo"
+        } else {
+            "BF.ADD bar x"
+        };
+        client.must(other);
+        let reply = client.run("EXEC");
+        assert!(reply.err().starts_with("CROSSSLOT "), "{reply:?}");
+        assert_eq!(server.digest(), digest);
+    }
+}
+
+/// So that nobody adds a command on several keys and forgets it above.
+#[test]
+fn no_command_on_several_keys_is_forgotten() {
+    let (_server, mut client) = one_node();
+    let tried: BTreeSet<String> = CROSSING
+        .iter()
+        .map(|line| line.split(' ').next().expect("a name").to_lowercase())
+        .collect();
+    let names = client.must("COMMAND LIST FILTERBY MODULE sluice");
+    let mut takes_many = BTreeSet::new();
+    for name in names.array() {
+        let info = client.call(["COMMAND", "INFO", name.text()]);
+        let specs = info.array()[0].array()[8].array();
+        let has_many = specs.len() > 1 || specs.iter().any(spans_several);
+        if has_many {
+            takes_many.insert(name.text().to_lowercase());
+        }
+    }
+    assert_eq!(takes_many, tried);
+}
+
+/// May a key specification of `COMMAND INFO` find several keys?
+fn spans_several(spec: &Value) -> bool {
+    let find = spec.field("find_keys");
+    let spec = find.field("spec");
+    find.field("type") == &"keynum" || spec.get("lastkey").is_some_and(|last| *last != 0)
+}
+
+// Servers that move slots by themselves
+
+/// Valkey 9 can move slots without anybody's help (`CLUSTER MIGRATESLOTS`), if all modules say that theirs may be moved
+/// so. Sluice does not say it: the server refuses, and the slot stays.
+#[test]
+fn a_server_that_moves_slots_by_itself_leaves_ours_alone() {
+    let (one, other) = two_nodes(&node());
+    let mut client = Raw::connect(&one);
+    client.must("STOCK.SET bar 10 EVENTS {bar}s");
+    client.must("STOCK.DEDUCT bar 3 ORDER o");
+    let fence = client.must("LOCK.ACQUIRE {bar}lock me PX 600000");
+    let (slot, to) = (slot_of(&one, LOW), id_of(&other));
+    let reply = client.run(&format!(
+        "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {to}"
+    ));
+    let is_known = !client
+        .call(["COMMAND", "INFO", "CLUSTER|MIGRATESLOTS"])
+        .array()[0]
+        .is_nil();
+    let expected = match is_known {
+        true => "does not support atomic slot migrations",
+        false => "nknown subcommand",
+    };
+    assert!(reply.err().contains(expected), "{reply:?}");
+    assert_eq!(client.must("LOCK.HELD {bar}lock me"), fence);
+    assert_eq!(client.must("STOCK.DEDUCT bar 3 ORDER o"), 7);
+
+    // As any other server's, its slots can be moved key by key.
+    let moving = Move::start(slot, &one, &other);
+    while moving.some_keys(1) > 0 {}
+    moving.finish();
+    let mut client = Raw::connect(&other);
+    assert_eq!(client.must("LOCK.HELD {bar}lock me"), fence);
+    assert_eq!(client.must("STOCK.DEDUCT bar 3 ORDER o"), 7);
+    assert_stream_tells_all(&mut client, "{bar}s", &["bar"]);
+}

@@ -1,0 +1,13 @@
+//! Filters: what their commands reply (`bloom.rs`, `cuckoo.rs`), what servers do with them (`native.rs`, `persistence.rs`,
+//! `replication.rs`), damaged bytes (`fuzz.rs`), and the pure state machines against naive models (`model.rs`).
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bloom;
+mod cuckoo;
+mod fuzz;
+mod model;
+mod native;
+mod persistence;
+mod replication;

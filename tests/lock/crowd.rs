@@ -1,0 +1,192 @@
+//! Thousands of clients that wait for one lock: all are served in order, and nothing is left of them.
+
+use std::time::{Duration, Instant};
+
+use crate::support::lock::fence;
+use crate::support::{
+    Crowd, Lines, Raw, SOON, Server, await_waiting, eventually, field_of, waiting,
+};
+
+const SIZE: usize = 2000;
+
+/// A busy machine needs a while for so many.
+const LONG: Duration = Duration::from_secs(30);
+
+fn owner(index: usize) -> String {
+    format!("owner{index}")
+}
+
+fn crowded_server() -> Server {
+    Server::builder().config("maxclients", "10000").start()
+}
+
+/// Waits until the server needs no more memory than `before`, give or take what it keeps for the next clients.
+#[track_caller]
+fn await_memory(server: &Server, before: i64) {
+    let slack = 512 * 1024;
+    let mut now = 0;
+    let deadline = Instant::now() + LONG;
+    while Instant::now() < deadline {
+        now = server.info_int("used_memory");
+        if now <= before + slack {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{now} bytes are in use, and {before} were");
+}
+
+#[test]
+fn a_crowd_is_served_in_order_and_leaves_no_memory_behind() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    client.run("LOCK.ACQUIRE warm up");
+    client.run("LOCK.RELEASE warm up");
+    let before = server.info_int("used_memory");
+
+    let mut crowd = Crowd::connect(&server, SIZE);
+    client.run("LOCK.ACQUIRE k first PX 600000");
+    crowd.ask_in_order(
+        |index| {
+            let words = format!("LOCK.ACQUIRE k {} BLOCK 0 PX 600000", owner(index));
+            words.split(' ').map(String::from).collect::<Vec<_>>()
+        },
+        |asked| waiting(&server) == asked as i64,
+    );
+    let info = client.run("LOCK.INFO k");
+    assert_eq!(info.field("waiters").array().len(), SIZE);
+
+    client.run("LOCK.RELEASE k first");
+    let mut last = 0;
+    for index in 0..SIZE {
+        let given = fence(&crowd.member(index).read());
+        assert!(given > last, "{given} must be larger than {last}");
+        last = given;
+        let left = client.call(["LOCK.RELEASE", "k", &owner(index)]);
+        assert_eq!(left, 0, "{}", owner(index));
+    }
+    assert_eq!(client.run("EXISTS k"), 0);
+    let counters = client.run("INFO sluice");
+    assert_eq!(field_of(&counters, "sluice_waiting"), 0);
+    assert_eq!(field_of(&counters, "sluice_handoffs"), SIZE as i64);
+    assert_eq!(field_of(&counters, "sluice_waited"), SIZE as i64);
+    drop(crowd);
+    await_memory(&server, before);
+}
+
+#[test]
+fn a_crowd_that_goes_leaves_the_queue_and_no_memory_behind() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    client.run("LOCK.MACQUIRE 2 k j first PX 600000");
+    let before = server.info_int("used_memory");
+    // The server takes four milliseconds for each to give back what it keeps for blocked clients.
+    let size = SIZE / 4;
+    let mut crowd = Crowd::connect(&server, size);
+    crowd.ask_in_order(
+        |index| {
+            let owner = owner(index);
+            let line = match index % 4 {
+                0 => format!("LOCK.ACQUIRE k {owner} BLOCK 600000"),
+                1 => format!("LOCK.ACQUIRE k {owner} SHARED BLOCK 0 WATCHDOG ID {owner}"),
+                2 => format!("LOCK.MACQUIRE 3 k j {owner} {owner} BLOCK 600000"),
+                _ => format!("LOCK.ACQUIRE j {owner} BLOCK 0"),
+            };
+            line.split(' ').map(String::from).collect::<Vec<_>>()
+        },
+        |asked| waiting(&server) == asked as i64,
+    );
+    let gone = Instant::now();
+    drop(crowd);
+    await_waiting(&server, 0);
+    assert!(gone.elapsed() < SOON, "{:?}", gone.elapsed());
+    assert_eq!(client.run("LOCK.MRELEASE 2 k j first").array().len(), 2);
+    assert_eq!(client.run("DBSIZE"), 0);
+    assert_eq!(server.info_int("sluice_handoffs"), 0);
+    await_memory(&server, before);
+}
+
+#[test]
+fn a_crowd_whose_time_is_up_gets_nil() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    client.run("SEM.ACQUIRE s first LIMIT 1 PX 600000");
+    let size = 1000;
+    let mut crowd = Crowd::connect(&server, size);
+    crowd.ask_in_order(
+        |index| {
+            let words = format!("SEM.ACQUIRE s {} LIMIT 1 BLOCK 4000", owner(index));
+            words.split(' ').map(String::from).collect::<Vec<_>>()
+        },
+        |_| true,
+    );
+    let replies = crowd.replies(size, LONG);
+    assert!(replies.iter().all(|(_, reply)| reply.is_nil()));
+    assert_eq!(waiting(&server), 0);
+    assert_eq!(server.info_int("sluice_timeouts"), size as i64);
+}
+
+#[test]
+fn one_release_lets_a_crowd_of_shared_waiters_in() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    let size = 2000;
+    let mut crowd = Crowd::connect(&server, size);
+    client.run("LOCK.ACQUIRE k first PX 600000");
+    crowd.ask_in_order(
+        |index| {
+            let owner = owner(index);
+            ["LOCK.ACQUIRE", "k", &owner, "SHARED", "BLOCK", "0"].map(String::from)
+        },
+        |asked| waiting(&server) == asked as i64,
+    );
+    client.run("LOCK.RELEASE k first");
+    let mut replies = crowd.replies(size, LONG);
+    replies.sort_unstable_by_key(|(member, _)| *member);
+    let fences: Vec<_> = replies.iter().map(|(_, reply)| fence(reply)).collect();
+    assert!(fences.is_sorted_by(|one, next| one < next));
+    let info = client.run("LOCK.INFO k");
+    assert_eq!(info.field("holders").array().len(), size);
+    // With the last of them the lock goes.
+    for index in 0..size {
+        client.send(["LOCK.RELEASE", "k", &owner(index)]);
+    }
+    for _ in 0..size {
+        assert_eq!(client.read(), 0);
+    }
+    eventually(SOON, || client.run("EXISTS k") == 0);
+}
+
+#[test]
+fn a_crowd_that_waits_for_several_locks_does_not_hold_up_the_server() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    client.run("LOCK.MACQUIRE 2 k j first PX 600000");
+    let size = 1000;
+    let mut crowd = Crowd::connect(&server, size);
+    let start = Instant::now();
+    for index in 0..size {
+        let owner = owner(index);
+        crowd
+            .member(index)
+            .send(["LOCK.MACQUIRE", "2", "k", "j", &owner, "BLOCK", "0"]);
+        // One at a time, so that this gives up as soon as the server does.
+        client.ask("PING");
+        let answer = client.read_within(SOON);
+        assert!(answer.is_some(), "no answer with {index} waiters");
+        let taken = start.elapsed();
+        assert!(taken < SOON, "{index} waiters took {taken:?}");
+    }
+    await_waiting(&server, size as i64);
+
+    // They are served in order, each with both.
+    let start = Instant::now();
+    client.run("LOCK.MRELEASE 2 k j first");
+    for index in 0..size {
+        let fences = crowd.member(index).read();
+        assert_eq!(fences.array().len(), 2);
+        client.call(["LOCK.MRELEASE", "2", "k", "j", &owner(index)]);
+    }
+    assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
+    assert_eq!(client.run("DBSIZE"), 0);
+}

@@ -1,0 +1,19 @@
+//! Locks and semaphores: what their commands reply (`commands.rs`, `semaphores.rs`), how one waits for them (`waiting.rs`,
+//! `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `persistence.rs`, `replication.rs`,
+//! `cluster.rs`), and the pure state machine against naive models (`model.rs`, `deadlock.rs`).
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cluster;
+mod commands;
+mod crowd;
+mod deadlock;
+mod history;
+mod model;
+mod native;
+mod persistence;
+mod replication;
+mod semaphores;
+mod waiting;
+mod watchdog;

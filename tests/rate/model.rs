@@ -1,0 +1,1153 @@
+//! Limits against exact models, without a server: random calls, whose every outcome must be the model's.
+//!
+//! The models know nothing of buckets. That of GCRA is the standard's other form, a theoretical arrival time, as a whole
+//! number of 1/count microseconds; that of windows keeps every call in a list. Nothing in them is rounded.
+
+use std::time::{Duration, Instant};
+
+use crate::support::Random;
+use sluice::rate::gcra::{Bucket, Rate, Tier};
+use sluice::rate::outcome::{Cost, Outcome, Verdict};
+use sluice::rate::state::{self, Limit, Next, OtherKind, Request, refund};
+use sluice::rate::window::Window;
+use sluice::rate::{MAX_TIERS, MAX_US, persist};
+use sluice::request::{MAX_SAFE, TEN_YEARS_MS};
+
+/// The largest quantity.
+const MOST: u64 = MAX_SAFE as u64;
+const TEN_YEARS: u64 = TEN_YEARS_MS as u64;
+
+/// A day in 2025, in microseconds.
+const TODAY: u64 = 1_750_000_000_000_000;
+
+/// No test goes beyond: the year 2247, close to 2^53 microseconds, which is the last that a saved bucket can tell.
+const END_OF_TIME: u64 = 5 * TODAY;
+
+/// How many calls each model is compared with.
+const CALLS: u64 = if cfg!(miri) { 1200 } else { 500_000 };
+
+/// How many of them one key gets.
+const CALLS_OF_A_KEY: u64 = 60;
+
+/// A peek says the same of what is allowed, otherwise how it stands before, and changes nothing.
+#[track_caller]
+fn check_peek(limit: Option<&Limit>, request: Request<'_>, told: &Outcome, spend: Cost, now: u64) {
+    let peek = Cost {
+        spends: false,
+        ..spend
+    };
+    let nothing = Cost { cost: 0, ..peek };
+    let (peeked, next) = state::ask(limit, request, peek, now).expect("the kind");
+    let (before, _) = state::ask(limit, request, nothing, now).expect("the kind");
+    assert_eq!((peeked.verdict, next), (told.verdict, Next::Same));
+    assert_eq!(peeked.reset, before.reset);
+    if peeked.tier == before.tier {
+        assert_eq!(peeked.remaining, before.remaining);
+    }
+}
+
+/// What comes of a request, and the limit afterwards; an empty one, if there is none.
+fn ask(
+    limit: Option<&Limit>,
+    request: Request<'_>,
+    cost: u64,
+    now: u64,
+) -> Result<(Outcome, Limit), OtherKind> {
+    let spend = Cost { cost, spends: true };
+    let (outcome, next) = state::ask(limit, request, spend, now)?;
+    check_peek(limit, request, &outcome, spend, now);
+    let counts = outcome.verdict == Verdict::Allowed && cost > 0;
+    assert_eq!(
+        next == Next::Same,
+        !counts,
+        "a request that counts changes something"
+    );
+    let mut after = limit.cloned();
+    match next {
+        Next::Same => {}
+        Next::Added => after.as_mut().expect("there is one").add(cost),
+        Next::Set(limit) => after = Some(limit),
+    }
+    let empty = match request {
+        Request::Gcra(tier) => Limit::Gcra(Bucket::empty(tier.rate, now)),
+        Request::Tiers(tiers) => {
+            let buckets = tiers.iter().map(|tier| Bucket::empty(tier.rate, now));
+            Limit::Tiers(buckets.collect())
+        }
+        Request::Window { length, slides, .. } => {
+            Limit::Window(Window::starting(now / 1000, length, slides))
+        }
+    };
+    Ok((outcome, after.unwrap_or(empty)))
+}
+
+impl Random {
+    /// A number of at most `most`, as often small as large: each length in bits is as likely.
+    fn up_to(&mut self, most: u64) -> u64 {
+        let bits = self.below(65 - u64::from(most.leading_zeros()));
+        match self.below(8) {
+            0 => most,
+            1 => 1.min(most),
+            _ => self
+                .word()
+                .checked_shr(64 - bits as u32)
+                .unwrap_or(0)
+                .min(most),
+        }
+    }
+
+    /// Ordinary limits, whose calls meet, and any others.
+    fn tier(&mut self) -> Tier {
+        if self.below(3) > 0 {
+            return Tier {
+                limit: 1 + self.below(8),
+                rate: Rate {
+                    count: 1 + self.below(12),
+                    period: *self.one(&[1000, 7000, 60_000, 1_000_000, 999_983, 60_000_000]),
+                },
+            };
+        }
+        Tier {
+            limit: self.up_to(MOST).max(1),
+            rate: Rate {
+                count: self.up_to(MOST).max(1),
+                period: 1000 * self.up_to(TEN_YEARS).max(1),
+            },
+        }
+    }
+
+    fn cost(&mut self, limit: u64) -> u64 {
+        match self.below(12) {
+            0 => 0,
+            1 => limit,
+            2 => limit + 1,
+            3 => self.up_to(MOST),
+            4..=7 => self.below(limit.min(5) + 1),
+            _ => 1,
+        }
+    }
+
+    /// How long until the next call: often just as long as the last one was told to wait, or a little less.
+    fn pause(&mut self, told: &Outcome) -> u64 {
+        let retry = match told.verdict {
+            Verdict::Retry(ms) => ms.saturating_mul(1000),
+            _ => 0,
+        };
+        let reset = told.reset.saturating_mul(1000);
+        match self.below(12) {
+            0 | 1 => 0,
+            2 => retry,
+            3 => retry.saturating_sub(1000),
+            4 => reset,
+            5 => reset.saturating_sub(1),
+            6 => self.up_to(reset),
+            7 => self.up_to(10 * MAX_US),
+            8 => self.below(1000),
+            _ => self.below(2_000_000),
+        }
+    }
+}
+
+/// A clock that goes forward, but for a few times when somebody sets it back.
+struct Clock(u64);
+
+impl Clock {
+    fn next(&mut self, random: &mut Random, told: Option<&Outcome>) {
+        let pause = told.map_or(0, |told| random.pause(told));
+        self.0 = match random.below(40) {
+            0 => self.0 - random.up_to(self.0 / 2).min(self.0),
+            _ => self.0.saturating_add(pause),
+        };
+        if self.0 > END_OF_TIME {
+            self.0 = TODAY;
+        }
+    }
+}
+
+/// What a model says of a call.
+#[derive(Debug, PartialEq)]
+struct Said {
+    allowed: bool,
+    remaining: u64,
+    reset: u64,
+}
+
+/// The same of the machine under test.
+fn said(outcome: &Outcome) -> Said {
+    Said {
+        allowed: outcome.verdict == Verdict::Allowed,
+        remaining: outcome.remaining,
+        reset: outcome.reset,
+    }
+}
+
+/// Microseconds as milliseconds, as a reply has them.
+fn told_ms(micros: i128) -> u64 {
+    let ms = (micros + 999) / 1000;
+    ms.min(i128::from(MAX_SAFE)) as u64
+}
+
+/// ceil(a * b / c) for any a: the long division of school, in base 2, since the product may have more than 128 bits.
+fn scaled(a: i128, b: i128, c: i128) -> i128 {
+    let (mut quotient, mut rest) = (0, 0);
+    for place in (0..127).rev() {
+        rest = 2 * rest + (a >> place & 1) * b;
+        quotient = 2 * quotient + rest / c;
+        rest %= c;
+    }
+    quotient + i128::from(rest > 0)
+}
+
+/// GCRA by its theoretical arrival time: a call may come at `now` if the time that it leads to is no more than a whole
+/// limit ahead.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    /// The theoretical arrival time in 1/count us, at which all that was consumed is forgotten.
+    time: i128,
+    /// The first call of the moment in which it was last changed, in us. A clock that is set back behind that stands
+    /// still until it is there again.
+    moment: i128,
+    /// Does the next call begin a moment, because this has just come to be, if only at another rate?
+    is_new: bool,
+    rate: Rate,
+}
+
+impl Arrival {
+    fn new(rate: Rate, now: i128) -> Self {
+        Self::of(0, rate, now)
+    }
+
+    fn of(ahead: i128, rate: Rate, moment: i128) -> Self {
+        let time = moment * i128::from(rate.count) + ahead;
+        Self {
+            time,
+            moment,
+            is_new: true,
+            rate,
+        }
+    }
+
+    /// How far ahead of `now` it is, in 1/count us.
+    fn ahead(&self, now: i128) -> i128 {
+        let now = now.max(self.moment);
+        (self.time - now * i128::from(self.rate.count)).max(0)
+    }
+
+    /// As many requests ahead at another rate, a fraction of 1/count us rounded up.
+    fn changed_to(&self, rate: Rate, now: i128) -> Self {
+        let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
+        Self::of(
+            scaled(self.ahead(now), new, old),
+            rate,
+            now.max(self.moment),
+        )
+    }
+
+    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the last
+    /// change. A refused call may not store that it came, and yet the wait that it was told is enough.
+    /// Of calls within a moment only the first one's time is known.
+    fn seen(&self, rate: Rate, now: i128) -> Self {
+        if rate == self.rate {
+            return *self;
+        }
+        let from_now_on = self.changed_to(rate, now);
+        let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
+        let then = self.time - self.moment * i128::from(self.rate.count);
+        let since_then = Self::of(scaled(then, new, old), rate, self.moment + 1000);
+        let pace = |rate: Rate, over: i128| i128::from(rate.count) * over;
+        match pace(rate, old) > pace(self.rate, new) {
+            true => since_then,
+            false => from_now_on,
+        }
+    }
+
+    fn fits(&self, limit: u64, cost: u64, now: i128) -> bool {
+        let period = i128::from(self.rate.period);
+        self.ahead(now) + i128::from(cost) * period <= i128::from(limit) * period
+    }
+
+    /// Is a call part of the moment of the one before?
+    fn goes_on(&self, cost: u64, now: i128) -> bool {
+        let then = self.time - self.moment * i128::from(self.rate.count);
+        !self.is_new
+            && self.ahead(now) > 0
+            && (self.moment..self.moment + 1000).contains(&now)
+            && then / i128::from(self.rate.period) + i128::from(cost) <= i128::from(MOST)
+    }
+
+    /// Consumes, from when on the clock goes on again.
+    fn consume(&mut self, cost: u64, now: i128, goes_on: bool) {
+        if cost > 0 {
+            let ahead = self.ahead(now) + i128::from(cost) * i128::from(self.rate.period);
+            let moment = if goes_on { self.moment } else { now };
+            *self = Self::of(ahead, self.rate, now);
+            (self.moment, self.is_new) = (moment, false);
+        }
+    }
+
+    fn give_back(&mut self, count: u64, now: i128) {
+        let given = i128::from(count) * i128::from(self.rate.period);
+        let ahead = (self.ahead(now) - given).max(0);
+        *self = Self::of(ahead, self.rate, now.max(self.moment));
+        self.is_new = false;
+    }
+
+    fn remaining(&self, limit: u64, now: i128) -> u64 {
+        let period = i128::from(self.rate.period);
+        let room = i128::from(limit) * period - self.ahead(now);
+        room.max(0).div_euclid(period) as u64
+    }
+
+    /// In how many us it comes to be ahead by no more than `most`: the first of them.
+    fn falls_to(&self, most: i128, now: i128) -> i128 {
+        let over = self.ahead(now) - most;
+        if over <= 0 {
+            return 0;
+        }
+        let count = i128::from(self.rate.count);
+        let wait = (self.moment - now).max(0) + (over + count - 1) / count;
+        // As the definition has it.
+        assert!(self.ahead(now + wait) <= most && self.ahead(now + wait - 1) > most);
+        wait
+    }
+
+    /// In how many us nothing is left of it.
+    fn empty_in(&self, now: i128) -> i128 {
+        self.falls_to(0, now)
+    }
+
+    /// In how many us that fits. `None`: never.
+    fn fits_in(&self, limit: u64, cost: u64, now: i128) -> Option<i128> {
+        let room = limit.checked_sub(cost)?;
+        let wait = self.falls_to(i128::from(room) * i128::from(self.rate.period), now);
+        assert!(self.fits(limit, cost, now + wait));
+        Some(wait)
+    }
+}
+
+/// Whether the time may be asked for: the largest waits are as long as the universe is old.
+fn is_reachable(now: u64, ms: u64) -> Option<u64> {
+    let later = now.checked_add(ms.checked_mul(1000)?)?;
+    (later < 1000 * END_OF_TIME).then_some(later)
+}
+
+/// To wait for as long as a refusal says is enough, and a millisecond less is not, unless the configuration has changed.
+#[track_caller]
+fn check_retry(
+    limit: Option<&Limit>,
+    (request, cost): (Request<'_>, u64),
+    now: u64,
+    ms: u64,
+    is_exact: bool,
+) {
+    let allowed = |later| {
+        let (outcome, _) = ask(limit, request, cost, later).expect("the kind");
+        outcome.verdict == Verdict::Allowed
+    };
+    assert!(ms > 0, "a refusal that is none");
+    if let Some(later) = is_reachable(now, ms) {
+        assert!(allowed(later), "{ms} ms are not enough");
+        assert!(!is_exact || !allowed(later - 1000), "{ms} ms are too much");
+    }
+}
+
+/// After `reset` ms a key is as if it had never been used, and its own end says so: whoever loses it then, loses nothing.
+#[track_caller]
+fn check_reset(limit: &Limit, request: Request<'_>, outcome: &Outcome, now: u64) {
+    let Some(later) = is_reachable(now, outcome.reset) else {
+        return;
+    };
+    for cost in [0, 1, outcome.limit] {
+        let spend = Cost { cost, spends: true };
+        let after = state::ask(Some(limit), request, spend, later).expect("the kind");
+        let fresh = state::ask(None, request, spend, later).expect("the kind");
+        assert_eq!(after, fresh, "{limit:?} at {later}");
+    }
+    let end = limit.end().expect("it ends");
+    if let Some(end) = end.checked_mul(1000).filter(|end| *end >= now) {
+        assert!(end < later + 1000, "the key stays longer than it matters");
+        let after = ask(Some(limit), request, 1, end).expect("the kind");
+        let fresh = ask(None, request, 1, end).expect("the kind");
+        assert_eq!(after, fresh, "the key goes before it may");
+    }
+}
+
+/// What is saved and loaded again goes on as it was.
+#[track_caller]
+fn check_bytes(limit: &Limit) {
+    let mut bytes = Vec::new();
+    persist::put(&mut bytes, limit);
+    assert_eq!(persist::read(&bytes).as_ref(), Ok(limit));
+}
+
+// GCRA
+
+#[test]
+fn gcra_is_exact_over_random_calls() {
+    let mut random = Random(0x6c7a_0001);
+    let mut verdicts = [0; 3];
+    for _ in 0..CALLS / CALLS_OF_A_KEY {
+        let mut tier = random.tier();
+        let mut clock = Clock(TODAY);
+        let mut limit: Option<Limit> = None;
+        let mut model: Option<Arrival> = None;
+        let mut last = None;
+        for _ in 0..CALLS_OF_A_KEY {
+            clock.next(&mut random, last.as_ref());
+            let now = clock.0;
+            match random.below(20) {
+                // Another configuration, or only another burst.
+                0 => tier = random.tier(),
+                1 => tier.limit = random.tier().limit,
+                2 => {
+                    if let (Some(old), Some(model)) = (&limit, &mut model) {
+                        let count = random.cost(tier.limit).min(MOST);
+                        limit = Some(refund(old, count, now).expect("a GCRA"));
+                        model.give_back(count, now.into());
+                    }
+                }
+                _ => {}
+            }
+            let cost = random.cost(tier.limit);
+            let request = Request::Gcra(tier);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
+
+            let at = i128::from(now);
+            let known = model.map(|model| model.seen(tier.rate, at));
+            let mut next = known.unwrap_or(Arrival::new(tier.rate, at));
+            let wait = next.fits_in(tier.limit, cost, at);
+            if wait == Some(0) {
+                next.consume(cost, at, next.goes_on(cost, at));
+            }
+            let expected = Said {
+                allowed: wait == Some(0),
+                remaining: next.remaining(tier.limit, at),
+                reset: told_ms(next.empty_in(at)),
+            };
+            assert_eq!(said(&outcome), expected, "{limit:?} {tier:?} {cost} {now}");
+            assert_eq!((outcome.limit, outcome.tier), (tier.limit, 0));
+            match outcome.verdict {
+                Verdict::Allowed => verdicts[0] += 1,
+                Verdict::Never => {
+                    verdicts[1] += 1;
+                    assert!(cost > tier.limit);
+                }
+                Verdict::Retry(ms) => {
+                    verdicts[2] += 1;
+                    assert_eq!(Some(ms), wait.map(told_ms));
+                    let is_exact = model.is_none_or(|model| model.rate == tier.rate);
+                    check_retry(limit.as_ref(), (request, cost), now, ms, is_exact);
+                }
+            }
+            // PEEK is to ask and to forget the answer.
+            let stores = outcome.verdict == Verdict::Allowed && cost > 0 && random.below(8) > 0;
+            if stores {
+                check_reset(&after, request, &outcome, now);
+                check_bytes(&after);
+                (limit, model) = (Some(after), Some(next));
+            }
+            last = Some(outcome);
+        }
+    }
+    println!("{verdicts:?} were allowed, can never be, must wait");
+    let [allowed, never, waits] = verdicts;
+    assert!(allowed > CALLS / 4 && never > CALLS / 20 && waits > CALLS / 20);
+}
+
+/// A request every 333 1/3 microseconds: what rounding there were would add up.
+#[test]
+fn gcra_never_drifts() {
+    let tier = Tier {
+        limit: 2,
+        rate: Rate {
+            count: 3,
+            period: 1000,
+        },
+    };
+    let mut limit = None;
+    let mut is_allowed = |now| {
+        let (outcome, after) = ask(limit.as_ref(), Request::Gcra(tier), 1, now).expect("a GCRA");
+        if outcome.verdict == Verdict::Allowed {
+            limit = Some(after);
+        }
+        outcome.verdict == Verdict::Allowed
+    };
+    assert!(is_allowed(TODAY) && is_allowed(TODAY));
+    for call in 1..=300_000u64 {
+        let due = TODAY + (call * 1000).div_ceil(3);
+        assert!(!is_allowed(due - 1), "call {call} comes too early");
+        assert!(is_allowed(due), "call {call} comes too late");
+    }
+}
+
+/// Over any stretch of time no more is allowed than the burst and what the rate gives in it.
+#[test]
+fn gcra_never_allows_more_than_burst_and_rate() {
+    let mut random = Random(0x6c7a_0002);
+    for _ in 0..200 {
+        let tier = Tier {
+            limit: 1 + random.below(20),
+            rate: Rate {
+                count: 1 + random.below(50),
+                period: 1000 * (1 + random.below(1000)),
+            },
+        };
+        let mut limit = None;
+        let mut allowed: Vec<(u64, u64)> = Vec::new();
+        let mut now = TODAY;
+        for _ in 0..150 {
+            now += random.below(3 * tier.rate.period / tier.rate.count + 2);
+            let cost = random.below(tier.limit.min(4) + 1);
+            let request = Request::Gcra(tier);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
+            if outcome.verdict == Verdict::Allowed {
+                allowed.push((now, cost));
+                limit = Some(after);
+            }
+        }
+        for (place, (from, _)) in allowed.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &allowed[place..] {
+                sum += u128::from(*cost);
+                let rate = tier.rate;
+                let given = u128::from(at - from) * u128::from(rate.count);
+                let most = u128::from(tier.limit) * u128::from(rate.period) + given;
+                assert!(sum * u128::from(rate.period) <= most, "{tier:?}");
+            }
+        }
+    }
+}
+
+/// What was consumed is kept as a number of requests when burst, count or period change.
+#[test]
+fn another_configuration_keeps_the_number_of_consumed_requests() {
+    let tier = |limit, count, period_ms| Tier {
+        limit,
+        rate: Rate {
+            count,
+            period: 1000 * period_ms,
+        },
+    };
+    let first = tier(10, 10, 60_000);
+    let start = ask(None, Request::Gcra(first), 6, TODAY);
+    let six = start.expect("a GCRA").1;
+    let ask = |limit: &Limit, tier, cost| {
+        ask(Some(limit), Request::Gcra(tier), cost, TODAY)
+            .expect("a GCRA")
+            .0
+    };
+    for (tier, remaining) in [
+        (first, 4),
+        (tier(10, 1, TEN_YEARS), 4),
+        (tier(10, MOST, 1), 4),
+        (tier(6, 10, 60_000), 0),
+        (tier(7, 99, 1000), 1),
+        (tier(3, 99, 1000), 0),
+        (tier(1, 1, 1), 0),
+        (tier(MOST, 1, 1), MOST - 6),
+    ] {
+        let outcome = ask(&six, tier, 0);
+        assert_eq!(outcome.remaining, remaining, "{tier:?}");
+        assert_eq!(outcome.limit, tier.limit);
+    }
+    // The new limit counts at once: even nothing must wait if more is consumed than there may be.
+    let over = ask(&six, tier(3, 3, 1000), 0);
+    assert_eq!(over.verdict, Verdict::Retry(1001));
+    let one = ask(&six, tier(6, 1, 1000), 1);
+    assert_eq!(one.verdict, Verdict::Retry(1001));
+}
+
+/// A refusal stores nothing, also not that somebody asked with another rate: the rate must count nevertheless.
+#[test]
+fn a_faster_rate_counts_for_those_who_are_refused() {
+    let tier = |period_ms: u64| Tier {
+        limit: 1,
+        rate: Rate {
+            count: 1,
+            period: 1000 * period_ms,
+        },
+    };
+    let (slow, fast) = (Request::Gcra(tier(3_600_000)), Request::Gcra(tier(1000)));
+    let limit = ask(None, slow, 1, TODAY).expect("a GCRA").1;
+    let verdict = |request, now| {
+        ask(Some(&limit), request, 1, now)
+            .expect("a GCRA")
+            .0
+            .verdict
+    };
+    assert_eq!(verdict(slow, TODAY), Verdict::Retry(3_600_000));
+    // From the end of the millisecond on: within it, calls may have come at any time.
+    assert_eq!(verdict(fast, TODAY), Verdict::Retry(1001));
+    assert_eq!(verdict(fast, TODAY + 400_000), Verdict::Retry(601));
+    assert_eq!(verdict(fast, TODAY + 1_001_000), Verdict::Allowed);
+}
+
+/// What is told on a clock that was set back is true as well.
+#[test]
+fn a_clock_that_was_set_back_makes_no_retry_too_short() {
+    let tier = Tier {
+        limit: 1,
+        rate: Rate {
+            count: 1,
+            period: 1_000_000,
+        },
+    };
+    let window = |slides| Request::Window {
+        limit: 1,
+        length: 1000,
+        slides,
+    };
+    for (request, waits) in [
+        (Request::Gcra(tier), 8000),
+        (window(false), 8000),
+        (window(true), 9000),
+    ] {
+        let limit = ask(None, request, 1, TODAY).expect("the kind").1;
+        let set_back = TODAY - 7_000_000;
+        let told = ask(Some(&limit), request, 1, set_back).expect("the kind").0;
+        assert_eq!(told.verdict, Verdict::Retry(waits), "{request:?}");
+        check_retry(Some(&limit), (request, 1), set_back, waits, true);
+    }
+}
+
+// Windows
+
+/// All calls that were allowed, by the window that they came in.
+#[derive(Debug, Clone, Default)]
+struct Calls {
+    /// When the window began (ms), and the calls in it.
+    current: Option<(u64, Vec<u64>)>,
+    /// The calls in the window before.
+    previous: Vec<u64>,
+}
+
+fn sum(calls: &[u64]) -> i128 {
+    calls.iter().map(|cost| i128::from(*cost)).sum()
+}
+
+impl Calls {
+    /// The calls that a window of this length can reach at `now`.
+    fn seen(&self, now: u64, length: u64, slides: bool) -> Self {
+        let mut seen = self.clone();
+        // Window after window goes by.
+        while let Some((start, calls)) = &mut seen.current {
+            if now < *start + length {
+                break;
+            }
+            let calls = std::mem::take(calls);
+            let start = *start + length;
+            let follows = slides && sum(&calls) > 0 && now < start + length;
+            seen.previous = if follows { calls } else { Vec::new() };
+            seen.current = follows.then_some((start, Vec::new()));
+        }
+        seen
+    }
+
+    /// How much of the window before is still in reach, of `length` parts.
+    fn reach(&self, now: u64, length: u64) -> i128 {
+        let start = self.current.as_ref().map_or(now, |(start, _)| *start);
+        let gone = now.saturating_sub(start);
+        i128::from(length) - i128::from(gone.min(length))
+    }
+
+    /// What all calls weigh together, `length` times.
+    fn weight(&self, now: u64, length: u64) -> i128 {
+        let here = self.current.as_ref().map_or(0, |(_, calls)| sum(calls));
+        here * i128::from(length) + sum(&self.previous) * self.reach(now, length)
+    }
+
+    /// used_now + before * reach + cost <= limit
+    fn fits(&self, limit: u64, length: u64, cost: u64, now: u64) -> bool {
+        let (limit, cost, parts) = (limit.into(), i128::from(cost), i128::from(length));
+        self.weight(now, length) + cost * parts <= parts * i128::max(limit, 0)
+    }
+
+    fn count(&mut self, cost: u64, now: u64) {
+        let (_, calls) = self.current.get_or_insert((now, Vec::new()));
+        calls.push(cost);
+    }
+
+    /// The latest calls are given back first.
+    fn give_back(&mut self, mut count: u64) {
+        let here = self.current.iter_mut().map(|(_, calls)| calls);
+        for calls in here.chain([&mut self.previous]) {
+            while let Some(last) = calls.last_mut() {
+                let given = count.min(*last);
+                *last -= given;
+                count -= given;
+                if *last > 0 {
+                    return;
+                }
+                calls.pop();
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_are_exact_over_random_calls() {
+    for slides in [false, true] {
+        windows_are_the_models(slides);
+    }
+}
+
+fn windows_are_the_models(slides: bool) {
+    let mut random = Random(0x6c7a_0003 + u64::from(slides));
+    let mut verdicts = [0; 3];
+    for _ in 0..CALLS / CALLS_OF_A_KEY {
+        let config = |random: &mut Random| match random.below(4) {
+            0 => (random.up_to(MOST), random.up_to(TEN_YEARS).max(1)),
+            _ => (
+                random.below(12),
+                *random.one(&[1, 10, 999, 1000, 60_000, 86_400_000]),
+            ),
+        };
+        let (mut most, mut length) = config(&mut random);
+        let mut clock = Clock(TODAY);
+        let mut limit: Option<Limit> = None;
+        let mut model = Calls::default();
+        let mut last = None;
+        for _ in 0..CALLS_OF_A_KEY {
+            clock.next(&mut random, last.as_ref());
+            let (micros, now) = (clock.0, clock.0 / 1000);
+            match random.below(24) {
+                0 => (most, length) = config(&mut random),
+                1 => most = config(&mut random).0,
+                2 => {
+                    if let Some(old @ Limit::Window(window)) = &limit {
+                        let count = random.cost(most).min(MOST);
+                        model = model.seen(now, window.length, slides);
+                        model.give_back(count);
+                        limit = Some(refund(old, count, micros).expect("a window"));
+                        if limit.as_ref().is_some_and(Limit::is_empty) {
+                            (limit, model) = (None, Calls::default());
+                        }
+                    }
+                }
+                _ => {}
+            }
+            let cost = random.cost(most);
+            let request = Request::Window {
+                limit: most,
+                length,
+                slides,
+            };
+            let (outcome, after) = ask(limit.as_ref(), request, cost, micros).expect("a window");
+
+            let seen = model.seen(now, length, slides);
+            let allowed = cost <= most && seen.fits(most, length, cost, now);
+            let mut next = seen.clone();
+            if allowed {
+                next.count(cost, now);
+            }
+            assert_eq!(
+                outcome.verdict == Verdict::Allowed,
+                allowed,
+                "{limit:?} {request:?} {cost} {now}"
+            );
+            // As much as is said to be left fits, and no more.
+            let (left, at) = (outcome.remaining, |cost| next.fits(most, length, cost, now));
+            assert!(left == 0 || at(left), "{limit:?} {request:?} {cost} {now}");
+            assert!(!at(left + 1), "{limit:?} {request:?} {cost} {now}");
+            assert_eq!((outcome.limit, outcome.tier), (most, 0));
+            check_window_reset(&next, &outcome, (length, slides), now);
+            match outcome.verdict {
+                Verdict::Allowed => verdicts[0] += 1,
+                Verdict::Never => {
+                    verdicts[1] += 1;
+                    assert!(cost > most);
+                }
+                Verdict::Retry(ms) => {
+                    verdicts[2] += 1;
+                    check_retry(limit.as_ref(), (request, cost), micros, ms, true);
+                    // By the model as well.
+                    let fits = |later: u64| {
+                        let seen = model.seen(later, length, slides);
+                        seen.fits(most, length, cost, later)
+                    };
+                    assert!(fits(now + ms) && !fits(now + ms - 1), "{limit:?} {ms}");
+                }
+            }
+            if allowed && cost > 0 && random.below(8) > 0 {
+                assert!(next.weight(now, length) <= i128::from(most) * i128::from(length));
+                check_reset(&after, request, &outcome, micros);
+                check_bytes(&after);
+                (limit, model) = (Some(after), next);
+            }
+            last = Some(outcome);
+        }
+    }
+    println!("{verdicts:?} were allowed, can never be, must wait");
+    let [allowed, never, waits] = verdicts;
+    assert!(allowed > CALLS / 4 && never > CALLS / 20 && waits > CALLS / 20);
+}
+
+/// When the last call is out of reach, and not earlier.
+#[track_caller]
+fn check_window_reset(calls: &Calls, outcome: &Outcome, (length, slides): (u64, bool), now: u64) {
+    let is_used = |later: u64| {
+        let seen = calls.seen(later, length, slides);
+        let here = seen.current.as_ref().map_or(0, |(_, calls)| sum(calls));
+        here + sum(&seen.previous) > 0
+    };
+    let end = now + outcome.reset;
+    assert!(!is_used(end), "{calls:?} {outcome:?} at {now}");
+    assert!(
+        outcome.reset == 0 || is_used(end - 1),
+        "{calls:?} {outcome:?} at {now}"
+    );
+}
+
+/// What a fixed window lets through at its boundary, a sliding one does not.
+#[test]
+fn a_sliding_window_has_no_double_burst_at_its_boundary() {
+    let burst = |slides| {
+        let request = Request::Window {
+            limit: 100,
+            length: 1000,
+            slides,
+        };
+        let mut limit = None;
+        let mut allowed = 0;
+        // The window begins with one call; then comes as much as possible just before and just after its end.
+        for (at, calls) in [(0, 1), (999, 200), (1000, 200)] {
+            for _ in 0..calls {
+                let now = TODAY + 1000 * at;
+                let (outcome, after) = ask(limit.as_ref(), request, 1, now).expect("a window");
+                if outcome.verdict == Verdict::Allowed {
+                    allowed += 1;
+                    limit = Some(after);
+                }
+            }
+        }
+        allowed
+    };
+    assert_eq!(burst(false), 200);
+    assert_eq!(burst(true), 100);
+}
+
+// Tiers
+
+/// The bucket that a tier goes on with: the one that has the same rate, wherever it is, or else the one in the same place.
+fn before_of(before: &[Arrival], place: usize, tier: &Tier) -> Option<Arrival> {
+    let here = before.get(place);
+    let is_same = |old: &&Arrival| old.rate == tier.rate;
+    let same = here.filter(is_same).or(before.iter().find(is_same));
+    same.or(here).copied()
+}
+
+#[test]
+fn tiers_are_several_limits_at_once_all_or_nothing() {
+    let mut random = Random(0x6c7a_0004);
+    let (mut allowed, mut refused, mut tiers_that_bound) = (0, 0, [0u64; 3]);
+    for _ in 0..CALLS / CALLS_OF_A_KEY {
+        let draw = |random: &mut Random| -> Vec<Tier> {
+            let count = match random.below(20) {
+                0 => MAX_TIERS as u64,
+                _ => 1 + random.below(4),
+            };
+            (0..count).map(|_| random.tier()).collect()
+        };
+        let mut tiers = draw(&mut random);
+        let mut clock = Clock(TODAY);
+        let mut limit: Option<Limit> = None;
+        let mut models: Vec<Arrival> = Vec::new();
+        let mut last = None;
+        for _ in 0..CALLS_OF_A_KEY {
+            clock.next(&mut random, last.as_ref());
+            let now = clock.0;
+            match random.below(24) {
+                0 => tiers = draw(&mut random),
+                1 => tiers.rotate_left(1),
+                2 => {
+                    let place = random.below(tiers.len() as u64) as usize;
+                    tiers[place] = random.tier();
+                }
+                3 => {
+                    if let Some(old) = &limit {
+                        let count = random.cost(9);
+                        limit = Some(refund(old, count, now).expect("tiers"));
+                        let models = models.iter_mut();
+                        models.for_each(|old| old.give_back(count, now.into()));
+                    }
+                }
+                _ => {}
+            }
+            let least = tiers.iter().map(|tier| tier.limit).min().unwrap_or(1);
+            let cost = random.cost(least);
+            let request = Request::Tiers(&tiers);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("tiers");
+
+            let at = i128::from(now);
+            let places = tiers.iter().enumerate();
+            let before: Vec<_> = places
+                .map(|(place, tier)| before_of(&models, place, tier))
+                .collect();
+            let known = before.iter().zip(&tiers);
+            let mut next: Vec<_> = known
+                .map(|(old, tier)| match old {
+                    Some(old) => old.seen(tier.rate, at),
+                    None => Arrival::new(tier.rate, at),
+                })
+                .collect();
+            let asked = next.iter().zip(&tiers);
+            let waits: Vec<_> = asked
+                .map(|(model, tier)| model.fits_in(tier.limit, cost, at))
+                .collect();
+            // Never is longer than any wait.
+            let longest = waits.iter().map(|wait| wait.unwrap_or(i128::MAX)).max();
+            let fits = longest == Some(0);
+            if fits {
+                // All or none begin a moment; other tiers do.
+                let is_same = |(old, tier): (&Arrival, &Tier)| old.rate == tier.rate;
+                let goes_on = models.len() == tiers.len()
+                    && models.iter().zip(&tiers).all(is_same)
+                    && next.iter().all(|model| model.goes_on(cost, at));
+                let each = next.iter_mut();
+                each.for_each(|model| model.consume(cost, at, goes_on));
+            }
+            let left: Vec<_> = next
+                .iter()
+                .zip(&tiers)
+                .map(|(model, tier)| model.remaining(tier.limit, at))
+                .collect();
+            let binds = if fits {
+                let least = left.iter().min();
+                left.iter().position(|left| Some(left) == least)
+            } else {
+                let wait = |wait: &Option<i128>| Some(wait.unwrap_or(i128::MAX)) == longest;
+                waits.iter().position(wait)
+            };
+            let binds = binds.expect("one of them");
+            let reset = next.iter().map(|model| model.empty_in(at)).max();
+            let expected = Said {
+                allowed: fits,
+                remaining: left[binds],
+                reset: told_ms(reset.expect("one of them")),
+            };
+            assert_eq!(said(&outcome), expected, "{limit:?} {tiers:?} {cost} {now}");
+            assert_eq!(outcome.tier, binds, "{limit:?} {tiers:?} {cost} {now}");
+            assert_eq!(outcome.limit, tiers[binds].limit);
+            match outcome.verdict {
+                Verdict::Allowed => allowed += 1,
+                Verdict::Never => assert_eq!(longest, Some(i128::MAX)),
+                Verdict::Retry(ms) => {
+                    refused += 1;
+                    assert_eq!(Some(ms), longest.map(told_ms));
+                    let mut pairs = before.iter().zip(&tiers);
+                    let is_exact =
+                        pairs.all(|(old, tier)| old.is_none_or(|old| old.rate == tier.rate));
+                    check_retry(limit.as_ref(), (request, cost), now, ms, is_exact);
+                }
+            }
+            tiers_that_bound[binds.min(2)] += 1;
+            if fits && cost > 0 && random.below(8) > 0 {
+                check_reset(&after, request, &outcome, now);
+                check_bytes(&after);
+                (limit, models) = (Some(after), next);
+            }
+            last = Some(outcome);
+        }
+    }
+    println!("{allowed} allowed, {refused} refused, by tier {tiers_that_bound:?}");
+    assert!(allowed > CALLS / 5 && refused > CALLS / 20);
+    assert!(tiers_that_bound.iter().all(|count| *count > CALLS / 50));
+}
+
+#[test]
+fn of_tiers_that_bind_alike_the_first_is_named() {
+    let rate = Rate {
+        count: 1,
+        period: 1_000_000,
+    };
+    let tiers = [3, 2, 2].map(|limit| Tier { limit, rate });
+    let mut limit = None;
+    for (cost, verdict) in [
+        (1, Verdict::Allowed),
+        (1, Verdict::Allowed),
+        (1, Verdict::Retry(1000)),
+        (2, Verdict::Retry(2000)),
+        (3, Verdict::Never),
+    ] {
+        let asked = ask(limit.as_ref(), Request::Tiers(&tiers), cost, TODAY);
+        let (outcome, after) = asked.expect("tiers");
+        assert_eq!((outcome.verdict, outcome.tier), (verdict, 1), "{cost}");
+        if verdict == Verdict::Allowed {
+            limit = Some(after);
+        }
+    }
+}
+
+// Kinds
+
+#[test]
+fn no_kind_of_limit_answers_for_another() {
+    let tier = Tier {
+        limit: 5,
+        rate: Rate {
+            count: 5,
+            period: 1000,
+        },
+    };
+    let window = |slides| Request::Window {
+        limit: 5,
+        length: 5,
+        slides,
+    };
+    let tiers = [tier];
+    let requests = [
+        Request::Gcra(tier),
+        Request::Tiers(&tiers),
+        window(false),
+        window(true),
+    ];
+    let made = |request: &Request<'_>| ask(None, *request, 1, TODAY).expect("the kind").1;
+    let mut limits: Vec<_> = requests.iter().map(made).collect();
+    limits.push(Limit::Once);
+    for (kind, limit) in limits.iter().enumerate() {
+        for (asked, request) in requests.iter().enumerate() {
+            let answer = ask(Some(limit), *request, 1, TODAY);
+            assert_eq!(answer.is_ok(), kind == asked, "{limit:?} {request:?}");
+        }
+    }
+    assert_eq!(refund(&Limit::Once, 1, TODAY), Err(OtherKind));
+    assert_eq!(Limit::Once.end(), None);
+    assert!(!Limit::Once.is_empty());
+}
+
+// Extremes
+
+const TIMES: [u64; 9] = [
+    0,
+    1,
+    999,
+    TODAY,
+    MOST - 1,
+    MOST,
+    1 << 53,
+    u64::MAX - 1,
+    u64::MAX,
+];
+const QUANTITIES: [u64; 7] = [0, 1, 2, MOST - 1, MOST, i64::MAX as u64, u64::MAX];
+const PERIODS_MS: [u64; 5] = [1, 2, 1000, TEN_YEARS - 1, TEN_YEARS];
+
+/// Whatever a key can hold, also one that was forged, is asked, refunded and saved at any time, without a panic or an
+/// overflow.
+#[test]
+fn no_extremes_make_it_panic() {
+    let mut limits = vec![None, Some(Limit::Once)];
+    let ends = [1, MOST];
+    for (count, period, spent, at) in combined(&ends, &[1, MAX_US], &[0, 1, MOST], &[0, MOST]) {
+        for parts in [0, period - 1] {
+            let bucket = Bucket {
+                rate: Rate { count, period },
+                spent,
+                parts,
+                at,
+            };
+            limits.push(Some(Limit::Gcra(bucket)));
+            limits.push(Some(Limit::Tiers(vec![bucket; 2].into())));
+        }
+    }
+    for (start, length, used, before) in
+        combined(&[0, MOST], &[1, TEN_YEARS], &[0, 1, MOST], &[0, 1, MOST])
+    {
+        for slides in [false, true] {
+            limits.push(Some(Limit::Window(Window {
+                slides,
+                start,
+                length,
+                used,
+                before: if slides { before } else { 0 },
+            })));
+        }
+    }
+    let begin = Instant::now();
+    for limit in limits.iter().map(Option::as_ref) {
+        for (now, cost) in TIMES
+            .iter()
+            .flat_map(|now| QUANTITIES.map(|cost| (*now, cost)))
+        {
+            limit.inspect(|limit| drop(refund(limit, cost, now)));
+            for (most, period) in [1, MOST]
+                .iter()
+                .flat_map(|most| PERIODS_MS.map(|ms| (*most, ms)))
+            {
+                exercise(limit, (most, period), cost, now);
+            }
+        }
+    }
+    println!("{} limits, {:?}", limits.len(), begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(30));
+}
+
+fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now: u64) {
+    let tier = Tier {
+        limit: most,
+        rate: Rate {
+            count: most,
+            period: 1000 * period_ms,
+        },
+    };
+    let tiers = [
+        tier,
+        Tier {
+            rate: Rate {
+                count: 1,
+                ..tier.rate
+            },
+            ..tier
+        },
+    ];
+    for request in [
+        Request::Gcra(tier),
+        Request::Gcra(tiers[1]),
+        Request::Tiers(&tiers),
+        Request::Window {
+            limit: most,
+            length: period_ms,
+            slides: false,
+        },
+        Request::Window {
+            limit: most,
+            length: period_ms,
+            slides: true,
+        },
+    ] {
+        let Ok((outcome, after)) = ask(limit, request, cost, now) else {
+            continue;
+        };
+        // All of it can be told to Lua.
+        for number in [outcome.limit, outcome.remaining, outcome.reset] {
+            assert!(
+                number <= MOST,
+                "{limit:?} {request:?} {cost} {now} {outcome:?}"
+            );
+        }
+        if let Verdict::Retry(ms) = outcome.verdict {
+            assert!(ms > 0 && ms <= MOST, "{limit:?} {request:?} {cost} {now}");
+        }
+        assert!(after.end().is_some());
+        // What the server can come to hold is read back as it was: its clock is no further than that.
+        if outcome.verdict == Verdict::Allowed && now <= MOST {
+            check_bytes(&after);
+        }
+    }
+}
+
+fn combined(
+    a: &[u64],
+    b: &[u64],
+    c: &[u64],
+    d: &[u64],
+) -> impl Iterator<Item = (u64, u64, u64, u64)> {
+    let mut all = Vec::new();
+    for a in a {
+        for b in b {
+            for c in c {
+                all.extend(d.iter().map(|d| (*a, *b, *c, *d)));
+            }
+        }
+    }
+    all.into_iter()
+}

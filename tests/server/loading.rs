@@ -1,0 +1,1192 @@
+//! How Sluice is loaded and configured, and what a server shows of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Lines, Raw, SOON, Server, Shutdown, Value, ask, eventually};
+
+/// The commands of the contract, each with the least number of words that it takes.
+const COMMANDS: [(&str, i64); 14] = [
+    ("lock.acquire", -3),
+    ("lock.release", -3),
+    ("lock.renew", -3),
+    ("lock.upgrade", -3),
+    ("lock.downgrade", 3),
+    ("lock.macquire", -4),
+    ("lock.mrelease", -4),
+    ("lock.held", 3),
+    ("lock.info", 2),
+    ("lock.guard", -3),
+    ("sem.acquire", -5),
+    ("sem.release", -3),
+    ("sem.renew", -3),
+    ("sem.info", 2),
+];
+
+/// The commands that change nothing.
+const READS: [&str; 3] = ["lock.held", "lock.info", "sem.info"];
+
+/// The commands that can wait.
+const BLOCKING: [&str; 4] = [
+    "lock.acquire",
+    "lock.upgrade",
+    "lock.macquire",
+    "sem.acquire",
+];
+
+/// The commands of filters, each with the least number of words that it takes.
+const FILTER_COMMANDS: [(&str, i64); 24] = [
+    ("bf.reserve", -4),
+    ("bf.add", 3),
+    ("bf.madd", -3),
+    ("bf.insert", -4),
+    ("bf.exists", 3),
+    ("bf.mexists", -3),
+    ("bf.card", 2),
+    ("bf.info", -2),
+    ("bf.scandump", 3),
+    ("bf.loadchunk", 4),
+    ("bf.merge", -4),
+    ("cf.reserve", -3),
+    ("cf.add", 3),
+    ("cf.addnx", 3),
+    ("cf.insert", -4),
+    ("cf.insertnx", -4),
+    ("cf.exists", 3),
+    ("cf.mexists", -3),
+    ("cf.count", 3),
+    ("cf.del", 3),
+    ("cf.compact", 2),
+    ("cf.info", 2),
+    ("cf.scandump", 3),
+    ("cf.loadchunk", 4),
+];
+
+/// Those that change nothing.
+const FILTER_READS: [&str; 10] = [
+    "bf.exists",
+    "bf.mexists",
+    "bf.card",
+    "bf.info",
+    "bf.scandump",
+    "cf.exists",
+    "cf.mexists",
+    "cf.count",
+    "cf.info",
+    "cf.scandump",
+];
+
+/// Those whose time depends on what they are given or on the size of the filter.
+const FILTER_SLOW: [&str; 13] = [
+    "bf.madd",
+    "bf.insert",
+    "bf.mexists",
+    "bf.scandump",
+    "bf.loadchunk",
+    "bf.merge",
+    "cf.insert",
+    "cf.insertnx",
+    "cf.mexists",
+    "cf.compact",
+    "cf.scandump",
+    "cf.loadchunk",
+    "cf.apply",
+];
+
+/// The commands of limits, each with the least number of words that it takes. All of them write.
+const RATE_COMMANDS: [(&str, i64); 6] = [
+    ("rate.gcra", -5),
+    ("rate.window", -4),
+    ("rate.tiers", -6),
+    ("rate.refund", 3),
+    ("rate.once", -4),
+    ("cl.throttle", -5),
+];
+
+/// The module's file, as the server names it.
+fn module_of(server: &Server) -> PathBuf {
+    PathBuf::from(listed(server, "sluice").unwrap().field("path").text())
+}
+
+/// A module as `MODULE LIST` shows it. Some servers bring modules of their own.
+fn listed(server: &Server, name: &str) -> Option<Value> {
+    let modules = ask(server, "MODULE LIST");
+    let mut modules = modules.array().iter();
+    modules
+        .find(|module| module.field("name") == &name)
+        .cloned()
+}
+
+/// The module's file, without a server that has loaded it.
+fn module() -> PathBuf {
+    module_of(&Server::start())
+}
+
+fn load(server: &Server, path: &Path, arguments: &[&str]) -> Value {
+    let mut command = vec!["MODULE", "LOAD", path.to_str().unwrap()];
+    command.extend(arguments);
+    Raw::connect(server).call(command)
+}
+
+fn knows(server: &Server, command: &str) -> bool {
+    !ask(server, &format!("COMMAND INFO {command}")).array()[0].is_nil()
+}
+
+fn lease_of_a_lock(server: &Server) -> i64 {
+    ask(server, "LOCK.ACQUIRE lease-test me");
+    let left = ask(server, "PTTL lease-test").int();
+    ask(server, "DEL lease-test");
+    left
+}
+
+fn config(server: &Server, name: &str) -> String {
+    let reply = ask(server, &format!("CONFIG GET {name}"));
+    reply.field(name).text().to_owned()
+}
+
+// --- Load options ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn families_can_be_named_in_any_case() {
+    for list in ["lock", "LOCK", "Lock", "lock,lock"] {
+        let server = Server::builder().module_args(&["families", list]).start();
+        assert!(knows(&server, "lock.acquire"), "{list}");
+        assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0, "{list}");
+    }
+    let server = Server::builder()
+        .module_args(&["FAMILIES", "lock", "Lock-Default-Lease", "5000"])
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((1..=5000).contains(&lease), "{lease}");
+}
+
+#[test]
+fn only_the_families_that_are_named_are_loaded() {
+    let all = ["lock", "stock", "bloom", "bloom", "rate", "rate"];
+    let first = [
+        "lock.acquire",
+        "stock.set",
+        "bf.add",
+        "cf.add",
+        "rate.gcra",
+        "cl.throttle",
+    ];
+    let lists: [&[&str]; 9] = [
+        &["lock"],
+        &["stock"],
+        &["bloom"],
+        &["rate"],
+        &["stock", "lock"],
+        &["bloom", "lock"],
+        &["rate", "stock"],
+        &["lock", "stock", "bloom"],
+        &["lock", "stock", "bloom", "rate"],
+    ];
+    for list in lists {
+        let server = Server::builder()
+            .module_args(&["families", &list.join(",")])
+            .start();
+        let info = ask(&server, "INFO sluice");
+        for (family, command) in all.iter().zip(first) {
+            let loaded = list.contains(family);
+            assert_eq!(knows(&server, command), loaded, "{list:?} {command}");
+            let section = format!("sluice_{family}\r\n");
+            assert_eq!(info.text().contains(&section), loaded, "{list:?}");
+        }
+    }
+}
+
+#[test]
+fn a_family_whose_name_is_taken_can_be_left_out() {
+    let library = taker("leave");
+    let line = format!("{} stock.get", library.display());
+    let taken = || Server::builder().config("loadmodule", &line);
+    let log = taken().start_refused();
+    let named = log.lines().find(|line| line.contains("families"));
+    assert!(
+        named.is_some_and(|line| line.contains("STOCK.GET")),
+        "{log}"
+    );
+    let server = taken().module_args(&["families", "lock"]).start();
+    assert_eq!(ask(&server, "STOCK.GET k"), 7);
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+/// Another module with filters, such as RedisBloom, has the same names.
+#[test]
+fn a_server_with_another_filter_module_loads_the_other_families() {
+    let (path, library) = (module(), taker("filters"));
+    for name in ["bf.add", "BF.RESERVE", "bf.merge", "cf.add", "cf.insertnx"] {
+        let line = format!("{} {name}", library.display());
+        let taken = || Server::builder().config("loadmodule", &line);
+        let log = taken().start_refused();
+        let named = log.lines().find(|line| line.contains("families"));
+        let is_named = named.is_some_and(|line| line.to_lowercase().contains(&name.to_lowercase()));
+        assert!(is_named, "{name}: {log}");
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+        let server = taken().module_args(&["families", "lock,stock"]).start();
+        let reply = ask(&server, &format!("{name} k"));
+        assert_eq!(reply, 7, "{name}: the other module's command is gone");
+        assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+        assert_eq!(ask(&server, "STOCK.SET s 5"), "OK");
+        assert!(!ask(&server, "INFO sluice").text().contains("sluice_bloom"));
+    }
+    // At run time as well, and nothing is left of the load that failed.
+    let server = Server::builder().no_module().start();
+    assert_eq!(load(&server, &library, &["bf.exists"]), "OK");
+    assert!(load(&server, &path, &[]).is_err());
+    assert!(load(&server, &path, &["families", "bloom"]).is_err());
+    assert!(server.log().to_lowercase().contains("bf.exists"));
+    for (name, _) in FILTER_COMMANDS {
+        assert_eq!(knows(&server, name), name == "bf.exists", "{name}");
+    }
+    assert_eq!(load(&server, &path, &["families", "lock,stock"]), "OK");
+    assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+/// redis-cell has the same name.
+#[test]
+fn a_server_with_redis_cell_loads_the_other_families() {
+    let library = taker("cell");
+    let line = format!("{} CL.THROTTLE", library.display());
+    let taken = || Server::builder().config("loadmodule", &line);
+    let log = taken().start_refused();
+    let named = log.lines().find(|line| line.contains("families"));
+    let is_named = named.is_some_and(|line| line.contains("CL.THROTTLE"));
+    assert!(is_named, "{log}");
+    let server = taken()
+        .module_args(&["families", "lock,stock,bloom"])
+        .start();
+    assert_eq!(ask(&server, "CL.THROTTLE k 1 1 1"), 7);
+    assert!(!knows(&server, "rate.gcra"));
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn a_bad_load_option_stops_the_load_and_says_which() {
+    let cases: [(&[&str], &[&str]); 16] = [
+        (&["families", "nonsense"], &["families", "nonsense"]),
+        (&["families", "lock,nonsense"], &["families", "nonsense"]),
+        (&["families", ""], &["families"]),
+        (&["families", "lock,"], &["families"]),
+        (&["families"], &["families"]),
+        (&["nonsense", "5"], &["nonsense"]),
+        (&["nonsense"], &["nonsense"]),
+        (&["lock-default-lease"], &["lock-default-lease"]),
+        (&["lock-default-lease", "abc"], &["lock-default-lease"]),
+        (&["lock-default-lease", "0"], &["lock-default-lease"]),
+        (&["lock-default-lease", "-5"], &["lock-default-lease"]),
+        (
+            &["lock-default-lease", "315360000001"],
+            &["lock-default-lease"],
+        ),
+        (
+            &["lock-default-lease", "99999999999999999999"],
+            &["lock-default-lease"],
+        ),
+        (&["lock-default-lease", "5s"], &["lock-default-lease"]),
+        (&["lock-max-waiters", "-1"], &["lock-max-waiters"]),
+        (
+            &["lock-default-lease", "5000", "lock-max-waiters", "x"],
+            &["lock-max-waiters"],
+        ),
+    ];
+    for (arguments, named) in cases {
+        let log = Server::builder().module_args(arguments).start_refused();
+        let line = log
+            .lines()
+            .find(|line| line.contains("sluice>") || line.contains("<sluice"))
+            .unwrap_or_else(|| panic!("{arguments:?}: the log has no line of ours\n{log}"));
+        for word in named {
+            assert!(line.contains(word), "{arguments:?}: {line}");
+        }
+        assert!(!log.contains("Ready to accept connections"), "{log}");
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+    }
+}
+
+#[test]
+fn load_options_are_taken() {
+    let server = Server::builder()
+        .module_args(&[
+            "lock-default-lease",
+            "4000",
+            "lock-max-waiters",
+            "1",
+            "families",
+            "lock",
+        ])
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((1..=4000).contains(&lease), "{lease}");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "4000");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "1");
+
+    ask(&server, "LOCK.ACQUIRE k me PX 600000");
+    let mut first = Raw::connect(&server);
+    first.ask("LOCK.ACQUIRE k you PX 600000 BLOCK 0");
+    eventually(SOON, || server.info_int("sluice_waiting") == 1);
+    let mut second = Raw::connect(&server);
+    for line in [
+        "LOCK.ACQUIRE k third BLOCK 0",
+        "LOCK.MACQUIRE 2 k other third BLOCK 0",
+        "LOCK.ACQUIRE k third BLOCK 5",
+    ] {
+        let reply = second.run(line);
+        assert_eq!(reply.err(), "ERR too many waiting clients", "{line}");
+    }
+    assert!(second.must("LOCK.ACQUIRE k third").is_nil());
+    assert!(second.must("LOCK.ACQUIRE free third BLOCK 0").int() > 0);
+    // More are let in at once when the limit is raised.
+    ask(&server, "CONFIG SET sluice.lock-max-waiters 2");
+    second.ask("LOCK.ACQUIRE k third BLOCK 0");
+    eventually(SOON, || server.info_int("sluice_waiting") == 2);
+    ask(&server, "LOCK.RELEASE k me");
+    assert!(first.read().int() > 0);
+    ask(&server, "LOCK.RELEASE k you");
+    assert!(second.read().int() > 0);
+}
+
+// --- Caches ----------------------------------------------------------------------------------------------------------
+
+/// The commands of caches, each with the least number of words that it takes.
+const CACHE_COMMANDS: [(&str, i64); 7] = [
+    ("cache.get", 2),
+    ("cache.fetch", -4),
+    ("cache.set", -5),
+    ("cache.setnull", -4),
+    ("cache.del", -2),
+    ("cache.fail", -3),
+    ("cache.info", 2),
+];
+
+#[test]
+fn the_family_of_caches_is_loaded_by_its_name() {
+    for (families, loaded) in [("cache", true), ("lock,cache", true), ("lock,bloom", false)] {
+        let server = Server::builder()
+            .module_args(&["families", families])
+            .start();
+        for (name, _) in CACHE_COMMANDS {
+            assert_eq!(knows(&server, name), loaded, "{families}: {name}");
+        }
+        let info = ask(&server, "INFO sluice");
+        assert_eq!(info.text().contains("# sluice_cache"), loaded, "{families}");
+    }
+}
+
+#[test]
+fn the_load_option_of_caches_is_taken_checked_and_kept() {
+    let server = Server::builder()
+        .module_args(&["cache-max-leases", "1", "families", "cache"])
+        .start();
+    assert_eq!(config(&server, "sluice.cache-max-leases"), "1");
+    let state = |server: &Server, key: &str| {
+        let reply = ask(server, &format!("CACHE.FETCH {key} LEASE 600000"));
+        reply.array()[0].text().to_owned()
+    };
+    assert_eq!(state(&server, "a"), "LEASE");
+    assert_eq!(state(&server, "b"), "WAIT");
+    ask(&server, "CONFIG SET sluice.cache-max-leases 2");
+    assert_eq!(state(&server, "b"), "LEASE");
+    ask(&server, "CONFIG REWRITE");
+    server.kill9();
+    server.restart();
+    assert_eq!(config(&server, "sluice.cache-max-leases"), "2");
+    for bad in ["-1", "10000001", "x", ""] {
+        let log = Server::builder()
+            .module_args(&["cache-max-leases", bad])
+            .start_refused();
+        assert!(log.contains("cache-max-leases"), "{bad}: {log}");
+    }
+}
+
+#[test]
+fn every_command_of_caches_has_its_arity_flags_keys_and_categories() {
+    let server = Server::start();
+    for (name, arity) in CACHE_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let specs = info[8].array();
+        let guarded = name == "cache.fetch";
+        assert_eq!(specs.len(), if guarded { 2 } else { 1 }, "{name}");
+        let read = ["cache.get", "cache.info"].contains(&name);
+        for (index, spec) in specs.iter().enumerate() {
+            let flags = spec.field("flags").array().iter().map(Value::text);
+            let flags: Vec<_> = flags.collect();
+            assert_eq!(flags.contains(&"RO"), read || index == 1, "{name}");
+            assert!(!flags.contains(&"incomplete"), "{name}: {flags:?}");
+        }
+    }
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.run(&format!("ACL CAT {category}"));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("cache.set") {
+        return; // a server before 7.2
+    }
+    let categories = ["read", "write", "fast", "slow", "blocking"];
+    let categories = categories.map(|name| listed(&mut client, name));
+    for (name, _) in CACHE_COMMANDS {
+        let read = ["cache.get", "cache.info"].contains(&name);
+        let fast = read || name == "cache.fetch";
+        let real = categories.each_ref().map(|is| is(name));
+        let expected = [read, !read, fast, !fast, name == "cache.fetch"];
+        assert_eq!(real, expected, "{name}");
+    }
+    assert!(listed(&mut client, "dangerous")("cache.apply"));
+}
+
+#[test]
+fn the_module_can_be_loaded_at_run_time() {
+    let path = module();
+    let server = Server::builder().no_module().start();
+    assert!(!knows(&server, "lock.acquire"));
+    // A load that fails leaves nothing behind, and can be tried again.
+    for arguments in [
+        &["families", "nonsense"][..],
+        &["lock-default-lease", "1234", "nonsense", "5"],
+        &["lock-default-lease", "1234", "lock-max-waiters", "-1"],
+    ] {
+        assert!(load(&server, &path, arguments).is_err(), "{arguments:?}");
+        assert!(!knows(&server, "lock.acquire"));
+        assert!(server.log().contains("sluice"), "{}", server.log());
+    }
+    assert_eq!(load(&server, &path, &[]), "OK");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "30000");
+    let lease = lease_of_a_lock(&server);
+    assert!((29_000..=30_000).contains(&lease), "{lease}");
+    assert!(load(&server, &path, &[]).is_err(), "it is loaded already");
+    // Its data types cannot be taken away from a dataset.
+    assert!(
+        Raw::connect(&server)
+            .call(["MODULE", "UNLOAD", "sluice"])
+            .is_err()
+    );
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+}
+
+#[test]
+fn the_module_can_be_loaded_with_its_configuration() {
+    let path = module();
+    let path = path.to_str().unwrap();
+    let server = Server::builder().no_module().start();
+    let mut client = Raw::connect(&server);
+    let reply = client.call([
+        "MODULE",
+        "LOADEX",
+        path,
+        "CONFIG",
+        "sluice.lock-default-lease",
+        "0",
+    ]);
+    assert!(reply.is_err());
+    assert!(!knows(&server, "lock.acquire"));
+    let command = [
+        "MODULE",
+        "LOADEX",
+        path,
+        "CONFIG",
+        "sluice.lock-default-lease",
+        "7000",
+        "ARGS",
+        "lock-max-waiters",
+        "5",
+    ];
+    assert_eq!(client.call(command), "OK");
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "7000");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "5");
+    let lease = lease_of_a_lock(&server);
+    assert!((6000..=7000).contains(&lease), "{lease}");
+}
+
+/// There is no way back on the same files: the last fence is in them, and values of our types.
+#[test]
+fn a_server_without_the_module_refuses_its_files() {
+    let server = Server::builder().rdb(true).start();
+    ask(&server, "LOCK.ACQUIRE k me PX 600000");
+    server.shutdown(Shutdown::Save);
+    let plain = Server::builder().no_module().start();
+    let file = plain.dir().join("dump.rdb");
+    plain.shutdown(Shutdown::NoSave);
+    fs::copy(server.dir().join("dump.rdb"), file).unwrap();
+    assert!(plain.try_restart(|_| false).is_some(), "it starts");
+    assert!(plain.log().contains("sluice"), "{}", plain.log());
+}
+
+// --- A name that is taken --------------------------------------------------------------------------------------------
+
+/// A module with a single command. Without the server's header: what it needs of the API is a few lines.
+const TAKER: &str = r#"
+typedef int (*get_api)(const char *, void *);
+static int (*set_attributes)(void *, const char *, int, int);
+static int (*create_command)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
+static int (*reply_with_integer)(void *, long long);
+static const char *(*text_of)(const void *, unsigned long *);
+static int command(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return reply_with_integer(ctx, 7); }
+int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
+    get_api get = (get_api)((void **)ctx)[0];
+    if (get("RedisModule_SetModuleAttribs", &set_attributes)) return 1;
+    if (get("RedisModule_CreateCommand", &create_command)) return 1;
+    if (get("RedisModule_ReplyWithLongLong", &reply_with_integer)) return 1;
+    if (get("RedisModule_StringPtrLen", &text_of)) return 1;
+    set_attributes(ctx, "taker", 1, 1);
+    return argc != 1 || create_command(ctx, text_of(argv[0], 0), command, "", 0, 0, 0);
+}
+"#;
+
+/// Builds the module that takes a name; the linker that cargo needs anyway can do that.
+fn taker(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let stem = format!("taker-{}-{name}", std::process::id());
+    let (source, library) = (
+        directory.join(format!("{stem}.c")),
+        directory.join(format!("{stem}.so")),
+    );
+    fs::create_dir_all(directory).unwrap();
+    fs::write(&source, TAKER).unwrap();
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-o"])
+        .args([&library, &source])
+        .status()
+        .expect("cannot run cc");
+    assert!(status.success());
+    fs::remove_file(source).unwrap();
+    library
+}
+
+#[test]
+fn a_name_that_is_taken_stops_the_load_and_is_named() {
+    let library = taker("start");
+    for name in ["lock.acquire", "lock.renew", "SEM.INFO"] {
+        let line = format!("{} {name}", library.display());
+        let log = Server::builder()
+            .config("loadmodule", &line)
+            .start_refused();
+        let ours = log
+            .lines()
+            .find(|line| line.contains("families"))
+            .unwrap_or_else(|| panic!("{name}: the log does not name the option\n{log}"));
+        assert!(
+            ours.to_lowercase().contains(&name.to_lowercase()),
+            "{name}: {ours}"
+        );
+        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+    }
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn a_server_lives_on_after_a_load_that_found_a_name_taken() {
+    let (path, library) = (module(), taker("run"));
+    let server = Server::builder().no_module().start();
+    assert_eq!(load(&server, &library, &["sem.info"]), "OK");
+    assert!(load(&server, &path, &[]).is_err());
+    assert!(server.log().to_lowercase().contains("sem.info"));
+    // Nothing of it is left, and the other module works on.
+    for (name, _) in COMMANDS {
+        assert_eq!(knows(&server, name), name == "sem.info", "{name}");
+    }
+    assert_eq!(ask(&server, "SEM.INFO k"), 7);
+    assert!(listed(&server, "sluice").is_none() && listed(&server, "taker").is_some());
+    assert!(!ask(&server, "INFO everything").text().contains("sluice_"));
+    ask(&server, "SET k v");
+    ask(&server, "DEL k");
+    ask(&server, "MODULE UNLOAD taker");
+    assert_eq!(load(&server, &path, &[]), "OK");
+    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    fs::remove_file(library).unwrap();
+}
+
+// --- Configuration at run time ---------------------------------------------------------------------------------------
+
+#[test]
+fn settings_change_at_run_time() {
+    let server = Server::start();
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "30000");
+    let lease = lease_of_a_lock(&server);
+    assert!((29_000..=30_000).contains(&lease), "{lease}");
+    ask(
+        &server,
+        "CONFIG SET sluice.lock-default-lease 9000 sluice.lock-max-waiters 3",
+    );
+    let lease = lease_of_a_lock(&server);
+    assert!((8000..=9000).contains(&lease), "{lease}");
+    assert_eq!(config(&server, "sluice.lock-max-waiters"), "3");
+    // It counts for RENEW, UPGRADE and permits as well.
+    ask(&server, "LOCK.ACQUIRE k me SHARED PX 50");
+    ask(&server, "LOCK.UPGRADE k me");
+    assert!(ask(&server, "PTTL k").int() > 7000);
+    ask(&server, "LOCK.RENEW k me PX 600000");
+    ask(&server, "LOCK.RENEW k me");
+    assert!(ask(&server, "PTTL k").int() <= 9000);
+    ask(&server, "SEM.ACQUIRE s me LIMIT 1");
+    assert!(ask(&server, "PTTL s").int() <= 9000);
+
+    let mut client = Raw::connect(&server);
+    for (name, value) in [
+        ("sluice.lock-default-lease", "0"),
+        ("sluice.lock-default-lease", "-1"),
+        ("sluice.lock-default-lease", "abc"),
+        ("sluice.lock-default-lease", "315360000001"),
+        ("sluice.lock-default-lease", ""),
+        ("sluice.lock-max-waiters", "-1"),
+        ("sluice.nonsense", "1"),
+    ] {
+        let reply = client.call(["CONFIG", "SET", name, value]);
+        assert!(reply.is_err(), "{name} {value}: {reply:?}");
+    }
+    assert_eq!(config(&server, "sluice.lock-default-lease"), "9000");
+    client.must("CONFIG SET sluice.lock-default-lease 315360000000");
+    client.must("CONFIG SET sluice.lock-default-lease 1");
+}
+
+#[test]
+fn a_rewritten_configuration_keeps_the_settings() {
+    let restart = |server: &Server| {
+        server.kill9();
+        server.restart();
+    };
+    let lease = |server: &Server| config(server, "sluice.lock-default-lease");
+    for arguments in [&[][..], &["lock-default-lease", "5000", "families", "lock"]] {
+        let server = Server::builder().module_args(arguments).start();
+        let first = lease(&server);
+        // The last round goes back to the built-in default, whatever `loadmodule` says.
+        for value in ["9000", &first, "30000", "8000"] {
+            ask(
+                &server,
+                &format!("CONFIG SET sluice.lock-default-lease {value}"),
+            );
+            ask(&server, "CONFIG REWRITE");
+            restart(&server);
+            assert_eq!(lease(&server), value, "{arguments:?}");
+            assert_eq!(config(&server, "sluice.lock-max-waiters"), "100000");
+        }
+        // What was rewritten once is read as well as written.
+        ask(&server, "CONFIG REWRITE");
+        restart(&server);
+        assert_eq!(lease(&server), "8000");
+    }
+}
+
+#[test]
+fn the_configuration_file_can_have_the_settings() {
+    let server = Server::builder()
+        .config("sluice.lock-default-lease", "6000")
+        .start();
+    let lease = lease_of_a_lock(&server);
+    assert!((5000..=6000).contains(&lease), "{lease}");
+    let log = Server::builder()
+        .config("sluice.lock-default-lease", "0")
+        .start_refused();
+    assert!(log.contains("lock-default-lease"), "{log}");
+    // The server itself refuses what no module has registered.
+    Server::builder()
+        .config("sluice.nonsense", "1")
+        .start_refused();
+}
+
+// --- What a server shows ---------------------------------------------------------------------------------------------
+
+#[test]
+fn info_has_a_section_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "acquired",
+        "reentered",
+        "refused",
+        "waited",
+        "waiting",
+        "timeouts",
+        "handoffs",
+        "renewed",
+        "expired_leases",
+        "watchdog_holds",
+        "watchdog_released",
+        "deadlocks",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_lock"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.starts_with('#') && line.to_lowercase().contains("lock")),
+            "{sections}: {lines:?}"
+        );
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_acquired"));
+
+    let module = listed(&server, "sluice").unwrap();
+    assert!(module.field("ver").int() > 0);
+    assert!(module.field("path").text().ends_with(".so"));
+}
+
+#[test]
+fn info_has_a_section_of_filters_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "filters",
+        "layers",
+        "items_added",
+        "lookups",
+        "hits",
+        "bytes",
+        "full",
+        "refused_memory",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_bloom"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(lines.contains(&"# sluice_bloom"), "{sections}: {lines:?}");
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_filters"));
+}
+
+#[test]
+fn info_has_a_section_of_limits_with_all_counters() {
+    let server = Server::start();
+    let counters = [
+        "allowed",
+        "limited",
+        "peeked",
+        "refunded",
+        "once_first",
+        "once_duplicate",
+    ];
+    for sections in ["sluice", "everything", "modules", "sluice_rate"] {
+        let info = ask(&server, &format!("INFO {sections}"));
+        let lines: Vec<_> = info.text().lines().collect();
+        assert!(lines.contains(&"# sluice_rate"), "{sections}: {lines:?}");
+        for counter in counters {
+            let field = format!("sluice_{counter}:");
+            let value = lines.iter().find_map(|line| line.strip_prefix(&field));
+            assert_eq!(value, Some("0"), "{sections}: {counter}");
+        }
+    }
+    assert!(!ask(&server, "INFO").text().contains("sluice_allowed"));
+}
+
+#[test]
+fn every_command_is_documented() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    client.hello3();
+    let list = client.must("COMMAND LIST FILTERBY MODULE sluice");
+    let ours: Vec<_> = match &list {
+        Value::Set(items) | Value::Array(items) => {
+            items.iter().map(|item| item.text().to_owned()).collect()
+        }
+        other => panic!("{other:?}"),
+    };
+    let known = COMMANDS.into_iter().chain(FILTER_COMMANDS);
+    for (name, _) in known.chain(RATE_COMMANDS) {
+        assert!(ours.iter().any(|our| our == name), "{name} is not listed");
+    }
+    for name in &ours {
+        let docs = client.must(&format!("COMMAND DOCS {name}"));
+        let docs = docs.field(name);
+        for field in ["summary", "complexity", "since"] {
+            assert!(!docs.field(field).text().is_empty(), "{name}: {field}");
+        }
+        assert!(docs.field("complexity").text().starts_with("O("), "{name}");
+        assert_eq!(docs.field("group"), &"module");
+        let arguments = docs.field("arguments").array();
+        assert!(!arguments.is_empty(), "{name}");
+        for argument in arguments {
+            assert!(!argument.field("name").text().is_empty(), "{name}");
+            assert!(!argument.field("type").text().is_empty(), "{name}");
+        }
+    }
+    // The tokens are those of the contract.
+    let tokens = |name: &str| {
+        let docs = ask(&server, &format!("COMMAND DOCS {name}"));
+        let mut found = Vec::new();
+        collect_tokens(docs.field(name).field("arguments"), &mut found);
+        found.sort();
+        found.join(" ")
+    };
+    assert_eq!(tokens("lock.acquire"), "BLOCK ID PX SHARED WATCHDOG");
+    assert_eq!(tokens("lock.release"), "ALL ID");
+    assert_eq!(tokens("lock.renew"), "PX");
+    assert_eq!(tokens("lock.upgrade"), "BLOCK PX");
+    assert_eq!(tokens("lock.downgrade"), "");
+    assert_eq!(tokens("lock.macquire"), "BLOCK ID PX WATCHDOG");
+    assert_eq!(tokens("lock.mrelease"), "ALL ID");
+    assert_eq!(tokens("lock.guard"), "PX");
+    assert_eq!(tokens("sem.acquire"), "BLOCK ID LIMIT PERMITS PX WATCHDOG");
+    assert_eq!(tokens("sem.release"), "ALL ID PERMITS");
+    assert_eq!(tokens("sem.renew"), "PX");
+    assert_eq!(tokens("bf.reserve"), "EXPANSION LIKE NONSCALING");
+    assert_eq!(
+        tokens("bf.insert"),
+        "CAPACITY ERROR EXPANSION ITEMS NOCREATE NONSCALING"
+    );
+    assert_eq!(tokens("bf.info"), "CAPACITY EXPANSION FILTERS ITEMS SIZE");
+    assert_eq!(tokens("cf.insert"), "CAPACITY ITEMS NOCREATE");
+    assert_eq!(tokens("cf.insertnx"), "CAPACITY ITEMS NOCREATE");
+    assert_eq!(tokens("rate.gcra"), "COST PEEK");
+    assert_eq!(tokens("rate.window"), "COST PEEK SLIDING");
+    assert_eq!(tokens("rate.tiers"), "COST PEEK");
+    assert_eq!(tokens("rate.once"), "PX");
+    for name in [
+        "bf.add",
+        "bf.madd",
+        "bf.merge",
+        "cf.del",
+        "cf.compact",
+        "rate.refund",
+        "cl.throttle",
+    ] {
+        assert_eq!(tokens(name), "", "{name}");
+    }
+}
+
+fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
+    for argument in arguments.array() {
+        if let Some(token) = argument.get("token") {
+            found.push(token.text().to_owned());
+        }
+        if let Some(parts) = argument.get("arguments") {
+            collect_tokens(parts, found);
+        }
+    }
+}
+
+#[test]
+fn every_command_tells_its_arity_flags_and_keys() {
+    let server = Server::start();
+    for (name, arity) in COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        let is = |flag: &str| flags.contains(&flag);
+        assert_eq!(is("readonly"), READS.contains(&name), "{name}: {flags:?}");
+        assert_eq!(is("write"), !READS.contains(&name), "{name}: {flags:?}");
+        assert_eq!(
+            is("blocking"),
+            BLOCKING.contains(&name),
+            "{name}: {flags:?}"
+        );
+        assert!(is("module"), "{name}: {flags:?}");
+        // What can grow memory is refused when there is none; what gives it back never is.
+        let grows = name.ends_with("acquire") || name == "lock.guard";
+        assert_eq!(is("denyoom"), grows, "{name}: {flags:?}");
+
+        let specs = info[8].array();
+        assert_eq!(specs.len(), 1, "{name}");
+        let spec: Vec<_> = specs[0]
+            .field("flags")
+            .array()
+            .iter()
+            .map(Value::text)
+            .collect();
+        let read = READS.contains(&name);
+        assert_eq!(spec.contains(&"RO"), read, "{name}: {spec:?}");
+        assert_eq!(spec.contains(&"RW"), !read, "{name}: {spec:?}");
+        assert!(
+            !spec.contains(&"not_key") && !spec.contains(&"incomplete"),
+            "{name}: {spec:?}"
+        );
+
+        // Too few words are refused by the server itself.
+        let too_few = vec![name; usize::try_from(arity.abs() - 1).unwrap()];
+        let reply = Raw::connect(&server).call(too_few);
+        assert!(
+            reply.err().contains("wrong number of arguments"),
+            "{name}: {reply:?}"
+        );
+    }
+}
+
+#[test]
+fn every_command_of_filters_has_its_arity_flags_and_keys() {
+    let server = Server::start();
+    for (name, arity) in FILTER_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        let is = |flag: &str| flags.contains(&flag);
+        let read = FILTER_READS.contains(&name);
+        assert_eq!(is("readonly"), read, "{name}: {flags:?}");
+        assert_eq!(is("write"), !read, "{name}: {flags:?}");
+        let slow = FILTER_SLOW.contains(&name);
+        assert_eq!(is("fast"), !slow, "{name}: {flags:?}");
+        assert!(is("module") && !is("blocking"), "{name}: {flags:?}");
+        // What gives memory back is never refused.
+        let grows = !read && !["cf.del", "cf.compact"].contains(&name);
+        assert_eq!(is("denyoom"), grows, "{name}: {flags:?}");
+        let specs = info[8].array();
+        let several = ["bf.reserve", "bf.merge"].contains(&name);
+        assert_eq!(specs.len(), if several { 2 } else { 1 }, "{name}");
+        for (index, spec) in specs.iter().enumerate() {
+            let flags = spec.field("flags").array().iter().map(Value::text);
+            let flags: Vec<_> = flags.collect();
+            let only_read = read || index == 1;
+            assert_eq!(flags.contains(&"RO"), only_read, "{name}: {flags:?}");
+            assert_eq!(flags.contains(&"RW"), !only_read, "{name}: {flags:?}");
+            assert!(!flags.contains(&"incomplete"), "{name}: {flags:?}");
+        }
+    }
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.run(&format!("ACL CAT {category}"));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("bf.add") {
+        return; // a server before 7.2
+    }
+    let categories = ["read", "write", "fast", "slow"].map(|name| listed(&mut client, name));
+    for (name, _) in FILTER_COMMANDS {
+        let (read, slow) = (FILTER_READS.contains(&name), FILTER_SLOW.contains(&name));
+        let real = categories.each_ref().map(|is| is(name));
+        assert_eq!(real, [read, !read, !slow, slow], "{name}");
+    }
+}
+
+#[test]
+fn every_command_of_limits_has_its_arity_flags_and_key() {
+    let server = Server::start();
+    for (name, arity) in RATE_COMMANDS {
+        let info = ask(&server, &format!("COMMAND INFO {name}"));
+        let info = info.array()[0].array();
+        assert_eq!(info[0], name);
+        assert_eq!(info[1], arity, "{name}");
+        let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
+        for flag in ["write", "fast", "module"] {
+            assert!(flags.contains(&flag), "{name}: {flags:?}");
+        }
+        // What gives back is never refused.
+        let grows = name != "rate.refund";
+        assert_eq!(flags.contains(&"denyoom"), grows, "{name}: {flags:?}");
+        // The key is the first word behind the command.
+        assert_eq!([&info[3], &info[4], &info[5]].map(Value::int), [1, 1, 1]);
+        assert_eq!(info[8].array().len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn users_are_kept_to_their_filters() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~own:* %R~shared:* +@all");
+    for key in ["other", "shared:1"] {
+        ask(&server, &format!("BF.RESERVE {key} 0.01 100"));
+    }
+    let mut client = Raw::connect(&server);
+    client.must("AUTH bob pw");
+    for line in [
+        "BF.ADD other x",
+        "BF.EXISTS other x",
+        "BF.ADD shared:1 x",
+        "BF.RESERVE own:1 LIKE other",
+        "BF.RESERVE other LIKE own:1",
+        "BF.MERGE own:1 1 other",
+        "BF.MERGE own:1 2 shared:1 other",
+        "BF.MERGE shared:1 1 own:1",
+        "CF.DEL other x",
+        "CF.COUNT other x",
+    ] {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+    for line in [
+        "BF.EXISTS shared:1 x",
+        "BF.RESERVE own:1 LIKE shared:1",
+        "BF.MERGE own:2 2 own:1 shared:1",
+        "CF.ADD own:3 x",
+    ] {
+        client.must(line);
+    }
+}
+
+#[test]
+fn the_keys_of_every_command_are_found() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let keys = |client: &mut Raw, line: &str| {
+        let keys = client.run(&format!("COMMAND GETKEYS {line}"));
+        if keys.is_err() {
+            return format!("{keys:?}");
+        }
+        let keys: Vec<_> = keys.array().iter().map(Value::text).collect();
+        keys.join(" ")
+    };
+    for (line, expected) in [
+        ("LOCK.ACQUIRE a me BLOCK 0", "a"),
+        ("LOCK.INFO a", "a"),
+        ("LOCK.GUARD a 5", "a"),
+        ("SEM.ACQUIRE a me LIMIT 5", "a"),
+        ("LOCK.MACQUIRE 1 a me", "a"),
+        ("LOCK.MACQUIRE 3 a b c me PX 5 BLOCK 0", "a b c"),
+        ("LOCK.MRELEASE 2 a b me ALL", "a b"),
+        ("BF.RESERVE a 0.01 100", "a"),
+        ("BF.RESERVE a LIKE b", "a b"),
+        ("bf.reserve a like b", "a b"),
+        ("BF.INSERT a CAPACITY 5 ITEMS x y LIKE z", "a"),
+        ("BF.MADD a x LIKE z", "a"),
+        ("BF.MERGE a 1 b", "a b"),
+        ("BF.MERGE a 3 b c d", "a b c d"),
+        ("CF.INSERT a ITEMS x", "a"),
+        ("CF.COMPACT a", "a"),
+        ("RATE.GCRA a 1 1 1000 COST 5", "a"),
+        ("RATE.WINDOW a 1 1000 SLIDING", "a"),
+        ("RATE.TIERS a 2 1 1 1 2 2 2", "a"),
+        ("RATE.REFUND a 1", "a"),
+        ("RATE.ONCE a PX 5", "a"),
+        ("CL.THROTTLE a 1 1 1 1", "a"),
+    ] {
+        assert_eq!(keys(&mut client, line), expected, "{line}");
+        let with_flags = client.run(&format!("COMMAND GETKEYSANDFLAGS {line}"));
+        assert_eq!(
+            with_flags.array().len(),
+            expected.split(' ').count(),
+            "{line}"
+        );
+    }
+    for line in [
+        "LOCK.MACQUIRE 0 a me",
+        "LOCK.MACQUIRE 9 a me",
+        "LOCK.MACQUIRE x a me",
+        "LOCK.MACQUIRE -1 a me",
+    ] {
+        let reply = client.run(&format!("COMMAND GETKEYS {line}"));
+        assert!(reply.is_err(), "{line}: {reply:?}");
+    }
+}
+
+/// Keys are what a user is allowed by: those of the commands with several keys too.
+#[test]
+fn users_are_kept_to_their_keys() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~own:* +@all -debug");
+    ask(&server, "ACL SETUSER eve on >pw %R~own:* +@all");
+    let mut client = Raw::connect(&server);
+    client.must("AUTH bob pw");
+    for line in [
+        "LOCK.ACQUIRE other me",
+        "LOCK.MACQUIRE 2 own:1 other me",
+        "LOCK.MACQUIRE 2 other own:1 me BLOCK 0",
+        "LOCK.MRELEASE 2 own:1 other me",
+        "LOCK.HELD other me",
+        "SEM.ACQUIRE other me LIMIT 1",
+        "LOCK.GUARD other 5",
+    ] {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+    assert!(!client.must("LOCK.MACQUIRE 2 own:1 own:2 me").is_nil());
+    client.must("AUTH eve pw");
+    assert!(client.must("LOCK.HELD own:1 me").int() > 0);
+    client.must("LOCK.INFO own:1");
+    for line in [
+        "LOCK.ACQUIRE own:1 me",
+        "LOCK.RELEASE own:1 me",
+        "LOCK.MRELEASE 1 own:1 me",
+    ] {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("NOPERM "), "{line}: {reply:?}");
+    }
+}
+
+/// The categories are set where the server lets modules set them.
+#[test]
+fn categories_are_those_of_the_flags() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let listed = |client: &mut Raw, category: &str| {
+        let list = client.run(&format!("ACL CAT {category}"));
+        let names = list.array().to_vec();
+        move |name: &str| names.iter().any(|item| *item == name)
+    };
+    if !listed(&mut client, "write")("lock.acquire") {
+        return; // a server before 7.2
+    }
+    let (read, write) = (listed(&mut client, "read"), listed(&mut client, "write"));
+    let blocking = listed(&mut client, "blocking");
+    for (name, _) in COMMANDS {
+        assert_eq!(read(name), READS.contains(&name), "{name}");
+        assert_eq!(write(name), !READS.contains(&name), "{name}");
+        assert_eq!(blocking(name), BLOCKING.contains(&name), "{name}");
+    }
+    for name in ["stock.get", "stock.mget", "stock.order", "stock.info"] {
+        assert!(read(name) && !write(name), "{name}");
+    }
+    for name in [
+        "stock.set",
+        "stock.deduct",
+        "stock.mreserve",
+        "stock.cancel",
+    ] {
+        assert!(write(name) && !read(name), "{name}");
+    }
+}
+
+/// They can make a key whatever they like, as `RESTORE` can.
+#[test]
+fn the_internal_commands_need_the_permission_to_restore() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~* +@all -restore");
+    let mut client = Raw::connect(&server);
+    client.must("AUTH bob pw");
+    let needs = "NOPERM this internal command needs the permission to RESTORE the key";
+    for line in [
+        "LOCK.APPLY k x",
+        "LOCK.FENCE 9",
+        "STOCK.APPLY k x",
+        "BF.APPLY k x",
+        "CF.APPLY k x",
+        "RATE.APPLY k x",
+    ] {
+        assert_eq!(client.run(line).err(), needs, "{line}");
+    }
+    // Who may restore some keys may apply to those.
+    ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
+    client.must("AUTH eve pw");
+    let bad = "ERR invalid replicated effect";
+    for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
+        let line = format!("{name}.APPLY own:k x");
+        assert_eq!(client.run(&line).err(), bad, "{line}");
+    }
+    assert!(client.run("LOCK.APPLY other x").is_err());
+    assert_eq!(client.run("LOCK.FENCE 9").err(), needs);
+}
+
+#[test]
+fn the_internal_commands_are_dangerous() {
+    let server = Server::start();
+    ask(&server, "ACL SETUSER bob on >pw ~* +@all -@dangerous");
+    let mut client = Raw::connect(&server);
+    client.must("AUTH bob pw");
+    assert!(client.must("LOCK.ACQUIRE k me").int() > 0);
+    let categories = client.run("ACL CAT dangerous");
+    let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
+    if set {
+        for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
+            let reply = client.call([&format!("{name}.APPLY"), "k", "x"]);
+            assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
+//! (`databases.rs`), nonsense from clients (`bad_input.rs`), and a server with nothing to do (`idle.rs`).
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod databases;
+mod idle;
+mod loading;

@@ -1,0 +1,53 @@
+//! What the tests of clusters share: clusters of two nodes and of six, slots on their way, and a client that follows the
+//! redirections.
+
+mod client;
+mod six;
+mod slot;
+
+pub use client::{Client, Lost, Told};
+pub use six::{Six, await_replica};
+pub use slot::Move;
+
+use super::{Builder, Raw, SOON, Server, ask, eventually};
+
+/// A key of a slot that the first of [`two_nodes`] serves, and one of the second.
+pub const LOW: &str = "bar"; // slot 5061
+pub const HIGH: &str = "foo"; // slot 12182
+
+/// A node that owns nothing yet.
+pub fn node() -> Builder {
+    Server::builder().cluster(true)
+}
+
+/// One node that serves all slots, so that only the slots of a command's keys matter, and a connection to it.
+pub fn one_node() -> (Server, Raw) {
+    let server = node().start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let client = Raw::connect(&server);
+    (server, client)
+}
+
+/// Two nodes: the first serves the lower half of the slots.
+pub fn two_nodes(builder: &Builder) -> (Server, Server) {
+    let (one, other) = (builder.clone().start(), builder.clone().start());
+    one.own_slots(0..=8191);
+    other.own_slots(8192..=16383);
+    one.meet(&other);
+    for node in [&one, &other] {
+        node.await_cluster(2);
+        eventually(SOON, || ask(node, "CLUSTER SLOTS").array().len() == 2);
+    }
+    (one, other)
+}
+
+/// The slot of a key.
+pub fn slot_of(server: &Server, key: &str) -> i64 {
+    ask(server, &format!("CLUSTER KEYSLOT {key}")).int()
+}
+
+/// The id of a node.
+pub fn id_of(server: &Server) -> String {
+    ask(server, "CLUSTER MYID").text().into()
+}

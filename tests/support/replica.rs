@@ -1,0 +1,128 @@
+//! Masters and replicas: pairs of them, whether both have the same, and what a server has told its replicas.
+
+use std::time::Instant;
+
+use super::builder::Builder;
+use super::client::Raw;
+use super::server::{Server, wait_for_replica_sync};
+use super::talk::{Lines as _, SOON, field_of};
+use super::value::Value;
+use super::wait::eventually;
+
+/// A server that sends its replicas nothing of its own accord, and everything else at once: those that were synchronized
+/// without a file have to wait for up to a second.
+pub fn quiet() -> Builder {
+    Server::builder()
+        .config("repl-ping-replica-period", "3600")
+        .config("repl-diskless-sync", "no")
+}
+
+/// A [quiet] master and its replica.
+#[track_caller]
+pub fn pair() -> (Server, Server) {
+    let (master, replica) = (quiet().start(), quiet().start());
+    follow(&master, &replica);
+    (master, replica)
+}
+
+/// Makes `replica` one of `master`, and waits until it has everything.
+#[track_caller]
+pub fn follow(master: &Server, replica: &Server) {
+    replica.replica_of(master);
+    wait_for_replica_sync(master, replica);
+}
+
+/// Waits until a server that has become a replica or a master is that.
+#[track_caller]
+pub fn await_role(server: &Server, role: &str) {
+    eventually(SOON, || server.info("role").as_deref() == Some(role));
+}
+
+/// Panics unless the replica comes to have exactly what its master has.
+#[track_caller]
+pub fn assert_identical(master: &Server, replica: &Server) {
+    // A master on which leases, reservations or keys still end changes between two looks: only one at rest can be compared.
+    let deadline = Instant::now() + SOON;
+    loop {
+        let before = master.digest();
+        wait_for_replica_sync(master, replica);
+        if replica.digest() == before {
+            return;
+        }
+        if master.digest() == before {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the master never comes to rest");
+    }
+    panic!("the datasets differ:{}", differences(master, replica));
+}
+
+/// What differs between two servers, for the message of a failure.
+pub fn differences(master: &Server, replica: &Server) -> String {
+    let mut differences = String::new();
+    for db in 0..4 {
+        let (mut one, mut other) = (Raw::connect(master), Raw::connect(replica));
+        let mut keys = Vec::new();
+        for client in [&mut one, &mut other] {
+            client.must(&format!("SELECT {db}"));
+            keys.extend(client.must("KEYS *").array().to_vec());
+        }
+        keys.sort_by_key(|key| key.bytes().to_vec());
+        keys.dedup();
+        for key in keys {
+            let mut look = |command: &[&[u8]]| {
+                let command = [command, &[key.bytes()]].concat();
+                [one.call(&command), other.call(&command)]
+            };
+            let [own, others] = look(&[b"DEBUG", b"DIGEST-VALUE"]);
+            let ends = look(&[b"PEXPIRETIME"]);
+            if own != others || ends[0] != ends[1] {
+                let shown = [&mut one, &mut other].map(|client| shown(client, key.bytes()));
+                differences += &format!("\n{db} {key:?} on the master, and the replica:");
+                differences += &format!("\n  {:?}, ends {:?}", shown[0], ends[0]);
+                differences += &format!("\n  {:?}, ends {:?}", shown[1], ends[1]);
+            }
+        }
+    }
+    differences
+}
+
+/// What a person would look at.
+fn shown(client: &mut Raw, key: &[u8]) -> Value {
+    let kind = client.call([b"TYPE", key]);
+    let command: &[u8] = match kind.text() {
+        "stream" => return client.call([b"XRANGE".as_slice(), key, b"-", b"+"]),
+        "sluice-lk" => b"LOCK.INFO",
+        "sluice-sm" => b"SEM.INFO",
+        "sluice-st" => b"STOCK.INFO",
+        "sluice-bf" => b"BF.INFO",
+        "sluice-cf" => b"CF.INFO",
+        "sluice-ca" => b"CACHE.INFO",
+        _ => b"DUMP",
+    };
+    client.call([command, key])
+}
+
+/// All that a refusal must leave as it is: the dataset, the append-only file and what replicas are sent.
+///
+/// The server keeps an append-only file for this.
+#[derive(Debug, PartialEq)]
+pub struct Written {
+    digest: String,
+    aof_size: i64,
+    offset: i64,
+}
+
+impl Written {
+    /// What the server has written until now.
+    #[track_caller]
+    pub fn by(server: &Server) -> Self {
+        let info = server.command(["INFO", "everything"]);
+        let field = |name| field_of(&info, name);
+        Self {
+            digest: server.digest(),
+            aof_size: field("aof_current_size"),
+            offset: field("master_repl_offset"),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Clients that wait for locks, permits and entries.
+
+use std::time::{Duration, Instant};
+
+use super::client::Raw;
+use super::server::Server;
+use super::talk::{Lines as _, SOON, field_of};
+use super::value::Value;
+
+/// No reply is in flight: all that the server had to send has been sent before its last answer.
+pub const NOW: Duration = Duration::ZERO;
+
+/// How many clients wait.
+#[track_caller]
+pub fn waiting(server: &Server) -> i64 {
+    waiting_as_told(&mut Raw::connect(server))
+}
+
+fn waiting_as_told(client: &mut Raw) -> i64 {
+    let info = client.must("INFO sluice");
+    field_of(&info, "sluice_waiting") + field_of(&info, "sluice_waiters_now")
+}
+
+/// Waits until that many clients wait.
+#[track_caller]
+pub fn await_waiting(server: &Server, count: i64) {
+    let mut control = Raw::connect(server);
+    let mut last = -1;
+    let deadline = Instant::now() + SOON;
+    while Instant::now() < deadline {
+        last = waiting_as_told(&mut control);
+        if last == count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{last} clients wait, not {count}");
+}
+
+/// A new connection that has sent the command of `line`, once the server counts it among those that wait.
+#[track_caller]
+pub fn waiter(server: &Server, line: &str) -> Raw {
+    let mut client = Raw::connect(server);
+    waits(server, &mut client, line);
+    client
+}
+
+/// Sends the command of `line` and returns once the server counts the client among those that wait.
+#[track_caller]
+pub fn waits(server: &Server, client: &mut Raw, line: &str) {
+    let before = waiting(server);
+    client.ask(line);
+    await_waiting(server, before + 1);
+}
+
+/// Panics unless the client still waits: the server has sent it nothing.
+#[track_caller]
+pub fn still_waits(client: &mut Raw) {
+    let reply = client.read_within(NOW);
+    assert!(reply.is_none(), "it was to wait and got {reply:?}");
+}
+
+/// The reply to a client that waits, which must come soon.
+#[track_caller]
+pub fn served(client: &mut Raw) -> Value {
+    client
+        .read_within(SOON)
+        .unwrap_or_else(|| panic!("nobody serves this waiter"))
+}
