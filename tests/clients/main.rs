@@ -1,18 +1,16 @@
 //! What `examples/clients` and docs/clients.md promise, on real servers: locks exclude, holders learn that they have lost
 //! one, what is repeated happens once, and stale fences are refused.
 //!
-//! The Python and the Node examples are tried by programs of their own languages, in `tests/clients/`.
+//! The Python and the Node examples are tried by programs of their own languages beside this file.
 
-mod cluster_support;
+mod lossy;
+#[path = "../support/mod.rs"]
 mod support;
 
-#[path = "clients/lossy.rs"]
-mod lossy;
-
-#[path = "../examples/clients/rust/lock.rs"]
+#[path = "../../examples/clients/rust/lock.rs"]
 mod lock;
 
-#[path = "../examples/clients/rust/shop.rs"]
+#[path = "../../examples/clients/rust/shop.rs"]
 mod shop;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +21,7 @@ use std::time::{Duration, Instant};
 use lock::{Renewed, Watched};
 use lossy::Lossy;
 use redis::{Client, RedisError, cmd};
+use support::cluster::{self, two_nodes};
 use support::{SOON, Server, eventually};
 
 /// Of these, the reply to each request is lost until it is asked again.
@@ -95,7 +94,7 @@ fn run_alone(interpreter: &Path, program: &str, protocol: &str) {
 
 #[test]
 fn the_guide_shows_the_examples_word_for_word() {
-    let guide = include_str!("../docs/clients.md");
+    let guide = include_str!("../../docs/clients.md");
     let mut shown = 0;
     for part in guide.split("From [`").skip(1) {
         let (file, rest) = part.split_once('`').expect("the name of a file");
@@ -138,13 +137,13 @@ fn the_node_examples_of_the_reference_of_caching_hold() {
 
 #[test]
 fn the_examples_of_redis_py_hold_in_a_cluster() {
-    let (one, _other) = cluster_support::two_nodes(&cluster_support::node());
+    let (one, _other) = two_nodes(&cluster::node());
     run(&python(), "cluster.py", &[one.port().to_string()]);
 }
 
 #[test]
 fn the_examples_of_node_redis_hold_in_a_cluster() {
-    let (one, _other) = cluster_support::two_nodes(&cluster_support::node());
+    let (one, _other) = two_nodes(&cluster::node());
     run(&node(), "cluster.mjs", &[one.port().to_string()]);
 }
 
