@@ -19,7 +19,6 @@ mod crowd;
 mod events;
 mod files;
 pub mod filter;
-pub mod filter_bytes;
 mod home;
 pub mod lock;
 mod port;
