@@ -56,8 +56,8 @@ matrix: build prepare-tests ## run all tests on four servers and print a table (
 
 faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
 	@SLUICE_MODULE=$(CURDIR)/$(module) SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
-	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test sentinel \
-	  --test redlock --test cluster -- --nocapture
+	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test cluster \
+	  -- --nocapture
 
 # Everything, in about ten minutes, unless told otherwise: make bench ARGS=--help.
 bench: build ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')

@@ -89,8 +89,7 @@ fn a_crash_loses_nothing_of_the_append_only_file() {
 fn a_crash_without_persistence_loses_everything() {
     let server = plain().start();
     server.command(["SET", "k", "v"]);
-    server.kill9();
-    server.restart();
+    server.crash();
     assert!(server.command(["GET", "k"]).is_nil());
 }
 
@@ -177,8 +176,7 @@ fn a_server_goes_by_a_clock_of_its_own() {
     assert_ahead(&ahead, 718 * HOUR + HOUR / 2);
     assert_ahead(&behind, -HOUR);
     // A restart keeps it.
-    behind.kill9();
-    behind.restart();
+    behind.crash();
     assert_ahead(&behind, -HOUR);
 }
 
@@ -213,8 +211,7 @@ fn a_sentinel_watches_a_master() {
     sentinel.command(["SENTINEL", "MONITOR", "it", "127.0.0.1", &port, "1"]);
     let address = sentinel.command(["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "it"]);
     assert_eq!(address.array()[1], port.as_str());
-    sentinel.kill9();
-    sentinel.restart();
+    sentinel.crash();
     assert_eq!(
         sentinel
             .command(["SENTINEL", "CKQUORUM", "it"])

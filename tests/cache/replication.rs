@@ -145,8 +145,7 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     });
     assert_identical(&master, &last);
     let digest = master.digest();
-    last.kill9();
-    last.restart();
+    last.crash();
     assert_eq!(last.digest(), digest);
     let mut client = Raw::connect(&master);
     for name in ["hits", "stale", "leases", "refused_sets", "early"] {

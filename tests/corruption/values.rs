@@ -299,11 +299,7 @@ fn effects() -> Vec<Effect> {
     client.must("STOCK.RESERVE st 1 ORDER brief PX 1 USER z");
     await_state(&mut client, "st", "brief", "expired");
     let mut effects = read_effects(&server.aof_file(".incr."));
-    client.must("BGREWRITEAOF");
-    eventually(SOON, || {
-        server.info_int("aof_rewrite_in_progress") == 0
-            && server.info_int("aof_rewrite_scheduled") == 0
-    });
+    server.rewrite_aof();
     effects.extend(read_effects(&server.aof_file(".base.")));
     effects
 }

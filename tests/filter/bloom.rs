@@ -6,13 +6,13 @@ use sluice::filter::persist::put_head;
 use sluice::filter::state::Head;
 
 use crate::support::filter::{
-    BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, BAD_RATE, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE,
-    NO_INTEGERS, OUT_OF_MEMORY, RATE_RANGE, TOO_LARGE, assert_holds, count, digest_of, dump, each,
-    fill, load, number, server_and_both, shown,
+    BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, BAD_RATE, CAPACITY_RANGE, EXPANSION_RANGE, ITEM_EXISTS,
+    Kind, NO_INTEGERS, OUT_OF_MEMORY, RATE_RANGE, TOO_LARGE, assert_holds_numbers, count, dump,
+    each, fill, load_chunk, number, server_and_both, shown, value_digest,
 };
 use crate::support::{
-    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
-    WRONGTYPE, Written, assert_identical, eventually, field_of, follow, ints, server_and_client,
+    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SYNTAX, Server, UNSAFE_INTEGER, Value,
+    WRONGTYPE, Written, assert_identical, field_of, follow, ints, server_and_client,
 };
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn terms(client: &mut Raw, key: &str) -> [i64; 4] {
 
 #[track_caller]
 fn size(client: &mut Raw, key: &str) -> i64 {
-    number(client, "BF", key, "Size")
+    number(client, Kind::Bloom, key, "Size")
 }
 
 // RESERVE, INFO
@@ -141,7 +141,7 @@ fn nothing_is_reserved_where_something_is() {
         "BF.RESERVE k LIKE k",
         "BF.RESERVE k LIKE none",
     ] {
-        assert_eq!(client.run(line).err(), EXISTS, "{line}");
+        assert_eq!(client.run(line).err(), ITEM_EXISTS, "{line}");
     }
     assert_eq!(server.digest(), digest);
 }
@@ -277,7 +277,7 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
     assert_eq!(server.info_int("sluice_filters"), 0);
 }
 
-// ADD, MADD, INSERT, EXISTS, MEXISTS, CARD
+// ADD, MADD, INSERT, ITEM_EXISTS, MEXISTS, CARD
 
 #[test]
 fn replies_are_integers_in_resp2_and_booleans_in_resp3() {
@@ -431,8 +431,8 @@ fn what_an_m_command_says_of_many_items_is_what_single_commands_say() {
     assert_eq!(terms(&mut client, "one"), terms(&mut client, "many"));
     assert!(terms(&mut client, "one")[1] > 1);
     assert_eq!(
-        digest_of(&mut client, "one"),
-        digest_of(&mut client, "many")
+        value_digest(&mut client, "one"),
+        value_digest(&mut client, "many")
     );
     let words: String = (0..2000).map(|item| format!(" i{item}")).collect();
     let many = ints(&client.must(&format!("BF.MEXISTS many{words}")));
@@ -466,7 +466,7 @@ fn a_filter_grows_to_two_hundred_times_its_capacity() {
         let expected = [capacity, layers, 20_000, expansion];
         assert_eq!(terms(&mut client, &key), expected);
         assert_eq!(client.run(&format!("BF.CARD {key}")), 20_000);
-        assert_holds(&mut client, "BF", &key, 0..end);
+        assert_holds_numbers(&mut client, Kind::Bloom, &key, 0..end);
         // What seemed to be there was so because of the rate.
         assert!(end < 20_400, "{end}");
     }
@@ -562,8 +562,8 @@ fn a_filter_beyond_bloom_max_bytes_is_not_created() {
     for line in lines {
         assert_eq!(client.run(line).err(), TOO_LARGE, "{line}");
     }
-    let head = dump(&mut client, "BF", "pattern").remove(0);
-    let reply = load(&mut client, "BF", "k", head.0, &head.1);
+    let head = dump(&mut client, Kind::Bloom, "pattern").remove(0);
+    let reply = load_chunk(&mut client, Kind::Bloom, "k", head.0, &head.1);
     assert_eq!(reply.err(), TOO_LARGE);
     client.must("CONFIG SET sluice.bloom-capacity 10000");
     for line in ["BF.ADD k a", "BF.MADD k a b"] {
@@ -624,7 +624,7 @@ fn a_filter_does_not_grow_beyond_bloom_max_bytes() {
     client.must("CONFIG SET sluice.bloom-max-bytes 40000");
     assert_eq!(client.run("BF.ADD k new"), 1);
     assert_eq!(terms(&mut client, "k"), [3000, 2, 1001, 2]);
-    assert_holds(&mut client, "BF", "k", 0..end);
+    assert_holds_numbers(&mut client, Kind::Bloom, "k", 0..end);
     // So large a layer that nobody could have it.
     client.must("BF.RESERVE steep 0.0001 1000 EXPANSION 32768");
     fill(&mut client, "steep", 0, 1000);
@@ -670,7 +670,7 @@ fn maxmemory_refuses_filters_and_layers() {
     }
     assert_eq!(client.run("BF.EXISTS other a"), 1);
     assert_eq!(client.run("BF.CARD other"), 1);
-    assert_holds(&mut client, "BF", "k", 0..end);
+    assert_holds_numbers(&mut client, Kind::Bloom, "k", 0..end);
     client.must("BF.SCANDUMP other 0");
 }
 
@@ -749,7 +749,7 @@ fn check_rate_after_growth(error: f64, capacity: u64, expansion: u64, filters: u
         let share = (1200.0 / error) as u64 / filters;
         found += false_positives(&mut client, "k", share);
         queries += share;
-        assert_holds(&mut client, "BF", "k", 0..end);
+        assert_holds_numbers(&mut client, Kind::Bloom, "k", 0..end);
         client.must("DEL k");
     }
     assert!(found <= 1200, "{found} of {queries} at {error}");
@@ -841,7 +841,10 @@ fn a_filter_like_another_has_its_properties_and_none_of_its_items() {
         assert_eq!(ints(&client.run("BF.MEXISTS b x y z")), [0, 0, 0]);
         // The same seed: the same items make the same filter, and it can be united.
         client.must("BF.MADD b x y z");
-        assert_eq!(digest_of(&mut client, "a"), digest_of(&mut client, "b"));
+        assert_eq!(
+            value_digest(&mut client, "a"),
+            value_digest(&mut client, "b")
+        );
         assert_eq!(client.run("BF.MERGE c 2 a b"), "OK");
     }
     // A filter that has grown is like its first layer.
@@ -858,7 +861,10 @@ fn filters_that_were_reserved_by_themselves_have_seeds_of_their_own() {
         client.must(&format!("BF.RESERVE {key} 0.01 100"));
         client.must(&format!("BF.MADD {key} x y z"));
     }
-    assert_ne!(digest_of(&mut client, "a"), digest_of(&mut client, "b"));
+    assert_ne!(
+        value_digest(&mut client, "a"),
+        value_digest(&mut client, "b")
+    );
     assert_eq!(client.run("BF.MERGE a 1 b").err(), DIFFER);
 }
 
@@ -877,24 +883,27 @@ fn mergeable(client: &mut Raw) {
 fn a_merge_creates_its_destination() {
     let (_server, mut client) = server_and_client();
     mergeable(&mut client);
-    let sources = ["a", "b", "c"].map(|key| digest_of(&mut client, key));
+    let sources = ["a", "b", "c"].map(|key| value_digest(&mut client, key));
     assert_eq!(client.run("BF.MERGE new 2 a b"), "OK");
     assert_eq!(terms(&mut client, "new"), [50, 1, 80, 2]);
     assert_eq!(client.run("BF.CARD new"), 80);
-    assert_holds(&mut client, "BF", "new", 0..60);
+    assert_holds_numbers(&mut client, Kind::Bloom, "new", 0..60);
     assert_eq!(count(&mut client, "BF.MEXISTS new", 1000..1300), 0);
     // With one that has more layers, in either order.
     for (line, key) in [("BF.MERGE x 2 a c", "x"), ("BF.MERGE y 2 c a", "y")] {
         assert_eq!(client.run(line), "OK");
         assert_eq!(terms(&mut client, key), [350, 3, 340, 2]);
-        assert_holds(&mut client, "BF", key, 0..40);
-        assert_holds(&mut client, "BF", key, 1000..1300);
+        assert_holds_numbers(&mut client, Kind::Bloom, key, 0..40);
+        assert_holds_numbers(&mut client, Kind::Bloom, key, 1000..1300);
         assert_eq!(count(&mut client, &format!("BF.MEXISTS {key}"), 40..60), 0);
     }
     // Of one filter: a copy.
     assert_eq!(client.run("BF.MERGE copy 1 c"), "OK");
-    assert_eq!(digest_of(&mut client, "copy"), digest_of(&mut client, "c"));
-    let after = ["a", "b", "c"].map(|key| digest_of(&mut client, key));
+    assert_eq!(
+        value_digest(&mut client, "copy"),
+        value_digest(&mut client, "c")
+    );
+    let after = ["a", "b", "c"].map(|key| value_digest(&mut client, key));
     assert_eq!(after, sources, "a source has changed");
 }
 
@@ -904,20 +913,20 @@ fn a_merge_adds_to_a_destination_that_is_there() {
     mergeable(&mut client);
     assert_eq!(client.run("BF.MERGE a 1 b"), "OK");
     assert_eq!(terms(&mut client, "a"), [50, 1, 80, 2]);
-    assert_holds(&mut client, "BF", "a", 0..60);
+    assert_holds_numbers(&mut client, Kind::Bloom, "a", 0..60);
     // It gets the layers of a larger source.
     assert_eq!(client.run("BF.MERGE a 1 c"), "OK");
     assert_eq!(terms(&mut client, "a"), [350, 3, 380, 2]);
-    assert_holds(&mut client, "BF", "a", 0..60);
-    assert_holds(&mut client, "BF", "a", 1000..1300);
+    assert_holds_numbers(&mut client, Kind::Bloom, "a", 0..60);
+    assert_holds_numbers(&mut client, Kind::Bloom, "a", 1000..1300);
     // A smaller source leaves a larger destination its layers.
     assert_eq!(client.run("BF.MERGE c 1 b"), "OK");
     assert_eq!(terms(&mut client, "c"), [350, 3, 340, 2]);
-    assert_holds(&mut client, "BF", "c", 20..60);
+    assert_holds_numbers(&mut client, Kind::Bloom, "c", 20..60);
     // It goes on growing.
     let end = fill(&mut client, "c", 5000, 2000);
-    assert_holds(&mut client, "BF", "c", 5000..end);
-    assert_holds(&mut client, "BF", "c", 1000..1300);
+    assert_holds_numbers(&mut client, Kind::Bloom, "c", 5000..end);
+    assert_holds_numbers(&mut client, Kind::Bloom, "c", 1000..1300);
     assert_eq!(client.run("BF.CARD c"), 2340);
 }
 
@@ -930,10 +939,10 @@ fn a_source_counts_once_however_often_it_is_named() {
     // The destination is united with itself when it is named among the sources.
     assert_eq!(client.run("BF.MERGE a 2 a b"), "OK");
     assert_eq!(client.run("BF.CARD a"), 80);
-    let digest = digest_of(&mut client, "a");
+    let digest = value_digest(&mut client, "a");
     assert_eq!(client.run("BF.MERGE a 2 a a"), "OK");
-    assert_eq!(digest_of(&mut client, "a"), digest);
-    assert_holds(&mut client, "BF", "a", 0..60);
+    assert_eq!(value_digest(&mut client, "a"), digest);
+    assert_holds_numbers(&mut client, Kind::Bloom, "a", 0..60);
 }
 
 #[test]
@@ -1055,18 +1064,30 @@ fn a_filter_is_restored_from_its_chunks() {
     client.must("BF.RESERVE large 0.01 15000000");
     fill(&mut client, "large", 0, 60_000);
     for (key, least) in [("empty", 1), ("grown", 2), ("fixed", 2), ("large", 3)] {
-        let chunks = dump(&mut client, "BF", key);
+        let chunks = dump(&mut client, Kind::Bloom, key);
         assert!(chunks.len() >= least, "{key}: {}", chunks.len());
         for (iterator, data) in &chunks {
-            assert_eq!(load(&mut client, "BF", "copy", *iterator, data), "OK");
+            assert_eq!(
+                load_chunk(&mut client, Kind::Bloom, "copy", *iterator, data),
+                "OK"
+            );
         }
-        assert_eq!(digest_of(&mut client, "copy"), digest_of(&mut client, key));
+        assert_eq!(
+            value_digest(&mut client, "copy"),
+            value_digest(&mut client, key)
+        );
         assert_eq!(terms(&mut client, "copy"), terms(&mut client, key));
         // Loaded again, they change nothing.
         for (iterator, data) in &chunks[1..] {
-            assert_eq!(load(&mut client, "BF", "copy", *iterator, data), "OK");
+            assert_eq!(
+                load_chunk(&mut client, Kind::Bloom, "copy", *iterator, data),
+                "OK"
+            );
         }
-        assert_eq!(digest_of(&mut client, "copy"), digest_of(&mut client, key));
+        assert_eq!(
+            value_digest(&mut client, "copy"),
+            value_digest(&mut client, key)
+        );
         client.must("DEL copy");
     }
     // Beyond the end there is nothing more.
@@ -1085,8 +1106,8 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
     fill(&mut client, "other", 0, 900);
     client.must("CF.RESERVE cuckoo 500");
     client.must("SET string v");
-    let chunks = dump(&mut client, "BF", "k");
-    let foreign = dump(&mut client, "BF", "other");
+    let chunks = dump(&mut client, Kind::Bloom, "k");
+    let foreign = dump(&mut client, Kind::Bloom, "other");
     let (head, (at, body)) = (&chunks[0], &chunks[1]);
     let digest = server.digest();
     // A head that is not whole.
@@ -1094,20 +1115,32 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
         for bit in [1, 0x80] {
             let mut spoilt = head.1.clone();
             spoilt[index] ^= bit;
-            let reply = load(&mut client, "BF", "new", 1, &spoilt);
+            let reply = load_chunk(&mut client, Kind::Bloom, "new", 1, &spoilt);
             assert_eq!(reply.err(), BAD_DATA, "{index}");
         }
-        let reply = load(&mut client, "BF", "new", 1, &head.1[..index]);
+        let reply = load_chunk(&mut client, Kind::Bloom, "new", 1, &head.1[..index]);
         assert_eq!(reply.err(), BAD_DATA, "{index}");
     }
     let mut longer = head.1.clone();
     longer.push(0);
-    assert_eq!(load(&mut client, "BF", "new", 1, &longer).err(), BAD_DATA);
-    assert_eq!(load(&mut client, "BF", "new", 1, body).err(), BAD_DATA);
-    assert_eq!(load(&mut client, "CF", "new", 1, &head.1).err(), BAD_DATA);
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "new", 1, &longer).err(),
+        BAD_DATA
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "new", 1, body).err(),
+        BAD_DATA
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "new", 1, &head.1).err(),
+        BAD_DATA
+    );
     assert_eq!(server.digest(), digest);
     // Chunks that are not whole, not of this filter, or not of this place.
-    assert_eq!(load(&mut client, "BF", "new", head.0, &head.1), "OK");
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "new", head.0, &head.1),
+        "OK"
+    );
     let before = server.digest();
     for index in (0..body.len())
         .step_by(37)
@@ -1115,9 +1148,9 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
     {
         let mut spoilt = body.clone();
         spoilt[index] ^= 4;
-        let reply = load(&mut client, "BF", "new", *at, &spoilt);
+        let reply = load_chunk(&mut client, Kind::Bloom, "new", *at, &spoilt);
         assert_eq!(reply.err(), BAD_DATA, "{index}");
-        let reply = load(&mut client, "BF", "new", *at, &body[..index]);
+        let reply = load_chunk(&mut client, Kind::Bloom, "new", *at, &body[..index]);
         assert_eq!(reply.err(), BAD_DATA, "{index}");
     }
     for (iterator, data) in [
@@ -1129,16 +1162,22 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
         (*at, &head.1),
         (*at, &Vec::new()),
     ] {
-        let reply = load(&mut client, "BF", "new", iterator, data);
+        let reply = load_chunk(&mut client, Kind::Bloom, "new", iterator, data);
         assert_eq!(reply.err(), BAD_DATA, "{iterator}");
     }
     assert_eq!(server.digest(), before);
     // The first chunk makes the filter, so there must be none.
-    assert_eq!(load(&mut client, "BF", "k", 1, &head.1).err(), EXISTS);
-    assert_eq!(load(&mut client, "BF", "none", *at, body).err(), MISSING);
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "k", 1, &head.1).err(),
+        ITEM_EXISTS
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "none", *at, body).err(),
+        MISSING
+    );
     for key in ["string", "cuckoo"] {
         for (iterator, data) in &chunks {
-            let reply = load(&mut client, "BF", key, *iterator, data);
+            let reply = load_chunk(&mut client, Kind::Bloom, key, *iterator, data);
             assert_eq!(reply.err(), WRONGTYPE, "{key}");
         }
     }
@@ -1167,9 +1206,15 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
     }
     assert_eq!(server.digest(), before);
     for (iterator, data) in &chunks[1..] {
-        assert_eq!(load(&mut client, "BF", "new", *iterator, data), "OK");
+        assert_eq!(
+            load_chunk(&mut client, Kind::Bloom, "new", *iterator, data),
+            "OK"
+        );
     }
-    assert_eq!(digest_of(&mut client, "new"), digest_of(&mut client, "k"));
+    assert_eq!(
+        value_digest(&mut client, "new"),
+        value_digest(&mut client, "k")
+    );
 }
 
 /// Everybody can compute the check of a chunk. What is accepted must be a filter that keeps its promises.
@@ -1213,7 +1258,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
             },
         );
         client.must("DEL k");
-        let reply = load(&mut client, "BF", "k", 1, &bytes);
+        let reply = load_chunk(&mut client, Kind::Bloom, "k", 1, &bytes);
         if reply.is_err() {
             let texts = [BAD_DATA, TOO_LARGE];
             assert!(texts.contains(&reply.err()), "{name}: {reply:?}");
@@ -1319,7 +1364,7 @@ fn commands_work_in_transactions() {
     assert_eq!(replies[5], "OK");
     assert_eq!(replies[6], 3);
     assert_eq!(ints(&replies[7]), [3]);
-    assert_eq!(replies[8].err(), EXISTS);
+    assert_eq!(replies[8].err(), ITEM_EXISTS);
 }
 
 #[test]
@@ -1341,7 +1386,7 @@ fn commands_work_in_scripts_and_functions() {
     let reply = client.call(["EVAL", script, "1", "k"]);
     assert_eq!(shown(&reply), ["\"true\"", "\"false\"", "4"]);
     for (call, error) in [
-        ("'BF.RESERVE', 'k', '0.1', '5'", EXISTS),
+        ("'BF.RESERVE', 'k', '0.1', '5'", ITEM_EXISTS),
         ("'BF.RESERVE', 'new', '2', '5'", RATE_RANGE),
         ("'BF.INSERT', 'new', 'NOCREATE', 'ITEMS', 'a'", MISSING),
     ] {
@@ -1434,10 +1479,10 @@ fn changes_are_keyspace_events_and_what_changes_nothing_is_none() {
         client.must(line);
         assert_eq!(events.take(), [""; 0], "{line}");
     }
-    for (iterator, data) in dump(&mut client, "BF", "k") {
-        load(&mut client, "BF", "loaded", iterator, &data);
+    for (iterator, data) in dump(&mut client, Kind::Bloom, "k") {
+        load_chunk(&mut client, Kind::Bloom, "loaded", iterator, &data);
         assert_eq!(events.take(), ["bf.loadchunk loaded"]);
-        load(&mut client, "BF", "loaded", iterator, b"nonsense");
+        load_chunk(&mut client, Kind::Bloom, "loaded", iterator, b"nonsense");
         assert_eq!(events.take(), [""; 0]);
     }
 }
@@ -1608,14 +1653,13 @@ fn defaults_are_load_options_too() {
     client.must("BF.RESERVE same 0.001 77");
     assert_eq!(size(&mut client, "same"), size(&mut client, "k"));
     client.must("CF.ADD c x");
-    let buckets = number(&mut client, "CF", "c", "Number of buckets");
+    let buckets = number(&mut client, Kind::Cuckoo, "c", "Number of buckets");
     assert!(buckets * 4 >= 5000, "{buckets}");
     assert_eq!(client.run("BF.RESERVE big 0.01 100000").err(), TOO_LARGE);
     // A rewritten configuration keeps them.
     client.must("CONFIG SET sluice.bloom-error-rate 0.25 sluice.bloom-capacity 78");
     client.must("CONFIG REWRITE");
-    server.kill9();
-    server.restart();
+    server.crash();
     let mut client = Raw::connect(&server);
     assert_eq!(config(&mut client, "sluice.bloom-error-rate"), "0.25");
     assert_eq!(config(&mut client, "sluice.bloom-max-bytes"), "20000");
@@ -1696,11 +1740,11 @@ fn no_item_is_denied_after_growth_merges_copies_and_reloads() {
     }
     let check = |client: &mut Raw| {
         for (number, end) in &ends {
-            assert_holds(client, "BF", &format!("k{number}"), 0..*end);
+            assert_holds_numbers(client, Kind::Bloom, &format!("k{number}"), 0..*end);
             for key in ["both", "copy"] {
                 let key = format!("{key}{number}");
-                assert_holds(client, "BF", &key, 0..*end);
-                assert_holds(client, "BF", &key, 5000..5000 + end);
+                assert_holds_numbers(client, Kind::Bloom, &key, 0..*end);
+                assert_holds_numbers(client, Kind::Bloom, &key, 5000..5000 + end);
             }
         }
     };
@@ -1712,14 +1756,9 @@ fn no_item_is_denied_after_growth_merges_copies_and_reloads() {
     // From the commands alone, and from a rewritten file.
     for rewrite in [false, true] {
         if rewrite {
-            client.must("BGREWRITEAOF");
-            eventually(SOON, || {
-                server.info_int("aof_rewrite_in_progress") == 0
-                    && server.info_int("aof_rewrite_scheduled") == 0
-            });
+            server.rewrite_aof();
         }
-        server.kill9();
-        server.restart();
+        server.crash();
         client = Raw::connect(&server);
         assert_eq!(server.digest(), digest);
         check(&mut client);
@@ -1728,8 +1767,8 @@ fn no_item_is_denied_after_growth_merges_copies_and_reloads() {
     let restore = [b"RESTORE".as_slice(), b"restored", b"0", &payload];
     assert_eq!(client.call(restore), "OK");
     assert_eq!(
-        digest_of(&mut client, "restored"),
-        digest_of(&mut client, "both1")
+        value_digest(&mut client, "restored"),
+        value_digest(&mut client, "both1")
     );
 }
 

@@ -5,13 +5,13 @@ use sluice::filter::persist::put_head;
 use sluice::filter::state::Head;
 
 use crate::support::filter::{
-    BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, CAPACITY_RANGE, EXISTS, EXPANSION_RANGE, NO_INTEGERS,
-    OUT_OF_MEMORY, TOO_LARGE, assert_holds, count, digest_of, dump, each, load, number,
-    server_and_both, shown,
+    BAD_CAPACITY, BAD_DATA, BAD_EXPANSION, CAPACITY_RANGE, EXPANSION_RANGE, ITEM_EXISTS, Kind,
+    NO_INTEGERS, OUT_OF_MEMORY, TOO_LARGE, assert_holds_numbers, count, dump, each, load_chunk,
+    number, server_and_both, shown, value_digest,
 };
 use crate::support::{
-    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE,
-    Written, assert_identical, eventually, field_of, follow, ints, server_and_client,
+    Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SYNTAX, Server, Value, WRONGTYPE, Written,
+    assert_identical, field_of, follow, ints, server_and_client,
 };
 
 const MISSING: &str = "ERR Not found";
@@ -21,7 +21,7 @@ const NO_MORE_LAYERS: &str = "ERR Maximum expansions reached";
 /// A number that `CF.INFO` tells.
 #[track_caller]
 fn info(client: &mut Raw, key: &str, field: &str) -> i64 {
-    number(client, "CF", key, field)
+    number(client, Kind::Cuckoo, key, field)
 }
 
 /// Layers, items, and how many were deleted.
@@ -106,7 +106,7 @@ fn the_width_of_fingerprints_shows_in_the_size_and_in_the_rate() {
         client.must(&format!("CF.RESERVE {key} 100000 EXPANSION 0 BITS {bits}"));
         let all = count(&mut client, &format!("CF.INSERT {key} ITEMS"), 0..100_000);
         assert_eq!(all, 100_000);
-        assert_holds(&mut client, "CF", &key, 0..100_000);
+        assert_holds_numbers(&mut client, Kind::Cuckoo, &key, 0..100_000);
         // Up to eight fingerprints are looked at: 8 / 2^bits. The bounds are above twice that, with 32 bits above
         // 50 000 times that.
         let never = 1 << 40;
@@ -202,7 +202,7 @@ fn bad_properties_are_refused_with_the_texts_that_clients_know() {
         "CF.RESERVE there 100",
         "CF.RESERVE there 5 EXPANSION 0 BITS 8",
     ] {
-        assert_eq!(client.run(line).err(), EXISTS, "{line}");
+        assert_eq!(client.run(line).err(), ITEM_EXISTS, "{line}");
     }
     assert_eq!(server.digest(), digest);
     assert_eq!(client.run("EXISTS new"), 0);
@@ -279,7 +279,7 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
     assert_eq!(server.info_int("sluice_filters"), 0);
 }
 
-// ADD, ADDNX, INSERT, INSERTNX, EXISTS, MEXISTS, COUNT, DEL
+// ADD, ADDNX, INSERT, INSERTNX, ITEM_EXISTS, MEXISTS, COUNT, DEL
 
 #[test]
 fn replies_are_integers_in_resp2_and_booleans_in_resp3_but_for_count_and_insertnx() {
@@ -443,12 +443,22 @@ fn deleting_items_denies_no_others_and_makes_room() {
                 (0..500).for_each(|_| assert_eq!(client.read(), 1));
             }
         }
-        assert_holds(&mut client, "CF", "k", start + 10_000..start + 20_000);
+        assert_holds_numbers(
+            &mut client,
+            Kind::Cuckoo,
+            "k",
+            start + 10_000..start + 20_000,
+        );
         let gone = count(&mut client, "CF.MEXISTS k", start..start + 10_000);
         assert!(gone <= 2, "{gone} are still there"); // 8 / 2^32 for each
         let fresh = start + 20_000..start + 30_000;
         assert_eq!(count(&mut client, "CF.INSERT k ITEMS", fresh), 10_000);
-        assert_holds(&mut client, "CF", "k", start + 10_000..start + 30_000);
+        assert_holds_numbers(
+            &mut client,
+            Kind::Cuckoo,
+            "k",
+            start + 10_000..start + 30_000,
+        );
     }
     assert_eq!(counts(&mut client, "k"), [1, 20_000, 30_000]);
 }
@@ -457,11 +467,11 @@ fn deleting_items_denies_no_others_and_makes_room() {
 fn what_an_m_command_says_of_many_items_is_what_single_commands_say() {
     let (_server, mut client) = server_and_client();
     client.must("CF.RESERVE k 500 BITS 8");
-    let chunks = dump(&mut client, "CF", "k");
+    let chunks = dump(&mut client, Kind::Cuckoo, "k");
     for key in ["one", "many"] {
         // The same seed.
         for (iterator, data) in &chunks {
-            load(&mut client, "CF", key, *iterator, data);
+            load_chunk(&mut client, Kind::Cuckoo, key, *iterator, data);
         }
     }
     let items: Vec<_> = (0..1500).map(|index| (index * 7919) % 1000).collect();
@@ -475,8 +485,8 @@ fn what_an_m_command_says_of_many_items_is_what_single_commands_say() {
         assert_eq!(many, vec![1; batch.len()]);
     }
     assert_eq!(
-        digest_of(&mut client, "one"),
-        digest_of(&mut client, "many")
+        value_digest(&mut client, "one"),
+        value_digest(&mut client, "many")
     );
 }
 
@@ -509,7 +519,7 @@ fn check_capacity(client: &mut Raw, capacity: u64, bucket_size: u64, width: u64)
         layers == 1 || layers == 2 && (capacity < 1000 || bucket_size == 1),
         "{key}"
     );
-    assert_holds(client, "CF", &key, 0..capacity);
+    assert_holds_numbers(client, Kind::Cuckoo, &key, 0..capacity);
     client.must(&format!("DEL {key}"));
 }
 
@@ -679,7 +689,7 @@ fn a_filter_grows_layer_by_layer_and_denies_nothing() {
             most += 1;
         }
         assert!(layers <= most, "{expansion}: {layers} layers, not {most}");
-        assert_holds(&mut client, "CF", "k", 0..items);
+        assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..items);
     }
 }
 
@@ -761,14 +771,14 @@ fn compact_moves_items_to_the_first_layers_and_frees_the_others() {
         assert_eq!((items, deleted), (500, 9500));
         assert!(left < layers, "{left} of {layers} layers");
         assert!(info(&mut client, "k", "Size") < size);
-        assert_holds(&mut client, "CF", "k", 0..500);
+        assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..500);
         // And it grows again.
         assert_eq!(
             count(&mut client, "CF.INSERT k ITEMS", 20_000..25_000),
             5000
         );
-        assert_holds(&mut client, "CF", "k", 0..500);
-        assert_holds(&mut client, "CF", "k", 20_000..25_000);
+        assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..500);
+        assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 20_000..25_000);
     }
 }
 
@@ -782,7 +792,7 @@ fn compact_keeps_full_filters_and_counts_as_they_are() {
     assert_eq!(count(&mut client, "CF.INSERT k ITEMS", 0..6000), 6000);
     assert_eq!(client.run("CF.COMPACT k"), "OK");
     assert_eq!(client.run("CF.COUNT k often"), 20);
-    assert_holds(&mut client, "CF", "k", 0..6000);
+    assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..6000);
     assert_eq!(info(&mut client, "k", "Number of items inserted"), 6020);
     // A second time there is nothing to move.
     let digest = server.digest();
@@ -835,7 +845,7 @@ fn filters_and_layers_beyond_bloom_max_bytes_are_refused() {
     assert_eq!(client.run("CF.ADD k new").err(), TOO_LARGE);
     assert_eq!(shown(&client.run("CF.INSERT k ITEMS new")), ["-1"]);
     assert_eq!(server.digest(), digest);
-    assert_holds(&mut client, "CF", "k", 0..1000);
+    assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..1000);
     client.must("CONFIG SET sluice.bloom-max-bytes 40000");
     assert_eq!(client.run("CF.ADD k new"), 1);
     assert_eq!(counts(&mut client, "k")[0], 2);
@@ -871,7 +881,7 @@ fn maxmemory_refuses_filters_and_layers_and_lets_items_be_deleted() {
     let digest = server.digest();
     assert_eq!(client.run("CF.ADD k new").err(), OUT_OF_MEMORY);
     assert_eq!(server.digest(), digest);
-    assert_holds(&mut client, "CF", "k", 0..1000);
+    assert_holds_numbers(&mut client, Kind::Cuckoo, "k", 0..1000);
     client.must("CONFIG SET maxmemory 1");
     for line in [
         "CF.RESERVE new 100",
@@ -904,12 +914,18 @@ fn a_filter_is_restored_from_its_chunks() {
         60_000
     );
     for (key, least) in [("empty", 1), ("grown", 2), ("large", 3)] {
-        let chunks = dump(&mut client, "CF", key);
+        let chunks = dump(&mut client, Kind::Cuckoo, key);
         assert!(chunks.len() >= least, "{key}: {}", chunks.len());
         for (iterator, data) in &chunks {
-            assert_eq!(load(&mut client, "CF", "copy", *iterator, data), "OK");
+            assert_eq!(
+                load_chunk(&mut client, Kind::Cuckoo, "copy", *iterator, data),
+                "OK"
+            );
         }
-        assert_eq!(digest_of(&mut client, "copy"), digest_of(&mut client, key));
+        assert_eq!(
+            value_digest(&mut client, "copy"),
+            value_digest(&mut client, key)
+        );
         let line = format!("CF.INFO {key}");
         assert_eq!(client.run("CF.INFO copy"), client.run(&line));
         client.must("DEL copy");
@@ -924,31 +940,49 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
         count_added(&mut client, key, 0..900);
     }
     client.must("BF.RESERVE bloom 0.01 500");
-    let chunks = dump(&mut client, "CF", "k");
-    let foreign = dump(&mut client, "CF", "other");
+    let chunks = dump(&mut client, Kind::Cuckoo, "k");
+    let foreign = dump(&mut client, Kind::Cuckoo, "other");
     let (head, (at, body)) = (&chunks[0], &chunks[1]);
     let digest = server.digest();
     for index in 0..head.1.len() {
         let mut spoilt = head.1.clone();
         spoilt[index] ^= 0x10;
         for data in [&spoilt[..], &head.1[..index]] {
-            let reply = load(&mut client, "CF", "new", 1, data);
+            let reply = load_chunk(&mut client, Kind::Cuckoo, "new", 1, data);
             assert_eq!(reply.err(), BAD_DATA, "{index}");
         }
     }
-    assert_eq!(load(&mut client, "CF", "new", 1, body).err(), BAD_DATA);
-    assert_eq!(load(&mut client, "BF", "new", 1, &head.1).err(), BAD_DATA);
-    assert_eq!(load(&mut client, "CF", "k", 1, &head.1).err(), EXISTS);
-    assert_eq!(load(&mut client, "CF", "none", *at, body).err(), MISSING);
-    assert_eq!(load(&mut client, "CF", "bloom", *at, body).err(), WRONGTYPE);
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "new", 1, body).err(),
+        BAD_DATA
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Bloom, "new", 1, &head.1).err(),
+        BAD_DATA
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "k", 1, &head.1).err(),
+        ITEM_EXISTS
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "none", *at, body).err(),
+        MISSING
+    );
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "bloom", *at, body).err(),
+        WRONGTYPE
+    );
     assert_eq!(server.digest(), digest);
-    assert_eq!(load(&mut client, "CF", "new", 1, &head.1), "OK");
+    assert_eq!(
+        load_chunk(&mut client, Kind::Cuckoo, "new", 1, &head.1),
+        "OK"
+    );
     let before = server.digest();
     for index in (0..body.len()).step_by(41) {
         let mut spoilt = body.clone();
         spoilt[index] ^= 1;
         for data in [&spoilt[..], &body[..index]] {
-            let reply = load(&mut client, "CF", "new", *at, data);
+            let reply = load_chunk(&mut client, Kind::Cuckoo, "new", *at, data);
             assert_eq!(reply.err(), BAD_DATA, "{index}");
         }
     }
@@ -959,22 +993,28 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
         (*at, &foreign[1].1),
         (*at, &Vec::new()),
     ] {
-        let reply = load(&mut client, "CF", "new", iterator, data);
+        let reply = load_chunk(&mut client, Kind::Cuckoo, "new", iterator, data);
         assert_eq!(reply.err(), BAD_DATA, "{iterator}");
     }
     assert_eq!(server.digest(), before);
     for (iterator, data) in &chunks[1..] {
-        assert_eq!(load(&mut client, "CF", "new", *iterator, data), "OK");
+        assert_eq!(
+            load_chunk(&mut client, Kind::Cuckoo, "new", *iterator, data),
+            "OK"
+        );
     }
-    assert_eq!(digest_of(&mut client, "new"), digest_of(&mut client, "k"));
+    assert_eq!(
+        value_digest(&mut client, "new"),
+        value_digest(&mut client, "k")
+    );
     // Fingerprints cannot be united with others.
     client.must("CF.ADD new another");
     client.must("CF.ADD new and-another");
-    let changed = digest_of(&mut client, "new");
+    let changed = value_digest(&mut client, "new");
     let (at, body) = chunks.last().expect("chunks");
-    let reply = load(&mut client, "CF", "new", *at, body);
+    let reply = load_chunk(&mut client, Kind::Cuckoo, "new", *at, body);
     assert_eq!(reply.err(), BAD_DATA);
-    assert_eq!(digest_of(&mut client, "new"), changed);
+    assert_eq!(value_digest(&mut client, "new"), changed);
 }
 
 /// Everybody can compute the check of a chunk. What is accepted must be a filter that keeps its promises.
@@ -1010,7 +1050,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
             },
         );
         client.must("DEL k");
-        let reply = load(&mut client, "CF", "k", 1, &bytes);
+        let reply = load_chunk(&mut client, Kind::Cuckoo, "k", 1, &bytes);
         if reply.is_err() {
             assert_eq!(reply.err(), BAD_DATA, "{name}");
             continue;
@@ -1116,7 +1156,7 @@ fn commands_work_in_transactions_scripts_and_functions() {
         "+OK",
     ];
     assert_eq!(shown(&Value::Array(replies[..9].to_vec())), expected);
-    assert_eq!(replies[9].err(), EXISTS);
+    assert_eq!(replies[9].err(), ITEM_EXISTS);
     let script = "
         redis.call('CF.ADD', KEYS[1], 'a')
         redis.call('CF.ADD', KEYS[1], 'a')
@@ -1131,7 +1171,7 @@ fn commands_work_in_transactions_scripts_and_functions() {
     let reply = client.call(["EVAL", script, "1", "l"]);
     assert_eq!(shown(&reply), ["\"true\"", "\"false\"", "1"]);
     for (call, error) in [
-        ("'CF.RESERVE', 'k', '5'", EXISTS),
+        ("'CF.RESERVE', 'k', '5'", ITEM_EXISTS),
         ("'CF.DEL', 'none', 'a'", MISSING),
         ("'CF.INSERT', 'none', 'NOCREATE', 'ITEMS', 'a'", MISSING),
         ("'CF.RESERVE', 'new', '0'", CAPACITY_RANGE),
@@ -1224,10 +1264,10 @@ fn changes_are_keyspace_events_and_what_changes_nothing_is_none() {
         client.must(line);
         assert_eq!(events.take(), [""; 0], "{line}");
     }
-    for (iterator, data) in dump(&mut client, "CF", "k") {
-        load(&mut client, "CF", "loaded", iterator, &data);
+    for (iterator, data) in dump(&mut client, Kind::Cuckoo, "k") {
+        load_chunk(&mut client, Kind::Cuckoo, "loaded", iterator, &data);
         assert_eq!(events.take(), ["cf.loadchunk loaded"]);
-        load(&mut client, "CF", "loaded", iterator, b"nonsense");
+        load_chunk(&mut client, Kind::Cuckoo, "loaded", iterator, b"nonsense");
         assert_eq!(events.take(), [""; 0]);
     }
 }
@@ -1322,7 +1362,7 @@ fn no_item_is_denied_after_growth_deletions_copies_and_reloads() {
     }
     let check = |client: &mut Raw| {
         for key in &keys {
-            assert_holds(client, "CF", key, 0..2000);
+            assert_holds_numbers(client, Kind::Cuckoo, key, 0..2000);
         }
     };
     check(&mut client);
@@ -1332,14 +1372,9 @@ fn no_item_is_denied_after_growth_deletions_copies_and_reloads() {
     check(&mut client);
     for rewrite in [false, true] {
         if rewrite {
-            client.must("BGREWRITEAOF");
-            eventually(SOON, || {
-                server.info_int("aof_rewrite_in_progress") == 0
-                    && server.info_int("aof_rewrite_scheduled") == 0
-            });
+            server.rewrite_aof();
         }
-        server.kill9();
-        server.restart();
+        server.crash();
         client = Raw::connect(&server);
         assert_eq!(server.digest(), digest);
         check(&mut client);
@@ -1347,6 +1382,6 @@ fn no_item_is_denied_after_growth_deletions_copies_and_reloads() {
     let payload = client.must("DUMP k16-4-1").bytes().to_vec();
     let restore = [b"RESTORE".as_slice(), b"restored", b"0", &payload];
     assert_eq!(client.call(restore), "OK");
-    let original = digest_of(&mut client, "k16-4-1");
-    assert_eq!(digest_of(&mut client, "restored"), original);
+    let original = value_digest(&mut client, "k16-4-1");
+    assert_eq!(value_digest(&mut client, "restored"), original);
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::corruption::{FOOTER, damaged, mutated, payload_of};
-use crate::support::filter_bytes::{
+use crate::support::filter::{
     BAD_DATA, FILTERS, KINDS, Kind, TOO_LARGE, add, assert_calm, dump, held, load_chunk, number,
 };
 use crate::support::{

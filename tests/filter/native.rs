@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::support::filter_bytes::{
+use crate::support::filter::{
     Chunk, FILTERS, ITEMS, KINDS, Kind, add, add_named, assert_calm, assert_holds, chunk, held,
     load, load_chunk, number, value_digest,
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::support::filter_bytes::{
+use crate::support::filter::{
     BAD_DATA, Chunk, FILTERS, ITEM_EXISTS, ITEMS, KINDS, Kind, MAX_CHUNK, TOO_LARGE, add,
     add_named, assert_calm, assert_holds, chunk, dump, held, held_named, load, load_chunk, number,
     value_digest,

@@ -1,7 +1,7 @@
 //! Replicas and append-only files have bit for bit the filters of their master, whatever it has decided.
 
 use crate::support::cluster::one_node;
-use crate::support::filter_bytes::{
+use crate::support::filter::{
     FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, chunk, dump, load,
     number, value_digest,
 };
@@ -276,9 +276,8 @@ fn master_replica_and_its_replica_are_identical_after_random_commands_and_restar
         }
         let digest = master.digest();
         for server in [&second, &master] {
-            eventually(SOON, || server.info_int("aof_rewrite_in_progress") == 0);
-            server.kill9();
-            server.restart();
+            server.await_rewrite();
+            server.crash();
             assert_eq!(server.digest(), digest);
             server.command(["BGREWRITEAOF"]);
             server.await_rewrite();
@@ -371,7 +370,7 @@ fn what_changes_nothing_is_not_sent_to_replicas() {
     }
     let (end, piece) = chunk(&mut client, Kind::Bloom, "bf", 1);
     let head = chunk(&mut client, Kind::Bloom, "bf", 0).1;
-    eventually(SOON, || master.info_int("aof_rewrite_in_progress") == 0);
+    master.await_rewrite();
     wait_for_replica_sync(&master, &replica);
     let offset = master.info_int("master_repl_offset");
     let aof = master.info_int("aof_current_size");
@@ -700,9 +699,8 @@ fn a_replica_with_less_memory_refuses_nothing_that_its_master_decided() {
         assert_eq!(server.info_int("sluice_refused_memory"), 0);
     }
     let digest = master.digest();
-    eventually(SOON, || second.info_int("aof_rewrite_in_progress") == 0);
-    second.kill9();
-    second.restart();
+    second.await_rewrite();
+    second.crash();
     assert_eq!(second.digest(), digest);
     assert_calm(&second);
 }

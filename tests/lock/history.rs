@@ -1,4 +1,4 @@
-//! Many clients over a few locks for ten seconds, doing all that clients do, dying included. What
+//! Many clients over a few locks for some seconds, doing all that clients do, dying included. What
 //! they saw is then checked: never two exclusive holders at a time, fences rise, every call ends.
 
 use crate::support::lock::{Grant, check};

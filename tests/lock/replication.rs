@@ -141,8 +141,7 @@ fn a_replica_is_identical_after_a_random_load() {
     drop_ended_holds(&master);
     assert_identical(&master, &second);
     let digest = master.digest();
-    second.kill9();
-    second.restart();
+    second.crash();
     let now = second.digest();
     assert!(now == digest, "{}", differences(&master, &second));
     for server in [&master, &replica, &second] {
@@ -267,7 +266,7 @@ fn refusals_reads_and_errors_propagate_nothing() {
     ] {
         assert!(!client.must(line).is_nil());
     }
-    eventually(SOON, || master.info_int("aof_rewrite_in_progress") == 0);
+    master.await_rewrite();
     wait_for_replica_sync(&master, &replica);
     let offset = master.info_int("master_repl_offset");
     let size = master.info_int("aof_current_size");
@@ -440,7 +439,7 @@ fn a_replica_with_its_own_file_starts_with_what_it_had() {
             .start();
         ask(&master, "LOCK.ACQUIRE before me PX 600000 ID i");
         follow(&master, &replica);
-        eventually(SOON, || replica.info_int("aof_rewrite_in_progress") == 0);
+        replica.await_rewrite();
         let fence = ask(&master, "LOCK.ACQUIRE after a SHARED PX 600000 ID i");
         ask(&master, "LOCK.ACQUIRE after b SHARED PX 500000");
         ask(&master, "LOCK.RELEASE after b");
@@ -448,8 +447,7 @@ fn a_replica_with_its_own_file_starts_with_what_it_had() {
         assert_identical(&master, &replica);
         let digest = master.digest();
         let end = ask(&master, "PEXPIRETIME after");
-        replica.kill9();
-        replica.restart();
+        replica.crash();
         assert_eq!(replica.digest(), digest);
         assert_eq!(ask(&replica, "PEXPIRETIME after"), end);
         assert_eq!(ask(&replica, "LOCK.ACQUIRE after a SHARED ID i"), fence);
@@ -630,8 +628,7 @@ fn what_belongs_together_takes_effect_together() {
     });
 
     let digest = server.digest();
-    server.kill9();
-    server.restart();
+    server.crash();
     assert_eq!(server.digest(), digest);
 }
 
@@ -1027,10 +1024,7 @@ fn a_replica_that_saves_in_a_pause_of_writes_lives_on() {
     Raw::connect(&master).must("LOCK.ACQUIRE k me");
     wait_for_replica_sync(&master, &replica);
     // The file that follows the synchronization is written first.
-    eventually(SOON, || {
-        replica.info_int("aof_rewrite_in_progress") == 0
-            && replica.info_int("aof_rewrite_scheduled") == 0
-    });
+    replica.await_rewrite();
     ask(&replica, "CLIENT PAUSE 1000 WRITE");
     let saves = replica.info_int("rdb_saves");
     ask(&replica, "BGSAVE");

@@ -697,12 +697,12 @@ fn a_waiting_client_may_not_do_anything_else_and_others_may() {
 #[test]
 fn a_lease_that_ends_in_a_pause_of_writes_serves_after_it() {
     let (server, mut client) = server_and_client();
-    client.run("LOCK.ACQUIRE k me PX 50");
-    client.run("SEM.ACQUIRE s me LIMIT 1 PX 50");
+    client.run("LOCK.ACQUIRE k me PX 800");
+    client.run("SEM.ACQUIRE s me LIMIT 1 PX 800");
     client.run("LOCK.ACQUIRE w me PX 90 WATCHDOG");
     let mut next = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0");
     let mut next_permit = waiter(&server, "SEM.ACQUIRE s you LIMIT 1 BLOCK 0");
-    let mut times_out = waiter(&server, "LOCK.ACQUIRE w you BLOCK 120");
+    let mut times_out = waiter(&server, "LOCK.ACQUIRE w you BLOCK 1000");
     client.run("CLIENT PAUSE 100000 WRITE");
     assert!(served(&mut times_out).is_nil());
     // Nobody is promised anything while nothing can be written.

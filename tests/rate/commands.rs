@@ -462,7 +462,7 @@ fn refusals_peeks_and_errors_change_nothing_and_write_nothing() {
     let mut client = Raw::connect(&server);
     fill(&mut client);
     client.must("SET string v");
-    eventually(SOON, || server.info_int("aof_rewrite_in_progress") == 0);
+    server.await_rewrite();
     let keys = KINDS.map(|(kind, _)| kind);
     let look = |client: &mut Raw| {
         let lines = keys

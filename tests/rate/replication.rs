@@ -208,8 +208,7 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     assert_identical(&master, &second);
     assert_same_ends(&master, &second);
     let digest = master.digest();
-    second.kill9();
-    second.restart();
+    second.crash();
     assert_eq!(second.digest(), digest);
     for server in [&master, &replica, &second] {
         let log = server.log();

@@ -394,8 +394,7 @@ fn the_load_option_of_caches_is_taken_checked_and_kept() {
     ask(&server, "CONFIG SET sluice.cache-max-leases 2");
     assert_eq!(state(&server, "b"), "LEASE");
     ask(&server, "CONFIG REWRITE");
-    server.kill9();
-    server.restart();
+    server.crash();
     assert_eq!(config(&server, "sluice.cache-max-leases"), "2");
     for bad in ["-1", "10000001", "x", ""] {
         let log = Server::builder()
@@ -652,8 +651,7 @@ fn settings_change_at_run_time() {
 #[test]
 fn a_rewritten_configuration_keeps_the_settings() {
     let restart = |server: &Server| {
-        server.kill9();
-        server.restart();
+        server.crash();
     };
     let lease = |server: &Server| config(server, "sluice.lock-default-lease");
     for arguments in [&[][..], &["lock-default-lease", "5000", "families", "lock"]] {

@@ -1394,7 +1394,7 @@ fn refusals_reads_and_errors_write_nothing() {
         client.must(line);
     }
     await_state(&mut client, "k", "expired", "expired");
-    eventually(SOON, || server.info_int("aof_rewrite_in_progress") == 0);
+    server.await_rewrite();
     let before = Written::by(&server);
     for line in [
         "STOCK.SET k 5 NX",

@@ -251,8 +251,7 @@ fn a_crowd_on_broken_connections_and_a_server_that_is_killed_oversell_nothing() 
             .collect();
         for _ in 0..2 {
             thread::sleep(Duration::from_millis(900));
-            server.kill9();
-            server.restart();
+            server.crash();
         }
         thread::sleep(Duration::from_millis(900));
         stop.store(true, Ordering::Relaxed);
@@ -302,8 +301,7 @@ fn a_crowd_on_broken_connections_and_a_server_that_is_killed_oversell_nothing() 
     }
 
     let digest = server.digest();
-    server.kill9();
-    server.restart();
+    server.crash();
     assert_eq!(server.digest(), digest);
 }
 

@@ -244,8 +244,7 @@ fn replicas_are_identical_after_a_random_load() {
     });
     assert_identical(&master, &second);
     let digest = master.digest();
-    second.kill9();
-    second.restart();
+    second.crash();
     assert_eq!(second.digest(), digest);
     for server in [&master, &replica, &second] {
         let log = server.log();
@@ -272,7 +271,7 @@ fn refusals_reads_and_errors_propagate_nothing() {
     ] {
         client.must(line);
     }
-    eventually(SOON, || master.info_int("aof_rewrite_in_progress") == 0);
+    master.await_rewrite();
     wait_for_replica_sync(&master, &replica);
     let offset = master.info_int("master_repl_offset");
     for line in [
@@ -470,7 +469,7 @@ fn a_replica_with_its_own_file_starts_with_what_it_had() {
         client.must("STOCK.SET k 50 PERUSER 9 EVENTS s");
         client.must("STOCK.DEDUCT k 1 ORDER before USER u");
         follow(&master, &replica);
-        eventually(SOON, || replica.info_int("aof_rewrite_in_progress") == 0);
+        replica.await_rewrite();
         for line in [
             "STOCK.RESERVE k 2 ORDER live PX 900000 USER u",
             "STOCK.RESERVE k 2 ORDER confirmed PX 900000 USER u",
@@ -486,8 +485,7 @@ fn a_replica_with_its_own_file_starts_with_what_it_had() {
         await_state(&mut client, "k", "short", "expired");
         assert_identical(&master, &replica);
         let digest = master.digest();
-        replica.kill9();
-        replica.restart();
+        replica.crash();
         assert_eq!(replica.digest(), digest);
         let mut client = Raw::connect(&replica);
         assert_eq!(client.must("STOCK.CONFIRM k live"), 2);

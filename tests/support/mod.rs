@@ -19,7 +19,6 @@ mod crowd;
 mod events;
 mod files;
 pub mod filter;
-pub mod filter_bytes;
 mod home;
 mod library;
 pub mod lock;

@@ -2,11 +2,14 @@
 
 use crate::support::{Lines, Raw, ints};
 
+/// A limit of one kind is no limit of another.
 pub const OTHER_KIND: &str = "ERR key holds another kind of limit";
+/// What no master sends.
 pub const BAD_EFFECT: &str = "ERR invalid replicated effect";
 
 /// 2^53 - 1: the largest quantity.
 pub const MOST: i64 = (1 << 53) - 1;
+/// In milliseconds: the longest period.
 pub const TEN_YEARS: i64 = 315_360_000_000;
 
 /// The kinds of limits, each with what asks for it: nothing leaks and no window ends while a test runs, and there is room

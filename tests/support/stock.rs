@@ -5,18 +5,24 @@ use std::time::Instant;
 
 use crate::support::{Lines, Raw, SOON, Value};
 
+/// The same order id, and something else.
 pub const CONFLICT: &str = "CONFLICT order id was used with other arguments";
+/// The stock has a limit for each user.
 pub const USER_REQUIRED: &str = "ERR USER is required by this stock";
+/// The server's own error.
 pub const EXHAUSTED: &str =
     "ERR The stream has exhausted the last possible ID, unable to add more items";
 
 /// 2^53 - 1: the largest quantity.
 pub const MOST: &str = "9007199254740991";
 
-/// The codes of refusals.
+/// There is less than that.
 pub const SOLD_OUT: i64 = -1;
+/// The user has had as many as one may have.
 pub const OVER_LIMIT: i64 = -2;
+/// The order is over.
 pub const CLOSED: i64 = -3;
+/// There is no such order.
 pub const UNKNOWN: i64 = -4;
 
 /// What is available, reserved and sold of a stock; panics unless that is its total.
@@ -68,12 +74,18 @@ pub fn await_state(client: &mut Raw, key: &str, id: &str, expected: &str) {
 pub struct Entry {
     /// Its id in the stream: milliseconds and number.
     pub id: (u64, u64),
+    /// What happened.
     pub op: String,
+    /// The key of the stock.
     pub sku: Vec<u8>,
+    /// The order id, or nothing.
     pub order: Vec<u8>,
     pub user: Vec<u8>,
+    /// How many pieces.
     pub qty: i64,
+    /// What was available afterwards.
     pub available: i64,
+    /// The stock's version afterwards.
     pub ver: i64,
 }
 

@@ -11,8 +11,11 @@ use super::wait::eventually;
 /// What must happen, happens within this: generous, because it only ever delays a failure.
 pub const SOON: Duration = Duration::from_secs(20);
 
+/// The key has a value of another type.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+/// Words that no command has in this place.
 pub const SYNTAX: &str = "ERR syntax error";
+/// Or one that i64 does not have.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// 2^53: integers below it are exact in Lua and JavaScript.

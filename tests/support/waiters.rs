@@ -6,6 +6,7 @@ use super::client::Raw;
 use super::server::Server;
 use super::talk::{Lines as _, SOON, field_of};
 use super::value::Value;
+use super::wait::eventually;
 
 /// No reply is in flight: all that the server had to send has been sent before its last answer.
 pub const NOW: Duration = Duration::ZERO;
@@ -37,7 +38,7 @@ pub fn await_waiting(server: &Server, count: i64) {
     panic!("{last} clients wait, not {count}");
 }
 
-/// A new connection that has sent the command of `line`, once the server counts it among those that wait.
+/// A new connection that has sent the command of `line`, once the server has counted it among those that wait.
 #[track_caller]
 pub fn waiter(server: &Server, line: &str) -> Raw {
     let mut client = Raw::connect(server);
@@ -45,12 +46,18 @@ pub fn waiter(server: &Server, line: &str) -> Raw {
     client
 }
 
-/// Sends the command of `line` and returns once the server counts the client among those that wait.
+/// Sends the command of `line` and returns once the server has counted the client among those that wait.
 #[track_caller]
 pub fn waits(server: &Server, client: &mut Raw, line: &str) {
-    let before = waiting(server);
+    let mut control = Raw::connect(server);
+    // Who waits for a lock is counted for ever, even if it is served at once; who waits for an entry while it does.
+    let mut counted = || {
+        let info = control.must("INFO sluice");
+        field_of(&info, "sluice_waited") + field_of(&info, "sluice_waiters_now")
+    };
+    let before = counted();
     client.ask(line);
-    await_waiting(server, before + 1);
+    eventually(SOON, || counted() > before);
 }
 
 /// Panics unless the client still waits: the server has sent it nothing.

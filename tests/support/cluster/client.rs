@@ -25,11 +25,17 @@ pub struct Lost;
 /// What it was told besides answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Told {
+    /// The slot is served elsewhere.
     pub moved: usize,
+    /// The key may have gone to a node that takes the slot over.
     pub asked: usize,
+    /// The keys of one command are on two nodes.
     pub try_again: usize,
+    /// The node became a replica while the client waited.
     pub unblocked: usize,
+    /// Nobody serves the slot now, or the node is loading.
     pub down: usize,
+    /// Replies that never came.
     pub lost: usize,
 }
 
@@ -51,6 +57,7 @@ pub struct Client<'a> {
     served_by: HashMap<String, u16>,
     /// Where the last command was answered.
     last: u16,
+    /// What it was told until now.
     pub told: Told,
 }
 
@@ -61,6 +68,7 @@ enum Next {
 }
 
 impl<'a> Client<'a> {
+    /// A client that first asks the first node.
     pub fn of(cluster: &'a Six) -> Self {
         Self {
             cluster,

@@ -11,8 +11,9 @@ pub use slot::Move;
 
 use super::{Builder, Raw, SOON, Server, ask, eventually};
 
-/// A key of a slot that the first of [`two_nodes`] serves, and one of the second.
+/// A key of a slot that the first of [`two_nodes`] serves.
 pub const LOW: &str = "bar"; // slot 5061
+/// A key of a slot that the second of them serves.
 pub const HIGH: &str = "foo"; // slot 12182
 
 /// A node that owns nothing yet.

@@ -10,6 +10,7 @@ pub struct Family {
     pub keys: &'static [&'static str],
 }
 
+/// Locks and semaphores.
 pub const LOCKS: Family = Family {
     makes: &[
         "LOCK.ACQUIRE le me PX 90000000 ID first",
@@ -31,6 +32,7 @@ pub const LOCKS: Family = Family {
     keys: &["le", "ls", "lu", "lw", "se"],
 };
 
+/// Stocks.
 pub const STOCKS: Family = Family {
     makes: &[
         "STOCK.SET st 300 PERUSER 7 RETAIN 86400000 EVENTS ev MAXLEN 5000",
@@ -51,6 +53,7 @@ pub const STOCKS: Family = Family {
     keys: &["st", "bare"],
 };
 
+/// Filters of both kinds.
 pub const FILTERS: Family = Family {
     makes: &[
         "BF.RESERVE bf 0.1 12 EXPANSION 2",
@@ -68,6 +71,7 @@ pub const FILTERS: Family = Family {
     keys: &["bf", "like", "cf"],
 };
 
+/// Cached entries.
 pub const CACHES: Family = Family {
     makes: &[
         "CACHE.SET cv value PX 90000000 STALE 95000000 VER 5",
@@ -82,6 +86,7 @@ pub const CACHES: Family = Family {
     keys: &["cv", "cn", "ct", "cs"],
 };
 
+/// Limits of all kinds.
 pub const LIMITS: Family = Family {
     makes: &[
         "RATE.GCRA rg 4 1 315360000000 COST 3",
@@ -96,6 +101,7 @@ pub const LIMITS: Family = Family {
     keys: &["rg", "rw", "rs", "rt", "ro"],
 };
 
+/// All of them.
 pub const FAMILIES: [&Family; 5] = [&LOCKS, &STOCKS, &FILTERS, &CACHES, &LIMITS];
 
 /// Makes everything. The connection must stay: one lock is watched for it.

@@ -7,7 +7,9 @@ use std::time::Instant;
 pub struct Grant {
     /// Which of several locks.
     pub lock: usize,
+    /// Whether others may hold it too.
     pub shared: bool,
+    /// Its fence.
     pub fence: i64,
     /// When the request was sent.
     pub asked: Instant,

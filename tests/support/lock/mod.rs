@@ -6,7 +6,9 @@ pub use history::{Grant, check};
 
 use crate::support::{UNSAFE_INTEGER, Value, waiter};
 
+/// Who would wait for itself is refused.
 pub const DEADLOCK: &str = "DEADLOCK waiting for this lock would never end";
+/// The configuration allows no more that wait.
 pub const TOO_MANY: &str = "ERR too many waiting clients";
 
 /// The fence in a reply; panics when it cannot be one.

@@ -2,18 +2,16 @@
 //!
 //! `SLUICE_REDLOCK_SECONDS` is how long clients compete while servers fail (3).
 
-mod support;
-
-#[path = "../examples/redlock/redlock.rs"]
-mod redlock;
+#[path = "../../examples/redlock/redlock.rs"]
+mod algorithm;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use redlock::{Guard, Held, Redlock, Settings};
-use support::{Fsync, Random, SOON, Server, eventually, number_from};
+use crate::support::{Fsync, Random, SOON, Server, eventually, number_from};
+use algorithm::{Guard, Held, Redlock, Settings};
 
 const HOUR: i64 = 3_600_000;
 const KEY: &str = "report";

@@ -6,14 +6,12 @@
 //!
 //! `SLUICE_FAILOVERS` is how many fail-overs the longest of the tests makes one after another (8).
 
-mod support;
-
 use std::thread::sleep;
 use std::time::Duration;
 
-use support::{
-    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, follow, now_ms,
-    now_us, number_from, wait_for_replica_sync, waiter,
+use crate::support::{
+    Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, assert_identical,
+    eventually, follow, now_ms, now_us, number_from, wait_for_replica_sync, waiter,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -42,15 +40,6 @@ fn cut_off(replica: &Server) {
 fn fail_over(master: &Server, replica: &Server) {
     master.kill9();
     replica.promote();
-}
-
-#[track_caller]
-fn assert_identical(master: &Server, replica: &Server) {
-    eventually(SOON, || {
-        let before = master.digest();
-        wait_for_replica_sync(master, replica);
-        replica.digest() == before
-    });
 }
 
 fn assert_healthy(servers: &[&Server]) {
@@ -285,10 +274,10 @@ fn gives_nothing_away_alone(master: Builder) {
     let mut client = Raw::connect(&master);
     eventually(SOON, || !client.run("SET s v").is_err());
     client.must("LOCK.ACQUIRE watched me PX 600 WATCHDOG");
-    client.must("LOCK.ACQUIRE k me PX 1000");
+    client.must("LOCK.ACQUIRE k me PX 2000");
     client.must("STOCK.SET sku 10");
     let mut next = waiter(&master, "LOCK.ACQUIRE k next BLOCK 0");
-    let mut brief = waiter(&master, "LOCK.ACQUIRE k brief BLOCK 1500");
+    let mut brief = waiter(&master, "LOCK.ACQUIRE k brief BLOCK 2500");
     wait_for_replica_sync(&master, &replica);
     cut_off(&replica);
     eventually(SOON, || master.info_int("connected_slaves") == 0);
