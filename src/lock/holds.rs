@@ -1,7 +1,7 @@
 //! Who holds a lock: a set of holds by owner that costs one allocation for the common case of a
 //! single holder.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// One owner's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,117 @@ pub struct Holds {
 enum Set {
     None,
     One(Box<[u8]>, Hold),
-    Many(HashMap<Box<[u8]>, Hold>),
+    Many(Many),
+}
+
+/// The holds of several owners.
+#[derive(Debug, Clone, Default)]
+struct Many {
+    by_owner: HashMap<Box<[u8]>, Hold>,
+    /// The ends of all of them in order, where there are more than a few: it would take ever longer to look through all
+    /// holds for the next end and the last.
+    by_end: Option<BTreeSet<(u64, Box<[u8]>)>>,
+}
+
+/// More holds than this are kept in the order of their ends as well, until only half as many are left.
+const FEW: usize = 64;
+
+impl Many {
+    fn insert(&mut self, owner: Box<[u8]>, hold: Hold) {
+        if let Some(by_end) = &mut self.by_end {
+            by_end.insert((hold.until, owner.clone()));
+        }
+        self.by_owner.insert(owner, hold);
+        if self.by_end.is_none() && self.by_owner.len() > FEW {
+            self.sort();
+        }
+    }
+
+    fn remove(&mut self, owner: &[u8]) -> Option<Hold> {
+        let (owner, hold) = self.by_owner.remove_entry(owner)?;
+        if let Some(by_end) = &mut self.by_end {
+            by_end.remove(&(hold.until, owner));
+        }
+        self.forget_order_of_few();
+        Some(hold)
+    }
+
+    /// A hold has got another end.
+    fn moved(&mut self, owner: &[u8], before: u64, until: u64) {
+        if let Some(by_end) = &mut self.by_end
+            && before != until
+        {
+            let mut end = (before, owner.into());
+            by_end.remove(&end);
+            end.0 = until;
+            by_end.insert(end);
+        }
+    }
+
+    /// Takes the holds out that ended before `now`.
+    fn expire(&mut self, now: u64) -> Vec<(Box<[u8]>, Hold)> {
+        let Self { by_owner, by_end } = self;
+        let Some(by_end) = by_end else {
+            return by_owner.extract_if(|_, hold| hold.until < now).collect();
+        };
+        let mut dead = Vec::new();
+        while by_end.first().is_some_and(|(until, _)| *until < now) {
+            let first = by_end.pop_first();
+            dead.extend(first.and_then(|(_, owner)| by_owner.remove_entry(&owner)));
+        }
+        self.forget_order_of_few();
+        dead
+    }
+
+    fn clamp(&mut self, limit: u64) {
+        for hold in self.by_owner.values_mut() {
+            hold.end_by(limit);
+        }
+        if self.by_end.is_some() {
+            self.sort();
+        }
+    }
+
+    /// The first and the last end.
+    fn bounds(&self) -> (u64, u64) {
+        let by_end = self.by_end.as_ref();
+        let sorted = by_end.and_then(|ends| Some((ends.first()?.0, ends.last()?.0)));
+        sorted.unwrap_or_else(|| bounds(self.by_owner.values()))
+    }
+
+    fn sort(&mut self) {
+        let ends = self.by_owner.iter();
+        let ends = ends.map(|(owner, hold)| (hold.until, owner.clone()));
+        self.by_end = Some(ends.collect());
+    }
+
+    fn forget_order_of_few(&mut self) {
+        if self.by_owner.len() <= FEW / 2 {
+            self.by_end = None;
+        }
+    }
+
+    fn memory(&self, block: &dyn Fn(usize) -> usize) -> usize {
+        // A table of buckets (a power of two, filled to 7/8) with a control byte each.
+        let buckets = (self.by_owner.capacity() * 8 / 7).next_power_of_two();
+        let table = block(buckets * (size_of::<(Box<[u8]>, Hold)>() + 1) + 16);
+        let Some(by_end) = &self.by_end else {
+            return table;
+        };
+        let ends = by_end
+            .iter()
+            .map(|(_, owner)| BYTES_PER_END + block(owner.len()));
+        table + ends.sum::<usize>()
+    }
+}
+
+/// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
+const BYTES_PER_END: usize = 50;
+
+fn bounds<'h>(holds: impl Iterator<Item = &'h Hold>) -> (u64, u64) {
+    holds.fold((u64::MAX, 0), |(soonest, longest), hold| {
+        (soonest.min(hold.until), longest.max(hold.until))
+    })
 }
 
 impl Default for Holds {
@@ -88,7 +198,7 @@ impl Holds {
         match &self.set {
             Set::None => 0,
             Set::One(..) => 1,
-            Set::Many(map) => map.len(),
+            Set::Many(many) => many.by_owner.len(),
         }
     }
 
@@ -117,7 +227,7 @@ impl Holds {
         match &self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(map) => map.get(owner),
+            Set::Many(many) => many.by_owner.get(owner),
         }
     }
 
@@ -126,7 +236,7 @@ impl Holds {
         let (one, many) = match &self.set {
             Set::None => (None, None),
             Set::One(owner, hold) => (Some((&**owner, hold)), None),
-            Set::Many(map) => (None, Some(map)),
+            Set::Many(many) => (None, Some(&many.by_owner)),
         };
         one.into_iter()
             .chain(many.into_iter().flatten().map(|(k, v)| (&**k, v)))
@@ -141,11 +251,14 @@ impl Holds {
         self.set = match std::mem::replace(&mut self.set, Set::None) {
             Set::None => Set::One(owner.into(), hold),
             Set::One(first, other) => {
-                Set::Many(HashMap::from([(first, other), (owner.into(), hold)]))
+                let mut many = Many::default();
+                many.insert(first, other);
+                many.insert(owner.into(), hold);
+                Set::Many(many)
             }
-            Set::Many(mut map) => {
-                map.insert(owner.into(), hold);
-                Set::Many(map)
+            Set::Many(mut many) => {
+                many.insert(owner.into(), hold);
+                Set::Many(many)
             }
         };
     }
@@ -158,6 +271,9 @@ impl Holds {
         let (new_count, new_until) = (hold.count, hold.until);
         self.total = self.total.wrapping_sub(count).wrapping_add(new_count);
         self.soonest = self.soonest.min(new_until);
+        if let Set::Many(many) = &mut self.set {
+            many.moved(owner, until, new_until);
+        }
         if new_until >= self.longest {
             self.longest = new_until;
         } else if until == self.longest {
@@ -169,7 +285,7 @@ impl Holds {
     /// Takes an owner's hold away.
     pub fn remove(&mut self, owner: &[u8]) -> Option<Hold> {
         let hold = match &mut self.set {
-            Set::Many(map) => map.remove(owner)?,
+            Set::Many(many) => many.remove(owner)?,
             Set::One(name, _) if **name == *owner => {
                 match std::mem::replace(&mut self.set, Set::None) {
                     Set::One(_, hold) => hold,
@@ -192,9 +308,9 @@ impl Holds {
         }
         let dead = match std::mem::replace(&mut self.set, Set::None) {
             Set::One(owner, hold) if hold.until < now => vec![(owner, hold)],
-            Set::Many(mut map) => {
-                let dead = map.extract_if(|_, hold| hold.until < now).collect();
-                self.set = Set::Many(map);
+            Set::Many(mut many) => {
+                let dead = many.expire(now);
+                self.set = Set::Many(many);
                 dead
             }
             alive => {
@@ -217,18 +333,18 @@ impl Holds {
         match &mut self.set {
             Set::None => {}
             Set::One(_, hold) => hold.end_by(limit),
-            Set::Many(map) => map.values_mut().for_each(|hold| hold.end_by(limit)),
+            Set::Many(many) => many.clamp(limit),
         }
         self.measure();
         true
     }
 
-    /// Calls `visit` with every hold.
+    /// Calls `visit` with every hold, whose end and count must stay as they are.
     pub fn visit_mut(&mut self, visit: &mut dyn FnMut(&mut Hold)) {
         match &mut self.set {
             Set::None => {}
             Set::One(_, hold) => visit(hold),
-            Set::Many(map) => map.values_mut().for_each(visit),
+            Set::Many(many) => many.by_owner.values_mut().for_each(visit),
         }
     }
 
@@ -236,11 +352,7 @@ impl Holds {
     /// allocator takes for a request of so many bytes.
     pub fn memory(&self, block: &dyn Fn(usize) -> usize) -> usize {
         let table = match &self.set {
-            Set::Many(map) => {
-                // A table of buckets (a power of two, filled to 7/8) with a control byte each.
-                let buckets = (map.capacity() * 8 / 7).next_power_of_two();
-                block(buckets * (size_of::<(Box<[u8]>, Hold)>() + 1) + 16)
-            }
+            Set::Many(many) => many.memory(block),
             _ => 0,
         };
         let receipt = |receipt: &Option<Box<Receipt>>| match receipt {
@@ -264,16 +376,108 @@ impl Holds {
         match &mut self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(map) => map.get_mut(owner),
+            Set::Many(many) => many.by_owner.get_mut(owner),
         }
     }
 
     fn measure(&mut self) {
-        let (mut soonest, mut longest) = (u64::MAX, 0);
-        for (_, hold) in self.iter() {
-            soonest = soonest.min(hold.until);
-            longest = longest.max(hold.until);
+        (self.soonest, self.longest) = match &self.set {
+            Set::Many(many) => many.bounds(),
+            _ => bounds(self.iter().map(|(_, hold)| hold)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a naive set of holds would do: owners with the ends of their holds.
+    type Model = HashMap<Vec<u8>, u64>;
+
+    fn hold(until: u64) -> Hold {
+        Hold {
+            count: 1,
+            fence: 1,
+            until,
+            acquired: None,
+            released: None,
+            watch: None,
         }
-        (self.soonest, self.longest) = (soonest, longest);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u8, u64),
+        Change(u8, u64),
+        Remove(u8),
+        Expire(u64),
+        Clamp(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let end = 0..1000u64;
+        prop_oneof![
+            60 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| Step::Insert(owner, until)),
+            20 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| Step::Change(owner, until)),
+            20 => any::<u8>().prop_map(Step::Remove),
+            2 => (0..300u64).prop_map(Step::Expire),
+            1 => (500..1000u64).prop_map(Step::Clamp),
+            1 => end.prop_map(Step::Expire),
+        ]
+    }
+
+    fn take(holds: &mut Holds, model: &mut Model, step: &Step) {
+        match *step {
+            Step::Insert(owner, until) => {
+                holds.insert(&[owner], hold(until));
+                model.insert(vec![owner], until);
+            }
+            Step::Change(owner, until) => {
+                let changed = holds.change(&[owner], |hold| hold.until = until);
+                let expected = model.get_mut(&[owner][..]).map(|end| *end = until);
+                assert_eq!(changed, expected);
+            }
+            Step::Remove(owner) => {
+                let removed = holds.remove(&[owner]).map(|hold| hold.until);
+                assert_eq!(removed, model.remove(&[owner][..]));
+            }
+            Step::Expire(now) => {
+                let dead = holds.expire(now).len();
+                let before = model.len();
+                model.retain(|_, until| *until >= now);
+                assert_eq!(dead, before - model.len());
+            }
+            Step::Clamp(limit) => {
+                holds.clamp(limit);
+                model
+                    .values_mut()
+                    .for_each(|until| *until = limit.min(*until));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_bounds_are_those_of_all_holds_however_many_they_are(steps in prop::collection::vec(step(), 0..600)) {
+            let (mut holds, mut model) = (Holds::default(), Model::new());
+            for step in &steps {
+                take(&mut holds, &mut model, step);
+                prop_assert_eq!(holds.len(), model.len());
+                prop_assert_eq!(holds.longest(), model.values().copied().max().unwrap_or(0));
+                prop_assert!(holds.soonest() <= model.values().copied().min().unwrap_or(u64::MAX));
+                if let Set::Many(many) = &holds.set {
+                    let ends = many.by_end.as_ref().map(BTreeSet::len);
+                    prop_assert!(ends.is_none_or(|ends| ends == model.len()));
+                    prop_assert!(ends.is_some() || model.len() <= FEW);
+                }
+            }
+            let mut all: Vec<_> = holds.iter().map(|(owner, hold)| (owner.to_vec(), hold.until)).collect();
+            let mut expected: Vec<_> = model.into_iter().collect();
+            all.sort();
+            expected.sort();
+            prop_assert_eq!(all, expected);
+        }
     }
 }
