@@ -12,12 +12,12 @@ pub(crate) const SCRIPTS: &[Script] = &[
     Script {
         name: "redisson_lock",
         text: include_str!("lua/redisson_lock.lua"),
-        from: "[Redisson](https://github.com/redisson/redisson), `RedissonLock.tryLockInnerAsync`, call for call",
+        from: "[Redisson](https://github.com/redisson/redisson), `RedissonLock.tryLockInnerAsync`: as many calls as the original",
     },
     Script {
         name: "redisson_unlock",
         text: include_str!("lua/redisson_unlock.lua"),
-        from: "Redisson, `RedissonLock.unlockInnerAsync`, as it was before a second key told retries apart: newer ones call more",
+        from: "Redisson, `RedissonLock.unlockAsync`: the original begins with one `EXISTS` more, and its newer versions do more yet",
     },
     Script {
         name: "compare_and_delete",
@@ -62,6 +62,6 @@ pub(crate) const SCRIPTS: &[Script] = &[
     Script {
         name: "cached_read",
         text: include_str!("lua/cached_read.lua"),
-        from: "[rockscache](https://github.com/dtm-labs/rockscache), `luaGet`, call for call",
+        from: "[rockscache](https://github.com/dtm-labs/rockscache), the first script of `Fetch`: for a hit the same two calls",
     },
 ];
