@@ -563,6 +563,9 @@ pub(super) fn cron(ctx: Ctx<'_>) {
         let keys = state.queues.keys(None);
         serve(ctx, state, now, keys);
     }
+    if !ctx.is_cluster() {
+        return;
+    }
     let keys = state.queues.keys(None);
     cluster::look_after(ctx, keys, |(db, key), away| match away {
         Some(error) => send_away(state, db, &key, &error),

@@ -52,13 +52,10 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
     }
 }
 
-/// Looks after the keys that clients wait for on a node of a cluster; elsewhere there is nothing to do. `tell` hears of
+/// Looks after the keys that clients wait for on a node of a cluster. `tell` hears of
 /// each key that is here, and of each whose clients are to be sent away, with the error for them: their slot has left
 /// this node, or the cluster is down. Of keys that are neither here nor elsewhere it hears another time.
 pub fn look_after(ctx: Ctx<'_>, keys: Vec<Key>, mut tell: impl FnMut(Key, Option<Error>)) {
-    if !ctx.is_cluster() || keys.is_empty() {
-        return;
-    }
     let down = down(ctx);
     for key in keys {
         if down.is_some() {

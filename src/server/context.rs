@@ -123,14 +123,15 @@ impl<'c> Ctx<'c> {
         !self.is_replica() && !self.is_loading() && !self.is_paused()
     }
 
-    /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so a
-    /// master that loads nothing is not asked.
+    /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so where it
+    /// cannot be, nobody is asked.
     #[inline]
     pub fn is_replay(self) -> bool {
-        events::may_replay()
-            && self.has_flags(
-                raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING,
-            )
+        events::may_replay() && self.is_handed_down()
+    }
+
+    fn is_handed_down(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
     /// Are writes paused, so that nothing may be sent to replicas or the AOF?
@@ -154,7 +155,7 @@ impl<'c> Ctx<'c> {
     /// May the caller of an internal command run it? It can make the key whatever it likes, so who
     /// may not `RESTORE` the key may not. Masters and AOFs may.
     pub(super) fn may_apply(self, name: &Name<'_>) -> bool {
-        if self.is_replay() {
+        if self.is_handed_down() {
             return true;
         }
         let restore = [b"RESTORE".as_slice(), b"0", b""].map(Name::new);

@@ -132,7 +132,8 @@ fn settle(ctx: Ctx<'_>) {
     }
 }
 
-/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing.
+/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
+/// always: newer servers hand a slot's commands to the master that gets it.
 static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
 
 /// May the running command be one that a master or an AOF hands down?
@@ -142,7 +143,7 @@ pub(super) fn may_replay() -> bool {
 
 /// Looks again whether that may be. `is_loading`: whether a dataset is about to be loaded.
 fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
-    let may_replay = is_loading || ctx.is_loading() || ctx.is_replica();
+    let may_replay = is_loading || ctx.is_loading() || ctx.is_replica() || ctx.is_cluster();
     MAY_REPLAY.store(may_replay, Ordering::Relaxed);
 }
 

@@ -1,6 +1,6 @@
 //! A server with nothing to do does nothing, however far away its deadlines are.
 
-use crate::support::{Raw, Server, eventually};
+use crate::support::{Lines as _, Raw, Server, eventually};
 use std::thread;
 use std::time::Duration;
 
@@ -33,4 +33,27 @@ fn a_server_sleeps_while_deadlines_are_hours_away() {
         used < 0.5,
         "{used} seconds of CPU in 1.5 seconds of nothing"
     );
+}
+
+/// What a cluster's node does ten times a second for those who wait is nothing to a server of its own.
+#[test]
+fn a_server_sleeps_while_clients_wait_for_thousands_of_keys() {
+    const KEYS: usize = 100_000;
+    let server = Server::start();
+    let mut holder = Raw::connect(&server);
+    let mut waiting = Vec::new();
+    for number in 0..4 {
+        let keys: Vec<_> = (0..KEYS).map(|key| format!("{number}:{key}")).collect();
+        let all = format!("LOCK.MACQUIRE {KEYS} {}", keys.join(" "));
+        holder.must(&format!("{all} holder PX 600000"));
+        let mut waiter = Raw::connect(&server);
+        waiter.ask(&format!("{all} waiter BLOCK 0"));
+        waiting.push(waiter);
+    }
+    let all_wait = || server.info_int("sluice_waiting") == waiting.len() as i64;
+    eventually(Duration::from_secs(30), all_wait);
+    let before = used(&server);
+    thread::sleep(Duration::from_secs(2));
+    let used = used(&server) - before;
+    assert!(used < 0.5, "{used} seconds of CPU in 2 seconds of waiting");
 }
