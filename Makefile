@@ -34,7 +34,7 @@ build: prepare ## build the module, target/release/libsluice.so
 	@cargo build --release --target-dir target
 
 demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 pieces to a crowd (ARGS='--buyers 5000')
-	@SLUICE_MODULE=$(CURDIR)/$(module) cargo run --release --example flash_sale -- $(ARGS)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo run --release --example flash_sale -- $(ARGS)
 
 # Not `build`: after `make build`, `sudo make install` needs no cargo.
 $(module):
@@ -49,19 +49,19 @@ uninstall: ## remove what `make install` has put there, by the same PREFIX and D
 #: Develop it
 
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
-	@SLUICE_MODULE=$(CURDIR)/$(module) cargo test
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo test
 
 matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test server')
-	@SLUICE_MODULE=$(CURDIR)/$(module) TESTS='$(TESTS)' scripts/matrix $(SERVERS)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
 faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
-	@SLUICE_MODULE=$(CURDIR)/$(module) SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
+	@SLUICE_MODULE='$(CURDIR)/$(module)' SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
 	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test cluster \
 	  -- --nocapture
 
 # Everything, in about ten minutes, unless told otherwise: make bench ARGS=--help.
 bench: build ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')
-	@SLUICE_MODULE=$(CURDIR)/$(module) cargo bench --bench sluice -- $(ROWS) $(ARGS)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo bench --bench sluice -- $(ROWS) $(ARGS)
 
 filter-rates: ## what filters err and take, measured: writes the table and the plots of docs/filters.md
 	@cargo run --release --example filter_rates
@@ -69,13 +69,13 @@ filter-rates: ## what filters err and take, measured: writes the table and the p
 # COMMANDS, CLIENTS, SECONDS and RATE as the heads of tests/soak/main.rs and tests/load/main.rs have them.
 soak: COMMANDS ?= 10000000
 soak: build ## commands of all kinds, ten million, and no byte more in use afterwards (COMMANDS=10000000, SEED=1)
-	@SLUICE_MODULE=$(CURDIR)/$(module) COMMANDS=$(COMMANDS) cargo test --quiet --test soak -- --nocapture
+	@SLUICE_MODULE='$(CURDIR)/$(module)' COMMANDS=$(COMMANDS) cargo test --quiet --test soak -- --nocapture
 
 load: CLIENTS ?= 10000
 load: SECONDS ?= 60
 load: RATE ?= 10000
 load: build ## ten thousand clients, half of them waiting: latencies and memory (CLIENTS=10000 SECONDS=60 RATE=10000)
-	@SLUICE_MODULE=$(CURDIR)/$(module) CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
+	@SLUICE_MODULE='$(CURDIR)/$(module)' CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
 	  cargo test --quiet --test load -- --nocapture
 
 valgrind: prepare ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)

@@ -4,9 +4,16 @@
 # PREFIX is where (default: /usr/local), DESTDIR a folder that stands for the root of the file system, for packages. In an
 # unpacked release the files lie beside this script; MODULE and CONF name others.
 set -eu
+umask 022 # whoever installs it: the server's user has to reach it, and nobody else may change it
 
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${PREFIX:-/usr/local}
+case $prefix in
+    *[!A-Za-z0-9/._+-]*)
+        echo "PREFIX is $prefix: the server would not find the module under a name like that." >&2
+        exit 2
+        ;;
+esac
 root=${DESTDIR:-}
 module=$prefix/lib/redis/modules/libsluice.so
 conf=$prefix/share/sluice/redis.conf
