@@ -56,8 +56,7 @@ pub(crate) const FAMILY: Family = Family {
     series: SERIES,
 };
 
-const FLOOR: &str = "the server takes so many arguments and a reply of five numbers for more than that already: see its part \
-                     below";
+const FLOOR: &str = "the server's part, with so many arguments and five numbers in the reply, is nearly that much already: see below";
 
 /// Five numbers, one of which may be -1.
 const LIMITS: crate::row::Reply = Array;
