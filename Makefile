@@ -22,13 +22,14 @@ help:
 
 #: Use it
 
+# Each port has files of its own in data/: two servers that share them lose each other's writes.
 run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 	@if (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null; then \
 	  echo "Port $(PORT) is in use, so nothing was started. Choose another one: make run PORT=6380" >&2; exit 1; \
 	fi
 	@$(MAKE) --no-print-directory build
 	@mkdir -p data
-	@exec $(SERVER) redis.conf --port $(PORT)
+	@exec $(SERVER) redis.conf --port $(PORT) --dbfilename $(PORT).rdb --appenddirname $(PORT)
 
 build: prepare ## build the module, target/release/libsluice.so
 	@cargo build --release --target-dir target
@@ -94,7 +95,7 @@ lint: ## formatting and clippy, warnings are errors
 	@cargo fmt --check
 	@cargo clippy --all-targets -- -D warnings
 
-clean: ## remove what was built (the dataset of `make run`, in data/, stays)
+clean: ## remove what was built (the datasets of `make run`, in data/, stay)
 	@cargo clean
 
 #: Release it

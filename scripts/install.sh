@@ -33,8 +33,8 @@ put() {
     sed -E -e "s|^(# )?loadmodule [^ ]+|\1loadmodule $module|" -e 's|^dir .*|dir /var/lib/redis|' "${CONF:-$here/redis.conf}" \
         >"$root$conf"
     chmod 644 "$root$conf"
-    echo "Installed $root$module and an example of a configuration, $root$conf."
-    echo "In the configuration of your server one line loads it: loadmodule $module"
+    echo "Installed $root$module and an example of a configuration, $root$conf,"
+    echo "which keeps its data in /var/lib/redis. In the configuration of your server one line loads it: loadmodule $module"
 }
 
 case ${1:-} in

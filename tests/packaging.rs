@@ -13,9 +13,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What an unpacked release has, besides its folder of documentation.
-const RELEASED: [&str; 7] = [
+/// What an unpacked release has, besides its folders of documentation and of examples.
+const RELEASED: [&str; 8] = [
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
     "THIRD-PARTY",
@@ -213,6 +214,28 @@ fn what_is_installed_for_a_package_names_its_final_place_and_can_be_removed() {
     assert_eq!(install("uninstall"), [""; 0], "twice");
 }
 
+/// The links of unpacked pages that lead nowhere, but for those into the sources of the benchmarks, which no package has.
+fn dead_links(folder: &Path) -> Vec<String> {
+    let mut links = 0;
+    let mut dead = Vec::new();
+    for page in [".", "docs"].iter().flat_map(|part| fs::read_dir(folder.join(part)).unwrap()) {
+        let page = page.unwrap().path();
+        if page.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&page).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(['#', ')']).next());
+        for link in targets.filter(|link| !link.contains("://") && !link.starts_with("../benches/")) {
+            links += 1;
+            if !page.parent().unwrap().join(link).exists() {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(links > 100, "{links}");
+    dead
+}
+
 #[test]
 fn the_tarball_has_what_is_documented_and_its_checksum() {
     let (dist, again) = (Folder::new("dist"), Folder::new("again"));
@@ -245,15 +268,19 @@ fn the_tarball_has_what_is_documented_and_its_checksum() {
     let in_folder = listed
         .lines()
         .filter_map(|line| line.strip_prefix(name)?.strip_prefix('/'));
-    let (docs, files): (Vec<_>, Vec<_>) = in_folder
+    let (folders, files): (Vec<_>, Vec<_>) = in_folder
         .filter(|file| !file.is_empty() && !file.starts_with("README."))
-        .partition(|file| file.starts_with("docs/"));
+        .partition(|file| file.starts_with("docs/") || file.starts_with("examples/"));
     let expected = RELEASED
         .iter()
         .copied()
         .filter(|file| !file.starts_with("README."));
     assert_eq!(files, expected.collect::<Vec<_>>());
-    assert!(folder.join("README.md").exists() && docs.contains(&"docs/operations.md"));
+    assert!(folder.join("README.md").exists() && folders.contains(&"docs/operations.md"));
+    let brought = ["node_modules", "__pycache__"];
+    let is_brought = |file: &&str| brought.iter().any(|name| file.contains(name));
+    assert_eq!(folders.iter().copied().find(is_brought), None);
+    assert_eq!(dead_links(&folder), [""; 0]);
     let guide = include_str!("../docs/operations.md");
     for file in RELEASED {
         assert!(
