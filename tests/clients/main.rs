@@ -278,10 +278,8 @@ fn a_shop_in_rust_caches_filters_and_limits() {
     );
     let fails = RedisError::from((redis::ErrorKind::Client, "the database is down"));
     assert!(load("user:3", Err(fails)).is_err());
-    assert_eq!(
-        load("user:3", Ok(Some("Ann".into()))).expect("nobody asks again so soon"),
-        None
-    );
+    let soon = load("user:3", Ok(Some("Ann".into()))).expect_err("nobody asks again so soon");
+    assert_eq!(soon.to_string(), "the loader has failed - Client");
 
     server.command(["BF.ADD", "names", "ann"]);
     assert!(shop::may_exist(&mut connection, "ann").expect("an answer"));

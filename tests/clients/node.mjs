@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LockLost, LockTimeout, withLock, withRenewedLock } from '../../examples/clients/node/lock.js';
-import { cached, mayExist, retryAfter, sell } from '../../examples/clients/node/shop.js';
+import { LoaderFailed, cached, mayExist, retryAfter, sell } from '../../examples/clients/node/shop.js';
 import { createClient, createClientPool } from '../../examples/clients/node/node_modules/redis/dist/index.js';
 
 const [server, lossy, protocol] = process.argv.slice(2);
@@ -91,6 +91,9 @@ async function renewal_outlasts_the_lease() {
     }
   }, { lease: LEASE });
   await eventually(isFree);
+  // What is lost after the last renewal is told at the end.
+  const lost = withRenewedLock(client, 'key', () => admin.sendCommand(['DEL', 'key']), { lease: 60_000 });
+  await assert.rejects(lost, LockLost);
 }
 
 async function a_renewed_lock_of_a_silent_server_is_not_believed_in_past_its_lease() {
@@ -155,7 +158,7 @@ async function one_caller_loads_and_the_others_wait() {
   assert.equal(await cached(pool, 'user:2', async () => null), null);
   assert.equal(await cached(pool, 'user:2', unexpected), null); // remembered: there is none
   await assert.rejects(cached(pool, 'user:3', async () => { throw new RangeError('no'); }), RangeError);
-  assert.equal(await cached(pool, 'user:3', unexpected), null); // DOWN: nobody asks again so soon
+  await assert.rejects(cached(pool, 'user:3', unexpected), LoaderFailed); // DOWN: nobody asks again so soon
 }
 
 async function filters_and_limits_answer() {

@@ -27,9 +27,9 @@ type Lock struct {
 // Acquire waits for the lock. Call `defer lock.Close()` at once.
 func Acquire(ctx context.Context, client *redis.Client, key string, lease, wait time.Duration) (*Lock, error) {
 	options := *client.Options()
-	options.PoolSize, options.MinIdleConns = 1, 0 // one connection for this hold alone: it is bound to it
-	options.ConnMaxIdleTime = -1
-	options.ReadTimeout = wait + 5*time.Second // not less than BLOCK
+	options.PoolSize, options.MinIdleConns = 1, 0            // one connection for this hold alone: it is bound to it
+	options.ConnMaxIdleTime, options.ConnMaxLifetime = -1, 0 // and never replaced by another
+	options.ReadTimeout = wait + 5*time.Second               // not less than BLOCK
 	lock := &Lock{key: key, owner: unique(), own: redis.NewClient(&options)}
 	fence, err := lock.own.Do(ctx, "LOCK.ACQUIRE", key, lock.owner, "PX", lease.Milliseconds(),
 		"BLOCK", wait.Milliseconds(), "WATCHDOG", "ID", lock.owner).Int64()
@@ -66,7 +66,9 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 	if err != nil {
 		return unlessNil(err, ErrTimeout)
 	}
-	defer client.Do(context.Background(), "LOCK.RELEASE", key, owner, "ALL")
+	release := func() error {
+		return unlessNil(client.Do(context.Background(), "LOCK.RELEASE", key, owner, "ALL").Err(), ErrLost)
+	}
 	held, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := time.AfterFunc(lease, cancel)
@@ -80,6 +82,7 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 		return err
 	}
 	if err := renew(); err != nil { // the lease began when we were served; from here on we know when it ends
+		release()
 		return unlessNil(err, ErrLost)
 	}
 	go func() {
@@ -96,10 +99,14 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 			}
 		}
 	}()
-	if err := work(held, fence); err != nil || held.Err() == nil {
-		return err
+	err = work(held, fence)
+	if err == nil && held.Err() != nil {
+		err = ErrLost
 	}
-	return ErrLost
+	if released := release(); err == nil {
+		err = released
+	}
+	return err
 }
 
 // unlessNil is err, but for redis.Nil, which is an answer: then it is meant.

@@ -21,6 +21,9 @@ func MayExist(ctx context.Context, client redis.UniversalClient, name string) (b
 	return client.Do(ctx, "BF.EXISTS", "names", name).Bool() // 1 in RESP2, true in RESP3
 }
 
+// ErrLoader says that it could not be loaded a moment ago: nobody knows whether there is a value.
+var ErrLoader = errors.New("the loader has failed")
+
 // Cached is the value, or nil if there is none; load is called by one caller at a time. BLOCK is less than ReadTimeout.
 func Cached(ctx context.Context, client redis.UniversalClient, key string,
 	load func(context.Context, string) (any, error)) (any, error) {
@@ -34,7 +37,10 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 			continue // somebody else is loading, for more than two seconds now
 		}
 		if state != "LEASE" {
-			return value, nil // HIT and STALE; nil for NULL, ABSENT and DOWN
+			if state == "DOWN" && value == nil {
+				return nil, ErrLoader
+			}
+			return value, nil // HIT, STALE, and DOWN if there is an old one; nil for NULL and ABSENT
 		}
 		loaded, err := load(ctx, key)
 		if err != nil {

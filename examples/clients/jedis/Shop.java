@@ -39,7 +39,9 @@ public final class Shop {
       List<?> reply = (List<?>) call("CACHE.FETCH", key, "LEASE", 3000, "BLOCK", 1000);
       String state = text(reply.get(0));
       if (state.equals("WAIT")) continue; // somebody else is loading, for more than a second now
-      if (!state.equals("LEASE")) return text(reply.get(1)); // HIT and STALE; null for NULL, ABSENT and DOWN
+      String known = text(reply.get(1));
+      if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
+      if (!state.equals("LEASE")) return known; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
       Object token = reply.get(2);
       String value;
       try {

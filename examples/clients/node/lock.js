@@ -52,17 +52,22 @@ export async function withRenewedLock(client, key, work, { lease = 30_000, wait 
     clearTimeout(end);
     end = setTimeout(lose, asked + lease - performance.now()).unref(); // keeps no process alive
   };
+  const release = () => again(() => client.sendCommand(['LOCK.RELEASE', key, owner, 'ALL']));
   let timer;
   try {
     await renew(); // the lease began when we were served; from here on we know when it ends
+    lost.signal.throwIfAborted();
     timer = setInterval(() => renew().catch(() => {}), lease / 3); // if it cannot: again, a third of the lease later
     const result = await work({ fence, signal: lost.signal, check: () => lost.signal.throwIfAborted() });
     lost.signal.throwIfAborted();
+    if (await release() === null) throw new LockLost(key);
     return result;
+  } catch (error) {
+    await release().catch(() => {}); // what went wrong first is what to tell; the lease ends the hold
+    throw error;
   } finally {
     clearInterval(timer);
     clearTimeout(end);
-    await again(() => client.sendCommand(['LOCK.RELEASE', key, owner, 'ALL']));
   }
 }
 

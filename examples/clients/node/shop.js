@@ -17,12 +17,16 @@ export async function mayExist(client, name) {
   return Boolean(await client.sendCommand(['BF.EXISTS', 'names', name])); // 1 in RESP2, true in RESP3
 }
 
+/** It could not be loaded a moment ago: nobody knows whether there is a value. */
+export class LoaderFailed extends Error {}
+
 /** The value, or null if there is none. `load` is asked by one caller at a time. `pool`: others wait on their own connections. */
 export async function cached(pool, key, load, fresh = 60_000) {
   for (;;) {
     const [state, value, n] = await pool.sendCommand(['CACHE.FETCH', key, 'LEASE', '3000', 'BLOCK', '2000']);
     if (state === 'WAIT') continue; // somebody else is loading, for more than two seconds now
-    if (state !== 'LEASE') return value; // HIT and STALE; null for NULL, ABSENT and DOWN
+    if (state === 'DOWN' && value === null) throw new LoaderFailed(key);
+    if (state !== 'LEASE') return value; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
     let loaded;
     try {
       loaded = await load(key);

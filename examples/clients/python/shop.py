@@ -34,14 +34,20 @@ def may_exist(client, name):
     return bool(client.execute_command("BF.EXISTS", "names", name))  # 1 in RESP2, True in RESP3
 
 
+class LoaderFailed(Exception):
+    """It could not be loaded a moment ago: nobody knows whether there is a value."""
+
+
 def cached(client, key, load, fresh_ms=60_000):
-    """The value, or None if there is none; `load(key)` is asked by one caller at a time."""
+    """The value, or None if there is none; `load(key)` is asked by one caller at a time, and after a failure by none for a second."""
     while True:
         state, value, n = client.execute_command("CACHE.FETCH", key, "LEASE", 3000, "BLOCK", 2000)
         if state in (b"WAIT", "WAIT"):
             continue  # somebody else is loading, for more than two seconds now
         if state not in (b"LEASE", "LEASE"):
-            return value  # HIT and STALE; None for NULL, ABSENT and DOWN
+            if value is None and state in (b"DOWN", "DOWN"):
+                raise LoaderFailed(key)
+            return value  # HIT, STALE, and DOWN if there is an old one; None for NULL and ABSENT
         try:
             value = load(key)
         except Exception:

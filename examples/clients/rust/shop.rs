@@ -5,7 +5,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use redis::{Client, ConnectionLike, RedisError, RedisResult, cmd};
+use redis::{Client, ConnectionLike, ErrorKind, RedisError, RedisResult, cmd};
 
 /// What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once.
 pub fn sell(client: &Client, sku: &str, qty: u64, order: &str, user: &str) -> RedisResult<i64> {
@@ -61,7 +61,8 @@ pub fn cached<E: From<RedisError>>(
         match state.as_str() {
             "WAIT" => {} // somebody else is loading, for more than two seconds now
             "LEASE" => break n,
-            _ => return Ok(value), // HIT and STALE; None for NULL, ABSENT and DOWN
+            "DOWN" if value.is_none() => return Err(loader_failed().into()),
+            _ => return Ok(value), // HIT, STALE, and DOWN if there is an old one; None for NULL and ABSENT
         }
     };
     let loaded = load(key).inspect_err(|_| {
@@ -89,6 +90,11 @@ pub fn cached<E: From<RedisError>>(
         .arg(token)
         .exec(connection)?;
     Ok(loaded)
+}
+
+/// It could not be loaded a moment ago: nobody knows whether there is a value.
+fn loader_failed() -> RedisError {
+    (ErrorKind::Client, "the loader has failed").into()
 }
 
 /// Zero if the user may go on, else how long to wait: 10 a second, 20 more after a quiet time.

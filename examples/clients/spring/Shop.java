@@ -43,7 +43,9 @@ public class Shop {
         Thread.sleep(Math.min((Long) n, 20)); // somebody else is loading
         continue;
       }
-      if (!state.equals("LEASE")) return text(reply.get(1)); // HIT and STALE; null for NULL, ABSENT and DOWN
+      String known = text(reply.get(1));
+      if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
+      if (!state.equals("LEASE")) return known; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
       String value;
       try {
         value = load.apply(key);
