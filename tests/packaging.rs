@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -162,7 +163,9 @@ fn make_lists_every_target() {
 #[test]
 fn a_server_starts_with_what_is_installed() {
     let prefix = Folder::new("prefix");
-    run(make("install").env("PREFIX", &prefix.0));
+    run(make("install")
+        .env("PREFIX", &prefix.0)
+        .env_remove("DESTDIR"));
     let conf = fs::read_to_string(prefix.0.join("share/sluice/redis.conf")).unwrap();
     let installed = prefix.0.join("lib/redis/modules/libsluice.so");
     assert!(!conf.contains("target/release"), "it names the checkout");
@@ -186,6 +189,38 @@ fn a_server_starts_with_what_is_installed() {
     assert!(server.command(["LOCK.ACQUIRE", "k", "me"]).int() > 0);
     let policy = server.command(["CONFIG", "GET", "maxmemory-policy"]);
     assert_eq!(*policy.field("maxmemory-policy"), "noeviction");
+}
+
+/// Everybody may read it, and its owner alone may change it.
+#[test]
+fn what_is_installed_is_for_all_whatever_the_umask() {
+    for umask in ["077", "000"] {
+        let prefix = Folder::new(&format!("umask-{umask}"));
+        let install = format!("umask {umask} && exec scripts/install.sh");
+        run(Command::new("sh")
+            .args(["-c", &install])
+            .env("PREFIX", prefix.0.join("usr"))
+            .env("MODULE", module())
+            .env("CONF", "redis.conf")
+            .env_remove("DESTDIR"));
+        for (path, mode) in [
+            ("usr/lib/redis/modules", 0o755),
+            ("usr/lib/redis/modules/libsluice.so", 0o755),
+            ("usr/share/sluice/redis.conf", 0o644),
+        ] {
+            let found = fs::metadata(prefix.0.join(path)).expect(path);
+            assert_eq!(
+                found.permissions().mode() & 0o777,
+                mode,
+                "{path}, umask {umask}"
+            );
+        }
+    }
+    let refused = Command::new("scripts/install.sh")
+        .env("PREFIX", "/nowhere/with a space")
+        .output()
+        .expect("it runs");
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
