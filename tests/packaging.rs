@@ -218,14 +218,21 @@ fn what_is_installed_for_a_package_names_its_final_place_and_can_be_removed() {
 fn dead_links(folder: &Path) -> Vec<String> {
     let mut links = 0;
     let mut dead = Vec::new();
-    for page in [".", "docs"].iter().flat_map(|part| fs::read_dir(folder.join(part)).unwrap()) {
+    for page in [".", "docs"]
+        .iter()
+        .flat_map(|part| fs::read_dir(folder.join(part)).unwrap())
+    {
         let page = page.unwrap().path();
         if page.extension().is_none_or(|extension| extension != "md") {
             continue;
         }
         let text = fs::read_to_string(&page).unwrap();
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(['#', ')']).next());
-        for link in targets.filter(|link| !link.contains("://") && !link.starts_with("../benches/")) {
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(['#', ')']).next());
+        for link in targets.filter(|link| !link.contains("://") && !link.starts_with("../benches/"))
+        {
             links += 1;
             if !page.parent().unwrap().join(link).exists() {
                 dead.push(format!("{}: {link}", page.display()));
