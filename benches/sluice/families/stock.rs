@@ -43,7 +43,7 @@ pub(crate) const FAMILY: Family = Family {
     ],
     figures: &[
         bar("STOCK.DEDUCT", "INCR of a counter", 1.3).because(
-            "most of the difference is the server's part of a module's command: see below",
+            "a good part of the difference is the server's part of such a command: see below",
         ),
         figure("the server's part of STOCK.DEDUCT", "INCR of a counter"),
         figure("STOCK.DEDUCT", "the server's part of STOCK.DEDUCT"),
