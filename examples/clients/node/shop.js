@@ -25,7 +25,7 @@ export async function cached(pool, key, load, fresh = 60_000) {
     if (state !== 'LEASE') return value; // HIT and STALE; null for NULL, ABSENT and DOWN
     let loaded;
     try {
-      loaded = await load(key);
+      loaded = await load(key) ?? null; // what is undefined does not exist, either
     } catch (error) {
       await pool.sendCommand(['CACHE.FAIL', key, `${n}`, 'BACKOFF', '1000']);
       throw error;
