@@ -29,7 +29,7 @@ def keys_are_found_in_all_commands():
 def locks_are_taken_on_the_node_of_their_key():
     assert len({node_of(client, key).connection_pool.connection_kwargs["port"] for key in KEYS}) == 2
     for key in KEYS:
-        with lock(node_of(client, key), key) as held:
+        with lock(client, key) as held:
             held.check()
             assert client.exists(key)
         with renewed_lock(client, key) as held:

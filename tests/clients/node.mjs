@@ -69,6 +69,17 @@ async function a_killed_connection_frees_the_lock_and_the_holder_is_told() {
   await client.ping(); // it has connected again
 }
 
+async function a_connection_that_breaks_before_the_release_is_a_loss() {
+  const hold = withLock(client, 'key', () => admin.sendCommand(['CLIENT', 'PAUSE', '60000', 'WRITE']));
+  const told = assert.rejects(hold, LockLost);
+  await eventually(async () => / cmd=lock.release /.test(await admin.sendCommand(['CLIENT', 'LIST']))); // and waits
+  await admin.sendCommand(['CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes']);
+  await told;
+  await admin.sendCommand(['CLIENT', 'UNPAUSE']);
+  await eventually(isFree);
+  await client.ping(); // it has connected again
+}
+
 async function a_lock_that_is_taken_away_is_told() {
   const hold = withLock(client, 'key', async ({ check }) => {
     await admin.del('key');
@@ -157,6 +168,8 @@ async function one_caller_loads_and_the_others_wait() {
   const unexpected = async () => assert.fail('it was asked');
   assert.equal(await cached(pool, 'user:2', async () => null), null);
   assert.equal(await cached(pool, 'user:2', unexpected), null); // remembered: there is none
+  assert.equal(await cached(pool, 'user:4', async () => undefined), null);
+  assert.equal(await cached(pool, 'user:4', unexpected), null);
   await assert.rejects(cached(pool, 'user:3', async () => { throw new RangeError('no'); }), RangeError);
   await assert.rejects(cached(pool, 'user:3', unexpected), LoaderFailed); // DOWN: nobody asks again so soon
 }
@@ -174,6 +187,7 @@ const TESTS = [
   two_holders_exclude_each_other,
   work_that_fails_leaves_no_hold,
   a_killed_connection_frees_the_lock_and_the_holder_is_told,
+  a_connection_that_breaks_before_the_release_is_a_loss,
   a_lock_that_is_taken_away_is_told,
   renewal_outlasts_the_lease,
   a_renewed_lock_of_a_silent_server_is_not_believed_in_past_its_lease,

@@ -65,6 +65,17 @@ def two_holders_exclude_each_other():
         assert not admin.exists("key")
 
 
+def a_lock_waits_longer_than_its_client_would():
+    impatient = connect(socket_timeout=0.5)
+    with lock(client, "key"):
+        for make in lock, renewed_lock:
+            def hold():
+                with make(impatient, "key", wait_ms=1000):
+                    pass
+            assert raises(LockTimeout, hold)
+    assert impatient.connection_pool.get_connection().socket_timeout == 0.5
+
+
 def a_block_that_fails_leaves_nothing_on_the_connection_of_the_pool():
     for make in lock, renewed_lock:
         def fail():
@@ -183,6 +194,7 @@ def filters_and_limits_answer():
 
 TESTS = [
     two_holders_exclude_each_other,
+    a_lock_waits_longer_than_its_client_would,
     a_block_that_fails_leaves_nothing_on_the_connection_of_the_pool,
     a_killed_connection_frees_the_lock_and_the_holder_is_told,
     renewal_outlasts_the_lease,

@@ -23,14 +23,17 @@ export async function withLock(client, key, work, { lease = 30_000, wait = 10_00
     const words = ['PX', `${lease}`, 'BLOCK', `${wait}`, 'WATCHDOG', 'ID', owner];
     const fence = await own.sendCommand(['LOCK.ACQUIRE', key, owner, ...words]);
     if (fence === null) throw new LockTimeout(key);
+    const ask = (...command) => own.sendCommand(command).catch((cause) => {
+      throw cause instanceof ErrorReply ? cause : new LockLost(key, { cause }); // an ErrorReply is an answer
+    });
     const check = async () => {
       lost.signal.throwIfAborted();
-      if (await own.sendCommand(['LOCK.HELD', key, owner]) !== fence) lost.abort(new LockLost(key));
+      if (await ask('LOCK.HELD', key, owner) !== fence) lost.abort(new LockLost(key));
       lost.signal.throwIfAborted();
     };
     const result = await work({ fence, signal: lost.signal, check });
     lost.signal.throwIfAborted();
-    if (await own.sendCommand(['LOCK.RELEASE', key, owner, 'ALL']) === null) throw new LockLost(key);
+    if (await ask('LOCK.RELEASE', key, owner, 'ALL') === null) throw new LockLost(key);
     return result;
   } finally {
     if (own.isOpen) own.destroy(); // whatever went wrong, the hold goes with its connection

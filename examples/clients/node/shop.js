@@ -29,7 +29,7 @@ export async function cached(pool, key, load, fresh = 60_000) {
     if (state !== 'LEASE') return value; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
     let loaded;
     try {
-      loaded = await load(key);
+      loaded = await load(key) ?? null; // what is undefined does not exist, either
     } catch (error) {
       await pool.sendCommand(['CACHE.FAIL', key, `${n}`, 'BACKOFF', '1000']);
       throw error;

@@ -21,21 +21,33 @@ class LockLost(Exception):
 
 
 @contextlib.contextmanager
+def patient(client, key, wait_ms):
+    """A connection that nobody else uses meanwhile, that waits longer than BLOCK, and that is closed at the end."""
+    node = node_of(client, key) if isinstance(client, redis.RedisCluster) else client
+    with node.client() as own:
+        connection = own.connection
+        usual = connection.socket_timeout  # 5 seconds in redis-py 8
+        connection.disconnect()  # the time-out is that of the next socket
+        connection.socket_timeout = wait_ms / 1000 + 5 if wait_ms else None  # 0 waits for ever
+        try:
+            yield own
+        finally:
+            connection.disconnect()  # whatever went wrong, the hold goes with its connection
+            connection.socket_timeout = usual
+
+
+@contextlib.contextmanager
 def lock(client, key, lease_ms=30_000, wait_ms=10_000):
     """Holds `key` for as long as the block runs and its connection lives. The server renews the lease."""
     owner = uuid.uuid4().hex  # of this hold, not of this process
-    with client.client() as own:  # a connection that nobody else uses meanwhile: the hold is bound to it
-        try:
-            fence = own.execute_command(
-                "LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "WATCHDOG", "ID", owner)
-            if fence is None:
-                raise LockTimeout(key)
-            yield Held(own, key, owner, fence)
-            if own.execute_command("LOCK.RELEASE", key, owner, "ALL") is None:
-                raise LockLost(key)
-        except BaseException:
-            own.connection.disconnect()  # whatever went wrong, the hold goes with its connection
-            raise
+    with patient(client, key, wait_ms) as own:
+        fence = own.execute_command(
+            "LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "WATCHDOG", "ID", owner)
+        if fence is None:
+            raise LockTimeout(key)
+        yield Held(own, key, owner, fence)
+        if own.execute_command("LOCK.RELEASE", key, owner, "ALL") is None:
+            raise LockLost(key)
 
 
 class Held:
@@ -54,7 +66,8 @@ class Held:
 def renewed_lock(client, key, lease_ms=30_000, wait_ms=10_000):
     """Holds `key` for as long as the block runs and a thread of ours renews it, on any connection."""
     owner = uuid.uuid4().hex
-    fence = client.execute_command("LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "ID", owner)
+    with patient(client, key, wait_ms) as own:
+        fence = own.execute_command("LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "ID", owner)
     if fence is None:
         raise LockTimeout(key)
     held = Renewed(client, key, owner, fence, lease_ms)
@@ -106,5 +119,5 @@ class Renewed(Held):
 
 
 def node_of(cluster, key):
-    """The client of the node that serves `key`: a RedisCluster has many connections, and lock() wants one."""
+    """The client of the node that serves `key`: a RedisCluster has many connections, and a hold wants one."""
     return cluster.get_redis_connection(cluster.get_node_from_key(key))
