@@ -3,7 +3,7 @@
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, shown, stores};
 use crate::support::{
     Lines, Raw, SEPARATE, SOON, Server, Value, await_gone, eventually, server_and_client,
-    used_memory,
+    settled_memory, used_memory,
 };
 
 /// What differs between two of these is what the values hold, or when their keys expire.
@@ -290,8 +290,7 @@ fn measure(client: &mut Raw, lines: &[&str]) -> (i64, i64) {
         let replies = client.run_all(usages);
         said += replies.iter().map(Value::int).sum::<i64>();
     }
-    // Only now: so many look-ups bring the growth of the server's tables to its end, and there are no two of each.
-    (used_memory(client) - before, said)
+    (settled_memory(client) - before, said)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::support::filter::{
 };
 use crate::support::{
     Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of, server_and_client,
-    used_memory,
+    settled_memory, used_memory,
 };
 use sluice::filter::persist::put_piece;
 
@@ -566,8 +566,7 @@ fn memory_usage_of_many_small_filters_is_truthful() {
         }
         let usages = (0..COUNT).map(|number| format!("MEMORY USAGE key-{number:08}"));
         let said: i64 = client.run_all(usages).iter().map(Value::int).sum();
-        // Only now: so many look-ups bring the growth of the server's tables to its end, and there are no two of each.
-        (used_memory(&mut client) - before, said)
+        (settled_memory(&mut client) - before, said)
     };
     // What the server leaves out for every key, such as the table of its keys, is what it leaves out for a string.
     let (given, said) = measure(&|number| vec![format!("SET key-{number:08} {SEPARATE}")]);

@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually, unix_ms,
+    Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually,
+    settled_memory, unix_ms,
 };
 
 /// Much later than a hand-over within the same round of the server's event loop, even on a busy machine.
@@ -1100,8 +1101,7 @@ fn measure(keys: usize, make: impl Fn(usize, &str) -> Vec<Vec<String>>) -> Measu
     let said: i64 = (0..keys)
         .map(|number| client.call(["MEMORY", "USAGE", &name(number)]).int())
         .sum();
-    // Only now: so many look-ups bring the growth of the server's tables to its end, and there are no two of each.
-    let given = (server.info_int("used_memory") - before) as f64;
+    let given = (settled_memory(&mut client) - before) as f64;
     Measured {
         given: given / keys as f64,
         said: said as f64 / keys as f64,

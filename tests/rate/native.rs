@@ -9,7 +9,7 @@ use crate::support::rate::{
 };
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
-    server_and_client, until_pong,
+    server_and_client, settled_memory, until_pong,
 };
 
 const TYPE: &str = "sluice-ra";
@@ -479,8 +479,7 @@ fn memory_usage_is_truthful() {
         }
         let usages = (0..COUNT).map(|number| format!("MEMORY USAGE key-{number:08}"));
         let said: i64 = client.run_all(usages).iter().map(Value::int).sum();
-        // Only now: so many look-ups bring the growth of the server's tables to its end, and there are no two of each.
-        (used(&server) - before, said)
+        (settled_memory(&mut Raw::connect(&server)) - before, said)
     };
     measure(&format!("SET % {SEPARATE} PX 3600000"));
     // What the server leaves out for every key, such as the table of its keys and that of their ends, is what it leaves

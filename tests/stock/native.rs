@@ -5,7 +5,7 @@ use crate::support::stock::{
 };
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Shutdown, Value, WRONGTYPE, eventually,
-    field_of, now_ms, server_and_client, until_pong,
+    field_of, now_ms, server_and_client, settled_memory, until_pong,
 };
 
 // The end of a key
@@ -650,8 +650,7 @@ fn memory_usage_of_many_small_stocks_is_truthful() {
         send(&mut client, &lines);
         let usages = (0..8000).map(|number| format!("MEMORY USAGE key-{number:08}"));
         let said: i64 = client.run_all(usages).iter().map(Value::int).sum();
-        // Only now: so many look-ups bring the growth of the server's tables to its end, and there are no two of each.
-        let given = used_memory(&mut client) - before;
+        let given = settled_memory(&mut client) - before;
         (given as f64 / 8000.0, said as f64 / 8000.0)
     };
     // What the server leaves out for every key, such as the table of its keys, is what it leaves out for a string.

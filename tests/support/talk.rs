@@ -1,6 +1,7 @@
 //! What tests of every family say to a server and hear from it: commands as lines of text, the errors of the contract,
 //! the server's clock.
 
+use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::client::{Raw, encode};
@@ -149,6 +150,22 @@ pub fn unix_us() -> i64 {
     let now = now.expect("the clock is past 1970").as_micros();
     i64::try_from(now).expect("the clock is sane")
 }
+
+/// The same as [`used_memory`], once it stays the same: for a while after they have grown, the server's tables of keys and of
+/// their ends are there twice, and it moves them over in its spare time.
+#[track_caller]
+pub fn settled_memory(client: &mut Raw) -> i64 {
+    let mut last = used_memory(client);
+    eventually(SOON, || {
+        sleep(SPARE_TIME);
+        let before = std::mem::replace(&mut last, used_memory(client));
+        (last - before).abs() < 1024
+    });
+    last
+}
+
+/// In so long the server does several rounds of what it does in its spare time.
+const SPARE_TIME: Duration = Duration::from_millis(250);
 
 /// What `INFO memory` says is in use, when nothing is being freed.
 #[track_caller]
