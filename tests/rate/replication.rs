@@ -1,6 +1,5 @@
 //! A replica has the limits of its master, decides nothing, and takes over with them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -8,8 +7,8 @@ use crate::support::rate::{
     BAD_EFFECT, KINDS, ask, assert_filled, at, costing, counting_kinds, fill,
 };
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, assert_identical, await_role,
-    eventually, follow, now_ms, now_us, pair, quiet, server_and_client, wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, WRONGTYPE, assert_identical, await_role, eventually,
+    follow, now_ms, now_us, pair, quiet, random_load, server_and_client, wait_for_replica_sync,
 };
 use sluice::rate::gcra::{Bucket, Rate};
 use sluice::rate::persist;
@@ -141,39 +140,6 @@ impl Random {
     }
 }
 
-/// Clients that send random commands for a while, some in transactions and scripts.
-fn random_load(server: &Server, seed: u64, time: Duration) {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for number in 0..4 {
-            let stop = &stop;
-            scope.spawn(move || {
-                let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15_u64.rotate_left(number * 8));
-                let mut client = Raw::connect(server);
-                while !stop.load(Ordering::Relaxed) {
-                    let command = random.command();
-                    match random.below(20) {
-                        0 => drop(client.transact([command, random.command()])),
-                        1 => {
-                            let script = "return redis.pcall(unpack(ARGV))";
-                            let mut line = vec!["EVAL", script, "0"];
-                            line.extend(command.split_whitespace());
-                            client.call(line);
-                        }
-                        _ => {
-                            if let Value::Error(text) = client.run(&command) {
-                                assert!(!text.contains("internal"), "{command}: {text}");
-                            }
-                        }
-                    }
-                }
-            });
-        }
-        thread::sleep(time);
-        stop.store(true, Ordering::Relaxed);
-    });
-}
-
 #[test]
 fn a_chain_of_replicas_is_identical_after_a_random_load() {
     let master = quiet().start();
@@ -185,7 +151,13 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     follow(&master, &replica);
     follow(&replica, &second);
     for round in 0..3 {
-        random_load(&master, 77 + round, Duration::from_millis(400));
+        random_load(
+            &master,
+            4,
+            77 + round,
+            Duration::from_millis(400),
+            Random::command,
+        );
         assert_identical(&master, &replica);
         assert_identical(&master, &second);
     }

@@ -9,7 +9,7 @@ use crate::support::stock::{
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
-    follow, ints, now_ms, pair, quiet, wait_for_replica_sync,
+    follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
 };
 
 // The same dataset
@@ -180,39 +180,6 @@ impl Random {
     }
 }
 
-/// Clients that send random commands for a while, some in transactions and scripts.
-fn random_load(server: &Server, seed: u64, time: Duration) {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for number in 0..6 {
-            let stop = &stop;
-            scope.spawn(move || {
-                let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15_u64.rotate_left(number * 8));
-                let mut client = Raw::connect(server);
-                while !stop.load(Ordering::Relaxed) {
-                    let command = random.command();
-                    match random.below(20) {
-                        0 => drop(client.transact([command, random.command()])),
-                        1 => {
-                            let script = "return redis.pcall(unpack(ARGV))";
-                            let mut line = vec!["EVAL", script, "0"];
-                            line.extend(command.split_whitespace());
-                            client.call(line);
-                        }
-                        _ => {
-                            if let Value::Error(text) = client.run(&command) {
-                                assert!(!text.contains("internal"), "{command}: {text}");
-                            }
-                        }
-                    }
-                }
-            });
-        }
-        thread::sleep(time);
-        stop.store(true, Ordering::Relaxed);
-    });
-}
-
 #[test]
 fn replicas_are_identical_after_a_random_load() {
     let master = quiet().start();
@@ -228,7 +195,13 @@ fn replicas_are_identical_after_a_random_load() {
     follow(&master, &replica);
     follow(&replica, &second);
     for round in 0..3 {
-        random_load(&master, 77 + round, Duration::from_millis(600));
+        random_load(
+            &master,
+            6,
+            77 + round,
+            Duration::from_millis(600),
+            Random::command,
+        );
         assert_identical(&master, &replica);
         assert_identical(&master, &second);
     }

@@ -44,7 +44,9 @@ pub use events::KeyspaceEvents;
 pub use library::compile;
 pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
-pub use replica::{Written, assert_identical, await_role, differences, follow, pair, quiet};
+pub use replica::{
+    Written, assert_identical, await_role, differences, follow, pair, quiet, random_load,
+};
 pub use server::{Server, Shutdown, wait_for_replica_sync};
 pub use setting::number_from;
 pub use swarm::Swarm;

@@ -1,9 +1,12 @@
 //! Masters and replicas: pairs of them, whether both have the same, and what a server has told its replicas.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::builder::Builder;
 use super::client::Raw;
+use super::random::Random;
 use super::server::{Server, wait_for_replica_sync};
 use super::talk::{Lines as _, SOON, field_of};
 use super::value::Value;
@@ -125,4 +128,44 @@ impl Written {
             offset: field("master_repl_offset"),
         }
     }
+}
+
+/// So many clients send random commands for a while, some in transactions and scripts; `draw` makes one. None is answered with
+/// an internal error.
+pub fn random_load(
+    server: &Server,
+    clients: u32,
+    seed: u64,
+    time: Duration,
+    draw: impl Fn(&mut Random) -> String + Sync,
+) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..clients {
+            let (stop, draw) = (&stop, &draw);
+            scope.spawn(move || {
+                let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15_u64.rotate_left(number * 8));
+                let mut client = Raw::connect(server);
+                while !stop.load(Ordering::Relaxed) {
+                    let command = draw(&mut random);
+                    match random.below(20) {
+                        0 => drop(client.transact([command, draw(&mut random)])),
+                        1 => {
+                            let script = "return redis.pcall(unpack(ARGV))";
+                            let mut line = vec!["EVAL", script, "0"];
+                            line.extend(command.split_whitespace());
+                            client.call(line);
+                        }
+                        _ => {
+                            if let Value::Error(text) = client.run(&command) {
+                                assert!(!text.contains("internal"), "{command}: {text}");
+                            }
+                        }
+                    }
+                }
+            });
+        }
+        thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+    });
 }
