@@ -294,6 +294,7 @@ fn fetch(call: &Call<'_>) -> Answer {
     let found = match edit.look(now.ms()) {
         Look::Fresh(left) => fetch_fresh(call, &mut edit, &options, left, now)?,
         Look::Missing => {
+            edit.remove_if_over(now.ms());
             STATS.misses.count();
             if let Some((filter, item)) = options.guard
                 && let Some(filter) = call.argument(filter)
@@ -377,8 +378,9 @@ fn store(
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let (now, key) = (Now::read(), (ctx.db(), name.bytes()));
-    let lease = STATE.get().leases.get(key.0, key.1).copied();
-    let lease = lease.filter(|lease| !lease.failed);
+    edit.remove_if_over(now.ms());
+    let found = STATE.get().leases.get(key.0, key.1).copied();
+    let lease = found.filter(|lease| !lease.failed);
     let claim = match lease {
         _ if !options.has(TOKEN) => Claim::None,
         Some(lease) if lease.token == options.token => {
@@ -414,7 +416,9 @@ fn store(
     };
     drop(edit);
     if ends {
-        STATE.get().leases.remove(key.0, key.1);
+        if found.is_some() {
+            STATE.get().leases.remove(key.0, key.1);
+        }
         answer_waiters(call, now);
     }
     Ok(Reply::Int(admitted.is_ok().into()))
@@ -440,6 +444,7 @@ fn del(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let now = Now::read();
+    edit.remove_if_over(now.ms());
     let remains = Remains {
         stale: options.stale,
         grace: options.grace,

@@ -4,6 +4,7 @@
 use super::native::CACHE;
 use super::persist;
 use super::state::{Entry, Kind, Look, Remains, Terms};
+use super::void::changed;
 use crate::error::Error;
 use crate::server::context::{Ctx, Name};
 use crate::server::key::Slot;
@@ -43,6 +44,20 @@ impl<'k> Edit<'k> {
                 entry.map_or(Look::Missing, |entry| entry.look(now, || expires))
             }
             Some(look) => look,
+        }
+    }
+
+    /// Removes an entry that is over, as the server is about to: it keeps a key through the very millisecond in which it
+    /// expires, and for as long as a script runs. A lease that was given then would be void as soon as the key goes.
+    pub(super) fn remove_if_over(&mut self, now: u64) {
+        let entry = self.slot.value();
+        let forgets = entry.is_some_and(|entry| entry.grace_until(now).is_none());
+        if forgets && self.look(now) == Look::Missing {
+            self.slot.delete();
+            self.ctx.replicate_del(self.name);
+            self.ctx.signal_modified(self.name);
+            self.ctx.notify_expired(self.name);
+            changed(self.ctx.db(), self.name.bytes());
         }
     }
 

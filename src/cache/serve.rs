@@ -1,7 +1,7 @@
 //! What readers get: at once, or later, when they wait.
 
+use super::edit::Edit;
 use super::lease::{Lease, Leases, Rebuild};
-use super::native::CACHE;
 use super::queue::Waiter;
 use super::state::{Kind, Look};
 use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
@@ -12,7 +12,6 @@ use crate::server::clock::Now;
 use crate::server::cluster::{self, Place};
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
-use crate::server::key::Slot;
 use crate::server::{random, timer, watch};
 use crate::waiting::{Key, Ticket};
 use std::sync::Arc;
@@ -197,18 +196,21 @@ fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
     // All get the same value: it is copied once, however many they are.
     let mut shared: Option<Arc<[u8]>> = None;
     while let Some((ticket, waiter)) = first(key) {
-        let mut slot = match Slot::of(ctx.open(name), &CACHE) {
-            Ok(slot) => slot,
+        let mut edit = match Edit::open(ctx, name) {
+            Ok(edit) => edit,
             Err(error) => {
                 dismiss(ticket, Err(error), None);
                 continue;
             }
         };
-        let expires = slot.expires();
-        let entry = slot.value();
-        let look = entry
-            .as_deref()
-            .map_or(Look::Missing, |entry| entry.look(now.ms(), || expires));
+        let look = edit.look(now.ms());
+        if look == Look::Missing {
+            if edit.entry().is_some() && ctx.is_paused() {
+                return set_retry(ctx, key, now.ms() + RETRY); // nothing may be removed now
+            }
+            edit.remove_if_over(now.ms());
+        }
+        let entry = edit.entry();
         let found = match (look, &entry) {
             (Look::Fresh(left), Some(entry)) => fresh(entry.kind, left),
             _ => rebuild(ctx, key.0, &key.1, look, waiter.lease, now),

@@ -202,11 +202,9 @@ impl Entry {
             Look::Stale(left) => now + remains.stale.min(left),
         };
         let until = (now + remains.grace).max(self.grace_until(now).unwrap_or(0));
-        // What an earlier invalidation remembers is remembered on.
-        let was_invalidated = self.fresh_until == 0;
-        let remembered = self
-            .version
-            .filter(|_| was_invalidated || remains.version.is_some());
+        // What an earlier invalidation remembers is remembered on, and so is what is still served.
+        let keeps = self.fresh_until == 0 || stale_until > now || remains.version.is_some();
+        let remembered = self.version.filter(|_| keeps);
         self.fresh_until = 0;
         self.version = remembered.max(remains.version);
         if stale_until <= now {

@@ -1,7 +1,7 @@
 //! The context of one call from the server, and names of keys.
 
 use super::key::OpenKey;
-use super::{events, load};
+use super::{events, load, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
@@ -349,17 +349,25 @@ impl<'c> Ctx<'c> {
         self.notify_class(raw::REDISMODULE_NOTIFY_STREAM, c"xadd", name);
     }
 
-    /// Emits the generic event `del`.
+    /// Emits the generic event `del`, for a key that the module deleted. Families hear of it in any case.
     pub fn notify_del(self, name: &Name<'_>) {
-        self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        let was_told = self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        if !was_told {
+            watch::removed(self, name);
+        }
     }
 
-    /// Emits an event, if `notify-keyspace-events` wants events of its class.
-    fn notify_class(self, class: c_int, event: &CStr, name: &Name<'_>) {
+    /// Emits the event `expired`, for a key that the module removed because its time was up.
+    pub fn notify_expired(self, name: &Name<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_EXPIRED, c"expired", name);
+    }
+
+    /// Emits an event, if `notify-keyspace-events` wants events of its class. Does it?
+    fn notify_class(self, class: c_int, event: &CStr, name: &Name<'_>) -> bool {
         // SAFETY: the function takes no argument.
         let wanted = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
         if wanted & class == 0 {
-            return;
+            return false;
         }
         // SAFETY: context, event and name live through the call.
         unsafe {
@@ -370,6 +378,7 @@ impl<'c> Ctx<'c> {
                 name.raw()
             ));
         }
+        true
     }
 
     /// Tells clients that WATCH or track the key that it changed.

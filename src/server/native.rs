@@ -199,9 +199,15 @@ static DELETING: AtomicBool = AtomicBool::new(false);
 
 /// Marks deletions as the module's own, of which no `unlinked` is told.
 pub(super) fn while_deleting(work: impl FnOnce()) {
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            DELETING.store(false, Ordering::Relaxed);
+        }
+    }
+    let _done = Done; // also by a panic
     DELETING.store(true, Ordering::Relaxed);
     work();
-    DELETING.store(false, Ordering::Relaxed);
 }
 
 /// The value behind a pointer of the server.

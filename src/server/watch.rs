@@ -21,6 +21,16 @@ pub fn all_that_goes(ctx: Ctx<'_>) {
     }
 }
 
+/// Tells the families of a key that went.
+#[inline]
+pub(super) fn removed(ctx: Ctx<'_>, name: &Name<'_>) {
+    if WATCHING.load(Ordering::Relaxed) {
+        for family in crate::enabled_families() {
+            (family.removed)(ctx, name);
+        }
+    }
+}
+
 #[cold]
 fn begin(ctx: Ctx<'_>) {
     WATCHING.store(true, Ordering::Relaxed);
@@ -54,9 +64,7 @@ unsafe extern "C" fn on_removal(
     entry::guard((), || {
         // SAFETY: see above.
         let (ctx, name) = unsafe { (Ctx::new(ctx), Name::borrowed(key)) };
-        for family in crate::enabled_families() {
-            (family.removed)(ctx, &name);
-        }
+        removed(ctx, &name);
     });
     raw::REDISMODULE_OK as c_int
 }
@@ -65,38 +73,30 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
     // SAFETY: see above.
     let argument =
         |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
-    // Every command of the server passes here, so the length of its name is all that most are asked for.
-    let name = argument(0);
-    if !matches!(name.len(), 3 | 6 | 7) {
-        return;
-    }
-    // SAFETY: see above.
-    let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
-    if count < 2 {
-        return;
-    }
-    if moves_slots(name, argument(1)) {
-        return entry::guard((), || {
-            let is_one = is(argument(1), "setslot") && count > 2;
-            let slot = is_one.then(|| parse_int(argument(2))).flatten();
-            let slot = slot.and_then(|slot| u16::try_from(slot).ok());
-            note_and_wake(Happening::SlotMayMove(slot));
-        });
-    }
-    if !deletes(name) {
-        return;
-    }
+    // Every command of the server passes here, so its name is all that most are asked for.
+    let told = match argument(0) {
+        name if is(name, "del") || is(name, "unlink") => deleting,
+        name if is(name, "cluster") => cluster_changing,
+        _ => return,
+    };
     entry::guard((), || {
-        for key in (1..count).map(argument) {
-            for family in crate::enabled_families() {
-                (family.deleting)(key);
-            }
-        }
+        // SAFETY: see above.
+        let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
+        told(&mut (1..count).map(argument));
     });
 }
 
-/// Does a command of this name and first argument give hash slots to this node, or take them?
-fn moves_slots(name: &[u8], what: &[u8]) -> bool {
+/// Keys of these names are about to be deleted.
+fn deleting(keys: &mut dyn Iterator<Item = &[u8]>) {
+    for key in keys {
+        for family in crate::enabled_families() {
+            (family.deleting)(key);
+        }
+    }
+}
+
+/// `CLUSTER` is about to be called with these arguments, by which hash slots may come to this node, or go.
+fn cluster_changing(arguments: &mut dyn Iterator<Item = &[u8]>) {
     const MOVING: [&str; 8] = [
         "setslot",
         "migration",    // Redis 8
@@ -107,14 +107,10 @@ fn moves_slots(name: &[u8], what: &[u8]) -> bool {
         "delslotsrange",
         "flushslots",
     ];
-    name.len() == 7 && is(name, "cluster") && MOVING.iter().any(|word| is(what, word))
-}
-
-/// Does a command of this name delete the keys that are its arguments?
-fn deletes(name: &[u8]) -> bool {
-    match name.len() {
-        3 => name.eq_ignore_ascii_case(b"del"),
-        6 => name.eq_ignore_ascii_case(b"unlink"),
-        _ => false,
+    let what = arguments.next().unwrap_or_default();
+    if MOVING.iter().any(|word| is(what, word)) {
+        let slot = arguments.next().filter(|_| is(what, "setslot"));
+        let slot = slot.and_then(parse_int).map(u16::try_from);
+        note_and_wake(Happening::SlotMayMove(slot.and_then(Result::ok)));
     }
 }

@@ -530,6 +530,26 @@ fn whatever_changes_a_key_ends_the_lease_on_it() {
     }
 }
 
+/// Whether or not anybody listens to events.
+#[test]
+fn what_sluice_deletes_itself_ends_the_lease_too() {
+    let (_server, mut client) = server_and_client();
+    for events in ["", "KEA"] {
+        client.call(["CONFIG", "SET", "notify-keyspace-events", events]);
+        for (makes, deletes) in [
+            ("RATE.GCRA k 5 1 100000", "RATE.REFUND k 1"),
+            ("LOCK.ACQUIRE k me", "LOCK.RELEASE k me"),
+            ("SEM.ACQUIRE k me LIMIT 1", "SEM.RELEASE k me"),
+        ] {
+            let token = lease(&mut client, "k");
+            client.must(makes);
+            client.must(deletes);
+            assert_eq!(client.must("EXISTS k"), 0);
+            assert!(!stores(&mut client, "k", token), "{events:?} {deletes}");
+        }
+    }
+}
+
 #[test]
 fn what_changes_nothing_ends_no_lease() {
     let (_server, mut client) = server_and_client();
@@ -607,6 +627,76 @@ fn an_expiry_ends_the_lease_on_what_was_there() {
     let token = any_lease(&mut client, "k");
     sleep_ms(320);
     assert!(!stores(&mut client, "k", token));
+}
+
+/// The server keeps a key through the very millisecond in which it expires, and for as long as a script runs.
+#[test]
+fn a_lease_that_is_given_while_an_entry_ends_is_the_only_one() {
+    let (_server, mut client) = server_and_client();
+    let is_kept = |client: &mut Raw, token| {
+        sleep_ms(3);
+        assert_eq!(look(client, "k"), "WAIT -");
+        assert!(stores(client, "k", token));
+    };
+    for _ in 0..30 {
+        client.must("CACHE.SET k v PX 10");
+        let token = loop {
+            let (state, _, token) = fetched(&client.must("CACHE.FETCH k LEASE 60000"));
+            if state == "LEASE" {
+                break token;
+            }
+        };
+        is_kept(&mut client, token);
+    }
+    let script = "redis.call('CACHE.SET', KEYS[1], 'v', 'PX', 10, 'STALE', ARGV[1])
+        for _ = 1, 1000000 do
+            local found = redis.call('CACHE.FETCH', KEYS[1], 'LEASE', 60000)
+            if found[1] == 'LEASE' and not found[2] then return found[3] end
+        end";
+    for stale in ["0", "10"] {
+        let token = client.call(["EVAL", script, "1", "k", stale]);
+        is_kept(&mut client, token.int());
+    }
+}
+
+/// Somebody else has seen to it that it stays.
+#[test]
+fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
+    let (server, mut client) = server_and_client();
+    let mut waiter = Raw::connect(&server);
+    let remain = |client: &mut Raw| {
+        client.must("CACHE.DEL k GRACE 30 VER 9");
+        assert_eq!(client.must("PERSIST k"), 1);
+        sleep_ms(50);
+        assert_eq!(client.must("EXISTS k"), 1);
+    };
+    for line in ["CACHE.SET k v PX 60000 VER 3", "CACHE.SETNULL k PX 5 VER 0"] {
+        remain(&mut client);
+        assert_eq!(client.must(line), 1, "{line}");
+        client.must("DEL k");
+    }
+    remain(&mut client);
+    assert_eq!(client.must("CACHE.DEL k"), 0);
+    assert_eq!(client.must("EXISTS k"), 0);
+    remain(&mut client);
+    let token = lease(&mut client, "k");
+    assert_eq!(client.must("EXISTS k"), 0);
+    assert!(stores(&mut client, "k", token));
+    for pause in [false, true] {
+        client.must("CACHE.DEL k GRACE 30");
+        assert_eq!(client.must("PERSIST k"), 1);
+        client.must("CACHE.FETCH k LEASE 300");
+        waiter.ask("CACHE.FETCH k LEASE 60000 BLOCK 60000");
+        eventually(SOON, || about(&mut client, "k", "waiters") == 1);
+        if pause {
+            client.must("CLIENT PAUSE 1000 WRITE"); // nothing can be handed to replicas
+        }
+        let (state, value, token) = fetched(&waiter.read());
+        assert_eq!((state.as_str(), value), ("LEASE", None));
+        assert_eq!(client.must("EXISTS k"), 0);
+        assert!(stores(&mut client, "k", token));
+        client.must("DEL k");
+    }
 }
 
 #[test]
@@ -757,6 +847,27 @@ fn a_token_that_comes_with_too_old_a_version_stores_nothing_and_is_used_up() {
     let token = any_lease(&mut client, "k");
     assert_eq!(client.must("CACHE.SET k old PX 60000 VER 1"), 0);
     assert!(stores(&mut client, "k", token));
+}
+
+#[test]
+fn what_is_still_served_keeps_its_version() {
+    let (_server, mut client) = server_and_client();
+    for line in [
+        "CACHE.DEL k STALE 60000",
+        "CACHE.DEL k STALE 60000 GRACE 5",
+        "CACHE.DEL k STALE 60000 VER 2",
+    ] {
+        client.must("CACHE.SET k v PX 60000 VER 7");
+        assert_eq!(client.must(line), 1, "{line}");
+        assert_eq!(about(&mut client, "k", "ver"), 7, "{line}");
+        assert_eq!(client.must("CACHE.SET k old PX 60000 VER 6"), 0, "{line}");
+        assert_eq!(client.must("CACHE.SET k new PX 60000 VER 7"), 1, "{line}");
+        client.must("DEL k");
+    }
+    // What is not, does not.
+    client.must("CACHE.SET k v PX 60000 VER 7");
+    client.must("CACHE.DEL k GRACE 60000");
+    assert_eq!(client.must("CACHE.SET k old PX 60000 VER 6"), 1);
 }
 
 // Grace

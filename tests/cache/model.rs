@@ -212,8 +212,9 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                     } else {
                         model.stale_until
                     };
-                    // A version that an earlier deletion remembers stays, one that was only stored does not.
-                    let kept = model.version.filter(|_| model.deleted || version.is_some());
+                    // A version that an earlier deletion remembers stays, and that of what is still served.
+                    let keeps = model.deleted || serves || version.is_some();
+                    let kept = model.version.filter(|_| keeps);
                     model = Model {
                         value: model.value.filter(|_| serves),
                         fresh_until: 0,
