@@ -9,7 +9,7 @@ use super::state::{
     Claim, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
 use super::void::changed;
-use super::{STATE, STATS};
+use super::{MAX_LEASES, STATE, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_decimal};
@@ -480,7 +480,8 @@ fn give_back(db: i32, key: &[u8], token: u64, backoff: u64, now: Now) -> bool {
     let leases = &mut STATE.get().leases;
     let is_current = leases.is_current(db, key, token);
     if is_current && backoff > 0 {
-        leases.fail(db, key, now.ms() + backoff);
+        let most = MAX_LEASES.get() as usize;
+        leases.fail(db, key, now.ms() + backoff, now.ms(), most);
     } else if is_current {
         leases.remove(db, key);
     }

@@ -42,8 +42,10 @@ type Known = u128;
 #[derive(Debug, Default)]
 pub struct Leases {
     seed: u64,
-    by_key: HashMap<i32, HashMap<Known, Lease>>,
+    by_key: BTreeMap<i32, HashMap<Known, Lease>>,
     by_end: BTreeMap<(u64, u64), Place>,
+    /// How many of them are pauses.
+    pauses: usize,
 }
 
 /// Where a lease is.
@@ -110,10 +112,10 @@ impl Leases {
             .is_some_and(|lease| !lease.failed && lease.token == token)
     }
 
-    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` others, none of which has
-    /// come to its end (Unix ms).
+    /// Gives a key's lease away, or makes it pause, in place of a lease whose time is up. False if there are `most` others
+    /// of that sort, and none has come to its end (Unix ms).
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
-        while self.len() - usize::from(self.get(db, key).is_some()) >= most {
+        while self.others(db, key, lease.failed) >= most {
             if !self.forget_first(now) {
                 return false;
             }
@@ -121,6 +123,17 @@ impl Leases {
         self.remove(db, key);
         self.insert(db, self.known(key), lease);
         true
+    }
+
+    /// How many other keys have a lease, or a pause.
+    fn others(&self, db: i32, key: &[u8], failed: bool) -> usize {
+        let all = if failed {
+            self.pauses
+        } else {
+            self.len() - self.pauses
+        };
+        let own = self.get(db, key);
+        all - usize::from(own.is_some_and(|lease| lease.failed == failed))
     }
 
     /// Forgets the one that ended first, if one has.
@@ -137,6 +150,7 @@ impl Leases {
         let failed = lease.failed;
         let place = Place { db, key, failed };
         self.by_end.insert((lease.until, lease.token), place);
+        self.pauses += usize::from(failed);
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
@@ -146,7 +160,7 @@ impl Leases {
         if leases.is_empty() {
             leases.shrink_to(SMALL); // the memory of a crowd that has gone
         }
-        self.by_end.remove(&(lease.until, lease.token));
+        self.forget_end(&lease);
         Some(lease)
     }
 
@@ -180,8 +194,8 @@ impl Leases {
         dbs
     }
 
-    /// Turns a key's lease into a pause until then (Unix ms).
-    pub fn fail(&mut self, db: i32, key: &[u8], until: u64) {
+    /// Turns a key's lease into a pause until then (Unix ms), unless there are `most` others that go on.
+    pub fn fail(&mut self, db: i32, key: &[u8], until: u64, now: u64, most: usize) {
         if let Some(lease) = self.remove(db, key) {
             let failed = true;
             let pause = Lease {
@@ -189,17 +203,21 @@ impl Leases {
                 failed,
                 ..lease
             };
-            self.insert(db, self.known(key), pause);
+            self.grant(db, key, pause, now, most);
         }
     }
 
-    /// Forgets all of a hash slot, which are all in database 0.
+    fn forget_end(&mut self, lease: &Lease) {
+        self.by_end.remove(&(lease.until, lease.token));
+        self.pauses -= usize::from(lease.failed);
+    }
+
+    /// Forgets all of a hash slot, in whatever database: Valkey 9 has several in a cluster.
     pub fn clear_slot(&mut self, slot: u16) {
-        let Some(leases) = self.by_key.get_mut(&0) else {
-            return;
-        };
-        for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
-            self.by_end.remove(&(lease.until, lease.token));
+        let dbs = self.by_key.values_mut();
+        let gone = dbs.flat_map(|leases| leases.extract_if(|_, lease| lease.slot == slot));
+        for (_, lease) in gone.collect::<Vec<_>>() {
+            self.forget_end(&lease);
         }
     }
 
@@ -210,7 +228,7 @@ impl Leases {
             Some(db) => {
                 let leases = self.by_key.remove(&db).into_iter().flatten();
                 for (_, lease) in leases {
-                    self.by_end.remove(&(lease.until, lease.token));
+                    self.forget_end(&lease);
                 }
             }
         }

@@ -287,7 +287,7 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
 fn timed_out(state: &State, key: &Key) -> Reply {
     let left = match state.leases.look(key.0, &key.1, Now::read().ms()) {
         Rebuild::Out(left) | Rebuild::Down(left) => left,
-        Rebuild::Free => 0,
+        Rebuild::Free => RETRY, // there are too many others
     };
     reply(Found::new(Advice::Wait, false, left), None)
 }

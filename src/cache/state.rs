@@ -203,7 +203,8 @@ impl Entry {
         };
         let until = (now + remains.grace).max(self.grace_until(now).unwrap_or(0));
         // What an earlier invalidation remembers is remembered on, and so is what is still served.
-        let keeps = self.fresh_until == 0 || stale_until > now || remains.version.is_some();
+        let in_grace = self.fresh_until == 0 || self.grace_until(now).is_some();
+        let keeps = in_grace || stale_until > now || remains.version.is_some();
         let remembered = self.version.filter(|_| keeps);
         self.fresh_until = 0;
         self.version = remembered.max(remains.version);
@@ -241,9 +242,10 @@ impl Entry {
             self.bytes = bytes.into();
         }
         self.fresh_until = now + terms.fresh;
-        self.version = terms.version;
         let stale_until = self.fresh_until + terms.stale;
         let grace = self.grace_until(now);
+        let remembered = self.version.filter(|_| grace.is_some());
+        self.version = remembered.max(terms.version);
         self.grace = grace.map(|until| Box::new(Grace { until, stale_until }));
         stale_until.max(grace.unwrap_or(0))
     }

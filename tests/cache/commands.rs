@@ -870,6 +870,27 @@ fn what_is_still_served_keeps_its_version() {
     assert_eq!(client.must("CACHE.SET k old PX 60000 VER 6"), 1);
 }
 
+#[test]
+fn through_the_grace_a_version_is_remembered_whatever_is_stored_meanwhile() {
+    let (_server, mut client) = server_and_client();
+    for (meanwhile, least) in [
+        ("CACHE.SET k v PX 60000 VER 7", 7),
+        ("CACHE.SET k v PX 60000", 5),
+        ("CACHE.SETNULL k PX 60000", 5),
+        ("CACHE.DEL k", 5),
+    ] {
+        client.must("CACHE.DEL k GRACE 60000 VER 5");
+        client.must(meanwhile);
+        for then in ["CACHE.DEL k", "CACHE.DEL k GRACE 60000"] {
+            client.must(then);
+            assert_eq!(about(&mut client, "k", "ver"), least, "{meanwhile}");
+            let old = format!("CACHE.SET k old PX 60000 VER {}", least - 1);
+            assert_eq!(client.must(&old), 0, "{meanwhile}");
+        }
+        client.must("DEL k");
+    }
+}
+
 // Grace
 
 #[test]
@@ -1604,7 +1625,8 @@ fn past_the_most_leases_nobody_gets_one() {
     client.must("CONFIG SET sluice.cache-max-leases 0");
     number(&client.must("CACHE.FETCH none LEASE 60000"), "WAIT -");
     let reply = client.must("CACHE.FETCH none LEASE 60000 BLOCK 120");
-    number(&reply, "WAIT -");
+    let left = number(&reply, "WAIT -");
+    assert!((1..=1000).contains(&left), "{left} is no short time");
     assert!(stores(&mut client, "k2", tokens[2]), "given before");
     client.must("CONFIG SET sluice.cache-max-leases 10000000");
     lease(&mut client, "none");
@@ -1612,6 +1634,27 @@ fn past_the_most_leases_nobody_gets_one() {
         let reply = client.run(&format!("CONFIG SET sluice.cache-max-leases {bad}"));
         assert!(reply.is_err(), "{bad}");
     }
+}
+
+#[test]
+fn loaders_that_failed_take_no_lease_from_others() {
+    let (_server, mut client) = server_and_client();
+    client.must("CONFIG SET sluice.cache-max-leases 2");
+    for key in ["a", "b", "c"] {
+        let token = lease(&mut client, key);
+        assert_eq!(
+            client.must(&format!("CACHE.FAIL {key} {token} BACKOFF 60000")),
+            1
+        );
+    }
+    for key in ["a", "b"] {
+        assert_eq!(look(&mut client, key), "DOWN -");
+    }
+    // So many are remembered, and no more.
+    lease(&mut client, "c");
+    lease(&mut client, "d");
+    assert_eq!(look(&mut client, "e"), "WAIT -");
+    assert_eq!(counter(&mut client, "leases_now"), 2);
 }
 
 #[test]

@@ -406,12 +406,15 @@ const TOKENS: Run = Run {
 #[track_caller]
 fn never_stale(runs: u64, how: Run) {
     let server = Server::start();
-    for seed in 1..=runs {
+    let hits = || counter(&mut Raw::connect(&server), "hits");
+    let mut seed = 0;
+    // On a busy machine few hits come of a run.
+    while seed < runs || hits() <= 100 {
+        seed += 1;
         let stale = run(&server, Run { seed, ..how });
         assert_eq!(stale, Stale::default(), "seed {seed}");
+        assert!(seed < 10 * runs, "{} hits: nothing was tried", hits());
     }
-    let stored = counter(&mut Raw::connect(&server), "hits");
-    assert!(stored > 100, "{stored} hits: nothing was tried");
 }
 
 /// Panics unless the cache keeps something old in one of many rounds: else the test above proves nothing.

@@ -166,12 +166,13 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                         until if until > now => until,
                         _ => 0,
                     };
+                    let remembered = model.version.filter(|_| grace_until > 0);
                     model = Model {
                         value,
                         fresh_until: now + fresh,
                         stale_until: now + fresh + stale,
                         stored: true,
-                        version,
+                        version: remembered.max(version),
                         deleted: false,
                         grace_until,
                         lease: None,
@@ -213,7 +214,8 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                         model.stale_until
                     };
                     // A version that an earlier deletion remembers stays, and that of what is still served.
-                    let keeps = model.deleted || serves || version.is_some();
+                    let in_grace = model.deleted || model.grace_until > now;
+                    let keeps = in_grace || serves || version.is_some();
                     let kept = model.version.filter(|_| keeps);
                     model = Model {
                         value: model.value.filter(|_| serves),
@@ -469,22 +471,20 @@ fn any_act() -> impl Strategy<Value = Act> {
 /// All leases in one list.
 type List = Vec<((i32, u8), Lease)>;
 
-/// Gives a lease away as one would by hand: in the place of the key's own, in a free place, or in that of the one that
-/// has ended first.
+/// Gives a lease away, or makes it pause, as one would by hand: in the place of the key's own, in a free place, or in that
+/// of the one that has ended first.
 fn grant_by_hand(list: &mut List, place: (i32, u8), lease: Lease, now: u64, most: usize) -> bool {
-    let own = list.iter().position(|(at, _)| *at == place);
-    let is_full = own.is_none() && list.len() >= most;
-    let ended = list.iter().enumerate();
-    let ended = ended.filter(|(_, (_, lease))| lease.until <= now);
-    let first = ended.min_by_key(|(_, (_, lease))| (lease.until, lease.token));
-    let first = first.map(|(index, _)| index);
-    match own.or(first.filter(|_| is_full)) {
-        Some(index) => {
-            list.remove(index);
-        }
-        None if is_full => return false,
-        None => {}
+    let is_other = |(at, other): &&((i32, u8), Lease)| *at != place && other.failed == lease.failed;
+    while list.iter().filter(is_other).count() >= most {
+        let ended = list.iter().enumerate();
+        let ended = ended.filter(|(_, (_, lease))| lease.until <= now);
+        let first = ended.min_by_key(|(_, (_, lease))| (lease.until, lease.token));
+        let Some((index, _)) = first else {
+            return false;
+        };
+        list.remove(index);
     }
+    list.retain(|(at, _)| *at != place);
     list.push((place, lease));
     true
 }
@@ -529,11 +529,11 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                 list.retain(|((_, at), lease)| *at != key || lease.failed);
             }
             Act::Fail { db, key, ms } => {
-                leases.fail(db, &[key], now + ms);
-                for (at, lease) in &mut list {
-                    if *at == (db, key) {
-                        (lease.until, lease.failed) = (now + ms, true);
-                    }
+                leases.fail(db, &[key], now + ms, now, most);
+                if let Some(index) = list.iter().position(|(at, _)| *at == (db, key)) {
+                    let (place, mut pause) = list.remove(index);
+                    (pause.until, pause.failed) = (now + ms, true);
+                    grant_by_hand(&mut list, place, pause, now, most);
                 }
             }
             Act::Remove { db, key } => {
@@ -555,7 +555,8 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
 fn same_leases(leases: &Leases, list: &List, now: u64, most: usize) -> Result<(), TestCaseError> {
     prop_assert_eq!(leases.len(), list.len());
     prop_assert_eq!(leases.is_empty(), list.is_empty());
-    prop_assert!(leases.len() <= most);
+    let pauses = list.iter().filter(|(_, lease)| lease.failed).count();
+    prop_assert!(pauses <= most && list.len() - pauses <= most);
     let out = list
         .iter()
         .filter(|(_, lease)| !lease.failed && lease.until > now);
