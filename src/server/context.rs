@@ -462,6 +462,16 @@ impl<'a> Name<'a> {
         unsafe { Name::owned(raw) }.expect("the server makes a string or dies")
     }
 
+    /// The same string once more, for as long as one likes.
+    pub(super) fn retained(&self) -> Name<'static> {
+        // SAFETY: the string is alive, and with a null context its new owner frees it.
+        unsafe {
+            api!(RedisModule_RetainString(std::ptr::null_mut(), self.raw()));
+            Name::owned(self.raw())
+        }
+        .expect("it is a string")
+    }
+
     /// The name's bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the string lives as long as `self` and is not changed.

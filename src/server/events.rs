@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, lent, log, native, timer};
+use super::{block, entry, lent, log, native, queued, timer};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -359,6 +359,7 @@ unsafe extern "C" fn on_event_loop(
         });
     }
     entry::guard((), block::deliver);
+    entry::guard((), queued::sort_out);
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
 

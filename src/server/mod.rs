@@ -35,6 +35,7 @@ pub mod log;
 pub mod main_thread;
 pub mod memory;
 pub mod native;
+mod queued;
 pub mod random;
 pub mod replicas;
 pub mod reply;

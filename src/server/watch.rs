@@ -3,9 +3,9 @@
 //! little, so it begins when a family first asks for it. What other commands remove is told by the events that
 //! [`super::events`] subscribes to anyway.
 
-use super::context::{Ctx, Name, bytes_of};
+use super::context::{Ctx, Name};
 use super::events::{Happening, note_and_wake};
-use super::{entry, log};
+use super::{entry, log, queued};
 use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
@@ -72,11 +72,13 @@ unsafe extern "C" fn on_removal(
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     // SAFETY: see above.
     let argument =
-        |index| unsafe { bytes_of(api!(RedisModule_CommandFilterArgGet(command, index))) };
+        |index| unsafe { Name::borrowed(api!(RedisModule_CommandFilterArgGet(command, index))) };
+    let command_name = argument(0);
     // Every command of the server passes here, so its name is all that most are asked for.
-    let told = match argument(0) {
-        name if is(name, "del") || is(name, "unlink") => deleting,
-        name if is(name, "cluster") => cluster_changing,
+    let told = match command_name.bytes() {
+        name if is(name, "del") || is(name, "unlink") => names_arrived,
+        name if is(name, "exec") => transaction_begins,
+        name if is(name, "cluster") => slots_may_move,
         _ => return,
     };
     entry::guard((), || {
@@ -86,17 +88,31 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
     });
 }
 
-/// Keys of these names are about to be deleted.
-fn deleting(keys: &mut dyn Iterator<Item = &[u8]>) {
-    for key in keys {
-        for family in crate::enabled_families() {
-            (family.deleting)(key);
-        }
+/// The arguments of a command that has arrived.
+type Arguments<'a, 'n> = &'a mut dyn Iterator<Item = Name<'n>>;
+
+/// `DEL`, or a command like it: it runs now, or when its transaction does.
+fn names_arrived(names: Arguments<'_, '_>) {
+    for name in names {
+        deleting(name.bytes());
+        queued::arrived(&name);
     }
 }
 
-/// `CLUSTER` is about to be called with these arguments, by which hash slots may come to this node, or go.
-fn cluster_changing(arguments: &mut dyn Iterator<Item = &[u8]>) {
+/// `EXEC`.
+fn transaction_begins(_none: Arguments<'_, '_>) {
+    queued::before_transaction(deleting);
+}
+
+/// A key of this name is about to be deleted.
+fn deleting(key: &[u8]) {
+    for family in crate::enabled_families() {
+        (family.deleting)(key);
+    }
+}
+
+/// `CLUSTER`, by which hash slots may come to this node, or go.
+fn slots_may_move(arguments: Arguments<'_, '_>) {
     const MOVING: [&str; 8] = [
         "setslot",
         "migration",    // Redis 8
@@ -107,10 +123,13 @@ fn cluster_changing(arguments: &mut dyn Iterator<Item = &[u8]>) {
         "delslotsrange",
         "flushslots",
     ];
-    let what = arguments.next().unwrap_or_default();
-    if MOVING.iter().any(|word| is(what, word)) {
-        let slot = arguments.next().filter(|_| is(what, "setslot"));
-        let slot = slot.and_then(parse_int).map(u16::try_from);
-        note_and_wake(Happening::SlotMayMove(slot.and_then(Result::ok)));
+    let Some(what) = arguments.next() else {
+        return;
+    };
+    if MOVING.iter().any(|word| is(what.bytes(), word)) {
+        let slot = arguments.next().filter(|_| is(what.bytes(), "setslot"));
+        let slot = slot.and_then(|slot| parse_int(slot.bytes()));
+        let slot = slot.and_then(|slot| u16::try_from(slot).ok());
+        note_and_wake(Happening::SlotMayMove(slot));
     }
 }

@@ -1199,6 +1199,64 @@ fn a_deletion_in_a_transaction_ends_the_lease_from_before_it_was_queued() {
     assert!(!stores(&mut client, "k", token));
 }
 
+/// The order of a client that opens its transaction with that of its database, and ends it after it: who has read the
+/// database meanwhile has read what is old.
+#[test]
+fn a_deletion_in_a_transaction_ends_the_lease_that_was_given_before_it_ran() {
+    let (server, mut client) = server_and_client();
+    let (mut writer, mut other) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first"); // nothing is looked at before there is one
+    for deletion in ["DEL k", "UNLINK a k b", "del k"] {
+        writer.must("MULTI");
+        writer.must(deletion);
+        let token = lease(&mut client, "k");
+        let bystander = any_lease(&mut client, "bystander");
+        assert_eq!(writer.must("EXEC").array()[0], 0);
+        assert!(!stores(&mut client, "k", token), "{deletion}");
+        assert!(stores(&mut client, "bystander", bystander));
+        client.must("DEL bystander");
+    }
+    // Many keys, and other transactions meanwhile.
+    let keys: Vec<String> = (0..3000).map(|number| format!("k{number}")).collect();
+    writer.must("MULTI");
+    for some in keys.chunks(100) {
+        writer.must(&format!("DEL {}", some.join(" ")));
+        other.transact(["SET x 1", "DEL x"]);
+    }
+    let tokens: Vec<_> = keys.iter().map(|key| lease(&mut client, key)).collect();
+    writer.must("EXEC");
+    for (key, token) in keys.iter().zip(tokens) {
+        assert!(!stores(&mut client, key, token), "{key}");
+    }
+}
+
+/// What never ran, and what ran long ago, ends none.
+#[test]
+fn a_deletion_that_a_transaction_does_not_run_ends_no_later_lease() {
+    let (server, mut client) = server_and_client();
+    let (mut writer, mut other) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first");
+    client.must("DEL k");
+    client.call(["EVAL", "return redis.call('DEL', KEYS[1])", "1", "k"]);
+    writer.must("MULTI");
+    writer.must("DEL k");
+    writer.must("DISCARD");
+    writer.must("MULTI");
+    writer.must("DEL k");
+    drop(writer);
+    eventually(SOON, || {
+        let token = any_lease(&mut client, "k");
+        other.transact(["SET x 1", "DEL x"]);
+        stores(&mut client, "k", token)
+    });
+    for _ in 0..3 {
+        client.must("DEL k");
+        let token = lease(&mut client, "k");
+        other.transact(["SET x 1", "DEL x"]);
+        assert!(stores(&mut client, "k", token));
+    }
+}
+
 // Bad input
 
 #[test]
