@@ -193,13 +193,12 @@ impl Leases {
         }
     }
 
-    /// Forgets all of a hash slot, which are all in database 0.
+    /// Forgets all of a hash slot, in whatever database: Valkey 9 has several in a cluster.
     pub fn clear_slot(&mut self, slot: u16) {
-        let Some(leases) = self.by_key.get_mut(&0) else {
-            return;
-        };
-        for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
-            self.by_end.remove(&(lease.until, lease.token));
+        for leases in self.by_key.values_mut() {
+            for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
+                self.by_end.remove(&(lease.until, lease.token));
+            }
         }
     }
 
