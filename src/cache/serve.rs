@@ -120,6 +120,7 @@ pub(super) fn rebuild(
 /// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
 pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
     watch::all_that_goes(ctx);
+    remember_slots(ctx);
     let slot = cluster::slot(ctx, key);
     let mut state = STATE.get();
     let lease = Lease {
@@ -132,6 +133,14 @@ pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> 
     let most = MAX_LEASES.get() as usize;
     let granted = state.leases.grant(db, key, lease, now.ms(), most);
     granted.then_some(lease.token)
+}
+
+/// Notes which slots this node has when the watch begins: whether they change is asked later.
+fn remember_slots(ctx: Ctx<'_>) {
+    if ctx.is_cluster() && STATE.get().own_slots.is_none() {
+        let own = cluster::own_slots(ctx);
+        STATE.get().own_slots = own;
+    }
 }
 
 /// Tokens count up from where nobody knows: those that another server gave, or this one before a restart, are others.
@@ -161,21 +170,23 @@ pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64,
         STATE.get().deadlines.insert((at, Due::Timeout(ticket)));
         timer::arm(ctx, at);
     }
-    set_retry(ctx, &key, now + retry);
+    set_retry(ctx, &key, Some(now + retry));
 }
 
-/// Looks at a line again at this time (Unix ms).
-fn set_retry(ctx: Ctx<'_>, key: &Key, at: u64) {
+/// Looks at a line again at this time (Unix ms); `None`: when something happens.
+fn set_retry(ctx: Ctx<'_>, key: &Key, at: Option<u64>) {
     let state = &mut *STATE.get();
-    let before = state.queue.set_retry(key.0, &key.1, Some(at));
-    if before == Some(at) {
+    let before = state.queue.set_retry(key.0, &key.1, at);
+    if before == at {
         return;
     }
     if let Some(before) = before {
         state.deadlines.remove(&(before, Due::Retry(key.clone())));
     }
-    state.deadlines.insert((at, Due::Retry(key.clone())));
-    timer::arm(ctx, at);
+    if let Some(at) = at {
+        state.deadlines.insert((at, Due::Retry(key.clone())));
+        timer::arm(ctx, at);
+    }
 }
 
 /// Answers whoever can be answered in a key's line, in order.
@@ -186,7 +197,9 @@ pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
     ctx.in_db(key.0, || {
         let name = Name::new(&key.1);
         if ctx.is_cluster() && cluster::locate(ctx, &name) != Place::Here {
-            return; // the cron event sends the clients after their slot
+            // The cron event sends the clients after their slot, or serves them once the key is here again: what they
+            // waited for may have ended by then.
+            return set_retry(ctx, key, None);
         }
         serve_line(ctx, now, key, &name);
     });
@@ -206,7 +219,7 @@ fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
         let look = edit.look(now.ms());
         if look == Look::Missing {
             if edit.entry().is_some() && ctx.is_paused() {
-                return set_retry(ctx, key, now.ms() + RETRY); // nothing may be removed now
+                return set_retry(ctx, key, Some(now.ms() + RETRY)); // nothing may be removed now
             }
             edit.remove_if_over(now.ms());
         }
@@ -216,7 +229,7 @@ fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
             _ => rebuild(ctx, key.0, &key.1, look, waiter.lease, now),
         };
         if found.must_wait() {
-            return set_retry(ctx, key, now.ms() + found.n);
+            return set_retry(ctx, key, Some(now.ms() + found.n));
         }
         let value = entry.as_deref().filter(|_| found.shows);
         let value = value.and_then(|entry| entry.value());
@@ -333,7 +346,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
                 None => state.leases.clear(None),
             }
             state.own_slots = own;
-            return; // the cron event looks after who waits
+            state.queue.keys(None)
         }
         Happening::Disconnected(_) | Happening::Saving => return,
     };
@@ -347,6 +360,7 @@ fn demoted(ctx: Ctx<'_>) {
     let mut state = STATE.get();
     state.leases.clear(None);
     state.undelivered.clear();
+    state.own_slots = None; // to be asked again with the next lease
     let keys = state.queue.keys(None);
     drop(state);
     // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.

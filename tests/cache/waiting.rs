@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::cache::{about, counter, fetched, lease, nearly, number, shown, stores};
-use crate::support::cluster::{node, two_nodes};
+use crate::support::cluster::{Move, connect_in, node, node_of_databases, one_node, two_nodes};
 use crate::support::{
     Crowd, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, field_of,
     follow, now_ms, quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter,
@@ -670,23 +670,69 @@ const SLOT: i64 = 5061;
 /// What happens to a missing key on another node leaves no trace that would come back with its slot.
 #[test]
 fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
+    let (builder, databases) = node_of_databases();
+    let (one, other) = two_nodes(&builder);
+    let mut here: Vec<_> = (0..databases).map(|db| connect_in(&one, db)).collect();
+    let leases: Vec<_> = here
+        .iter_mut()
+        .map(|client| (lease(client, LOW), lease(client, "baz")))
+        .collect();
+    Move::start(SLOT, &one, &other).finish();
+    for db in 0..databases {
+        let mut there = connect_in(&other, db);
+        there.must("SET bar v");
+        there.must("DEL bar");
+    }
+    Move::start(SLOT, &other, &one).finish();
+    for (client, (left, stays)) in here.iter_mut().zip(leases) {
+        assert!(!stores(client, LOW, left));
+        assert!(stores(client, "baz", stays), "of another slot");
+    }
+}
+
+/// The lease ends when the slot is about to leave, and is free again when it stays.
+#[test]
+fn who_waits_in_a_slot_that_stays_after_all_gets_the_lease() {
     let (one, other) = two_nodes(&node());
-    let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
-    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let mut here = Raw::connect(&one);
     let token = lease(&mut here, LOW);
-    let stays = lease(&mut here, "baz");
-    let give = |from: &mut Raw, to: &mut Raw, [source, target]: [&str; 2]| {
-        to.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {source}"));
-        from.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {target}"));
-        to.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
-        from.must(&format!("CLUSTER SETSLOT {SLOT} NODE {target}"));
-    };
-    give(&mut here, &mut there, [&ids[0], &ids[1]]);
-    there.must("SET bar v");
-    there.must("DEL bar");
-    give(&mut there, &mut here, [&ids[1], &ids[0]]);
+    let mut next = waiter(&one, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    let moving = Move::start(SLOT, &one, &other);
+    still_waits(&mut next);
+    moving.cancel();
+    number(&served(&mut next), "LEASE -");
     assert!(!stores(&mut here, LOW, token));
-    assert!(stores(&mut here, "baz", stays), "of another slot");
+}
+
+/// Which slots come and go is not always told, and then all leases end.
+#[test]
+fn who_waits_gets_the_lease_that_ends_with_any_slots_that_come() {
+    let server = node().config("cluster-require-full-coverage", "no").start();
+    server.own_slots(0..=16382);
+    server.await_cluster(1);
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, LOW);
+    let mut next = waiter(&server, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    server.own_slots(16383..=16383);
+    number(&served(&mut next), "LEASE -");
+    assert!(!stores(&mut client, LOW, token));
+}
+
+#[test]
+fn who_may_not_have_a_slot_takes_no_lease_by_trying() {
+    let (server, mut client) = one_node();
+    let token = lease(&mut client, LOW);
+    let mut next = waiter(&server, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    for line in [
+        "CLUSTER ADDSLOTS 1",
+        "CLUSTER SETSLOT 5061 MIGRATING nobody",
+    ] {
+        assert!(client.run(line).is_err(), "{line}");
+        assert!(about(&mut client, LOW, "lease_ms") > 0, "{line}");
+    }
+    still_waits(&mut next);
+    assert!(stores(&mut client, LOW, token));
+    number(&served(&mut next), "HIT late");
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use load::Load;
 use support::cluster::{
-    Client, LOW, Lost, Move, Six, await_replica, id_of, node, one_node, slot_of, two_nodes,
+    Client, LOW, Lost, Move, Six, await_replica, connect_in, id_of, node, node_of_databases,
+    one_node, slot_of, two_nodes,
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
@@ -390,26 +391,36 @@ const WAITS: [&str; 4] = [
 
 #[test]
 fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
-    let (one, other) = two_nodes(&node());
-    for line in [
-        "LOCK.ACQUIRE bar me PX 600000",
-        "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
-    ] {
-        assert!(ask(&one, line).int() > 0);
+    let (builder, databases) = node_of_databases();
+    let (one, other) = two_nodes(&builder);
+    let mut waiting = Vec::new();
+    for db in 0..databases {
+        let mut holder = connect_in(&one, db);
+        for line in [
+            "LOCK.ACQUIRE bar me PX 600000",
+            "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
+        ] {
+            assert!(holder.must(line).int() > 0);
+        }
+        let fetched = holder.must("CACHE.FETCH {bar}entry LEASE 600000");
+        assert_eq!(fetched.array()[0], "LEASE");
+        for line in WAITS {
+            let mut client = connect_in(&one, db);
+            client.ask(line);
+            waiting.push((client, format!("{db}: {line}")));
+        }
     }
-    let fetched = ask(&one, "CACHE.FETCH {bar}entry LEASE 600000");
-    assert_eq!(fetched.array()[0], "LEASE");
-    let mut waiting: Vec<_> = WAITS.iter().map(|_| Raw::connect(&one)).collect();
-    for (client, line) in waiting.iter_mut().zip(WAITS) {
-        client.ask(line);
-    }
-    eventually(SOON, || one.info_int("blocked_clients") == 4);
+    eventually(SOON, || {
+        one.info_int("blocked_clients") == waiting.len() as i64
+    });
     let moving = Move::start(slot_of(&one, LOW), &one, &other);
-    moving.keys(&["bar", "{bar}sem"]);
+    for db in 0..databases {
+        moving.keys_of(db, &["bar", "{bar}sem"]);
+    }
     moving.finish();
     let start = Instant::now();
     let moved = Raw::connect(&one).run("GET bar");
-    for (client, line) in waiting.iter_mut().zip(WAITS) {
+    for (client, line) in &mut waiting {
         assert_eq!(client.read(), moved, "{line}");
     }
     // A busy machine gets the same again.
@@ -418,6 +429,41 @@ fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
         one.info_int("sluice_waiting") + one.info_int("sluice_waiters_now"),
         0
     );
+}
+
+/// The node looks ten times a second whether the keys that clients wait for are still its own.
+#[test]
+fn looking_after_who_waits_counts_neither_hits_nor_misses() {
+    let (server, mut client) = one_node();
+    for line in [
+        "LOCK.ACQUIRE bar me PX 600000",
+        "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
+        "CACHE.FETCH {bar}entry LEASE 600000",
+    ] {
+        client.must(line);
+    }
+    let mut waiting = WAITS.map(|line| (Raw::connect(&server), line));
+    for (client, line) in &mut waiting {
+        client.ask(line);
+    }
+    eventually(SOON, || {
+        server.info_int("sluice_waiting") + server.info_int("sluice_waiters_now") == 4
+    });
+    let counted = || ["keyspace_hits", "keyspace_misses"].map(|field| server.info_int(field));
+    let looks = || calls(&server, "cluster|info");
+    let (before, first) = (counted(), looks());
+    eventually(SOON, || looks() > first + 10);
+    assert_eq!(counted(), before);
+    assert_eq!(server.info_int("total_error_replies"), 0);
+}
+
+/// How often a command was called, also by the module itself.
+fn calls(server: &Server, command: &str) -> i64 {
+    let stats = ask(server, "INFO commandstats");
+    let of = format!("cmdstat_{command}:calls=");
+    let line = stats.text().lines().find_map(|line| line.strip_prefix(&of));
+    let count = line.and_then(|line| line.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number of calls"))
 }
 
 // Several keys

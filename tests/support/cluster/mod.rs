@@ -9,7 +9,7 @@ pub use client::{Client, Lost, Told};
 pub use six::{Six, await_replica};
 pub use slot::Move;
 
-use super::{Builder, Raw, SOON, Server, ask, eventually};
+use super::{Builder, Lines as _, Raw, SOON, Server, ask, eventually};
 
 /// A key of a slot that the first of [`two_nodes`] serves.
 pub const LOW: &str = "bar"; // slot 5061
@@ -19,6 +19,24 @@ pub const HIGH: &str = "foo"; // slot 12182
 /// A node that owns nothing yet.
 pub fn node() -> Builder {
     Server::builder().cluster(true)
+}
+
+/// The same with as many databases as the server gives the nodes of a cluster: one, or since Valkey 9 as many as it is told.
+/// And how many these are.
+pub fn node_of_databases() -> (Builder, usize) {
+    const NAME: &str = "cluster-databases";
+    let server = Server::builder().no_module().start();
+    match ask(&server, &format!("CONFIG GET {NAME}")).array() {
+        [] => (node(), 1),
+        _ => (node().config(NAME, "2"), 2),
+    }
+}
+
+/// A connection in another database.
+pub fn connect_in(server: &Server, db: usize) -> Raw {
+    let mut client = Raw::connect(server);
+    client.must(&format!("SELECT {db}"));
+    client
 }
 
 /// One node that serves all slots, so that only the slots of a command's keys matter, and a connection to it.

@@ -1,6 +1,6 @@
 //! A slot on its way from one node to another, in the steps that `redis-cli --cluster reshard` takes.
 
-use super::id_of;
+use super::{connect_in, id_of};
 use crate::support::{Server, Value, ask};
 
 /// How many milliseconds a node may take to receive keys.
@@ -31,11 +31,25 @@ impl<'a> Move<'a> {
     /// Moves these keys.
     #[track_caller]
     pub fn keys<K: AsRef<[u8]>>(&self, keys: &[K]) {
-        let port = self.to.port().to_string();
-        let head = ["MIGRATE", "127.0.0.1", &port, "", "0", PATIENCE, "KEYS"];
+        self.keys_of(0, keys);
+    }
+
+    /// Moves these keys of a database.
+    #[track_caller]
+    pub fn keys_of<K: AsRef<[u8]>>(&self, db: usize, keys: &[K]) {
+        let (port, db_there) = (self.to.port().to_string(), db.to_string());
+        let head = [
+            "MIGRATE",
+            "127.0.0.1",
+            &port,
+            "",
+            &db_there,
+            PATIENCE,
+            "KEYS",
+        ];
         let mut command: Vec<&[u8]> = head.iter().map(|word| word.as_bytes()).collect();
         command.extend(keys.iter().map(AsRef::as_ref));
-        let reply = self.from.command(command);
+        let reply = connect_in(self.from, db).call(command);
         assert!(reply == "OK" || reply == "NOKEY", "{reply:?}");
     }
 
