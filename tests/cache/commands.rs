@@ -542,6 +542,12 @@ fn what_changes_nothing_ends_no_lease() {
         "CACHE.SETNULL k PX 5 TOKEN 0",
         "CACHE.SET k",
         "CACHE.DEL k STALE",
+        "CACHE.DEL k GRACE -1",
+        "CACHE.SET k v PX 0 TOKEN %",
+        "CACHE.SET k v PX 5 TOKEN % STALE",
+        "CACHE.SETNULL k TOKEN %",
+        "CACHE.FAIL k % BACKOFF",
+        "CACHE.FAIL k % BACKOFF -1",
         "CACHE.DEL other GRACE 5000",
         "CACHE.SET other v PX 50000",
         "GET k",
@@ -570,7 +576,7 @@ fn what_changes_nothing_ends_no_lease() {
             client.must("FLUSHDB");
             client.must("SELECT 0");
         } else {
-            client.run(line);
+            client.run(&line.replace('%', &token.to_string()));
         }
         assert!(stores(&mut client, "k", token), "{line}");
     }
@@ -1447,11 +1453,19 @@ fn counters_count_what_readers_get() {
         "CACHE.SETNULL n PX 60000",
         "CACHE.FETCH n LEASE 60000", // a null
         "CACHE.GET n",               // a null
+        "CACHE.DEL t GRACE 60000",
+        "CACHE.GET t",                  // a miss
+        "CACHE.SET g v PX 60000",
+        "CACHE.DEL g STALE 1 GRACE 60000",
     ] {
         client.must(line);
     }
     let counts = names.map(|name| counter(&mut client, name));
-    assert_eq!(counts, [3, 2, 4, 2, 3, 1, 1, 0, 1, 1, 1, 0]);
+    assert_eq!(counts, [3, 2, 5, 2, 3, 1, 1, 0, 1, 1, 1, 0]);
+    // What is served no longer is a miss as well.
+    sleep_ms(5);
+    client.must("CACHE.GET g");
+    assert_eq!(counter(&mut client, "misses"), 6);
     let (_, _, token) = fetched(&client.must("CACHE.FETCH d LEASE 60000"));
     client.must(&format!("CACHE.FAIL d {token} BACKOFF 60000"));
     client.must("CACHE.FETCH d LEASE 60000");
@@ -1568,7 +1582,7 @@ fn commands_work_in_transactions() {
 }
 
 #[test]
-fn commands_work_in_scripts() {
+fn commands_work_in_scripts_and_functions() {
     let (_server, mut client) = server_and_client();
     let script = "local reply = redis.call('CACHE.FETCH', KEYS[1], 'LEASE', 60000, 'BLOCK', 0)
         if reply[1] ~= 'LEASE' then return reply end
@@ -1594,6 +1608,24 @@ fn commands_work_in_scripts() {
         return redis.call('CACHE.INFO', KEYS[1])";
     let info = client.call(["EVAL", script, "1", "k"]);
     nearly(info.field("grace_ms").int(), 60_000);
+    let library = "#!lua name=caches
+        redis.register_function('ask', function(keys)
+            return redis.call('CACHE.FETCH', keys[1], 'LEASE', 60000, 'BLOCK', 0)
+        end)
+        redis.register_function('store', function(keys, args)
+            return redis.call('CACHE.SET', keys[1], args[2], 'PX', 60000, 'TOKEN', args[1])
+        end)
+        redis.register_function{
+            function_name = 'look',
+            callback = function(keys) return redis.call('CACHE.GET', keys[1]) end,
+            flags = {'no-writes'}
+        }";
+    client.call(["FUNCTION", "LOAD", library]);
+    let token = number(&client.must("FCALL ask 1 f"), "LEASE -");
+    number(&client.must("FCALL ask 1 f"), "WAIT -");
+    assert_eq!(client.must(&format!("FCALL store 1 f {token} v")), 1);
+    number(&client.must("FCALL ask 1 f"), "HIT v");
+    assert_eq!(client.must("FCALL_RO look 1 f"), "v");
 }
 
 #[test]

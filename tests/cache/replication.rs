@@ -292,6 +292,54 @@ fn a_replica_that_was_away_has_the_masters_times() {
     }
 }
 
+/// What the master decided counts, whatever the clock says of the replica or of the machine that reads the file.
+#[test]
+fn another_clock_moves_no_time_of_an_entry() {
+    const HOUR: i64 = 3_600_000;
+    let master = quiet()
+        .clock(0)
+        .aof(Fsync::Always)
+        .config("aof-use-rdb-preamble", "no")
+        .start();
+    let replicas = [-HOUR, HOUR].map(|ahead| quiet().clock(ahead).start());
+    for replica in &replicas {
+        follow(&master, replica);
+    }
+    let mut client = Raw::connect(&master);
+    for line in [
+        "CACHE.SET k v PX 20000000 STALE 30000000 JITTER 50 VER 7",
+        "CACHE.SETNULL n PX 20000000 JITTER 100",
+        "CACHE.SET s v PX 20000000 STALE 30000000",
+        "CACHE.FETCH s LEASE 5 SLIDE 40000000",
+        "CACHE.SET d v PX 20000000",
+        "CACHE.DEL d STALE 30000000 GRACE 40000000 VER 9",
+        "CACHE.DEL t GRACE 20000000",
+        "CACHE.SET t v PX 5000000",
+        "CACHE.SET e v PX 20000000 STALE 30000000",
+        "PEXPIRE e 15000000",
+    ] {
+        client.must(line);
+    }
+    let token = lease(&mut client, "rebuilt");
+    assert!(client.must(&format!("CACHE.SET rebuilt v PX 20000000 TOKEN {token}")) == 1);
+    let ends = |server: &Server| {
+        let mut client = Raw::connect(server);
+        ["k", "n", "s", "d", "t", "e", "rebuilt"]
+            .map(|key| client.must(&format!("PEXPIRETIME {key}")).int())
+    };
+    let (digest, before) = (master.digest(), ends(&master));
+    for replica in &replicas {
+        assert_identical(&master, replica);
+        assert_eq!(ends(replica), before);
+    }
+    for shift in [-2 * HOUR, 3 * HOUR] {
+        master.terminate();
+        master.shift_clock(shift);
+        master.restart();
+        assert_eq!((master.digest(), ends(&master)), (digest.clone(), before));
+    }
+}
+
 #[test]
 fn the_internal_command_needs_the_permission_to_restore() {
     let server = Server::start();
