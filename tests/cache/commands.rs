@@ -255,6 +255,10 @@ fn beta_rebuilds_sooner_what_takes_longer() {
             "HIT v",
         );
     }
+    // A store that ends somebody's lease does not say how long that rebuild takes.
+    any_lease(&mut client, "slow");
+    client.must("CACHE.SET slow v PX 10000");
+    assert_eq!(about(&mut client, "slow", "rebuild_ms"), took);
 }
 
 #[test]

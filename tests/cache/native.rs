@@ -320,7 +320,7 @@ fn memory_usage_is_truthful() {
 }
 
 #[test]
-fn an_entry_costs_at_most_a_third_more_than_a_string() {
+fn an_entry_costs_at_most_1_3_times_what_a_string_does() {
     let (_server, mut client) = server_and_client();
     let value = "v".repeat(128);
     let (string, _) = measure(&mut client, &[&format!("SET % {value} PX 600000")]);

@@ -386,6 +386,22 @@ fn a_waiter_whose_time_is_up_is_told_to_wait() {
 }
 
 #[test]
+fn the_time_of_a_waiter_is_up_within_milliseconds() {
+    // By itself the server would look once a second.
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
+    lease(&mut client, "k");
+    let mut least = i64::MAX;
+    for _ in 0..8 {
+        let start = now_ms(&mut client);
+        number(&client.must("CACHE.FETCH k LEASE 5 BLOCK 60"), "WAIT -");
+        least = least.min(now_ms(&mut client) - start - 60);
+    }
+    // A busy machine delays many, not all.
+    assert!((0..=20).contains(&least), "{least} ms late at best");
+}
+
+#[test]
 fn a_waiter_can_be_unblocked() {
     let (server, mut client) = server_and_client();
     lease(&mut client, "k");

@@ -310,6 +310,32 @@ fn a_writable_replica_lives() {
     assert_identical(&master, &replica);
 }
 
+#[test]
+fn a_client_that_watches_a_limit_at_a_replica_sees_it_change() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    fill(&mut client);
+    let mut watcher = Raw::connect(&replica);
+    for (kind, line) in counting_kinds() {
+        let line = at(line, kind);
+        for line in [
+            line.clone(),
+            costing(&line, 3), // refused
+            format!("RATE.REFUND {kind} 1"),
+            format!("RATE.REFUND {kind} 9"),
+        ] {
+            wait_for_replica_sync(&master, &replica);
+            watcher.call(["WATCH", kind]);
+            client.must(&line);
+            wait_for_replica_sync(&master, &replica);
+            watcher.must("MULTI");
+            watcher.must("PING");
+            let seen = watcher.run("EXEC").is_nil();
+            assert_eq!(seen, !line.ends_with('3'), "{line}");
+        }
+    }
+}
+
 // Promotion
 
 #[test]
