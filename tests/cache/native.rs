@@ -354,6 +354,38 @@ fn who_waited_for_a_long_lease_leaves_nothing_behind() {
     assert!(after - before < 50_000, "{}", after - before);
 }
 
+/// Whenever the lease changes hands, those who still wait are looked at again at another time.
+#[test]
+fn a_line_behind_one_long_lease_after_another_leaves_nothing_behind() {
+    let (server, mut client) = server_and_client();
+    let key = "k".repeat(1000);
+    let mut waiters = [(); 2].map(|()| Raw::connect(&server));
+    let mut token = lease(&mut client, &key);
+    let mut turn = |number: i64| {
+        let [next, last] = &mut waiters;
+        last.ask(&format!(
+            "CACHE.FETCH {key} LEASE {} BLOCK 0",
+            315_360_000_000 - number
+        ));
+        let in_line = if number == 0 { 1 } else { 2 };
+        eventually(SOON, || about(&mut client, &key, "waiters") == in_line);
+        if number > 0 {
+            client.must(&format!("CACHE.FAIL {key} {token}"));
+            let (state, _, granted) = fetched(&next.read());
+            assert_eq!(state, "LEASE");
+            token = granted;
+        }
+        waiters.swap(0, 1);
+        used_memory(&mut client)
+    };
+    for number in 0..50 {
+        turn(number);
+    }
+    let before = turn(50);
+    let after = (51..300).map(&mut turn).last().unwrap();
+    assert!(after - before < 50_000, "{}", after - before);
+}
+
 /// They are beside the keyspace, where no `maxmemory` evicts anything.
 #[test]
 fn leases_of_long_keys_take_no_more_than_those_of_short_ones() {

@@ -162,7 +162,9 @@ fn when_a_lease_ends_the_first_gets_the_next() {
 
 #[test]
 fn the_next_gets_the_lease_within_milliseconds() {
-    let (server, mut client) = server_and_client();
+    // By itself the server would look once a second.
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
     let mut least = i64::MAX;
     for round in 0..8 {
         let key = format!("k{round}");
@@ -738,6 +740,27 @@ fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
     number(&served(&mut next), "HIT v");
     here.must("CACHE.SET baz v PX 600000");
     number(&served(&mut stays), "HIT v");
+}
+
+/// The key is gone here, and there it is still a tombstone: nobody may rebuild it by a lease of this node.
+#[test]
+fn who_waits_for_a_key_that_moves_with_its_slot_gets_no_lease_where_it_was() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    here.must("CACHE.DEL bar GRACE 600000");
+    lease(&mut here, LOW);
+    let mut next = waiter(&one, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
+    here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", ids[1]));
+    here.must(&format!("MIGRATE 127.0.0.1 {} bar 0 5000", other.port()));
+    still_waits(&mut next);
+    for client in [&mut there, &mut here] {
+        client.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[1]));
+    }
+    let moved = format!("MOVED {SLOT} 127.0.0.1:{}", other.port());
+    assert_eq!(served(&mut next).err(), moved);
+    nearly(about(&mut there, LOW, "grace_ms"), 600_000);
 }
 
 #[test]
