@@ -354,6 +354,28 @@ fn who_waited_for_a_long_lease_leaves_nothing_behind() {
     assert!(after - before < 50_000, "{}", after - before);
 }
 
+#[test]
+fn who_was_ready_to_wait_for_years_leaves_nothing_behind() {
+    let (server, mut client) = server_and_client();
+    let mut waiters = [(); 20].map(|()| Raw::connect(&server));
+    let mut round = || {
+        lease(&mut client, "k");
+        for waiter in &mut waiters {
+            waiter.ask("CACHE.FETCH k LEASE 1 BLOCK 315360000000");
+        }
+        eventually(SOON, || about(&mut client, "k", "waiters") == 20);
+        client.must("CACHE.SETNULL k PX 60000");
+        for waiter in &mut waiters {
+            assert_eq!(fetched(&waiter.read()).0, "NULL");
+        }
+        client.must("DEL k");
+        used_memory(&mut client)
+    };
+    let before = (0..10).map(|_| round()).last().unwrap();
+    let after = (0..120).map(|_| round()).last().unwrap();
+    assert!(after - before < 50_000, "{}", after - before);
+}
+
 /// Whenever the lease changes hands, those who still wait are looked at again at another time.
 #[test]
 fn a_line_behind_one_long_lease_after_another_leaves_nothing_behind() {

@@ -742,6 +742,29 @@ fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
     number(&served(&mut stays), "HIT v");
 }
 
+/// In a cluster the lease is taken back only after the step in which its holder went. What somebody else was given meanwhile
+/// stays his.
+#[test]
+fn of_a_lease_that_is_given_back_late_nobody_else_loses_his() {
+    let server = Server::builder().cluster(true).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, "k");
+    let mut gone = Raw::connect(&server);
+    let id = gone.id();
+    waits(&server, &mut gone, FETCH);
+    let replies = client.transact([
+        format!("CACHE.FAIL k {token}"),
+        format!("CLIENT KILL ID {id}"),
+        "CACHE.DEL k".into(),
+        "CACHE.FETCH k LEASE 600000".into(),
+    ]);
+    let token = number(&replies[3], "LEASE -");
+    assert!(gone.closes_within(SOON));
+    assert!(stores(&mut client, "k", token));
+}
+
 /// The key is gone here, and there it is still a tombstone: nobody may rebuild it by a lease of this node.
 #[test]
 fn who_waits_for_a_key_that_moves_with_its_slot_gets_no_lease_where_it_was() {
