@@ -196,6 +196,9 @@ mod tests {
                 let mut limit = limit;
                 limit.add(cost);
                 limit.end();
+                bytes.clear();
+                put(&mut bytes, &limit);
+                prop_assert_eq!(read(&bytes), Ok(limit));
             }
         }
     }

@@ -534,6 +534,37 @@ fn whatever_changes_a_key_ends_the_lease_on_it() {
     }
 }
 
+/// What came to be at a missing key that is leased, of another type, and how it goes.
+const COMES_AND_GOES: &[(&str, &str)] = &[
+    ("SET k v", "DEL k"),
+    ("SET k v", "GETDEL k"),
+    ("SET k v", "GETEX k PXAT 1"),
+    ("SET k v", "PEXPIRE k 0"),
+    ("SET k v", "RENAME k elsewhere"),
+    ("SET k v", "MOVE k 3"),
+    ("SET k v", "SUNIONSTORE k none"),
+    ("SET k v", "FLUSHDB"),
+    ("SET k v PX 5", "EXISTS k"),
+    ("RPUSH k v", "LPOP k"),
+    ("SADD k v", "SPOP k"),
+    ("HSET k f v", "HDEL k f"),
+    ("ZADD k 1 v", "ZPOPMIN k"),
+    ("RATE.ONCE k PX 5", "EXISTS k"),
+];
+
+#[test]
+fn what_came_and_went_meanwhile_ends_the_lease() {
+    let (_server, mut client) = server_and_client();
+    for (comes, goes) in COMES_AND_GOES {
+        client.must("FLUSHALL");
+        let token = lease(&mut client, "k");
+        client.must(comes);
+        client.must(goes);
+        await_gone(&mut client, "k");
+        assert!(!stores(&mut client, "k", token), "{comes}, then {goes}");
+    }
+}
+
 #[test]
 fn what_changes_nothing_ends_no_lease() {
     let (_server, mut client) = server_and_client();
@@ -625,6 +656,9 @@ fn an_eviction_ends_the_lease_on_what_was_there() {
     let value = "x".repeat(1000);
     client.must(&format!("CACHE.SET k {value} PX {LONG}"));
     let token = any_lease(&mut client, "k");
+    // Also of what came to be at a missing key.
+    let missing = lease(&mut client, "missing");
+    client.must("SET missing other");
     client.must("CONFIG SET maxmemory-policy allkeys-random");
     client.must("CONFIG SET maxmemory 1");
     eventually(SOON, || {
@@ -633,6 +667,7 @@ fn an_eviction_ends_the_lease_on_what_was_there() {
     });
     client.must("CONFIG SET maxmemory 0");
     assert!(!stores(&mut client, "k", token));
+    assert!(!stores(&mut client, "missing", missing));
 }
 
 #[test]
@@ -1458,7 +1493,7 @@ fn counters_count_what_readers_get() {
         "CACHE.FETCH n LEASE 60000", // a null
         "CACHE.GET n",               // a null
         "CACHE.DEL t GRACE 60000",
-        "CACHE.GET t",                  // a miss
+        "CACHE.GET t", // a miss
         "CACHE.SET g v PX 60000",
         "CACHE.DEL g STALE 1 GRACE 60000",
     ] {

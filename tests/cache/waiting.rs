@@ -303,6 +303,21 @@ fn a_value_of_another_type_is_an_error_for_all_who_wait() {
     }
 }
 
+/// The lease ends with what was there, so they are told at once.
+#[test]
+fn a_value_of_another_type_in_place_of_a_tombstone_is_an_error_for_all_who_wait() {
+    for line in ["SET k other", "SUNIONSTORE k set", "COPY other k REPLACE"] {
+        let (server, mut client) = server_and_client();
+        client.run_all(["SADD set x", "SET other v", "CACHE.DEL k GRACE 600000"]);
+        lease(&mut client, "k");
+        let mut waiters = [(); 3].map(|()| waiter(&server, FETCH));
+        client.must(line);
+        for waiter in &mut waiters {
+            assert_eq!(served(waiter).err(), WRONGTYPE, "{line}");
+        }
+    }
+}
+
 #[test]
 fn who_meets_another_type_finds_the_lease_void() {
     let (server, mut client) = server_and_client();
@@ -679,6 +694,21 @@ fn a_reload_of_the_dataset_voids_leases_and_serves_who_waits() {
     assert!(!stores(&mut client, "k", token));
 }
 
+/// Nothing goes before this load, and no event tells of what it brings.
+#[test]
+fn what_a_load_brings_is_had_by_all_who_wait() {
+    let server = Server::builder().rdb(true).start();
+    let mut client = Raw::connect(&server);
+    client.must("CACHE.SET k v PX 600000");
+    client.must("SAVE");
+    client.must("DEL k");
+    let token = lease(&mut client, "k");
+    let mut waiters = [(); 3].map(|()| waiter(&server, FETCH));
+    client.must("DEBUG RELOAD NOSAVE NOFLUSH MERGE");
+    all_get(&mut waiters, "HIT v");
+    assert!(!stores(&mut client, "k", token));
+}
+
 // Cluster
 
 /// A key of a slot that the first node serves.
@@ -705,6 +735,52 @@ fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
     give(&mut there, &mut here, [&ids[1], &ids[0]]);
     assert!(!stores(&mut here, LOW, token));
     assert!(stores(&mut here, "baz", stays), "of another slot");
+}
+
+#[test]
+fn leases_end_when_slots_go_and_come_back() {
+    let server = Server::builder().cluster(true).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let mut client = Raw::connect(&server);
+    // Each twice: it is known by then what the node has.
+    for _ in 0..2 {
+        for (go, come) in [
+            ("DELSLOTS 5061", "ADDSLOTS 5061"),
+            ("DELSLOTSRANGE 5061 5062", "ADDSLOTSRANGE 5061 5062"),
+            ("FLUSHSLOTS", "ADDSLOTSRANGE 0 16383"),
+        ] {
+            let token = lease(&mut client, LOW);
+            client.must(&format!("CLUSTER {go}"));
+            client.must(&format!("CLUSTER {come}"));
+            server.await_cluster(1);
+            assert!(!stores(&mut client, LOW, token), "{go}");
+        }
+    }
+    // Who tries what may not be done ends no lease.
+    let token = lease(&mut client, LOW);
+    for line in [
+        "CLUSTER SETSLOT 5061 NODE nobody",
+        "CLUSTER ADDSLOTS 5061",
+        "CLUSTER DELSLOTS 16384",
+    ] {
+        assert!(client.run(line).is_err(), "{line}");
+    }
+    assert!(stores(&mut client, LOW, token));
+}
+
+#[test]
+fn who_waits_in_a_slot_that_stays_after_all_gets_the_lease() {
+    let (one, other) = two_nodes(&node());
+    let mut here = Raw::connect(&one);
+    let target = other.command(["CLUSTER", "MYID"]).text().to_owned();
+    number(&here.must("CACHE.FETCH bar LEASE 300"), "LEASE -");
+    let mut next = waiter(&one, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
+    // When the lease ends the key may be there already.
+    here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {target}"));
+    assert_eq!(next.read_within(Duration::from_millis(500)), None);
+    here.must(&format!("CLUSTER SETSLOT {SLOT} STABLE"));
+    number(&served(&mut next), "LEASE -");
 }
 
 #[test]
