@@ -1073,6 +1073,14 @@ fn no_extremes_make_it_panic() {
     }
     let begin = Instant::now();
     for limit in limits.iter().map(Option::as_ref) {
+        // What is added without a look at the limit is still something that can be saved.
+        for cost in [1, MOST] {
+            let added = limit.cloned().into_iter();
+            added.for_each(|mut limit| {
+                limit.add(cost);
+                check_bytes(&limit);
+            });
+        }
         for (now, cost) in TIMES
             .iter()
             .flat_map(|now| QUANTITIES.map(|cost| (*now, cost)))
