@@ -8,8 +8,10 @@ use std::time::Duration;
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, stores};
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
-    follow, now_ms, pair, quiet, until_pong, wait_for_replica_sync,
+    follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
 };
+use sluice::cache::persist::put_effect;
+use sluice::cache::state::{Entry, Kind};
 
 #[test]
 fn every_change_arrives_as_it_is() {
@@ -338,6 +340,26 @@ fn another_clock_moves_no_time_of_an_entry() {
         master.restart();
         assert_eq!((master.digest(), ends(&master)), (digest.clone(), before));
     }
+}
+
+/// In a cluster a master is handed entries down, too, with the slots that come to it.
+#[test]
+fn an_entry_that_is_handed_down_ends_the_lease_and_serves_who_waits() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, "k");
+    let mut next = waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0");
+    let entry = Entry {
+        kind: Kind::Value,
+        fresh_until: 99_999_999_999_999,
+        ..Entry::gone()
+    };
+    let mut effect = Vec::new();
+    put_effect(&mut effect, &entry, false, 99_999_999_999_999);
+    let apply: [&[u8]; 4] = [b"CACHE.APPLY", b"k", &effect, b"v"];
+    assert_eq!(client.call(apply), "OK");
+    assert_eq!(fetched(&served(&mut next)).0, "HIT");
+    assert!(!stores(&mut client, "k", token));
 }
 
 #[test]

@@ -619,10 +619,10 @@ fn commands_behind_one_that_waits_run_after_it() {
 #[test]
 fn in_a_pause_of_writes_times_run_on_and_all_else_comes_after_it() {
     let (server, mut client) = server_and_client();
-    number(&client.must("CACHE.FETCH k LEASE 200"), "LEASE -");
+    number(&client.must("CACHE.FETCH k LEASE 1000"), "LEASE -");
     lease(&mut client, "j");
     let mut next = waiter(&server, FETCH);
-    let mut times_out = waiter(&server, "CACHE.FETCH j LEASE 5 BLOCK 250");
+    let mut times_out = waiter(&server, "CACHE.FETCH j LEASE 5 BLOCK 1100");
     client.must("CLIENT PAUSE 100000 WRITE");
     nearly(number(&served(&mut times_out), "WAIT -"), 600_000);
     let gone = Instant::now();
