@@ -166,6 +166,8 @@ mod tests {
             for end in 0..out.len() {
                 prop_assert_eq!(read(&out[..end]), Err(Corrupt));
             }
+            out.push(0);
+            prop_assert_eq!(read(&out), Err(Corrupt));
             out.clear();
             put_effect(&mut out, &limit, expires);
             prop_assert_eq!(read_effect(&out), Ok((limit, expires)));

@@ -2,7 +2,7 @@
 
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, shown, stores};
 use crate::support::{
-    Lines, Raw, SEPARATE, SOON, Server, Value, await_gone, eventually, server_and_client,
+    Lines, Raw, SEPARATE, SOON, Server, Value, await_gone, eventually, now_ms, server_and_client,
     settled_memory, used_memory,
 };
 
@@ -253,6 +253,14 @@ fn all_of_an_entry_is_in_its_digest() {
         assert!(!digests.contains(&digest), "{line}");
         digests.push(digest);
     }
+    // Two values whose times are the same.
+    let at = now_ms(&mut client) + 600_000;
+    let digests = ["v", "w"].map(|value| {
+        client.must(&format!("CACHE.SET k {value} PX 900000"));
+        client.must(&format!("PEXPIREAT k {at}"));
+        digest_of(&mut client, "k")
+    });
+    assert_ne!(digests[0], digests[1]);
     for line in [
         "CACHE.GET bare",
         "CACHE.FETCH bare LEASE 600000",

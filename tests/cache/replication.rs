@@ -363,6 +363,40 @@ fn an_entry_that_is_handed_down_ends_the_lease_and_serves_who_waits() {
 }
 
 #[test]
+fn effects_that_do_not_fit_what_is_there_are_refused() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let effect = |kind, keeps| {
+        let entry = Entry {
+            kind,
+            ..Entry::gone()
+        };
+        let mut effect = Vec::new();
+        put_effect(&mut effect, &entry, keeps, 99_999_999_999_999);
+        effect
+    };
+    for (kind, keeps, value) in [
+        (Kind::Value, false, None),
+        (Kind::Null, false, Some(b"v")),
+        (Kind::Gone, false, Some(b"v")),
+        (Kind::Gone, true, Some(b"v")),
+        // There is nothing to keep.
+        (Kind::Gone, true, None),
+    ] {
+        let effect = effect(kind, keeps);
+        let mut apply: Vec<&[u8]> = vec![b"CACHE.APPLY", b"k", &effect];
+        apply.extend(value.map(|value| value.as_slice()));
+        let reply = client.call(apply);
+        assert_eq!(
+            reply.err(),
+            "ERR invalid replicated effect",
+            "{kind:?} {keeps}"
+        );
+        assert_eq!(client.must("DBSIZE"), 0);
+    }
+}
+
+#[test]
 fn the_internal_command_needs_the_permission_to_restore() {
     let server = Server::start();
     let mut admin = Raw::connect(&server);
