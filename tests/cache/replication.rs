@@ -310,7 +310,7 @@ fn another_clock_moves_no_time_of_an_entry() {
     let mut client = Raw::connect(&master);
     for line in [
         "CACHE.SET k v PX 20000000 STALE 30000000 JITTER 50 VER 7",
-        "CACHE.SETNULL n PX 20000000 JITTER 100",
+        "CACHE.SETNULL n PX 20000000 JITTER 50",
         "CACHE.SET s v PX 20000000 STALE 30000000",
         "CACHE.FETCH s LEASE 5 SLIDE 40000000",
         "CACHE.SET d v PX 20000000",
