@@ -401,7 +401,7 @@ fn a_line_behind_one_long_lease_after_another_leaves_nothing_behind() {
         let [next, last] = &mut waiters;
         last.ask(&format!(
             "CACHE.FETCH {key} LEASE {} BLOCK 0",
-            315_360_000_000 - number
+            315_000_000_000 + 1000 * number
         ));
         let in_line = if number == 0 { 1 } else { 2 };
         eventually(SOON, || about(&mut client, &key, "waiters") == in_line);
