@@ -111,6 +111,23 @@ fn every_link_leads_to_a_page_and_a_heading() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
+/// Each of them as a timeline, and closed in Python, in Java and in Node.
+#[test]
+fn the_four_failures_of_caches_are_told_and_closed() {
+    let text = include_str!("../docs/cache.md");
+    let (_, failures) = text.split_once("\n## The four failures\n").unwrap();
+    let (failures, _) = failures.split_once("\n## ").unwrap();
+    let failures: Vec<_> = failures.split("\n### ").skip(1).collect();
+    let names = ["Penetration", "Breakdown", "Avalanche", "Stale write"];
+    assert_eq!(failures.len(), names.len());
+    for (failure, name) in failures.iter().zip(names) {
+        assert!(failure.starts_with(name), "{name}: {failure}");
+        for part in ["| time |", "```python", "```java", "```js"] {
+            assert!(failure.contains(part), "{name} has no {part}");
+        }
+    }
+}
+
 #[test]
 fn the_tables_have_every_command() {
     let server = Server::start();

@@ -118,7 +118,7 @@ mod tests {
     fn entry() -> impl Strategy<Value = Entry> {
         let kind = prop_oneof![Just(Kind::Value), Just(Kind::Null), Just(Kind::Gone)];
         let grace = proptest::option::of((1..=MAX, 0..=MAX));
-        let version = proptest::option::of(0..=MAX);
+        let version = proptest::option::of(prop_oneof![Just(MAX), 0..=MAX]);
         (kind, 0..=MAX, version, any::<u32>(), grace).prop_map(
             |(kind, fresh_until, version, rebuild_us, grace)| Entry {
                 kind,
@@ -140,6 +140,9 @@ mod tests {
             for end in 0..out.len() {
                 prop_assert_eq!(read_head(&out[..end]), Err(Corrupt));
             }
+            // What keeps something is no entry.
+            out[0] = b'K';
+            prop_assert_eq!(read_head(&out), Err(Corrupt));
             out.clear();
             put_effect(&mut out, &entry, keeps, expires);
             let head = Entry { kind: if keeps { Kind::Gone } else { entry.kind }, ..entry };

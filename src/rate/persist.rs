@@ -166,6 +166,8 @@ mod tests {
             for end in 0..out.len() {
                 prop_assert_eq!(read(&out[..end]), Err(Corrupt));
             }
+            out.push(0);
+            prop_assert_eq!(read(&out), Err(Corrupt));
             out.clear();
             put_effect(&mut out, &limit, expires);
             prop_assert_eq!(read_effect(&out), Ok((limit, expires)));
@@ -196,6 +198,9 @@ mod tests {
                 let mut limit = limit;
                 limit.add(cost);
                 limit.end();
+                bytes.clear();
+                put(&mut bytes, &limit);
+                prop_assert_eq!(read(&bytes), Ok(limit));
             }
         }
     }

@@ -384,6 +384,8 @@ fn early_rebuilds_come_as_often_as_xfetch_says() {
         (100, 1.0, 50),
         (100, 1.0, 100),
         (100, 1.0, 250),
+        (100, 1.0, 400),
+        (10, 1.0, 60),
         (100, 3.0, 250),
         (100, 0.5, 100),
         (3, 1.0, 6),
@@ -440,6 +442,11 @@ fn all_draws_are_good_for_an_early_rebuild() {
     assert!(entry.wants_refresh(Refresh::Beta(1.0), 1_000_000, || 0));
     assert!(!entry.wants_refresh(Refresh::Beta(1.0), 1, || u64::MAX));
     assert!(entry.wants_refresh(Refresh::Beta(1.0), 0, || u64::MAX));
+    // -ln(2^-53) is 36.737, and no draw gives more.
+    for (left, expected) in [(36_700, true), (36_800, false)] {
+        let is_early = rebuilt_in(1000).wants_refresh(Refresh::Beta(1.0), left, || 0);
+        assert_eq!(is_early, expected, "{left}");
+    }
 }
 
 // Leases
@@ -452,6 +459,7 @@ enum Act {
     Fail { db: i32, key: u8, ms: u64 },
     Remove { db: i32, key: u8 },
     Clear { db: Option<i32> },
+    ClearSlot { slot: u16 },
     Wait { ms: u64 },
 }
 
@@ -464,9 +472,13 @@ fn any_act() -> impl Strategy<Value = Act> {
         3 => (place(), 1..60u64).prop_map(|((db, key), ms)| Act::Fail { db, key, ms }),
         1 => place().prop_map(|(db, key)| Act::Remove { db, key }),
         1 => proptest::option::of(0..3i32).prop_map(|db| Act::Clear { db }),
+        1 => (0..SLOTS).prop_map(|slot| Act::ClearSlot { slot }),
         5 => (0..40u64).prop_map(|ms| Act::Wait { ms }),
     ]
 }
+
+/// So many hash slots the keys are in.
+const SLOTS: u16 = 3;
 
 /// All leases in one list.
 type List = Vec<((i32, u8), Lease)>;
@@ -505,7 +517,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                     since: now * 1000,
                     until: now + ms,
                     failed: false,
-                    slot: 0,
+                    slot: u16::from(key) % SLOTS,
                 };
                 let granted = leases.grant(db, &[key], lease, now, most);
                 let expected = grant_by_hand(&mut list, (db, key), lease, now, most);
@@ -545,6 +557,10 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
             Act::Clear { db } => {
                 leases.clear(db);
                 list.retain(|((of, _), _)| db.is_some_and(|db| *of != db));
+            }
+            Act::ClearSlot { slot } => {
+                leases.clear_slot(slot);
+                list.retain(|(_, lease)| lease.slot != slot);
             }
         }
         same_leases(&leases, &list, now, most)?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, stores};
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
-    follow, now_ms, pair, quiet, until_pong, wait_for_replica_sync,
+    follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
 };
+use sluice::cache::persist::put_effect;
+use sluice::cache::state::{Entry, Kind};
 
 #[test]
 fn every_change_arrives_as_it_is() {
@@ -289,6 +291,108 @@ fn a_replica_that_was_away_has_the_masters_times() {
         let at = client.must(&format!("PEXPIRETIME {key}"));
         assert_eq!(reader.must(&format!("PEXPIRETIME {key}")), at);
         assert!(at.int() > now_ms(&mut client));
+    }
+}
+
+/// What the master decided counts, whatever the clock says of the replica or of the machine that reads the file.
+#[test]
+fn another_clock_moves_no_time_of_an_entry() {
+    const HOUR: i64 = 3_600_000;
+    let master = quiet()
+        .clock(0)
+        .aof(Fsync::Always)
+        .config("aof-use-rdb-preamble", "no")
+        .start();
+    let replicas = [-HOUR, HOUR].map(|ahead| quiet().clock(ahead).start());
+    for replica in &replicas {
+        follow(&master, replica);
+    }
+    let mut client = Raw::connect(&master);
+    for line in [
+        "CACHE.SET k v PX 20000000 STALE 30000000 JITTER 50 VER 7",
+        "CACHE.SETNULL n PX 20000000 JITTER 50",
+        "CACHE.SET s v PX 20000000 STALE 30000000",
+        "CACHE.FETCH s LEASE 5 SLIDE 40000000",
+        "CACHE.SET d v PX 20000000",
+        "CACHE.DEL d STALE 30000000 GRACE 40000000 VER 9",
+        "CACHE.DEL t GRACE 20000000",
+        "CACHE.SET t v PX 5000000",
+        "CACHE.SET e v PX 20000000 STALE 30000000",
+        "PEXPIRE e 15000000",
+    ] {
+        client.must(line);
+    }
+    let token = lease(&mut client, "rebuilt");
+    assert!(client.must(&format!("CACHE.SET rebuilt v PX 20000000 TOKEN {token}")) == 1);
+    let ends = |server: &Server| {
+        let mut client = Raw::connect(server);
+        ["k", "n", "s", "d", "t", "e", "rebuilt"]
+            .map(|key| client.must(&format!("PEXPIRETIME {key}")).int())
+    };
+    let (digest, before) = (master.digest(), ends(&master));
+    for replica in &replicas {
+        assert_identical(&master, replica);
+        assert_eq!(ends(replica), before);
+    }
+    for shift in [-2 * HOUR, 3 * HOUR] {
+        master.terminate();
+        master.shift_clock(shift);
+        master.restart();
+        assert_eq!((master.digest(), ends(&master)), (digest.clone(), before));
+    }
+}
+
+/// In a cluster a master is handed entries down, too, with the slots that come to it.
+#[test]
+fn an_entry_that_is_handed_down_ends_the_lease_and_serves_who_waits() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let token = lease(&mut client, "k");
+    let mut next = waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0");
+    let entry = Entry {
+        kind: Kind::Value,
+        fresh_until: 99_999_999_999_999,
+        ..Entry::gone()
+    };
+    let mut effect = Vec::new();
+    put_effect(&mut effect, &entry, false, 99_999_999_999_999);
+    let apply: [&[u8]; 4] = [b"CACHE.APPLY", b"k", &effect, b"v"];
+    assert_eq!(client.call(apply), "OK");
+    assert_eq!(fetched(&served(&mut next)).0, "HIT");
+    assert!(!stores(&mut client, "k", token));
+}
+
+#[test]
+fn effects_that_do_not_fit_what_is_there_are_refused() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let effect = |kind, keeps| {
+        let entry = Entry {
+            kind,
+            ..Entry::gone()
+        };
+        let mut effect = Vec::new();
+        put_effect(&mut effect, &entry, keeps, 99_999_999_999_999);
+        effect
+    };
+    for (kind, keeps, value) in [
+        (Kind::Value, false, None),
+        (Kind::Null, false, Some(b"v")),
+        (Kind::Gone, false, Some(b"v")),
+        (Kind::Gone, true, Some(b"v")),
+        // There is nothing to keep.
+        (Kind::Gone, true, None),
+    ] {
+        let effect = effect(kind, keeps);
+        let mut apply: Vec<&[u8]> = vec![b"CACHE.APPLY", b"k", &effect];
+        apply.extend(value.map(|value| value.as_slice()));
+        let reply = client.call(apply);
+        assert_eq!(
+            reply.err(),
+            "ERR invalid replicated effect",
+            "{kind:?} {keeps}"
+        );
+        assert_eq!(client.must("DBSIZE"), 0);
     }
 }
 

@@ -1030,8 +1030,10 @@ fn changes_are_keyspace_events_and_refusals_are_not() {
         ("RATE.REFUND k 1", &["rate.refund k"]),
         ("RATE.REFUND k 1", &["rate.refund k"]),
         ("RATE.REFUND k 1", &[]),
-        ("RATE.WINDOW w 1 3600000", &["rate.window w"]),
-        ("RATE.WINDOW w 1 3600000", &[]),
+        ("RATE.WINDOW w 2 3600000", &["rate.window w"]),
+        // What is only added to what is there is a change, too.
+        ("RATE.WINDOW w 2 3600000", &["rate.window w"]),
+        ("RATE.WINDOW w 2 3600000", &[]),
         ("RATE.WINDOW s 1 3600000 SLIDING", &["rate.window s"]),
         ("RATE.TIERS t 1 0 1 3600000", &["rate.tiers t"]),
         ("RATE.TIERS t 1 0 1 3600000", &[]),

@@ -402,8 +402,10 @@ fn gcra_is_exact_over_random_calls() {
                 2 => {
                     if let (Some(old), Some(model)) = (&limit, &mut model) {
                         let count = random.cost(tier.limit).min(MOST);
-                        limit = Some(refund(old, count, now).expect("a GCRA"));
+                        let after = refund(old, count, now).expect("a GCRA");
                         model.give_back(count, now.into());
+                        assert_eq!(after.is_empty(), model.ahead(now.into()) == 0);
+                        limit = Some(after);
                     }
                 }
                 _ => {}
@@ -719,7 +721,10 @@ fn windows_are_the_models(slides: bool) {
                         model = model.seen(now, window.length, slides);
                         model.give_back(count);
                         limit = Some(refund(old, count, micros).expect("a window"));
-                        if limit.as_ref().is_some_and(Limit::is_empty) {
+                        let left = model.current.as_ref().map_or(0, |(_, calls)| sum(calls));
+                        let is_empty = left + sum(&model.previous) == 0;
+                        assert_eq!(limit.as_ref().map(Limit::is_empty), Some(is_empty));
+                        if is_empty {
                             (limit, model) = (None, Calls::default());
                         }
                     }
@@ -866,9 +871,13 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
                 3 => {
                     if let Some(old) = &limit {
                         let count = random.cost(9);
-                        limit = Some(refund(old, count, now).expect("tiers"));
-                        let models = models.iter_mut();
-                        models.for_each(|old| old.give_back(count, now.into()));
+                        let after = refund(old, count, now).expect("tiers");
+                        let each = models.iter_mut();
+                        each.for_each(|old| old.give_back(count, now.into()));
+                        let mut each = models.iter();
+                        let is_empty = each.all(|model| model.ahead(now.into()) == 0);
+                        assert_eq!(after.is_empty(), is_empty);
+                        limit = Some(after);
                     }
                 }
                 _ => {}
@@ -1064,6 +1073,14 @@ fn no_extremes_make_it_panic() {
     }
     let begin = Instant::now();
     for limit in limits.iter().map(Option::as_ref) {
+        // What is added without a look at the limit is still something that can be saved.
+        for cost in [1, MOST] {
+            let added = limit.cloned().into_iter();
+            added.for_each(|mut limit| {
+                limit.add(cost);
+                check_bytes(&limit);
+            });
+        }
         for (now, cost) in TIMES
             .iter()
             .flat_map(|now| QUANTITIES.map(|cost| (*now, cost)))

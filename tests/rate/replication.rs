@@ -219,6 +219,47 @@ fn refusals_and_looks_propagate_nothing() {
     }
 }
 
+/// What the master decided counts, whatever the clock says of the replica or of the machine that reads the file: also of
+/// costs that are only added, which are replicated as they came.
+#[test]
+fn another_clock_moves_no_limit() {
+    const HOUR: i64 = 3_600_000;
+    let master = quiet()
+        .clock(0)
+        .aof(Fsync::Always)
+        .config("aof-use-rdb-preamble", "no")
+        .start();
+    let replicas = [-HOUR, HOUR].map(|ahead| quiet().clock(ahead).start());
+    for replica in &replicas {
+        follow(&master, replica);
+    }
+    let mut client = Raw::connect(&master);
+    fill(&mut client);
+    let lines = [
+        "RATE.GCRA g 99 3 10000000",
+        "CL.THROTTLE c 99 3 10000",
+        "RATE.WINDOW w 99 20000000",
+        "RATE.WINDOW s 99 20000000 SLIDING",
+        "RATE.TIERS t 2 99 3 10000000 999 7 10000000",
+    ];
+    // In one step, so that many of them come within a moment.
+    client.transact([lines; 8].concat());
+    client.must("RATE.REFUND g 1");
+    assert_eq!(client.run("RATE.ONCE o PX 20000000"), 1);
+    let digest = master.digest();
+    for replica in &replicas {
+        assert_identical(&master, replica);
+        assert_same_ends(&master, replica);
+    }
+    for shift in [-2 * HOUR, 3 * HOUR] {
+        master.terminate();
+        master.shift_clock(shift);
+        master.restart();
+        assert_eq!(master.digest(), digest);
+        assert_same_ends(&replicas[0], &master);
+    }
+}
+
 // A replica decides nothing
 
 #[test]
@@ -267,6 +308,32 @@ fn a_writable_replica_lives() {
         first.must(&costing(&at(line, kind), 2));
     }
     assert_identical(&master, &replica);
+}
+
+#[test]
+fn a_client_that_watches_a_limit_at_a_replica_sees_it_change() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    fill(&mut client);
+    let mut watcher = Raw::connect(&replica);
+    for (kind, line) in counting_kinds() {
+        let line = at(line, kind);
+        for line in [
+            line.clone(),
+            costing(&line, 3), // refused
+            format!("RATE.REFUND {kind} 1"),
+            format!("RATE.REFUND {kind} 9"),
+        ] {
+            wait_for_replica_sync(&master, &replica);
+            watcher.call(["WATCH", kind]);
+            client.must(&line);
+            wait_for_replica_sync(&master, &replica);
+            watcher.must("MULTI");
+            watcher.must("PING");
+            let seen = watcher.run("EXEC").is_nil();
+            assert_eq!(seen, !line.ends_with('3'), "{line}");
+        }
+    }
 }
 
 // Promotion
