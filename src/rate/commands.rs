@@ -116,15 +116,21 @@ struct Options {
     px: u64,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            given: 0,
+            cost: 1,
+            px: 0,
+        }
+    }
+}
+
 impl Options {
     /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
     /// are syntax errors.
     fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
-        let mut options = Options {
-            given: 0,
-            cost: 1,
-            px: 0,
-        };
+        let mut options = Options::default();
         while let Some(word) = cursor.next() {
             let option = option(word, OPTIONS) & allowed & !options.given;
             options.given |= option;
@@ -184,7 +190,7 @@ fn throttle(call: &Call<'_>) -> Answer {
             period: cursor.uint("period-s", 1..=TEN_YEARS_MS / 1000)? * 1_000_000,
         },
     };
-    let mut options = Options::read(&mut Cursor::new(&[]), 0)?;
+    let mut options = Options::default();
     match cursor.left() {
         0 => {}
         1 => options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?,
