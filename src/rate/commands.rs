@@ -365,11 +365,13 @@ fn once(call: &Call<'_>) -> Answer {
     Ok(Reply::Int(1))
 }
 
-/// Puts a limit at its key, which expires with it.
+/// Puts a limit at its key, which expires with it. An expiry that was set by hand stays for as long as the limit's end
+/// does.
 fn keep(call: &Call<'_>, slot: &mut Slot<'_, Limit>, limit: Limit, event: &CStr) {
-    let end = limit.end();
-    replicate(call, &limit, end);
-    put(slot, limit, end);
+    let before = slot.value().and_then(|limit| limit.end());
+    let expires = limit.end().filter(|end| before != Some(*end));
+    replicate(call, &limit, expires);
+    put(slot, limit, expires);
     tell(call, event);
 }
 
@@ -379,9 +381,7 @@ fn put(slot: &mut Slot<'_, Limit>, limit: Limit, expires: Option<u64>) {
         Some(before) => *before = limit,
         None => slot.create(limit),
     }
-    if let Some(at) = expires
-        && slot.expires() != Some(at)
-    {
+    if let Some(at) = expires {
         slot.expire_at(at);
     }
 }
