@@ -116,15 +116,21 @@ struct Options {
     px: u64,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            given: 0,
+            cost: 1,
+            px: 0,
+        }
+    }
+}
+
 impl Options {
     /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
     /// are syntax errors.
     fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
-        let mut options = Options {
-            given: 0,
-            cost: 1,
-            px: 0,
-        };
+        let mut options = Options::default();
         while let Some(word) = cursor.next() {
             let option = option(word, OPTIONS) & allowed & !options.given;
             options.given |= option;
@@ -184,7 +190,7 @@ fn throttle(call: &Call<'_>) -> Answer {
             period: cursor.uint("period-s", 1..=TEN_YEARS_MS / 1000)? * 1_000_000,
         },
     };
-    let mut options = Options::read(&mut Cursor::new(&[]), 0)?;
+    let mut options = Options::default();
     match cursor.left() {
         0 => {}
         1 => options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?,
@@ -359,11 +365,13 @@ fn once(call: &Call<'_>) -> Answer {
     Ok(Reply::Int(1))
 }
 
-/// Puts a limit at its key, which expires with it.
+/// Puts a limit at its key, which expires with it. An expiry that was set by hand stays for as long as the limit's end
+/// does.
 fn keep(call: &Call<'_>, slot: &mut Slot<'_, Limit>, limit: Limit, event: &CStr) {
-    let end = limit.end();
-    replicate(call, &limit, end);
-    put(slot, limit, end);
+    let before = slot.value().and_then(|limit| limit.end());
+    let expires = limit.end().filter(|end| before != Some(*end));
+    replicate(call, &limit, expires);
+    put(slot, limit, expires);
     tell(call, event);
 }
 
@@ -373,9 +381,7 @@ fn put(slot: &mut Slot<'_, Limit>, limit: Limit, expires: Option<u64>) {
         Some(before) => *before = limit,
         None => slot.create(limit),
     }
-    if let Some(at) = expires
-        && slot.expires() != Some(at)
-    {
+    if let Some(at) = expires {
         slot.expire_at(at);
     }
 }

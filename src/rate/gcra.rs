@@ -91,13 +91,13 @@ impl Bucket {
         Self { rate, ..*self }.with_content(content)
     }
 
-    /// May a cost be added to what was in it a moment ago? As long as it has not run empty since, it makes no difference
-    /// whether it leaked before or leaks afterwards.
-    pub fn can_add(&self, rate: Rate, cost: u64, now: u64) -> bool {
-        rate == self.rate
+    /// May a cost be added to what was in it a moment ago, rather than to what is `left` of it now? As long as it has not
+    /// run empty since, it makes no difference whether it leaked before or leaks afterwards.
+    pub fn can_add(&self, cost: u64, left: &Self, now: u64) -> bool {
+        self.rate == left.rate
             && (self.at..self.at + MOMENT).contains(&now)
             && self.spent.saturating_add(cost) <= MAX_SAFE as u64
-            && u128::from(now) < self.empty_at()
+            && !left.is_empty()
     }
 
     /// Adds a cost to what was in it when it was last looked at.
@@ -186,6 +186,7 @@ pub fn bucket_of(before: Option<&Bucket>, rate: Rate, now: u64) -> Bucket {
 
 /// Pours `cost` requests into all buckets, or into none if one has no room. The buckets are those of
 /// the tiers, as they are now.
+#[inline(always)] // for one bucket, the most frequent case, that leaves no loops
 pub fn pour(
     buckets: &mut [Bucket],
     tiers: &[Tier],

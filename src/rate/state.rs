@@ -57,23 +57,17 @@ pub fn ask(
     cost: Cost,
     now: u64,
 ) -> Result<(Outcome, Next), OtherKind> {
-    let (outcome, next) = match (request, limit) {
+    match (request, limit) {
         (Request::Gcra(tier), None | Some(Limit::Gcra(_))) => {
             let before = match limit {
                 Some(Limit::Gcra(bucket)) => Some(bucket),
                 _ => None,
             };
             let mut bucket = bucket_of(before, tier.rate, now);
+            let adds = before.is_some_and(|before| before.can_add(cost.cost, &bucket, now));
             let outcome = pour(std::slice::from_mut(&mut bucket), &[tier], cost, now);
-            let adds = before.is_some_and(|before| before.can_add(tier.rate, cost.cost, now));
-            (
-                outcome,
-                if adds {
-                    Next::Added
-                } else {
-                    Next::Set(Limit::Gcra(bucket))
-                },
-            )
+            let next = || Limit::Gcra(bucket);
+            Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
         (Request::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
             let before: &[Bucket] = match limit {
@@ -86,18 +80,12 @@ pub fn ask(
                 bucket_of(before, tier.rate, now)
             });
             let mut buckets: Box<[Bucket]> = buckets.collect();
+            let mut pairs = before.iter().zip(&buckets);
+            let adds = before.len() == buckets.len()
+                && pairs.all(|(before, bucket)| before.can_add(cost.cost, bucket, now));
             let outcome = pour(&mut buckets, tiers, cost, now);
-            let mut pairs = before.iter().zip(tiers);
-            let adds = before.len() == tiers.len()
-                && pairs.all(|(before, tier)| before.can_add(tier.rate, cost.cost, now));
-            (
-                outcome,
-                if adds {
-                    Next::Added
-                } else {
-                    Next::Set(Limit::Tiers(buckets))
-                },
-            )
+            let next = || Limit::Tiers(buckets);
+            Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
         (
             Request::Window {
@@ -119,19 +107,21 @@ pub fn ask(
             };
             let adds = before == Some(&window);
             let outcome = window.count(most, cost, now);
-            (
-                outcome,
-                if adds {
-                    Next::Added
-                } else {
-                    Next::Set(Limit::Window(window))
-                },
-            )
+            let next = || Limit::Window(window);
+            Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
-        _ => return Err(OtherKind),
-    };
-    let counts = outcome.verdict == Verdict::Allowed && cost.spends && cost.cost > 0;
-    Ok((outcome, if counts { next } else { Next::Same }))
+        _ => Err(OtherKind),
+    }
+}
+
+/// What becomes of a limit after a verdict; `adds`: is it enough to add the cost to what it was?
+fn after(verdict: Verdict, cost: Cost, adds: bool, limit: impl FnOnce() -> Limit) -> Next {
+    match verdict {
+        Verdict::Allowed if !cost.spends || cost.cost == 0 => Next::Same,
+        Verdict::Allowed if adds => Next::Added,
+        Verdict::Allowed => Next::Set(limit()),
+        Verdict::Retry(_) | Verdict::Never => Next::Same,
+    }
 }
 
 /// The limit after `count` requests were given back. `now` is in Unix microseconds.
