@@ -4,7 +4,7 @@ use super::edit::Edit;
 use super::guard::is_absent;
 use super::lease::Rebuild;
 use super::native::CACHE;
-use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_line};
+use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_waiters};
 use super::state::{
     Claim, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
@@ -350,8 +350,8 @@ fn fetch_fresh(
 /// `CACHE.SET key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`
 ///
 /// `PX`: for how long the value is fresh, 1 ms to 10 years; `JITTER`: give or take up to so many percent of that, 0 to 100.
-/// `STALE`: for how long it may be served after that, 0 ms to 10 years. `TOKEN`: of the lease, as `CACHE.FETCH` gave it.
-/// `VER`: 0 to 2^53 - 1. Replies with 1, or 0 if it was not stored. Error: `WRONGTYPE`.
+/// `STALE`: for how long it may be served after that, 0 ms to 10 years. `TOKEN`: of the lease, as `CACHE.FETCH` gave it,
+/// 0 to 2^53 - 1. `VER`: 0 to 2^53 - 1. Replies with 1, or 0 if it was not stored. Error: `WRONGTYPE`.
 fn set(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
@@ -428,7 +428,7 @@ fn store(
 fn answer_waiters(call: &Call<'_>, now: Now) {
     let key = (call.ctx.db(), call.name(0));
     if STATE.get().queue.waiting(key.0, key.1.bytes()) > 0 {
-        serve_line(call.ctx, now, &(key.0, key.1.bytes().into()));
+        serve_waiters(call.ctx, now, &(key.0, key.1.bytes().into()));
     }
 }
 
@@ -459,7 +459,7 @@ fn del(call: &Call<'_>) -> Answer {
 
 /// `CACHE.FAIL key token [BACKOFF ms]`
 ///
-/// `token`: of the lease, as `CACHE.FETCH` gave it. `BACKOFF`: for how long nobody is to try again, 0 ms to 10 years.
+/// `token`: of the lease, as `CACHE.FETCH` gave it, 0 to 2^53 - 1. `BACKOFF`: for how long nobody is to try again, 0 ms to 10 years.
 /// Replies with 1, or 0 if the lease was not the key's current one. Error: `WRONGTYPE`.
 fn fail(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();

@@ -79,7 +79,7 @@ impl Leases {
         xxh3_128_with_seed(key, self.seed)
     }
 
-    /// How many are out at this time (Unix ms).
+    /// How many are out at this time (Unix ms). It goes through all of them.
     pub fn out(&self, now: u64) -> usize {
         let running = self.by_end.range((now + 1, 0)..);
         running.filter(|(_, place)| !place.failed).count()

@@ -21,6 +21,7 @@ use crate::server::block::Room;
 use crate::server::config::Integer;
 use crate::server::info::Counter;
 use crate::server::main_thread::MainThread;
+use crate::server::random;
 use crate::waiting::{Key, Ticket};
 use lease::Leases;
 use queue::Queue;
@@ -53,7 +54,6 @@ static ROOM: Room = Room::new(serve::left, serve::answered);
 
 /// What the family remembers beside the keyspace. Keys that are opened may turn out to be expired, which voids their
 /// leases: so nobody opens a key while he holds this.
-#[derive(Default)]
 struct State {
     leases: Leases,
     queue: Queue,
@@ -65,8 +65,23 @@ struct State {
     undelivered: Vec<(Key, u64)>,
     /// The slots of this node of a cluster, when they were looked at last.
     own_slots: Option<String>,
-    /// Where the count of tokens is; it starts somewhere.
-    tokens: Option<u64>,
+    /// Where the count of tokens is.
+    tokens: u64,
+}
+
+impl Default for State {
+    /// Nothing yet. Tokens are counted from where nobody knows.
+    fn default() -> Self {
+        Self {
+            leases: Leases::seeded(random::secret()),
+            queue: Queue::default(),
+            deadlines: BTreeSet::new(),
+            unanswered: HashMap::new(),
+            undelivered: Vec::new(),
+            own_slots: None,
+            tokens: random::secret(),
+        }
+    }
 }
 
 /// Something to do at a deadline.

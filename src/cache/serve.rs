@@ -1,7 +1,7 @@
 //! What readers get: at once, or later, when they wait.
 
 use super::edit::Edit;
-use super::lease::{Lease, Leases, Rebuild};
+use super::lease::{Lease, Rebuild};
 use super::queue::Waiter;
 use super::state::{Kind, Look};
 use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
@@ -12,7 +12,7 @@ use crate::server::clock::Now;
 use crate::server::cluster::{self, Place};
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
-use crate::server::{random, timer, watch};
+use crate::server::{timer, watch};
 use crate::waiting::{Key, Ticket};
 use std::sync::Arc;
 
@@ -147,12 +147,8 @@ fn remember_slots(ctx: Ctx<'_>) {
 /// All have the same length, and Lua and JavaScript read them exactly.
 fn next_token(state: &mut State) -> u64 {
     const FIRST: u64 = 1 << 52;
-    let count = state.tokens.unwrap_or_else(|| {
-        state.leases = Leases::seeded(random::secret()); // the first one ever
-        random::secret()
-    });
-    state.tokens = Some(count.wrapping_add(1));
-    FIRST + count % FIRST
+    state.tokens = state.tokens.wrapping_add(1);
+    FIRST + state.tokens % FIRST
 }
 
 /// Lets the client that sent the running command wait for an entry.

@@ -97,7 +97,7 @@ pub enum Refusal {
 pub struct Terms {
     /// For how long it is fresh, in milliseconds.
     pub fresh: u64,
-    /// For how long it is served stale after that.
+    /// For how long it is served stale after that, in milliseconds.
     pub stale: u64,
     /// Its version.
     pub version: Option<Version>,
@@ -284,12 +284,12 @@ pub fn admit(entry: Option<&Entry>, claim: Claim, version: Option<Version>) -> R
     Ok(())
 }
 
-/// A hit slides when less than 7/8 of the time is left, so that few hits write.
+/// A hit slides when less than 7/8 of the time (all in milliseconds) is left, so that few hits write.
 pub fn is_due_to_slide(slide: u64, left: u64) -> bool {
     left < slide - slide / 8
 }
 
-/// A duration with up to so many percent more or less, by chance; at least 1.
+/// A duration with up to so many percent (0 to 100) more or less, at least 1. `draw` is random in all its bits.
 pub fn jittered(ms: u64, percent: u64, draw: u64) -> u64 {
     let most = (u128::from(ms) * u128::from(percent) / 100) as u64;
     (ms - most + draw % (2 * most + 1)).max(1)

@@ -4,8 +4,8 @@
 //! [`context::Ctx::replicate`], and is answered by [`reply`]. What happens outside of commands
 //! (a key that goes, a client that leaves, a deadline) is collected by [`events`] and [`timer`].
 
-// Calls a function of the module API. Its pointer is checked when the module is loaded
-// (when the module is loaded), or by the caller where older servers lack it.
+// Calls a function of the module API. Its pointer is checked when the module is loaded, or by the
+// caller where older servers lack it.
 macro_rules! api {
     ($name:ident($($arg:expr),* $(,)?)) => {
         match redis_module::raw::$name {
