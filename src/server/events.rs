@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, lent, log, native, queued, timer};
+use super::{block, entry, lent, log, native, queued, timer, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -282,6 +282,7 @@ unsafe extern "C" fn on_client(
             // SAFETY: see above.
             let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
             lent::forget(client);
+            queued::transaction_ends(); // perhaps it had one
             if crate::enabled_families().any(|family| (family.follows_client)(client)) {
                 note_and_wake(Happening::Disconnected(client));
             }
@@ -359,7 +360,7 @@ unsafe extern "C" fn on_event_loop(
         });
     }
     entry::guard((), block::deliver);
-    entry::guard((), queued::sort_out);
+    entry::guard((), watch::settle);
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
 

@@ -1,40 +1,54 @@
 //! Deletions that wait in transactions. The server tells of a command when it arrives, and in `MULTI` it arrives long before
-//! it runs. Of which client it is nobody says (7.0 has no function for that), but a command that is queued keeps its
-//! arguments: as long as the server holds on to a key's name, its deletion is still to come.
+//! it runs. Of which client it is 7.0 does not say. But a command that is queued keeps its arguments: as long as the server
+//! holds on to a key's name its deletion is still to come, and when it lets go of it the deletion has run, or never will.
 
 use super::context::Name;
 use super::main_thread::MainThread;
+use crate::waiting::SMALL;
+use redis_module::raw::RedisModuleString;
+use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A key that a command wants to delete.
+/// The keys that one command deletes.
+#[derive(Default)]
 struct Deletion {
-    name: Name<'static>,
-    /// What the string's header was while the server held it, too.
+    names: Vec<Name<'static>>,
+    /// What the header of the first one was while the server held it, too.
     header: u64,
 }
 
 impl Deletion {
     /// Does the server still hold the command's arguments? Its count of references is in the header, wherever that is.
     fn is_to_come(&self) -> bool {
-        header(&self.name) == self.header
+        self.names
+            .first()
+            .is_some_and(|name| header(name) == self.header)
     }
 }
 
 /// The first bytes of the server's object behind a string.
 fn header(name: &Name<'_>) -> u64 {
-    // SAFETY: the string is alive, and on every server larger than this: type, encoding, access time and references, and
-    // then a pointer. The bytes are compared with others of the same string, and mean nothing otherwise.
-    unsafe { name.raw().cast::<u64>().read_unaligned() }
+    // SAFETY: the string is alive and on every server an aligned object of at least 8 bytes: type, encoding, access time
+    // and references. They are compared with those of the same string at another time, and mean nothing otherwise.
+    unsafe { name.raw().cast::<u64>().read_volatile() }
 }
 
-/// What has arrived, and where it is looked at next.
+/// What is known of deletions.
 #[derive(Default)]
-struct Arrived {
-    deletions: Vec<Deletion>,
-    next: usize,
+struct Deletions {
+    /// The one that arrived last: whether it has run can be told when the next command arrives.
+    last: Deletion,
+    /// Those that are queued, by the first one's name: a command that was put off arrives again.
+    queued: HashMap<*mut RedisModuleString, Deletion>,
+    /// Has anything happened by which some of them may have run?
+    may_have_run: bool,
 }
 
-static ARRIVED: MainThread<Arrived> = MainThread::new();
+static DELETIONS: MainThread<Deletions> = MainThread::new();
+
+/// Is there anything to be sorted out? It is asked with every command.
+static UNSETTLED: AtomicBool = AtomicBool::new(false);
 
 /// Can it be told on this server that it has given a string back?
 fn is_told() -> bool {
@@ -49,37 +63,59 @@ fn is_told() -> bool {
     })
 }
 
-/// A command has arrived that deletes the key of this name, now or when its transaction runs.
-pub(super) fn arrived(name: &Name<'_>) {
+/// A command has arrived that deletes the keys of these names, now or when its transaction runs.
+pub(super) fn arrived<'n>(names: impl Iterator<Item = Name<'n>>) {
     if is_told() {
-        let name = name.retained();
-        let header = header(&name);
-        ARRIVED.get().deletions.push(Deletion { name, header });
+        let last = &mut DELETIONS.get().last;
+        last.names.extend(names.map(|name| name.retained()));
+        last.header = last.names.first().map_or(0, header);
+        UNSETTLED.store(true, Ordering::Relaxed);
     }
 }
 
-/// A transaction is about to run: calls `delete` with the keys that one of those which are open deletes.
-pub(super) fn before_transaction(mut delete: impl FnMut(&[u8])) {
-    for deletion in &ARRIVED.get().deletions {
-        if deletion.is_to_come() {
-            delete(deletion.name.bytes());
-        }
+/// A transaction ends, one way or the other, before the next command arrives.
+pub(super) fn transaction_ends() {
+    let deletions = &mut *DELETIONS.get();
+    if !deletions.queued.is_empty() {
+        deletions.may_have_run = true;
+        UNSETTLED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Forgets what has run, or never will: each time a part, so that it never takes long.
-pub(super) fn sort_out() {
-    const PART: usize = 1000;
-    let Arrived { deletions, next } = &mut *ARRIVED.get();
-    for _ in 0..PART.min(deletions.len()) {
-        *next = if *next < deletions.len() { *next } else { 0 };
-        if deletions[*next].is_to_come() {
-            *next += 1;
-        } else {
-            deletions.swap_remove(*next);
+/// Calls `deleted` with the keys whose deletions have been queued and are no longer: they have run, or were given up. To be
+/// called before a command does anything.
+#[inline]
+pub(super) fn settle(deleted: impl FnMut(&[u8])) {
+    if UNSETTLED.load(Ordering::Relaxed) {
+        sort_out(deleted);
+    }
+}
+
+#[cold]
+fn sort_out(mut deleted: impl FnMut(&[u8])) {
+    UNSETTLED.store(false, Ordering::Relaxed);
+    let Deletions {
+        last,
+        queued,
+        may_have_run,
+    } = &mut *DELETIONS.get();
+    let first = last.names.first().map(Name::raw);
+    match first.filter(|first| last.is_to_come() && !queued.contains_key(first)) {
+        Some(first) => {
+            queued.insert(first, std::mem::take(last));
+        }
+        None => {
+            last.names.clear();
+            last.names.shrink_to(SMALL);
         }
     }
-    if deletions.is_empty() {
-        deletions.shrink_to(PART);
+    if std::mem::take(may_have_run) {
+        let ended = queued.extract_if(|_, deletion| !deletion.is_to_come());
+        for name in ended.flat_map(|(_, deletion)| deletion.names) {
+            deleted(name.bytes());
+        }
+        if queued.is_empty() {
+            queued.shrink_to(SMALL);
+        }
     }
 }

@@ -70,38 +70,39 @@ unsafe extern "C" fn on_removal(
 }
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
-    // SAFETY: see above.
-    let argument =
-        |index| unsafe { Name::borrowed(api!(RedisModule_CommandFilterArgGet(command, index))) };
-    let command_name = argument(0);
-    // Every command of the server passes here, so its name is all that most are asked for.
-    let told = match command_name.bytes() {
-        name if is(name, "del") || is(name, "unlink") => names_arrived,
-        name if is(name, "exec") => transaction_begins,
-        name if is(name, "cluster") => slots_may_move,
-        _ => return,
-    };
     entry::guard((), || {
+        queued::settle(deleting);
+        // SAFETY: see above.
+        let argument = |index| unsafe {
+            Name::borrowed(api!(RedisModule_CommandFilterArgGet(command, index)))
+        };
+        let command_name = argument(0);
+        // Every command of the server passes here, so its name is all that most are asked for.
+        let told = match command_name.bytes() {
+            name if is(name, "del") || is(name, "unlink") => names_arrive,
+            name if ["exec", "discard", "reset"].iter().any(|end| is(name, end)) => {
+                return queued::transaction_ends();
+            }
+            name if is(name, "cluster") => slots_may_move,
+            _ => return,
+        };
         // SAFETY: see above.
         let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
         told(&mut (1..count).map(argument));
     });
 }
 
-/// The arguments of a command that has arrived.
+/// The arguments of a command that arrives.
 type Arguments<'a, 'n> = &'a mut dyn Iterator<Item = Name<'n>>;
 
 /// `DEL`, or a command like it: it runs now, or when its transaction does.
-fn names_arrived(names: Arguments<'_, '_>) {
-    for name in names {
-        deleting(name.bytes());
-        queued::arrived(&name);
-    }
+fn names_arrive(names: Arguments<'_, '_>) {
+    queued::arrived(names.inspect(|name| deleting(name.bytes())));
 }
 
-/// `EXEC`.
-fn transaction_begins(_none: Arguments<'_, '_>) {
-    queued::before_transaction(deleting);
+/// What was queued may have run, or been given up: once more before the server sleeps.
+pub(super) fn settle() {
+    queued::settle(deleting);
 }
 
 /// A key of this name is about to be deleted.

@@ -10,7 +10,7 @@ use crate::support::cache::{
 use crate::support::{
     KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
     WRONGTYPE, await_gone, eventually, field_of, follow, now_ms, quiet, served, server_and_client,
-    until_pong, wait_for_replica_sync, waiter,
+    until_pong, used_memory, wait_for_replica_sync, waiter,
 };
 
 const TEN_YEARS: &str = "315360000000";
@@ -1267,6 +1267,70 @@ fn a_deletion_in_a_transaction_ends_the_lease_that_was_given_before_it_ran() {
     for (key, token) in keys.iter().zip(tokens) {
         assert!(!stores(&mut client, key, token), "{key}");
     }
+}
+
+#[test]
+fn a_deletion_ends_a_lease_that_its_own_transaction_was_given() {
+    let (_server, mut client) = server_and_client();
+    lease(&mut client, "first");
+    let replies = client.transact(["CACHE.FETCH k LEASE 60000", "DEL k"]);
+    let token = number(&replies[0], "LEASE -");
+    assert!(!stores(&mut client, "k", token));
+}
+
+/// A connection that was given back to its pool in the middle of a transaction must not spoil the key for everybody else.
+#[test]
+fn a_deletion_in_a_transaction_that_stays_open_ends_no_lease_when_others_end() {
+    let (server, mut client) = server_and_client();
+    let (mut open, mut other) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first");
+    open.must("MULTI");
+    open.must("DEL k");
+    for _ in 0..3 {
+        let token = any_lease(&mut client, "k");
+        other.transact(["SET x 1", "DEL x k1"]);
+        other.run("MULTI");
+        other.run("DISCARD");
+        drop(Raw::connect(&server));
+        assert!(stores(&mut client, "k", token));
+    }
+    client.must("CACHE.DEL k");
+    let token = lease(&mut client, "k");
+    open.must("EXEC");
+    assert!(!stores(&mut client, "k", token));
+}
+
+/// While writes are paused, commands that were put off arrive again.
+#[test]
+fn a_deletion_that_is_queued_in_a_pause_ends_the_lease_when_it_runs() {
+    let (server, mut client) = server_and_client();
+    let (mut writer, mut admin) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first");
+    writer.must("MULTI");
+    admin.must("CLIENT PAUSE 300 WRITE");
+    writer.ask("DEL k");
+    assert_eq!(writer.read(), "QUEUED");
+    let token = lease(&mut client, "k");
+    writer.must("EXEC");
+    assert!(!stores(&mut client, "k", token));
+}
+
+/// Their names are kept only until it is seen that they have run.
+#[test]
+fn deletions_that_are_not_queued_leave_nothing_behind() {
+    let (_server, mut client) = server_and_client();
+    lease(&mut client, "first");
+    let script = "for number = 1, 100000 do redis.call('DEL', ('k'):rep(200) .. number) end";
+    client.call(["EVAL", script, "0"]);
+    let before = used_memory(&mut client);
+    client.call(["EVAL", script, "0"]);
+    client.transact(["DEL k1 k2 k3", "DEL k4"]);
+    let names: Vec<String> = (0..10_000)
+        .map(|number| format!("{number:0>200}"))
+        .collect();
+    client.must(&format!("DEL {}", names.join(" ")));
+    let more = used_memory(&mut client) - before;
+    assert!(more < 1_000_000, "{more}"); // of twenty million
 }
 
 /// What never ran, and what ran long ago, ends none.
