@@ -417,7 +417,7 @@ fn store(
     drop(edit);
     if ends {
         if found.is_some() {
-            STATE.get().leases.remove(key.0, key.1);
+            STATE.get().leases.remove(key.0, key.1); // to look for one costs as much as to remove it
         }
         answer_waiters(call, now);
     }

@@ -48,11 +48,12 @@ impl<'k> Edit<'k> {
     }
 
     /// Removes an entry that is over, as the server is about to: it keeps a key through the very millisecond in which it
-    /// expires, and for as long as a script runs. A lease that was given then would be void as soon as the key goes.
+    /// expires, and for as long as a script runs. A lease that was given then would be void as soon as the key goes. Like
+    /// the server's own expiry it may come with a command that does nothing else.
     pub(super) fn remove_if_over(&mut self, now: u64) {
         let entry = self.slot.value();
-        let forgets = entry.is_some_and(|entry| entry.grace_until(now).is_none());
-        if forgets && self.look(now) == Look::Missing {
+        let is_free = entry.is_some_and(|entry| entry.grace_until(now).is_none());
+        if is_free && self.look(now) == Look::Missing {
             self.slot.delete();
             self.ctx.replicate_del(self.name);
             self.ctx.signal_modified(self.name);

@@ -43,17 +43,25 @@ type Known = u128;
 pub struct Leases {
     seed: u64,
     by_key: BTreeMap<i32, HashMap<Known, Lease>>,
-    by_end: BTreeMap<(u64, u64), Place>,
-    /// How many of them are pauses.
-    pauses: usize,
+    by_end: ByEnd,
 }
 
-/// Where a lease is.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    db: i32,
-    key: Known,
-    failed: bool,
+/// The database and the key of each lease, in the order of their ends; those that are out, and pauses.
+#[derive(Debug, Default)]
+struct ByEnd([BTreeMap<(u64, u64), (i32, Known)>; 2]);
+
+impl ByEnd {
+    fn of(&self, failed: bool) -> &BTreeMap<(u64, u64), (i32, Known)> {
+        &self.0[usize::from(failed)]
+    }
+
+    fn insert(&mut self, lease: &Lease, place: (i32, Known)) {
+        self.0[usize::from(lease.failed)].insert((lease.until, lease.token), place);
+    }
+
+    fn remove(&mut self, lease: &Lease) {
+        self.0[usize::from(lease.failed)].remove(&(lease.until, lease.token));
+    }
 }
 
 impl Leases {
@@ -67,12 +75,12 @@ impl Leases {
 
     /// How many there are, with those whose time is up.
     pub fn len(&self) -> usize {
-        self.by_end.len()
+        self.by_end.of(false).len() + self.by_end.of(true).len()
     }
 
     /// Is there none?
     pub fn is_empty(&self) -> bool {
-        self.by_end.is_empty()
+        self.len() == 0
     }
 
     fn known(&self, key: &[u8]) -> Known {
@@ -81,8 +89,7 @@ impl Leases {
 
     /// How many are out at this time (Unix ms). It goes through all of them.
     pub fn out(&self, now: u64) -> usize {
-        let running = self.by_end.range((now + 1, 0)..);
-        running.filter(|(_, place)| !place.failed).count()
+        self.by_end.of(false).range((now + 1, 0)..).count()
     }
 
     /// A key's lease or pause, also if its time is up.
@@ -112,11 +119,15 @@ impl Leases {
             .is_some_and(|lease| !lease.failed && lease.token == token)
     }
 
-    /// Gives a key's lease away, or makes it pause, in place of a lease whose time is up. False if there are `most` others
-    /// of that sort, and none has come to its end (Unix ms).
+    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` others, none of which has
+    /// come to its end (Unix ms).
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
-        while self.others(db, key, lease.failed) >= most {
-            if !self.forget_first(now) {
+        let is_same = |own: &&Lease| own.failed == lease.failed;
+        while self.by_end.of(lease.failed).len()
+            - usize::from(self.get(db, key).filter(is_same).is_some())
+            >= most
+        {
+            if !self.forget_first(lease.failed, now) {
                 return false;
             }
         }
@@ -125,32 +136,18 @@ impl Leases {
         true
     }
 
-    /// How many other keys have a lease, or a pause.
-    fn others(&self, db: i32, key: &[u8], failed: bool) -> usize {
-        let all = if failed {
-            self.pauses
-        } else {
-            self.len() - self.pauses
-        };
-        let own = self.get(db, key);
-        all - usize::from(own.is_some_and(|lease| lease.failed == failed))
-    }
-
-    /// Forgets the one that ended first, if one has.
-    fn forget_first(&mut self, now: u64) -> bool {
-        let ended = self.by_end.first_key_value();
+    /// Forgets the lease, or the pause, that ended first, if one has.
+    fn forget_first(&mut self, failed: bool, now: u64) -> bool {
+        let ended = self.by_end.of(failed).first_key_value();
         let ended = ended.filter(|((until, _), _)| *until <= now);
         match ended.map(|(_, place)| *place) {
-            Some(place) => self.take_out(place.db, place.key).is_some(),
+            Some((db, key)) => self.take_out(db, key).is_some(),
             None => false,
         }
     }
 
     fn insert(&mut self, db: i32, key: Known, lease: Lease) {
-        let failed = lease.failed;
-        let place = Place { db, key, failed };
-        self.by_end.insert((lease.until, lease.token), place);
-        self.pauses += usize::from(failed);
+        self.by_end.insert(&lease, (db, key));
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
@@ -160,7 +157,7 @@ impl Leases {
         if leases.is_empty() {
             leases.shrink_to(SMALL); // the memory of a crowd that has gone
         }
-        self.forget_end(&lease);
+        self.by_end.remove(&lease);
         Some(lease)
     }
 
@@ -207,17 +204,12 @@ impl Leases {
         }
     }
 
-    fn forget_end(&mut self, lease: &Lease) {
-        self.by_end.remove(&(lease.until, lease.token));
-        self.pauses -= usize::from(lease.failed);
-    }
-
     /// Forgets all of a hash slot, in whatever database: Valkey 9 has several in a cluster.
     pub fn clear_slot(&mut self, slot: u16) {
-        let dbs = self.by_key.values_mut();
-        let gone = dbs.flat_map(|leases| leases.extract_if(|_, lease| lease.slot == slot));
-        for (_, lease) in gone.collect::<Vec<_>>() {
-            self.forget_end(&lease);
+        for leases in self.by_key.values_mut() {
+            for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
+                self.by_end.remove(&lease);
+            }
         }
     }
 
@@ -228,7 +220,7 @@ impl Leases {
             Some(db) => {
                 let leases = self.by_key.remove(&db).into_iter().flatten();
                 for (_, lease) in leases {
-                    self.forget_end(&lease);
+                    self.by_end.remove(&lease);
                 }
             }
         }

@@ -46,7 +46,7 @@ pub fn locate(ctx: Ctx<'_>, name: &Name<'_>) -> Place {
 /// Does the server allow commands on this key here? It refuses keys of other nodes without running the command.
 fn is_allowed(ctx: Ctx<'_>, name: &Name<'_>) -> bool {
     // Waiting clients' keys are asked for again and again. This command fails on its bounds, which are no numbers, before it
-    // looks for the key: so the server counts neither a hit nor a miss of its keyspace.
+    // looks for the key: so the server counts neither a hit nor a miss of its keyspace, only a failed call of `GETRANGE`.
     // SAFETY: "scc" are a key's name and two NUL-terminated strings, all of which live through the call.
     let reply = unsafe {
         Reply(api!(RedisModule_Call(

@@ -348,6 +348,7 @@ unsafe extern "C" fn on_event_loop(
     if subevent != raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
         return;
     }
+    entry::guard((), watch::settle); // before anybody is served
     if ANY_NOTED.load(Ordering::Relaxed) {
         timer::was_armed(); // before, by commands and timers, of which the server knows
         entry::guard((), || {
@@ -360,7 +361,6 @@ unsafe extern "C" fn on_event_loop(
         });
     }
     entry::guard((), block::deliver);
-    entry::guard((), watch::settle);
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
 

@@ -489,7 +489,8 @@ fn grant_by_hand(list: &mut List, place: (i32, u8), lease: Lease, now: u64, most
     let is_other = |(at, other): &&((i32, u8), Lease)| *at != place && other.failed == lease.failed;
     while list.iter().filter(is_other).count() >= most {
         let ended = list.iter().enumerate();
-        let ended = ended.filter(|(_, (_, lease))| lease.until <= now);
+        let ended =
+            ended.filter(|(_, (_, other))| other.until <= now && other.failed == lease.failed);
         let first = ended.min_by_key(|(_, (_, lease))| (lease.until, lease.token));
         let Some((index, _)) = first else {
             return false;
