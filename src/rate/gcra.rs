@@ -5,6 +5,7 @@
 //! fraction whose denominator is the period, since in each microsecond `count / period` of a request
 //! leaks out.
 
+use super::MAX_TIERS;
 use super::outcome::{Cost, Outcome, Verdict, ceil_ms, div_ceil, div_rem};
 use crate::request::MAX_SAFE;
 
@@ -165,15 +166,55 @@ impl Bucket {
     }
 }
 
-/// The bucket that goes with a tier of a request, out of those that there were: the one in the same place, or
-/// rather one of the same rate, if there is one. Its requests are kept.
-pub fn tier_before(before: &[Bucket], place: usize, rate: Rate) -> Option<&Bucket> {
-    let here = before.get(place);
-    if here.is_some_and(|bucket| bucket.rate == rate) {
-        return here;
+/// The buckets that the tiers of a request go on with, out of those that there were: of the same rate in the same place,
+/// or as [`RULES`] say.
+pub fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> [Option<&'b Bucket>; MAX_TIERS] {
+    let mut found = [None; MAX_TIERS];
+    let places = found.iter_mut().zip(tiers).zip(before);
+    let mut same = 0;
+    for ((found, _), old) in places.filter(|((_, tier), old)| old.rate == tier.rate) {
+        *found = Some(old);
+        same += 1;
     }
-    let same = before.iter().find(|bucket| bucket.rate == rate);
-    same.or(here)
+    if same < tiers.len() && !before.is_empty() {
+        find_changed(&mut found, before, tiers);
+    }
+    found
+}
+
+/// How a tier that has changed is recognized, by the old and the new rate and whether the place is the same. First those
+/// that say the most.
+const RULES: [fn(Rate, Rate, bool) -> bool; 4] = [
+    |old, new, _| old == new,
+    |old, new, is_here| is_here && old.period == new.period,
+    |old, new, _| old.period == new.period,
+    |_, _, is_here| is_here,
+];
+
+/// Finds buckets for the tiers that have none yet. One of the same rate has what each of several such tiers would have in
+/// it; otherwise no bucket serves two of them.
+#[cold]
+fn find_changed<'b>(found: &mut [Option<&'b Bucket>], before: &'b [Bucket], tiers: &[Tier]) {
+    let mut is_taken = vec![false; before.len()];
+    for (taken, found) in is_taken.iter_mut().zip(&*found) {
+        *taken = found.is_some();
+    }
+    for rule in RULES {
+        for (place, (found, tier)) in found.iter_mut().zip(tiers).enumerate() {
+            let mut places = 0..before.len();
+            let goes_on = |old: &usize| {
+                let rate = before[*old].rate;
+                let may_share = rate == tier.rate;
+                (may_share || !is_taken[*old]) && rule(rate, tier.rate, *old == place)
+            };
+            if found.is_none()
+                && let Some(old) = places.find(goes_on)
+            {
+                *found = Some(&before[old]);
+                is_taken[old] = true;
+            }
+        }
+    }
 }
 
 /// The bucket as it is now, at this rate.

@@ -1,6 +1,6 @@
 //! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
 
-use super::gcra::{Bucket, Tier, bucket_of, pour, tier_before};
+use super::gcra::{Bucket, Tier, bucket_of, pour, tiers_before};
 use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use super::window::Window;
 
@@ -74,11 +74,9 @@ pub fn ask(
                 Some(Limit::Tiers(buckets)) => buckets,
                 _ => &[],
             };
-            let places = tiers.iter().enumerate();
-            let buckets = places.map(|(place, tier)| {
-                let before = tier_before(before, place, tier.rate);
-                bucket_of(before, tier.rate, now)
-            });
+            let each_before = tiers_before(before, tiers);
+            let pairs = tiers.iter().zip(&each_before);
+            let buckets = pairs.map(|(tier, before)| bucket_of(*before, tier.rate, now));
             let mut buckets: Box<[Bucket]> = buckets.collect();
             let mut pairs = before.iter().zip(&buckets);
             let adds = before.len() == buckets.len()

@@ -20,6 +20,9 @@ const TEN_YEARS: u64 = TEN_YEARS_MS as u64;
 /// A day in 2025, in microseconds.
 const TODAY: u64 = 1_750_000_000_000_000;
 
+/// In microseconds.
+const HOUR_US: u64 = 3_600_000_000;
+
 /// No test goes beyond: the year 2247, close to 2^53 microseconds, which is the last that a saved bucket can tell.
 const END_OF_TIME: u64 = 5 * TODAY;
 
@@ -833,12 +836,32 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
 
 // Tiers
 
-/// The bucket that a tier goes on with: the one that has the same rate, wherever it is, or else the one in the same place.
-fn before_of(before: &[Arrival], place: usize, tier: &Tier) -> Option<Arrival> {
-    let here = before.get(place);
-    let is_same = |old: &&Arrival| old.rate == tier.rate;
-    let same = here.filter(is_same).or(before.iter().find(is_same));
-    same.or(here).copied()
+/// The buckets that tiers go on with: rule by rule, those that have none yet look for one. All may share one of their own
+/// rate; no other serves two.
+fn before_of(before: &[Arrival], tiers: &[Tier]) -> Vec<Option<Arrival>> {
+    let mut found: Vec<Option<usize>> = vec![None; tiers.len()];
+    for rule in 0..5 {
+        for (place, tier) in tiers.iter().enumerate() {
+            let mut places = (0..before.len()).filter(|old| {
+                let (is_here, rate) = (*old == place, before[*old].rate);
+                let is_free = || !found.contains(&Some(*old));
+                match rule {
+                    0 => rate == tier.rate && is_here,
+                    1 => rate == tier.rate,
+                    2 => rate.period == tier.rate.period && is_here && is_free(),
+                    3 => rate.period == tier.rate.period && is_free(),
+                    _ => is_here && is_free(),
+                }
+            });
+            if found[place].is_none() {
+                found[place] = places.next();
+            }
+        }
+    }
+    let found = found.iter();
+    found
+        .map(|place| place.map(|place| before[place]))
+        .collect()
 }
 
 #[test]
@@ -880,6 +903,19 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
                         limit = Some(after);
                     }
                 }
+                // Some counts change, and perhaps a tier goes or comes as well.
+                4 => {
+                    for tier in &mut tiers {
+                        let other = random.tier().rate.count;
+                        tier.rate.count = *random.one(&[tier.rate.count, other]);
+                    }
+                    let place = random.below(tiers.len() as u64) as usize;
+                    match random.below(3) {
+                        0 if tiers.len() > 1 => drop(tiers.remove(place)),
+                        1 if tiers.len() < MAX_TIERS => tiers.insert(place, random.tier()),
+                        _ => {}
+                    }
+                }
                 _ => {}
             }
             let least = tiers.iter().map(|tier| tier.limit).min().unwrap_or(1);
@@ -888,10 +924,7 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("tiers");
 
             let at = i128::from(now);
-            let places = tiers.iter().enumerate();
-            let before: Vec<_> = places
-                .map(|(place, tier)| before_of(&models, place, tier))
-                .collect();
+            let before = before_of(&models, &tiers);
             let known = before.iter().zip(&tiers);
             let mut next: Vec<_> = known
                 .map(|(old, tier)| match old {
@@ -984,6 +1017,94 @@ fn of_tiers_that_bind_alike_the_first_is_named() {
         if verdict == Verdict::Allowed {
             limit = Some(after);
         }
+    }
+}
+
+/// What was consumed stays, though tiers come, go and change places, and their counts and periods change, too.
+#[test]
+fn tiers_that_change_keep_what_was_consumed() {
+    let second = |limit, count| tier_of(limit, count, 1_000_000);
+    let minute = |limit, count| tier_of(limit, count, 60_000_000);
+    let hour = |limit, count| tier_of(limit, count, HOUR_US);
+    let day = |limit, count| tier_of(limit, count, 24 * HOUR_US);
+    // Ten are consumed a second before, so that those of a second have leaked: how many are left of each tier then.
+    for (before, after, left) in [
+        // The same.
+        (
+            vec![second(20, 20), hour(10, 10)],
+            vec![(second(20, 20), 20), (hour(10, 10), 0)],
+        ),
+        // A tier is removed, and the count of another changes.
+        (
+            vec![second(100, 100), hour(10, 10)],
+            vec![(hour(11, 11), 1)],
+        ),
+        // A tier is added before it.
+        (
+            vec![hour(10, 10)],
+            vec![(second(5, 10), 5), (hour(10, 11), 0)],
+        ),
+        // And behind it.
+        (
+            vec![hour(10, 10)],
+            vec![(hour(10, 11), 0), (day(50, 50), 50)],
+        ),
+        // They change places.
+        (
+            vec![second(20, 20), hour(20, 20)],
+            vec![(hour(21, 21), 11), (second(21, 21), 21)],
+        ),
+        // The same rate goes before the same period, wherever it is; several tiers may have it.
+        (
+            vec![second(20, 20), hour(20, 10)],
+            vec![(hour(20, 10), 10), (second(9, 9), 9), (hour(12, 10), 2)],
+        ),
+        // Another period has what is in the same place and nobody else's.
+        (
+            vec![second(20, 20), hour(20, 20)],
+            vec![(second(20, 21), 20), (day(20, 20), 10)],
+        ),
+        (
+            vec![hour(20, 20), day(20, 20)],
+            vec![(minute(20, 20), 20), (hour(20, 9), 10), (day(20, 9), 10)],
+        ),
+        // Of several with the same period it is the one in the same place, if there is one.
+        (
+            vec![second(90, 9), second(20, 20)],
+            vec![(second(90, 8), 89), (second(20, 21), 20)],
+        ),
+    ]
+    .map(|(before, after)| {
+        let (tiers, left): (Vec<_>, Vec<_>) = after.into_iter().unzip();
+        (before, tiers, left)
+    }) {
+        let limit = ask(None, Request::Tiers(&before), 10, TODAY)
+            .expect("tiers")
+            .1;
+        let now = TODAY + 1_000_000;
+        for place in 0..after.len() {
+            // The one that is looked at is the one that binds: it has less room than the others.
+            let mut tiers: Vec<_> = after
+                .iter()
+                .map(|tier| Tier {
+                    limit: MOST,
+                    ..*tier
+                })
+                .collect();
+            tiers[place] = after[place];
+            let outcome = ask(Some(&limit), Request::Tiers(&tiers), 0, now)
+                .expect("tiers")
+                .0;
+            let found = (outcome.tier, outcome.remaining);
+            assert_eq!(found, (place, left[place]), "{before:?} {after:?}");
+        }
+    }
+}
+
+fn tier_of(limit: u64, count: u64, period: u64) -> Tier {
+    Tier {
+        limit,
+        rate: Rate { count, period },
     }
 }
 
