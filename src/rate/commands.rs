@@ -321,12 +321,12 @@ fn refund(call: &Call<'_>) -> Answer {
     let Some(limit) = slot.value() else {
         return Ok(Reply::Int(0));
     };
-    let limit = give_back(limit, count, Now::read().micros())?;
+    let limit = give_back(limit, count)?;
     STATS.refunded.count();
     if count == 0 {
         return Ok(Reply::Int(1));
     }
-    if !limit.is_empty() {
+    if !limit.is_over(Now::read().micros()) {
         keep(call, &mut slot, limit, c"rate.refund");
         return Ok(Reply::Int(1));
     }

@@ -106,7 +106,7 @@ impl Bucket {
         self.spent = self.spent.saturating_add(cost).min(MAX_SAFE as u64);
     }
 
-    /// Takes requests out again, at most all.
+    /// Takes requests out again, at most all, of what was in it when it was last looked at.
     pub fn refund(&mut self, count: u64) {
         let refunded = u128::from(count) * u128::from(self.rate.period);
         *self = self.with_content(self.content().saturating_sub(refunded));
@@ -123,7 +123,7 @@ impl Bucket {
     }
 
     /// In how many microseconds it will be empty.
-    fn empty_in(&self, now: u64) -> u128 {
+    pub fn empty_in(&self, now: u64) -> u128 {
         if self.is_empty() {
             0
         } else {

@@ -122,23 +122,17 @@ fn after(verdict: Verdict, cost: Cost, adds: bool, limit: impl FnOnce() -> Limit
     }
 }
 
-/// The limit after `count` requests were given back. `now` is in Unix microseconds.
-pub fn refund(limit: &Limit, count: u64, now: u64) -> Result<Limit, OtherKind> {
-    let refunded = |bucket: &Bucket| {
-        let mut bucket = bucket.leaked(now);
-        bucket.refund(count);
-        bucket
-    };
-    match limit {
-        Limit::Gcra(bucket) => Ok(Limit::Gcra(refunded(bucket))),
-        Limit::Tiers(buckets) => Ok(Limit::Tiers(buckets.iter().map(refunded).collect())),
-        Limit::Window(window) => {
-            let mut window = window.at(now / 1000, window.length);
-            window.refund(count);
-            Ok(Limit::Window(window))
-        }
-        Limit::Once => Err(OtherKind),
+/// The limit after `count` requests were given back. That has nothing to do with the time: what has leaked since the last
+/// change is known only when it is asked again, at the rate that it is asked with then.
+pub fn refund(limit: &Limit, count: u64) -> Result<Limit, OtherKind> {
+    let mut limit = limit.clone();
+    match &mut limit {
+        Limit::Gcra(bucket) => bucket.refund(count),
+        Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.refund(count)),
+        Limit::Window(window) => window.refund(count),
+        Limit::Once => return Err(OtherKind),
     }
+    Ok(limit)
 }
 
 impl Limit {
@@ -152,12 +146,12 @@ impl Limit {
         }
     }
 
-    /// Is it as if it had never been used?
-    pub fn is_empty(&self) -> bool {
+    /// Is it as if it had never been used? `now` is in Unix microseconds.
+    pub fn is_over(&self, now: u64) -> bool {
         match self {
-            Limit::Gcra(bucket) => bucket.is_empty(),
-            Limit::Tiers(buckets) => buckets.iter().all(Bucket::is_empty),
-            Limit::Window(window) => window.is_empty(),
+            Limit::Gcra(bucket) => bucket.empty_in(now) == 0,
+            Limit::Tiers(buckets) => buckets.iter().all(|bucket| bucket.empty_in(now) == 0),
+            Limit::Window(window) => window.end() <= now / 1000,
             Limit::Once => false,
         }
     }

@@ -81,11 +81,6 @@ impl Window {
         self.before = self.before.saturating_sub(count - here);
     }
 
-    /// Is it as if it had never been used?
-    pub fn is_empty(&self) -> bool {
-        self.used == 0 && self.before == 0
-    }
-
     /// When nothing of it matters any more (Unix ms).
     pub fn end(&self) -> u64 {
         let end = match (self.used, self.before) {

@@ -288,11 +288,11 @@ impl Arrival {
         }
     }
 
-    fn give_back(&mut self, count: u64, now: i128) {
+    /// At most all that was consumed.
+    fn give_back(&mut self, count: u64) {
         let given = i128::from(count) * i128::from(self.rate.period);
-        let ahead = (self.ahead(now) - given).max(0);
-        *self = Self::of(ahead, self.rate, now.max(self.moment));
-        self.is_new = false;
+        let last = self.moment * i128::from(self.rate.count);
+        self.time = (self.time - given).max(last);
     }
 
     fn remaining(&self, limit: u64, now: i128) -> u64 {
@@ -405,9 +405,9 @@ fn gcra_is_exact_over_random_calls() {
                 2 => {
                     if let (Some(old), Some(model)) = (&limit, &mut model) {
                         let count = random.cost(tier.limit).min(MOST);
-                        let after = refund(old, count, now).expect("a GCRA");
-                        model.give_back(count, now.into());
-                        assert_eq!(after.is_empty(), model.ahead(now.into()) == 0);
+                        let after = refund(old, count).expect("a GCRA");
+                        model.give_back(count);
+                        assert_eq!(after.is_over(now), model.ahead(now.into()) == 0);
                         limit = Some(after);
                     }
                 }
@@ -615,6 +615,128 @@ fn a_clock_that_was_set_back_makes_no_retry_too_short() {
     }
 }
 
+/// Whatever configurations one key is asked with: what a refused call is told to wait is enough, and nobody gets more than
+/// the fastest and largest of them alone would allow.
+#[test]
+fn configurations_that_change_break_no_promise() {
+    let mut random = Random(0x6c7a_0005);
+    let mut refused = 0;
+    for _ in 0..CALLS / 500 {
+        let configs: Vec<_> = (0..3)
+            .map(|_| Tier {
+                limit: 1 + random.below(6),
+                rate: Rate {
+                    count: 1 + random.below(9),
+                    period: *random.one(&[1000, 3000, 7000, 999_000]),
+                },
+            })
+            .collect();
+        let largest = configs.iter().map(|tier| tier.limit).max().expect("three");
+        let pace = |tier: &&Tier| tier.rate.count * 1_000_000_000_000 / tier.rate.period;
+        let fastest = configs.iter().max_by_key(pace).expect("three").rate;
+        let mut limit: Option<Limit> = None;
+        let mut now = TODAY;
+        // What was allowed, and, below zero, what was given back.
+        let mut spent: Vec<(u64, i128)> = Vec::new();
+        // What those were told who were refused since the last call that was allowed.
+        let mut told: Vec<(u64, Tier, u64)> = Vec::new();
+        for _ in 0..40 {
+            now += match random.below(4) {
+                0 => random.below(100),
+                1 => random.below(1500),
+                2 => random.below(20_000),
+                _ => told
+                    .last()
+                    .map_or(0, |(until, ..)| until.saturating_sub(now)),
+            };
+            if random.below(12) == 0
+                && let Some(old) = &limit
+            {
+                let count = random.below(3);
+                limit = Some(refund(old, count).expect("a GCRA"));
+                spent.push((now, -i128::from(count)));
+            }
+            let (tier, cost) = (*random.one(&configs), 1 + random.below(3));
+            let request = Request::Gcra(tier);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
+            match outcome.verdict {
+                Verdict::Allowed => {
+                    spent.push((now, cost.into()));
+                    (limit, told) = (Some(after), Vec::new());
+                }
+                Verdict::Retry(ms) => {
+                    refused += 1;
+                    check_retry(limit.as_ref(), (request, cost), now, ms, false);
+                    told.push((now + 1000 * ms, tier, cost));
+                }
+                Verdict::Never => {}
+            }
+            for (until, tier, cost) in &told {
+                let (later, request) = (now.max(*until), Request::Gcra(*tier));
+                let (outcome, _) = ask(limit.as_ref(), request, *cost, later).expect("a GCRA");
+                assert_eq!(
+                    outcome.verdict,
+                    Verdict::Allowed,
+                    "{limit:?} {tier:?} {cost}"
+                );
+            }
+        }
+        for (place, (from, _)) in spent.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &spent[place..] {
+                sum += cost;
+                let given = i128::from(at - from) * i128::from(fastest.count);
+                let period = i128::from(fastest.period);
+                assert!(
+                    sum * period <= i128::from(largest) * period + given,
+                    "{configs:?}"
+                );
+            }
+        }
+    }
+    assert!(refused > CALLS / 100);
+}
+
+/// The limit gets faster and is asked, before something is given back: nobody has less for that, now or later.
+#[test]
+fn a_refund_takes_nothing_away_from_another_configuration() {
+    let tier = |period_ms: u64| Tier {
+        limit: 10,
+        rate: Rate {
+            count: 10,
+            period: 1000 * period_ms,
+        },
+    };
+    let (slow, fast) = (tier(3_600_000), tier(1000));
+    let limit = ask(None, Request::Gcra(slow), 10, TODAY).expect("a GCRA").1;
+    let later = TODAY + 900_000;
+    let left = |limit: &Limit| {
+        let asked = ask(Some(limit), Request::Gcra(fast), 0, later);
+        asked.expect("a GCRA").0.remaining
+    };
+    assert_eq!(left(&limit), 8);
+    let refunded = refund(&limit, 1).expect("a GCRA");
+    assert_eq!(left(&refunded), 9);
+    // A window that has gone over into the next one since.
+    let window = |length| Request::Window {
+        limit: 9,
+        length,
+        slides: true,
+    };
+    let limit = ask(None, window(1000), 5, TODAY).expect("a window").1;
+    let later = TODAY + 1_050_000;
+    let refunded = refund(&limit, 1).expect("a window");
+    for (limit, length, remaining) in [
+        (&limit, 100, 9),
+        (&refunded, 100, 9),
+        (&limit, 1000, 4),
+        (&refunded, 1000, 5),
+    ] {
+        let asked = ask(Some(limit), window(length), 0, later).expect("a window");
+        assert_eq!(asked.0.remaining, remaining, "{limit:?} {length}");
+    }
+}
+
 // Windows
 
 /// All calls that were allowed, by the window that they came in.
@@ -721,14 +843,16 @@ fn windows_are_the_models(slides: bool) {
                 2 => {
                     if let Some(old @ Limit::Window(window)) = &limit {
                         let count = random.cost(most).min(MOST);
-                        model = model.seen(now, window.length, slides);
                         model.give_back(count);
-                        limit = Some(refund(old, count, micros).expect("a window"));
-                        let left = model.current.as_ref().map_or(0, |(_, calls)| sum(calls));
-                        let is_empty = left + sum(&model.previous) == 0;
-                        assert_eq!(limit.as_ref().map(Limit::is_empty), Some(is_empty));
-                        if is_empty {
+                        let after = refund(old, count).expect("a window");
+                        let seen = model.seen(now, window.length, slides);
+                        let left = seen.current.as_ref().map_or(0, |(_, calls)| sum(calls));
+                        let is_over = left + sum(&seen.previous) == 0;
+                        assert_eq!(after.is_over(micros), is_over);
+                        if is_over {
                             (limit, model) = (None, Calls::default());
+                        } else {
+                            limit = Some(after);
                         }
                     }
                 }
@@ -894,12 +1018,12 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
                 3 => {
                     if let Some(old) = &limit {
                         let count = random.cost(9);
-                        let after = refund(old, count, now).expect("tiers");
+                        let after = refund(old, count).expect("tiers");
                         let each = models.iter_mut();
-                        each.for_each(|old| old.give_back(count, now.into()));
+                        each.for_each(|old| old.give_back(count));
                         let mut each = models.iter();
                         let is_empty = each.all(|model| model.ahead(now.into()) == 0);
-                        assert_eq!(after.is_empty(), is_empty);
+                        assert_eq!(after.is_over(now), is_empty);
                         limit = Some(after);
                     }
                 }
@@ -1140,9 +1264,9 @@ fn no_kind_of_limit_answers_for_another() {
             assert_eq!(answer.is_ok(), kind == asked, "{limit:?} {request:?}");
         }
     }
-    assert_eq!(refund(&Limit::Once, 1, TODAY), Err(OtherKind));
+    assert_eq!(refund(&Limit::Once, 1), Err(OtherKind));
     assert_eq!(Limit::Once.end(), None);
-    assert!(!Limit::Once.is_empty());
+    assert!(!Limit::Once.is_over(u64::MAX));
 }
 
 // Extremes
@@ -1206,7 +1330,7 @@ fn no_extremes_make_it_panic() {
             .iter()
             .flat_map(|now| QUANTITIES.map(|cost| (*now, cost)))
         {
-            limit.inspect(|limit| drop(refund(limit, cost, now)));
+            limit.inspect(|limit| drop(refund(limit, cost)));
             for (most, period) in [1, MOST]
                 .iter()
                 .flat_map(|most| PERIODS_MS.map(|ms| (*most, ms)))
