@@ -72,13 +72,14 @@ impl Bucket {
 
     /// The same for whoever asks with another rate. What is in it has leaked at the faster of both: since
     /// a refusal changes nothing, the rate that it was asked with must count for as long as it tells to
-    /// wait.
+    /// wait. That counts from the end of the moment in which costs may have been added; before, `at` is still to come.
     pub fn leaked_at(&self, rate: Rate, now: u64) -> Self {
         if !rate.is_faster_than(self.rate) {
             return self.leaked(now).at_rate(rate);
         }
-        let mut since = self.at_rate(rate);
-        since.at += MOMENT; // when the last cost may have been added
+        let moment = self.at + MOMENT; // when the last cost may have been added
+        let mut since = self.leaked(now.min(moment)).at_rate(rate);
+        since.at = moment;
         since.leaked(now)
     }
 

@@ -246,17 +246,17 @@ impl Arrival {
         )
     }
 
-    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the last
-    /// change. A refused call may not store that it came, and yet the wait that it was told is enough.
-    /// Of calls within a moment only the first one's time is known.
+    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the moment of
+    /// the last change. A refused call may not store that it came, and yet the wait that it was told is enough.
+    /// Of calls within a moment only the first one's time is known: it has its own rate until it ends.
     fn seen(&self, rate: Rate, now: i128) -> Self {
         if rate == self.rate {
             return *self;
         }
         let from_now_on = self.changed_to(rate, now);
         let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
-        let then = self.time - self.moment * i128::from(self.rate.count);
-        let since_then = Self::of(scaled(then, new, old), rate, self.moment + 1000);
+        let end = self.moment + 1000;
+        let since_then = Self::of(scaled(self.ahead(now.min(end)), new, old), rate, end);
         let pace = |rate: Rate, over: i128| i128::from(rate.count) * over;
         match pace(rate, old) > pace(self.rate, new) {
             true => since_then,
@@ -612,6 +612,48 @@ fn a_clock_that_was_set_back_makes_no_retry_too_short() {
         let told = ask(Some(&limit), request, 1, set_back).expect("the kind").0;
         assert_eq!(told.verdict, Verdict::Retry(waits), "{request:?}");
         check_retry(Some(&limit), (request, 1), set_back, waits, true);
+    }
+}
+
+/// Two configurations of a limit at work at once, as while a new one is rolled out: each change from one to the other
+/// leaks as the slower would have, at least.
+#[test]
+fn configurations_that_alternate_allow_what_the_slower_one_does() {
+    const SECOND: u64 = 1_000_000;
+    let tier = |count| Tier {
+        limit: 10,
+        rate: Rate {
+            count,
+            period: SECOND,
+        },
+    };
+    for (counts, every) in [
+        ([1000, 1001], 50),
+        ([1000, 1001], 300),
+        ([1000, 1001], 900),
+        ([1000, 1001], 1100),
+        ([1000, 2000], 900),
+        ([999, 100_000], 700),
+        ([10, 11], 90_000),
+    ] {
+        let mut limit = None;
+        let mut allowed = 0;
+        let calls = 10 * SECOND / every;
+        for call in 0..calls {
+            let request = Request::Gcra(tier(counts[(call % 2) as usize]));
+            let (outcome, after) =
+                ask(limit.as_ref(), request, 1, TODAY + every * call).expect("it");
+            if outcome.verdict == Verdict::Allowed {
+                allowed += 1;
+                limit = Some(after);
+            }
+        }
+        let [slow, fast] = counts.map(|count| 10 * count);
+        println!("{counts:?} every {every} us: {allowed} of {calls}");
+        assert!(
+            (slow.min(calls)..=10 + fast).contains(&allowed),
+            "{counts:?}: {allowed}"
+        );
     }
 }
 
