@@ -103,7 +103,7 @@ pub fn ask(
                 Some(before) => before.at(now, length),
                 None => Window::starting(now, length, slides),
             };
-            let adds = before == Some(&window);
+            let adds = before == Some(&window) && window.start <= now;
             let outcome = window.count(most, cost, now);
             let next = || Limit::Window(window);
             Ok((outcome, after(outcome.verdict, cost, adds, next)))

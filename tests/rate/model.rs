@@ -831,9 +831,13 @@ impl Calls {
         self.weight(now, length) + cost * parts <= parts * i128::max(limit, 0)
     }
 
+    /// A window cannot have begun in the future: there the clock was set back.
     fn count(&mut self, cost: u64, now: u64) {
-        let (_, calls) = self.current.get_or_insert((now, Vec::new()));
-        calls.push(cost);
+        let (start, calls) = self.current.get_or_insert((now, Vec::new()));
+        if cost > 0 {
+            *start = now.min(*start);
+            calls.push(cost);
+        }
     }
 
     /// The latest calls are given back first.
@@ -998,6 +1002,50 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
     };
     assert_eq!(burst(false), 200);
     assert_eq!(burst(true), 100);
+}
+
+/// A clock that was wrong by an hour, and was set right: the first call that is allowed begins the window anew, with what
+/// was used.
+#[test]
+fn a_window_on_a_clock_that_was_set_back_ends_in_time() {
+    let set_back = TODAY - HOUR_US;
+    for slides in [false, true] {
+        let request = Request::Window {
+            limit: 3,
+            length: 1000,
+            slides,
+        };
+        let ask = |limit: &Limit, cost, now| ask(Some(limit), request, cost, now).expect("it");
+        let full = self::ask(None, request, 2, TODAY).expect("a window").1;
+        // Nothing moves for whoever is refused, or counts for nothing.
+        let (refused, same) = ask(&full, 2, set_back);
+        let Verdict::Retry(told) = refused.verdict else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            (same, ask(&full, 0, set_back).1),
+            (full.clone(), full.clone())
+        );
+        let (allowed, moved) = ask(&full, 1, set_back);
+        assert_eq!((allowed.verdict, allowed.remaining), (Verdict::Allowed, 0));
+        assert_eq!(allowed.reset, if slides { 2000 } else { 1000 });
+        let ends = moved.end().map(|end| 1000 * end);
+        assert_eq!(ends, Some(set_back + 1000 * allowed.reset));
+        assert_eq!(ask(&moved, 1, set_back + 999_000).0.remaining, 0);
+        assert_eq!(ask(&moved, 0, set_back + 2_000_000).0.remaining, 3);
+        // What the one before was told is still enough.
+        let later = set_back + 1000 * told;
+        assert_eq!(ask(&moved, 2, later).0.verdict, Verdict::Allowed);
+        // It is no addition to what replicas have.
+        let spend = Cost {
+            cost: 1,
+            spends: true,
+        };
+        let next = state::ask(Some(&full), request, spend, set_back)
+            .expect("it")
+            .1;
+        assert_eq!(next, Next::Set(moved));
+    }
 }
 
 // Tiers
