@@ -1285,7 +1285,7 @@ fn tiers_that_change_keep_what_was_consumed() {
         // Of several with the same period it is the one in the same place, if there is one.
         (
             vec![second(90, 9), second(20, 20)],
-            vec![(second(90, 8), 89), (second(20, 21), 20)],
+            vec![(minute(90, 90), 89), (second(20, 21), 20)],
         ),
     ]
     .map(|(before, after)| {
