@@ -5,7 +5,6 @@
 //! fraction whose denominator is the period, since in each microsecond `count / period` of a request
 //! leaks out.
 
-use super::MAX_TIERS;
 use super::outcome::{Cost, Outcome, Verdict, ceil_ms, div_ceil, div_rem};
 use crate::request::MAX_SAFE;
 
@@ -167,55 +166,50 @@ impl Bucket {
     }
 }
 
-/// The buckets that the tiers of a request go on with, out of those that there were: of the same rate in the same place,
-/// or as [`RULES`] say.
-pub fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> [Option<&'b Bucket>; MAX_TIERS] {
-    let mut found = [None; MAX_TIERS];
-    let places = found.iter_mut().zip(tiers).zip(before);
-    let mut same = 0;
-    for ((found, _), old) in places.filter(|((_, tier), old)| old.rate == tier.rate) {
-        *found = Some(old);
-        same += 1;
+/// The buckets of these tiers as they are now, out of those that there were.
+pub fn buckets_of(before: &[Bucket], tiers: &[Tier], now: u64) -> Box<[Bucket]> {
+    let mut pairs = before.iter().zip(tiers);
+    let is_same = before.len() == tiers.len() && pairs.all(|(old, tier)| old.rate == tier.rate);
+    if is_same {
+        return before.iter().map(|old| old.leaked(now)).collect();
     }
-    if same < tiers.len() && !before.is_empty() {
-        find_changed(&mut found, before, tiers);
-    }
-    found
+    let pairs = tiers.iter().zip(tiers_before(before, tiers));
+    let buckets = pairs.map(|(tier, old)| bucket_of(old, tier.rate, now));
+    buckets.collect()
 }
 
-/// How a tier that has changed is recognized, by the old and the new rate and whether the place is the same. First those
+/// How the bucket of a tier is recognized, by the old and the new rate and whether the place is the same. First those
 /// that say the most.
-const RULES: [fn(Rate, Rate, bool) -> bool; 4] = [
+const RULES: [fn(Rate, Rate, bool) -> bool; 5] = [
+    |old, new, is_here| is_here && old == new,
     |old, new, _| old == new,
     |old, new, is_here| is_here && old.period == new.period,
     |old, new, _| old.period == new.period,
     |_, _, is_here| is_here,
 ];
 
-/// Finds buckets for the tiers that have none yet. One of the same rate has what each of several such tiers would have in
-/// it; otherwise no bucket serves two of them.
+/// The bucket that each tier goes on with. One of the same rate has what each of several such tiers would have in it;
+/// otherwise no bucket serves two of them.
 #[cold]
-fn find_changed<'b>(found: &mut [Option<&'b Bucket>], before: &'b [Bucket], tiers: &[Tier]) {
+fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> Vec<Option<&'b Bucket>> {
+    let mut found = vec![None; tiers.len()];
     let mut is_taken = vec![false; before.len()];
-    for (taken, found) in is_taken.iter_mut().zip(&*found) {
-        *taken = found.is_some();
-    }
     for rule in RULES {
         for (place, (found, tier)) in found.iter_mut().zip(tiers).enumerate() {
-            let mut places = 0..before.len();
             let goes_on = |old: &usize| {
                 let rate = before[*old].rate;
                 let may_share = rate == tier.rate;
                 (may_share || !is_taken[*old]) && rule(rate, tier.rate, *old == place)
             };
             if found.is_none()
-                && let Some(old) = places.find(goes_on)
+                && let Some(old) = (0..before.len()).find(goes_on)
             {
                 *found = Some(&before[old]);
                 is_taken[old] = true;
             }
         }
     }
+    found
 }
 
 /// The bucket as it is now, at this rate.

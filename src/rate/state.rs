@@ -1,6 +1,6 @@
 //! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
 
-use super::gcra::{Bucket, Tier, bucket_of, pour, tiers_before};
+use super::gcra::{Bucket, Tier, bucket_of, buckets_of, pour};
 use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use super::window::Window;
 
@@ -74,10 +74,7 @@ pub fn ask(
                 Some(Limit::Tiers(buckets)) => buckets,
                 _ => &[],
             };
-            let each_before = tiers_before(before, tiers);
-            let pairs = tiers.iter().zip(&each_before);
-            let buckets = pairs.map(|(tier, before)| bucket_of(*before, tier.rate, now));
-            let mut buckets: Box<[Bucket]> = buckets.collect();
+            let mut buckets = buckets_of(before, tiers, now);
             let mut pairs = before.iter().zip(&buckets);
             let adds = before.len() == buckets.len()
                 && pairs.all(|(before, bucket)| before.can_add(cost.cost, bucket, now));
