@@ -321,12 +321,12 @@ fn refund(call: &Call<'_>) -> Answer {
     let Some(limit) = slot.value() else {
         return Ok(Reply::Int(0));
     };
-    let limit = give_back(limit, count, Now::read().micros())?;
+    let limit = give_back(limit, count)?;
     STATS.refunded.count();
     if count == 0 {
         return Ok(Reply::Int(1));
     }
-    if !limit.is_empty() {
+    if !limit.is_over(Now::read().micros()) {
         keep(call, &mut slot, limit, c"rate.refund");
         return Ok(Reply::Int(1));
     }
@@ -350,15 +350,19 @@ fn once(call: &Call<'_>) -> Answer {
     }
     let name = call.name(0);
     let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
-    match slot.value() {
-        Some(Limit::Once) => {
+    let now = Now::read().ms();
+    match slot.value().map(|limit| *limit == Limit::Once) {
+        None => {}
+        Some(false) => return Err(Error::OtherLimit),
+        // The server keeps a key through the very millisecond in which it expires, and for as long as a script runs.
+        Some(true) if slot.expires().is_some_and(|at| at <= now) => {}
+        Some(true) => {
             STATS.once_duplicate.count();
             return Ok(Reply::Int(0));
         }
-        Some(_) => return Err(Error::OtherLimit),
-        None => STATS.once_first.count(),
     }
-    let expires = Some(Now::read().ms() + options.px);
+    STATS.once_first.count();
+    let expires = Some(now + options.px);
     replicate(call, &Limit::Once, expires);
     put(&mut slot, Limit::Once, expires);
     tell(call, c"rate.once");

@@ -71,13 +71,14 @@ impl Bucket {
 
     /// The same for whoever asks with another rate. What is in it has leaked at the faster of both: since
     /// a refusal changes nothing, the rate that it was asked with must count for as long as it tells to
-    /// wait.
+    /// wait. That counts from the end of the moment in which costs may have been added; before, `at` is still to come.
     pub fn leaked_at(&self, rate: Rate, now: u64) -> Self {
         if !rate.is_faster_than(self.rate) {
             return self.leaked(now).at_rate(rate);
         }
-        let mut since = self.at_rate(rate);
-        since.at += MOMENT; // when the last cost may have been added
+        let moment = self.at + MOMENT; // when the last cost may have been added
+        let mut since = self.leaked(now.min(moment)).at_rate(rate);
+        since.at = moment;
         since.leaked(now)
     }
 
@@ -105,7 +106,7 @@ impl Bucket {
         self.spent = self.spent.saturating_add(cost).min(MAX_SAFE as u64);
     }
 
-    /// Takes requests out again, at most all.
+    /// Takes requests out again, at most all, of what was in it when it was last looked at.
     pub fn refund(&mut self, count: u64) {
         let refunded = u128::from(count) * u128::from(self.rate.period);
         *self = self.with_content(self.content().saturating_sub(refunded));
@@ -122,7 +123,7 @@ impl Bucket {
     }
 
     /// In how many microseconds it will be empty.
-    fn empty_in(&self, now: u64) -> u128 {
+    pub fn empty_in(&self, now: u64) -> u128 {
         if self.is_empty() {
             0
         } else {
@@ -165,15 +166,50 @@ impl Bucket {
     }
 }
 
-/// The bucket that goes with a tier of a request, out of those that there were: the one in the same place, or
-/// rather one of the same rate, if there is one. Its requests are kept.
-pub fn tier_before(before: &[Bucket], place: usize, rate: Rate) -> Option<&Bucket> {
-    let here = before.get(place);
-    if here.is_some_and(|bucket| bucket.rate == rate) {
-        return here;
+/// The buckets of these tiers as they are now, out of those that there were.
+pub fn buckets_of(before: &[Bucket], tiers: &[Tier], now: u64) -> Box<[Bucket]> {
+    let mut pairs = before.iter().zip(tiers);
+    let is_same = before.len() == tiers.len() && pairs.all(|(old, tier)| old.rate == tier.rate);
+    if is_same {
+        return before.iter().map(|old| old.leaked(now)).collect();
     }
-    let same = before.iter().find(|bucket| bucket.rate == rate);
-    same.or(here)
+    let pairs = tiers.iter().zip(tiers_before(before, tiers));
+    let buckets = pairs.map(|(tier, old)| bucket_of(old, tier.rate, now));
+    buckets.collect()
+}
+
+/// How the bucket of a tier is recognized, by the old and the new rate and whether the place is the same. First those
+/// that say the most.
+const RULES: [fn(Rate, Rate, bool) -> bool; 5] = [
+    |old, new, is_here| is_here && old == new,
+    |old, new, _| old == new,
+    |old, new, is_here| is_here && old.period == new.period,
+    |old, new, _| old.period == new.period,
+    |_, _, is_here| is_here,
+];
+
+/// The bucket that each tier goes on with. One of the same rate has what each of several such tiers would have in it;
+/// otherwise no bucket serves two of them.
+#[cold]
+fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> Vec<Option<&'b Bucket>> {
+    let mut found = vec![None; tiers.len()];
+    let mut is_taken = vec![false; before.len()];
+    for rule in RULES {
+        for (place, (found, tier)) in found.iter_mut().zip(tiers).enumerate() {
+            let goes_on = |old: &usize| {
+                let rate = before[*old].rate;
+                let may_share = rate == tier.rate;
+                (may_share || !is_taken[*old]) && rule(rate, tier.rate, *old == place)
+            };
+            if found.is_none()
+                && let Some(old) = (0..before.len()).find(goes_on)
+            {
+                *found = Some(&before[old]);
+                is_taken[old] = true;
+            }
+        }
+    }
+    found
 }
 
 /// The bucket as it is now, at this rate.

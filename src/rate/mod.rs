@@ -27,6 +27,8 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[],
+    touched: native::touched,
+    happened: native::happened,
     info,
     ..Family::PLAIN
 };

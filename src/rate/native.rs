@@ -1,11 +1,14 @@
-//! The native type: how limits are saved, copied and measured.
+//! The native type: how limits are saved, copied and measured, and that no key outlives its limit.
 
 use super::gcra::Bucket;
 use super::persist;
 use super::state::Limit;
 use crate::memory::block_size;
-use crate::server::context::Ctx;
+use crate::server::clock::Now;
+use crate::server::context::{Ctx, Name};
+use crate::server::events::{Happening, Touch, note};
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::key::Slot;
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
@@ -14,6 +17,42 @@ pub static RATE: NativeType<Limit> = NativeType::new("sluice-ra");
 
 /// What registers it.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Limits>];
+
+/// Notes that a limit came to a key that stays for longer than it matters, or that its key was made to.
+pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
+    if RATE.live() == 0 || ctx.is_replica() {
+        return;
+    }
+    if let Ok(mut slot) = Slot::of(ctx.open(name), &RATE)
+        && end_before_expiry(&mut slot).is_some()
+    {
+        note(Happening::Touched(ctx.db(), name.bytes().into()));
+    }
+}
+
+/// Lets such a key expire with its limit.
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
+    let Happening::Touched(db, key) = happening else {
+        return;
+    };
+    ctx.in_db(*db, || {
+        let name = Name::new(key);
+        if let Ok(mut slot) = Slot::of(ctx.open(&name), &RATE)
+            && let Some(end) = end_before_expiry(&mut slot)
+        {
+            slot.expire_at(end);
+            ctx.replicate(c"PEXPIREAT", &name, end.to_string().as_bytes());
+            ctx.signal_modified(&name);
+        }
+    });
+}
+
+/// The end of a limit whose key expires later, or never.
+fn end_before_expiry(slot: &mut Slot<'_, Limit>) -> Option<u64> {
+    let end = slot.value()?.end()?;
+    let stays = slot.expires().is_none_or(|at| at > end);
+    stays.then_some(end)
+}
 
 struct Limits;
 

@@ -194,7 +194,7 @@ mod tests {
                         after.end();
                     }
                 }
-                let _ = refund(&limit, cost, now);
+                let _ = refund(&limit, cost);
                 let mut limit = limit;
                 limit.add(cost);
                 limit.end();

@@ -1,6 +1,6 @@
 //! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
 
-use super::gcra::{Bucket, Tier, bucket_of, pour, tier_before};
+use super::gcra::{Bucket, Tier, bucket_of, buckets_of, pour};
 use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use super::window::Window;
 
@@ -74,12 +74,7 @@ pub fn ask(
                 Some(Limit::Tiers(buckets)) => buckets,
                 _ => &[],
             };
-            let places = tiers.iter().enumerate();
-            let buckets = places.map(|(place, tier)| {
-                let before = tier_before(before, place, tier.rate);
-                bucket_of(before, tier.rate, now)
-            });
-            let mut buckets: Box<[Bucket]> = buckets.collect();
+            let mut buckets = buckets_of(before, tiers, now);
             let mut pairs = before.iter().zip(&buckets);
             let adds = before.len() == buckets.len()
                 && pairs.all(|(before, bucket)| before.can_add(cost.cost, bucket, now));
@@ -105,7 +100,7 @@ pub fn ask(
                 Some(before) => before.at(now, length),
                 None => Window::starting(now, length, slides),
             };
-            let adds = before == Some(&window);
+            let adds = before == Some(&window) && window.start <= now;
             let outcome = window.count(most, cost, now);
             let next = || Limit::Window(window);
             Ok((outcome, after(outcome.verdict, cost, adds, next)))
@@ -124,23 +119,17 @@ fn after(verdict: Verdict, cost: Cost, adds: bool, limit: impl FnOnce() -> Limit
     }
 }
 
-/// The limit after `count` requests were given back. `now` is in Unix microseconds.
-pub fn refund(limit: &Limit, count: u64, now: u64) -> Result<Limit, OtherKind> {
-    let refunded = |bucket: &Bucket| {
-        let mut bucket = bucket.leaked(now);
-        bucket.refund(count);
-        bucket
-    };
-    match limit {
-        Limit::Gcra(bucket) => Ok(Limit::Gcra(refunded(bucket))),
-        Limit::Tiers(buckets) => Ok(Limit::Tiers(buckets.iter().map(refunded).collect())),
-        Limit::Window(window) => {
-            let mut window = window.at(now / 1000, window.length);
-            window.refund(count);
-            Ok(Limit::Window(window))
-        }
-        Limit::Once => Err(OtherKind),
+/// The limit after `count` requests were given back. That has nothing to do with the time: what has leaked since the last
+/// change is known only when it is asked again, at the rate that it is asked with then.
+pub fn refund(limit: &Limit, count: u64) -> Result<Limit, OtherKind> {
+    let mut limit = limit.clone();
+    match &mut limit {
+        Limit::Gcra(bucket) => bucket.refund(count),
+        Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.refund(count)),
+        Limit::Window(window) => window.refund(count),
+        Limit::Once => return Err(OtherKind),
     }
+    Ok(limit)
 }
 
 impl Limit {
@@ -154,12 +143,12 @@ impl Limit {
         }
     }
 
-    /// Is it as if it had never been used?
-    pub fn is_empty(&self) -> bool {
+    /// Is it as if it had never been used? `now` is in Unix microseconds.
+    pub fn is_over(&self, now: u64) -> bool {
         match self {
-            Limit::Gcra(bucket) => bucket.is_empty(),
-            Limit::Tiers(buckets) => buckets.iter().all(Bucket::is_empty),
-            Limit::Window(window) => window.is_empty(),
+            Limit::Gcra(bucket) => bucket.empty_in(now) == 0,
+            Limit::Tiers(buckets) => buckets.iter().all(|bucket| bucket.empty_in(now) == 0),
+            Limit::Window(window) => window.end() <= now / 1000,
             Limit::Once => false,
         }
     }

@@ -35,7 +35,7 @@ impl Window {
     }
 
     /// The window that a later time is in, with another length perhaps: it began when it did. A clock
-    /// that was set back stays in the window.
+    /// that was set back stays in the window, until a call is counted.
     pub fn at(&self, now: u64, length: u64) -> Self {
         match now.saturating_sub(self.start) / length {
             0 => Self { length, ..*self },
@@ -50,15 +50,17 @@ impl Window {
         }
     }
 
-    /// Counts `cost` requests, if there is room for them. The window is the one that `now` is in.
+    /// Counts `cost` requests, if there is room for them. The window is the one that `now` is in. If it is said to begin
+    /// later, since the clock was set back, it begins now: it shall not last longer by that.
     pub fn count(&mut self, limit: u64, Cost { cost, spends }: Cost, now: u64) -> Outcome {
         let verdict = match self.room_in(limit, cost, now) {
             None => Verdict::Never,
             Some(0) => Verdict::Allowed,
             Some(wait) => Verdict::Retry(wait.min(MOST)),
         };
-        if verdict == Verdict::Allowed && spends {
+        if verdict == Verdict::Allowed && spends && cost > 0 {
             self.used += cost;
+            self.start = self.start.min(now); // on a clock that was set back it begins again
         }
         Outcome {
             verdict,
@@ -79,11 +81,6 @@ impl Window {
         let here = count.min(self.used);
         self.used -= here;
         self.before = self.before.saturating_sub(count - here);
-    }
-
-    /// Is it as if it had never been used?
-    pub fn is_empty(&self) -> bool {
-        self.used == 0 && self.before == 0
     }
 
     /// When nothing of it matters any more (Unix ms).

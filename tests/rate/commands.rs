@@ -10,7 +10,7 @@ use crate::support::rate::{
 };
 use crate::support::{
     Fsync, KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE,
-    Written, eventually, field_of, ints, now_ms, server_and_client,
+    Written, assert_identical, eventually, field_of, ints, now_ms, pair, server_and_client,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -316,6 +316,45 @@ fn once_is_one_for_the_first_and_zero_for_the_others() {
     assert_eq!(client.run("DEL order"), 1);
     assert_eq!(client.run("RATE.ONCE order PX 315360000000"), 1);
     assert_eq!(server.info_int("sluice_once_first"), 4);
+}
+
+/// Also where the server still has the key: through the very millisecond in which it expires, and while a script runs.
+#[test]
+fn once_ends_with_its_last_millisecond() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    for _ in 0..20 {
+        client.must("DEL k");
+        assert_eq!(client.run("RATE.ONCE k PX 5"), 1);
+        let end = client.must("PEXPIRETIME k").int();
+        let is_first = || {
+            let is_over = now_ms(&mut client) >= end;
+            let is_first = client.run("RATE.ONCE k PX 3600000") == 1;
+            assert!(is_first || !is_over, "there is a second after the end");
+            is_first
+        };
+        eventually(SOON, is_first);
+        assert!(
+            now_ms(&mut client) >= end,
+            "there is a second before the end"
+        );
+        assert_expires(&mut client, "k", HOUR);
+    }
+    // For the server no time goes by in a script.
+    let script = "for call = 1, 1000000 do
+            if redis.call('RATE.ONCE', KEYS[1], 'PX', 20) == 1 and call > 1 then
+                redis.call('PEXPIRE', KEYS[1], 3600000)
+                return redis.call('RATE.ONCE', KEYS[1], 'PX', 20)
+            end
+        end";
+    assert_eq!(client.call(["EVAL", script, "1", "s"]), 0);
+    assert_expires(&mut client, "s", HOUR);
+    assert_identical(&master, &replica);
+    let mut there = Raw::connect(&replica);
+    for key in ["k", "s"] {
+        let end = client.call(["PEXPIRETIME", key]);
+        assert_eq!(there.call(["PEXPIRETIME", key]), end);
+    }
 }
 
 #[test]

@@ -20,6 +20,9 @@ const TEN_YEARS: u64 = TEN_YEARS_MS as u64;
 /// A day in 2025, in microseconds.
 const TODAY: u64 = 1_750_000_000_000_000;
 
+/// In microseconds.
+const HOUR_US: u64 = 3_600_000_000;
+
 /// No test goes beyond: the year 2247, close to 2^53 microseconds, which is the last that a saved bucket can tell.
 const END_OF_TIME: u64 = 5 * TODAY;
 
@@ -243,17 +246,17 @@ impl Arrival {
         )
     }
 
-    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the last
-    /// change. A refused call may not store that it came, and yet the wait that it was told is enough.
-    /// Of calls within a moment only the first one's time is known.
+    /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the moment of
+    /// the last change. A refused call may not store that it came, and yet the wait that it was told is enough.
+    /// Of calls within a moment only the first one's time is known: it has its own rate until it ends.
     fn seen(&self, rate: Rate, now: i128) -> Self {
         if rate == self.rate {
             return *self;
         }
         let from_now_on = self.changed_to(rate, now);
         let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
-        let then = self.time - self.moment * i128::from(self.rate.count);
-        let since_then = Self::of(scaled(then, new, old), rate, self.moment + 1000);
+        let end = self.moment + 1000;
+        let since_then = Self::of(scaled(self.ahead(now.min(end)), new, old), rate, end);
         let pace = |rate: Rate, over: i128| i128::from(rate.count) * over;
         match pace(rate, old) > pace(self.rate, new) {
             true => since_then,
@@ -285,11 +288,11 @@ impl Arrival {
         }
     }
 
-    fn give_back(&mut self, count: u64, now: i128) {
+    /// At most all that was consumed.
+    fn give_back(&mut self, count: u64) {
         let given = i128::from(count) * i128::from(self.rate.period);
-        let ahead = (self.ahead(now) - given).max(0);
-        *self = Self::of(ahead, self.rate, now.max(self.moment));
-        self.is_new = false;
+        let last = self.moment * i128::from(self.rate.count);
+        self.time = (self.time - given).max(last);
     }
 
     fn remaining(&self, limit: u64, now: i128) -> u64 {
@@ -402,9 +405,9 @@ fn gcra_is_exact_over_random_calls() {
                 2 => {
                     if let (Some(old), Some(model)) = (&limit, &mut model) {
                         let count = random.cost(tier.limit).min(MOST);
-                        let after = refund(old, count, now).expect("a GCRA");
-                        model.give_back(count, now.into());
-                        assert_eq!(after.is_empty(), model.ahead(now.into()) == 0);
+                        let after = refund(old, count).expect("a GCRA");
+                        model.give_back(count);
+                        assert_eq!(after.is_over(now), model.ahead(now.into()) == 0);
                         limit = Some(after);
                     }
                 }
@@ -612,6 +615,170 @@ fn a_clock_that_was_set_back_makes_no_retry_too_short() {
     }
 }
 
+/// Two configurations of a limit at work at once, as while a new one is rolled out: each change from one to the other
+/// leaks as the slower would have, at least.
+#[test]
+fn configurations_that_alternate_allow_what_the_slower_one_does() {
+    const SECOND: u64 = 1_000_000;
+    let tier = |count| Tier {
+        limit: 10,
+        rate: Rate {
+            count,
+            period: SECOND,
+        },
+    };
+    for (counts, every) in [
+        ([1000, 1001], 50),
+        ([1000, 1001], 300),
+        ([1000, 1001], 900),
+        ([1000, 1001], 1100),
+        ([1000, 2000], 900),
+        ([999, 100_000], 700),
+        ([10, 11], 90_000),
+    ] {
+        let mut limit = None;
+        let mut allowed = 0;
+        let calls = 10 * SECOND / every;
+        for call in 0..calls {
+            let request = Request::Gcra(tier(counts[(call % 2) as usize]));
+            let (outcome, after) =
+                ask(limit.as_ref(), request, 1, TODAY + every * call).expect("it");
+            if outcome.verdict == Verdict::Allowed {
+                allowed += 1;
+                limit = Some(after);
+            }
+        }
+        let [slow, fast] = counts.map(|count| 10 * count);
+        println!("{counts:?} every {every} us: {allowed} of {calls}");
+        assert!(
+            (slow.min(calls)..=10 + fast).contains(&allowed),
+            "{counts:?}: {allowed}"
+        );
+    }
+}
+
+/// Whatever configurations one key is asked with: what a refused call is told to wait is enough, and nobody gets more than
+/// the fastest and largest of them alone would allow.
+#[test]
+fn configurations_that_change_break_no_promise() {
+    let mut random = Random(0x6c7a_0005);
+    let mut refused = 0;
+    for _ in 0..CALLS / 500 {
+        let configs: Vec<_> = (0..3)
+            .map(|_| Tier {
+                limit: 1 + random.below(6),
+                rate: Rate {
+                    count: 1 + random.below(9),
+                    period: *random.one(&[1000, 3000, 7000, 999_000]),
+                },
+            })
+            .collect();
+        let largest = configs.iter().map(|tier| tier.limit).max().expect("three");
+        let pace = |tier: &&Tier| tier.rate.count * 1_000_000_000_000 / tier.rate.period;
+        let fastest = configs.iter().max_by_key(pace).expect("three").rate;
+        let mut limit: Option<Limit> = None;
+        let mut now = TODAY;
+        // What was allowed, and, below zero, what was given back.
+        let mut spent: Vec<(u64, i128)> = Vec::new();
+        // What those were told who were refused since the last call that was allowed.
+        let mut told: Vec<(u64, Tier, u64)> = Vec::new();
+        for _ in 0..40 {
+            now += match random.below(4) {
+                0 => random.below(100),
+                1 => random.below(1500),
+                2 => random.below(20_000),
+                _ => told
+                    .last()
+                    .map_or(0, |(until, ..)| until.saturating_sub(now)),
+            };
+            if random.below(12) == 0
+                && let Some(old) = &limit
+            {
+                let count = random.below(3);
+                limit = Some(refund(old, count).expect("a GCRA"));
+                spent.push((now, -i128::from(count)));
+            }
+            let (tier, cost) = (*random.one(&configs), 1 + random.below(3));
+            let request = Request::Gcra(tier);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
+            match outcome.verdict {
+                Verdict::Allowed => {
+                    spent.push((now, cost.into()));
+                    (limit, told) = (Some(after), Vec::new());
+                }
+                Verdict::Retry(ms) => {
+                    refused += 1;
+                    check_retry(limit.as_ref(), (request, cost), now, ms, false);
+                    told.push((now + 1000 * ms, tier, cost));
+                }
+                Verdict::Never => {}
+            }
+            for (until, tier, cost) in &told {
+                let (later, request) = (now.max(*until), Request::Gcra(*tier));
+                let (outcome, _) = ask(limit.as_ref(), request, *cost, later).expect("a GCRA");
+                assert_eq!(
+                    outcome.verdict,
+                    Verdict::Allowed,
+                    "{limit:?} {tier:?} {cost}"
+                );
+            }
+        }
+        for (place, (from, _)) in spent.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &spent[place..] {
+                sum += cost;
+                let given = i128::from(at - from) * i128::from(fastest.count);
+                let period = i128::from(fastest.period);
+                assert!(
+                    sum * period <= i128::from(largest) * period + given,
+                    "{configs:?}"
+                );
+            }
+        }
+    }
+    assert!(refused > CALLS / 100);
+}
+
+/// The limit gets faster and is asked, before something is given back: nobody has less for that, now or later.
+#[test]
+fn a_refund_takes_nothing_away_from_another_configuration() {
+    let tier = |period_ms: u64| Tier {
+        limit: 10,
+        rate: Rate {
+            count: 10,
+            period: 1000 * period_ms,
+        },
+    };
+    let (slow, fast) = (tier(3_600_000), tier(1000));
+    let limit = ask(None, Request::Gcra(slow), 10, TODAY).expect("a GCRA").1;
+    let later = TODAY + 900_000;
+    let left = |limit: &Limit| {
+        let asked = ask(Some(limit), Request::Gcra(fast), 0, later);
+        asked.expect("a GCRA").0.remaining
+    };
+    assert_eq!(left(&limit), 8);
+    let refunded = refund(&limit, 1).expect("a GCRA");
+    assert_eq!(left(&refunded), 9);
+    // A window that has gone over into the next one since.
+    let window = |length| Request::Window {
+        limit: 9,
+        length,
+        slides: true,
+    };
+    let limit = ask(None, window(1000), 5, TODAY).expect("a window").1;
+    let later = TODAY + 1_050_000;
+    let refunded = refund(&limit, 1).expect("a window");
+    for (limit, length, remaining) in [
+        (&limit, 100, 9),
+        (&refunded, 100, 9),
+        (&limit, 1000, 4),
+        (&refunded, 1000, 5),
+    ] {
+        let asked = ask(Some(limit), window(length), 0, later).expect("a window");
+        assert_eq!(asked.0.remaining, remaining, "{limit:?} {length}");
+    }
+}
+
 // Windows
 
 /// All calls that were allowed, by the window that they came in.
@@ -664,9 +831,13 @@ impl Calls {
         self.weight(now, length) + cost * parts <= parts * i128::max(limit, 0)
     }
 
+    /// A window cannot have begun in the future: there the clock was set back.
     fn count(&mut self, cost: u64, now: u64) {
-        let (_, calls) = self.current.get_or_insert((now, Vec::new()));
-        calls.push(cost);
+        let (start, calls) = self.current.get_or_insert((now, Vec::new()));
+        if cost > 0 {
+            *start = now.min(*start);
+            calls.push(cost);
+        }
     }
 
     /// The latest calls are given back first.
@@ -718,14 +889,16 @@ fn windows_are_the_models(slides: bool) {
                 2 => {
                     if let Some(old @ Limit::Window(window)) = &limit {
                         let count = random.cost(most).min(MOST);
-                        model = model.seen(now, window.length, slides);
                         model.give_back(count);
-                        limit = Some(refund(old, count, micros).expect("a window"));
-                        let left = model.current.as_ref().map_or(0, |(_, calls)| sum(calls));
-                        let is_empty = left + sum(&model.previous) == 0;
-                        assert_eq!(limit.as_ref().map(Limit::is_empty), Some(is_empty));
-                        if is_empty {
+                        let after = refund(old, count).expect("a window");
+                        let seen = model.seen(now, window.length, slides);
+                        let left = seen.current.as_ref().map_or(0, |(_, calls)| sum(calls));
+                        let is_over = left + sum(&seen.previous) == 0;
+                        assert_eq!(after.is_over(micros), is_over);
+                        if is_over {
                             (limit, model) = (None, Calls::default());
+                        } else {
+                            limit = Some(after);
                         }
                     }
                 }
@@ -831,14 +1004,78 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
     assert_eq!(burst(true), 100);
 }
 
+/// A clock that was wrong by an hour, and was set right: the first call that is allowed begins the window anew, with what
+/// was used.
+#[test]
+fn a_window_on_a_clock_that_was_set_back_ends_in_time() {
+    let set_back = TODAY - HOUR_US;
+    for slides in [false, true] {
+        let request = Request::Window {
+            limit: 3,
+            length: 1000,
+            slides,
+        };
+        let ask = |limit: &Limit, cost, now| ask(Some(limit), request, cost, now).expect("it");
+        let full = self::ask(None, request, 2, TODAY).expect("a window").1;
+        // Nothing moves for whoever is refused, or counts for nothing.
+        let (refused, same) = ask(&full, 2, set_back);
+        let Verdict::Retry(told) = refused.verdict else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            (same, ask(&full, 0, set_back).1),
+            (full.clone(), full.clone())
+        );
+        let (allowed, moved) = ask(&full, 1, set_back);
+        assert_eq!((allowed.verdict, allowed.remaining), (Verdict::Allowed, 0));
+        assert_eq!(allowed.reset, if slides { 2000 } else { 1000 });
+        let ends = moved.end().map(|end| 1000 * end);
+        assert_eq!(ends, Some(set_back + 1000 * allowed.reset));
+        assert_eq!(ask(&moved, 1, set_back + 999_000).0.remaining, 0);
+        assert_eq!(ask(&moved, 0, set_back + 2_000_000).0.remaining, 3);
+        // What the one before was told is still enough.
+        let later = set_back + 1000 * told;
+        assert_eq!(ask(&moved, 2, later).0.verdict, Verdict::Allowed);
+        // It is no addition to what replicas have.
+        let spend = Cost {
+            cost: 1,
+            spends: true,
+        };
+        let next = state::ask(Some(&full), request, spend, set_back)
+            .expect("it")
+            .1;
+        assert_eq!(next, Next::Set(moved));
+    }
+}
+
 // Tiers
 
-/// The bucket that a tier goes on with: the one that has the same rate, wherever it is, or else the one in the same place.
-fn before_of(before: &[Arrival], place: usize, tier: &Tier) -> Option<Arrival> {
-    let here = before.get(place);
-    let is_same = |old: &&Arrival| old.rate == tier.rate;
-    let same = here.filter(is_same).or(before.iter().find(is_same));
-    same.or(here).copied()
+/// The buckets that tiers go on with: rule by rule, those that have none yet look for one. All may share one of their own
+/// rate; no other serves two.
+fn before_of(before: &[Arrival], tiers: &[Tier]) -> Vec<Option<Arrival>> {
+    let mut found: Vec<Option<usize>> = vec![None; tiers.len()];
+    for rule in 0..5 {
+        for (place, tier) in tiers.iter().enumerate() {
+            let mut places = (0..before.len()).filter(|old| {
+                let (is_here, rate) = (*old == place, before[*old].rate);
+                let is_free = || !found.contains(&Some(*old));
+                match rule {
+                    0 => rate == tier.rate && is_here,
+                    1 => rate == tier.rate,
+                    2 => rate.period == tier.rate.period && is_here && is_free(),
+                    3 => rate.period == tier.rate.period && is_free(),
+                    _ => is_here && is_free(),
+                }
+            });
+            if found[place].is_none() {
+                found[place] = places.next();
+            }
+        }
+    }
+    let found = found.iter();
+    found
+        .map(|place| place.map(|place| before[place]))
+        .collect()
 }
 
 #[test]
@@ -871,13 +1108,26 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
                 3 => {
                     if let Some(old) = &limit {
                         let count = random.cost(9);
-                        let after = refund(old, count, now).expect("tiers");
+                        let after = refund(old, count).expect("tiers");
                         let each = models.iter_mut();
-                        each.for_each(|old| old.give_back(count, now.into()));
+                        each.for_each(|old| old.give_back(count));
                         let mut each = models.iter();
                         let is_empty = each.all(|model| model.ahead(now.into()) == 0);
-                        assert_eq!(after.is_empty(), is_empty);
+                        assert_eq!(after.is_over(now), is_empty);
                         limit = Some(after);
+                    }
+                }
+                // Some counts change, and perhaps a tier goes or comes as well.
+                4 => {
+                    for tier in &mut tiers {
+                        let other = random.tier().rate.count;
+                        tier.rate.count = *random.one(&[tier.rate.count, other]);
+                    }
+                    let place = random.below(tiers.len() as u64) as usize;
+                    match random.below(3) {
+                        0 if tiers.len() > 1 => drop(tiers.remove(place)),
+                        1 if tiers.len() < MAX_TIERS => tiers.insert(place, random.tier()),
+                        _ => {}
                     }
                 }
                 _ => {}
@@ -888,10 +1138,7 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("tiers");
 
             let at = i128::from(now);
-            let places = tiers.iter().enumerate();
-            let before: Vec<_> = places
-                .map(|(place, tier)| before_of(&models, place, tier))
-                .collect();
+            let before = before_of(&models, &tiers);
             let known = before.iter().zip(&tiers);
             let mut next: Vec<_> = known
                 .map(|(old, tier)| match old {
@@ -987,6 +1234,94 @@ fn of_tiers_that_bind_alike_the_first_is_named() {
     }
 }
 
+/// What was consumed stays, though tiers come, go and change places, and their counts and periods change, too.
+#[test]
+fn tiers_that_change_keep_what_was_consumed() {
+    let second = |limit, count| tier_of(limit, count, 1_000_000);
+    let minute = |limit, count| tier_of(limit, count, 60_000_000);
+    let hour = |limit, count| tier_of(limit, count, HOUR_US);
+    let day = |limit, count| tier_of(limit, count, 24 * HOUR_US);
+    // Ten are consumed a second before, so that those of a second have leaked: how many are left of each tier then.
+    for (before, after, left) in [
+        // The same.
+        (
+            vec![second(20, 20), hour(10, 10)],
+            vec![(second(20, 20), 20), (hour(10, 10), 0)],
+        ),
+        // A tier is removed, and the count of another changes.
+        (
+            vec![second(100, 100), hour(10, 10)],
+            vec![(hour(11, 11), 1)],
+        ),
+        // A tier is added before it.
+        (
+            vec![hour(10, 10)],
+            vec![(second(5, 10), 5), (hour(10, 11), 0)],
+        ),
+        // And behind it.
+        (
+            vec![hour(10, 10)],
+            vec![(hour(10, 11), 0), (day(50, 50), 50)],
+        ),
+        // They change places.
+        (
+            vec![second(20, 20), hour(20, 20)],
+            vec![(hour(21, 21), 11), (second(21, 21), 21)],
+        ),
+        // The same rate goes before the same period, wherever it is; several tiers may have it.
+        (
+            vec![second(20, 20), hour(20, 10)],
+            vec![(hour(20, 10), 10), (second(9, 9), 9), (hour(12, 10), 2)],
+        ),
+        // Another period has what is in the same place and nobody else's.
+        (
+            vec![second(20, 20), hour(20, 20)],
+            vec![(second(20, 21), 20), (day(20, 20), 10)],
+        ),
+        (
+            vec![hour(20, 20), day(20, 20)],
+            vec![(minute(20, 20), 20), (hour(20, 9), 10), (day(20, 9), 10)],
+        ),
+        // Of several with the same period it is the one in the same place, if there is one.
+        (
+            vec![second(90, 9), second(20, 20)],
+            vec![(minute(90, 90), 89), (second(20, 21), 20)],
+        ),
+    ]
+    .map(|(before, after)| {
+        let (tiers, left): (Vec<_>, Vec<_>) = after.into_iter().unzip();
+        (before, tiers, left)
+    }) {
+        let limit = ask(None, Request::Tiers(&before), 10, TODAY)
+            .expect("tiers")
+            .1;
+        let now = TODAY + 1_000_000;
+        for place in 0..after.len() {
+            // The one that is looked at is the one that binds: it has less room than the others.
+            let mut tiers: Vec<_> = after
+                .iter()
+                .map(|tier| Tier {
+                    limit: MOST,
+                    ..*tier
+                })
+                .collect();
+            tiers[place] = after[place];
+            let outcome = ask(Some(&limit), Request::Tiers(&tiers), 0, now)
+                .expect("tiers")
+                .0;
+            let found = (outcome.tier, outcome.remaining);
+            assert_eq!(found, (place, left[place]), "{before:?} {after:?}");
+        }
+    }
+}
+
+fn tier_of(limit: u64, count: u64, period: u64) -> Tier {
+    Tier {
+        limit,
+        rate: Rate { count, period },
+    }
+}
+
 // Kinds
 
 #[test]
@@ -1019,9 +1354,9 @@ fn no_kind_of_limit_answers_for_another() {
             assert_eq!(answer.is_ok(), kind == asked, "{limit:?} {request:?}");
         }
     }
-    assert_eq!(refund(&Limit::Once, 1, TODAY), Err(OtherKind));
+    assert_eq!(refund(&Limit::Once, 1), Err(OtherKind));
     assert_eq!(Limit::Once.end(), None);
-    assert!(!Limit::Once.is_empty());
+    assert!(!Limit::Once.is_over(u64::MAX));
 }
 
 // Extremes
@@ -1085,7 +1420,7 @@ fn no_extremes_make_it_panic() {
             .iter()
             .flat_map(|now| QUANTITIES.map(|cost| (*now, cost)))
         {
-            limit.inspect(|limit| drop(refund(limit, cost, now)));
+            limit.inspect(|limit| drop(refund(limit, cost)));
             for (most, period) in [1, MOST]
                 .iter()
                 .flat_map(|most| PERIODS_MS.map(|ms| (*most, ms)))

@@ -8,8 +8,8 @@ use crate::support::rate::{
     KINDS, ask, assert_expires, assert_filled, at, costing, counting_kinds, fill, remaining,
 };
 use crate::support::{
-    KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
-    server_and_client, settled_memory, until_pong,
+    Fsync, KeyspaceEvents, Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, assert_identical,
+    eventually, field_of, follow, quiet, server_and_client, settled_memory, until_pong,
 };
 
 const TYPE: &str = "sluice-ra";
@@ -65,9 +65,9 @@ fn a_key_that_is_made_to_expire_earlier_does() {
     }
 }
 
-/// What is kept longer than it matters is as good as gone, and is given its end back when it matters again.
+/// Nothing makes a key stay for longer than it matters.
 #[test]
-fn a_key_that_is_made_to_stay_is_as_never_used_when_its_time_is_over() {
+fn a_key_that_is_made_to_stay_expires_with_its_limit() {
     let (_server, mut client) = server_and_client();
     for (key, line) in [
         ("g", "RATE.GCRA g 4 1 20"),
@@ -75,31 +75,87 @@ fn a_key_that_is_made_to_stay_is_as_never_used_when_its_time_is_over() {
         ("s", "RATE.WINDOW s 5 25 SLIDING"),
         ("t", "RATE.TIERS t 1 4 1 20"),
     ] {
-        for stay in ["PERSIST %", "PEXPIRE % 900000"] {
-            client.must("FLUSHALL");
+        for stay in ["PERSIST %", "PEXPIRE % 900000", "EXPIREAT % 99999999999"] {
             // In one step, so that it has not expired yet.
             let replies = client.transact([line, &at(stay, key)]);
             assert_eq!(replies[1], 1, "{line}");
-            let dump = client.call(["DUMP", key]);
-            eventually(SOON, || remaining(&mut client, line) == 5);
-            assert_eq!(client.call(["DUMP", key]), dump, "a look changed something");
-            assert_eq!(
-                ask(&mut client, &format!("{line} PEEK"))[..4],
-                [0, 5, 5, -1]
-            );
-            assert_eq!(ask(&mut client, line)[..3], [0, 5, 4]);
-            eventually(SOON, || client.call(["EXISTS", key]) == 0);
-            // What is over has nothing to give back, and is no longer kept then.
-            client.transact([line, &at(stay, key)]);
-            eventually(SOON, || remaining(&mut client, line) == 5);
-            assert_eq!(client.call(["RATE.REFUND", key, "1"]), 1);
-            assert_eq!(client.call(["EXISTS", key]), 0, "{line}");
+            eventually(SOON, || client.run("DBSIZE") == 0);
         }
+        // A step that goes on after the end has the key still; who gives back then removes it.
+        let script = "redis.call('PERSIST', KEYS[1])
+            repeat
+                local left = redis.call(unpack(ARGV))[3]
+            until left == 5
+            redis.call('RATE.REFUND', KEYS[1], 1)
+            return redis.call('EXISTS', KEYS[1])";
+        client.must(line);
+        let peek = format!("{line} COST 0");
+        let command = ["EVAL", script, "1", key].into_iter();
+        assert_eq!(client.call(command.chain(peek.split(' '))), 0, "{line}");
     }
     client.transact(["RATE.ONCE o PX 20", "PERSIST o"]);
     thread::sleep(Duration::from_millis(40));
     // Once is what its key says.
     assert_eq!(client.run("RATE.ONCE o PX 20"), 0);
+    assert_eq!(client.run("PTTL o"), -1);
+}
+
+/// On all who have the dataset, and for keys that come with another end or with none.
+#[test]
+fn a_key_has_its_end_back_everywhere() {
+    let master = quiet().aof(Fsync::Always).start();
+    let replica = quiet().start();
+    follow(&master, &replica);
+    let mut client = Raw::connect(&master);
+    fill(&mut client);
+    let mut there = Raw::connect(&replica);
+    for (kind, _) in counting_kinds() {
+        let end = client.call(["PEXPIRETIME", kind]);
+        let dump = client.call(["DUMP", kind]);
+        let restore = |ttl: &'static str| {
+            let command = ["RESTORE", kind, ttl].map(str::as_bytes);
+            let command = command.into_iter().chain([dump.bytes(), b"REPLACE"]);
+            command.collect::<Vec<_>>()
+        };
+        let line = |line: &str| -> Vec<Vec<u8>> {
+            let line = at(line, kind);
+            line.split(' ')
+                .map(|word| word.as_bytes().to_vec())
+                .collect()
+        };
+        for later in [
+            "PERSIST %",
+            "PEXPIRE % 9000000000000",
+            "PEXPIREAT % 9999999999999",
+        ] {
+            assert_eq!(client.call(line(later)), 1);
+            assert_eq!(client.call(["PEXPIRETIME", kind]), end, "{kind} {later}");
+        }
+        for ttl in ["0", "9000000000000"] {
+            assert_eq!(client.call(restore(ttl)), "OK");
+            assert_eq!(client.call(["PEXPIRETIME", kind]), end, "{kind} {ttl}");
+        }
+        assert_eq!(client.call(["DUMP", kind]), dump);
+        // What is made to end earlier, does: it may be renamed and copied.
+        assert_eq!(client.call(["PEXPIRE", kind, "900000"]), 1);
+        assert_eq!(client.call(["RENAME", kind, "other"]), "OK");
+        assert_eq!(client.call(["COPY", "other", "copy", "REPLACE"]), 1);
+        for key in ["other", "copy"] {
+            assert!(client.call(["PTTL", key]).int() <= 900_000);
+        }
+        assert_eq!(client.call(["PERSIST", "other"]), 1);
+        assert_eq!(client.call(["PEXPIRETIME", "other"]), end);
+        assert_eq!(client.call(["RENAME", "other", kind]), "OK");
+        assert_identical(&master, &replica);
+        assert_eq!(there.call(["PEXPIRETIME", kind]), end);
+    }
+    client.must("DEL copy");
+    let ends = |client: &mut Raw| KINDS.map(|(kind, _)| client.call(["PEXPIRETIME", kind]));
+    let before = ends(&mut client);
+    master.terminate();
+    master.restart();
+    assert_eq!(ends(&mut Raw::connect(&master)), before);
+    assert_filled(&mut Raw::connect(&master));
 }
 
 #[test]
@@ -112,11 +168,11 @@ fn an_allowed_call_sets_the_end_that_is_its_own() {
         assert_expires(&mut client, "g", (10 - calls) * HOUR);
     }
     // A refused one leaves it.
-    client.must("PERSIST g");
+    client.must("PEXPIRE g 900000");
     client.must("RATE.GCRA g 0 1 3600000");
     client.must("RATE.GCRA g 9 1 3600000 COST 0");
     client.must("RATE.GCRA g 9 1 3600000 PEEK");
-    assert_eq!(client.run("PTTL g"), -1);
+    assert!(client.run("PTTL g").int() <= 900_000);
 }
 
 // What a key is
@@ -333,19 +389,18 @@ fn a_restored_limit_is_what_was_dumped() {
             client.call(command)
         };
         assert!(restore(kind, "0", &[]).err().starts_with("BUSYKEY"));
-        let end = end.int().to_string();
+        let until = end.int();
+        let end = until.to_string();
         assert_eq!(restore(kind, &end, &["REPLACE", "ABSTTL"]), "OK");
         assert_eq!(restore("until", &end, &["ABSTTL", "REPLACE"]), "OK");
         assert_eq!(restore("mortal", "900000", &["REPLACE"]), "OK");
         assert_eq!(restore("stays", "0", &["REPLACE", "IDLETIME", "5"]), "OK");
         assert_eq!(restore("past", "1000", &["ABSTTL"]), "OK");
         assert_eq!(client.run("EXISTS past"), 0);
-        assert_eq!(client.run("PTTL stays"), -1);
         assert!(client.run("PTTL mortal").int() <= 900_000);
-        assert_eq!(
-            look(&mut client, "until"),
-            [dump, Value::Int(end.parse().unwrap())]
-        );
+        let stays = client.run("PEXPIRETIME stays").int();
+        assert_eq!(stays, if kind == "once" { -1 } else { until }, "{kind}");
+        assert_eq!(look(&mut client, "until"), [dump, Value::Int(until)]);
         for key in ["until", "mortal", "stays"] {
             let line = at(line, key);
             if kind == "once" {
@@ -354,12 +409,9 @@ fn a_restored_limit_is_what_was_dumped() {
             }
             assert_eq!(ask(&mut client, &line)[..3], [0, 5, 1], "{line}");
             // From the first change of its end on it expires when it should; that of a window changes with the next.
-            let expires = client.call(["PTTL", key]).int() > 900_000;
-            assert_eq!(
-                expires,
-                key == "until" || !line.contains("WINDOW"),
-                "{line}"
-            );
+            let is_early = client.call(["PTTL", key]).int() <= 900_000;
+            let stays_so = key == "mortal" && line.contains("WINDOW");
+            assert_eq!(is_early, stays_so, "{line}");
         }
     }
     assert_filled(&mut client);
@@ -387,6 +439,9 @@ fn a_limit_that_is_restored_after_its_time_is_as_never_used() {
         assert_eq!(client.call(restore), "OK");
         assert_eq!(ask(&mut client, &line)[..3], [0, 5, 2], "{line}");
         eventually(SOON, || client.call(["EXISTS", key]) == 0);
+        // Nobody has to ask for it.
+        assert_eq!(client.call(restore), "OK");
+        eventually(SOON, || client.run("DBSIZE") == 0);
     }
 }
 
