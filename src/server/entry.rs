@@ -3,7 +3,7 @@
 
 use super::command::Keys;
 use super::context::{Ctx, Name, bytes_of};
-use super::{events, reply};
+use super::{events, reply, watch};
 use crate::error::Error;
 use crate::reply::Answer;
 use crate::request::Cursor;
@@ -158,6 +158,7 @@ where
     };
     let answer = guard(Err(Error::Internal), || {
         if WRITES {
+            watch::settle(); // a command that was put off has not come by there again
             events::settle_before_command(ctx);
         }
         let strings = strings.get(1..).unwrap_or_default();

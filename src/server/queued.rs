@@ -93,7 +93,6 @@ pub(super) fn settle(deleted: impl FnMut(&[u8])) {
 
 #[cold]
 fn sort_out(mut deleted: impl FnMut(&[u8])) {
-    UNSETTLED.store(false, Ordering::Relaxed);
     let Deletions {
         last,
         queued,
@@ -109,7 +108,8 @@ fn sort_out(mut deleted: impl FnMut(&[u8])) {
             last.names.shrink_to(SMALL);
         }
     }
-    if std::mem::take(may_have_run) {
+    // A command that a pause of writes put off runs without a word: so of few, all are looked at each time.
+    if std::mem::take(may_have_run) || queued.len() <= SMALL {
         let ended = queued.extract_if(|_, deletion| !deletion.is_to_come());
         for name in ended.flat_map(|(_, deletion)| deletion.names) {
             deleted(name.bytes());
@@ -118,4 +118,5 @@ fn sort_out(mut deleted: impl FnMut(&[u8])) {
             queued.shrink_to(SMALL);
         }
     }
+    UNSETTLED.store(!queued.is_empty(), Ordering::Relaxed);
 }

@@ -100,7 +100,9 @@ fn names_arrive(names: Arguments<'_, '_>) {
     queued::arrived(names.inspect(|name| deleting(name.bytes())));
 }
 
-/// What was queued may have run, or been given up: once more before the server sleeps.
+/// What was queued may have run, or been given up: to be called also before a command of the module, and before the server
+/// sleeps.
+#[inline]
 pub(super) fn settle() {
     queued::settle(deleting);
 }

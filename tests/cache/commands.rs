@@ -1315,6 +1315,24 @@ fn a_deletion_that_is_queued_in_a_pause_ends_the_lease_when_it_runs() {
     assert!(!stores(&mut client, "k", token));
 }
 
+#[test]
+fn a_deletion_that_a_pause_put_off_ends_no_lease_that_was_given_after_it() {
+    let (server, mut client) = server_and_client();
+    let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first");
+    client.must("CLIENT PAUSE 300 WRITE");
+    writer.ask("DEL k");
+    sleep_ms(50);
+    reader.ask("CACHE.FETCH k LEASE 60000");
+    assert_eq!(writer.read(), 0);
+    let token = number(&reader.read(), "LEASE -");
+    client.transact(["SET x 1"]);
+    drop(writer);
+    client.transact(["SET x 1"]);
+    assert_eq!(look(&mut client, "k"), "WAIT -");
+    assert!(stores(&mut client, "k", token));
+}
+
 /// Their names are kept only until it is seen that they have run.
 #[test]
 fn deletions_that_are_not_queued_leave_nothing_behind() {
