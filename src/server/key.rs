@@ -65,17 +65,18 @@ impl OpenKey<'_> {
 
     /// When the key expires (Unix ms), if it does.
     pub fn expires(&self) -> Option<u64> {
-        if self.raw.is_null() {
-            return None; // a missing key, opened to be read
+        if self.is_empty() {
+            return None; // Redis 8.2 to 8.6 read the expiry out of the value that is not there
         }
-        // SAFETY: the handle is open.
+        // SAFETY: the handle is open on a value.
         let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
         u64::try_from(at).ok()
     }
 
-    /// Lets the key expire at this time (Unix ms).
+    /// Lets the key expire at this time (Unix ms). There must be a value.
     pub fn expire_at(&mut self, at: u64) {
-        // SAFETY: the handle is open for writing.
+        assert!(!self.is_empty(), "an expiry of a key that is there");
+        // SAFETY: the handle is open for writing on a value.
         let status = unsafe { api!(RedisModule_SetAbsExpire(self.raw, at as i64)) };
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set an expiry");
     }

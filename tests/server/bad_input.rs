@@ -88,18 +88,18 @@ impl Victim {
 }
 
 /// A command in a form that works, and the options that it takes.
-struct Form {
+pub(crate) struct Form {
     /// The command with its positional arguments, which would change something.
-    line: &'static str,
+    pub(crate) line: &'static str,
     /// Options without a value.
-    flags: &'static [&'static str],
+    pub(crate) flags: &'static [&'static str],
     /// Options with a value, and one that works.
-    values: &'static [(&'static str, &'static str)],
+    pub(crate) values: &'static [(&'static str, &'static str)],
     /// How few words there may be, and whether there may be more than in `line`.
     arity: (usize, bool),
 }
 
-const FORMS: &[Form] = &[
+pub(crate) const FORMS: &[Form] = &[
     Form {
         line: "LOCK.ACQUIRE lock me",
         flags: &["SHARED", "WATCHDOG"],

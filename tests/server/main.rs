@@ -1,5 +1,5 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
-//! (`databases.rs`), nonsense from clients (`bad_input.rs`), and a server with nothing to do (`idle.rs`).
+//! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), and a server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -8,3 +8,4 @@ mod bad_input;
 mod databases;
 mod idle;
 mod loading;
+mod missing;
