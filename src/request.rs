@@ -10,6 +10,9 @@ pub const MAX_SAFE: i64 = (1 << 53) - 1;
 /// Ten years in milliseconds: the longest lease and the longest wait.
 pub const TEN_YEARS_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
 
+/// The most keys that a command with `numkeys` takes.
+pub const MAX_KEYS: i64 = 1024;
+
 /// Reads arguments from left to right.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
@@ -96,13 +99,19 @@ impl<'a> Cursor<'a> {
         self.int(argument, range).map(|value| value as u64)
     }
 
+    /// `numkeys`: the number of the keys that follow. `COMMAND GETKEYS` and ACLs read it by the same rule.
+    pub fn numkeys(&mut self) -> Result<usize, Error> {
+        self.uint("numkeys", 1..=MAX_KEYS)
+            .map(|count| count as usize)
+    }
+
     /// `numkeys key [key ...]`: the keys, at least one.
     pub fn counted(&mut self) -> Result<&'a [&'a [u8]], Error> {
-        let count = self.uint("numkeys", 1..=MAX_SAFE)?;
-        if count > self.left() as u64 {
+        let count = self.numkeys()?;
+        if count > self.left() {
             return Err(Error::Syntax);
         }
-        let keys = &self.args[self.at..self.at + count as usize];
+        let keys = &self.args[self.at..self.at + count];
         self.at += keys.len();
         Ok(keys)
     }
@@ -118,11 +127,11 @@ impl<'a> Cursor<'a> {
 
     /// `numkeys key value [key value ...]`: the values; at least one pair, the keys all different.
     pub fn pairs(&mut self) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
-        let count = self.uint("numkeys", 1..=MAX_SAFE)?;
-        if count > self.left() as u64 / 2 {
+        let count = self.numkeys()?;
+        if count > self.left() / 2 {
             return Err(Error::Syntax);
         }
-        let pairs = &self.args[self.at..self.at + 2 * count as usize];
+        let pairs = &self.args[self.at..self.at + 2 * count];
         self.at += pairs.len();
         let keys: Vec<&[u8]> = pairs.iter().step_by(2).copied().collect();
         if has_duplicates(&keys) {
@@ -326,7 +335,11 @@ mod tests {
             keys(&[b"-1", b"a"]),
             Err(Error::OutOfRange { .. })
         ));
-        assert_eq!(keys(&[b"9007199254740991", b"a"]), Err(Error::Syntax));
+        assert_eq!(keys(&[b"1024", b"a"]), Err(Error::Syntax));
+        for above in [&b"1025"[..], b"9007199254740991", b"9223372036854775807"] {
+            let refused = keys(&[above, b"a"]).unwrap_err().to_string();
+            assert_eq!(refused, "ERR numkeys must be between 1 and 1024");
+        }
         let many: Vec<Vec<u8>> = (0..100).map(|i| vec![i]).collect();
         let mut args: Vec<&[u8]> = vec![b"100"];
         args.extend(many.iter().map(Vec::as_slice));

@@ -4,7 +4,7 @@
 use super::context::Ctx;
 use super::entry::Entry;
 use super::log;
-use crate::request::parse_int;
+use crate::request::Cursor;
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -60,10 +60,9 @@ impl Place {
             Place::Counted { at, step } => {
                 let (first, step) = (at as usize + 1, step as usize);
                 let room = args.len().saturating_sub(first).div_ceil(step);
-                let count = args.get(at as usize).and_then(|count| parse_int(count));
-                let count = count.and_then(|count| usize::try_from(count).ok());
-                let fits = |count: &usize| *count <= room;
-                let count = count.filter(fits).unwrap_or(0);
+                // The command refuses any other number, before it looks at a key.
+                let count = Cursor::new(args.get(at as usize..).unwrap_or_default()).numkeys();
+                let count = count.ok().filter(|count| *count <= room).unwrap_or(0);
                 (0..count).map(|index| first + index * step).collect()
             }
             Place::After(keyword, from) => {
@@ -373,10 +372,16 @@ mod tests {
             "lock x k",
             "lock -1 k",
             "lock 3 k l",
+            "lock 01 k",
+            "lock +1 k",
+            "lock 9007199254740992 k",
             "lock 99999999999999999999 k",
         ] {
             assert_eq!(at(counted(1), nonsense), [0usize; 0], "{nonsense}");
         }
+        let many = |count: usize| format!("lock {count}{}", " k".repeat(count));
+        assert_eq!(at(counted(1), &many(1024)).len(), 1024);
+        assert_eq!(at(counted(1), &many(1025)), [0usize; 0]);
         let after = Place::After(c"EVENTS", 3);
         assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), [5]);
         assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);

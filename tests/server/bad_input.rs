@@ -923,28 +923,11 @@ fn keys_of_other_types_are_refused() {
 fn numkeys_and_the_keys_must_fit() {
     let mut victim = Victim::new();
     for name in ["LOCK.MACQUIRE", "LOCK.MRELEASE"] {
-        for numkeys in ["0", "-1", "-9223372036854775808"] {
-            let reply = victim.refuses([name, numkeys, "new", "lock", "me"]);
-            assert!(
-                reply.starts_with("ERR numkeys must be between 1 and "),
-                "{name} {numkeys}: {reply}"
-            );
-        }
-        for numkeys in ["3", "4", "100", "2147483648", "4294967298", MOST] {
+        for numkeys in ["3", "4", "100"] {
             // No owner is left, or not even the keys are all there.
             let reply = victim.refuses([name, numkeys, "new", "lock", "me"]);
-            assert!(
-                reply == SYNTAX || reply.starts_with("ERR numkeys must be between 1 and "),
-                "{name} {numkeys}: {reply}"
-            );
+            assert_eq!(reply, SYNTAX, "{name} {numkeys}");
         }
-        let reply = victim.refuses([name, "9223372036854775807", "new", "lock", "me"]);
-        assert!(
-            reply == SYNTAX || reply.starts_with("ERR numkeys must be"),
-            "{reply}"
-        );
-        let reply = victim.refuses([name, "9223372036854775808", "new", "lock", "me"]);
-        assert_eq!(reply, NOT_AN_INTEGER);
         // Duplicates: next to each other, and apart.
         for line in ["2 lock lock me", "3 lock new lock me", "3 new new2 new me"] {
             assert_eq!(victim.refuses_line(&format!("{name} {line}")), SYNTAX);
@@ -952,10 +935,10 @@ fn numkeys_and_the_keys_must_fit() {
         // What follows the owner are options.
         assert_eq!(victim.refuses([name, "1", "new", "lock", "me"]), SYNTAX);
     }
-    let many: Vec<_> = (0..5000).map(|number| format!("key{number}")).collect();
-    let mut command = vec!["LOCK.MACQUIRE".to_string(), "5001".to_string()];
+    let many: Vec<_> = (0..1000).map(|number| format!("key{number}")).collect();
+    let mut command = vec!["LOCK.MACQUIRE".to_string(), "1001".to_string()];
     command.extend(many);
-    command.extend(["key4999".to_string(), "me".to_string()]);
+    command.extend(["key999".to_string(), "me".to_string()]);
     assert_eq!(victim.refuses(command), SYNTAX);
 }
 
@@ -972,13 +955,7 @@ fn numkeys_and_the_stocks_must_fit() {
             let keys: String = keys.iter().map(|key| format!(" {key}{item}")).collect();
             format!("{name} {numkeys}{keys}{end}")
         };
-        for numkeys in ["0", "-1", "-9223372036854775808"] {
-            let line = line(numkeys, &["stock", "stock2"]);
-            let reply = victim.refuses_line(&line);
-            let expected = "ERR numkeys must be between 1 and ";
-            assert!(reply.starts_with(expected), "{line}: {reply}");
-        }
-        for numkeys in ["1", "4", "100", "4611686018427387904", "4294967298", MOST] {
+        for numkeys in ["1", "4", "100"] {
             let line = line(numkeys, &["stock", "stock2"]);
             let reply = victim.refuses_line(&line);
             let expected = [SYNTAX, NOT_AN_INTEGER];

@@ -1,5 +1,6 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
-//! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), and a server with nothing to do (`idle.rs`).
+//! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), the number of keys
+//! of a command (`numkeys.rs`), and a server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,3 +10,4 @@ mod databases;
 mod idle;
 mod loading;
 mod missing;
+mod numkeys;

@@ -974,7 +974,7 @@ fn numbers_outside_their_range_are_named() {
         ),
         (
             "STOCK.MDEDUCT 0 k 1",
-            "ERR numkeys must be between 1 and ".into(),
+            "ERR numkeys must be between 1 and 1024".into(),
         ),
         ("STOCK.DEDUCT k x", NOT_AN_INTEGER.into()),
         ("STOCK.DEDUCT k 1.0", NOT_AN_INTEGER.into()),
