@@ -308,8 +308,11 @@ fn fetch(call: &Call<'_>) -> Answer {
         look => rebuild(ctx, ctx.db(), key, look, options.lease, now),
     };
     found.count();
-    if found.must_wait() && options.has(BLOCK) && ctx.may_block() {
-        serve::wait(ctx, key, options.lease, options.block, found.n, now.ms());
+    if found.must_wait()
+        && options.has(BLOCK)
+        && ctx.may_block()
+        && serve::wait(ctx, key, options.lease, options.block, found.n, now.ms())
+    {
         return Ok(Reply::Later);
     }
     // Not looked at otherwise: the guard's key was opened meanwhile.

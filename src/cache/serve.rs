@@ -151,8 +151,11 @@ fn next_token(state: &mut State) -> u64 {
     FIRST + state.tokens % FIRST
 }
 
-/// Lets the client that sent the running command wait for an entry.
-pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64, now: u64) {
+/// Lets the client that sent the running command wait for an entry. Does it? Not if the server does not allow it.
+pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64, now: u64) -> bool {
+    let Some(blocked) = ROOM.block(ctx) else {
+        return false;
+    };
     let key: Key = (ctx.db(), key.into());
     let deadline = (block > 0).then(|| now + block);
     let waiter = Waiter {
@@ -161,12 +164,13 @@ pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64,
         deadline,
     };
     let ticket = STATE.get().queue.push(waiter);
-    ROOM.block(ctx, ticket);
+    blocked.wait(ticket);
     if let Some(at) = deadline {
         STATE.get().deadlines.insert((at, Due::Timeout(ticket)));
         timer::arm(ctx, at);
     }
     set_retry(ctx, &key, Some(now + retry));
+    true
 }
 
 /// Looks at a line again at this time (Unix ms); `None`: when something happens.

@@ -470,11 +470,15 @@ fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
         state.stats.deadlocks += 1;
         return Err(Error::Deadlock);
     }
+    let Some(blocked) = ROOM.block(ctx) else {
+        state.stats.refused += 1;
+        return Ok(Reply::Nil);
+    };
     state.stats.waited += 1;
     LISTENING.store(true, Ordering::Relaxed);
     let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
     let ticket = state.queues.push(waiter);
-    ROOM.block(ctx, ticket);
+    blocked.wait(ticket);
     if let Some(at) = deadline {
         state.deadlines.insert((at, Due::Timeout(ticket)));
         timer::arm(ctx, at);

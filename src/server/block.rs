@@ -10,7 +10,8 @@ use redis_module::raw;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::hash::Hash;
-use std::ptr;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 
 /// A family's waiting clients.
 pub struct Room {
@@ -33,9 +34,38 @@ pub enum Departure {
     Unanswered,
 }
 
+/// A client that was just blocked, and does not wait for anything yet. When it is dropped, the client is unblocked, and the
+/// running command replies.
+#[must_use]
+pub struct Blocked {
+    room: &'static Room,
+    handle: Handle,
+}
+
+impl Blocked {
+    /// Lets the client wait until `number` is woken.
+    pub fn wait(self, number: u64) {
+        let Self { room, handle } = *ManuallyDrop::new(self);
+        room.clients.get().insert(number, handle);
+        let place = Place {
+            room,
+            number,
+            progress: Progress::Waiting,
+        };
+        PLACES.get().insert(handle, place);
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live, and only `wait` gives it away, which keeps this from running.
+        unsafe { api!(RedisModule_AbortBlock(self.handle.raw())) };
+    }
+}
+
 /// A blocked client, owned by the server until it is unblocked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Handle(*mut raw::RedisModuleBlockedClient);
+struct Handle(NonNull<raw::RedisModuleBlockedClient>);
 
 /// Where the client behind a handle waits.
 struct Place {
@@ -94,29 +124,29 @@ impl Room {
         }
     }
 
-    /// Blocks the client that sent the running command until `number` is woken. The caller has
-    /// asked [`Ctx::may_block`] before.
-    pub fn block(&'static self, ctx: Ctx<'_>, number: u64) {
-        // SAFETY: the context is that of a command whose client may be blocked; without a time-out
-        // of the server's own, but with its callback, which CLIENT UNBLOCK needs.
+    /// Blocks the client that sent the running command; `None`: the server does not allow it. Nothing may have changed by
+    /// then. The caller has asked [`Ctx::may_block`] before.
+    pub fn block(&'static self, ctx: Ctx<'_>) -> Option<Blocked> {
+        // SAFETY: the context is that of a command whose client may be blocked; without a timeout of the server's own, but
+        // with its callback, which CLIENT UNBLOCK needs. Valkey returns null for a client that it does not block.
         let handle = unsafe {
-            let handle = api!(RedisModule_BlockClient(
+            api!(RedisModule_BlockClient(
                 ctx.raw(),
                 Some(on_reply),
                 Some(on_unblock),
                 Some(free_answer),
                 0
+            ))
+        };
+        let handle = NonNull::new(handle).map(Handle)?;
+        // SAFETY: the server has just returned the handle.
+        unsafe {
+            api!(RedisModule_SetDisconnectCallback(
+                handle.raw(),
+                Some(on_leave)
             ));
-            api!(RedisModule_SetDisconnectCallback(handle, Some(on_leave)));
-            Handle(handle)
-        };
-        self.clients.get().insert(number, handle);
-        let place = Place {
-            room: self,
-            number,
-            progress: Progress::Waiting,
-        };
-        PLACES.get().insert(handle, place);
+        }
+        Some(Blocked { room: self, handle })
     }
 
     /// Answers a waiting client.
@@ -141,11 +171,15 @@ fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
 }
 
 impl Handle {
+    fn raw(self) -> *mut raw::RedisModuleBlockedClient {
+        self.0.as_ptr()
+    }
+
     fn unblock(self, answer: Option<Answer>) {
         let answer = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
         // SAFETY: each handle is unblocked once, when its answer is delivered, or when it is taken out of
         // `PLACES` before that; `free_answer` takes the answer back.
-        unsafe { api!(RedisModule_UnblockClient(self.0, answer.cast())) };
+        unsafe { api!(RedisModule_UnblockClient(self.raw(), answer.cast())) };
     }
 }
 
@@ -168,8 +202,8 @@ unsafe extern "C" fn on_reply(
     entry::guard((), || {
         // SAFETY: see above; the private data is the answer given to `unblock`.
         unsafe {
-            let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
-            if let Some(place) = leave(Handle(handle)) {
+            let handle = NonNull::new(api!(RedisModule_GetBlockedClientHandle(ctx)));
+            if let Some(place) = handle.and_then(|handle| leave(Handle(handle))) {
                 (place.room.answered)(place.number);
             }
             let answer = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
@@ -189,10 +223,10 @@ unsafe extern "C" fn on_unblock(
     entry::guard((), || {
         // SAFETY: see above.
         let (ctx, handle) = unsafe {
-            let handle = api!(RedisModule_GetBlockedClientHandle(ctx));
-            (Ctx::new(ctx), Handle(handle))
+            let handle = NonNull::new(api!(RedisModule_GetBlockedClientHandle(ctx)));
+            (Ctx::new(ctx), handle.map(Handle))
         };
-        let Some(place) = leave(handle) else {
+        let Some((handle, place)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
             return;
         };
         let answer = match place.progress {
@@ -214,10 +248,10 @@ unsafe extern "C" fn on_leave(
     handle: *mut raw::RedisModuleBlockedClient,
 ) {
     entry::guard((), || {
-        let handle = Handle(handle);
         // SAFETY: see above.
         let ctx = unsafe { Ctx::new(ctx) };
-        let Some(place) = leave(handle) else {
+        let handle = NonNull::new(handle).map(Handle);
+        let Some((handle, place)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
             return;
         };
         let departure = match place.progress {

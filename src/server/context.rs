@@ -105,7 +105,7 @@ impl<'c> Ctx<'c> {
         set as u32 & flags != 0
     }
 
-    /// May the client be blocked? Not in `MULTI`, in Lua, or for a client that denies it, and not
+    /// May the client be blocked? Not in `MULTI`, in Lua, for a client that denies it or is subscribed, and not
     /// on a replica, where nobody would ever serve it.
     pub fn may_block(self) -> bool {
         !self.has_flags(
@@ -114,7 +114,27 @@ impl<'c> Ctx<'c> {
                 | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
                 | raw::REDISMODULE_CTX_FLAGS_SLAVE
                 | raw::REDISMODULE_CTX_FLAGS_LOADING,
-        )
+        ) && !self.is_subscribed()
+    }
+
+    /// Is the client subscribed to a channel or a pattern? Valkey blocks no such client, Redis would; with RESP2 it
+    /// cannot send a command of ours.
+    fn is_subscribed(self) -> bool {
+        let mut info = raw::RedisModuleClientInfo {
+            version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
+            flags: 0,
+            id: 0,
+            addr: [0; 46],
+            port: 0,
+            db: 0,
+        };
+        // SAFETY: the context is alive; the server fills in the struct, which has the version that it says.
+        let known = unsafe {
+            let id = api!(RedisModule_GetClientId(self.raw()));
+            api!(RedisModule_GetClientInfoById((&raw mut info).cast(), id))
+        };
+        let subscribed = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
+        known == raw::REDISMODULE_OK as c_int && info.flags & subscribed != 0
     }
 
     /// May the module change the dataset of its own accord now? Only a master decides, not while it

@@ -101,7 +101,7 @@ fn missing_function() -> Option<&'static str> {
     }
     required![
         RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free
-        RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
+        RedisModule_AbortBlock RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
         RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
         RedisModule_CreateString RedisModule_CreateStringFromLongLong RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DefragCursorGet
         RedisModule_DefragCursorSet RedisModule_DefragShouldStop

@@ -11,3 +11,4 @@ mod idle;
 mod loading;
 mod missing;
 mod numkeys;
+mod subscribed;
