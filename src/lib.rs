@@ -57,7 +57,8 @@ pub struct Family {
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
-    /// The fields of its section in `INFO`; `None` if they cannot be had at this moment.
+    /// The fields of its section in `INFO`, whose names begin with the family's (of filters with `filter`): many clients
+    /// put all sections into one map. `None` if they cannot be had at this moment.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
 }
 

@@ -425,17 +425,20 @@ fn send_away(key: &Key, error: &Error) {
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
     let state = STATE.try_get()?;
     Some(vec![
-        ("hits", STATS.hits.get()),
-        ("nulls", STATS.nulls.get()),
-        ("misses", STATS.misses.get()),
-        ("stale", STATS.stale.get()),
-        ("leases", STATS.leases.get()),
-        ("waits", STATS.waits.get()),
-        ("absent", STATS.absent.get()),
-        ("down", STATS.down.get()),
-        ("refused_sets", STATS.refused_sets.get()),
-        ("early", STATS.early.get()),
-        ("leases_now", state.leases.out(Now::read().ms()) as u64),
-        ("waiters_now", state.queue.len() as u64),
+        ("cache_hits", STATS.hits.get()),
+        ("cache_nulls", STATS.nulls.get()),
+        ("cache_misses", STATS.misses.get()),
+        ("cache_stale", STATS.stale.get()),
+        ("cache_leases", STATS.leases.get()),
+        ("cache_waits", STATS.waits.get()),
+        ("cache_absent", STATS.absent.get()),
+        ("cache_down", STATS.down.get()),
+        ("cache_refused_sets", STATS.refused_sets.get()),
+        ("cache_early", STATS.early.get()),
+        (
+            "cache_leases_now",
+            state.leases.out(Now::read().ms()) as u64,
+        ),
+        ("cache_waiters_now", state.queue.len() as u64),
     ])
 }

@@ -60,13 +60,13 @@ pub(crate) static STATS: Stats = Stats {
 pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
     let (layers, bytes) = lines::live();
     vec![
-        ("filters", filters as u64),
-        ("layers", layers as u64),
-        ("items_added", STATS.items_added.get()),
-        ("lookups", STATS.lookups.get()),
-        ("hits", STATS.hits.get()),
-        ("bytes", bytes as u64),
-        ("full", STATS.full.get()),
-        ("refused_memory", STATS.refused_memory.get()),
+        ("filter_keys", filters as u64),
+        ("filter_layers", layers as u64),
+        ("filter_items_added", STATS.items_added.get()),
+        ("filter_lookups", STATS.lookups.get()),
+        ("filter_hits", STATS.hits.get()),
+        ("filter_bytes", bytes as u64),
+        ("filter_full", STATS.full.get()),
+        ("filter_refused_memory", STATS.refused_memory.get()),
     ]
 }

@@ -588,17 +588,20 @@ pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
     let state = STATE.try_get()?;
     let stats = &state.stats;
     Some(vec![
-        ("acquired", stats.acquired),
-        ("reentered", stats.reentered),
-        ("refused", stats.refused),
-        ("waited", stats.waited),
-        ("waiting", state.queues.len() as u64),
-        ("timeouts", stats.timeouts),
-        ("handoffs", stats.handoffs),
-        ("renewed", stats.renewed),
-        ("expired_leases", EXPIRED_LEASES.load(Ordering::Relaxed)),
-        ("watchdog_holds", state.watches.len() as u64),
-        ("watchdog_released", stats.watchdog_released),
-        ("deadlocks", stats.deadlocks),
+        ("lock_acquired", stats.acquired),
+        ("lock_reentered", stats.reentered),
+        ("lock_refused", stats.refused),
+        ("lock_waited", stats.waited),
+        ("lock_waiting", state.queues.len() as u64),
+        ("lock_timeouts", stats.timeouts),
+        ("lock_handoffs", stats.handoffs),
+        ("lock_renewed", stats.renewed),
+        (
+            "lock_expired_leases",
+            EXPIRED_LEASES.load(Ordering::Relaxed),
+        ),
+        ("lock_watchdog_holds", state.watches.len() as u64),
+        ("lock_watchdog_released", stats.watchdog_released),
+        ("lock_deadlocks", stats.deadlocks),
     ])
 }

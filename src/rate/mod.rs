@@ -54,11 +54,11 @@ static STATS: Stats = Stats {
 
 fn info() -> Option<Vec<(&'static str, u64)>> {
     Some(vec![
-        ("allowed", STATS.allowed.get()),
-        ("limited", STATS.limited.get()),
-        ("peeked", STATS.peeked.get()),
-        ("refunded", STATS.refunded.get()),
-        ("once_first", STATS.once_first.get()),
-        ("once_duplicate", STATS.once_duplicate.get()),
+        ("rate_allowed", STATS.allowed.get()),
+        ("rate_limited", STATS.limited.get()),
+        ("rate_peeked", STATS.peeked.get()),
+        ("rate_refunded", STATS.refunded.get()),
+        ("rate_once_first", STATS.once_first.get()),
+        ("rate_once_duplicate", STATS.once_duplicate.get()),
     ])
 }

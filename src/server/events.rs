@@ -8,7 +8,7 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, lent, log, native, queued, timer, watch};
+use super::{block, entry, info, lent, log, native, queued, timer, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -375,6 +375,7 @@ unsafe extern "C" fn on_cron(
         let ctx = unsafe { Ctx::new(ctx) };
         timer::stop_if_too_far(ctx);
         timer::ask_families(ctx);
+        info::log_eviction(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);
         }

@@ -1,11 +1,11 @@
-//! The sections of `INFO sluice`: the version, and one for each family.
+//! The sections of `INFO sluice`: a general one, and one for each family.
 
 use super::context::Ctx;
-use super::entry;
+use super::{entry, log};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A counter. Only the main thread counts, so an addition need not be atomic as a whole.
 #[derive(Debug)]
@@ -53,10 +53,22 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
         unsafe {
             // Without a name of its own the section has the module's.
             if api!(RedisModule_InfoAddSection(ctx, ptr::null())) == raw::REDISMODULE_OK as c_int {
-                api!(RedisModule_InfoAddFieldCString(
+                let families: Vec<_> = crate::enabled_families()
+                    .map(|family| family.name)
+                    .collect();
+                let families = CString::new(families.join(",")).unwrap_or_default();
+                for (name, text) in [(c"version", VERSION), (c"families", &families)] {
+                    api!(RedisModule_InfoAddFieldCString(
+                        ctx,
+                        name.as_ptr(),
+                        text.as_ptr()
+                    ));
+                }
+                let evictable = may_evict().into();
+                api!(RedisModule_InfoAddFieldULongLong(
                     ctx,
-                    c"version".as_ptr(),
-                    VERSION.as_ptr()
+                    c"evictable".as_ptr(),
+                    evictable
                 ));
             }
         }
@@ -79,6 +91,26 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
             }
         }
     });
+}
+
+/// May the server evict keys? `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
+/// `maxmemory` evicts nothing.
+fn may_evict() -> bool {
+    // SAFETY: the function reads the server's configuration and takes no context for that.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    flags as u32 & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
+}
+
+/// Logs that the server may evict keys, if it could not when this was last called.
+pub(super) fn log_eviction(ctx: Ctx<'_>) {
+    static COULD_EVICT: AtomicBool = AtomicBool::new(false);
+    let may_evict = may_evict();
+    if may_evict && !COULD_EVICT.load(Ordering::Relaxed) {
+        let line = "the server may evict locks, limits and other keys of Sluice, because maxmemory is set and \
+                    maxmemory-policy is not noeviction";
+        log::warn(ctx.raw(), line);
+    }
+    COULD_EVICT.store(may_evict, Ordering::Relaxed);
 }
 
 /// A section of the server's `INFO`.

@@ -194,6 +194,7 @@ fn register(ctx: Ctx<'_>) -> bool {
         }
     }
     info::register(ctx);
+    info::log_eviction(ctx);
     // SAFETY: the context is the server's. Failing means that redis.conf has a bad value for one
     // of the options; the server has logged which.
     let configured =

@@ -86,14 +86,14 @@ pub(super) fn moved(happening: &Happening) {
 /// The section `stock` of `INFO sluice`.
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
     Some(vec![
-        ("deducted", STATS.deducted.get()),
-        ("reserved", STATS.reserved.get()),
-        ("confirmed", STATS.confirmed.get()),
-        ("cancelled", STATS.cancelled.get()),
-        ("expired", STATS.expired.get()),
-        ("sold_out", STATS.sold_out.get()),
-        ("user_limited", STATS.user_limited.get()),
-        ("duplicates", STATS.duplicates.get()),
-        ("conflicts", STATS.conflicts.get()),
+        ("stock_deducted", STATS.deducted.get()),
+        ("stock_reserved", STATS.reserved.get()),
+        ("stock_confirmed", STATS.confirmed.get()),
+        ("stock_cancelled", STATS.cancelled.get()),
+        ("stock_expired", STATS.expired.get()),
+        ("stock_sold_out", STATS.sold_out.get()),
+        ("stock_user_limited", STATS.user_limited.get()),
+        ("stock_duplicates", STATS.duplicates.get()),
+        ("stock_conflicts", STATS.conflicts.get()),
     ])
 }

@@ -1730,7 +1730,7 @@ fn counters_count_what_readers_get() {
         .lines()
         .take_while(|line| !line.is_empty())
         .collect();
-    let expected = names.map(|name| format!("sluice_{name}:0"));
+    let expected = names.map(|name| format!("sluice_cache_{name}:0"));
     assert_eq!(fields, expected);
     assert!(
         server

@@ -28,7 +28,7 @@ async function eventually(condition) {
 }
 
 const isFree = async () => await admin.exists('key') === 0;
-const waiting = async () => /sluice_waiting:(\d+)/.exec(await admin.info('sluice'))[1];
+const waiting = async () => /sluice_lock_waiting:(\d+)/.exec(await admin.info('sluice'))[1];
 const aborted = (signal) => new Promise((resolve) => signal.addEventListener('abort', resolve));
 const tryToHold = (hold, options) => hold(client, 'key', async ({ fence }) => fence, options);
 
@@ -160,7 +160,7 @@ async function one_caller_loads_and_the_others_wait() {
   const loads = [];
   const load = async (key) => {
     loads.push(key);
-    await eventually(async () => /sluice_waiters_now:9/.test(await admin.info('sluice')));
+    await eventually(async () => /sluice_cache_waiters_now:9/.test(await admin.info('sluice')));
     return 'Ann';
   };
   const values = await Promise.all(Array.from({ length: 10 }, () => cached(pool, 'user:1', load)));

@@ -58,7 +58,7 @@ def two_holders_exclude_each_other():
             fences = []
             waiter = threading.Thread(target=lambda: fences.append(try_to_hold(make)))
             waiter.start()
-            eventually(lambda: admin.info("sluice")["sluice_waiting"] == 1)
+            eventually(lambda: admin.info("sluice")["sluice_lock_waiting"] == 1)
             first.check()
         waiter.join()
         assert fences[0] > first.fence
@@ -83,7 +83,7 @@ def a_block_that_fails_leaves_nothing_on_the_connection_of_the_pool():
                 raise ZeroDivisionError
         assert raises(ZeroDivisionError, fail)
         eventually(lambda: not admin.exists("key"))
-    assert admin.info("sluice")["sluice_watchdog_holds"] == 0
+    assert admin.info("sluice")["sluice_lock_watchdog_holds"] == 0
 
 
 def a_killed_connection_frees_the_lock_and_the_holder_is_told():
@@ -171,7 +171,7 @@ def one_caller_loads_and_the_others_wait():
 
     def load(key):
         loads.append(key)
-        eventually(lambda: admin.info("sluice")["sluice_waiters_now"] == 9)
+        eventually(lambda: admin.info("sluice")["sluice_cache_waiters_now"] == 9)
         return b"Ann"
 
     callers = [threading.Thread(target=lambda: values.append(cached(client, "user:1", load))) for _ in range(10)]

@@ -426,7 +426,7 @@ fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
     // A busy machine gets the same again.
     assert!(start.elapsed() < 2 * Duration::from_secs(1));
     assert_eq!(
-        one.info_int("sluice_waiting") + one.info_int("sluice_waiters_now"),
+        one.info_int("sluice_lock_waiting") + one.info_int("sluice_cache_waiters_now"),
         0
     );
 }
@@ -447,7 +447,7 @@ fn looking_after_who_waits_counts_neither_hits_nor_misses() {
         client.ask(line);
     }
     eventually(SOON, || {
-        server.info_int("sluice_waiting") + server.info_int("sluice_waiters_now") == 4
+        server.info_int("sluice_lock_waiting") + server.info_int("sluice_cache_waiters_now") == 4
     });
     let counted = || ["keyspace_hits", "keyspace_misses"].map(|field| server.info_int(field));
     let looks = || calls(&server, "cluster|info");

@@ -397,7 +397,7 @@ fn leases_and_waits_that_had_begun_last_longer_on_a_clock_that_is_set_back() {
     let mut unblocked = Raw::connect(&master);
     let id = unblocked.id();
     unblocked.ask("LOCK.ACQUIRE held other BLOCK 400");
-    eventually(SOON, || master.info_int("sluice_waiting") == 3);
+    eventually(SOON, || master.info_int("sluice_lock_waiting") == 3);
     master.shift_clock(-HOUR);
 
     // What had begun goes on for an hour more.
@@ -449,19 +449,21 @@ fn watched_holds_live_through_a_clock_that_is_set_back() {
     let mut watched = Raw::connect(&master);
     let fence = watched.must("LOCK.ACQUIRE dog me PX 600 WATCHDOG");
     watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 600 WATCHDOG");
-    eventually(SOON, || master.info_int("sluice_renewed") > 1);
+    eventually(SOON, || master.info_int("sluice_lock_renewed") > 1);
     let mut next = waiter(&master, "LOCK.ACQUIRE dog next PX 600000 BLOCK 0");
     master.shift_clock(-HOUR);
-    let renewed = master.info_int("sluice_renewed");
+    let renewed = master.info_int("sluice_lock_renewed");
     assert_waits(&mut next);
     assert_eq!(control.must("LOCK.HELD dog me"), fence);
     // There is no hurry: the lease has an hour left.
-    assert!(master.info_int("sluice_renewed") <= renewed + 2);
+    assert!(master.info_int("sluice_lock_renewed") <= renewed + 2);
     // New ones are renewed at their pace.
     let mut other = Raw::connect(&master);
     other.must("LOCK.ACQUIRE fast me PX 300 WATCHDOG");
-    let renewed = master.info_int("sluice_renewed");
-    eventually(SOON, || master.info_int("sluice_renewed") > renewed + 3);
+    let renewed = master.info_int("sluice_lock_renewed");
+    eventually(SOON, || {
+        master.info_int("sluice_lock_renewed") > renewed + 3
+    });
     // The end of a connection is seen at once.
     drop(watched);
     assert!(next.read().int() > fence.int());
@@ -587,7 +589,7 @@ fn entries_and_rebuilds_last_longer_on_a_clock_that_is_set_back() {
     assert_eq!(dead.array()[0], "LEASE");
     let mut blocked = Raw::connect(&master);
     blocked.ask("CACHE.FETCH missing LEASE 300 BLOCK 60000");
-    eventually(SOON, || master.info_int("sluice_waiters_now") == 1);
+    eventually(SOON, || master.info_int("sluice_cache_waiters_now") == 1);
     master.shift_clock(-HOUR);
     sleep(Duration::from_millis(400));
     for (key, state) in [("entry", "HIT"), ("missing", "WAIT"), ("dead", "WAIT")] {
@@ -688,7 +690,7 @@ fn all_leases_end_and_nothing_breaks_on_a_clock_that_is_set_forward() {
     // A watched hold is over too, since its lease is. Its client hears of it when it asks.
     assert!(after_dog.read().int() > 0);
     assert!(watched.must("LOCK.RENEW dog me").is_nil());
-    assert_eq!(master.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(master.info_int("sluice_lock_watchdog_holds"), 0);
     assert!(timed.read().is_nil());
     assert!(client.must("LOCK.HELD shared a").is_nil());
     assert!(client.must("LOCK.HELD shared b").int() > 0);
@@ -711,8 +713,10 @@ fn all_leases_end_and_nothing_breaks_on_a_clock_that_is_set_forward() {
     // And all goes on: also when the clock is put right.
     let mut again = Raw::connect(&master);
     again.must("LOCK.ACQUIRE dog2 me PX 300 WATCHDOG");
-    let renewed = master.info_int("sluice_renewed");
-    eventually(SOON, || master.info_int("sluice_renewed") > renewed + 2);
+    let renewed = master.info_int("sluice_lock_renewed");
+    eventually(SOON, || {
+        master.info_int("sluice_lock_renewed") > renewed + 2
+    });
     let high = client.must("LOCK.ACQUIRE high me PX 100").int();
     master.shift_clock(-HOUR);
     assert!(client.must("LOCK.ACQUIRE right me PX 100").int() > high);

@@ -77,7 +77,7 @@ fn a_majority_is_enough_and_less_leaves_nothing_behind() {
     one.release(held);
     assert!(!is_held(&servers[3]) && !is_held(&servers[4]));
     // Two of five are no majority.
-    let acquired = |server: &Server| server.info_int("sluice_acquired");
+    let acquired = |server: &Server| server.info_int("sluice_lock_acquired");
     let before = acquired(&servers[3]);
     assert!(one.acquire(KEY, Duration::from_millis(200)).is_none());
     assert!(acquired(&servers[3]) > before);
@@ -111,7 +111,7 @@ fn who_holds_on_a_minority_keeps_nobody_out_and_gives_it_back() {
 fn what_a_frozen_server_grants_late_is_released() {
     let servers = servers([0; 5]);
     let mut client = connected(&servers, LONG);
-    let acquired = |server: &Server| server.info_int("sluice_acquired");
+    let acquired = |server: &Server| server.info_int("sluice_lock_acquired");
     for frozen in [&servers[..1], &servers[..3]] {
         let before: Vec<_> = frozen.iter().map(acquired).collect();
         for server in frozen {
@@ -149,13 +149,15 @@ fn what_a_frozen_server_grants_to_a_dead_client_ends_by_itself() {
     let servers = servers([0; 5]);
     let lease = Duration::from_secs(2);
     let mut client = connected(&servers, lease);
-    let before = servers[4].info_int("sluice_acquired");
+    let before = servers[4].info_int("sluice_lock_acquired");
     servers[4].stop_signal();
     let held = client.try_acquire(KEY).unwrap();
     drop((held, client));
     sleep(PATIENCE);
     servers[4].cont_signal();
-    eventually(SOON, || servers[4].info_int("sluice_acquired") > before);
+    eventually(SOON, || {
+        servers[4].info_int("sluice_lock_acquired") > before
+    });
     // Its lease has begun when the server woke up, later than the others'.
     eventually(SOON, || servers.iter().all(|server| !is_held(server)));
 }

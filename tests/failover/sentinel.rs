@@ -494,7 +494,7 @@ fn a_master_freezes(group: &Group, books: &Books) {
     assert!(client.must("LOCK.HELD held holder").int() > 0);
     assert_eq!(client.must("LOCK.RELEASE held holder"), 0);
     assert_eq!(client.must("EXISTS held free"), 0);
-    assert_eq!(master.info_int("sluice_waiting"), 0);
+    assert_eq!(master.info_int("sluice_lock_waiting"), 0);
 }
 
 /// The replicas have lost their link and do not know it; the master acknowledges, and dies.

@@ -274,7 +274,7 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
         assert_eq!(client.run(line).err(), arity(name), "{line}");
     }
     assert_eq!(client.run("DBSIZE"), 0);
-    assert_eq!(server.info_int("sluice_filters"), 0);
+    assert_eq!(server.info_int("sluice_filter_keys"), 0);
 }
 
 // ADD, MADD, INSERT, ITEM_EXISTS, MEXISTS, CARD
@@ -526,7 +526,7 @@ fn a_filter_that_does_not_scale_holds_its_capacity_and_then_is_full() {
             [1, 1, 1, 0]
         );
     }
-    assert_eq!(server.info_int("sluice_full"), 15);
+    assert_eq!(server.info_int("sluice_filter_full"), 15);
 }
 
 #[test]
@@ -571,8 +571,8 @@ fn a_filter_beyond_bloom_max_bytes_is_not_created() {
     }
     assert_eq!(server.digest(), digest);
     assert_eq!(client.run("EXISTS k"), 0);
-    assert_eq!(server.info_int("sluice_refused_memory"), 8);
-    assert_eq!(server.info_int("sluice_filters"), 1);
+    assert_eq!(server.info_int("sluice_filter_refused_memory"), 8);
+    assert_eq!(server.info_int("sluice_filter_keys"), 1);
     assert_eq!(client.run("BF.RESERVE k 0.01 5000"), "OK");
 }
 
@@ -620,7 +620,7 @@ fn a_filter_does_not_grow_beyond_bloom_max_bytes() {
     assert_eq!(server.digest(), digest);
     assert_eq!(Written::by(&server), written);
     assert_eq!(terms(&mut client, "k"), [1000, 1, 1000, 2]);
-    assert_eq!(server.info_int("sluice_refused_memory"), 3);
+    assert_eq!(server.info_int("sluice_filter_refused_memory"), 3);
     client.must("CONFIG SET sluice.bloom-max-bytes 40000");
     assert_eq!(client.run("BF.ADD k new"), 1);
     assert_eq!(terms(&mut client, "k"), [3000, 2, 1001, 2]);
@@ -1540,7 +1540,7 @@ fn a_merge_that_changes_nothing_is_neither_told_nor_written() {
 fn info_counts_what_happens() {
     let (server, mut client) = server_and_client();
     let names = [
-        "filters",
+        "keys",
         "layers",
         "items_added",
         "lookups",
@@ -1551,9 +1551,9 @@ fn info_counts_what_happens() {
     let counters = |client: &mut Raw| {
         let info = client.must("INFO sluice");
         assert!(info.text().contains("# sluice_bloom\r\n"), "{info:?}");
-        names.map(|name| field_of(&info, &format!("sluice_{name}")))
+        names.map(|name| field_of(&info, &format!("sluice_filter_{name}")))
     };
-    let bytes = || server.info_int("sluice_bytes");
+    let bytes = || server.info_int("sluice_filter_bytes");
     assert_eq!(counters(&mut client), [0; 7]);
     assert_eq!(bytes(), 0);
     client.must("BF.RESERVE k 0.0001 3 EXPANSION 2");
@@ -1816,5 +1816,5 @@ fn what_the_machine_has_no_memory_for_is_refused_and_the_server_lives() {
         assert_eq!(client.run("DEL middle"), 1);
     }
     assert_eq!(client.run("BF.ADD small a"), 1);
-    assert_eq!(server.info_int("sluice_refused_memory"), 3);
+    assert_eq!(server.info_int("sluice_filter_refused_memory"), 3);
 }

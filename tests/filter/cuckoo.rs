@@ -276,7 +276,7 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
         assert_eq!(client.run(line).err(), expected, "{line}");
     }
     assert_eq!(client.run("DBSIZE"), 0);
-    assert_eq!(server.info_int("sluice_filters"), 0);
+    assert_eq!(server.info_int("sluice_filter_keys"), 0);
 }
 
 // ADD, ADDNX, INSERT, INSERTNX, ITEM_EXISTS, MEXISTS, COUNT, DEL
@@ -626,7 +626,7 @@ fn a_filter_that_does_not_expand_is_full_at_last_and_keeps_what_it_has() {
     let items = held.len() as i64;
     assert_eq!(counts(&mut client, "k"), [1, items, 0]);
     let full = 1000 - items;
-    assert_eq!(server.info_int("sluice_full"), full);
+    assert_eq!(server.info_int("sluice_filter_full"), full);
     // Until no slot is left: every new item is refused then.
     each(
         &mut client,
@@ -721,7 +721,7 @@ fn after_thirty_two_layers_no_more_come() {
     assert_eq!(shown(&third.run("CF.INSERT k ITEMS new")), ["false"]);
     assert_eq!(shown(&third.run("CF.INSERTNX k ITEMS new")), ["-1"]);
     assert_eq!(server.digest(), digest);
-    assert_eq!(server.info_int("sluice_full"), refused + 6);
+    assert_eq!(server.info_int("sluice_filter_full"), refused + 6);
     for item in held {
         let exists = [b"CF.EXISTS".as_slice(), b"k", &item.to_le_bytes()];
         assert_eq!(client.call(exists), 1, "{item}");
@@ -829,7 +829,7 @@ fn filters_and_layers_beyond_bloom_max_bytes_are_refused() {
         assert_eq!(client.run(line).err(), TOO_LARGE, "{line}");
     }
     assert_eq!(server.digest(), digest);
-    assert_eq!(server.info_int("sluice_refused_memory"), 9);
+    assert_eq!(server.info_int("sluice_filter_refused_memory"), 9);
     assert_eq!(client.run("EXISTS k"), 0);
     // A layer that would be too much.
     client.must("CF.RESERVE k 1000 EXPANSION 2");
@@ -1298,7 +1298,7 @@ fn info_counts_what_happens() {
     let counters = |client: &mut Raw| {
         let info = client.must("INFO sluice");
         let names = [
-            "filters",
+            "keys",
             "layers",
             "items_added",
             "lookups",
@@ -1306,7 +1306,7 @@ fn info_counts_what_happens() {
             "full",
             "refused_memory",
         ];
-        names.map(|name| field_of(&info, &format!("sluice_{name}")))
+        names.map(|name| field_of(&info, &format!("sluice_filter_{name}")))
     };
     client.must("CF.RESERVE k 100 EXPANSION 0 BITS 32");
     client.must("CF.ADD k a");

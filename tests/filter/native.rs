@@ -20,7 +20,7 @@ fn reserve_large(client: &mut Raw, kind: Kind, key: &str) {
 
 /// Filters, layers and bytes that `INFO sluice` tells.
 fn live(server: &Server) -> [i64; 3] {
-    ["filters", "layers", "bytes"].map(|field| server.info_int(&format!("sluice_{field}")))
+    ["keys", "layers", "bytes"].map(|field| server.info_int(&format!("sluice_filter_{field}")))
 }
 
 // The end of a key
@@ -369,11 +369,11 @@ fn restore_keeps_to_the_limit_for_filters() {
         reserve_large(&mut client, kind, "k");
         let payload = client.must("DUMP k").bytes().to_vec();
         client.must("CONFIG SET sluice.bloom-max-bytes 1000000");
-        let refused = server.info_int("sluice_refused_memory");
+        let refused = server.info_int("sluice_filter_refused_memory");
         let command = [b"RESTORE".as_slice(), b"again", b"0", &payload];
         let reply = client.call(command);
         assert_eq!(reply.err(), "ERR Bad data format", "{reply:?}");
-        assert_eq!(server.info_int("sluice_refused_memory"), refused + 1);
+        assert_eq!(server.info_int("sluice_filter_refused_memory"), refused + 1);
         // What is there stays, and is copied and saved as it is.
         assert_holds(&mut client, kind, "k", 0..1000);
         client.must("DEBUG RELOAD");

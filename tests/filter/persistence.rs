@@ -611,10 +611,10 @@ fn loading_chunks_keeps_to_the_limit_for_filters() {
         client.must(&kind.reserve("k", 1_000_000));
         let (iterator, head) = chunk(&mut client, kind, "k", 0);
         client.must("CONFIG SET sluice.bloom-max-bytes 1000000");
-        let refused = server.info_int("sluice_refused_memory");
+        let refused = server.info_int("sluice_filter_refused_memory");
         let reply = load_chunk(&mut client, kind, "again", iterator, &head);
         assert_eq!(reply.err(), TOO_LARGE);
-        assert_eq!(server.info_int("sluice_refused_memory"), refused + 1);
+        assert_eq!(server.info_int("sluice_filter_refused_memory"), refused + 1);
         assert_eq!(client.run("EXISTS again"), 0);
         client.must("FLUSHALL");
     }

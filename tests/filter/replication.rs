@@ -696,7 +696,7 @@ fn a_replica_with_less_memory_refuses_nothing_that_its_master_decided() {
     }
     for server in [&replica, &second] {
         assert_identical(&master, server);
-        assert_eq!(server.info_int("sluice_refused_memory"), 0);
+        assert_eq!(server.info_int("sluice_filter_refused_memory"), 0);
     }
     let digest = master.digest();
     second.await_rewrite();

@@ -58,8 +58,8 @@ fn thousands_of_clients_get_all_their_replies() {
 
 /// Nobody waits, nothing is held for a connection, and no connection is left.
 fn check_the_end(server: &Server, driver: Driver) {
-    assert_eq!(server.info_int("sluice_waiting"), 0);
-    assert_eq!(server.info_int("sluice_waiters_now"), 0);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 0);
+    assert_eq!(server.info_int("sluice_cache_waiters_now"), 0);
     drop(driver);
     let mut client = Raw::connect(server);
     let mut info = |field: &str| {
@@ -67,7 +67,7 @@ fn check_the_end(server: &Server, driver: Driver) {
         support::field_of(&info, field)
     };
     eventually(SOON, || info("connected_clients") == 1);
-    eventually(SOON, || info("sluice_watchdog_holds") == 0);
+    eventually(SOON, || info("sluice_lock_watchdog_holds") == 0);
     let log = server.log();
     let bad = ["panic", "internal error", "BUG REPORT"];
     let told = log

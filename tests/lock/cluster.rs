@@ -18,7 +18,7 @@ fn reader(server: &Server, key: &str) -> Raw {
     ask(server, &format!("CACHE.FETCH {key} LEASE 600000"));
     let mut client = Raw::connect(server);
     client.ask(&format!("CACHE.FETCH {key} LEASE 600000 BLOCK 0"));
-    eventually(SOON, || server.info_int("sluice_waiters_now") == 1);
+    eventually(SOON, || server.info_int("sluice_cache_waiters_now") == 1);
     client
 }
 
@@ -193,8 +193,8 @@ fn clients_that_wait_in_a_migrated_slot_are_sent_after_it() {
         assert_eq!(reply.err(), moved);
     }
     assert!(start.elapsed() < REDIRECTED);
-    eventually(SOON, || one.info_int("sluice_waiting") == 1);
-    assert_eq!(one.info_int("sluice_handoffs"), 0);
+    eventually(SOON, || one.info_int("sluice_lock_waiting") == 1);
+    assert_eq!(one.info_int("sluice_lock_handoffs"), 0);
 
     // They follow, and are served there; who waited elsewhere is served here.
     let mut client = waiter(&other, "LOCK.ACQUIRE bar o1 PX 600000 BLOCK 0");
@@ -270,8 +270,8 @@ fn a_cluster_that_was_down_forgets_who_waited() {
             .text()
             .contains("cluster_state:ok")
     });
-    assert_eq!(one.info_int("sluice_waiting"), 0);
-    assert_eq!(one.info_int("sluice_waiters_now"), 0);
+    assert_eq!(one.info_int("sluice_lock_waiting"), 0);
+    assert_eq!(one.info_int("sluice_cache_waiters_now"), 0);
     let mut again = Raw::connect(&one);
     assert!(
         again
@@ -394,7 +394,7 @@ fn a_manual_failover_takes_the_holds_along() {
         );
     }
     eventually(SOON, || {
-        old.info_int("sluice_waiting") + old.info_int("sluice_waiters_now") == 0
+        old.info_int("sluice_lock_waiting") + old.info_int("sluice_cache_waiters_now") == 0
     });
     eventually(SOON, || old.info("role").as_deref() == Some("slave"));
     eventually(SOON, || {

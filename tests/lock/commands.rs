@@ -889,7 +889,7 @@ fn changes(client: &mut Raw, line: &str) -> Vec<(&'static str, i64)> {
     COUNTERS
         .into_iter()
         .map(|name| {
-            let field = format!("sluice_{name}");
+            let field = format!("sluice_lock_{name}");
             (name, field_of(&after, &field) - field_of(&before, &field))
         })
         .filter(|(_, change)| *change != 0)
@@ -952,22 +952,22 @@ fn waits_and_ended_leases_are_counted() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me");
     let mut next = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0");
-    assert_eq!(server.info_int("sluice_waiting"), 1);
-    assert_eq!(server.info_int("sluice_waited"), 1);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 1);
+    assert_eq!(server.info_int("sluice_lock_waited"), 1);
     client.run("LOCK.RELEASE k me");
     fence(&next.read());
-    assert_eq!(server.info_int("sluice_waiting"), 0);
-    assert_eq!(server.info_int("sluice_handoffs"), 1);
-    assert_eq!(server.info_int("sluice_acquired"), 2);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 0);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 1);
+    assert_eq!(server.info_int("sluice_lock_acquired"), 2);
 
     assert!(client.run("LOCK.ACQUIRE k me BLOCK 20").is_nil());
-    assert_eq!(server.info_int("sluice_timeouts"), 1);
-    assert_eq!(server.info_int("sluice_waited"), 2);
-    assert_eq!(server.info_int("sluice_handoffs"), 1);
+    assert_eq!(server.info_int("sluice_lock_timeouts"), 1);
+    assert_eq!(server.info_int("sluice_lock_waited"), 2);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 1);
 
     client.run("LOCK.RENEW k you PX 20");
     await_gone(&mut client, "k");
-    eventually(SOON, || server.info_int("sluice_expired_leases") == 1);
+    eventually(SOON, || server.info_int("sluice_lock_expired_leases") == 1);
     // Each lease counts, not each key.
     client.run("LOCK.ACQUIRE k a SHARED PX 20");
     client.run("LOCK.ACQUIRE k b SHARED PX 30");
@@ -975,9 +975,9 @@ fn waits_and_ended_leases_are_counted() {
     // That of `c` is renewed until the two others are over: they count at the latest when the lock changes.
     eventually(SOON, || {
         client.run("LOCK.RENEW k c PX 100000");
-        server.info_int("sluice_expired_leases") == 3
+        server.info_int("sluice_lock_expired_leases") == 3
     });
-    assert_eq!(server.info_int("sluice_deadlocks"), 0);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 0);
 }
 
 #[test]
@@ -985,7 +985,7 @@ fn info_has_the_section_of_the_locks_when_asked_for_the_module() {
     let (_server, mut client) = server_and_client();
     let info = client.run("INFO sluice");
     for name in COUNTERS {
-        assert_eq!(field_of(&info, &format!("sluice_{name}")), 0, "{name}");
+        assert_eq!(field_of(&info, &format!("sluice_lock_{name}")), 0, "{name}");
     }
     assert!(info.text().contains("# sluice_lock"), "{info:?}");
 }
@@ -1176,7 +1176,7 @@ fn in_a_transaction_block_counts_as_not_given() {
     }
     fence(&replies[4]);
     assert_eq!(replies[5], 0);
-    assert_eq!(server.info_int("sluice_waiting"), 0);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 0);
 }
 
 #[test]
@@ -1286,8 +1286,8 @@ fn scripts_cannot_block() {
     ] {
         assert!(eval(&mut client, script, "2 k s").is_nil(), "{script}");
     }
-    assert_eq!(server.info_int("sluice_waiting"), 0);
-    assert_eq!(server.info_int("sluice_refused"), 3);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 0);
+    assert_eq!(server.info_int("sluice_lock_refused"), 3);
 }
 
 #[test]

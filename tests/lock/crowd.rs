@@ -67,9 +67,9 @@ fn a_crowd_is_served_in_order_and_leaves_no_memory_behind() {
     }
     assert_eq!(client.run("EXISTS k"), 0);
     let counters = client.run("INFO sluice");
-    assert_eq!(field_of(&counters, "sluice_waiting"), 0);
-    assert_eq!(field_of(&counters, "sluice_handoffs"), SIZE as i64);
-    assert_eq!(field_of(&counters, "sluice_waited"), SIZE as i64);
+    assert_eq!(field_of(&counters, "sluice_lock_waiting"), 0);
+    assert_eq!(field_of(&counters, "sluice_lock_handoffs"), SIZE as i64);
+    assert_eq!(field_of(&counters, "sluice_lock_waited"), SIZE as i64);
     drop(crowd);
     await_memory(&server, before);
 }
@@ -102,7 +102,7 @@ fn a_crowd_that_goes_leaves_the_queue_and_no_memory_behind() {
     assert!(gone.elapsed() < SOON, "{:?}", gone.elapsed());
     assert_eq!(client.run("LOCK.MRELEASE 2 k j first").array().len(), 2);
     assert_eq!(client.run("DBSIZE"), 0);
-    assert_eq!(server.info_int("sluice_handoffs"), 0);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 0);
     await_memory(&server, before);
 }
 
@@ -123,7 +123,7 @@ fn a_crowd_whose_time_is_up_gets_nil() {
     let replies = crowd.replies(size, LONG);
     assert!(replies.iter().all(|(_, reply)| reply.is_nil()));
     assert_eq!(waiting(&server), 0);
-    assert_eq!(server.info_int("sluice_timeouts"), size as i64);
+    assert_eq!(server.info_int("sluice_lock_timeouts"), size as i64);
 }
 
 #[test]

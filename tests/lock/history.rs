@@ -170,9 +170,9 @@ fn sixteen_clients_never_hold_together_and_every_call_ends() {
         let left = server
             .command(["EXISTS", LOCKS[0], LOCKS[1], LOCKS[2]])
             .int();
-        left == 0 && server.info_int("sluice_waiting") == 0
+        left == 0 && server.info_int("sluice_lock_waiting") == 0
     });
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
 }
 
 #[test]

@@ -14,11 +14,13 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// A client that waits in line; `db` is where.
 #[track_caller]
 fn waiter(server: &Server, db: u8, line: &str) -> Raw {
-    let waiting = server.info_int("sluice_waiting");
+    let waiting = server.info_int("sluice_lock_waiting");
     let mut client = Raw::connect(server);
     client.call(["SELECT", &db.to_string()]);
     client.ask(line);
-    eventually(SOON, || server.info_int("sluice_waiting") == waiting + 1);
+    eventually(SOON, || {
+        server.info_int("sluice_lock_waiting") == waiting + 1
+    });
     client
 }
 
@@ -132,7 +134,7 @@ fn a_command_behind_a_wait_serves_others_at_once() {
             encode("DEL two".split_whitespace()),
         ];
         first.send_bytes(&both.concat());
-        eventually(SOON, || server.info_int("sluice_waiting") == 1);
+        eventually(SOON, || server.info_int("sluice_lock_waiting") == 1);
         let mut second = waiter(&server, 0, "LOCK.ACQUIRE two you PX 600000 BLOCK 0");
         let start = Instant::now();
         ask(&server, "LOCK.RELEASE one me");
@@ -415,7 +417,7 @@ fn a_watchdog_follows_a_renamed_or_moved_lock() {
         let start = Instant::now();
         eventually(SOON, || client.must(&format!("EXISTS {key}")) == 0);
         assert!(start.elapsed() < Duration::from_millis(700), "{change}");
-        assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
+        assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
     }
 }
 
@@ -460,7 +462,7 @@ fn the_copy_of_a_watched_lock_runs_down() {
     );
     eventually(SOON, || ask(&server, "EXISTS copy") == 0);
     assert_eq!(ask(&server, "EXISTS k"), 1);
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 1);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 1);
 }
 
 /// A copy has the original's fence: what is renewed for the one must not be lost to the other.
@@ -471,7 +473,7 @@ fn a_watched_copy_takes_nothing_from_the_watched_original() {
     watched.must("LOCK.ACQUIRE k me PX 1000 WATCHDOG");
     watched.must("COPY k copy");
     watched.must("LOCK.ACQUIRE copy me PX 1000 WATCHDOG");
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 2);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 2);
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(2500) {
         for key in ["k", "copy"] {
@@ -573,7 +575,7 @@ fn a_watchdog_that_a_script_asks_for_does_not_outlive_the_caller() {
         0,
         "nobody is left, and the lock is renewed"
     );
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
 }
 
 #[test]

@@ -382,8 +382,10 @@ fn a_watchdog_lease_runs_down_after_a_restart() {
     let mut watched = Raw::connect(&server);
     watched.must("LOCK.ACQUIRE k me PX 2000 WATCHDOG");
     watched.must("SEM.ACQUIRE s me LIMIT 1 PX 2000 WATCHDOG");
-    let renewals = server.info_int("sluice_renewed");
-    eventually(SOON, || server.info_int("sluice_renewed") >= renewals + 2);
+    let renewals = server.info_int("sluice_lock_renewed");
+    eventually(SOON, || {
+        server.info_int("sluice_lock_renewed") >= renewals + 2
+    });
     assert_eq!(ask(&server, "EXISTS k s"), 2);
     server.crash();
 
@@ -392,10 +394,10 @@ fn a_watchdog_lease_runs_down_after_a_restart() {
     assert_eq!(holder.field("watchdog"), &0);
     assert!(holder.field("lease_ms").int() <= 2000);
     let expires = ask(&server, "PEXPIRETIME k").int();
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
     eventually(SOON, || ask(&server, "EXISTS k s") == 0);
     assert!(unix_ms() < expires + 2000, "somebody renewed it");
-    assert_eq!(server.info_int("sluice_renewed"), 0);
+    assert_eq!(server.info_int("sluice_lock_renewed"), 0);
 }
 
 /// The shortened lease is part of the dataset: `PERSIST` after a restart cannot bring the long one back.
@@ -418,11 +420,11 @@ fn waiting_clients_do_not_survive_a_restart() {
     ask(&server, "LOCK.ACQUIRE k me PX 600000");
     let mut waiter = Raw::connect(&server);
     waiter.ask("LOCK.ACQUIRE k you BLOCK 0");
-    eventually(SOON, || server.info_int("sluice_waiting") == 1);
+    eventually(SOON, || server.info_int("sluice_lock_waiting") == 1);
     assert!(server.terminate().success());
     assert!(waiter.closes_within(SOON));
     server.restart();
-    assert_eq!(server.info_int("sluice_waiting"), 0);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 0);
     assert_eq!(ask(&server, "LOCK.RELEASE k me"), 0);
     assert!(ask(&server, "LOCK.INFO k").is_nil());
 }
@@ -446,9 +448,9 @@ fn clients_wait_on_while_a_dataset_is_loaded_again() {
             client
         })
         .collect();
-        eventually(SOON, || server.info_int("sluice_waiting") == 3);
+        eventually(SOON, || server.info_int("sluice_lock_waiting") == 3);
         ask(&server, reload);
-        assert_eq!(server.info_int("sluice_waiting"), 3, "{reload}");
+        assert_eq!(server.info_int("sluice_lock_waiting"), 3, "{reload}");
         assert_eq!(ask(&server, "LOCK.RELEASE k me"), 0, "{reload}");
         assert_eq!(ask(&server, "SEM.RELEASE s me"), 0, "{reload}");
         for waiter in &mut waiters {
@@ -656,12 +658,14 @@ fn crashes_lose_no_lock_that_was_handed_over() {
         .collect();
     for _ in 0..4 {
         let stop = AtomicBool::new(false);
-        let before = server.info_int("sluice_handoffs");
+        let before = server.info_int("sluice_lock_handoffs");
         thread::scope(|scope| {
             for fighter in &mut fighters {
                 scope.spawn(|| fighter.work(&server, &stop));
             }
-            eventually(SOON, || server.info_int("sluice_handoffs") > before + 40);
+            eventually(SOON, || {
+                server.info_int("sluice_lock_handoffs") > before + 40
+            });
             server.kill9();
             stop.store(true, Ordering::Relaxed);
         });

@@ -132,11 +132,11 @@ fn a_replica_is_identical_after_a_random_load() {
         assert_same_expiries(&master, &replica);
         ask(&master, "DEBUG SET-ACTIVE-EXPIRE 1");
     }
-    assert!(master.info_int("sluice_handoffs") > 20);
-    assert!(master.info_int("sluice_expired_leases") > 20);
+    assert!(master.info_int("sluice_lock_handoffs") > 20);
+    assert!(master.info_int("sluice_lock_expired_leases") > 20);
 
     // What the last in the chain has written is what all have: without what ends by itself, since it restarts as a master.
-    eventually(SOON, || master.info_int("sluice_watchdog_holds") == 0);
+    eventually(SOON, || master.info_int("sluice_lock_watchdog_holds") == 0);
     eventually(SOON, || all_leases_are_long(&master));
     drop_ended_holds(&master);
     assert_identical(&master, &second);
@@ -344,14 +344,14 @@ fn refusals_reads_and_errors_propagate_nothing() {
     let mut ended = Raw::connect(&master);
     let id = ended.id().to_string();
     ended.ask("LOCK.ACQUIRE both c BLOCK 0");
-    eventually(SOON, || master.info_int("sluice_waiting") == 1);
+    eventually(SOON, || master.info_int("sluice_lock_waiting") == 1);
     let lost = waiter(&master, "LOCK.ACQUIRE k you BLOCK 0");
     nothing("waiting");
     assert_eq!(master.command(["CLIENT", "UNBLOCK", &id]), 1);
     assert!(ended.read().is_nil());
     nothing("CLIENT UNBLOCK");
     drop(lost);
-    eventually(SOON, || master.info_int("sluice_waiting") == 0);
+    eventually(SOON, || master.info_int("sluice_lock_waiting") == 0);
     nothing("a lost connection");
     // In a transaction, the refused part adds nothing to what is propagated.
     client.run_all(["MULTI", "LOCK.ACQUIRE k you", "LOCK.HELD k me", "EXEC"]);
@@ -667,7 +667,7 @@ fn a_promoted_replica_honours_what_it_knows() {
     assert!(dog.read().int() > last, "the lease of a WATCHDOG runs down");
     assert_eq!(ask(&replica, "SEM.RELEASE sem me ALL"), 0);
     assert!(sem.read().int() > fence);
-    assert_eq!(replica.info_int("sluice_renewed"), 0);
+    assert_eq!(replica.info_int("sluice_lock_renewed"), 0);
 }
 
 #[test]
@@ -694,7 +694,7 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         },
-        |asked| old.info_int("sluice_waiting") == asked as i64,
+        |asked| old.info_int("sluice_lock_waiting") == asked as i64,
     );
     wait_for_replica_sync(&old, &new);
     new.promote();
@@ -704,8 +704,8 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
         let reply = crowd.member(number).read();
         assert!(reply.err().starts_with("UNBLOCKED "), "{number}: {reply:?}");
     }
-    assert_eq!(old.info_int("sluice_waiting"), 0);
-    assert_eq!(old.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(old.info_int("sluice_lock_waiting"), 0);
+    assert_eq!(old.info_int("sluice_lock_watchdog_holds"), 0);
     wait_for_replica_sync(&new, &old);
     assert_identical(&new, &old);
 
@@ -752,7 +752,7 @@ fn who_is_served_at_the_moment_of_a_demotion_loses_nothing_later() {
     let fence = client.must("LOCK.ACQUIRE k you PX 600000").int();
     // Somebody else who waited is gone: what was given to such ones is looked for.
     drop(waiter(&server, "LOCK.ACQUIRE k other BLOCK 0"));
-    eventually(SOON, || server.info_int("sluice_waiting") == 0);
+    eventually(SOON, || server.info_int("sluice_lock_waiting") == 0);
     thread::sleep(MOMENT);
     assert_eq!(client.must("LOCK.HELD k you"), fence);
 }
@@ -912,7 +912,7 @@ fn operators_end_waits_while_writes_are_paused() {
     let mut second = Raw::connect(&master);
     let second_id = second.id().to_string();
     second.ask("LOCK.ACQUIRE k third BLOCK 0");
-    eventually(SOON, || master.info_int("sluice_waiting") == 2);
+    eventually(SOON, || master.info_int("sluice_lock_waiting") == 2);
     ask(&master, "CLIENT PAUSE 600 WRITE");
     assert_eq!(master.command(["CLIENT", "UNBLOCK", &first_id]), 1);
     assert!(first.read().is_nil());

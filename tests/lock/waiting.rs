@@ -509,7 +509,7 @@ fn a_waiter_whose_time_is_up_gets_nil_and_never_the_lock() {
     }
     client.run("LOCK.RELEASE k me");
     assert_eq!(client.run("EXISTS k"), 0);
-    assert_eq!(server.info_int("sluice_timeouts"), 5);
+    assert_eq!(server.info_int("sluice_lock_timeouts"), 5);
 }
 
 #[test]
@@ -609,7 +609,7 @@ fn a_closed_connection_never_gets_the_lock() {
         client.run("LOCK.RELEASE k me");
         assert_eq!(client.run("EXISTS k"), 0);
     }
-    assert_eq!(server.info_int("sluice_handoffs"), 0);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 0);
 }
 
 #[test]
@@ -802,7 +802,7 @@ fn the_second_of_two_upgraders_is_a_deadlock() {
     let second = refused_at_once(&server, "LOCK.UPGRADE k b BLOCK 0");
     assert_eq!(second.err(), DEADLOCK);
     assert_eq!(client.run("DEBUG DIGEST"), digest);
-    assert_eq!(server.info_int("sluice_deadlocks"), 1);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 1);
     // Without BLOCK it would not wait: nil.
     assert!(client.run("LOCK.UPGRADE k b").is_nil());
     client.run("LOCK.RELEASE k b");
@@ -867,7 +867,7 @@ fn two_owners_that_would_wait_for_each_other_are_a_deadlock() {
         assert_eq!(refused_at_once(&server, line).err(), DEADLOCK, "{line}");
     }
     assert_eq!(client.run("DEBUG DIGEST"), digest);
-    assert_eq!(server.info_int("sluice_deadlocks"), 4);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 4);
     assert_eq!(waiting(&server), 1);
     // Without BLOCK it would not wait.
     assert!(client.run("LOCK.ACQUIRE k1 b").is_nil());
@@ -1120,7 +1120,7 @@ fn many_waiters_without_a_cycle_are_no_deadlock() {
     // An owner with two connections waits twice.
     waiters.push(waiter(&server, "LOCK.ACQUIRE k3 x1 BLOCK 0"));
     waiters.push(waiter(&server, "LOCK.MACQUIRE 2 k5 k7 z BLOCK 0"));
-    assert_eq!(server.info_int("sluice_deadlocks"), 0);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 0);
     assert_eq!(waiting(&server), 62);
     client.run("FLUSHALL");
     let control = &mut client;
@@ -1170,7 +1170,7 @@ fn owners_that_lock_in_order_never_meet_a_deadlock() {
             });
         }
     });
-    assert_eq!(server.info_int("sluice_deadlocks"), 0);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 0);
     assert_eq!(waiting(&server), 0);
     assert_eq!(server.command(["DBSIZE"]), 0);
 }
@@ -1212,7 +1212,7 @@ fn always_go_on(request: impl Fn(&mut Numbers, u64, u64) -> String + Sync) {
         let counts = threads.into_iter().map(thread::ScopedJoinHandle::join);
         counts.map(|count| count.expect("see above")).sum()
     });
-    assert_eq!(server.info_int("sluice_deadlocks"), i64::from(total));
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), i64::from(total));
     assert_eq!(waiting(&server), 0);
     assert_eq!(server.command(["DBSIZE"]), 0);
 }

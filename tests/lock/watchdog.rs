@@ -21,7 +21,7 @@ fn during(client: &mut Raw, ms: i64, mut check: impl FnMut(&mut Raw)) {
 /// How many holds the server renews.
 #[track_caller]
 fn watched(server: &Server) -> i64 {
-    server.info_int("sluice_watchdog_holds")
+    server.info_int("sluice_lock_watchdog_holds")
 }
 
 /// Waits until the server has noticed that a connection is gone.
@@ -53,7 +53,7 @@ fn a_hold_is_renewed_as_long_as_its_connection_lives() {
     // Its fence and its count stay what they were.
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
     assert_eq!(watched(&server), 2);
-    assert_eq!(server.info_int("sluice_expired_leases"), 0);
+    assert_eq!(server.info_int("sluice_lock_expired_leases"), 0);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn without_watchdog_nothing_is_renewed() {
     await_gone(&mut client, "k");
     await_gone(&mut client, "s");
     assert_eq!(watched(&server), 0);
-    assert_eq!(server.info_int("sluice_watchdog_released"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 0);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_lost_connection_releases_all_counts_at_once() {
     await_gone(&mut client, "k");
     await_gone(&mut client, "s");
     eventually(SOON, || watched(&server) == 0);
-    assert_eq!(server.info_int("sluice_watchdog_released"), 2);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 2);
     assert!(client.run("LOCK.RELEASE k me").is_nil());
 }
 
@@ -195,7 +195,7 @@ fn a_lost_connection_serves_the_next_waiter() {
     drop(holder);
     fence(&served(&mut next));
     fence(&client.run("LOCK.HELD k you"));
-    assert_eq!(server.info_int("sluice_handoffs"), 1);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 1);
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn many_holds_of_one_connection_are_all_released() {
     assert_eq!(watched(&server), count);
     drop(holder);
     eventually(SOON, || client.run("DBSIZE") == 0);
-    assert_eq!(server.info_int("sluice_watchdog_released"), count);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), count);
 }
 
 #[test]
@@ -461,7 +461,7 @@ fn a_watched_hold_survives_rename_move_and_swapdb() {
     assert_eq!(watched(&server), 1);
     drop(holder);
     await_gone(&mut client, "moved");
-    assert_eq!(server.info_int("sluice_watchdog_released"), 1);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 1);
 }
 
 #[test]
@@ -542,7 +542,7 @@ fn what_ends_the_hold_ends_the_watch() {
         assert_eq!(client.run("LOCK.HELD k me"), given, "{end}");
         client.run("FLUSHALL");
     }
-    assert_eq!(server.info_int("sluice_watchdog_released"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 0);
 }
 
 #[test]
@@ -655,10 +655,10 @@ fn counters_follow_the_watched_holds() {
     // Released by hand: that is no release of the watchdog.
     client.run("LOCK.RELEASE k o5");
     assert_eq!(watched(&server), 4);
-    assert_eq!(server.info_int("sluice_watchdog_released"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 0);
     drop(holders);
     eventually(SOON, || watched(&server) == 0);
-    assert_eq!(server.info_int("sluice_watchdog_released"), 4);
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 4);
     assert_eq!(client.run("EXISTS k"), 0);
 }
 

@@ -278,7 +278,7 @@ fn a_refund_gives_back_and_never_more_than_all() {
     assert_eq!(client.run("RATE.REFUND once 1").err(), OTHER_KIND);
     assert_eq!(client.run("RATE.REFUND none 1"), 0);
     assert_eq!(client.run("DBSIZE"), 1);
-    assert_eq!(server.info_int("sluice_refunded"), 25);
+    assert_eq!(server.info_int("sluice_rate_refunded"), 25);
 }
 
 /// Someone else's limit is as it was before the refused call, and who gets their cost back may come again.
@@ -315,7 +315,7 @@ fn once_is_one_for_the_first_and_zero_for_the_others() {
     eventually(SOON, || client.run("RATE.ONCE other PX 3600000") == 1);
     assert_eq!(client.run("DEL order"), 1);
     assert_eq!(client.run("RATE.ONCE order PX 315360000000"), 1);
-    assert_eq!(server.info_int("sluice_once_first"), 4);
+    assert_eq!(server.info_int("sluice_rate_once_first"), 4);
 }
 
 /// Also where the server still has the key: through the very millisecond in which it expires, and while a script runs.
@@ -938,7 +938,7 @@ fn a_hundred_thousand_idle_keys_are_gone_by_themselves() {
             assert!(!reply.is_err(), "{reply:?}");
         }
     }
-    assert!(server.info_int("sluice_allowed") == 80_000);
+    assert!(server.info_int("sluice_rate_allowed") == 80_000);
     eventually(SOON, || {
         thread::sleep(Duration::from_millis(20));
         client.run("DBSIZE") == 0
@@ -1137,7 +1137,7 @@ fn info_counts_what_happens() {
     ] {
         client.run(line);
         let info = client.run("INFO sluice");
-        let now = COUNTERS.map(|name| field_of(&info, &format!("sluice_{name}")));
+        let now = COUNTERS.map(|name| field_of(&info, &format!("sluice_rate_{name}")));
         let counters = COUNTERS.into_iter().zip(now.iter().zip(last));
         let grown: Vec<_> = counters
             .filter(|(_, (now, last))| **now != *last)

@@ -168,7 +168,7 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
         "once_first",
         "once_duplicate",
     ] {
-        let count = master.info_int(&format!("sluice_{counter}"));
+        let count = master.info_int(&format!("sluice_rate_{counter}"));
         assert!(count > 0, "none {counter}");
     }
     // What is left when all that ends soon has ended is what the last in the chain has written. Six requests of 200 ms each
@@ -433,7 +433,7 @@ fn a_replica_counts_and_announces_nothing_of_its_own() {
     client.run_all((0..1000).map(|_| "RATE.WINDOW w 99999 3600000".to_string()));
     wait_for_replica_sync(&master, &replica);
     assert_eq!(master.digest(), replica.digest());
-    let allowed = |server: &Server| server.info_int("sluice_allowed");
+    let allowed = |server: &Server| server.info_int("sluice_rate_allowed");
     assert_eq!((allowed(&master), allowed(&replica)), (2000, 0));
 }
 

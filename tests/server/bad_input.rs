@@ -1275,7 +1275,7 @@ fn random_commands_of_caches_get_proper_replies_and_leave_the_server_well() {
     let client = &mut victim.client;
     eventually(SOON, || {
         let info = client.run("INFO sluice_cache");
-        info.text().contains("sluice_waiters_now:0")
+        info.text().contains("sluice_cache_waiters_now:0")
     });
     client.run("DEBUG RELOAD");
     client.run("FLUSHALL");
@@ -1321,7 +1321,7 @@ fn connections_may_close_at_every_byte_of_a_command() {
     await_waiting(&server, 0);
     client.run("LOCK.RELEASE k holder");
     assert_eq!(client.run("DBSIZE"), 0);
-    assert_eq!(server.info_int("sluice_handoffs"), 0);
+    assert_eq!(server.info_int("sluice_lock_handoffs"), 0);
 }
 
 #[test]
@@ -1352,7 +1352,7 @@ fn connections_may_close_right_when_they_are_served() {
         eventually(SOON, || client.run("DBSIZE") == 0);
     }
     await_waiting(&server, 0);
-    assert_eq!(server.info_int("sluice_watchdog_holds"), 0);
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
 }
 
 #[test]
@@ -1735,23 +1735,23 @@ fn random_commands_get_proper_replies_and_leave_the_server_well() {
     assert_eq!(client.run("PING"), "PONG");
     // Most of it made sense.
     for (counter, least) in [
-        ("acquired", 500),
-        ("reentered", 100),
-        ("handoffs", 50),
-        ("deducted", 100),
-        ("reserved", 30),
-        ("sold_out", 10),
-        ("items_added", 100),
-        ("lookups", 50),
-        ("allowed", 100),
-        ("limited", 20),
+        ("lock_acquired", 500),
+        ("lock_reentered", 100),
+        ("lock_handoffs", 50),
+        ("stock_deducted", 100),
+        ("stock_reserved", 30),
+        ("stock_sold_out", 10),
+        ("filter_items_added", 100),
+        ("filter_lookups", 50),
+        ("rate_allowed", 100),
+        ("rate_limited", 20),
     ] {
         let count = server.info_int(&format!("sluice_{counter}"));
         assert!(count >= least, "only {count} {counter}");
     }
     assert!(!client.run("DEBUG RELOAD").is_err());
     await_waiting(&server, 0);
-    eventually(SOON, || server.info_int("sluice_watchdog_holds") == 0);
+    eventually(SOON, || server.info_int("sluice_lock_watchdog_holds") == 0);
     let log = server.log();
     for word in ["panic", "internal error", "crashed", "BUG REPORT"] {
         assert!(!log.contains(word), "the log tells of a {word}:\n{log}");

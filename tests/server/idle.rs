@@ -24,7 +24,7 @@ fn a_server_sleeps_while_deadlines_are_hours_away() {
     client.call(["STOCK.RESERVE", "sku", "1", "ORDER", "far", "PX", hour]);
     // A timer that fires, so that the server sets it anew for what is left.
     client.call(["STOCK.RESERVE", "sku", "1", "ORDER", "near", "PX", "50"]);
-    let expired = || server.info_int("sluice_expired") == 1;
+    let expired = || server.info_int("sluice_stock_expired") == 1;
     eventually(Duration::from_secs(10), expired);
     let before = used(&server);
     thread::sleep(Duration::from_millis(1500));
@@ -51,7 +51,7 @@ fn a_server_sleeps_while_clients_wait_for_thousands_of_keys() {
         waiter.ask(&format!("{all} waiter BLOCK 0"));
         waiting.push(waiter);
     }
-    let all_wait = || server.info_int("sluice_waiting") == waiting.len() as i64;
+    let all_wait = || server.info_int("sluice_lock_waiting") == waiting.len() as i64;
     eventually(Duration::from_secs(30), all_wait);
     let before = used(&server);
     thread::sleep(Duration::from_secs(2));

@@ -330,7 +330,7 @@ fn load_options_are_taken() {
     ask(&server, "LOCK.ACQUIRE k me PX 600000");
     let mut first = Raw::connect(&server);
     first.ask("LOCK.ACQUIRE k you PX 600000 BLOCK 0");
-    eventually(SOON, || server.info_int("sluice_waiting") == 1);
+    eventually(SOON, || server.info_int("sluice_lock_waiting") == 1);
     let mut second = Raw::connect(&server);
     for line in [
         "LOCK.ACQUIRE k third BLOCK 0",
@@ -345,7 +345,7 @@ fn load_options_are_taken() {
     // More are let in at once when the limit is raised.
     ask(&server, "CONFIG SET sluice.lock-max-waiters 2");
     second.ask("LOCK.ACQUIRE k third BLOCK 0");
-    eventually(SOON, || server.info_int("sluice_waiting") == 2);
+    eventually(SOON, || server.info_int("sluice_lock_waiting") == 2);
     ask(&server, "LOCK.RELEASE k me");
     assert!(first.read().int() > 0);
     ask(&server, "LOCK.RELEASE k you");
@@ -694,6 +694,111 @@ fn the_configuration_file_can_have_the_settings() {
 
 // --- What a server shows ---------------------------------------------------------------------------------------------
 
+/// Many clients put all sections of `INFO` into one map.
+#[test]
+fn no_field_of_info_occurs_twice_and_each_names_its_family() {
+    let server = Server::start();
+    let info = ask(&server, "INFO everything");
+    let fields = info.text().lines().filter_map(|line| line.split_once(':'));
+    let names = fields.map(|(name, _)| name);
+    // Some servers have fields of their own twice.
+    let mut ours: Vec<_> = names.filter(|name| name.starts_with("sluice_")).collect();
+    let all = ours.len();
+    ours.sort_unstable();
+    ours.dedup();
+    assert_eq!(ours.len(), all, "a field occurs twice");
+    let (mut section, mut seen) = ("", 0);
+    for line in info.text().lines() {
+        if let Some(heading) = line.strip_prefix("# ") {
+            section = heading;
+        } else if let Some(name) = line.split(':').next()
+            && let Some(field) = name.strip_prefix("sluice_")
+        {
+            let family = section.strip_prefix("sluice_");
+            let prefix = match family {
+                Some("bloom") => "filter",
+                Some(family) => family,
+                None => {
+                    assert_eq!(section, "sluice", "{name}");
+                    assert!(
+                        ["version", "families", "evictable"].contains(&field),
+                        "{name}"
+                    );
+                    seen += 1;
+                    continue;
+                }
+            };
+            assert!(
+                field.starts_with(&format!("{prefix}_")),
+                "{section}: {name}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "{seen}");
+    assert_eq!(seen, all);
+}
+
+#[test]
+fn info_lists_the_families_that_are_loaded() {
+    let families = |server: &Server| server.info("sluice_families");
+    let all = "lock,stock,bloom,cache,rate";
+    assert_eq!(families(&Server::start()).as_deref(), Some(all));
+    let server = Server::builder()
+        .module_args(&["families", "rate,LOCK,rate"])
+        .start();
+    assert_eq!(families(&server).as_deref(), Some("lock,rate"));
+}
+
+#[test]
+fn info_and_the_log_tell_whether_the_server_may_evict_keys() {
+    const LINE: &str = "may evict";
+    let lines = |server: &Server| server.log().matches(LINE).count();
+    let evictable = |server: &Server| server.info_int("sluice_evictable");
+    let server = Server::start();
+    assert_eq!(evictable(&server), 0);
+    for (line, expected) in [
+        ("maxmemory-policy allkeys-lru", 0),
+        ("maxmemory 1gb", 1),
+        ("maxmemory-policy volatile-ttl", 1),
+        ("maxmemory-policy noeviction", 0),
+        ("maxmemory-policy volatile-lru", 1),
+        ("maxmemory 0", 0),
+    ] {
+        ask(&server, &format!("CONFIG SET {line}"));
+        assert_eq!(evictable(&server), expected, "{line}");
+        if line == "maxmemory 1gb" {
+            eventually(SOON, || lines(&server) == 1);
+        }
+    }
+    // Once for all the time that it is so, and again when it becomes so.
+    ask(
+        &server,
+        "CONFIG SET maxmemory-policy noeviction maxmemory 1gb",
+    );
+    let cycles = || {
+        let hz = server.info_int("uptime_in_seconds");
+        eventually(SOON, || server.info_int("uptime_in_seconds") > hz + 1);
+    };
+    cycles();
+    let before = lines(&server);
+    ask(&server, "CONFIG SET maxmemory-policy allkeys-random");
+    eventually(SOON, || lines(&server) == before + 1);
+    cycles();
+    assert_eq!(lines(&server), before + 1);
+
+    let server = Server::builder()
+        .config("maxmemory", "1gb")
+        .config("maxmemory-policy", "allkeys-lfu")
+        .start();
+    assert_eq!(evictable(&server), 1);
+    assert_eq!(lines(&server), 1);
+    assert_eq!(
+        lines(&Server::builder().config("maxmemory", "1gb").start()),
+        0
+    );
+}
+
 #[test]
 fn info_has_a_section_with_all_counters() {
     let server = Server::start();
@@ -721,12 +826,12 @@ fn info_has_a_section_with_all_counters() {
             "{sections}: {lines:?}"
         );
         for counter in counters {
-            let field = format!("sluice_{counter}:");
+            let field = format!("sluice_lock_{counter}:");
             let value = lines.iter().find_map(|line| line.strip_prefix(&field));
             assert_eq!(value, Some("0"), "{sections}: {counter}");
         }
     }
-    assert!(!ask(&server, "INFO").text().contains("sluice_acquired"));
+    assert!(!ask(&server, "INFO").text().contains("sluice_lock_acquired"));
 
     let module = listed(&server, "sluice").unwrap();
     assert!(module.field("ver").int() > 0);
@@ -737,7 +842,7 @@ fn info_has_a_section_with_all_counters() {
 fn info_has_a_section_of_filters_with_all_counters() {
     let server = Server::start();
     let counters = [
-        "filters",
+        "keys",
         "layers",
         "items_added",
         "lookups",
@@ -751,12 +856,12 @@ fn info_has_a_section_of_filters_with_all_counters() {
         let lines: Vec<_> = info.text().lines().collect();
         assert!(lines.contains(&"# sluice_bloom"), "{sections}: {lines:?}");
         for counter in counters {
-            let field = format!("sluice_{counter}:");
+            let field = format!("sluice_filter_{counter}:");
             let value = lines.iter().find_map(|line| line.strip_prefix(&field));
             assert_eq!(value, Some("0"), "{sections}: {counter}");
         }
     }
-    assert!(!ask(&server, "INFO").text().contains("sluice_filters"));
+    assert!(!ask(&server, "INFO").text().contains("sluice_filter_keys"));
 }
 
 #[test]
@@ -775,12 +880,12 @@ fn info_has_a_section_of_limits_with_all_counters() {
         let lines: Vec<_> = info.text().lines().collect();
         assert!(lines.contains(&"# sluice_rate"), "{sections}: {lines:?}");
         for counter in counters {
-            let field = format!("sluice_{counter}:");
+            let field = format!("sluice_rate_{counter}:");
             let value = lines.iter().find_map(|line| line.strip_prefix(&field));
             assert_eq!(value, Some("0"), "{sections}: {counter}");
         }
     }
-    assert!(!ask(&server, "INFO").text().contains("sluice_allowed"));
+    assert!(!ask(&server, "INFO").text().contains("sluice_rate_allowed"));
 }
 
 #[test]

@@ -14,13 +14,13 @@ const PAUSE: Duration = Duration::from_millis(150);
 
 /// What must be 0 when there is no key and no client.
 const GAUGES: &[&str] = &[
-    "sluice_waiting",
-    "sluice_watchdog_holds",
-    "sluice_waiters_now",
-    "sluice_leases_now",
-    "sluice_filters",
-    "sluice_layers",
-    "sluice_bytes",
+    "sluice_lock_waiting",
+    "sluice_lock_watchdog_holds",
+    "sluice_cache_waiters_now",
+    "sluice_cache_leases_now",
+    "sluice_filter_keys",
+    "sluice_filter_layers",
+    "sluice_filter_bytes",
 ];
 
 /// What of `used_memory` belongs to clients, files and scripts, which come and go as the server likes.

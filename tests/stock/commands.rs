@@ -295,7 +295,7 @@ fn every_request_for_a_known_order_has_its_answer() {
             }
         }
     }
-    assert_eq!(server.info_int("sluice_conflicts"), conflicts);
+    assert_eq!(server.info_int("sluice_stock_conflicts"), conflicts);
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_reservation_ends_by_itself_and_not_before_its_deadline() {
     let end = replies[1].field("expires_ms").int();
     assert_eq!(replies[2], OVER_LIMIT);
     // Nobody asks the stock itself, and it ends nevertheless.
-    eventually(SOON, || server.info_int("sluice_expired") == 1);
+    eventually(SOON, || server.info_int("sluice_stock_expired") == 1);
     assert!(now_ms(&mut client) >= end, "it has ended too early");
     assert_eq!(counts(&mut client, "k"), [10, 0, 0]);
     assert_eq!(state(&mut client, "k", "o"), "expired");
@@ -467,7 +467,7 @@ fn a_reservation_that_was_confirmed_or_cancelled_does_not_end() {
     assert_eq!(counts(&mut client, "k"), [8, 0, 2]);
     assert_eq!(state(&mut client, "k", "confirmed"), "sold");
     assert_eq!(state(&mut client, "k", "cancelled"), "cancelled");
-    assert_eq!(server.info_int("sluice_expired"), 1);
+    assert_eq!(server.info_int("sluice_stock_expired"), 1);
 }
 
 #[test]
@@ -478,7 +478,7 @@ fn ten_thousand_reservations_end_by_themselves() {
     let replies = client.run_all((0..10_000).map(reserve));
     assert!(replies.iter().all(|reply| reply.int() >= 0));
     eventually(SOON, || counts(&mut client, "k") == [10_000, 0, 0]);
-    assert_eq!(server.info_int("sluice_expired"), 10_000);
+    assert_eq!(server.info_int("sluice_stock_expired"), 10_000);
     assert_eq!(number(&mut client, "k", "ver"), 20_001);
 }
 
@@ -1236,7 +1236,7 @@ fn info_counts_what_happens() {
     let mut step = |client: &mut Raw, line: &str, expected: &[(&str, i64)]| {
         client.run(line);
         let info = client.run("INFO sluice");
-        let now = COUNTERS.map(|name| field_of(&info, &format!("sluice_{name}")));
+        let now = COUNTERS.map(|name| field_of(&info, &format!("sluice_stock_{name}")));
         let grown: Vec<_> = COUNTERS
             .into_iter()
             .zip(now.iter().zip(last))

@@ -283,7 +283,7 @@ fn a_reservation_whose_end_cannot_be_told_waits_for_its_stream() {
     client.run("STOCK.RESERVE clock 1 ORDER o PX 100");
     await_state(&mut client, "clock", "o", "expired");
     assert_eq!(counts(&mut client, "k"), [8, 2, 0]);
-    assert_eq!(server.info_int("sluice_expired"), 1);
+    assert_eq!(server.info_int("sluice_stock_expired"), 1);
     client.run("DEL s");
     await_state(&mut client, "k", "o", "expired");
     assert_eq!(counts(&mut client, "k"), [10, 0, 0]);

@@ -31,12 +31,12 @@ fn whatever_removes_a_key_removes_the_stock_and_its_reservations() {
         client.must("STOCK.SET other 7");
         client.must("STOCK.SET k 10 PERUSER 5");
         client.transact(["STOCK.RESERVE k 1 ORDER o PX 30 USER u", removal]);
-        let expired = server.info_int("sluice_expired");
+        let expired = server.info_int("sluice_stock_expired");
         // One that ends later, of which the server would tell too.
         client.must("STOCK.SET clock 1");
         client.must("STOCK.RESERVE clock 1 ORDER o PX 60");
         await_state(&mut client, "clock", "o", "expired");
-        let ended = server.info_int("sluice_expired") - expired;
+        let ended = server.info_int("sluice_stock_expired") - expired;
         assert_eq!(ended, 1, "{removal}");
         match removal {
             "SET k string" => assert_eq!(client.run("STOCK.GET k").err(), WRONGTYPE),
@@ -356,7 +356,7 @@ fn reservations_end_by_themselves_wherever_their_stock_goes() {
         let [available, reserved, _] = counts(&mut client, key);
         assert_eq!((available, reserved), (10, 0), "{what}");
     }
-    assert_eq!(server.info_int("sluice_expired"), expected);
+    assert_eq!(server.info_int("sluice_stock_expired"), expected);
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn a_stock_that_is_restored_right_after_everything_was_flushed_keeps_its_deadlin
             await_state(&mut client, key, "o", "expired");
             assert_eq!(counts(&mut client, key), [10, 0, 0]);
         }
-        assert_eq!(server.info_int("sluice_expired"), 2);
+        assert_eq!(server.info_int("sluice_stock_expired"), 2);
         assert_eq!(client.run("XLEN s"), 2);
     }
 }
@@ -490,7 +490,7 @@ fn reservations_of_an_old_payload_end_right_after_it_is_restored() {
     assert_eq!(client.run("STOCK.CONFIRM n o"), CLOSED);
     let restore = [b"RESTORE".as_slice(), b"m", b"0", replies[1].bytes()];
     assert_eq!(client.call(restore), "OK");
-    eventually(SOON, || server.info_int("sluice_expired") == 3);
+    eventually(SOON, || server.info_int("sluice_stock_expired") == 3);
     for key in ["n", "m"] {
         assert_eq!(counts(&mut client, key), [9, 1, 0]);
         assert_eq!(number(&mut client, key, "users"), 1);
@@ -543,7 +543,7 @@ fn flushing_one_database_leaves_the_stocks_of_others() {
         client.must("SELECT 1");
         await_state(&mut client, "k", "o", "expired");
         assert_stream_tells_all(&mut client, "s", &["k"]);
-        assert_eq!(server.info_int("sluice_expired"), 2);
+        assert_eq!(server.info_int("sluice_stock_expired"), 2);
     }
 }
 

@@ -295,7 +295,7 @@ fn reservations_that_ended_while_the_server_was_down_end_right_after_its_start()
         server.restart();
         let mut client = Raw::connect(&server);
         // Nobody asks the stock.
-        eventually(SOON, || server.info_int("sluice_expired") == 600);
+        eventually(SOON, || server.info_int("sluice_stock_expired") == 600);
         assert_eq!(counts(&mut client, "k"), [999, 1, 0]);
         assert_eq!(state(&mut client, "k", "o0"), "expired");
         assert_eq!(client.run("STOCK.CONFIRM k o599"), CLOSED);

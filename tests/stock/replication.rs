@@ -405,12 +405,12 @@ fn a_replica_ends_and_forgets_nothing_of_its_own_accord() {
     let digest = replica.digest();
     eventually(SOON, || now_ms(&mut reader) > end + 300);
     assert_eq!(replica.digest(), digest);
-    assert_eq!(replica.info_int("sluice_expired"), 0);
+    assert_eq!(replica.info_int("sluice_stock_expired"), 0);
     master.cont_signal();
     eventually(SOON, || number(&mut client, "k", "orders") == 0);
     assert_identical(&master, &replica);
     assert_eq!(counts(&mut reader, "k"), [9, 0, 1]);
-    assert_eq!(replica.info_int("sluice_expired"), 0);
+    assert_eq!(replica.info_int("sluice_stock_expired"), 0);
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn promote_and_await_ends(server: &Server, places: &[(i32, &str)], end: i64) {
     }
     server.promote();
     await_ends(server, places, end);
-    assert_eq!(server.info_int("sluice_expired"), live);
+    assert_eq!(server.info_int("sluice_stock_expired"), live);
 }
 
 /// Waits until a replica has executed all that its master sent before it went.
@@ -552,7 +552,7 @@ fn a_promoted_replica_honours_and_ends_what_it_knows() {
     eventually(SOON, || state(&mut client, "k", "sold") == "none");
     assert_eq!(counts(&mut client, "k"), [7, 0, 3]);
     assert_stream_tells_all(&mut client, "s", &["k"]);
-    assert_eq!(replica.info_int("sluice_expired"), 1);
+    assert_eq!(replica.info_int("sluice_stock_expired"), 1);
 }
 
 #[test]
@@ -648,11 +648,11 @@ fn a_demoted_master_ends_nothing_any_more() {
     new.promote();
     old.replica_of(&new);
     await_role(&old, "slave");
-    let before = old.info_int("sluice_expired");
+    let before = old.info_int("sluice_stock_expired");
     wait_for_replica_sync(&new, &old);
     await_ends(&new, &[(0, "k")], 0);
     assert_identical(&new, &old);
-    assert_eq!(old.info_int("sluice_expired"), before);
+    assert_eq!(old.info_int("sluice_stock_expired"), before);
     assert_stream_tells_all(&mut Raw::connect(&old), "s", &["k"]);
     // And back again.
     let mut client = Raw::connect(&new);

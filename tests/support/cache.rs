@@ -68,7 +68,7 @@ pub fn about(client: &mut Raw, key: &str, field: &str) -> i64 {
 #[track_caller]
 pub fn counter(client: &mut Raw, name: &str) -> i64 {
     let info = client.must("INFO sluice_cache");
-    field_of(&info, &format!("sluice_{name}"))
+    field_of(&info, &format!("sluice_cache_{name}"))
 }
 
 /// Panics unless `left` milliseconds are what a slow machine has left of `all`.

@@ -19,7 +19,7 @@ pub fn waiting(server: &Server) -> i64 {
 
 fn waiting_as_told(client: &mut Raw) -> i64 {
     let info = client.must("INFO sluice");
-    field_of(&info, "sluice_waiting") + field_of(&info, "sluice_waiters_now")
+    field_of(&info, "sluice_lock_waiting") + field_of(&info, "sluice_cache_waiters_now")
 }
 
 /// Waits until that many clients wait.
@@ -53,7 +53,7 @@ pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     // Who waits for a lock is counted for ever, even if it is served at once; who waits for an entry while it does.
     let mut counted = || {
         let info = control.must("INFO sluice");
-        field_of(&info, "sluice_waited") + field_of(&info, "sluice_waiters_now")
+        field_of(&info, "sluice_lock_waited") + field_of(&info, "sluice_cache_waiters_now")
     };
     let before = counted();
     client.ask(line);
