@@ -23,7 +23,7 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
     if RATE.live() == 0 || ctx.is_replica() {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.open(name), &RATE)
+    if let Ok(mut slot) = Slot::of(ctx.peek(name), &RATE)
         && end_before_expiry(&mut slot).is_some()
     {
         note(Happening::Touched(ctx.db(), name.bytes().into()));
@@ -37,11 +37,11 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
     };
     ctx.in_db(*db, || {
         let name = Name::new(key);
-        if let Ok(mut slot) = Slot::of(ctx.open(&name), &RATE)
+        if let Ok(mut slot) = Slot::of(ctx.peek(&name), &RATE)
             && let Some(end) = end_before_expiry(&mut slot)
         {
             slot.expire_at(end);
-            ctx.replicate(c"PEXPIREAT", &name, end.to_string().as_bytes());
+            ctx.replicate_expiry(&name, end);
             ctx.signal_modified(&name);
         }
     });

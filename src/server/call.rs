@@ -1,8 +1,11 @@
 //! What the server replies to a command that the module calls.
 
 use super::context::Ctx;
+use super::load;
 use redis_module::raw;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 /// A setting of the server, as `CONFIG GET` shows it.
 pub(super) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
@@ -17,6 +20,29 @@ pub(super) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
         )))
     };
     reply.part().element(1)?.text()
+}
+
+/// `RM_ConfigGetNumeric`.
+type GetNumber =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *mut c_longlong) -> c_int;
+
+/// A setting of the server that is a number; `None`: the server tells it by `CONFIG` alone, and that has another name.
+pub(super) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64> {
+    static GET_NUMBER: OnceLock<Option<GetNumber>> = OnceLock::new();
+    let get = *GET_NUMBER.get_or_init(|| {
+        let function = load::function(c"RedisModule_ConfigGetNumeric")?;
+        // SAFETY: the server's function of this name has this type; it lives as long as the server.
+        Some(unsafe { std::mem::transmute::<NonNull<c_void>, GetNumber>(function) })
+    });
+    if let Some(get) = get {
+        let mut value: c_longlong = 0;
+        // SAFETY: context and name are alive, and the server fills in the number.
+        let status = unsafe { get(ctx.raw(), name.as_ptr(), &mut value) };
+        if status == raw::REDISMODULE_OK as c_int {
+            return u64::try_from(value).ok();
+        }
+    }
+    setting(ctx, name)?.parse().ok()
 }
 
 /// The reply of a call, freed when dropped.

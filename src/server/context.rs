@@ -1,7 +1,7 @@
 //! The context of one call from the server, and names of keys.
 
 use super::key::OpenKey;
-use super::{events, load, watch};
+use super::{apply, events, load, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
@@ -61,18 +61,11 @@ impl<'c> Ctx<'c> {
     /// The database that a key would be opened in. In a transaction Valkey 9 tells another one as the selected: that of the
     /// client, wherever its events and the module have gone since.
     fn db_of_keys(self) -> i32 {
-        // SAFETY: the context is alive; the key is closed at once, and none comes to be.
-        unsafe {
-            if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) || self.is_cluster() {
-                return api!(RedisModule_GetSelectedDb(self.raw()));
-            }
-            let name = Name::new(b"");
-            let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
-            let key = api!(RedisModule_OpenKey(self.raw(), name.raw(), mode as c_int));
-            let db = api!(RedisModule_GetDbIdFromModuleKey(key));
-            api!(RedisModule_CloseKey(key));
-            db
+        if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) || self.is_cluster() {
+            // SAFETY: the context is alive.
+            return unsafe { api!(RedisModule_GetSelectedDb(self.raw())) };
         }
+        self.peek(&Name::new(b"")).db()
     }
 
     /// Runs `work` with another database selected. A database that doesn't exist is not selected,
@@ -223,15 +216,7 @@ impl<'c> Ctx<'c> {
     where
         'c: 'k,
     {
-        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
-        // SAFETY: context and name are alive, and the handle doesn't outlive them.
-        unsafe {
-            OpenKey::new(api!(RedisModule_OpenKey(
-                self.raw(),
-                name.raw(),
-                mode as c_int
-            )))
-        }
+        self.open_as(raw::REDISMODULE_READ | raw::REDISMODULE_WRITE, name)
     }
 
     /// Opens a key for reading.
@@ -239,7 +224,30 @@ impl<'c> Ctx<'c> {
     where
         'c: 'k,
     {
-        let mode = raw::REDISMODULE_READ;
+        self.open_as(raw::REDISMODULE_READ, name)
+    }
+
+    /// Opens a key that may be anybody's, for reading and writing, without a trace: neither its idle time nor the server's
+    /// hits and misses change, no `keymiss` is emitted, and a key that has expired stays to be removed by the server (by Redis
+    /// 7.0 it is removed now).
+    pub fn peek<'k>(self, name: &'k Name<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        // Only reads are counted and announced. Redis 7.0 does not know the last three flags, and needs only the first.
+        let mode = raw::REDISMODULE_READ
+            | raw::REDISMODULE_WRITE
+            | raw::REDISMODULE_OPEN_KEY_NOTOUCH
+            | raw::REDISMODULE_OPEN_KEY_NONOTIFY
+            | raw::REDISMODULE_OPEN_KEY_NOSTATS
+            | raw::REDISMODULE_OPEN_KEY_NOEXPIRE;
+        self.open_as(mode, name)
+    }
+
+    fn open_as<'k>(self, mode: u32, name: &'k Name<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
         // SAFETY: context and name are alive, and the handle doesn't outlive them.
         unsafe {
             OpenKey::new(api!(RedisModule_OpenKey(
@@ -293,16 +301,48 @@ impl<'c> Ctx<'c> {
 
     /// Sends `DEL key` to the replicas and the AOF.
     pub fn replicate_del(self, name: &Name<'_>) {
-        // SAFETY: "s" is a key's name, which lives through the call.
-        let status = unsafe {
-            api!(RedisModule_Replicate(
+        // SAFETY: "s" is a key's name, which lives through the call; "c" is a NUL-terminated string.
+        unsafe {
+            let status = api!(RedisModule_Replicate(
                 self.raw(),
-                c"DEL".as_ptr(),
+                apply::DEL.as_ptr(),
                 c"s".as_ptr(),
                 name.raw()
-            ))
-        };
-        assert_eq!(status, raw::REDISMODULE_OK as c_int, "replicate DEL");
+            ));
+            if status != raw::REDISMODULE_OK as c_int {
+                api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::NAME.as_ptr(),
+                    c"sc".as_ptr(),
+                    name.raw(),
+                    apply::DEL.as_ptr()
+                ));
+            }
+        }
+    }
+
+    /// Sends `PEXPIREAT key at` to the replicas and the AOF.
+    pub fn replicate_expiry(self, name: &Name<'_>, at: u64) {
+        // SAFETY: "s" is a key's name, which lives through the call; "l" is a 64-bit integer, "c" a NUL-terminated string.
+        unsafe {
+            let status = api!(RedisModule_Replicate(
+                self.raw(),
+                apply::PEXPIREAT.as_ptr(),
+                c"sl".as_ptr(),
+                name.raw(),
+                at as i64
+            ));
+            if status != raw::REDISMODULE_OK as c_int {
+                api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::NAME.as_ptr(),
+                    c"scl".as_ptr(),
+                    name.raw(),
+                    apply::PEXPIREAT.as_ptr(),
+                    at as i64
+                ));
+            }
+        }
     }
 
     /// Sends a command without a key to the AOF alone, also on a replica.
@@ -331,7 +371,7 @@ impl<'c> Ctx<'c> {
             match expires {
                 Some(at) => api!(RedisModule_Replicate(
                     self.raw(),
-                    c"SET".as_ptr(),
+                    apply::SET.as_ptr(),
                     c"sbcl".as_ptr(),
                     name.raw(),
                     value.as_ptr(),
@@ -341,7 +381,7 @@ impl<'c> Ctx<'c> {
                 )),
                 None => api!(RedisModule_Replicate(
                     self.raw(),
-                    c"SET".as_ptr(),
+                    apply::SET.as_ptr(),
                     c"sbc".as_ptr(),
                     name.raw(),
                     value.as_ptr(),
@@ -350,7 +390,22 @@ impl<'c> Ctx<'c> {
                 )),
             }
         };
-        assert_eq!(status, raw::REDISMODULE_OK as c_int, "replicate SET");
+        if status == raw::REDISMODULE_OK as c_int {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                apply::NAME.as_ptr(),
+                c"sclb".as_ptr(),
+                name.raw(),
+                apply::SET.as_ptr(),
+                expires.unwrap_or(0) as i64,
+                value.as_ptr(),
+                value.len()
+            ));
+        }
     }
 
     /// Sends the running command as it came to the replicas and the AOF.

@@ -27,6 +27,12 @@ impl OpenKey<'_> {
         }
     }
 
+    /// The database that it is in.
+    pub(super) fn db(&self) -> i32 {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.raw)) }
+    }
+
     pub(super) fn kind(&self) -> isize {
         // SAFETY: the handle is open or null, both of which the function knows.
         unsafe { api!(RedisModule_KeyType(self.raw)) as isize }

@@ -1,11 +1,12 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, command, context, entry, events, info, lent, log, native};
+use super::{alloc, apply, command, context, entry, events, info, lent, log, native};
 use crate::request::is;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
-use std::{ptr, slice};
+use std::ptr::{self, NonNull};
+use std::slice;
 
 /// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch, as other modules have it.
 const VERSION: c_int = major() * 10_000
@@ -141,6 +142,11 @@ fn missing_function() -> Option<&'static str> {
 
 /// Has the server a function of this name, perhaps one that is newer than the bindings?
 pub(super) fn has_function(name: &CStr) -> bool {
+    function(name).is_some()
+}
+
+/// The address of a function of the server, perhaps one that is newer than the bindings.
+pub(super) fn function(name: &CStr) -> Option<NonNull<c_void>> {
     let mut function: *mut c_void = ptr::null_mut();
     // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
     let found = unsafe {
@@ -149,7 +155,7 @@ pub(super) fn has_function(name: &CStr) -> bool {
             (&raw mut function).cast()
         ))
     };
-    found == raw::REDISMODULE_OK as c_int && !function.is_null()
+    NonNull::new(function).filter(|_| found == raw::REDISMODULE_OK as c_int)
 }
 
 /// Reads `name value` pairs.
@@ -180,6 +186,9 @@ fn register(ctx: Ctx<'_>) -> bool {
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
     // SAFETY: the context is the server's.
     unsafe { api!(RedisModule_SetModuleOptions(ctx.raw(), options as c_int)) };
+    if !apply::register(ctx) {
+        return false;
+    }
     for family in crate::enabled_families() {
         let registered = family
             .commands

@@ -16,6 +16,7 @@ macro_rules! api {
 }
 
 pub mod alloc;
+mod apply;
 pub mod block;
 mod call;
 pub mod clock;

@@ -1,7 +1,7 @@
 //! Has this master enough replicas to write? The server refuses commands that write when it has too few
 //! (`min-replicas-to-write`). What the module does of its own accord passes no such check.
 
-use super::call::setting;
+use super::call::number_setting;
 use super::clock::Now;
 use super::context::Ctx;
 use super::info::ServerInfo;
@@ -29,6 +29,7 @@ fn count(ctx: Ctx<'_>) -> bool {
     if info.text(field).is_empty() {
         return true;
     }
-    let wanted = setting(ctx, c"min-replicas-to-write").and_then(|text| text.parse().ok());
-    info.number(field) >= wanted.unwrap_or(1) // `CONFIG` may have another name
+    // Where `CONFIG` has another name, older servers do not tell how many are wanted.
+    let wanted = number_setting(ctx, c"min-replicas-to-write");
+    info.number(field) >= wanted.unwrap_or(1)
 }

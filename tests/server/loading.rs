@@ -1262,6 +1262,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
         "BF.APPLY k x",
         "CF.APPLY k x",
         "RATE.APPLY k x",
+        "SLUICE.APPLY k DEL",
     ] {
         assert_eq!(client.run(line).err(), needs, "{line}");
     }
@@ -1269,7 +1270,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
     ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
     client.must("AUTH eve pw");
     let bad = "ERR invalid replicated effect";
-    for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
+    for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "SLUICE"] {
         let line = format!("{name}.APPLY own:k x");
         assert_eq!(client.run(&line).err(), bad, "{line}");
     }
@@ -1287,7 +1288,7 @@ fn the_internal_commands_are_dangerous() {
     let categories = client.run("ACL CAT dangerous");
     let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
     if set {
-        for name in ["LOCK", "STOCK", "BF", "CF", "RATE"] {
+        for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "SLUICE"] {
             let reply = client.call([&format!("{name}.APPLY"), "k", "x"]);
             assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
         }

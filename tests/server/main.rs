@@ -11,4 +11,5 @@ mod idle;
 mod loading;
 mod missing;
 mod numkeys;
+mod renamed;
 mod subscribed;

@@ -11,7 +11,7 @@ use std::time::Duration;
 const EXPIRED: Duration = Duration::from_millis(2);
 
 /// Commands that [`FORMS`] has no form of, each with arguments that work where there is such a key.
-const MORE_FORMS: [&str; 24] = [
+const MORE_FORMS: [&str; 28] = [
     "BF.APPLY bloom x",
     "BF.INSERT bloom ITEMS a",
     "BF.INSERT bloom NOCREATE ITEMS a",
@@ -34,6 +34,10 @@ const MORE_FORMS: [&str; 24] = [
     "LOCK.APPLY lock x",
     "LOCK.FENCE 1",
     "RATE.APPLY gcra x",
+    "SLUICE.APPLY key DEL",
+    "SLUICE.APPLY key PEXPIREAT 9000000000000",
+    "SLUICE.APPLY key SET 0 value",
+    "SLUICE.APPLY key SET 9000000000000 value",
     "STOCK.APPLY stock x",
     "STOCK.MGET stock stock2",
 ];

@@ -151,6 +151,7 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (1, "LOCK.APPLY $lock $junk"),
     (1, "LOCK.FENCE $number"),
     (1, "STOCK.APPLY $stock $junk"),
+    (1, "SLUICE.APPLY $lock $junk"),
     (1, "BF.APPLY $bloom $junk"),
     (1, "CF.APPLY $cuckoo $junk"),
     (1, "CACHE.APPLY $cache $junk [$value]"),
