@@ -23,7 +23,7 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
     if CACHE.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.open(name), &CACHE)
+    if let Ok(mut slot) = Slot::of(ctx.peek(name), &CACHE)
         && let Some(expires) = slot.expires()
         && let Some(entry) = slot.value()
     {

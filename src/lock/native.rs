@@ -30,7 +30,7 @@ pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
     if LOCK.live() + SEM.live() == 0 || ctx.is_replica() {
         return;
     }
-    let key = ctx.open(name);
+    let key = ctx.peek(name);
     if key.holds(&LOCK) || key.holds(&SEM) {
         note(Happening::Touched(ctx.db(), name.bytes().into()));
     }

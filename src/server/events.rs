@@ -232,7 +232,7 @@ unsafe extern "C" fn on_key(
         }
         if let Some(touch) = touch
             && native::any_live()
-            && ctx.open_to_read(&name).is_native()
+            && ctx.peek(&name).is_native()
         {
             for family in crate::enabled_families() {
                 (family.touched)(ctx, &name, touch);

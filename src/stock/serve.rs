@@ -67,7 +67,7 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
     if touch == Touch::Expiry || STOCK.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.open(name), &STOCK)
+    if let Ok(mut slot) = Slot::of(ctx.peek(name), &STOCK)
         && let Some(stock) = slot.value()
     {
         list(stock, ctx.db(), name.bytes());

@@ -11,5 +11,6 @@ mod idle;
 mod loading;
 mod missing;
 mod numkeys;
+mod others;
 mod renamed;
 mod subscribed;
