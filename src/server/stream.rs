@@ -2,10 +2,11 @@
 
 use super::context::{Ctx, Name};
 use super::key::OpenKey;
+use super::main_thread::MainThread;
 use crate::error::Error;
 use redis_module::raw;
 use std::ffi::c_int;
-use std::ptr;
+use std::{io, ptr};
 
 /// The id of a stream's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +16,9 @@ pub struct EntryId {
     /// Which one within that millisecond.
     pub seq: u64,
 }
+
+/// The string of which an entry is made that is too large for a stream, kept to be used again.
+static TOO_LARGE: MainThread<Option<Name<'static>>> = MainThread::new();
 
 /// A stream that is open for appending, or an empty key that becomes one.
 pub struct Stream<'k> {
@@ -90,6 +94,44 @@ impl<'k> Stream<'k> {
         let (ms, seq) = (raw_id.ms, raw_id.seq);
         Ok(EntryId { ms, seq })
     }
+
+    /// Are there ids for so many more entries? Asks the server and changes nothing.
+    ///
+    /// The API does not return the last id of a stream. But the server compares the id of a new entry with it before it
+    /// refuses an entry for its size, and names the reason (`ERANGE` for the size). So this offers an entry that no server
+    /// takes, with the id that the last of the new entries has at the latest.
+    pub fn has_ids_for(&mut self, count: u64) -> bool {
+        if self.is_new || count == 0 {
+            return true;
+        }
+        let mut part = TOO_LARGE.get();
+        let part = part.get_or_insert_with(|| Name::new(&vec![0; Self::PART]));
+        let mut strings = [part.raw(); Self::PARTS];
+        let mut id = raw::RedisModuleStreamID {
+            ms: u64::MAX,
+            seq: u64::MAX - (count - 1),
+        };
+        // SAFETY: the handle is open for writing; the strings are pairs and live through the call.
+        let status = unsafe {
+            api!(RedisModule_StreamAdd(
+                self.key.raw,
+                0,
+                &mut id,
+                strings.as_mut_ptr(),
+                (Self::PARTS / 2) as i64
+            ))
+        };
+        assert_ne!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "an entry has no limit"
+        );
+        io::Error::last_os_error().raw_os_error() == Some(libc::ERANGE)
+    }
+
+    /// The entry that no server takes: more than 1 GiB in so many parts of so many bytes, all of them one string.
+    const PARTS: usize = 2050;
+    const PART: usize = 512 * 1024;
 
     /// The most fields and values of an entry.
     const MAX_STRINGS: usize = 16;

@@ -19,6 +19,7 @@ use crate::server::context::Name;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::key::{OpenKey, Slot};
 use crate::server::log;
+use std::collections::HashMap;
 use std::ffi::CStr;
 
 const ALL_READ: &[KeySpec] = &[KeySpec {
@@ -753,11 +754,30 @@ fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
     open && unknown
 }
 
+/// Can all changes be announced? What is appended to a stream and taken out again is not as if it had never been there: the
+/// stream's last id and its count of entries stay.
+fn check_streams(changes: &mut [(&mut Edit<'_>, &Change<'_>)]) -> Result<(), Error> {
+    let streams = changes
+        .iter_mut()
+        .map(|(edit, change)| edit.stream_of(change));
+    let streams: Vec<_> = streams.collect();
+    let mut entries: HashMap<&[u8], u64> = HashMap::new();
+    for stream in streams.iter().flatten() {
+        *entries.entry(stream).or_default() += 1;
+    }
+    // The only entry of a command is appended or not: there is no other one to take out.
+    let is_only = streams.iter().flatten().count() == 1;
+    for ((edit, change), stream) in changes.iter_mut().zip(&streams) {
+        // Streams are asked once, for all of their entries.
+        let asked = stream.as_deref().and_then(|stream| entries.remove(stream));
+        edit.check_stream(change, asked.filter(|_| !is_only).unwrap_or(0))?;
+    }
+    Ok(())
+}
+
 /// Announces all changes, then applies all of them: if one cannot be announced, none is.
 fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
-    for (edit, change) in &mut changes {
-        edit.check_stream(change)?;
-    }
+    check_streams(&mut changes)?;
     let mut announced = Vec::with_capacity(changes.len());
     let mut failure = None;
     for (edit, change) in changes {

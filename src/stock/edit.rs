@@ -202,10 +202,22 @@ impl<'k> Edit<'k> {
         applied
     }
 
-    /// Can a change be announced, as far as that can be known before?
-    pub(super) fn check_stream(&mut self, change: &Change<'_>) -> Result<(), Error> {
+    /// The key of the stream that announces a change, if one does.
+    pub(super) fn stream_of(&mut self, change: &Change<'_>) -> Option<Box<[u8]>> {
+        let stock = self.slot.value().filter(|_| change.op.is_told())?;
+        let events = stock.terms().events.as_ref()?;
+        Some(events.stream.clone())
+    }
+
+    /// Can a change be announced, and `entries` in all of the same command in that stream?
+    pub(super) fn check_stream(&mut self, change: &Change<'_>, entries: u64) -> Result<(), Error> {
         let was_open = self.stream.is_some();
         self.open_stream_for(change)?;
+        if let Some(stream) = &mut self.stream
+            && !stream.has_ids_for(entries)
+        {
+            return Err(Error::StreamFull);
+        }
         if !was_open {
             // Another edit may create it meanwhile, of which this handle would know nothing.
             self.stream = None;

@@ -10,7 +10,8 @@ use crate::support::stock::{
     counts, entries, number, state, told,
 };
 use crate::support::{
-    Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, eventually, ints, now_ms, server_and_client,
+    Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, assert_identical, eventually, ints, now_ms,
+    pair, server_and_client,
 };
 
 /// The last id that a stream can have.
@@ -548,6 +549,128 @@ fn of_several_stocks_all_or_none_get_the_last_ids_of_their_stream() {
     }
 }
 
+/// What a stream has given: its last id, its entries of all times and those that are there.
+fn given(client: &mut Raw, stream: &str) -> [String; 3] {
+    let about = client.run(&format!("XINFO STREAM {stream}"));
+    ["last-generated-id", "entries-added", "length"]
+        .map(|field| format!("{:?}", about.field(field)))
+}
+
+/// An entry that is appended and taken out again leaves its id and its count in the stream.
+#[test]
+fn what_a_stream_refuses_leaves_no_trace_in_the_streams_before_it() {
+    const ALMOST: &str = "18446744073709551615-18446744073709551614";
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    let mut copy = Raw::connect(&replica);
+    // Each stock with its stream, and each stream with the last id that it is to have.
+    type Pairs = &'static [(&'static str, &'static str)];
+    let cases: [(Pairs, Pairs); 6] = [
+        (&[("a", "s"), ("b", "t")], &[("t", LAST_ID)]),
+        (&[("a", "s"), ("b", "s")], &[("s", ALMOST)]),
+        (&[("a", "s"), ("b", "t"), ("c", "t")], &[("t", ALMOST)]),
+        (&[("a", "s"), ("b", "t"), ("c", "s")], &[("s", ALMOST)]),
+        (&[("a", "s"), ("b", "t"), ("c", "u")], &[("u", LAST_ID)]),
+        (&[("a", ""), ("b", "s"), ("c", "t")], &[("t", LAST_ID)]),
+    ];
+    for (stocks, streams) in cases {
+        for is_deleted in [false, true] {
+            client.run("FLUSHALL");
+            for (key, stream) in stocks {
+                let events = if stream.is_empty() { "" } else { "EVENTS" };
+                client.must(&format!("STOCK.SET {key} 10 {events} {stream}"));
+                client.must(&format!("STOCK.RESERVE {key} 1 ORDER live PX 900000"));
+            }
+            for (stream, last) in streams {
+                client.call(["XADD", stream, last, "op", "nonsense"]);
+                if is_deleted {
+                    client.call(["XDEL", stream, last]);
+                }
+            }
+            let count = stocks.len();
+            let keys: Vec<_> = stocks.iter().map(|(key, _)| *key).collect();
+            let (pairs, keys) = (keys.join(" 1 ") + " 1", keys.join(" "));
+            let names = ["s", "t", "u"];
+            let there = names.map(|name| client.run(&format!("EXISTS {name}")) == 1);
+            let there: Vec<_> = names.into_iter().zip(there).filter(|(_, is)| *is).collect();
+            let all = |client: &mut Raw| -> Vec<_> {
+                there.iter().map(|(name, _)| given(client, name)).collect()
+            };
+            let (before, digest) = (all(&mut client), master.digest());
+            let offset = master.info_int("master_repl_offset");
+            for line in [
+                format!("STOCK.MDEDUCT {count} {pairs}"),
+                format!("STOCK.MDEDUCT {count} {pairs} ORDER d"),
+                format!("STOCK.MRESERVE {count} {pairs} ORDER r PX 900000"),
+                format!("STOCK.MCONFIRM {count} {keys} live"),
+                format!("STOCK.MCANCEL {count} {keys} live"),
+            ] {
+                assert_eq!(client.run(&line).err(), EXHAUSTED, "{line}");
+                assert_eq!(all(&mut client), before, "{line} {streams:?} {is_deleted}");
+            }
+            assert_eq!(master.digest(), digest);
+            assert_eq!(master.info_int("master_repl_offset"), offset);
+            assert_identical(&master, &replica);
+            assert_eq!(all(&mut copy), before);
+            // A cancellation that comes first needs no entry.
+            let reply = client.run(&format!("STOCK.MCANCEL {count} {keys} late"));
+            assert_eq!(ints(&reply), vec![UNKNOWN; count]);
+            assert_eq!(all(&mut client), before);
+        }
+    }
+}
+
+#[test]
+fn the_last_ids_of_a_stream_are_used() {
+    let (_server, mut client) = server_and_client();
+    for (key, stream) in [("a", "s"), ("b", "s"), ("c", "t")] {
+        client.must(&format!("STOCK.SET {key} 10 EVENTS {stream}"));
+    }
+    // Two entries are left, and no other stream matters.
+    client.run("XADD s 18446744073709551615-18446744073709551613 op nonsense");
+    let reply = client.run("STOCK.MDEDUCT 3 a 1 c 1 b 1");
+    assert_eq!(ints(&reply), [9, 9, 9]);
+    let [last, _, length] = given(&mut client, "s");
+    assert!(last.contains(LAST_ID), "{last}");
+    assert_eq!(length, "5");
+    let before = given(&mut client, "t");
+    let reply = client.run("STOCK.MDEDUCT 2 c 1 a 1");
+    assert_eq!(reply.err(), EXHAUSTED);
+    assert_eq!(given(&mut client, "t"), before);
+    assert_eq!(ints(&client.run("STOCK.MDEDUCT 1 c 1")), [8]);
+}
+
+#[test]
+fn a_missing_stream_is_made_and_another_type_refused_before_any_entry() {
+    let (server, mut client) = server_and_client();
+    for (key, stream) in [("a", "s"), ("b", "t"), ("c", "u")] {
+        client.must(&format!("STOCK.SET {key} 10 EVENTS {stream}"));
+    }
+    client.run("DEL t");
+    client.run("SET u string");
+    let before = given(&mut client, "s");
+    let digest = server.digest();
+    let reply = client.run("STOCK.MDEDUCT 3 a 1 b 1 c 1");
+    assert_eq!(reply.err(), WRONGTYPE);
+    assert_eq!(server.digest(), digest);
+    assert_eq!(given(&mut client, "s"), before);
+    assert_eq!(client.run("EXISTS t"), 0);
+    client.run("DEL u");
+    assert_eq!(ints(&client.run("STOCK.MDEDUCT 3 a 1 b 1 c 1")), [9, 9, 9]);
+    assert_eq!(told(&mut client, "t"), ["deduct b - - 1 9 2"]);
+    // A stream that is there and has never had an entry.
+    client.run("XGROUP CREATE v g $ MKSTREAM");
+    for key in ["d", "e"] {
+        client.run("XTRIM v MAXLEN 0");
+        client.must(&format!("STOCK.SET {key} 10 EVENTS v"));
+    }
+    client.run("DEL v");
+    client.run("XGROUP CREATE v g $ MKSTREAM");
+    assert_eq!(ints(&client.run("STOCK.MDEDUCT 2 d 1 e 1")), [9, 9]);
+    let expected = ["deduct d - - 1 9 2", "deduct e - - 1 9 2"];
+    assert_eq!(told(&mut client, "v"), expected);
+}
+
 #[test]
 fn a_reservation_waits_for_a_full_stream_too() {
     let (_server, mut client) = server_and_client();
@@ -793,7 +916,7 @@ fn a_replay_of_the_stream_gives_the_numbers_of_every_stock() {
         "expired",
         "sold_out",
     ] {
-        let count = server.info_int(&format!("sluice_{counter}"));
+        let count = server.info_int(&format!("sluice_stock_{counter}"));
         assert!(count > 5, "only {count} {counter}");
     }
     assert_stream_tells_all(&mut client, "s", &["a", "b", "c"]);

@@ -206,7 +206,7 @@ fn replicas_are_identical_after_a_random_load() {
         assert_identical(&master, &second);
     }
     for counter in ["deducted", "reserved", "confirmed", "expired"] {
-        let count = master.info_int(&format!("sluice_{counter}"));
+        let count = master.info_int(&format!("sluice_stock_{counter}"));
         assert!(count > 0, "none {counter}");
     }
     // What the last in the chain has written is what all have. It restarts as a master: what ends by itself must be over.
