@@ -25,6 +25,7 @@ use server::command::Command;
 use server::config::Setting;
 use server::context::{Ctx, Name};
 use server::events::{Happening, Touch};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A family of commands: everything that the server has to know of it.
@@ -33,6 +34,8 @@ pub struct Family {
     pub name: &'static str,
     /// Its commands.
     pub commands: &'static [&'static [Command]],
+    /// Categories of ACLs that it brings, where the server lets modules add some.
+    pub acl_categories: &'static [&'static CStr],
     /// Functions that register its data types.
     pub types: &'static [fn(Ctx<'_>) -> bool],
     /// Its load options.
@@ -67,6 +70,7 @@ impl Family {
     pub const PLAIN: Self = Self {
         name: "",
         commands: &[],
+        acl_categories: &[],
         types: &[],
         settings: &[],
         touched: |_, _, _| {},
@@ -98,6 +102,18 @@ pub fn enabled_families() -> impl Iterator<Item = &'static Family> {
     let enabled = ENABLED.load(Ordering::Relaxed);
     let bits = FAMILIES.iter().enumerate();
     bits.filter_map(move |(bit, family)| (enabled & 1 << bit != 0).then_some(family))
+}
+
+/// Loads all families, but for those that are [left out](leave_family_out).
+pub fn enable_all_families() {
+    ENABLED.store(u32::MAX, Ordering::Relaxed);
+}
+
+/// Leaves a family out of those that are loaded.
+pub fn leave_family_out(name: &str) {
+    if let Some(bit) = FAMILIES.iter().position(|family| family.name == name) {
+        ENABLED.fetch_and(!(1 << bit), Ordering::Relaxed);
+    }
 }
 
 /// Loads only the families of a comma-separated list.

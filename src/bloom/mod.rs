@@ -18,6 +18,7 @@ pub static BLOOM: NativeType<state::Filter> = NativeType::new("sluice-bf");
 pub const FAMILY: Family = Family {
     name: "bloom",
     commands: &[commands::TABLE, cuckoo::commands::TABLE],
+    acl_categories: &[c"bloom", c"cuckoo"], // as in RedisBloom
     types: &[
         filter::native::register::<state::Bloom>,
         filter::native::register::<cuckoo::state::Cuckoo>,

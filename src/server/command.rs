@@ -1,14 +1,15 @@
 //! The table of commands, from which everything that the server knows of a command comes: name,
 //! arity, flags, key specs, ACL categories and documentation.
 
-use super::context::Ctx;
+use super::context::{Ctx, Name};
 use super::entry::Entry;
 use super::log;
+use super::main_thread::MainThread;
 use crate::request::Cursor;
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::ptr;
+use std::{io, ptr};
 
 /// One command.
 pub struct Command {
@@ -149,14 +150,70 @@ static DESCRIPTION_VERSION: raw::RedisModuleCommandInfoVersion =
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
 
+/// Has the server, or another module, a command of this name?
+pub(super) fn exists(ctx: Ctx<'_>, name: &str) -> bool {
+    // As the server itself compares names. The API finds the commands of this module alone by their names, and the keys of
+    // all commands: it says that there is no command, or that there are no keys.
+    let name = Name::new(name.as_bytes());
+    let mut argv = [name.raw()];
+    let mut count = 0;
+    // SAFETY: the context is alive; the arguments live through the call. The server makes the array for us, or gives null.
+    unsafe {
+        let keys = api!(RedisModule_GetCommandKeys(
+            ctx.raw(),
+            argv.as_mut_ptr(),
+            argv.len() as c_int,
+            &mut count
+        ));
+        if keys.is_null() {
+            return io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT);
+        }
+        api!(RedisModule_Free(keys.cast()));
+    }
+    true
+}
+
+/// Adds a category to ACLs. Commands can be in it if the server lets modules add categories, or has this one.
+pub(super) fn add_category(ctx: Ctx<'_>, name: &CStr) {
+    // SAFETY: the pointer was set when the module was loaded and never changes.
+    let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else {
+        return; // Redis before 7.4
+    };
+    // SAFETY: the context is that of the load; the name is NUL-terminated and the server copies it.
+    let status = unsafe { add(ctx.raw(), name.as_ptr()) };
+    let is_there = status == raw::REDISMODULE_OK as c_int
+        || io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY);
+    if is_there && let Ok(name) = name.to_str() {
+        ADDED_CATEGORIES.get().push(name.to_owned());
+    } else {
+        let line = format!("the server refuses the ACL category {name:?}");
+        log::warn(ctx.raw(), &line);
+    }
+}
+
+/// The categories of families that commands can be in.
+static ADDED_CATEGORIES: MainThread<Vec<String>> = MainThread::new();
+
+/// The categories of a command that the server has.
+fn categories(command: &Command) -> String {
+    let of_families = || {
+        crate::FAMILIES
+            .iter()
+            .flat_map(|family| family.acl_categories)
+    };
+    let added = ADDED_CATEGORIES.get();
+    let is_there = |word: &&str| {
+        let is_own = of_families().any(|own| own.to_bytes() == word.as_bytes());
+        !is_own || added.iter().any(|added| added == word)
+    };
+    let words = command.categories.split(' ').filter(is_there);
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Registers a command. False, with a line in the log, if the server refuses it.
 pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
     if !create(ctx, command) {
-        let line = format!(
-            "the command {} is taken by another module, or cannot be registered. \
-             Load Sluice without its family, with the option: families <those that you want>",
-            command.name
-        );
+        let line = format!("the command {} cannot be registered", command.name);
         log::warn(ctx.raw(), &line);
         return false;
     }
@@ -200,7 +257,7 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
     let name = c_string(command.name);
     let summary = c_string(command.summary);
     let complexity = c_string(command.complexity);
-    let categories = c_string(command.categories);
+    let categories = c_string(&categories(command));
     let mut keys: Vec<_> = command.keys.iter().map(key_spec).collect();
     // SAFETY: a spec of zeros ends the list.
     keys.push(unsafe { std::mem::zeroed() });

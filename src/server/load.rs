@@ -77,12 +77,15 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
                 .map(|arg| unsafe { bytes_of(*arg) })
                 .collect()
         };
-        if let Err(problem) = read_options(&args) {
-            log::warn(ctx, &problem);
-            return false;
-        }
         // SAFETY: the context is the server's, and lives through this call.
-        register(unsafe { Ctx::new(ctx) })
+        let ctx = unsafe { Ctx::new(ctx) };
+        match read_options(&args) {
+            Ok(families) => choose_families(ctx, families) && register(ctx, families),
+            Err(problem) => {
+                log::warn(ctx.raw(), &problem);
+                false
+            }
+        }
     });
     let status = if loaded {
         raw::REDISMODULE_OK
@@ -110,7 +113,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
         RedisModule_GetAbsExpire RedisModule_GetApi RedisModule_GetBlockedClientHandle
         RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetClientInfoById RedisModule_GetCommand
-        RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
+        RedisModule_GetCommandKeys RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
         RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
         RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
         RedisModule_InfoAddFieldCString RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
@@ -158,8 +161,19 @@ pub(super) fn function(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(function).filter(|_| found == raw::REDISMODULE_OK as c_int)
 }
 
+/// Which families are to be loaded?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Families {
+    /// Those whose names are free.
+    All,
+    /// Those that the option `families` names, or none at all.
+    Named,
+}
+
 /// Reads `name value` pairs.
-fn read_options(args: &[&[u8]]) -> Result<(), String> {
+fn read_options(args: &[&[u8]]) -> Result<Families, String> {
+    let mut families = Families::All;
+    crate::enable_all_families();
     for pair in args.chunks(2) {
         let name = String::from_utf8_lossy(pair[0]).into_owned();
         let [_, value] = pair else {
@@ -167,6 +181,7 @@ fn read_options(args: &[&[u8]]) -> Result<(), String> {
         };
         if is(pair[0], "families") {
             crate::enable_families(&String::from_utf8_lossy(value))?;
+            families = Families::Named;
             continue;
         }
         let mut settings = crate::FAMILIES.iter().flat_map(|family| family.settings);
@@ -178,10 +193,46 @@ fn read_options(args: &[&[u8]]) -> Result<(), String> {
             return Err(format!("the load option {name} must be {takes}"));
         }
     }
-    Ok(())
+    Ok(families)
 }
 
-fn register(ctx: Ctx<'_>) -> bool {
+/// Leaves out the families of which another module has a command, as a whole, before anything of them is registered. False,
+/// with a line in the log, if the options name such a family, or if no family is left.
+fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
+    let enabled: Vec<_> = crate::enabled_families().collect();
+    for family in &enabled {
+        let commands = family.commands.iter().copied().flatten();
+        let names = commands.map(|command| command.name);
+        let taken: Vec<_> = names.filter(|name| command::exists(ctx, name)).collect();
+        if !taken.is_empty() && !leave_out(ctx, family.name, &taken.join(", "), families) {
+            return false;
+        }
+    }
+    let any = crate::enabled_families().next().is_some();
+    if !any {
+        log::warn(ctx.raw(), "no family is left to load");
+    }
+    any
+}
+
+/// Leaves out a family whose names are taken. False if the options name it.
+fn leave_out(ctx: Ctx<'_>, family: &str, taken: &str, families: Families) -> bool {
+    let line = match families {
+        Families::All => format!(
+            "another module has {taken}: these commands stay its own, and the family {family} is not loaded. \
+             The other families are"
+        ),
+        Families::Named => format!(
+            "another module has {taken}: the family {family} cannot be loaded. \
+             Leave it out of the option families"
+        ),
+    };
+    log::warn(ctx.raw(), &line);
+    crate::leave_family_out(family);
+    families == Families::All
+}
+
+fn register(ctx: Ctx<'_>, families: Families) -> bool {
     let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
     // SAFETY: the context is the server's.
@@ -189,14 +240,20 @@ fn register(ctx: Ctx<'_>) -> bool {
     if !apply::register(ctx) {
         return false;
     }
-    for family in crate::enabled_families() {
-        let registered = family
-            .commands
-            .iter()
-            .copied()
-            .flatten()
-            .all(|command| command::register(ctx, command))
-            && family.types.iter().all(|register| register(ctx))
+    let enabled: Vec<_> = crate::enabled_families().collect();
+    for family in enabled {
+        // Types first: a command cannot be taken back, and a type without a command harms nobody.
+        if !family.types.iter().all(|register| register(ctx)) {
+            if !leave_out(ctx, family.name, "one of its data types", families) {
+                return false;
+            }
+            continue;
+        }
+        for category in family.acl_categories {
+            command::add_category(ctx, category);
+        }
+        let mut commands = family.commands.iter().copied().flatten();
+        let registered = commands.all(|command| command::register(ctx, command))
             && family.settings.iter().all(|setting| setting.register(ctx));
         if !registered {
             return false;

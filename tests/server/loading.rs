@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Lines, Raw, SOON, Server, Shutdown, Value, ask, eventually};
+use crate::support::{Lines, Raw, SOON, Server, Shutdown, Value, WRONGTYPE, ask, eventually};
 
 /// The commands of the contract, each with the least number of words that it takes.
 const COMMANDS: [(&str, i64); 14] = [
@@ -195,76 +195,6 @@ fn only_the_families_that_are_named_are_loaded() {
             assert_eq!(info.text().contains(&section), loaded, "{list:?}");
         }
     }
-}
-
-#[test]
-fn a_family_whose_name_is_taken_can_be_left_out() {
-    let library = taker("leave");
-    let line = format!("{} stock.get", library.display());
-    let taken = || Server::builder().config("loadmodule", &line);
-    let log = taken().start_refused();
-    let named = log.lines().find(|line| line.contains("families"));
-    assert!(
-        named.is_some_and(|line| line.contains("STOCK.GET")),
-        "{log}"
-    );
-    let server = taken().module_args(&["families", "lock"]).start();
-    assert_eq!(ask(&server, "STOCK.GET k"), 7);
-    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
-    fs::remove_file(library).unwrap();
-}
-
-/// Another module with filters, such as RedisBloom, has the same names.
-#[test]
-fn a_server_with_another_filter_module_loads_the_other_families() {
-    let (path, library) = (module(), taker("filters"));
-    for name in ["bf.add", "BF.RESERVE", "bf.merge", "cf.add", "cf.insertnx"] {
-        let line = format!("{} {name}", library.display());
-        let taken = || Server::builder().config("loadmodule", &line);
-        let log = taken().start_refused();
-        let named = log.lines().find(|line| line.contains("families"));
-        let is_named = named.is_some_and(|line| line.to_lowercase().contains(&name.to_lowercase()));
-        assert!(is_named, "{name}: {log}");
-        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
-        let server = taken().module_args(&["families", "lock,stock"]).start();
-        let reply = ask(&server, &format!("{name} k"));
-        assert_eq!(reply, 7, "{name}: the other module's command is gone");
-        assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
-        assert_eq!(ask(&server, "STOCK.SET s 5"), "OK");
-        assert!(!ask(&server, "INFO sluice").text().contains("sluice_bloom"));
-    }
-    // At run time as well, and nothing is left of the load that failed.
-    let server = Server::builder().no_module().start();
-    assert_eq!(load(&server, &library, &["bf.exists"]), "OK");
-    assert!(load(&server, &path, &[]).is_err());
-    assert!(load(&server, &path, &["families", "bloom"]).is_err());
-    assert!(server.log().to_lowercase().contains("bf.exists"));
-    for (name, _) in FILTER_COMMANDS {
-        assert_eq!(knows(&server, name), name == "bf.exists", "{name}");
-    }
-    assert_eq!(load(&server, &path, &["families", "lock,stock"]), "OK");
-    assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
-    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
-    fs::remove_file(library).unwrap();
-}
-
-/// redis-cell has the same name.
-#[test]
-fn a_server_with_redis_cell_loads_the_other_families() {
-    let library = taker("cell");
-    let line = format!("{} CL.THROTTLE", library.display());
-    let taken = || Server::builder().config("loadmodule", &line);
-    let log = taken().start_refused();
-    let named = log.lines().find(|line| line.contains("families"));
-    let is_named = named.is_some_and(|line| line.contains("CL.THROTTLE"));
-    assert!(is_named, "{log}");
-    let server = taken()
-        .module_args(&["families", "lock,stock,bloom"])
-        .start();
-    assert_eq!(ask(&server, "CL.THROTTLE k 1 1 1"), 7);
-    assert!(!knows(&server, "rate.gcra"));
-    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
-    fs::remove_file(library).unwrap();
 }
 
 #[test]
@@ -523,7 +453,7 @@ fn a_server_without_the_module_refuses_its_files() {
 
 // --- A name that is taken --------------------------------------------------------------------------------------------
 
-/// A module with a single command. Without the server's header: what it needs of the API is a few lines.
+/// A module with the commands that its arguments name. Without the server's header: what it needs of the API is a few lines.
 const TAKER: &str = r#"
 typedef int (*get_api)(const char *, void *);
 static int (*set_attributes)(void *, const char *, int, int);
@@ -538,11 +468,13 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     if (get("RedisModule_ReplyWithLongLong", &reply_with_integer)) return 1;
     if (get("RedisModule_StringPtrLen", &text_of)) return 1;
     set_attributes(ctx, "taker", 1, 1);
-    return argc != 1 || create_command(ctx, text_of(argv[0], 0), command, "", 0, 0, 0);
+    for (int i = 0; i < argc; i++)
+        if (create_command(ctx, text_of(argv[i], 0), command, "", 0, 0, 0)) return 1;
+    return 0;
 }
 "#;
 
-/// Builds the module that takes a name; the linker that cargo needs anyway can do that.
+/// Builds the module that takes names; the linker that cargo needs anyway can do that.
 fn taker(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let stem = format!("taker-{}-{name}", std::process::id());
@@ -562,24 +494,150 @@ fn taker(name: &str) -> PathBuf {
     library
 }
 
-#[test]
-fn a_name_that_is_taken_stops_the_load_and_is_named() {
-    let library = taker("start");
-    for name in ["lock.acquire", "lock.renew", "SEM.INFO"] {
-        let line = format!("{} {name}", library.display());
-        let log = Server::builder()
-            .config("loadmodule", &line)
-            .start_refused();
-        let ours = log
-            .lines()
-            .find(|line| line.contains("families"))
-            .unwrap_or_else(|| panic!("{name}: the log does not name the option\n{log}"));
-        assert!(
-            ours.to_lowercase().contains(&name.to_lowercase()),
-            "{name}: {ours}"
-        );
-        assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+const FAMILIES: [&str; 5] = ["lock", "stock", "bloom", "cache", "rate"];
+
+/// Commands of each family, some that other modules are known to have among them.
+const TAKEN: [(&str, &str); 9] = [
+    ("lock.acquire", "lock"),
+    ("SEM.INFO", "lock"),
+    ("stock.get", "stock"),
+    ("bf.add", "bloom"),
+    ("BF.RESERVE", "bloom"),
+    ("cf.insertnx", "bloom"),
+    ("cf.compact", "bloom"),
+    ("cache.get", "cache"),
+    ("CL.THROTTLE", "rate"),
+];
+
+fn other_families(family: &str) -> String {
+    let others = FAMILIES.into_iter().filter(|other| *other != family);
+    others.collect::<Vec<_>>().join(",")
+}
+
+/// The lines of the log that say that another module has a command.
+fn lines_on_taken_names(server: &Server) -> Vec<String> {
+    let log = server.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("another module has"));
+    lines.map(str::to_owned).collect()
+}
+
+/// One command that works for each family that is loaded.
+fn works(server: &Server, family: &str) {
+    match family {
+        "lock" => assert!(ask(server, "LOCK.ACQUIRE works:lock me").int() > 0),
+        "stock" => assert_eq!(ask(server, "STOCK.SET works:stock 5"), "OK"),
+        "bloom" => assert_eq!(ask(server, "BF.ADD works:bloom x"), 1),
+        "cache" => assert_eq!(ask(server, "CACHE.SET works:cache v PX 60000").int(), 1),
+        _ => assert_eq!(ask(server, "RATE.ONCE works:rate PX 60000"), 1),
     }
+}
+
+#[test]
+fn a_family_is_left_out_as_a_whole_if_a_name_of_it_is_taken() {
+    let library = taker("whole");
+    for (name, family) in TAKEN {
+        let line = format!("{} {name}", library.display());
+        let server = Server::builder().config("loadmodule", &line).start();
+        let families = server.info("sluice_families");
+        assert_eq!(
+            families.as_deref(),
+            Some(&*other_families(family)),
+            "{name}"
+        );
+        assert_eq!(
+            ask(&server, &format!("{name} k")),
+            7,
+            "{name}: the other module's command"
+        );
+        let lines = lines_on_taken_names(&server);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let named = format!("another module has {}", name.to_uppercase());
+        assert!(lines[0].contains(&named), "{lines:?}");
+        assert!(
+            lines[0].contains(&format!("the family {family} is not loaded")),
+            "{lines:?}"
+        );
+        // Nothing of the family is there.
+        let prefixes: &[&str] = match family {
+            "lock" => &["lock.", "sem."],
+            "stock" => &["stock."],
+            "bloom" => &["bf.", "cf."],
+            "cache" => &["cache."],
+            _ => &["rate.", "cl."],
+        };
+        let commands = ask(&server, "COMMAND LIST");
+        for command in commands.array().iter().map(Value::text) {
+            let of_family = prefixes.iter().any(|prefix| command.starts_with(prefix));
+            assert!(
+                !of_family || command.eq_ignore_ascii_case(name),
+                "{name}: {command}"
+            );
+        }
+        let section = format!("# sluice_{family}\r\n");
+        assert!(
+            !ask(&server, "INFO sluice").text().contains(&section),
+            "{name}"
+        );
+        for other in FAMILIES.into_iter().filter(|other| *other != family) {
+            works(&server, other);
+        }
+        // What is there is there after a restart, too.
+        server.crash();
+        assert_eq!(server.info("sluice_families"), families, "{name}");
+    }
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn all_names_that_are_taken_are_in_the_log() {
+    let library = taker("several");
+    let line = format!("{} bf.add BF.EXISTS cf.add sem.info", library.display());
+    let server = Server::builder().config("loadmodule", &line).start();
+    assert_eq!(
+        server.info("sluice_families").as_deref(),
+        Some("stock,cache,rate")
+    );
+    let lines = lines_on_taken_names(&server);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].contains("SEM.INFO") && lines[0].contains("lock"),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("BF.ADD, BF.EXISTS, CF.ADD"), "{lines:?}");
+    fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn a_name_that_is_taken_stops_the_load_of_families_that_are_named() {
+    let library = taker("start");
+    for (name, family) in TAKEN {
+        let line = format!("{} {name}", library.display());
+        let taken = || Server::builder().config("loadmodule", &line);
+        for list in [family.to_owned(), FAMILIES.join(",")] {
+            let log = taken().module_args(&["families", &list]).start_refused();
+            let ours = log.lines().find(|line| line.contains("another module has"));
+            let ours = ours.unwrap_or_else(|| panic!("{name}: the log does not say why\n{log}"));
+            for word in [&name.to_uppercase(), family, "families"] {
+                assert!(ours.contains(word), "{name}: {ours}");
+            }
+            assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+        }
+        let others = other_families(family);
+        let server = taken().module_args(&["families", &others]).start();
+        assert_eq!(server.info("sluice_families").as_deref(), Some(&*others));
+        assert!(lines_on_taken_names(&server).is_empty());
+    }
+    // No family is left.
+    let line = format!(
+        "{} lock.held stock.get cf.del cache.get rate.once",
+        library.display()
+    );
+    let log = Server::builder()
+        .config("loadmodule", &line)
+        .start_refused();
+    assert!(log.contains("no family is left to load"), "{log}");
     fs::remove_file(library).unwrap();
 }
 
@@ -587,22 +645,102 @@ fn a_name_that_is_taken_stops_the_load_and_is_named() {
 fn a_server_lives_on_after_a_load_that_found_a_name_taken() {
     let (path, library) = (module(), taker("run"));
     let server = Server::builder().no_module().start();
-    assert_eq!(load(&server, &library, &["sem.info"]), "OK");
-    assert!(load(&server, &path, &[]).is_err());
-    assert!(server.log().to_lowercase().contains("sem.info"));
+    assert_eq!(load(&server, &library, &["sem.info", "bf.exists"]), "OK");
+    for list in ["lock", "lock,stock", "bloom"] {
+        assert!(load(&server, &path, &["families", list]).is_err(), "{list}");
+    }
     // Nothing of it is left, and the other module works on.
-    for (name, _) in COMMANDS {
-        assert_eq!(knows(&server, name), name == "sem.info", "{name}");
+    for (name, _) in COMMANDS.into_iter().chain(FILTER_COMMANDS) {
+        let is_taken = ["sem.info", "bf.exists"].contains(&name);
+        assert_eq!(knows(&server, name), is_taken, "{name}");
     }
     assert_eq!(ask(&server, "SEM.INFO k"), 7);
     assert!(listed(&server, "sluice").is_none() && listed(&server, "taker").is_some());
     assert!(!ask(&server, "INFO everything").text().contains("sluice_"));
     ask(&server, "SET k v");
     ask(&server, "DEL k");
-    ask(&server, "MODULE UNLOAD taker");
+    // Without the option the other families are loaded.
     assert_eq!(load(&server, &path, &[]), "OK");
-    assert!(ask(&server, "LOCK.ACQUIRE k me").int() > 0);
+    assert_eq!(
+        server.info("sluice_families").as_deref(),
+        Some("stock,cache,rate")
+    );
+    assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
+    for family in ["stock", "cache", "rate"] {
+        works(&server, family);
+    }
     fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn a_guard_of_another_module_is_of_the_wrong_type() {
+    let library = taker("guard");
+    let line = format!("{} bf.add", library.display());
+    let server = Server::builder().config("loadmodule", &line).start();
+    let mut client = Raw::connect(&server);
+    // A filter that is not there guards nothing, as ever.
+    let reply = client.run("CACHE.FETCH k LEASE 60000 GUARD none x");
+    assert_eq!(reply.array()[0], "LEASE");
+    client.must("STOCK.SET s 5"); // a value of a module, and no filter
+    client.must("SET string v");
+    for filter in ["s", "string"] {
+        let reply = client.run(&format!("CACHE.FETCH new LEASE 60000 GUARD {filter} x"));
+        assert_eq!(reply.err(), WRONGTYPE, "{filter}");
+    }
+    fs::remove_file(library).unwrap();
+}
+
+/// Can modules add categories to the ACLs of this server?
+fn modules_add_categories(server: &Server) -> bool {
+    let version = server.info("redis_version").unwrap();
+    let mut numbers = version
+        .split('.')
+        .map(|number| number.parse::<u32>().unwrap());
+    let version = (numbers.next().unwrap(), numbers.next().unwrap());
+    server.info("valkey_version").is_some() || version >= (7, 4)
+}
+
+#[test]
+fn filters_are_in_the_acl_categories_of_redisbloom() {
+    let server = Server::start();
+    let categories = ask(&server, "ACL CAT");
+    let has = |name: &str| categories.array().iter().any(|category| *category == name);
+    let are_there = modules_add_categories(&server);
+    assert_eq!((has("bloom"), has("cuckoo")), (are_there, are_there));
+    if !are_there {
+        return; // Redis before 7.4
+    }
+    for (category, prefix) in [("bloom", "bf."), ("cuckoo", "cf.")] {
+        let list = ask(&server, &format!("ACL CAT {category}"));
+        let mut listed: Vec<_> = list.array().iter().map(Value::text).collect();
+        listed.sort_unstable();
+        let of_family = FILTER_COMMANDS.into_iter().map(|(name, _)| name);
+        let mut expected: Vec<_> = of_family.filter(|name| name.starts_with(prefix)).collect();
+        expected.sort_unstable();
+        assert_eq!(listed, expected);
+    }
+    // An ACL as people have it with RedisBloom.
+    let server = Server::builder()
+        .config("user", "bob on >pw ~* +@bloom")
+        .config("user", "eve on >pw ~* +@all -@cuckoo")
+        .start();
+    let mut client = Raw::connect(&server);
+    client.must("AUTH bob pw");
+    client.must("BF.ADD b x");
+    assert!(client.run("CF.ADD c x").err().starts_with("NOPERM "));
+    assert!(client.run("GET k").err().starts_with("NOPERM "));
+    assert!(client.run("BF.APPLY b x").err().starts_with("NOPERM "));
+    client.must("AUTH eve pw");
+    client.must("BF.EXISTS b x");
+    assert!(client.run("CF.EXISTS c x").err().starts_with("NOPERM "));
+    // Without the family the categories are not there.
+    let server = Server::builder().module_args(&["families", "lock"]).start();
+    assert!(
+        ask(&server, "ACL CAT")
+            .array()
+            .iter()
+            .all(|category| *category != "bloom")
+    );
 }
 
 // --- Configuration at run time ---------------------------------------------------------------------------------------
