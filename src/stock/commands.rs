@@ -626,8 +626,10 @@ fn step_plainly(
 fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
     let decision = decide(edit, request, now)?;
     check_memory(std::slice::from_ref(edit), std::slice::from_ref(&decision))?;
-    if let Decision::Change(change, _) = &decision {
-        edit.change(change)?;
+    match &decision {
+        Decision::Change(change, _) => edit.change(change)?,
+        Decision::Repeated(_) if edit.is_unchanged() => edit.replicate_repeated(),
+        _ => {}
     }
     count(&decision);
     Ok(Reply::Int(reply(&decision)))
@@ -732,6 +734,13 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
         _ => None,
     });
     apply_all(changes.collect())?;
+    let is_repeated = |decision: &Decision<'_>| matches!(decision, Decision::Repeated(_));
+    if decisions.iter().all(is_repeated)
+        && edits.iter().all(Edit::is_unchanged)
+        && let Some(edit) = edits.first()
+    {
+        edit.replicate_repeated();
+    }
     for decision in &decisions {
         if !refused || !matches!(decision, Decision::Change(..)) {
             count(decision);
@@ -894,6 +903,10 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let payload = cursor.value()?;
+    if payload.is_empty() {
+        call.ctx.replicate_verbatim(); // of a repeated request, for whoever waits for this server's replicas
+        return Ok(Reply::Ok);
+    }
     // All of them are read once before the first is carried out, and none is kept.
     if persist::effects(payload).any(|effect| effect.is_err()) {
         return Err(Error::BadEffect);

@@ -377,6 +377,17 @@ impl<'k> Edit<'k> {
         self.tell(event.filter(|_| self.stepped));
     }
 
+    /// Sends an effect that changes nothing: the reply to a repeated request may be waited for with `WAIT`, and a server that
+    /// is sent nothing waits for nothing, though it was never told of the first request.
+    pub(super) fn replicate_repeated(&self) {
+        self.ctx.replicate(c"STOCK.APPLY", self.name, &[]);
+    }
+
+    /// Has the edit changed nothing?
+    pub(super) fn is_unchanged(&self) -> bool {
+        !self.changed
+    }
+
     /// Sends what was done so far. Where several stocks share an event stream, replicas must append
     /// to it in the same order.
     fn replicate(&mut self) {

@@ -1,7 +1,7 @@
 //! Stocks as bytes: effects for AOF and replication, of which RDB and `DUMP` hold a list as well.
 //!
 //! ```text
-//! effects = effect*                           until the end of the input
+//! effects = effect*                           until the end of the input; none: a request was repeated
 //! effect  = 'S' flags counts terms [entry]    the stock is new, without orders
 //!         | 'A' order zigzag(delta) now event ADD
 //!         | 'D' order user qty now event      DEDUCT

