@@ -329,7 +329,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             let keys = [*first, *second].map(|db| queue.keys(Some(db)));
             keys.concat()
         }
-        Happening::Loaded => STATE.get().queue.keys(None),
+        Happening::Loaded | Happening::Replaced => STATE.get().queue.keys(None),
         Happening::Demoted => {
             demoted(ctx);
             return;
@@ -348,7 +348,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             state.own_slots = own;
             state.queue.keys(None)
         }
-        Happening::Disconnected(_) | Happening::Saving => return,
+        Happening::Disconnected(_) | Happening::Saving | Happening::Discarded => return,
     };
     for key in keys {
         serve(ctx, now, &key);

@@ -34,7 +34,7 @@ pub(super) fn moved(happening: &Happening) {
     let leases = &mut STATE.get().leases;
     match happening {
         Happening::Flushed(db) => leases.clear(*db),
-        Happening::Loaded => leases.clear(None),
+        Happening::Loaded | Happening::Replaced => leases.clear(None),
         Happening::Swapped(first, second) => {
             leases.clear(Some(*first));
             leases.clear(Some(*second));

@@ -415,8 +415,9 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             serve(ctx, state, now, keys.concat());
         }
         Happening::SlotMayMove(_) => {} // the cron event sees to it
+        Happening::Discarded => {}
         Happening::Disconnected(client) => abandon(ctx, state, now, *client),
-        Happening::Loaded => {
+        Happening::Loaded | Happening::Replaced => {
             let keys = state.queues.keys(None);
             serve(ctx, state, now, keys);
         }

@@ -34,6 +34,10 @@ pub enum Happening {
     Disconnected(u64),
     /// A dataset was loaded.
     Loaded,
+    /// The dataset that was [loaded beside](loads_beside) the old one has taken its place.
+    Replaced,
+    /// The dataset that was being loaded beside another one was given up.
+    Discarded,
     /// The server forked a child to save the dataset, perhaps into a new AOF.
     Saving,
     /// This server became a replica.
@@ -147,14 +151,24 @@ fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
     MAY_REPLAY.store(may_replay, Ordering::Relaxed);
 }
 
+/// Is a replica about to load a dataset that stands beside its old one?
+static LOADS_BESIDE: AtomicBool = AtomicBool::new(false);
+
+/// Is a dataset being loaded that stands beside the old one, which clients still read (`repl-diskless-load swapdb`)? Then
+/// two values may have the same key, and what is loaded belongs to the new dataset.
+pub fn loads_beside() -> bool {
+    LOADS_BESIDE.load(Ordering::Relaxed)
+}
+
 /// Subscribes to everything. False if the server refuses.
 pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
     look_for_replays(ctx, false);
-    let server_events: [(u64, raw::RedisModuleEventCallback); 9] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 10] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client)),
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, Some(on_load_beside)),
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(on_role),
@@ -305,6 +319,23 @@ unsafe extern "C" fn on_loading(
         look_for_replays(unsafe { Ctx::new(ctx) }, !has_ended);
         if has_ended {
             note_move(Happening::Loaded);
+        }
+    });
+}
+
+unsafe extern "C" fn on_load_beside(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::guard((), || {
+        let begins = subevent == raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED;
+        LOADS_BESIDE.store(begins, Ordering::Relaxed);
+        match subevent {
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => note_move(Happening::Replaced),
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => note_move(Happening::Discarded),
+            _ => {}
         }
     });
 }

@@ -234,6 +234,7 @@ fn leave_out(ctx: Ctx<'_>, family: &str, taken: &str, families: Families) -> boo
 
 fn register(ctx: Ctx<'_>, families: Families) -> bool {
     let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
     // SAFETY: the context is the server's.
     unsafe { api!(RedisModule_SetModuleOptions(ctx.raw(), options as c_int)) };

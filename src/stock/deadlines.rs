@@ -7,10 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The database of a stock that may be in any.
+pub const ANY_DB: i32 = -1;
+
 /// Where a stock is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The database.
+    /// The database, or [`ANY_DB`].
     pub db: i32,
     /// The key.
     pub key: Box<[u8]>,
@@ -34,6 +37,12 @@ impl Deadlines {
     /// Is none listed?
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// Lists other stocks in place of these, under numbers that this list gave.
+    pub fn replace(&mut self, others: Self) {
+        let last = self.last;
+        *self = Self { last, ..others };
     }
 
     /// A number that no stock had before.
@@ -150,5 +159,11 @@ mod tests {
         assert_eq!(all(&list), [(40, 1, &b"renamed"[..])]);
         list.flushed(None);
         assert!(list.is_empty() && list.first().is_none());
+        list.set(a, 0, b"old", 5);
+        let (d, mut others) = (list.next_number(), Deadlines::default());
+        others.set(d, 3, b"new", 7);
+        list.replace(others);
+        assert_eq!(all(&list), [(7, 3, &b"new"[..])]);
+        assert!(list.next_number() > d);
     }
 }

@@ -76,3 +76,6 @@ static STATS: Stats = Stats {
 
 /// Which stocks have something to do by themselves, and when.
 static DEADLINES: MainThread<Deadlines> = MainThread::new();
+
+/// The same of a dataset that is loaded beside this one, and takes its place when it is complete. A number is in one of both.
+static INCOMING: MainThread<Deadlines> = MainThread::new();

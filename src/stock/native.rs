@@ -1,9 +1,11 @@
 //! The native type: how stocks are saved, copied, measured and moved.
 
-use super::DEADLINES;
+use super::deadlines::ANY_DB;
 use super::persist::{self, Builder};
 use super::state::{Listed, Stock};
+use super::{DEADLINES, INCOMING};
 use crate::server::context::Ctx;
+use crate::server::events;
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
@@ -42,7 +44,11 @@ impl Native for Stocks {
         }
         let mut stock = builder.finish().ok()?;
         if let Some((db, key)) = input.place() {
-            list(&mut stock, db, key);
+            if events::loads_beside() {
+                list_incoming(&mut stock, db, key);
+            } else {
+                list(&mut stock, db, key);
+            }
         }
         Some(stock)
     }
@@ -89,6 +95,7 @@ impl Native for Stocks {
     fn unlinked(stock: &Stock, _db: i32, _key: &[u8]) {
         if stock.listed.number != 0 {
             DEADLINES.get().remove(stock.listed.number);
+            INCOMING.get().remove(stock.listed.number);
         }
     }
 
@@ -101,6 +108,18 @@ impl Native for Stocks {
             }
         }
         None
+    }
+}
+
+/// Lists a stock of the dataset that is loaded beside the old one.
+fn list_incoming(stock: &mut Stock, db: i32, key: &[u8]) {
+    let at = stock.next_due();
+    if at < u64::MAX {
+        let number = DEADLINES.get().next_number();
+        stock.listed = Listed { number, at };
+        // Redis 7.0 and 7.2 say 0 of every database of such a dataset.
+        let db = if db == 0 { ANY_DB } else { db };
+        INCOMING.get().set(number, db, key, at);
     }
 }
 

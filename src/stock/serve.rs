@@ -1,9 +1,10 @@
 //! What happens without a command: reservations end, old orders are forgotten, and the list of
 //! deadlines follows the stocks through the keyspace.
 
+use super::deadlines::{ANY_DB, Deadlines};
 use super::edit::{Edit, SLICE};
 use super::native::{STOCK, list};
-use super::{DEADLINES, STATS};
+use super::{DEADLINES, INCOMING, STATS};
 use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, Touch};
@@ -38,9 +39,23 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
     };
-    let found = ctx.in_db(place.db, || {
+    let end = |db| {
         let name = Name::new(&place.key);
-        let Some(mut edit) = open_listed(ctx, &name, number) else {
+        look_after_in(ctx, &name, number, now, db)
+    };
+    let found = match place.db {
+        ANY_DB => (0..).map_while(end).any(|found| found),
+        db => end(db) == Some(true),
+    };
+    if !found {
+        DEADLINES.get().remove(number);
+    }
+}
+
+/// The same, if the stock is in this database. Is it? `None`: there is no such database.
+fn look_after_in(ctx: Ctx<'_>, name: &Name<'_>, number: u64, now: u64, db: i32) -> Option<bool> {
+    ctx.in_db(db, || {
+        let Some(mut edit) = open_listed(ctx, name, number) else {
             return false;
         };
         let ended = edit.end_slice(now, SLICE);
@@ -49,10 +64,7 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
         edit.list_again(if done { now + 1 } else { now + RETRY });
         edit.close(None);
         true
-    });
-    if found != Some(true) {
-        DEADLINES.get().remove(number);
-    }
+    })
 }
 
 /// Opens the key, if it still holds the stock that was listed under this number.
@@ -79,6 +91,11 @@ pub(super) fn moved(happening: &Happening) {
     match happening {
         Happening::Flushed(db) => DEADLINES.get().flushed(*db),
         Happening::Swapped(first, second) => DEADLINES.get().swapped(*first, *second),
+        Happening::Replaced => {
+            let incoming = std::mem::take(&mut *INCOMING.get());
+            DEADLINES.get().replace(incoming);
+        }
+        Happening::Discarded => *INCOMING.get() = Deadlines::default(),
         _ => {}
     }
 }

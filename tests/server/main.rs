@@ -6,6 +6,7 @@
 mod support;
 
 mod bad_input;
+mod beside;
 mod databases;
 mod idle;
 mod loading;
