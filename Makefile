@@ -52,7 +52,7 @@ uninstall: ## remove what `make install` has put there, by the same PREFIX and D
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo test
 
-matrix: build prepare-tests ## run all tests on four servers and print a table (SERVERS='redis-8.0 valkey-9.1' TESTS='--test server')
+matrix: build prepare-tests ## run all tests on nine servers and print a table (SERVERS='redis-8.6 valkey-9.1' TESTS='--test server')
 	@SLUICE_MODULE='$(CURDIR)/$(module)' TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
 faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
