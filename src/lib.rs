@@ -27,6 +27,7 @@ use server::context::{Ctx, Name};
 use server::events::{Happening, Touch};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use waiting::InSlots;
 
 /// A family of commands: everything that the server has to know of it.
 pub struct Family {
@@ -60,6 +61,8 @@ pub struct Family {
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
+    /// How its waiting clients are looked after in a cluster.
+    pub waiting: Option<InSlots>,
     /// The fields of its section in `INFO`, whose names begin with the family's (of filters with `filter`): many clients
     /// put all sections into one map. `None` if they cannot be had at this moment.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
@@ -81,6 +84,7 @@ impl Family {
         happened: |_, _, _| {},
         due: |_, _| None,
         cron: |_| {},
+        waiting: None,
         info: || None,
     };
 }

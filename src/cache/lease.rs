@@ -5,6 +5,7 @@
 //! short one. Two keys of the same bits would share a lease; of a hundred thousand there are such with a probability of
 //! 10^-29.
 
+use crate::server::slots::contains;
 use crate::waiting::SMALL;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -206,8 +207,13 @@ impl Leases {
 
     /// Forgets all of a hash slot, in whatever database: Valkey 9 has several in a cluster.
     pub fn clear_slot(&mut self, slot: u16) {
+        self.clear_slots(&[(slot, slot)]);
+    }
+
+    /// Forgets all of these ranges of hash slots.
+    pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
         for leases in self.by_key.values_mut() {
-            for (_, lease) in leases.extract_if(|_, lease| lease.slot == slot) {
+            for (_, lease) in leases.extract_if(|_, lease| contains(ranges, lease.slot)) {
                 self.by_end.remove(&lease);
             }
         }

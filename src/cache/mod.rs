@@ -40,6 +40,7 @@ pub const FAMILY: Family = Family {
     happened: serve::happened,
     due: serve::due,
     cron: serve::cron,
+    waiting: Some(serve::WAITING),
     info: serve::info,
     ..Family::PLAIN
 };

@@ -82,9 +82,9 @@ impl Queue {
     }
 
     /// The waiters of a key, in order.
-    pub fn tickets(&self, db: i32, key: &[u8]) -> Vec<Ticket> {
+    pub fn tickets(&self, db: i32, key: &[u8]) -> impl Iterator<Item = Ticket> {
         let line = self.lines.get(db, key).into_iter();
-        line.flat_map(|line| line.tickets.iter().copied()).collect()
+        line.flat_map(|line| line.tickets.iter().copied())
     }
 
     /// Is it noted when to look again at a key's line?
@@ -97,6 +97,16 @@ impl Queue {
     pub fn set_retry(&mut self, db: i32, key: &[u8], at: Option<u64>) -> Option<u64> {
         let line = self.lines.get_mut(db, key)?;
         std::mem::replace(&mut line.retry_at, at)
+    }
+
+    /// In a cluster, the hash slots that somebody waits in.
+    pub fn slots(&self) -> Vec<u16> {
+        self.lines.slots()
+    }
+
+    /// In a cluster, `most` keys of a slot that somebody waits for, behind one of them.
+    pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
+        self.lines.keys_of_slot(slot, behind, most)
     }
 
     /// The keys of a database that somebody waits for; `None`: of all of them.

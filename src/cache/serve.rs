@@ -9,11 +9,11 @@ use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::block::Departure;
 use crate::server::clock::Now;
-use crate::server::cluster::{self, Place};
+use crate::server::cluster;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
 use crate::server::{timer, watch};
-use crate::waiting::{Key, Ticket};
+use crate::waiting::{InSlots, Key, Ticket};
 use std::sync::Arc;
 
 /// What a reader is to do.
@@ -196,7 +196,7 @@ pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
     }
     ctx.in_db(key.0, || {
         let name = Name::new(&key.1);
-        if ctx.is_cluster() && cluster::locate(ctx, &name) != Place::Here {
+        if !cluster::serves(ctx, &name) {
             // The cron event sends the clients after their slot, or serves them once the key is here again: what they
             // waited for may have ended by then.
             return set_retry(ctx, key, None);
@@ -337,7 +337,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
         Happening::SlotMayMove(slot) => {
             let own = cluster::own_slots(ctx);
             let state = &mut *STATE.get();
-            if state.own_slots == own {
+            if state.own_slots == own && own.is_some() {
                 return; // somebody who may not do that has tried
             }
             // What happens to keys elsewhere, nobody will tell us when they come back.
@@ -348,6 +348,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             state.own_slots = own;
             state.queue.keys(None)
         }
+        // Leases are taken away at once, and waiting clients are looked after slot by slot.
+        Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => return,
         Happening::Disconnected(_) | Happening::Saving | Happening::Discarded => return,
     };
     for key in keys {
@@ -365,7 +367,11 @@ fn demoted(ctx: Ctx<'_>) {
     drop(state);
     // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
     for key in keys {
-        send_away(&key, &cluster::farewell(ctx, &Name::new(&key.1)));
+        send_away(
+            &key,
+            &cluster::farewell(ctx, &Name::new(&key.1)),
+            usize::MAX,
+        );
     }
 }
 
@@ -399,23 +405,34 @@ fn next_due() -> Option<(u64, Due)> {
     STATE.get().deadlines.first().cloned()
 }
 
-/// In a cluster, sends clients after the slots that they wait in and that have left this node, or away if the cluster is
-/// down, and answers those whose slot has stayed after all.
+/// In a cluster, slots can come and go without an event, and leases with them.
 pub(super) fn cron(ctx: Ctx<'_>) {
-    if STATE.get().queue.is_empty() || !ctx.is_cluster() || !ctx.may_act() {
-        return;
+    if ctx.is_cluster() && !STATE.get().leases.is_empty() {
+        cluster::notice_changes(ctx);
     }
-    let keys = STATE.get().queue.keys(None);
-    cluster::look_after(ctx, keys, |key, away| match away {
-        Some(error) => send_away(&key, &error),
-        None if STATE.get().queue.knows_when(key.0, &key.1) => {}
-        None => serve(ctx, Now::read(), &key),
-    });
 }
 
-/// Answers all who wait for a key with an error.
-fn send_away(key: &Key, error: &Error) {
-    let tickets = STATE.get().queue.tickets(key.0, &key.1);
+/// How waiting clients are looked after in a cluster.
+pub(super) const WAITING: InSlots = InSlots {
+    slots: || STATE.get().queue.slots(),
+    keys: |slot, behind, most| STATE.get().queue.keys_of_slot(slot, behind, most),
+    send_away,
+    serve: |ctx, key| {
+        let knows_when = STATE.get().queue.knows_when(key.0, &key.1);
+        if !knows_when {
+            serve(ctx, Now::read(), key);
+        }
+    },
+};
+
+/// Answers clients that wait for a key with an error, so many at most.
+fn send_away(key: &Key, error: &Error, most: usize) {
+    let tickets: Vec<Ticket> = STATE
+        .get()
+        .queue
+        .tickets(key.0, &key.1)
+        .take(most)
+        .collect();
     for ticket in tickets {
         dismiss(ticket, Err(error.clone()), None);
     }

@@ -39,6 +39,10 @@ pub(super) fn moved(happening: &Happening) {
             leases.clear(Some(*first));
             leases.clear(Some(*second));
         }
+        // What happens to keys on another node, this one does not hear.
+        Happening::SlotsMoved(ranges) | Happening::SlotsDropped(ranges) => {
+            leases.clear_slots(ranges);
+        }
         _ => {}
     }
 }

@@ -821,12 +821,18 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
     let fence = |effect: &Effect<'_>| match effect {
         Effect::Held(_, _, hold) => hold.fence,
+        Effect::Fence(fence) => *fence,
         _ => 0,
     };
     if !effects.iter().map(fence).all(may_exist) {
         return Err(Error::BadEffect);
     }
     let (ctx, name) = (call.ctx, call.name(0));
+    if let [Effect::Fence(fence)] = effects[..] {
+        remember_fence(fence);
+        ctx.replicate_verbatim();
+        return Ok(Reply::Ok); // this is about no key
+    }
     let open = |kind: Kind| Slot::of(ctx.open(&name), kind.native());
     let mut slot = match kind_of(&effects)? {
         Some(kind) => open(kind)?,

@@ -7,6 +7,7 @@
 //!         | 'G' owner                         this owner's hold is gone
 //!         | 'X' now                           the holds that ended before now are gone
 //!         | 'C' limit                         no hold lasts longer than limit
+//!         | 'F' fence                         fences up to this one were given, perhaps for other locks
 //! mode    = 0 (exclusive) | 1 (shared) | 2 limit (semaphore)
 //! hold    = owner count fence until flags [id reply] [id reply]
 //! flags   = 1: the last acquisition had a request id, 2: the last release had one
@@ -41,6 +42,8 @@ pub enum Effect<'a> {
     Expired(u64),
     /// No hold lasts longer than this time.
     Clamped(u64),
+    /// Fences up to this one were given, perhaps for other locks.
+    Fence(u64),
 }
 
 /// Appends [`Effect::Held`].
@@ -68,6 +71,12 @@ pub fn put_clamped(out: &mut Vec<u8>, limit: u64) {
     put_uint(out, limit);
 }
 
+/// Appends [`Effect::Fence`].
+pub fn put_fence(out: &mut Vec<u8>, fence: u64) {
+    out.push(b'F');
+    put_uint(out, fence);
+}
+
 /// Reads all effects of one command, or none.
 pub fn effects(input: &[u8]) -> Result<Vec<Effect<'_>>, Corrupt> {
     let mut reader = Reader::new(input);
@@ -82,6 +91,7 @@ pub fn effects(input: &[u8]) -> Result<Vec<Effect<'_>>, Corrupt> {
             b'G' => Effect::Gone(reader.bytes(1, MAX_OWNER)?),
             b'X' => Effect::Expired(reader.uint(0, MAX)?),
             b'C' => Effect::Clamped(reader.uint(0, MAX)?),
+            b'F' => Effect::Fence(reader.uint(1, MAX)?),
             _ => return Err(Corrupt),
         });
     }
@@ -100,6 +110,7 @@ pub fn apply(lock: &mut Lock, effects: Vec<Effect<'_>>) -> u64 {
             Effect::Gone(owner) => lock.drop_owner(owner),
             Effect::Expired(now) => drop(lock.expire(now)),
             Effect::Clamped(limit) => drop(lock.clamp(limit)),
+            Effect::Fence(given) => fence = fence.max(given),
         }
     }
     fence

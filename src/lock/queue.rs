@@ -293,6 +293,16 @@ impl Queues {
         (self.lines.len() <= most).then(|| self.keys(None))
     }
 
+    /// In a cluster, the hash slots that somebody waits in.
+    pub fn slots(&self) -> Vec<u16> {
+        self.lines.slots()
+    }
+
+    /// In a cluster, `most` keys of a slot that somebody waits for, behind one of them.
+    pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
+        self.lines.keys_of_slot(slot, behind, most)
+    }
+
     /// The keys of a database that somebody waits for; `None`: of all of them.
     pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
         self.lines.keys(db)

@@ -3,6 +3,7 @@
 
 use super::edit::Edit;
 use super::native::Kind;
+use super::persist;
 use super::queue::{Waiter, Want};
 use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
 use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State};
@@ -10,11 +11,11 @@ use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::block::Departure;
 use crate::server::clock::Now;
-use crate::server::cluster::{self, Place};
+use crate::server::cluster;
 use crate::server::context::{Ctx, Name, is_connected};
 use crate::server::events::{self, Happening};
-use crate::server::{replicas, timer};
-use crate::waiting::{Key, SMALL, Ticket};
+use crate::server::{replicas, slots, timer};
+use crate::waiting::{InSlots, Key, SMALL, Ticket};
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -107,10 +108,9 @@ fn take_back_undelivered(ctx: Ctx<'_>, state: &mut State, now: Now) {
             Want::Claim(_) => (Kind::Lock, Amount::Count(1)),
             Want::Upgrade => continue, // it had a hold before, and keeps it
         };
-        for (db, key) in &waiter.keys {
-            ctx.in_db(*db, || {
-                let name = Name::new(key);
-                if let Ok(mut edit) = Edit::open(ctx, state, &name, kind, now) {
+        for key in &waiter.keys {
+            cluster::act_on(ctx, key, |name| {
+                if let Ok(mut edit) = Edit::open(ctx, state, name, kind, now) {
                     edit.release(state, &waiter.owner, amount, None);
                     edit.close(state, release_event(kind));
                 }
@@ -165,8 +165,7 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     let waiter = waiter.clone();
     let looked = ctx.in_db(waiter.keys[0].0, || {
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
-        let is_here = |name: &Name<'_>| cluster::locate(ctx, name) == Place::Here;
-        if ctx.is_cluster() && !names.iter().all(is_here) {
+        if !names.iter().all(|name| cluster::serves(ctx, name)) {
             return Look::Wait(None); // the cron event sends the client after its slot
         }
         match waiter.want {
@@ -387,15 +386,16 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
     let state = &mut *STATE.get();
     match happening {
         Happening::Unlinked(db, key) => {
-            for number in state.watches.of_key(&(*db, key.clone())) {
+            let place = (*db, key.clone());
+            for number in state.watches.of_key(&place) {
                 state.unwatch_number(number);
             }
             // The same key may hold a watched lock again, that has been renamed to it.
-            reconcile(ctx, state, now, *db, key);
-            serve(ctx, state, now, vec![(*db, key.clone())]);
+            reconcile(ctx, state, now, &place);
+            serve(ctx, state, now, vec![place]);
         }
         Happening::Touched(db, key) => {
-            reconcile(ctx, state, now, *db, key);
+            reconcile(ctx, state, now, &(*db, key.clone()));
             serve(ctx, state, now, vec![(*db, key.clone())]);
         }
         Happening::Left(db, key) => {
@@ -414,7 +414,8 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             let keys = [*first, *second].map(|db| state.queues.keys(Some(db)));
             serve(ctx, state, now, keys.concat());
         }
-        Happening::SlotMayMove(_) => {} // the cron event sees to it
+        // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
+        Happening::SlotMayMove(_) | Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => {}
         Happening::Discarded => {}
         Happening::Disconnected(client) => abandon(ctx, state, now, *client),
         Happening::Loaded | Happening::Replaced => {
@@ -426,6 +427,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             let fence = FENCE.load(Ordering::Relaxed);
             if fence > 0 {
                 ctx.append_number(c"LOCK.FENCE", fence);
+                tell_importers(ctx, fence);
             }
         }
         Happening::Demoted => {
@@ -438,7 +440,7 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
             for (db, key) in state.queues.keys(None) {
                 let farewell = cluster::farewell(ctx, &Name::new(&key));
-                send_away(state, db, &key, &farewell);
+                send_away(state, db, &key, &farewell, usize::MAX);
             }
         }
     }
@@ -448,11 +450,10 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
 }
 
 /// Makes a lock fit an expiry that something else gave its key, or a key that it came to.
-fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, db: i32, key: &[u8]) {
-    ctx.in_db(db, || {
-        let name = Name::new(key);
+fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, key: &Key) {
+    cluster::act_on(ctx, key, |name| {
         for kind in [Kind::Lock, Kind::Sem] {
-            if let Ok(mut edit) = Edit::open(ctx, state, &name, kind, now) {
+            if let Ok(mut edit) = Edit::open(ctx, state, name, kind, now) {
                 edit.reconcile(state);
                 edit.close(state, c"");
             }
@@ -467,10 +468,8 @@ fn abandon(ctx: Ctx<'_>, state: &mut State, now: Now, client: u64) {
             continue;
         };
         state.unwatch_number(number);
-        let (db, key) = &watched.key;
-        ctx.in_db(*db, || {
-            let name = Name::new(key);
-            if let Ok(mut edit) = Edit::open(ctx, state, &name, watched.kind, now) {
+        cluster::act_on(ctx, &watched.key, |name| {
+            if let Ok(mut edit) = Edit::open(ctx, state, name, watched.kind, now) {
                 if edit.abandon(state, &watched.owner, client) {
                     state.stats.watchdog_released += 1;
                 }
@@ -540,9 +539,8 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
         return abandon(ctx, state, now, watched.client);
     }
     state.watches.remove(number);
-    ctx.in_db(watched.key.0, || {
-        let name = Name::new(&watched.key.1);
-        if let Ok(mut edit) = Edit::open(ctx, state, &name, watched.kind, now) {
+    cluster::act_on(ctx, &watched.key, |name| {
+        if let Ok(mut edit) = Edit::open(ctx, state, name, watched.kind, now) {
             if edit.renew_watched(state, &watched.owner, watched.client) {
                 state.stats.renewed += 1;
             }
@@ -551,8 +549,7 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
     });
 }
 
-/// In a cluster, sends clients after the slots that they wait in and that have left this node, or away if the cluster is
-/// down, and serves those whose slot has stayed after all.
+/// Serves those that had to wait until the master has enough replicas.
 pub(super) fn cron(ctx: Ctx<'_>) {
     let state = &mut *STATE.get();
     if state.queues.is_empty() || !ctx.may_act() {
@@ -564,23 +561,39 @@ pub(super) fn cron(ctx: Ctx<'_>) {
         let keys = state.queues.keys(None);
         serve(ctx, state, now, keys);
     }
-    if !ctx.is_cluster() {
-        return;
-    }
-    let keys = state.queues.keys(None);
-    cluster::look_after(ctx, keys, |(db, key), away| match away {
-        Some(error) => send_away(state, db, &key, &error),
-        None if state.queues.knows_when(db, &key) => {}
-        None => serve(ctx, state, Now::read(), vec![(db, key)]),
-    });
 }
 
-/// Answers all who wait for a key with an error.
-fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error) {
+/// How waiting clients are looked after in a cluster.
+pub(super) const WAITING: InSlots = InSlots {
+    slots: || STATE.get().queues.slots(),
+    keys: |slot, behind, most| STATE.get().queues.keys_of_slot(slot, behind, most),
+    send_away: |(db, key), error, most| send_away(&mut STATE.get(), *db, key, error, most),
+    serve: |ctx, key| {
+        let state = &mut *STATE.get();
+        if !state.queues.knows_when(key.0, &key.1) {
+            serve(ctx, state, Now::read(), vec![key.clone()]);
+        }
+    },
+};
+
+/// Answers clients that wait for a key with an error, so many at most.
+fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error, most: usize) {
     let line = state.queues.line_of(db, key);
-    let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).collect();
+    let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).take(most).collect();
     for ticket in tickets {
         dismiss(state, ticket, Err(error.clone()));
+    }
+}
+
+/// Tells the nodes that slots are copied to which fence was the last: of a lock that is free by now, nothing else goes there.
+/// The server has just begun to copy, so all later fences follow with the locks that have them.
+fn tell_importers(ctx: Ctx<'_>, fence: u64) {
+    for slot in cluster::exported_slots() {
+        let mut effects = Vec::new();
+        persist::put_fence(&mut effects, fence);
+        // A server passes on only what has a key in the slot. This one is not opened, and need not be there.
+        let name = Name::new(&slots::key_in(slot));
+        ctx.replicate(c"LOCK.APPLY", &name, &effects);
     }
 }
 

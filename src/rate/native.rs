@@ -5,6 +5,7 @@ use super::persist;
 use super::state::Limit;
 use crate::memory::block_size;
 use crate::server::clock::Now;
+use crate::server::cluster;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, Touch, note};
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -35,14 +36,13 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
     let Happening::Touched(db, key) = happening else {
         return;
     };
-    ctx.in_db(*db, || {
-        let name = Name::new(key);
-        if let Ok(mut slot) = Slot::of(ctx.peek(&name), &RATE)
+    cluster::act_on(ctx, &(*db, key.clone()), |name| {
+        if let Ok(mut slot) = Slot::of(ctx.peek(name), &RATE)
             && let Some(end) = end_before_expiry(&mut slot)
         {
             slot.expire_at(end);
-            ctx.replicate_expiry(&name, end);
-            ctx.signal_modified(&name);
+            ctx.replicate_expiry(name, end);
+            ctx.signal_modified(name);
         }
     });
 }

@@ -94,14 +94,17 @@ impl<'a> Part<'a> {
         Some(Part(part, self.1))
     }
 
-    pub(super) fn integer(self) -> Option<i64> {
-        // SAFETY: as above.
-        self.is(raw::REDISMODULE_REPLY_INTEGER)
-            .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
+    pub(super) fn text(self) -> Option<String> {
+        self.text_of(raw::REDISMODULE_REPLY_STRING)
     }
 
-    pub(super) fn text(self) -> Option<String> {
-        if !self.is(raw::REDISMODULE_REPLY_STRING) {
+    /// The text of an error.
+    pub(super) fn error(self) -> Option<String> {
+        self.text_of(raw::REDISMODULE_REPLY_ERROR)
+    }
+
+    fn text_of(self, kind: isize) -> Option<String> {
+        if !self.is(kind) {
             return None;
         }
         let mut length = 0;

@@ -14,8 +14,7 @@ static TELLS_OF_TRANSACTION: AtomicBool = AtomicBool::new(false);
 
 /// Learns which database the server tells of.
 pub(super) fn learn_database() {
-    let newer = load::has_function(c"RedisModule_ClusterKeySlotC"); // Valkey 9, and there is no better sign
-    TELLS_OF_TRANSACTION.store(newer, Ordering::Relaxed);
+    TELLS_OF_TRANSACTION.store(load::is_valkey_9(), Ordering::Relaxed);
 }
 
 /// Is there a connection with this client id? A client that a script or a module has made for itself is none.
@@ -130,10 +129,14 @@ impl<'c> Ctx<'c> {
         known == raw::REDISMODULE_OK as c_int && info.flags & subscribed != 0
     }
 
-    /// May the module change the dataset of its own accord now? Only a master decides, not while it
-    /// loads, and not while writes are paused: a fail-over waits for the replicas then.
+    /// May the module change the dataset of its own accord now? Only a master decides, not while it loads, not while it is
+    /// told what another one decided, and not while writes are paused: a failover waits for the replicas then.
     pub fn may_act(self) -> bool {
-        !self.is_replica() && !self.is_loading() && !self.is_paused()
+        let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE
+            | raw::REDISMODULE_CTX_FLAGS_LOADING
+            | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING
+            | raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        !self.has_flags(follows) && !self.is_paused()
     }
 
     /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so where it

@@ -8,7 +8,8 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
-use super::{block, entry, info, lent, log, native, queued, timer, watch};
+use super::slots::Ranges;
+use super::{block, cluster, entry, info, lent, log, native, queued, timer, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -30,6 +31,10 @@ pub enum Happening {
     /// Somebody wants this hash slot of a cluster to come or go; `None`: several. Told only if some family
     /// [watches](super::watch).
     SlotMayMove(Option<u16>),
+    /// These hash slots of a cluster came to this node, or left it.
+    SlotsMoved(Ranges),
+    /// What was here of these hash slots is gone, without a word about each key. They are not this node's.
+    SlotsDropped(Ranges),
     /// A connection closed.
     Disconnected(u64),
     /// A dataset was loaded.
@@ -65,7 +70,7 @@ pub fn note(happening: Happening) {
 }
 
 /// Notes that whole databases went, came or moved, and tells the families at once.
-fn note_move(happening: Happening) {
+pub(super) fn note_move(happening: Happening) {
     for family in crate::enabled_families() {
         (family.moved)(&happening);
     }
@@ -199,6 +204,7 @@ pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
             return false;
         }
     }
+    cluster::subscribe(ctx);
     true
 }
 
@@ -350,6 +356,7 @@ unsafe extern "C" fn on_role(
         let is_replica = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
         // SAFETY: see above.
         look_for_replays(unsafe { Ctx::new(ctx) }, is_replica);
+        cluster::role_changes();
         if is_replica {
             note(Happening::Demoted);
         }
@@ -391,6 +398,8 @@ unsafe extern "C" fn on_event_loop(
             }
         });
     }
+    // SAFETY: see above.
+    entry::guard((), || cluster::look_if_changed(unsafe { Ctx::new(ctx) }));
     entry::guard((), block::deliver);
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
@@ -407,6 +416,7 @@ unsafe extern "C" fn on_cron(
         timer::stop_if_too_far(ctx);
         timer::ask_families(ctx);
         info::log_eviction(ctx);
+        cluster::look_after(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);
         }

@@ -1,7 +1,9 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use super::context::{Ctx, bytes_of};
-use super::{alloc, apply, command, context, entry, events, info, lent, log, native};
+use super::{
+    alloc, apply, cluster, command, context, entry, events, info, lent, log, native, slots,
+};
 use crate::request::is;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
@@ -143,6 +145,12 @@ fn missing_function() -> Option<&'static str> {
     .find_map(|(name, there)| (!there).then_some(name))
 }
 
+/// Is the server Valkey 9 or later? Valkey has all functions under two names, and of these one since 9.0 only. Redis has
+/// `RedisModule_ClusterKeySlotC` too, since 8.4.
+pub(super) fn is_valkey_9() -> bool {
+    has_function(c"ValkeyModule_ClusterKeySlotC")
+}
+
 /// Has the server a function of this name, perhaps one that is newer than the bindings?
 pub(super) fn has_function(name: &CStr) -> bool {
     function(name).is_some()
@@ -237,7 +245,11 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
     // SAFETY: the context is the server's.
-    unsafe { api!(RedisModule_SetModuleOptions(ctx.raw(), options as c_int)) };
+    unsafe {
+        let options = options as c_int | cluster::module_options();
+        api!(RedisModule_SetModuleOptions(ctx.raw(), options));
+    }
+    slots::learn_cluster(ctx);
     if !apply::register(ctx) {
         return false;
     }

@@ -132,7 +132,8 @@ static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
 
 /// Learns which of the blocks around a value are left to the module to count.
 pub(super) fn learn_overhead() {
-    // Valkey 9, the first with this function, keeps the key in the object and counts both.
+    // Valkey 9 and Redis 8.4 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`). No earlier
+    // version of either has this function.
     let counts = load::has_function(c"RedisModule_ClusterKeySlotC");
     COUNTS_OBJECT.store(counts, Ordering::Relaxed);
 }

@@ -3,6 +3,7 @@
 //! so the cron event looks too.
 
 use super::clock::Now;
+use super::cluster;
 use super::context::Ctx;
 use super::entry;
 use super::main_thread::MainThread;
@@ -90,6 +91,8 @@ unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void)
     entry::guard((), || {
         ARMED.get().0 = None;
         // SAFETY: the server gives a live context.
-        ask_families(unsafe { Ctx::new(ctx) });
+        let ctx = unsafe { Ctx::new(ctx) };
+        cluster::go_on(ctx);
+        ask_families(ctx);
     });
 }

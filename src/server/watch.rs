@@ -5,7 +5,7 @@
 
 use super::context::{Ctx, Name};
 use super::events::{Happening, note_and_wake};
-use super::{entry, log, queued};
+use super::{cluster, entry, log, queued};
 use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
@@ -84,6 +84,7 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
                 return queued::transaction_ends();
             }
             name if is(name, "cluster") => slots_may_move,
+            _ if cluster::is_renamed() => slots_may_move,
             _ => return,
         };
         // SAFETY: see above.
@@ -116,10 +117,9 @@ fn deleting(key: &[u8]) {
 
 /// `CLUSTER`, by which hash slots may come to this node, or go.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
-    const MOVING: [&str; 8] = [
+    // Of atomic migration there are events.
+    const MOVING: [&str; 6] = [
         "setslot",
-        "migration",    // Redis 8
-        "migrateslots", // Valkey 9
         "addslots",
         "addslotsrange",
         "delslots",

@@ -5,6 +5,7 @@
 //! there is none, by the keyspace events of `RENAME` and `MOVE`: so the list follows them all. The list may look too early, and
 //! whoever looks makes sure that the value at the key still has the number.
 
+use crate::server::slots::{contains, in_cluster, slot_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The database of a stock that may be in any.
@@ -18,6 +19,13 @@ pub struct Place {
     /// The key.
     pub key: Box<[u8]>,
     at: u64,
+    /// Its hash slot, in a cluster.
+    slot: u16,
+    is_parked: bool,
+}
+
+fn slot(key: &[u8]) -> u16 {
+    if in_cluster() { slot_of(key) } else { 0 }
 }
 
 /// The stocks that have something to do by themselves.
@@ -26,6 +34,8 @@ pub struct Deadlines {
     last: u64,
     by_time: BTreeSet<(u64, u64)>,
     places: BTreeMap<u64, Place>,
+    /// Stocks that are due, but in a hash slot that is not this node's, by that.
+    parked: BTreeSet<(u16, u64)>,
 }
 
 impl Deadlines {
@@ -59,14 +69,24 @@ impl Deadlines {
                 if place.at != at {
                     self.by_time.remove(&(place.at, number));
                 }
+                if place.is_parked {
+                    self.parked.remove(&(place.slot, number));
+                    place.is_parked = false;
+                }
                 (place.db, place.at) = (db, at);
                 if *place.key != *key {
-                    place.key = key.into();
+                    (place.key, place.slot) = (key.into(), slot(key));
                 }
             }
             None => {
-                let key = key.into();
-                self.places.insert(number, Place { db, key, at });
+                let place = Place {
+                    db,
+                    key: key.into(),
+                    at,
+                    slot: slot(key),
+                    is_parked: false,
+                };
+                self.places.insert(number, place);
             }
         }
     }
@@ -75,7 +95,54 @@ impl Deadlines {
     pub fn remove(&mut self, number: u64) {
         if let Some(place) = self.places.remove(&number) {
             self.by_time.remove(&(place.at, number));
+            self.parked.remove(&(place.slot, number));
         }
+    }
+
+    /// Puts a stock aside that is due, until its hash slot [is here](Self::unpark).
+    pub fn park(&mut self, number: u64) {
+        if let Some(place) = self.places.get_mut(&number) {
+            self.by_time.remove(&(place.at, number));
+            self.parked.insert((place.slot, number));
+            place.is_parked = true;
+        }
+    }
+
+    /// The hash slots of the stocks that were put aside.
+    pub fn parked_slots(&self) -> Vec<u16> {
+        let after = |slot: u32| {
+            let slot = u16::try_from(slot).ok()?;
+            let (slot, _) = self.parked.range((slot, 0)..).next()?;
+            Some(*slot)
+        };
+        let first = after(0);
+        std::iter::successors(first, |slot| after(u32::from(*slot) + 1)).collect()
+    }
+
+    /// Lists stocks of a hash slot again that were put aside, each at its time; `most` of them.
+    pub fn unpark(&mut self, slot: u16, most: usize) {
+        let numbers = self.parked.range((slot, 0)..=(slot, u64::MAX));
+        let numbers: Vec<u64> = numbers.map(|(_, number)| *number).take(most).collect();
+        for number in numbers {
+            self.parked.remove(&(slot, number));
+            if let Some(place) = self.places.get_mut(&number) {
+                place.is_parked = false;
+                self.by_time.insert((place.at, number));
+            }
+        }
+    }
+
+    /// What was in these hash slots is gone.
+    pub fn dropped(&mut self, ranges: &[(u16, u16)]) {
+        let (by_time, parked) = (&mut self.by_time, &mut self.parked);
+        self.places.retain(|number, place| {
+            let stays = !contains(ranges, place.slot);
+            if !stays {
+                by_time.remove(&(place.at, *number));
+                parked.remove(&(place.slot, *number));
+            }
+            stays
+        });
     }
 
     /// The stock that is to be looked at first, and when (Unix ms).
@@ -94,13 +161,15 @@ impl Deadlines {
             None => {
                 self.places.clear();
                 self.by_time.clear();
+                self.parked.clear();
             }
             Some(db) => {
-                let (places, by_time) = (&mut self.places, &mut self.by_time);
-                places.retain(|number, place| {
+                let (by_time, parked) = (&mut self.by_time, &mut self.parked);
+                self.places.retain(|number, place| {
                     let stays = place.db != db;
                     if !stays {
                         by_time.remove(&(place.at, *number));
+                        parked.remove(&(place.slot, *number));
                     }
                     stays
                 });
@@ -157,6 +226,25 @@ mod tests {
         list.remove(a);
         list.flushed(Some(0));
         assert_eq!(all(&list), [(40, 1, &b"renamed"[..])]);
+        list.remove(b);
+        list.set(c, 1, b"c", 20);
+        list.set(a, 1, b"a", 30);
+        list.park(c);
+        list.set(c, 1, b"c", 50);
+        assert!(list.parked_slots().is_empty());
+        list.park(a);
+        assert_eq!(
+            (list.first(), list.parked_slots()),
+            (Some((50, c)), vec![0])
+        );
+        list.unpark(0, 9);
+        assert_eq!(list.first(), Some((30, a)));
+        list.park(a);
+        list.dropped(&[(1, 16383)]);
+        assert_eq!(list.len(), 2);
+        list.dropped(&[(0, 0)]);
+        assert!(list.is_empty() && list.first().is_none() && list.parked_slots().is_empty());
+        list.set(b, 0, b"b", 1);
         list.flushed(None);
         assert!(list.is_empty() && list.first().is_none());
         list.set(a, 0, b"old", 5);

@@ -43,8 +43,9 @@ pub const FAMILY: Family = Family {
     settings: &[],
     touched: serve::touched,
     moved: serve::moved,
-    happened: |_, _, _| {}, // all that concerns it is dealt with at once
+    happened: serve::happened,
     due: serve::due,
+    cron: serve::cron,
     info: serve::info,
     ..Family::PLAIN
 };

@@ -6,9 +6,11 @@ use super::edit::{Edit, SLICE};
 use super::native::{STOCK, list};
 use super::{DEADLINES, INCOMING, STATS};
 use crate::server::clock::Now;
+use crate::server::cluster;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, Touch};
 use crate::server::key::Slot;
+use crate::server::timer;
 
 /// For so long (in microseconds) the server may deal with what is due before it serves clients
 /// again.
@@ -16,6 +18,9 @@ const PATIENCE: u64 = 1000;
 
 /// When a stock is looked at again (ms) whose changes cannot be announced.
 const RETRY: u64 = 100;
+
+/// So many stocks of a slot that has come are listed again in one go.
+const UNPARK_BATCH: usize = 2000;
 
 /// Does what is due, as far as time allows, and says when to go on.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
@@ -39,10 +44,11 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
     };
-    let end = |db| {
-        let name = Name::new(&place.key);
-        look_after_in(ctx, &name, number, now, db)
-    };
+    let name = Name::new(&place.key);
+    if !cluster::owns(ctx, &name) {
+        return DEADLINES.get().park(number);
+    }
+    let end = |db| look_after_in(ctx, &name, number, now, db);
     let found = match place.db {
         ANY_DB => (0..).map_while(end).any(|found| found),
         db => end(db) == Some(true),
@@ -96,7 +102,29 @@ pub(super) fn moved(happening: &Happening) {
             DEADLINES.get().replace(incoming);
         }
         Happening::Discarded => *INCOMING.get() = Deadlines::default(),
+        Happening::SlotsDropped(ranges) => DEADLINES.get().dropped(ranges),
         _ => {}
+    }
+}
+
+/// A slot that has come: what is due in it is done now.
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
+    if matches!(happening, Happening::SlotsMoved(_)) {
+        cron(ctx);
+    }
+}
+
+/// In a cluster, looks whether slots have come whose stocks were due before.
+pub(super) fn cron(ctx: Ctx<'_>) {
+    if !ctx.is_cluster() || !ctx.may_act() {
+        return;
+    }
+    let slots = DEADLINES.get().parked_slots();
+    for slot in slots {
+        if cluster::owns_slot(ctx, slot) {
+            DEADLINES.get().unpark(slot, UNPARK_BATCH);
+            timer::arm(ctx, Now::read().ms());
+        }
     }
 }
 
