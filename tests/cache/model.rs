@@ -712,7 +712,7 @@ fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
             let (line, retry) = lines.get(&(db, key)).cloned().unwrap_or_default();
             prop_assert_eq!(queue.head(db, &[key]), line.first().copied());
             prop_assert_eq!(queue.waiting(db, &[key]), line.len());
-            prop_assert_eq!(queue.tickets(db, &[key]), line);
+            prop_assert_eq!(queue.tickets(db, &[key]).collect::<Vec<_>>(), line);
             prop_assert_eq!(queue.knows_when(db, &[key]), retry.is_some());
         }
     }

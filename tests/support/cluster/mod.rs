@@ -1,10 +1,12 @@
 //! What the tests of clusters share: clusters of two nodes and of six, slots on their way, and a client that follows the
 //! redirections.
 
+mod atomic;
 mod client;
 mod six;
 mod slot;
 
+pub use atomic::{A_WHILE, Atomic, owner_of};
 pub use client::{Client, Lost, Told};
 pub use six::{Six, await_replica};
 pub use slot::Move;

@@ -1,0 +1,87 @@
+//! A node of a cluster looks ten times a second after its waiting clients. That costs next to nothing, however many keys
+//! they wait for.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
+use crate::support::{Lines as _, Raw, Server, Swarm, encode, eventually};
+
+/// Clients, each of which waits for keys of a slot of its own.
+const CLIENTS: usize = 5000;
+
+/// The keys that each of them waits for.
+const KEYS: usize = 20;
+
+/// A busy machine needs a while for so many.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The seconds of CPU that the server has used.
+fn used(server: &Server) -> f64 {
+    let field = |name: &str| -> f64 {
+        let text = server.info(name).expect("INFO has it");
+        text.parse().expect("seconds")
+    };
+    field("used_cpu_user") + field("used_cpu_sys")
+}
+
+/// Lets clients wait for a hundred thousand keys in thousands of slots.
+fn wait(server: &Server) -> Swarm {
+    let mut holder = Raw::connect(server);
+    let mut swarm = Swarm::connect(server, CLIENTS);
+    for index in 0..CLIENTS {
+        let keys = (0..KEYS).map(|key| format!("{{{index}}}{key}"));
+        let keys: Vec<String> = keys.collect();
+        holder.must(&format!("LOCK.ACQUIRE {} holder PX 600000", keys[0]));
+        let mut command = vec!["LOCK.MACQUIRE".to_owned(), KEYS.to_string()];
+        command.extend(keys);
+        command.extend(["waiter", "BLOCK", "0"].map(String::from));
+        swarm.send(index, &encode(command));
+    }
+    eventually(LONG, || {
+        server.info_int("blocked_clients") == CLIENTS as i64
+    });
+    swarm
+}
+
+#[test]
+fn a_node_sleeps_while_clients_wait_for_thousands_of_keys() {
+    let builder = node().config("maxclients", "10000");
+    let server = builder.start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let _swarm = wait(&server);
+    let before = used(&server);
+    thread::sleep(Duration::from_secs(2));
+    let used = used(&server) - before;
+    println!("{used} seconds of CPU in 2 seconds");
+    assert!(used < 0.5, "{used} seconds of CPU in 2 seconds of waiting");
+}
+
+/// A slot leaves in which thousands wait: all are told.
+#[test]
+fn thousands_are_told_that_their_slot_has_left() {
+    let (one, other) = two_nodes(&node().config("maxclients", "10000"));
+    let call = |owner: &str| format!("LOCK.ACQUIRE bar {owner} PX 600000 BLOCK 0");
+    Raw::connect(&one).must(&call("me"));
+    let mut swarm = Swarm::connect(&one, CLIENTS);
+    for index in 0..CLIENTS {
+        let line = call(&format!("owner{index}"));
+        swarm.send(index, &encode(line.split(' ')));
+    }
+    eventually(LONG, || one.info_int("blocked_clients") == CLIENTS as i64);
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    moving.keys(&[LOW]);
+    moving.finish();
+    let moved = Raw::connect(&one).run("GET bar");
+    let mut told = 0;
+    eventually(LONG, || {
+        for index in swarm.ready(Duration::from_millis(100)) {
+            for reply in swarm.replies(index) {
+                assert_eq!(reply, moved);
+                told += 1;
+            }
+        }
+        told == CLIENTS
+    });
+}

@@ -1,0 +1,94 @@
+//! Commands of the server that have another name (`rename-command`) are not missed by those who wait.
+
+use crate::support::cluster::{LOW, id_of, node, slot_of};
+use crate::support::{Lines as _, Raw, SOON, Server, await_waiting, eventually};
+
+/// A node whose commands `GETRANGE` and `CLUSTER` have other names, with all slots.
+fn renamed() -> Server {
+    let builder = node()
+        .config("rename-command", "GETRANGE substring")
+        .config("rename-command", "CLUSTER cloud");
+    let server = builder.start();
+    Raw::connect(&server).must("cloud ADDSLOTSRANGE 0 16383");
+    eventually(SOON, || {
+        let info = Raw::connect(&server).run("cloud INFO");
+        info.text().contains("cluster_state:ok")
+    });
+    server
+}
+
+#[test]
+fn waiting_clients_are_served_on_a_node_with_renamed_commands() {
+    let server = renamed();
+    let mut holder = Raw::connect(&server);
+    let first = holder.must("LOCK.ACQUIRE bar me PX 600000").int();
+    let mut waiter = Raw::connect(&server);
+    waiter.ask("LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
+    await_waiting(&server, 1);
+    holder.must("LOCK.RELEASE bar me");
+    let fence = waiter.read_within(SOON).expect("it is served");
+    assert!(fence.int() > first);
+
+    // A lease that ends.
+    let mut late = Raw::connect(&server);
+    late.ask("LOCK.ACQUIRE baz you PX 600000 BLOCK 0");
+    assert!(late.read_within(SOON).expect("it is served").int() > 0);
+    holder.must("SEM.ACQUIRE {bar}sem me LIMIT 1 PX 100");
+    waiter.ask("SEM.ACQUIRE {bar}sem you LIMIT 1 PX 600000 BLOCK 0");
+    assert!(waiter.read_within(SOON).expect("it is served").int() > 0);
+    holder.must("STOCK.SET {bar}stock 5");
+    holder.must("STOCK.RESERVE {bar}stock 2 ORDER o PX 50");
+    eventually(SOON, || holder.must("STOCK.GET {bar}stock") == 5);
+    // A cached value.
+    let token = holder.must("CACHE.FETCH {bar}entry LEASE 600000").array()[2].int();
+    waiter.ask("CACHE.FETCH {bar}entry LEASE 600000 BLOCK 0");
+    eventually(SOON, || server.info_int("blocked_clients") == 1);
+    holder.must(&format!("CACHE.SET {{bar}}entry v PX 600000 TOKEN {token}"));
+    let fetched = waiter.read_within(SOON).expect("it is served");
+    assert_eq!(fetched.array()[1], "v");
+}
+
+/// The server does not say what its command `CLUSTER` is called, so the client is told to send its command again: then the
+/// server itself says where to.
+#[test]
+fn waiting_clients_of_a_slot_that_left_a_node_with_renamed_commands_are_told() {
+    let server = renamed();
+    let mut holder = Raw::connect(&server);
+    holder.must("LOCK.ACQUIRE bar me PX 600000");
+    let mut waiter = Raw::connect(&server);
+    waiter.ask("LOCK.ACQUIRE {bar}free you PX 600000 BLOCK 0");
+    assert!(waiter.read_within(SOON).expect("it is free").int() > 0);
+    waiter.ask("LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
+    await_waiting(&server, 1);
+    let other = node().start();
+    let id = id_of(&other);
+    let slot = slot_of(&other, LOW);
+    let bus_port = Raw::connect(&other).must("CONFIG GET cluster-port");
+    let bus_port = bus_port.field("cluster-port").text();
+    holder.must(&format!("cloud MEET 127.0.0.1 {} {bus_port}", other.port()));
+    eventually(SOON, || {
+        let nodes = holder.must("cloud NODES");
+        nodes.text().lines().count() == 2 && !nodes.text().contains("handshake")
+    });
+    for key in ["bar", "{bar}free"] {
+        holder.must(&format!("DEL {key}"));
+    }
+    // As soon as the lock is gone, the waiting client has it.
+    assert!(waiter.read_within(SOON).expect("it is served").int() > 0);
+    let mut waiter = Raw::connect(&server);
+    waiter.ask("LOCK.ACQUIRE bar them PX 600000 BLOCK 0");
+    await_waiting(&server, 1);
+    other.await_cluster(2);
+    let own_id = holder.must("cloud MYID");
+    let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", own_id.text());
+    eventually(SOON, || !Raw::connect(&other).run(&importing).is_err());
+    holder.must(&format!("cloud SETSLOT {slot} MIGRATING {id}"));
+    let port = other.port().to_string();
+    holder.must(&format!("MIGRATE 127.0.0.1 {port} bar 0 20000"));
+    holder.must(&format!("cloud SETSLOT {slot} NODE {id}"));
+    let told = waiter.read_within(SOON).expect("it is told");
+    let again = holder.run("GET bar");
+    assert!(again.err().starts_with("MOVED "), "{again:?}");
+    let is_told = told == again || told.err().starts_with("TRYAGAIN ");
+    assert!(is_told, "{told:?}");
+}
