@@ -129,9 +129,10 @@ impl<'k> Stream<'k> {
         io::Error::last_os_error().raw_os_error() == Some(libc::ERANGE)
     }
 
-    /// The entry that no server takes: more than 1 GiB in so many parts of so many bytes, all of them one string.
-    const PARTS: usize = 2050;
-    const PART: usize = 512 * 1024;
+    /// The entry that no server takes: more than 1 GiB in so many parts of so many bytes, all of them one string. The server
+    /// adds up the lengths: 2050 parts took 3.8 us, these take 1 us.
+    const PARTS: usize = 514;
+    const PART: usize = 2 * 1024 * 1024;
 
     /// The most fields and values of an entry.
     const MAX_STRINGS: usize = 16;

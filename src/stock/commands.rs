@@ -766,10 +766,15 @@ fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
 /// Can all changes be announced? What is appended to a stream and taken out again is not as if it had never been there: the
 /// stream's last id and its count of entries stay.
 fn check_streams(changes: &mut [(&mut Edit<'_>, &Change<'_>)]) -> Result<(), Error> {
+    let mut is_told =
+        |(edit, change): &mut (&mut Edit<'_>, &Change<'_>)| edit.stream_of(change).is_some();
+    if !changes.iter_mut().any(&mut is_told) {
+        return Ok(());
+    }
     let streams = changes
         .iter_mut()
-        .map(|(edit, change)| edit.stream_of(change));
-    let streams: Vec<_> = streams.collect();
+        .map(|(edit, change)| edit.stream_of(change).map(Box::from));
+    let streams: Vec<Option<Box<[u8]>>> = streams.collect();
     let mut entries: HashMap<&[u8], u64> = HashMap::new();
     for stream in streams.iter().flatten() {
         *entries.entry(stream).or_default() += 1;

@@ -203,10 +203,10 @@ impl<'k> Edit<'k> {
     }
 
     /// The key of the stream that announces a change, if one does.
-    pub(super) fn stream_of(&mut self, change: &Change<'_>) -> Option<Box<[u8]>> {
+    pub(super) fn stream_of(&mut self, change: &Change<'_>) -> Option<&[u8]> {
         let stock = self.slot.value().filter(|_| change.op.is_told())?;
         let events = stock.terms().events.as_ref()?;
-        Some(events.stream.clone())
+        Some(&events.stream)
     }
 
     /// Can a change be announced, and `entries` in all of the same command in that stream?
