@@ -17,8 +17,28 @@ pub struct EntryId {
     pub seq: u64,
 }
 
-/// The string of which an entry is made that is too large for a stream, kept to be used again.
-static TOO_LARGE: MainThread<Option<Name<'static>>> = MainThread::new();
+/// The string of which an entry is made that is too large for a stream, kept while it is used.
+static TOO_LARGE: MainThread<Option<Part>> = MainThread::new();
+
+/// Such a string, and for how many ticks of the server's cron it was not used.
+struct Part {
+    string: Name<'static>,
+    idle_ticks: u32,
+}
+
+/// A string that was not used for so many ticks is freed: some ten seconds.
+const MAX_IDLE_TICKS: u32 = 100;
+
+/// Frees memory that is kept to be used again, if it was not. Called by the server's cron.
+pub fn free_unused() {
+    let mut part = TOO_LARGE.get();
+    if let Some(unused) = part.as_mut() {
+        unused.idle_ticks += 1;
+        if unused.idle_ticks > MAX_IDLE_TICKS {
+            *part = None;
+        }
+    }
+}
 
 /// A stream that is open for appending, or an empty key that becomes one.
 pub struct Stream<'k> {
@@ -105,8 +125,12 @@ impl<'k> Stream<'k> {
             return true;
         }
         let mut part = TOO_LARGE.get();
-        let part = part.get_or_insert_with(|| Name::new(&vec![0; Self::PART]));
-        let mut strings = [part.raw(); Self::PARTS];
+        let part = part.get_or_insert_with(|| Part {
+            string: Name::new(&vec![0; Self::PART]),
+            idle_ticks: 0,
+        });
+        part.idle_ticks = 0;
+        let mut strings = [part.string.raw(); Self::PARTS];
         let mut id = raw::RedisModuleStreamID {
             ms: u64::MAX,
             seq: u64::MAX - (count - 1),

@@ -21,6 +21,7 @@ use crate::Family;
 use crate::request::MAX_SAFE;
 use crate::server::info::Counter;
 use crate::server::main_thread::MainThread;
+use crate::server::stream;
 use deadlines::Deadlines;
 
 /// The largest quantity, and the largest number in a reply: 2^53 - 1.
@@ -45,7 +46,10 @@ pub const FAMILY: Family = Family {
     moved: serve::moved,
     happened: serve::happened,
     due: serve::due,
-    cron: serve::cron,
+    cron: |ctx| {
+        serve::cron(ctx);
+        stream::free_unused();
+    },
     info: serve::info,
     ..Family::PLAIN
 };
