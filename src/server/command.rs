@@ -1,14 +1,17 @@
 //! The table of commands, from which everything that the server knows of a command comes: name,
 //! arity, flags, key specs, ACL categories and documentation.
 
+use super::call;
 use super::context::{Ctx, Name};
 use super::entry::Entry;
+use super::info::ServerInfo;
 use super::log;
 use super::main_thread::MainThread;
-use crate::request::Cursor;
+use crate::request::{Cursor, parse_int};
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::OnceLock;
 use std::{io, ptr};
 
 /// One command.
@@ -225,13 +228,45 @@ pub(super) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
     described
 }
 
+/// Whether the server may ask commands where their keys are.
+///
+/// Redis 8.4 and later look for keys as soon as they have read a command. With `io-threads`, this is
+/// on a thread that reads. A command that is asked there ends an execution unit of the server: that
+/// propagates what the main thread has collected so far, and corrupts the replication stream or
+/// crashes the server. There the server finds the keys by their specs alone.
+fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let server = ServerInfo::read(c"server");
+        // Valkey reports the version of Redis that it is compatible with, too.
+        let is_valkey = !server.text(c"valkey_version").is_empty();
+        is_valkey
+            || !reads_keys_early(server.text(c"redis_version"))
+            || call::number_setting(ctx, c"io-threads") == Some(1)
+    })
+}
+
+/// Whether this version of Redis looks for keys as soon as it has read a command.
+fn reads_keys_early(version: &[u8]) -> bool {
+    let mut numbers = version.split(|byte| *byte == b'.').map(parse_int);
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    (next(), next()) >= (8, 4)
+}
+
+/// The flag of a command that the server may ask for its keys.
+const ASKED_FOR_KEYS: &str = "getkeys-api";
+
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
 fn create(ctx: Ctx<'_>, command: &Command) -> bool {
     let name = c_string(&command.name.to_lowercase()); // as the built-in ones are
-    let flags = c_string(command.flags);
+    let flags = if may_be_asked_for_keys(ctx) {
+        c_string(command.flags)
+    } else {
+        c_string(command.flags.replace(ASKED_FOR_KEYS, "").trim_end())
+    };
     // Key specs follow in `describe`; these numbers are what servers derive from them.
     let (first, last, step) = match command.keys.first().map(|spec| spec.place) {
         Some(Place::At(index)) => (index, index, 1),
@@ -258,7 +293,11 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
     let summary = c_string(command.summary);
     let complexity = c_string(command.complexity);
     let categories = c_string(&categories(command));
-    let mut keys: Vec<_> = command.keys.iter().map(key_spec).collect();
+    let mut keys: Vec<_> = command
+        .keys
+        .iter()
+        .map(|spec| key_spec(spec, may_be_asked_for_keys(ctx)))
+        .collect();
     // SAFETY: a spec of zeros ends the list.
     keys.push(unsafe { std::mem::zeroed() });
     let arguments = usage::parse(command.usage);
@@ -291,7 +330,7 @@ fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
     }
 }
 
-fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
+fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpec {
     // SAFETY: zeros are a valid value of this plain struct.
     let mut out: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     out.flags = u64::from(spec.access.flags());
@@ -310,8 +349,8 @@ fn key_spec(spec: &KeySpec) -> raw::RedisModuleCommandKeySpec {
             out.fk.keynum.keynumidx = 0;
             out.fk.keynum.firstkey = 1;
             out.fk.keynum.keystep = step;
-            if step > 1 {
-                // Servers take the number of keys for their last place, and would find half of
+            if step > 1 && may_be_asked {
+                // Older servers take the number of keys for their last place, and would find half of
                 // them. With this flag they ask the command itself (see `write_keyed`).
                 out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
             }
@@ -410,7 +449,7 @@ fn keep(texts: &mut Vec<CString>, text: &str) -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::{Place, reads_keys_early};
 
     #[test]
     fn keys_are_found_where_their_place_says() {
@@ -444,5 +483,21 @@ mod tests {
         assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);
         assert_eq!(at(after, "set EVENTS 1"), [0usize; 0]);
         assert_eq!(at(after, "set k 1 EVENTS"), [0usize; 0]);
+    }
+
+    #[test]
+    fn versions_that_read_keys_early_are_known() {
+        for (version, early) in [
+            ("", false),
+            ("7.0.15", false),
+            ("8.0.6", false),
+            ("8.2.9", false),
+            ("8.4.0", true),
+            ("8.6.3", true),
+            ("10.0.0", true),
+            ("255.255.255", true),
+        ] {
+            assert_eq!(reads_keys_early(version.as_bytes()), early, "{version}");
+        }
     }
 }

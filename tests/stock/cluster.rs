@@ -4,7 +4,8 @@
 use crate::support::cluster::{Move, node, one_node, two_nodes};
 use crate::support::stock::{UNKNOWN, assert_stream_tells_all, await_state, counts, told};
 use crate::support::{
-    Lines, Raw, SOON, Server, Value, ask, eventually, ints, now_ms, server_and_client,
+    Lines, Raw, SOON, Server, Value, ask, eventually, ints, now_ms, reads_keys_in_threads,
+    server_and_client,
 };
 
 #[track_caller]
@@ -73,7 +74,10 @@ fn a_stock_and_its_stream_in_one_slot_work_in_a_cluster() {
     let reply = client.call(["EVAL", script, "2", "{sku}1", "{sku}2"]);
     assert_eq!(ints(&reply), [8, 7]);
     let refused = "return redis.call('STOCK.MDEDUCT', 2, KEYS[1], 1, 'elsewhere', 1)";
-    assert!(client.call(["EVAL", refused, "1", "{sku}1"]).is_err());
+    // With I/O threads, Redis 8.4 and later do not look for keys that a script names itself.
+    if !reads_keys_in_threads(&mut client) {
+        assert!(client.call(["EVAL", refused, "1", "{sku}1"]).is_err());
+    }
     assert_eq!(client.transact(["STOCK.DEDUCT {sku}1 1"])[0], 7);
 }
 

@@ -122,6 +122,24 @@ pub fn field_of(info: &Value, name: &str) -> i64 {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// Whether the server has I/O threads that look for the keys of a command: Redis 8.4 and later with `io-threads`. There it
+/// does not ask commands of modules where their keys are.
+#[track_caller]
+pub fn reads_keys_in_threads(client: &mut Raw) -> bool {
+    let info = client.must("INFO server");
+    let version = |name: &str| -> Vec<u32> {
+        let line = info.text().lines().find_map(|line| line.strip_prefix(name));
+        let numbers = line
+            .unwrap_or("")
+            .split('.')
+            .map(|number| number.parse().unwrap_or(0));
+        numbers.take(2).collect()
+    };
+    version("valkey_version:").iter().sum::<u32>() == 0
+        && version("redis_version:") >= vec![8, 4]
+        && client.must("CONFIG GET io-threads").array()[1].text() != "1"
+}
+
 /// Milliseconds since 1970 by the server's clock.
 #[track_caller]
 pub fn now_ms(client: &mut Raw) -> i64 {
