@@ -7,8 +7,8 @@ use crate::support::filter::{
     load, load_chunk, number, value_digest,
 };
 use crate::support::{
-    Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of, server_and_client,
-    settled_memory, used_memory,
+    Lines, Raw, SEPARATE, SOON, Server, Value, WRONGTYPE, eventually, field_of,
+    reads_keys_in_threads, server_and_client, settled_memory, used_memory,
 };
 use sluice::filter::persist::put_piece;
 
@@ -78,6 +78,7 @@ fn large_filters_are_freed_in_the_background_and_small_ones_at_once() {
             .config("lazyfree-lazy-server-del", "yes")
             .start();
         let mut client = Raw::connect(&server);
+        let has_threads = reads_keys_in_threads(&mut client);
         let mut freed = 0;
         for end in [
             "UNLINK k",
@@ -94,7 +95,10 @@ fn large_filters_are_freed_in_the_background_and_small_ones_at_once() {
             eventually(SOON, || server.info_int("lazyfree_pending_objects") == 0);
             freed = freed.max(server.info_int("lazyfreed_objects"));
             client.must(end);
-            eventually(SOON, || server.info_int("lazyfreed_objects") > freed);
+            // With I/O threads, a thread that serves a client frees what that client overwrites.
+            if end != "SET k v" || !has_threads {
+                eventually(SOON, || server.info_int("lazyfreed_objects") > freed);
+            }
             eventually(SOON, || live(&server)[2] < 5000);
             freed = server.info_int("lazyfreed_objects");
         }
@@ -703,7 +707,7 @@ fn active_defrag_damages_nothing() {
     }
     for kind in KINDS {
         let large = format!("large-{}", kind.family());
-        client.must(&kind.reserve(&large, 50));
+        client.must(&format!("{} EXPANSION 2", kind.reserve(&large, 50)));
         for number in 0..8000 {
             let key = format!("{}{number}", kind.family());
             client.must(&kind.reserve(&key, 20 + number % 300));

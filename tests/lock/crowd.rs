@@ -176,6 +176,7 @@ fn a_crowd_that_waits_for_several_locks_does_not_hold_up_the_server() {
         assert!(answer.is_some(), "no answer with {index} waiters");
         let taken = start.elapsed();
         assert!(taken < SOON, "{index} waiters took {taken:?}");
+        crowd.await_execution(index);
     }
     await_waiting(&server, size as i64);
 

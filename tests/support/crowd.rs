@@ -26,6 +26,8 @@ pub struct Crowd {
     members: Vec<Raw>,
     /// Tells, by its replies, that the server has read what the members sent before.
     control: Raw,
+    /// The server's numbers of the members, if it has I/O threads: it does not read them in order then.
+    ids: Vec<i64>,
 }
 
 impl Crowd {
@@ -36,7 +38,10 @@ impl Crowd {
         let mut crowd = Self {
             members: Vec::with_capacity(size),
             control: Raw::connect(server),
+            ids: Vec::new(),
         };
+        let setting = crowd.control.call(["CONFIG", "GET", "io-threads"]);
+        let has_threads = !setting.is_err() && setting.array()[1].text() != "1";
         for number in 1..=size {
             crowd.members.push(Raw::connect(server));
             if number % CONNECTS_PER_BREATH == 0 {
@@ -44,6 +49,9 @@ impl Crowd {
             }
         }
         crowd.let_the_server_catch_up();
+        if has_threads {
+            crowd.ids = crowd.members.iter_mut().map(Raw::id).collect();
+        }
         crowd
     }
 
@@ -73,7 +81,7 @@ impl Crowd {
         let size = self.size();
         for index in 0..size {
             self.members[index].send(command(index));
-            self.let_the_server_catch_up();
+            self.await_execution(index);
             let asked = index + 1;
             if asked % ASKS_PER_LOOK == 0 || asked == size {
                 let taken_in = holds_within(PATIENCE, &mut || accepted(asked));
@@ -118,7 +126,28 @@ impl Crowd {
         replies
     }
 
-    /// The server reads connections in the order in which they became readable, and answers only after it has executed
+    /// Waits until the server has executed what a member has sent: the member waits, or has a reply.
+    #[track_caller]
+    pub fn await_execution(&mut self, index: usize) {
+        let Some(id) = self.ids.get(index) else {
+            return self.let_the_server_catch_up();
+        };
+        let id = id.to_string();
+        let (member, control) = (&self.members[index], &mut self.control);
+        let executed = holds_within(PATIENCE, &mut || {
+            let line = control.call(["CLIENT", "LIST", "ID", &id]);
+            let flags = line
+                .text()
+                .split(' ')
+                .find_map(|field| field.strip_prefix("flags="));
+            let mut watched = [watch(member)];
+            poll(&mut watched, Duration::ZERO);
+            flags.is_some_and(|flags| flags.contains('b')) || watched[0].revents != 0
+        });
+        assert!(executed, "member {index} is not served");
+    }
+
+    /// Without I/O threads the server reads connections in the order in which they became readable, and answers only after it has executed
     /// what it had read: once this returns, the commands that members sent before are executed.
     #[track_caller]
     fn let_the_server_catch_up(&mut self) {
