@@ -71,6 +71,20 @@ fn the_redis_crate_connects() {
 }
 
 #[test]
+fn a_file_that_a_rewrite_left_over_is_not_taken_for_the_base_file() {
+    let server = plain().aof(Fsync::Always).start();
+    server.rewrite_aof();
+    let base = server.aof_file(".base.");
+    // The folder lists them in any order.
+    for number in [0, 1, 3, 4, 5] {
+        let old = base.with_file_name(format!("appendonly.aof.{number}.base.rdb"));
+        std::fs::write(old, "").expect("a file");
+    }
+    assert_eq!(server.aof_file(".base."), base);
+    assert!(base.metadata().expect("the base file").len() > 0);
+}
+
+#[test]
 fn a_crash_loses_nothing_of_the_append_only_file() {
     let server = plain().aof(Fsync::Always).start();
     server.command(["SET", "k", "v"]);

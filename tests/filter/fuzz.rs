@@ -50,15 +50,6 @@ fn status(server: &Server, field: &str) -> i64 {
     number * 1024
 }
 
-/// The addresses that an allocator may take without being asked for as many bytes: glibc's takes 64 MiB for each thread, and
-/// twice that while it looks for a good place.
-fn arenas(server: &Server) -> i64 {
-    match server.info("mem_allocator").as_deref() {
-        Some("libc") => 128 * MIB * status(server, "Threads") / 1024,
-        _ => 0,
-    }
-}
-
 /// What the server uses before a test, to be compared afterwards.
 struct Before {
     used: i64,
@@ -104,7 +95,7 @@ impl Before {
         let addressed = status(server, "VmPeak") - self.addressed;
         println!("at most {addressed:+} addressed");
         assert!(
-            addressed < 64 * MIB + arenas(server),
+            addressed < 64 * MIB,
             "{addressed} bytes more were asked for"
         );
     }

@@ -44,15 +44,25 @@ impl Server {
     }
 
     /// The file of the append-only directory whose name has this part: `.base.` or `.incr.`.
+    ///
+    /// The manifest names it. After a rewrite the server removes the files of before in its spare time, so that there may be
+    /// two with this part.
     #[track_caller]
     pub fn aof_file(&self, part: &str) -> PathBuf {
-        let entries = fs::read_dir(self.dir().join("appendonlydir"));
-        let mut paths = entries
+        let folder = self.dir().join("appendonlydir");
+        let manifest = fs::read_dir(&folder)
             .expect("there is an append-only directory")
             .flatten()
-            .map(|entry| entry.path());
-        paths
-            .find(|path| path.to_string_lossy().contains(part))
-            .unwrap_or_else(|| panic!("there is no {part} file"))
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|end| end == "manifest"))
+            .expect("there is a manifest");
+        // file <name> seq <number> type <b: base, i: incremental, h: history>
+        let manifest = fs::read_to_string(manifest).expect("the manifest");
+        let mut names = manifest
+            .lines()
+            .filter(|line| !line.contains(" type h"))
+            .filter_map(|line| line.split(' ').nth(1));
+        let name = names.rfind(|name| name.contains(part));
+        folder.join(name.unwrap_or_else(|| panic!("there is no {part} file")))
     }
 }
