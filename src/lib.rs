@@ -25,6 +25,7 @@ use server::command::Command;
 use server::config::Setting;
 use server::context::{Ctx, Name};
 use server::events::{Happening, Touch};
+use server::slice::Slice;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use waiting::InSlots;
@@ -59,6 +60,9 @@ pub struct Family {
     /// Does what is due, and says when something is next due (Unix ms). Writes may be paused; see
     /// [`Ctx::may_act`].
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
+    /// Goes on with work that is done in slices, until the slice is over or nothing is left that can be done now. Returns
+    /// whether something is left. Asked for with [`server::events::ask_for_slices`].
+    pub go_on: fn(Ctx<'_>, &mut Slice) -> bool,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
     /// How its waiting clients are looked after in a cluster.
@@ -83,6 +87,7 @@ impl Family {
         follows_client: |_| false,
         happened: |_, _, _| {},
         due: |_, _| None,
+        go_on: |_, _| false,
         cron: |_| {},
         waiting: None,
         info: || None,

@@ -1,15 +1,16 @@
-//! What the lines of waiting clients have in common, whatever they wait for.
+//! What the queues of waiting clients have in common, whatever the clients wait for.
 
 use crate::error::Error;
 use crate::server::context::Ctx;
 use crate::server::slots::{in_cluster, slot_of};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// The database and the name of a key.
-pub type Key = (i32, Box<[u8]>);
+pub type Key = (i32, Arc<[u8]>);
 
-/// A waiter's number. Smaller ones are served first.
+/// A waiting client's number. Smaller ones are served first.
 pub type Ticket = u64;
 
 /// Tables of no more than so many entries keep their memory when a crowd has gone.
@@ -28,61 +29,85 @@ pub struct InSlots {
     pub serve: fn(Ctx<'_>, &Key),
 }
 
-/// The line of each key that somebody waits for.
+/// The queue of each key that somebody waits for. A queue has a number, larger than those of the queues that began before,
+/// so that one can go through all queues in steps while queues come and go. The maps are trees: a hash table would stop the
+/// server while it grows.
 #[derive(Debug)]
 pub struct Lines<L> {
-    by_db: HashMap<i32, HashMap<Box<[u8]>, L>>,
+    numbers: BTreeMap<i32, BTreeMap<Arc<[u8]>, u64>>,
+    lines: BTreeMap<u64, (Key, L)>,
     /// In a cluster, the keys of each hash slot.
     by_slot: BTreeMap<u16, BTreeSet<Key>>,
+    last: u64,
 }
 
 impl<L> Default for Lines<L> {
     fn default() -> Self {
-        let (by_db, by_slot) = (HashMap::new(), BTreeMap::new());
-        Self { by_db, by_slot }
+        Self {
+            numbers: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            by_slot: BTreeMap::new(),
+            last: 0,
+        }
     }
 }
 
 impl<L> Lines<L> {
-    /// How many lines there are.
+    /// How many queues there are.
     pub fn len(&self) -> usize {
-        self.by_db.values().map(HashMap::len).sum()
+        self.lines.len()
     }
 
-    /// Is there none?
+    /// Is there no queue?
     pub fn is_empty(&self) -> bool {
-        self.by_db.is_empty()
+        self.lines.is_empty()
     }
 
-    /// A key's line.
+    /// The number of a key's queue.
+    pub fn number(&self, db: i32, key: &[u8]) -> Option<u64> {
+        self.numbers.get(&db)?.get(key).copied()
+    }
+
+    /// A key's queue.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&L> {
-        self.by_db.get(&db)?.get(key)
+        self.numbered(self.number(db, key)?).map(|(_, line)| line)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut L> {
-        self.by_db.get_mut(&db)?.get_mut(key)
+        let number = self.number(db, key)?;
+        self.numbered_mut(number)
     }
 
-    /// Takes a line out, of which nobody is left.
-    pub fn remove(&mut self, db: i32, key: &[u8]) {
+    /// The key and the queue of this number.
+    pub fn numbered(&self, number: u64) -> Option<(&Key, &L)> {
+        let (key, line) = self.lines.get(&number)?;
+        Some((key, line))
+    }
+
+    /// The same queue, to be changed.
+    pub fn numbered_mut(&mut self, number: u64) -> Option<&mut L> {
+        self.lines.get_mut(&number).map(|(_, line)| line)
+    }
+
+    /// Removes a queue in which nobody is left.
+    pub fn remove(&mut self, number: u64) {
+        let Some(((db, key), _)) = self.lines.remove(&number) else {
+            return;
+        };
         if in_cluster() {
-            self.leave_slot(db, key);
-        }
-        if let Some(lines) = self.by_db.get_mut(&db) {
-            lines.remove(key);
-            if lines.is_empty() {
-                self.by_db.remove(&db);
+            let slot = slot_of(&key);
+            if let Some(keys) = self.by_slot.get_mut(&slot) {
+                keys.remove(&(db, key.clone()));
+                if keys.is_empty() {
+                    self.by_slot.remove(&slot);
+                }
             }
         }
-    }
-
-    fn leave_slot(&mut self, db: i32, key: &[u8]) {
-        let slot = slot_of(key);
-        if let Some(keys) = self.by_slot.get_mut(&slot) {
-            keys.remove(&(db, key.into()));
-            if keys.is_empty() {
-                self.by_slot.remove(&slot);
+        if let Some(numbers) = self.numbers.get_mut(&db) {
+            numbers.remove(&key);
+            if numbers.is_empty() {
+                self.numbers.remove(&db);
             }
         }
     }
@@ -100,24 +125,114 @@ impl<L> Lines<L> {
         keys.take(most).cloned().collect()
     }
 
-    /// The keys of a database that somebody waits for; `None`: of all of them.
-    pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
-        let asked_for = |of: &i32| db.is_none_or(|db| *of == db);
-        let lines = self.by_db.iter().filter(|(of, _)| asked_for(of));
-        lines
-            .flat_map(|(db, lines)| lines.keys().map(|key| (*db, key.clone())))
-            .collect()
+    /// The number of the queue that began last; 0: there was none.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The first queue whose number is larger, with its key.
+    pub fn after(&self, number: u64) -> Option<(u64, &Key)> {
+        let (number, (key, _)) = self.lines.range(number + 1..).next()?;
+        Some((*number, key))
+    }
+
+    /// All keys that somebody waits for.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.lines.values().map(|(key, _)| key)
     }
 }
 
 impl<L: Default> Lines<L> {
-    /// A key's line, which begins if there is none.
-    pub fn line(&mut self, (db, key): &Key) -> &mut L {
-        let lines = self.by_db.entry(*db).or_default();
-        if in_cluster() && !lines.contains_key(key) {
-            let keys = self.by_slot.entry(slot_of(key)).or_default();
-            keys.insert((*db, key.clone()));
+    /// A key's queue, which begins if there is none, and its number.
+    pub fn line(&mut self, key: &Key) -> (u64, &mut L) {
+        let numbers = self.numbers.entry(key.0).or_default();
+        let number = *numbers.entry(key.1.clone()).or_insert_with(|| {
+            self.last += 1;
+            self.last
+        });
+        let line = self.lines.entry(number);
+        let (_, line) = line.or_insert_with(|| {
+            if in_cluster() {
+                let keys = self.by_slot.entry(slot_of(&key.1)).or_default();
+                keys.insert(key.clone());
+            }
+            (key.clone(), L::default())
+        });
+        (number, line)
+    }
+}
+
+/// A walk through the queues that there were when it began.
+#[derive(Debug, Clone)]
+pub struct Walk {
+    /// Only through queues of this database; `None`: of all of them.
+    db: Option<i32>,
+    at: u64,
+    last: u64,
+}
+
+impl Walk {
+    /// A walk through the queues of a database; `None`: of all of them.
+    pub fn through<L>(lines: &Lines<L>, db: Option<i32>) -> Self {
+        let last = lines.last();
+        Self { db, at: 0, last }
+    }
+
+    /// The next queue. `None`: there is no other.
+    pub fn step<L>(&mut self, lines: &Lines<L>) -> Option<Step> {
+        let (number, key) = lines.after(self.at)?;
+        if number > self.last {
+            return None;
         }
-        lines.entry(key.clone()).or_default()
+        self.at = number;
+        let is_asked_for = self.db.is_none_or(|db| key.0 == db);
+        Some(Step(is_asked_for.then(|| key.clone())))
+    }
+}
+
+/// A step of a [`Walk`]: the key of a queue, unless it is one of another database.
+#[derive(Debug)]
+pub struct Step(pub Option<Key>);
+
+/// Keys whose queues are to be looked at, each once, in the order in which they came.
+#[derive(Debug, Default)]
+pub struct Agenda {
+    order: VecDeque<Key>,
+    listed: BTreeSet<Key>,
+}
+
+impl Agenda {
+    /// Is nothing to be looked at?
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Puts a key at the end, unless it is listed.
+    pub fn push(&mut self, key: Key) {
+        if self.listed.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+    }
+
+    /// Puts a key in front, to be looked at next.
+    pub fn push_front(&mut self, key: Key) {
+        if self.listed.insert(key.clone()) {
+            self.order.push_front(key);
+        }
+    }
+
+    /// Forgets all keys.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes the first key out.
+    pub fn pop(&mut self) -> Option<Key> {
+        let key = self.order.pop_front()?;
+        self.listed.remove(&key);
+        if self.order.is_empty() {
+            self.order.shrink_to(SMALL); // the memory of a crowd that has gone
+        }
+        Some(key)
     }
 }

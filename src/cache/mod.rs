@@ -17,15 +17,16 @@ pub mod state;
 pub mod void;
 
 use crate::Family;
+use crate::error::Error;
 use crate::server::block::Room;
 use crate::server::config::Integer;
 use crate::server::info::Counter;
 use crate::server::main_thread::MainThread;
 use crate::server::random;
-use crate::waiting::{Key, Ticket};
+use crate::waiting::{Agenda, Key, Ticket, Walk};
 use lease::Leases;
 use queue::Queue;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The family's registration.
 pub const FAMILY: Family = Family {
@@ -39,6 +40,7 @@ pub const FAMILY: Family = Family {
     moved: void::moved,
     happened: serve::happened,
     due: serve::due,
+    go_on: serve::go_on,
     cron: serve::cron,
     waiting: Some(serve::WAITING),
     info: serve::info,
@@ -61,9 +63,15 @@ struct State {
     /// What is to be done when (Unix ms).
     deadlines: BTreeSet<(u64, Due)>,
     /// The leases of waiters that have not got their answer yet: for a moment only.
-    unanswered: HashMap<Ticket, (Key, u64)>,
+    unanswered: BTreeMap<Ticket, (Key, u64)>,
     /// The leases of waiters that will never get their answer: to be taken back.
-    undelivered: Vec<(Key, u64)>,
+    undelivered: VecDeque<(Key, u64)>,
+    /// The keys whose queues are to be looked at, in slices.
+    agenda: Agenda,
+    /// Walks through queues that are to be looked at, in slices.
+    walks: VecDeque<Walk>,
+    /// Who is to be sent away, in slices.
+    farewells: VecDeque<Farewell>,
     /// The slots of this node of a cluster, when they were looked at last.
     own_slots: Option<String>,
     /// Where the count of tokens is.
@@ -77,12 +85,24 @@ impl Default for State {
             leases: Leases::seeded(random::secret()),
             queue: Queue::default(),
             deadlines: BTreeSet::new(),
-            unanswered: HashMap::new(),
-            undelivered: Vec::new(),
+            unanswered: BTreeMap::new(),
+            undelivered: VecDeque::new(),
+            agenda: Agenda::default(),
+            walks: VecDeque::new(),
+            farewells: VecDeque::new(),
             own_slots: None,
             tokens: random::secret(),
         }
     }
+}
+
+/// Clients that are to be sent away.
+#[derive(Debug)]
+enum Farewell {
+    /// Those in the queues of a replica.
+    All(Walk),
+    /// Those who wait for a key, with an error.
+    Key(Key, Error),
 }
 
 /// Something to do at a deadline.

@@ -1,8 +1,8 @@
 //! Who waits for which entry, in order. A waiter is a number here; its blocked client is kept elsewhere under the
 //! same number.
 
-use crate::waiting::{Key, Lines, SMALL, Ticket};
-use std::collections::{BTreeSet, HashMap};
+use crate::waiting::{Key, Lines, Step, Ticket, Walk};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A client that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct Line {
 /// All lines of a server.
 #[derive(Debug, Default)]
 pub struct Queue {
-    waiters: HashMap<Ticket, Waiter>,
+    waiters: BTreeMap<Ticket, Waiter>,
     lines: Lines<Line>,
     last: Ticket,
 }
@@ -43,7 +43,8 @@ impl Queue {
     /// Puts a waiter at the end of its key's line.
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
         self.last += 1;
-        self.lines.line(&waiter.key).tickets.insert(self.last);
+        let (_, line) = self.lines.line(&waiter.key);
+        line.tickets.insert(self.last);
         self.waiters.insert(self.last, waiter);
         self.last
     }
@@ -53,15 +54,14 @@ impl Queue {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
         let mut retry_at = None;
-        if let Some(line) = self.lines.get_mut(*db, key) {
+        if let Some(number) = self.lines.number(*db, key)
+            && let Some(line) = self.lines.numbered_mut(number)
+        {
             line.tickets.remove(&ticket);
             if line.tickets.is_empty() {
                 retry_at = line.retry_at;
-                self.lines.remove(*db, key);
+                self.lines.remove(number);
             }
-        }
-        if self.waiters.is_empty() {
-            self.waiters.shrink_to(SMALL); // the memory of a crowd that has gone
         }
         Some((waiter, retry_at))
     }
@@ -109,8 +109,13 @@ impl Queue {
         self.lines.keys_of_slot(slot, behind, most)
     }
 
-    /// The keys of a database that somebody waits for; `None`: of all of them.
-    pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
-        self.lines.keys(db)
+    /// A walk through the queues of a database; `None`: of all of them.
+    pub fn walk(&self, db: Option<i32>) -> Walk {
+        Walk::through(&self.lines, db)
+    }
+
+    /// The next key of a walk; see [`Walk::step`].
+    pub fn step(&self, walk: &mut Walk) -> Option<Step> {
+        walk.step(&self.lines)
     }
 }

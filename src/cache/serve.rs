@@ -4,7 +4,7 @@ use super::edit::Edit;
 use super::lease::{Lease, Rebuild};
 use super::queue::Waiter;
 use super::state::{Kind, Look};
-use super::{Due, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
+use super::{Due, Farewell, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::block::Departure;
@@ -12,8 +12,9 @@ use crate::server::clock::Now;
 use crate::server::cluster;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{self, Happening};
+use crate::server::slice::Slice;
 use crate::server::{timer, watch};
-use crate::waiting::{InSlots, Key, Ticket};
+use crate::waiting::{InSlots, Key, Step, Ticket};
 use std::sync::Arc;
 
 /// What a reader is to do.
@@ -189,8 +190,15 @@ fn set_retry(ctx: Ctx<'_>, key: &Key, at: Option<u64>) {
     }
 }
 
-/// Answers whoever can be answered in a key's line, in order.
+/// Answers whoever can be answered in a key's queue, in order; what would take longer goes on in slices.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
+    serve_in(ctx, now, key, &mut Slice::begin());
+    if has_work(&STATE.get()) {
+        events::ask_for_slices();
+    }
+}
+
+fn serve_in(ctx: Ctx<'_>, now: Now, key: &Key, slice: &mut Slice) {
     if STATE.get().queue.head(key.0, &key.1).is_none() {
         return;
     }
@@ -201,14 +209,18 @@ pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
             // waited for may have ended by then.
             return set_retry(ctx, key, None);
         }
-        serve_line(ctx, now, key, &name);
+        serve_line(ctx, now, key, &name, slice);
     });
 }
 
-fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>) {
+fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>, slice: &mut Slice) {
     // All get the same value: it is copied once, however many they are.
     let mut shared: Option<Arc<[u8]>> = None;
     while let Some((ticket, waiter)) = first(key) {
+        if slice.is_over() {
+            return STATE.get().agenda.push_front(key.clone());
+        }
+        slice.has_answered();
         let mut edit = match Edit::open(ctx, name) {
             Ok(edit) => edit,
             Err(error) => {
@@ -287,8 +299,8 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
     let state = &mut *STATE.get();
     if departure == Departure::Unanswered {
         if let Some((key, token)) = state.unanswered.remove(&ticket) {
-            events::note_and_wake(Happening::Left(key.0, key.1.clone()));
-            state.undelivered.push((key, token));
+            state.undelivered.push_back((key, token));
+            events::ask_for_slices_and_wake();
         }
         return Ok(Reply::Nil);
     }
@@ -305,39 +317,38 @@ fn timed_out(state: &State, key: &Key) -> Reply {
     reply(Found::new(Advice::Wait, false, left), None)
 }
 
-/// Takes the leases back whose holders will never know of them.
-fn take_back_undelivered() {
-    let state = &mut *STATE.get();
-    for ((db, key), token) in std::mem::take(&mut state.undelivered) {
-        if state.leases.is_current(db, &key, token) {
-            state.leases.remove(db, &key);
-        }
+/// Takes a lease back whose holder will never know of it.
+fn take_back(state: &mut State, (db, key): Key, token: u64) {
+    if state.leases.is_current(db, &key, token) {
+        state.leases.remove(db, &key);
     }
+    state.agenda.push((db, key));
 }
 
 /// Deals with something that happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
-    let keys = match happening {
-        Happening::Unlinked(db, key) | Happening::Touched(db, key) => vec![(*db, key.clone())],
-        Happening::Left(db, key) => {
-            take_back_undelivered();
-            vec![(*db, key.clone())]
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
+    let own_slots = match happening {
+        Happening::SlotMayMove(_) => cluster::own_slots(ctx),
+        _ => None,
+    };
+    let state = &mut *STATE.get();
+    match happening {
+        Happening::Unlinked(db, key) | Happening::Touched(db, key) => {
+            if state.queue.waiting(*db, key) == 0 {
+                return;
+            }
+            state.agenda.push((*db, (**key).into()));
         }
-        Happening::Flushed(db) => STATE.get().queue.keys(*db),
+        Happening::Flushed(db) => state.walks.push_back(state.queue.walk(*db)),
         Happening::Swapped(first, second) => {
-            let queue = &STATE.get().queue;
-            let keys = [*first, *second].map(|db| queue.keys(Some(db)));
-            keys.concat()
+            for db in [*first, *second] {
+                state.walks.push_back(state.queue.walk(Some(db)));
+            }
         }
-        Happening::Loaded | Happening::Replaced => STATE.get().queue.keys(None),
-        Happening::Demoted => {
-            demoted(ctx);
-            return;
-        }
+        Happening::Loaded | Happening::Replaced => state.walks.push_back(state.queue.walk(None)),
+        Happening::Demoted => demoted(state),
         Happening::SlotMayMove(slot) => {
-            let own = cluster::own_slots(ctx);
-            let state = &mut *STATE.get();
-            if state.own_slots == own && own.is_some() {
+            if state.own_slots == own_slots && own_slots.is_some() {
                 return; // somebody who may not do that has tried
             }
             // What happens to keys elsewhere, nobody will tell us when they come back.
@@ -345,41 +356,107 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
                 Some(slot) => state.leases.clear_slot(*slot),
                 None => state.leases.clear(None),
             }
-            state.own_slots = own;
-            state.queue.keys(None)
+            state.own_slots = own_slots;
+            state.walks.push_back(state.queue.walk(None));
         }
         // Leases are taken away at once, and waiting clients are looked after slot by slot.
         Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => return,
         Happening::Disconnected(_) | Happening::Saving | Happening::Discarded => return,
-    };
-    for key in keys {
-        serve(ctx, now, &key);
     }
+    events::ask_for_slices();
 }
 
 /// Leases are the master's affair, and so is waiting.
-fn demoted(ctx: Ctx<'_>) {
-    let mut state = STATE.get();
+fn demoted(state: &mut State) {
     state.leases.clear(None);
     state.undelivered.clear();
+    state.agenda.clear();
+    state.walks.clear();
     state.own_slots = None; // to be asked again with the next lease
-    let keys = state.queue.keys(None);
-    drop(state);
     // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
-    for key in keys {
-        send_away(
-            &key,
-            &cluster::farewell(ctx, &Name::new(&key.1)),
-            usize::MAX,
-        );
+    let farewell = Farewell::All(state.queue.walk(None));
+    state.farewells.push_back(farewell);
+}
+
+fn has_work(state: &State) -> bool {
+    !state.agenda.is_empty()
+        || !state.walks.is_empty()
+        || !state.farewells.is_empty()
+        || !state.undelivered.is_empty()
+}
+
+/// Goes on with what is done in slices.
+pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
+    let now = Now::read();
+    let may_act = ctx.may_act();
+    while !slice.is_over() && (say_farewell(ctx, slice) || may_act && step(ctx, now, slice)) {}
+    let state = STATE.get();
+    !state.farewells.is_empty() || may_act && has_work(&state)
+}
+
+/// Takes a step of what is to be done. False if there is nothing.
+fn step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
+    let mut state = STATE.get();
+    if let Some((key, token)) = state.undelivered.pop_front() {
+        take_back(&mut state, key, token);
+        return true;
     }
+    if let Some(key) = state.agenda.pop() {
+        drop(state);
+        serve_in(ctx, now, &key, slice);
+        return true;
+    }
+    let state = &mut *state;
+    let Some(walk) = state.walks.front_mut() else {
+        return false;
+    };
+    match state.queue.step(walk) {
+        Some(Step(key)) => key.into_iter().for_each(|key| state.agenda.push(key)),
+        None => drop(state.walks.pop_front()),
+    }
+    true
+}
+
+/// Sends the next one away who is to be. False if nobody is.
+fn say_farewell(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
+    let mut state = STATE.get();
+    let Some(farewell) = state.farewells.pop_front() else {
+        return false;
+    };
+    match farewell {
+        Farewell::All(mut walk) => {
+            if let Some(Step(key)) = state.queue.step(&mut walk) {
+                state.farewells.push_front(Farewell::All(walk));
+                drop(state);
+                if let Some(key) = key {
+                    let error = cluster::farewell(ctx, &Name::new(&key.1));
+                    let farewell = Farewell::Key(key, error);
+                    STATE.get().farewells.push_front(farewell);
+                }
+            }
+        }
+        Farewell::Key(key, error) => {
+            if let Some(ticket) = state.queue.head(key.0, &key.1) {
+                let answer = Err(error.clone());
+                state.farewells.push_front(Farewell::Key(key, error));
+                drop(state);
+                dismiss(ticket, answer, None);
+                slice.has_answered();
+            }
+        }
+    }
+    true
 }
 
 /// Does what is due, and says when something is next due (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
+    let mut slice = Slice::begin();
     while let Some((at, due)) = next_due() {
         if at > now.ms() {
             return Some(at);
+        }
+        if slice.is_over() {
+            return Some(now.ms() + 1);
         }
         STATE.get().deadlines.remove(&(at, due.clone()));
         match due {
@@ -390,11 +467,15 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
                 drop(state);
                 if let Some(answer) = answer {
                     dismiss(ticket, Ok(answer), None);
+                    slice.has_answered();
                 }
             }
             Due::Retry(key) => {
                 STATE.get().queue.set_retry(key.0, &key.1, None);
-                serve(ctx, now, &key);
+                serve_in(ctx, now, &key, &mut slice);
+                if has_work(&STATE.get()) {
+                    events::ask_for_slices();
+                }
             }
         }
     }
@@ -407,6 +488,9 @@ fn next_due() -> Option<(u64, Due)> {
 
 /// In a cluster, slots can come and go without an event, and leases with them.
 pub(super) fn cron(ctx: Ctx<'_>) {
+    if has_work(&STATE.get()) {
+        events::ask_for_slices(); // which may have had to wait
+    }
     if ctx.is_cluster() && !STATE.get().leases.is_empty() {
         cluster::notice_changes(ctx);
     }

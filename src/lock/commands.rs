@@ -1,14 +1,17 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
+use super::deadlock::{self, Check};
 use super::edit::Edit;
 use super::holds::Hold;
 use super::native::Kind;
 use super::persist::{self, Effect};
 use super::queue::{Waiter, Want};
-use super::serve::{Outcome, acquire_all, acquire_one, serve};
+use super::serve::{
+    BEFORE_SEARCH_MS, Outcome, acquire_all, acquire_one, read_lock, search_soon, serve,
+};
 use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
 use super::{
-    DEFAULT_LEASE, Due, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITERS, ROOM, STATE, State, deadlock,
+    DEFAULT_LEASE, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITED_KEYS, MAX_WAITERS, ROOM, STATE, State,
     may_exist, remember_fence,
 };
 use crate::error::Error;
@@ -21,7 +24,7 @@ use crate::server::entry::{Call, apply, read, write, write_keyed};
 use crate::server::events::{self, Happening};
 use crate::server::key::Slot;
 use crate::server::timer;
-use crate::waiting::Key;
+use crate::waiting::Ticket;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
@@ -31,7 +34,7 @@ pub const TABLE: &[Command] = &[
         name: "LOCK.ACQUIRE",
         usage: "key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
         summary: "Acquires a lock for an owner, waiting in line if asked to; replies with its fence.",
-        complexity: "O(log N) with N holders; O(W) with W waiting owners that hold locks themselves, when it has to wait",
+        complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -3,
         flags: "write deny-oom fast blocking",
         categories: "write fast blocking",
@@ -64,7 +67,7 @@ pub const TABLE: &[Command] = &[
         name: "LOCK.UPGRADE",
         usage: "key owner [PX ms] [BLOCK ms]",
         summary: "Turns a shared hold into the exclusive one, ahead of all that wait.",
-        complexity: "O(1); O(N) with N shared holders when it has to wait",
+        complexity: "O(1); O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -3,
         flags: "write fast blocking",
         categories: "write fast blocking",
@@ -86,7 +89,7 @@ pub const TABLE: &[Command] = &[
         name: "LOCK.MACQUIRE",
         usage: "numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
         summary: "Acquires several locks at once, all or none; replies with their fences.",
-        complexity: "O(K) with K keys",
+        complexity: "O(K) with K keys; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -4,
         flags: "write deny-oom blocking getkeys-api",
         categories: "write slow blocking",
@@ -141,7 +144,7 @@ pub const TABLE: &[Command] = &[
         name: "SEM.ACQUIRE",
         usage: "key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
         summary: "Acquires permits of a semaphore for an owner, waiting in line if asked to.",
-        complexity: "O(log N) with N holders; O(N) with N holders and waiting clients, when it has to wait for owners that wait",
+        complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -5,
         flags: "write deny-oom fast blocking",
         categories: "write fast blocking",
@@ -328,7 +331,6 @@ impl<'a> Options<'a> {
             event,
             since: now.ms(),
             timeout: self.block,
-            retry_at: None,
         }
     }
 
@@ -402,11 +404,15 @@ fn acquire_key(
     let (ctx, name) = (call.ctx, call.name(0));
     let state = &mut *STATE.get();
     let mut slot = Slot::of(ctx.open(&name), kind.native())?;
-    if !options.has(BLOCK) && slot.value().is_some_and(|lock| lock.plainly_refuses(owner)) {
+    let now = Now::read();
+    if !options.has(BLOCK)
+        && slot
+            .value()
+            .is_some_and(|lock| lock.plainly_refuses(owner, now.ms()))
+    {
         state.stats.refused += 1;
         return Ok(Reply::Nil);
     }
-    let now = Now::read();
     let request = options.request(ctx, state, &name, owner, claim);
     let edit = Edit::of(ctx, state, &name, slot, kind, now);
     let outcome = acquire_one(state, edit, &request, event)?;
@@ -459,46 +465,76 @@ fn answer_or_wait(
     }
 }
 
-/// Puts the client in line.
+/// Puts the client into the queue.
 fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
-    if state.queues.len() as i64 >= MAX_WAITERS.get() {
+    if let Some(first) = state.queues.repeated_by(&waiter) {
+        return wait_instead(ctx, state, now, first, waiter);
+    }
+    let waited_keys = state.queues.waited_keys() + waiter.keys.len();
+    if state.queues.len() as i64 >= MAX_WAITERS.get() || waited_keys as i64 > MAX_WAITED_KEYS.get()
+    {
         return Err(Error::TooManyWaiters);
     }
-    if deadlock::would_close_cycle(&state.queues, &waiter, &mut |key, visit| {
-        read_lock(ctx, key, visit);
-    }) {
+    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
+    let (ticket, limit_before) = state.queues.join(waiter);
+    let queues = &state.queues;
+    let check = state.search_budget.spend(now.ms(), |steps| {
+        deadlock::check(queues, ticket, steps, &mut |key, visit| {
+            read_lock(ctx, key, visit);
+        })
+    });
+    if check == Check::Deadlock {
+        state.queues.withdraw(ticket, limit_before);
         state.stats.deadlocks += 1;
         return Err(Error::Deadlock);
     }
     let Some(blocked) = ROOM.block(ctx) else {
+        state.queues.withdraw(ticket, limit_before);
         state.stats.refused += 1;
         return Ok(Reply::Nil);
     };
+    blocked.wait(ticket);
     state.stats.waited += 1;
     LISTENING.store(true, Ordering::Relaxed);
-    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
-    let ticket = state.queues.push(waiter);
-    blocked.wait(ticket);
     if let Some(at) = deadline {
-        state.deadlines.insert((at, Due::Timeout(ticket)));
+        state.timeouts.insert((at, ticket));
         timer::arm(ctx, at);
+    }
+    if check == Check::Unknown {
+        state.queues.doubt(ticket);
+        search_soon(ctx, state, now.ms() + BEFORE_SEARCH_MS);
     }
     serve(ctx, state, now, keys); // learns when to look again
     Ok(Reply::Later)
 }
 
-/// Calls `visit` with the lock or semaphore at a key of any database, if there is one.
-fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
-    ctx.in_db(*db, || {
-        let name = Name::new(key);
-        for kind in [Kind::Lock, Kind::Sem] {
-            if let Ok(mut slot) = Slot::of(ctx.open(&name), kind.native())
-                && let Some(lock) = slot.value()
-            {
-                visit(lock);
-            }
-        }
-    });
+/// Puts the client in the place of the one whose request it repeats. That one is told what it is told when its time is up: its
+/// client does not listen any more, or it would not have repeated the request.
+fn wait_instead(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    ticket: Ticket,
+    waiter: Waiter,
+) -> Answer {
+    let Some(blocked) = ROOM.block(ctx) else {
+        state.stats.refused += 1;
+        return Ok(Reply::Nil);
+    };
+    ROOM.wake(ticket, Ok(Reply::Nil));
+    blocked.wait(ticket);
+    state.stats.waited += 1;
+    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
+    let first = state.queues.replace(ticket, waiter);
+    if let Some(at) = first.and_then(|first| first.deadline()) {
+        state.timeouts.remove(&(at, ticket));
+    }
+    if let Some(at) = deadline {
+        state.timeouts.insert((at, ticket));
+        timer::arm(ctx, at);
+    }
+    serve(ctx, state, now, keys);
+    Ok(Reply::Later)
 }
 
 /// `LOCK.RELEASE key owner [ALL] [ID request-id]`
@@ -586,7 +622,7 @@ fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[Name<'_>]) {
     }
     let db = ctx.db();
     let keys = names.iter().map(|name| (db, name.bytes().into()));
-    serve(ctx, state, now, keys.collect());
+    serve(ctx, state, now, keys);
 }
 
 /// `LOCK.RENEW key owner [PX ms]`
@@ -656,7 +692,6 @@ fn upgrade(call: &Call<'_>) -> Answer {
         event,
         since: now.ms(),
         timeout: options.block,
-        retry_at: None,
     };
     wait(ctx, state, now, waiter)
 }
@@ -819,6 +854,10 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
+    if effects.is_empty() {
+        call.ctx.replicate_verbatim(); // of a repeated request, which changed nothing
+        return Ok(Reply::Ok);
+    }
     let fence = |effect: &Effect<'_>| match effect {
         Effect::Held(_, _, hold) => hold.fence,
         Effect::Fence(fence) => *fence,

@@ -1,217 +1,883 @@
-//! Would waiting never end? Looks for cycles of owners that wait for each other, over all keys
-//! and databases.
+//! Would waiting never end? Finds waiting clients who can never be served, over all keys and databases.
 //!
-//! An owner waits for the holders of the key that exclude it and for the waiters ahead of it. A
-//! lock needs all of them to give way; a semaphore only enough of its holders. So a cycle alone
-//! proves nothing where semaphores are in it: the owners that can still make progress are found
-//! as a fixed point (the reduction of a wait-for graph, as in Holt, "Some deadlock properties of
-//! computer systems", 1972), and waiting is hopeless if the newcomer is not among them.
+//! An owner that does not wait is expected to release what it holds some day. From there the search computes who is served
+//! then, who releases then because nothing is left that it waits for, and so on: the reduction of Holt, "Some deadlock
+//! properties of computer systems" (1972). Whoever is never served waits in vain. A key is looked at once, and
+//! again only when one of its holders gives way, so that the search takes a number of small steps that grows with the waiters,
+//! the keys that they wait for, and those holders that wait themselves.
+//!
+//! The search looks only at waiters on whom the doubtful ones depend. Waiters who wait for one key, and whose owners wait for
+//! nothing else, are served and give way as soon as it is their turn; of these only what they want matters.
+//!
+//! A [`Search`] can stop after any step and go on later. In the meantime clients may leave and holds may end, which the search
+//! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
-use super::queue::{Queues, Waiter, Want};
-use super::state::{Claim, Lock};
+use super::queue::{Queues, Want};
+use super::state::{Claim, Lock, Mode};
 use crate::waiting::{Key, Ticket};
-use std::collections::{HashMap, HashSet};
-
-/// What the search needs of a lock: each holder with its count.
-type Holders = Vec<(Box<[u8]>, u64)>;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 /// Given a key and a function, calls the function with the lock there, if there is one.
 pub type Read<'a> = &'a mut dyn FnMut(&Key, &mut dyn FnMut(&Lock));
 
-/// Would `newcomer`, who is about to join the queues, close a cycle?
-pub fn would_close_cycle(queues: &Queues, newcomer: &Waiter, read: Read<'_>) -> bool {
-    let ticket = match newcomer.want {
-        Want::Upgrade => 0,
-        Want::Claim(_) => Ticket::MAX,
-    };
-    if repeats(newcomer, queues) || nobody_waits_for(newcomer, queues, read) {
-        return false;
-    }
-    let mut graph = Graph {
-        queues,
-        newcomer: &newcomer.owner,
-        read,
-        waits: HashMap::new(),
-        measured: false,
-    };
-    let wait = graph.wait(newcomer, ticket);
-    if !graph.explore(&newcomer.owner, &wait) {
-        return false; // nearly always
-    }
-    graph.measured = true;
-    let wait = graph.wait(newcomer, ticket);
-    graph.explore(&newcomer.owner, &wait);
-    let live = graph.live(&newcomer.owner, &wait);
-    !wait.iter().all(|edge| edge.can_end(&live))
+/// What a check of a newcomer came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Its waiting can end.
+    Fine,
+    /// It would wait for ever.
+    Deadlock,
+    /// It would take longer to find out.
+    Unknown,
 }
 
-/// Does the owner wait for the same locks already? Then this is a retry, which is served with the
-/// first, and waits for nothing that the first does not wait for.
-fn repeats(newcomer: &Waiter, queues: &Queues) -> bool {
-    let is_lock =
-        |waiter: &Waiter| matches!(waiter.want, Want::Claim(Claim::Exclusive | Claim::Shared));
-    let earlier = queues.of_owner(&newcomer.owner).iter();
-    let mut earlier = earlier.filter_map(|ticket| queues.get(*ticket));
-    is_lock(newcomer) && earlier.any(|other| is_lock(other) && other.keys == newcomer.keys)
+/// How many steps commands may take to find out at once whether waiting can end.
+#[derive(Debug, Default)]
+pub struct Budget {
+    left: u64,
+    /// When steps were last added (Unix ms).
+    at: u64,
 }
 
-/// With more keys than this that clients wait for, it is cheaper to start from the newcomer.
-const FEW_KEYS: usize = 64;
+impl Budget {
+    /// So many steps a command may take: some tenths of a millisecond.
+    const PER_COMMAND: u64 = 1000;
+    /// So many steps all commands of a millisecond may take: many of them may come in one round of the event loop.
+    const PER_MS: u64 = 400;
+    /// So many are saved up.
+    const MOST: u64 = 4 * Self::PER_COMMAND;
 
-/// Is it plain that no cycle can pass through the newcomer's owner, because it neither waits already
-/// nor holds what others, or itself, wait for?
-fn nobody_waits_for(newcomer: &Waiter, queues: &Queues, read: Read<'_>) -> bool {
-    let owner = &*newcomer.owner;
-    if !queues.of_owner(owner).is_empty() {
+    /// Calls `check` with the steps that a command may take at this time (Unix ms), from which it subtracts those it takes.
+    pub fn spend<T>(&mut self, now: u64, check: impl FnOnce(&mut u64) -> T) -> T {
+        let added = now.abs_diff(self.at).saturating_mul(Self::PER_MS);
+        self.left = self.left.saturating_add(added).min(Self::MOST);
+        self.at = now;
+        let given = self.left.min(Self::PER_COMMAND);
+        let mut steps = given;
+        let result = check(&mut steps);
+        self.left -= given - steps;
+        result
+    }
+}
+
+/// How many steps it takes to open a key.
+const STEPS_TO_READ: u64 = 8;
+
+/// The holders of a key are looked at in one go if they, or all waiting owners, are not more than this.
+const AT_ONCE: usize = 2048;
+
+/// The same for the check of a command.
+const AT_ONCE_IN_COMMAND: usize = 512;
+
+/// How many holders are looked at in the time of one step.
+const HOLDERS_PER_STEP: u64 = 4;
+
+/// With no more holders than this a wait looks for those that wait.
+const FEW_HOLDERS: usize = 16;
+
+/// With more keys than this that clients wait for, a wait does not look at all of them.
+const FEW_KEYS: usize = 32;
+
+/// How many waiters of a queue, or holders of a key, are looked at in one step.
+const PER_STEP: usize = 64;
+
+/// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
+pub fn check(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
+    if is_plainly_fine(queues, newcomer, steps, read) {
+        return Check::Fine;
+    }
+    if *steps == 0 {
+        return Check::Unknown;
+    }
+    let mut search = Search::of(queues, newcomer);
+    match search.run(queues, steps, read) {
+        None => Check::Unknown,
+        Some(None) => Check::Fine,
+        // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
+        Some(Some(_)) if search.left_others(queues) => Check::Unknown,
+        Some(Some(_)) => Check::Deadlock,
+    }
+}
+
+/// Is it plain at the first look that no owner waits for one that waits for it? The common case: nobody waits who holds what
+/// the newcomer wants, or its owner holds nothing that anybody wants.
+fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> bool {
+    let Some(waiter) = queues.get(newcomer) else {
+        return true;
+    };
+    let lines = (0..waiter.keys.len()).filter_map(|index| queues.line_of_waiter(newcomer, index));
+    let is_behind_entangled = |line| {
+        let first = queues.entangled_after(line, None, newcomer);
+        first.is_some_and(|first| first != newcomer)
+    };
+    let owner_waits_twice = queues.owner_waits_twice(newcomer);
+    if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
+        let mut lines = lines;
+        if !lines.any(is_behind_entangled) {
+            let mut plain = true;
+            for key in &waiter.keys {
+                *steps = steps.saturating_sub(STEPS_TO_READ);
+                read(key, &mut |lock| {
+                    plain &= lock.holds().len() <= FEW_HOLDERS
+                        && !lock
+                            .holds()
+                            .iter()
+                            .any(|(owner, _)| queues.owner_waits(owner));
+                });
+            }
+            if plain {
+                return true;
+            }
+        }
+    }
+    let is_cheap = queues.lines() <= FEW_KEYS && *steps > FEW_KEYS as u64 * STEPS_TO_READ;
+    if owner_waits_twice || !is_cheap {
         return false;
     }
-    let Some(keys) = queues.keys_if_few(FEW_KEYS) else {
-        return false;
-    };
     let mut holds = false;
-    for key in keys.iter().chain(&newcomer.keys) {
-        read(key, &mut |lock| holds |= lock.holds().get(owner).is_some());
+    for key in queues.keys() {
+        *steps = steps.saturating_sub(STEPS_TO_READ);
+        read(key, &mut |lock| {
+            holds |= lock.holds().get(&waiter.owner).is_some()
+        });
     }
     !holds
 }
 
-/// One key that a waiter waits for.
-struct Edge {
-    holders: Holders,
-    ahead: Vec<Box<[u8]>>,
-    /// For a semaphore: how many permits may be taken by owners that never give way.
-    slack: Option<u64>,
+/// A key that clients wait for who matter.
+#[derive(Debug)]
+struct KeyNode {
+    line: u64,
+    /// Have all entangled waiters up to here been found?
+    found: Option<Ticket>,
+    is_semaphore: bool,
+    is_shared: bool,
+    /// The holders that wait, with what they hold, and with what they were served here.
+    held: BTreeMap<usize, Held>,
+    /// What waiting holders have, as was last read.
+    known: BTreeMap<usize, u64>,
+    /// The permits that these have.
+    total: u64,
+    /// Who has not been served yet, in order.
+    waiting: BTreeMap<Ticket, Place>,
+    /// Who has been served last: those before it are served as well.
+    passed: Option<Ticket>,
+    /// The same waiters by owners.
+    of_owners: BTreeSet<(usize, Ticket)>,
+    is_listed: bool,
 }
 
-impl Edge {
-    fn blockers(&self) -> impl Iterator<Item = &Box<[u8]>> {
-        self.holders
-            .iter()
-            .map(|(owner, _)| owner)
-            .chain(&self.ahead)
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    really: u64,
+    served: u64,
+}
+
+/// A waiter's place in the queue of one key.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    waiter: usize,
+    /// Could it be served, if only this key mattered?
+    is_ready: bool,
+    /// The permits that may stay taken for ever, as far as the waiters before it were looked at.
+    spare: Option<(Option<Ticket>, u64)>,
+}
+
+#[derive(Debug)]
+struct OwnerNode {
+    number: u64,
+    /// How many of its waiters have not been served.
+    waiting: usize,
+    /// The keys that it holds.
+    holds: Vec<usize>,
+    /// Did it give way before there was a suspicion?
+    is_live: bool,
+}
+
+#[derive(Debug)]
+struct WaiterNode {
+    ticket: Ticket,
+    owner: usize,
+    want: Want,
+    keys: Vec<usize>,
+    /// How many of its keys could not be had yet.
+    missing: usize,
+    /// It waits no more.
+    is_done: bool,
+    /// That was so before there was a suspicion.
+    was_done: bool,
+}
+
+/// A step that is still to be taken.
+#[derive(Debug, Clone, Copy)]
+enum Task {
+    /// Find the doubtful waiters that came after this one.
+    Doubts(u64),
+    /// Find an owner's waiters from this ticket on.
+    Owner(usize, Ticket),
+    /// Find a waiter's keys from this place on.
+    Keys(usize, usize),
+    /// Find the entangled waiters of a key up to this ticket.
+    Queue(usize, Ticket),
+    /// Find the holders of a key among the waiting owners after this one; 0: among all holders.
+    Holders(usize, u64),
+    /// All have been found. See who can be served, of the keys from this one on.
+    Start(usize),
+    /// Let the holders of a lock after this one enter it again.
+    EnterAll(usize, Option<usize>),
+    /// Let an owner's waiters after this ticket enter a lock again that it holds.
+    Enter(usize, usize, Option<Ticket>),
+    /// Let those owners give way, from this one on, who wait no more.
+    StartOwners(usize),
+    /// See who can be served at a key.
+    Look(usize),
+    /// Serve a waiter.
+    Serve(usize),
+    /// Let an owner give way, with what it holds from this place on.
+    Release(usize, usize),
+    /// See whether holders of a key have gone, after this one.
+    Reread(usize, Option<usize>),
+}
+
+/// A search for waiters who can never be served.
+#[derive(Debug)]
+pub struct Search {
+    tasks: Vec<Task>,
+    /// Is everybody found who matters?
+    is_gathered: bool,
+    keys: Vec<KeyNode>,
+    key_of_line: BTreeMap<u64, usize>,
+    owners: Vec<OwnerNode>,
+    owner_of_number: BTreeMap<u64, usize>,
+    waiters: Vec<WaiterNode>,
+    waiter_of_ticket: BTreeMap<Ticket, usize>,
+    /// So many holders of a key are looked at in one go.
+    at_once: usize,
+    /// The last arrival that is checked.
+    last: u64,
+    /// The doubtful waiters by their arrival.
+    doubts: BTreeMap<u64, usize>,
+    /// The oldest of those without whom all others can be served: the one whose waiting made it impossible.
+    culprit: Option<Ticket>,
+    /// Did anything change since there was a suspicion?
+    is_disturbed: bool,
+    /// Is all that was found to be forgotten, to start again?
+    is_outdated: bool,
+}
+
+impl Search {
+    fn empty(last: u64) -> Self {
+        Self {
+            tasks: Vec::new(),
+            is_gathered: false,
+            keys: Vec::new(),
+            key_of_line: BTreeMap::new(),
+            owners: Vec::new(),
+            owner_of_number: BTreeMap::new(),
+            waiters: Vec::new(),
+            waiter_of_ticket: BTreeMap::new(),
+            at_once: AT_ONCE,
+            last,
+            doubts: BTreeMap::new(),
+            culprit: None,
+            is_disturbed: false,
+            is_outdated: false,
+        }
     }
 
-    /// Ends the wait if all the owners in `live` give way? Who waits does not.
-    fn can_end(&self, live: &HashSet<Box<[u8]>>) -> bool {
-        let stuck = |other: &[u8]| !live.contains(other);
-        if self.ahead.iter().any(|other| stuck(other)) {
-            return false;
+    /// A search that checks one waiter.
+    fn of(queues: &Queues, ticket: Ticket) -> Self {
+        let mut search = Self::empty(queues.last_arrival());
+        search.at_once = AT_ONCE_IN_COMMAND;
+        search.find(queues, ticket);
+        if let Some(arrival) = queues.arrival(ticket) {
+            search.doubts.insert(arrival, 0);
         }
-        let held_for_ever = self.holders.iter().filter(|(other, _)| stuck(other));
-        match self.slack {
-            None => held_for_ever.count() == 0,
-            Some(slack) => held_for_ever.map(|(_, count)| count).sum::<u64>() <= slack,
-        }
+        search
     }
-}
 
-struct Graph<'a> {
-    queues: &'a Queues,
-    /// The owner of the newcomer.
-    newcomer: &'a [u8],
-    read: Read<'a>,
-    /// The owners that were reached and wait, with all that they wait for.
-    waits: HashMap<Box<[u8]>, Vec<Edge>>,
-    /// Is the slack of semaphores wanted? It takes a walk along the queue.
-    measured: bool,
-}
+    /// A search that checks all doubtful waiters that have come until now. Ends with [`Search::conclude`].
+    pub fn of_doubts(queues: &mut Queues) -> Self {
+        queues.note_changes(true);
+        let mut search = Self::empty(queues.last_arrival());
+        search.tasks.push(Task::Doubts(0));
+        search
+    }
 
-impl Graph<'_> {
-    /// Who stands in the way of a waiter with this ticket, key by key.
-    fn wait(&mut self, waiter: &Waiter, ticket: Ticket) -> Vec<Edge> {
-        let edges = waiter.keys.iter().map(|key| {
-            // A waiter ahead that waits for nothing else stands for itself: it waits for the same
-            // holders as this one, unless this one is shared and it is not.
-            let behind_unshared = self.queues.is_behind_unshared(key, ticket);
-            let mut holders = Holders::new();
-            (self.read)(key, &mut |lock| {
-                if behind_unshared || waiter.excludes_holders_of(lock) {
-                    let all = lock.holds().iter();
-                    let in_the_way = all.filter(|(name, _)| waiter.is_blocked_by(name));
-                    holders.extend(in_the_way.map(|(name, hold)| (name.into(), hold.count)));
+    /// Takes up to so many steps. `None`: there are more to take. `Some`: who waits in vain, if anybody does.
+    pub fn run(
+        &mut self,
+        queues: &Queues,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) -> Option<Option<Ticket>> {
+        loop {
+            while let Some(task) = self.tasks.pop() {
+                *steps = steps.saturating_sub(1);
+                self.take(queues, task, steps, read);
+                if *steps == 0 {
+                    return None;
                 }
-            });
-            let newcomers = self.queues.of_owner(self.newcomer);
-            let ahead = self.queues.in_the_way(waiter, key, ticket, newcomers);
-            Edge {
-                holders,
-                ahead: ahead.iter().map(|other| other.owner.clone()).collect(),
-                slack: self.slack(waiter, key, ticket),
             }
-        });
-        edges.collect()
-    }
-
-    /// How many permits may stay taken for ever, so that this waiter and all ahead of it are
-    /// served nevertheless.
-    fn slack(&self, waiter: &Waiter, key: &Key, ticket: Ticket) -> Option<u64> {
-        let permits = |waiter: &Waiter| match waiter.want {
-            Want::Claim(Claim::Permits { count, limit }) => Some((count, limit)),
-            _ => None,
-        };
-        let (count, limit) = permits(waiter)?;
-        if !self.measured {
-            return Some(0);
-        }
-        let ahead = self.queues.line_of(key.0, &key.1);
-        let ahead = ahead.take_while(|(other, _)| *other < ticket);
-        let most = ahead.filter_map(|(_, other)| Some(permits(other)?.0)).max();
-        let most = most.unwrap_or(0).max(count);
-        Some(
-            self.queues
-                .limit(key.0, &key.1, count, limit)
-                .saturating_sub(most),
-        )
-    }
-
-    /// Walks everything that `start` waits for, directly or not. Returns whether it came back to
-    /// `start`.
-    fn explore(&mut self, start: &[u8], first: &[Edge]) -> bool {
-        let mut to_visit: Vec<Box<[u8]>> = blockers(first);
-        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
-        let mut cycle = false;
-        while let Some(owner) = to_visit.pop() {
-            cycle |= *owner == *start;
-            let tickets = self.queues.of_owner(&owner);
-            if tickets.is_empty() || !seen.insert(owner.clone()) {
+            if !self.is_gathered {
+                self.is_gathered = true;
+                self.tasks.push(Task::StartOwners(0));
+                self.tasks.push(Task::Start(0));
                 continue;
             }
-            let queues = self.queues;
-            let edges: Vec<Edge> = tickets
-                .iter()
-                .filter_map(|ticket| Some((*ticket, queues.get(*ticket)?)))
-                .flat_map(|(ticket, waiter)| self.wait(waiter, ticket))
-                .collect();
-            to_visit.extend(blockers(&edges));
-            self.waits.insert(owner, edges);
+            // The newest goes first: the last who has to go is the one whose coming made the others wait in vain.
+            let Some((_, waiter)) = self.doubts.pop_last() else {
+                return Some(self.culprit);
+            };
+            if !self.waiters[waiter].is_done {
+                self.culprit = Some(self.waiters[waiter].ticket);
+                self.vanish(waiter);
+            }
         }
-        cycle
     }
 
-    /// The reached owners that can make progress, if `start` waits for `first` besides.
-    fn live(&self, start: &[u8], first: &[Edge]) -> HashSet<Box<[u8]>> {
-        let everybody = first.iter().chain(self.waits.values().flatten());
-        let mut live: HashSet<Box<[u8]>> = everybody
-            .flat_map(Edge::blockers)
-            .filter(|owner| !self.waits.contains_key(*owner) && ***owner != *start)
-            .cloned()
-            .collect();
+    /// The same over several rounds, while the queues change. `None`: there is more to do. `Some`: who waits in vain, if
+    /// anybody does.
+    pub fn go_on(
+        &mut self,
+        queues: &mut Queues,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) -> Option<Option<Ticket>> {
         loop {
-            let freed: Vec<Box<[u8]>> = self
-                .waits
-                .iter()
-                .filter(|(owner, _)| !live.contains(*owner) && ***owner != *start)
-                .filter(|(_, edges)| edges.iter().all(|edge| edge.can_end(&live)))
-                .map(|(owner, _)| owner.clone())
-                .collect();
-            if freed.is_empty() {
-                return live;
+            if *steps == 0 {
+                return None;
             }
-            live.extend(freed);
+            if self.is_outdated {
+                *steps -= 1;
+                if !self.crumble() {
+                    *self = Self::of_doubts(queues);
+                }
+                continue;
+            }
+            let changes = queues.changes()?;
+            if std::mem::take(&mut changes.more_holds) {
+                self.is_outdated = true;
+                continue;
+            }
+            if let Some(ticket) = changes.gone.pop() {
+                *steps -= 1;
+                self.has_gone(ticket);
+                continue;
+            }
+            let result = self.run(queues, steps, read)?;
+            if let Some(line) = queues.changes().and_then(|changes| changes.keys.pop()) {
+                if let Some(key) = self.key_of_line.get(&line) {
+                    self.tasks.push(Task::Reread(*key, None));
+                }
+                continue;
+            }
+            let has_gone = |ticket: Ticket| queues.get(ticket).is_none();
+            if result.is_some_and(|ticket| self.is_disturbed || has_gone(ticket)) {
+                self.is_outdated = true;
+                continue;
+            }
+            return Some(result);
+        }
+    }
+
+    /// Ends the search: who came before the one that waits in vain is trusted.
+    pub fn conclude(self, queues: &mut Queues, in_vain: Option<Ticket>) -> Remains {
+        queues.note_changes(false);
+        let last = match in_vain.and_then(|ticket| queues.arrival(ticket)) {
+            Some(arrival) => arrival - 1,
+            None => self.last,
+        };
+        Remains { search: self, last }
+    }
+
+    /// Forgets a little of what was found. False if nothing is left.
+    fn crumble(&mut self) -> bool {
+        self.keys.pop().is_some()
+            | self.owners.pop().is_some()
+            | self.waiters.pop().is_some()
+            | self.key_of_line.pop_first().is_some()
+            | self.owner_of_number.pop_first().is_some()
+            | self.waiter_of_ticket.pop_first().is_some()
+            | self.doubts.pop_first().is_some()
+            | self.tasks.pop().is_some()
+    }
+
+    /// Is anybody left of whom it is not known whether he waits in vain, beside the newcomer?
+    fn left_others(&self, queues: &Queues) -> bool {
+        let mut left = self.waiters.iter().filter(|waiter| !waiter.is_done);
+        queues.has_doubts() && left.any(|waiter| queues.is_doubted(waiter.ticket))
+    }
+
+    fn take(&mut self, queues: &Queues, task: Task, steps: &mut u64, read: Read<'_>) {
+        match task {
+            Task::Doubts(after) => {
+                if let Some((arrival, ticket)) = queues.doubted_after(after, self.last) {
+                    self.tasks.push(Task::Doubts(arrival));
+                    if let Some(waiter) = self.find(queues, ticket) {
+                        self.doubts.insert(arrival, waiter);
+                    }
+                }
+            }
+            Task::Owner(owner, from) => {
+                if let Some(ticket) = queues.ticket_of_owner(self.owners[owner].number, from) {
+                    self.tasks.push(Task::Owner(owner, ticket + 1));
+                    self.find(queues, ticket);
+                }
+            }
+            Task::Keys(waiter, index) => self.find_key(queues, waiter, index),
+            Task::Queue(key, last) => {
+                let node = &mut self.keys[key];
+                match queues.entangled_after(node.line, node.found, last) {
+                    Some(ticket) => {
+                        node.found = Some(ticket);
+                        self.tasks.push(Task::Queue(key, last));
+                        self.find(queues, ticket);
+                    }
+                    None => node.found = node.found.max(Some(last)),
+                }
+            }
+            Task::Holders(key, after) => self.find_holders(queues, key, after, steps, read),
+            Task::Start(key) => {
+                if key < self.keys.len() {
+                    self.tasks.push(Task::Start(key + 1));
+                    self.list(key);
+                    if !self.keys[key].is_semaphore {
+                        self.tasks.push(Task::EnterAll(key, None));
+                    }
+                }
+            }
+            Task::StartOwners(owner) => {
+                if let Some(node) = self.owners.get(owner) {
+                    self.tasks.push(Task::StartOwners(owner + 1));
+                    if node.waiting == 0 {
+                        self.tasks.push(Task::Release(owner, 0));
+                    }
+                }
+            }
+            Task::EnterAll(key, after) => {
+                let after = after.map_or(Unbounded, Excluded);
+                let holder = self.keys[key].held.range((after, Unbounded)).next();
+                if let Some(holder) = holder.map(|(holder, _)| *holder) {
+                    self.tasks.push(Task::EnterAll(key, Some(holder)));
+                    self.tasks.push(Task::Enter(key, holder, None));
+                }
+            }
+            Task::Enter(key, owner, after) => self.enter_again(key, owner, after),
+            Task::Look(key) => self.look(queues, key),
+            Task::Serve(waiter) => {
+                *steps = steps.saturating_sub(self.waiters[waiter].keys.len() as u64);
+                self.serve(waiter);
+            }
+            Task::Release(owner, index) => self.release(owner, index),
+            Task::Reread(key, after) => self.reread(queues, key, after, steps, read),
+        }
+    }
+
+    // Who matters
+
+    /// The waiter with this ticket, who matters.
+    fn find(&mut self, queues: &Queues, ticket: Ticket) -> Option<usize> {
+        if let Some(known) = self.waiter_of_ticket.get(&ticket) {
+            return Some(*known);
+        }
+        let (number, waiter) = (queues.owner_of_waiter(ticket)?, queues.get(ticket)?);
+        let owner = self.find_owner(number);
+        let index = self.waiters.len();
+        self.waiters.push(WaiterNode {
+            ticket,
+            owner,
+            want: waiter.want,
+            keys: Vec::with_capacity(waiter.keys.len()),
+            missing: waiter.keys.len(),
+            is_done: false,
+            was_done: false,
+        });
+        self.waiter_of_ticket.insert(ticket, index);
+        self.owners[owner].waiting += 1;
+        self.tasks.push(Task::Keys(index, 0));
+        Some(index)
+    }
+
+    fn find_owner(&mut self, number: u64) -> usize {
+        if let Some(known) = self.owner_of_number.get(&number) {
+            return *known;
+        }
+        let index = self.owners.len();
+        self.owners.push(OwnerNode {
+            number,
+            waiting: 0,
+            holds: Vec::new(),
+            is_live: false,
+        });
+        self.owner_of_number.insert(number, index);
+        self.tasks.push(Task::Owner(index, 0));
+        index
+    }
+
+    fn find_key(&mut self, queues: &Queues, waiter: usize, index: usize) {
+        let ticket = self.waiters[waiter].ticket;
+        if self.waiters[waiter].is_done {
+            return; // it has gone meanwhile
+        }
+        let Some(line) = queues.line_of_waiter(ticket, index) else {
+            return;
+        };
+        self.tasks.push(Task::Keys(waiter, index + 1));
+        let key = match self.key_of_line.get(&line) {
+            Some(known) => *known,
+            None => {
+                let key = self.keys.len();
+                self.keys.push(KeyNode {
+                    line,
+                    found: None,
+                    is_semaphore: false,
+                    is_shared: false,
+                    held: BTreeMap::new(),
+                    known: BTreeMap::new(),
+                    total: 0,
+                    waiting: BTreeMap::new(),
+                    passed: None,
+                    of_owners: BTreeSet::new(),
+                    is_listed: false,
+                });
+                self.key_of_line.insert(line, key);
+                self.tasks.push(Task::Holders(key, 0));
+                key
+            }
+        };
+        let node = &mut self.keys[key];
+        let place = Place {
+            waiter,
+            is_ready: false,
+            spare: None,
+        };
+        node.waiting.insert(ticket, place);
+        node.of_owners.insert((self.waiters[waiter].owner, ticket));
+        node.is_semaphore = queues
+            .get(ticket)
+            .is_some_and(|waiter| waiter.permits().is_some());
+        self.waiters[waiter].keys.push(key);
+        if self.keys[key].found < Some(ticket) {
+            self.tasks.push(Task::Queue(key, ticket));
+        }
+    }
+
+    fn find_holders(
+        &mut self,
+        queues: &Queues,
+        key: usize,
+        after: u64,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) {
+        let Some(name) = queues.key_of_line(self.keys[key].line) else {
+            return; // nobody waits for it any more
+        };
+        *steps = steps.saturating_sub(STEPS_TO_READ);
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let mut next = None;
+        let mut is_shared = false;
+        read(name, &mut |lock| {
+            is_shared = lock.mode() == Mode::Shared;
+            let holds = lock.holds();
+            let few = holds.len().min(queues.owners());
+            if few > self.at_once {
+                // In the order of the waiting owners' numbers: that can be gone on with later.
+                *steps = steps.saturating_sub(PER_STEP as u64 / HOLDERS_PER_STEP);
+                let mut at = after;
+                for _ in 0..PER_STEP {
+                    let Some((number, owner)) = queues.owner_after(at) else {
+                        return;
+                    };
+                    found.extend(holds.get(owner).map(|hold| (number, hold.count)));
+                    at = number;
+                }
+                next = Some(at);
+                return;
+            }
+            *steps = steps.saturating_sub(few as u64 / HOLDERS_PER_STEP);
+            if holds.len() <= queues.owners() {
+                let holders = holds.iter();
+                found.extend(
+                    holders.filter_map(|(owner, hold)| {
+                        Some((queues.owner_number(owner)?, hold.count))
+                    }),
+                );
+                return;
+            }
+            let mut at = 0;
+            while let Some((number, owner)) = queues.owner_after(at) {
+                found.extend(holds.get(owner).map(|hold| (number, hold.count)));
+                at = number;
+            }
+        });
+        self.keys[key].is_shared = is_shared;
+        if let Some(next) = next {
+            self.tasks.push(Task::Holders(key, next));
+        }
+        for (number, really) in found {
+            let owner = self.find_owner(number);
+            let node = &mut self.keys[key];
+            node.known.insert(owner, really);
+            let held = Held { really, served: 0 };
+            if node.held.insert(owner, held).is_none() {
+                node.total = node.total.saturating_add(really);
+                self.owners[owner].holds.push(key);
+            }
+        }
+    }
+
+    // Who is served
+
+    fn list(&mut self, key: usize) {
+        if self.is_gathered && !self.keys[key].is_listed {
+            self.keys[key].is_listed = true;
+            self.tasks.push(Task::Look(key));
+        }
+    }
+
+    /// Sees whether the first who waits for a key could be served.
+    fn look(&mut self, queues: &Queues, key: usize) {
+        let node = &mut self.keys[key];
+        node.is_listed = false;
+        let (line, passed) = (node.line, node.passed);
+        let Some((ticket, place)) = node.waiting.iter_mut().next() else {
+            return;
+        };
+        if place.is_ready {
+            return; // it lacks others
+        }
+        let waiter = &self.waiters[place.waiter];
+        let mut others = node.held.keys().filter(|owner| **owner != waiter.owner);
+        let others_hold = others.next().is_some();
+        let own = node.held.contains_key(&waiter.owner);
+        let can_be_had = match waiter.want {
+            Want::Upgrade => !others_hold,
+            Want::Claim(Claim::Exclusive) => !others_hold || own,
+            Want::Claim(Claim::Shared) => {
+                let is_free = !others_hold || own;
+                is_free || node.is_shared && !queues.unshared_between(line, passed, *ticket)
+            }
+            Want::Claim(Claim::Permits { .. }) => {
+                let (mut at, mut spare) = match place.spare {
+                    Some(measured) => measured,
+                    None => {
+                        let (spare, is_all) = queues.spare_permits(line, *ticket);
+                        (if is_all { Some(*ticket) } else { passed }, spare)
+                    }
+                };
+                let mut is_measured = false;
+                for _ in 0..PER_STEP {
+                    let Some(next) = queues.ticket_between(line, at, *ticket) else {
+                        is_measured = true;
+                        break;
+                    };
+                    spare = spare.min(queues.spare_permits(line, next).0);
+                    at = Some(next);
+                }
+                place.spare = Some((at, spare));
+                if !is_measured {
+                    return self.list(key);
+                }
+                node.total <= spare
+            }
+        };
+        if can_be_had {
+            let waiter = place.waiter;
+            place.is_ready = true;
+            self.can_have_one(waiter);
+        }
+    }
+
+    /// A waiter could have one key more.
+    fn can_have_one(&mut self, waiter: usize) {
+        let node = &mut self.waiters[waiter];
+        node.missing -= 1;
+        if node.missing == 0 && !node.is_done {
+            self.tasks.push(Task::Serve(waiter));
+        }
+    }
+
+    fn serve(&mut self, waiter: usize) {
+        if self.waiters[waiter].is_done {
+            return;
+        }
+        let owner = self.waiters[waiter].owner;
+        let (ticket, want) = (self.waiters[waiter].ticket, self.waiters[waiter].want);
+        let permits = match want {
+            Want::Claim(Claim::Permits { count, .. }) => count,
+            _ => 1,
+        };
+        for index in 0..self.waiters[waiter].keys.len() {
+            let key = self.waiters[waiter].keys[index];
+            let node = &mut self.keys[key];
+            if node.waiting.keys().next() == Some(&ticket) {
+                node.passed = Some(ticket);
+            }
+            let is_new = !node.held.contains_key(&owner);
+            if is_new {
+                self.owners[owner].holds.push(key);
+                node.is_shared = want == Want::Claim(Claim::Shared);
+            } else if want == Want::Upgrade {
+                node.is_shared = false;
+            }
+            let held = node.held.entry(owner).or_default();
+            held.served = held.served.saturating_add(permits);
+            node.total = node.total.saturating_add(permits);
+            if !node.is_semaphore {
+                self.tasks.push(Task::Enter(key, owner, None));
+            }
+        }
+        self.done(waiter);
+    }
+
+    /// Whoever waits for a lock on behalf of its holder enters it again.
+    fn enter_again(&mut self, key: usize, owner: usize, after: Option<Ticket>) {
+        let after = after.map_or(Included((owner, 0)), |after| Excluded((owner, after)));
+        let range = (after, Included((owner, Ticket::MAX)));
+        let next = self.keys[key].of_owners.range(range).next();
+        let Some((_, ticket)) = next.copied() else {
+            return;
+        };
+        self.tasks.push(Task::Enter(key, owner, Some(ticket)));
+        if let Some(place) = self.keys[key].waiting.get_mut(&ticket)
+            && !place.is_ready
+            && self.waiters[place.waiter].want != Want::Upgrade
+        {
+            place.is_ready = true;
+            let waiter = place.waiter;
+            self.can_have_one(waiter);
+        }
+    }
+
+    /// A waiter waits no more.
+    fn done(&mut self, waiter: usize) {
+        let node = &mut self.waiters[waiter];
+        node.is_done = true;
+        node.was_done = self.culprit.is_none();
+        let (ticket, owner) = (node.ticket, node.owner);
+        for key in std::mem::take(&mut node.keys) {
+            self.keys[key].waiting.remove(&ticket);
+            self.keys[key].of_owners.remove(&(owner, ticket));
+            self.list(key);
+        }
+        self.owners[owner].waiting -= 1;
+        if self.owners[owner].waiting == 0 && self.is_gathered {
+            self.tasks.push(Task::Release(owner, 0));
+        }
+    }
+
+    fn release(&mut self, owner: usize, index: usize) {
+        self.owners[owner].is_live |= self.culprit.is_none();
+        if let Some(key) = self.owners[owner].holds.get(index).copied() {
+            self.tasks.push(Task::Release(owner, index + 1));
+            if let Some(held) = self.keys[key].held.remove(&owner) {
+                let node = &mut self.keys[key];
+                node.total = node
+                    .total
+                    .saturating_sub(held.really.saturating_add(held.served));
+                self.list(key);
+            }
+        }
+    }
+
+    // What changed
+
+    fn vanish(&mut self, waiter: usize) {
+        if !self.waiters[waiter].is_done {
+            self.done(waiter);
+        }
+    }
+
+    fn has_gone(&mut self, ticket: Ticket) {
+        let Some(waiter) = self.waiter_of_ticket.get(&ticket).copied() else {
+            return;
+        };
+        let node = &self.waiters[waiter];
+        let owner = &self.owners[node.owner];
+        let gives_way = owner.is_live || self.culprit.is_none() && owner.waiting == 0;
+        if node.is_done && !gives_way {
+            // It was taken to be served, and to keep what it got. Perhaps that has kept others from being served.
+            self.is_outdated = true;
+            return;
+        }
+        self.is_disturbed |= self.culprit.is_some() && !node.was_done;
+        self.vanish(waiter);
+    }
+
+    fn reread(
+        &mut self,
+        queues: &Queues,
+        key: usize,
+        after: Option<usize>,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) {
+        let node = &self.keys[key];
+        let Some(name) = queues.key_of_line(node.line) else {
+            return;
+        };
+        *steps = steps.saturating_sub(STEPS_TO_READ);
+        let from = after.map_or(0, |after| after + 1);
+        let known: Vec<usize> = node
+            .known
+            .range(from..)
+            .map(|(owner, _)| *owner)
+            .take(PER_STEP)
+            .collect();
+        let Some(last) = known.last() else {
+            return;
+        };
+        self.tasks.push(Task::Reread(key, Some(*last)));
+        let mut left = vec![0; known.len()];
+        read(name, &mut |lock| {
+            for (owner, left) in known.iter().zip(&mut left) {
+                let name = queues.owner_name(self.owners[*owner].number);
+                let hold = name.and_then(|name| lock.holds().get(name));
+                *left = hold.map_or(0, |hold| hold.count);
+            }
+        });
+        for (owner, left) in known.into_iter().zip(left) {
+            let node = &mut self.keys[key];
+            let before = node.known.insert(owner, left).unwrap_or(0);
+            if left >= before {
+                continue;
+            }
+            self.is_disturbed |= self.culprit.is_some() && !self.owners[owner].is_live;
+            if let Some(held) = node.held.get_mut(&owner) {
+                node.total = node.total.saturating_sub(held.really.saturating_sub(left));
+                held.really = held.really.min(left);
+                if held.really == 0 && held.served == 0 {
+                    node.held.remove(&owner);
+                }
+                self.list(key);
+            }
         }
     }
 }
 
-fn blockers(edges: &[Edge]) -> Vec<Box<[u8]>> {
-    edges.iter().flat_map(Edge::blockers).cloned().collect()
+/// What is left of a search that has ended: it is forgotten in steps, too.
+#[derive(Debug)]
+pub struct Remains {
+    search: Search,
+    last: u64,
+}
+
+impl Remains {
+    /// Takes up to so many steps. True when nothing is left.
+    pub fn forget(&mut self, queues: &mut Queues, steps: &mut u64) -> bool {
+        while *steps > 0 {
+            *steps -= 1;
+            if let Some((arrival, _)) = queues.doubted_after(0, self.last) {
+                queues.trust(arrival);
+                continue;
+            }
+            if !self.search.crumble() {
+                return true;
+            }
+        }
+        false
+    }
 }

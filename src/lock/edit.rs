@@ -26,6 +26,8 @@ pub(super) struct Edit<'k> {
     effects: Vec<u8>,
     /// Did the step itself change anything, beside what had ended anyway?
     stepped: bool,
+    /// Is it perhaps the repetition of a request, which changes nothing?
+    repeated: bool,
     /// Does the command as it came say all that replicas have to know?
     verbatim: bool,
 }
@@ -71,6 +73,7 @@ impl<'k> Edit<'k> {
             now,
             effects,
             stepped: false,
+            repeated: false,
             verbatim: false,
         }
     }
@@ -120,7 +123,9 @@ impl<'k> Edit<'k> {
         if is_new {
             self.slot.create(fresh);
         }
-        if !matches!(acquired, Acquired::Repeated(_)) {
+        if matches!(acquired, Acquired::Repeated(_)) {
+            self.repeated = true;
+        } else {
             self.changed(request.owner);
         }
         if request.watch.is_some() {
@@ -137,6 +142,7 @@ impl<'k> Edit<'k> {
         id: Option<&[u8]>,
     ) -> Released {
         let Some(lock) = self.slot.value() else {
+            self.repeated = id.is_some(); // of a request that released the last hold
             return Released::NotHeld;
         };
         let watch = lock
@@ -150,7 +156,8 @@ impl<'k> Edit<'k> {
                 state.unwatch(watch.as_ref());
             }
             Released::Left(_) => self.changed(owner),
-            _ => {}
+            Released::Repeated(_) | Released::NotHeld => self.repeated = id.is_some(),
+            Released::TooMany(_) => {}
         }
         released
     }
@@ -241,6 +248,10 @@ impl<'k> Edit<'k> {
     /// changed. `event` is the keyspace event of the change that the step made.
     pub(super) fn close(mut self, state: &mut State, event: &CStr) {
         let (ctx, name) = (self.ctx, self.name);
+        if self.repeated && self.effects.is_empty() && !ctx.is_replay() {
+            // Replicas that have this have the first request, too: a `WAIT` behind a repetition says whether they do.
+            ctx.replicate(c"LOCK.APPLY", name, &[]);
+        }
         let Some(lock) = self.slot.value() else {
             return self.put_buffer_back(state);
         };
@@ -344,8 +355,8 @@ impl State {
     }
 
     pub(super) fn unwatch_number(&mut self, number: u64) {
-        if let Some(watched) = self.watches.remove(number) {
-            self.deadlines.remove(&(watched.next, Due::Renew(number)));
+        if let Some(next) = self.watches.remove(number) {
+            self.deadlines.remove(&(next, Due::Renew(number)));
         }
     }
 }

@@ -26,11 +26,13 @@ use crate::server::config::Integer;
 use crate::server::log;
 use crate::server::main_thread::MainThread;
 use crate::server::memory::is_following;
-use crate::waiting::Ticket;
+use crate::waiting::{Agenda, Key, Ticket, Walk};
+use deadlock::{Budget, Remains, Search};
 use queue::{Queues, Waiter};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use watch::Watches;
+use watch::{Sweep, Watches};
 
 /// The longest owner in bytes.
 pub const MAX_OWNER: usize = 1024;
@@ -43,12 +45,13 @@ pub const FAMILY: Family = Family {
     name: "lock",
     commands: &[commands::TABLE],
     types: native::TYPES,
-    settings: &[&DEFAULT_LEASE, &MAX_WAITERS],
+    settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
     touched: native::touched,
     moved: |_| {}, // in its turn is early enough
     follows_client: serve::follows_client,
     happened: serve::happened,
     due: serve::due,
+    go_on: serve::go_on,
     cron: serve::cron,
     waiting: Some(serve::WAITING),
     info: serve::info,
@@ -57,6 +60,8 @@ pub const FAMILY: Family = Family {
 
 static DEFAULT_LEASE: Integer = Integer::new("lock-default-lease", 30_000, 1, TEN_YEARS_MS);
 static MAX_WAITERS: Integer = Integer::new("lock-max-waiters", 100_000, 0, 10_000_000);
+/// For how many keys all clients together may wait, each key counted for each client.
+static MAX_WAITED_KEYS: Integer = Integer::new("lock-max-waited-keys", 1_000_000, 0, 1_000_000_000);
 
 /// The clients that wait for locks and semaphores.
 static ROOM: Room = Room::new(serve::left, serve::answered);
@@ -67,27 +72,62 @@ struct State {
     queues: Queues,
     watches: Watches,
     /// Who was served and has not got its answer yet: for a moment only.
-    unanswered: HashMap<Ticket, Waiter>,
-    /// Who was served and will never get its answer: what it was given is to be taken back.
-    undelivered: Vec<Waiter>,
+    unanswered: BTreeMap<Ticket, Arc<Waiter>>,
+    /// Who was served and will never get its answer: what it was given is to be taken back, from this key on.
+    undelivered: VecDeque<(Arc<Waiter>, usize)>,
     /// Was a lock not handed on because the master had too few replicas?
     held_back: bool,
-    /// What is to be done when (Unix ms).
+    /// When waiters' time is up (Unix ms).
+    timeouts: BTreeSet<(u64, Ticket)>,
+    /// What else is to be done when (Unix ms).
     deadlines: BTreeSet<(u64, Due)>,
+    /// What is to be done in slices, before queues are looked at.
+    tasks: VecDeque<Task>,
+    /// The keys whose queues are to be looked at, in slices.
+    agenda: Agenda,
+    /// Walks through queues that are to be looked at, in slices.
+    walks: VecDeque<Walk>,
+    /// The search for deadlocks that goes on in slices, and when it began (Unix ms).
+    search: Option<(Search, u64)>,
+    /// What is left of the last one, and when the next one may begin (Unix ms).
+    remains: Option<(Remains, u64)>,
+    /// For the check of those who come.
+    search_budget: Budget,
+    /// Is it noted when the next search begins?
+    will_search: bool,
     stats: Stats,
     /// A buffer for effects, kept to be used again.
     effects: Vec<u8>,
 }
 
-/// Something to do at a deadline.
+/// Something to do at a deadline, if the module may act then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// This waiter's time is up.
-    Timeout(Ticket),
     /// Something that the first in a queue waits for has ended.
     Retry(Ticket),
     /// The hold that is watched under this number is to be renewed for its connection.
     Renew(u64),
+    /// Look for deadlocks.
+    Search,
+}
+
+/// Something that is done in slices, a step at a time.
+#[derive(Debug)]
+enum Task {
+    /// Watch holds no more.
+    Unwatch(Sweep),
+    /// Make a lock fit an expiry that something else gave its key, or a key that it came to.
+    Reconcile(Key),
+    /// Release what was watched for a connection.
+    Abandon(u64),
+    /// Take back what waiters were given who went before they could be told.
+    TakeBack,
+    /// Look at the other waiters of an owner who was served: at those for its key at this place, behind this ticket.
+    Kin(Arc<Waiter>, usize, Ticket),
+    /// Answer everybody in the queues of a replica.
+    Farewell(Walk),
+    /// Answer all who wait for a key with an error.
+    SendAway(Key, Error),
 }
 
 static STATE: MainThread<State> = MainThread::new();

@@ -5,9 +5,12 @@
 //! it on any of them.
 
 use super::state::{Claim, Lock, Mode};
-use crate::waiting::{Key, Lines, SMALL, Ticket};
-use std::collections::{BTreeSet, HashMap};
+use crate::waiting::{Key, Lines, Step, Ticket, Walk};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
 const FIRST_ORDINARY: Ticket = 1 << 32;
@@ -44,8 +47,6 @@ pub struct Waiter {
     pub since: u64,
     /// For how many milliseconds it waits; 0: without limit.
     pub timeout: u64,
-    /// When to look again, because something that it waits for ends then (Unix ms).
-    pub retry_at: Option<u64>,
 }
 
 impl Waiter {
@@ -59,21 +60,55 @@ impl Waiter {
         self.want == Want::Claim(Claim::Shared)
     }
 
+    /// The permits of a semaphore and the capacity that it asks for.
+    pub fn permits(&self) -> Option<(u64, u64)> {
+        match self.want {
+            Want::Claim(Claim::Permits { count, limit }) => Some((count, limit)),
+            _ => None,
+        }
+    }
+
     /// Would this waiter and a holder of `lock`, another owner, exclude each other?
     pub fn excludes_holders_of(&self, lock: &Lock) -> bool {
         !self.is_shared() || lock.mode() != Mode::Shared
     }
 
-    /// Does what this owner holds keep the waiter waiting? A lock that the waiter's own owner holds
-    /// is entered again, but its permits of a semaphore are as much taken as all others.
-    pub fn is_blocked_by(&self, holder: &[u8]) -> bool {
-        let permits = matches!(self.want, Want::Claim(Claim::Permits { .. }));
-        permits || *self.owner != *holder
+    /// Does this waiter repeat the request of the other one? A repetition may name another lease, time or capacity.
+    fn repeats(&self, other: &Waiter) -> bool {
+        let is_same_want = match (self.want, other.want) {
+            (
+                Want::Claim(Claim::Permits { count, .. }),
+                Want::Claim(Claim::Permits { count: same, .. }),
+            ) => count == same,
+            (one, other) => one == other,
+        };
+        self.id.is_some()
+            && is_same_want
+            && self.id == other.id
+            && self.owner == other.owner
+            && self.takes_many == other.takes_many
+            && self.keys == other.keys
     }
 
-    /// Would this waiter and one ahead of it, another owner's, exclude each other?
-    pub fn excludes(&self, ahead: &Waiter) -> bool {
-        !self.is_shared() || !ahead.is_shared()
+    /// By what a repetition of its request is found, if it has an id.
+    fn fingerprint(&self) -> Option<u128> {
+        let id = self.id.as_ref()?;
+        let (kind, count) = match self.want {
+            Want::Claim(Claim::Exclusive) => (u8::from(self.takes_many), 0),
+            Want::Claim(Claim::Shared) => (2, 0),
+            Want::Claim(Claim::Permits { count, .. }) => (3, count),
+            Want::Upgrade => return None,
+        };
+        let mut hash = Xxh3::new();
+        hash.update(&[kind]);
+        hash.update(&count.to_le_bytes());
+        hash.update(&self.keys[0].0.to_le_bytes());
+        let names = [id, &self.owner].into_iter().map(|name| &**name);
+        for name in names.chain(self.keys.iter().map(|(_, key)| &**key)) {
+            hash.update(&(name.len() as u64).to_le_bytes());
+            hash.update(name);
+        }
+        Some(hash.digest128())
     }
 }
 
@@ -81,21 +116,88 @@ impl Waiter {
 #[derive(Debug, Default)]
 struct Line {
     tickets: BTreeSet<Ticket>,
-    /// Those of them that want no shared lock.
+    /// Those of them that want to have a lock for themselves.
     unshared: BTreeSet<Ticket>,
+    /// Those of them that also wait for something else, or whose owners do.
+    entangled: BTreeSet<Ticket>,
+    /// The same with the numbers of their owners.
+    of_owners: BTreeSet<(u64, Ticket)>,
+    /// How many waiters want so many permits.
+    counts: BTreeMap<u64, usize>,
     /// The capacity that the last acquisition of a semaphore named.
     limit: Option<u64>,
+}
+
+impl Line {
+    fn count(&mut self, permits: u64) {
+        *self.counts.entry(permits).or_default() += 1;
+    }
+
+    fn discount(&mut self, permits: u64) {
+        if let Some(waiters) = self.counts.get_mut(&permits) {
+            *waiters -= 1;
+            if *waiters == 0 {
+                self.counts.remove(&permits);
+            }
+        }
+    }
+
+    /// The capacity for an acquisition of `count` permits that names the capacity `own`.
+    fn limit(&self, count: u64, own: u64) -> u64 {
+        let limit = self.limit.unwrap_or(own);
+        if limit < count { own } else { limit }
+    }
+}
+
+/// What the queues know of a waiter.
+#[derive(Debug)]
+struct Entry {
+    waiter: Arc<Waiter>,
+    owner: u64,
+    /// The numbers of the queues of its keys.
+    lines: Box<[u64]>,
+    /// How many waited before it since the server started.
+    arrival: u64,
+    /// When to look again, because something that it waits for ends then (Unix ms).
+    retry_at: Option<u64>,
+    /// The place of the key that kept it waiting when it was looked at last.
+    blocked_on: usize,
+}
+
+/// An owner on whose behalf clients wait.
+#[derive(Debug)]
+struct Owner {
+    name: Arc<[u8]>,
+    tickets: BTreeSet<Ticket>,
+}
+
+/// What has changed since a search for deadlocks began.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// These wait no more.
+    pub(super) gone: Vec<Ticket>,
+    /// Holds of these keys may have gone, by the numbers of their queues.
+    pub(super) keys: Vec<u64>,
+    /// Holds may have come to owners that wait.
+    pub(super) more_holds: bool,
 }
 
 /// All queues of a server.
 #[derive(Debug)]
 pub struct Queues {
-    waiters: HashMap<Ticket, Waiter>,
+    waiters: BTreeMap<Ticket, Entry>,
     lines: Lines<Line>,
-    owners: HashMap<Box<[u8]>, Vec<Ticket>>,
-    /// The tickets of waiters that may be waited for on one key while they wait on another: of
-    /// owners that wait more than once, and of waiters for several keys.
-    entangled: BTreeSet<Ticket>,
+    owner_numbers: BTreeMap<Arc<[u8]>, u64>,
+    owners: BTreeMap<u64, Owner>,
+    /// The waiters with ids.
+    requests: BTreeMap<u128, Ticket>,
+    /// Waiters of whom it is not known yet whether their waiting can end, by their arrival.
+    unverified: BTreeMap<u64, Ticket>,
+    changes: Option<Changes>,
+    /// How many keys all waiters wait for, each counted for each of them.
+    waited_keys: usize,
+    last_owner: u64,
+    last_arrival: u64,
     next_ordinary: Ticket,
     next_upgrade: Ticket,
 }
@@ -103,10 +205,16 @@ pub struct Queues {
 impl Default for Queues {
     fn default() -> Self {
         Self {
-            waiters: HashMap::new(),
+            waiters: BTreeMap::new(),
             lines: Lines::default(),
-            owners: HashMap::new(),
-            entangled: BTreeSet::new(),
+            owner_numbers: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            unverified: BTreeMap::new(),
+            changes: None,
+            waited_keys: 0,
+            last_owner: 0,
+            last_arrival: 0,
             next_ordinary: FIRST_ORDINARY,
             next_upgrade: 0,
         }
@@ -124,86 +232,219 @@ impl Queues {
         self.waiters.is_empty()
     }
 
+    /// How many pairs of a waiter and a key there are.
+    pub fn waited_keys(&self) -> usize {
+        self.waited_keys
+    }
+
     /// Puts a waiter at the end of its keys' queues, an upgrade in front.
     pub fn push(&mut self, waiter: Waiter) -> Ticket {
+        self.join(waiter).0
+    }
+
+    /// The same. Returns also the capacity of its semaphore's queue before, for [`Queues::withdraw`].
+    pub(super) fn join(&mut self, waiter: Waiter) -> (Ticket, Option<u64>) {
         let next = match waiter.want {
             Want::Upgrade => &mut self.next_upgrade,
             Want::Claim(_) => &mut self.next_ordinary,
         };
         let ticket = *next;
         *next += 1;
-        for key in &waiter.keys {
-            let line = self.lines.line(key);
+        let mut limit_before = None;
+        let lines = waiter.keys.iter().map(|key| {
+            let (number, line) = self.lines.line(key);
             line.tickets.insert(ticket);
-            if !waiter.is_shared() {
+            if let Some((count, limit)) = waiter.permits() {
+                line.count(count);
+                limit_before = line.limit.replace(limit);
+            } else if !waiter.is_shared() {
                 line.unshared.insert(ticket);
             }
-            if let Want::Claim(Claim::Permits { limit, .. }) = waiter.want {
-                line.limit = Some(limit);
+            number
+        });
+        let lines = lines.collect();
+        self.waited_keys += waiter.keys.len();
+        let owner = self.owner_of(&waiter, ticket);
+        if let Some(fingerprint) = waiter.fingerprint() {
+            self.requests.insert(fingerprint, ticket);
+        }
+        self.last_arrival += 1;
+        let entry = Entry {
+            waiter: Arc::new(waiter),
+            owner,
+            lines,
+            arrival: self.last_arrival,
+            retry_at: None,
+            blocked_on: 0,
+        };
+        let waits_for_more = entry.waiter.keys.len() > 1;
+        self.waiters.insert(ticket, entry);
+        let tickets = &self.owners[&owner].tickets;
+        let others = tickets.iter().find(|other| **other != ticket).copied();
+        if let Some(other) = others {
+            self.entangle(ticket);
+            if tickets_are(&self.owners[&owner].tickets, 2) {
+                self.entangle(other); // with more, all are already
+            }
+        } else if waits_for_more {
+            self.entangle(ticket);
+        }
+        (ticket, limit_before)
+    }
+
+    /// The number of a waiter's owner, who waits with this ticket as well.
+    fn owner_of(&mut self, waiter: &Waiter, ticket: Ticket) -> u64 {
+        let number = match self.owner_numbers.get(&waiter.owner[..]) {
+            Some(number) => *number,
+            None => {
+                self.last_owner += 1;
+                let name: Arc<[u8]> = waiter.owner[..].into();
+                self.owner_numbers.insert(name.clone(), self.last_owner);
+                let tickets = BTreeSet::new();
+                self.owners.insert(self.last_owner, Owner { name, tickets });
+                self.last_owner
+            }
+        };
+        if let Some(owner) = self.owners.get_mut(&number) {
+            owner.tickets.insert(ticket);
+        }
+        number
+    }
+
+    fn entangle(&mut self, ticket: Ticket) {
+        let Some(entry) = self.waiters.get(&ticket) else {
+            return;
+        };
+        for number in &entry.lines {
+            if let Some(line) = self.lines.numbered_mut(*number) {
+                line.entangled.insert(ticket);
+                line.of_owners.insert((entry.owner, ticket));
             }
         }
-        let tickets = self.owners.entry(waiter.owner.clone()).or_default();
-        tickets.push(ticket);
-        if let [first, .., last] = tickets[..] {
-            self.entangled.extend([first, last]); // those between are in already
+    }
+
+    fn disentangle(&mut self, ticket: Ticket) {
+        let Some(entry) = self.waiters.get(&ticket) else {
+            return;
+        };
+        for number in &entry.lines {
+            if let Some(line) = self.lines.numbered_mut(*number) {
+                line.entangled.remove(&ticket);
+                line.of_owners.remove(&(entry.owner, ticket));
+            }
         }
-        if waiter.keys.len() > 1 {
-            self.entangled.insert(ticket);
+    }
+
+    /// The waiter whose request this one repeats.
+    pub fn repeated_by(&self, waiter: &Waiter) -> Option<Ticket> {
+        let ticket = *self.requests.get(&waiter.fingerprint()?)?;
+        let first = self.get(ticket)?;
+        waiter.repeats(first).then_some(ticket)
+    }
+
+    /// Puts a waiter in the place of the one whose request it repeats. Returns that one.
+    pub fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> Option<Arc<Waiter>> {
+        let entry = self.waiters.get_mut(&ticket)?;
+        if let Some((_, limit)) = waiter.permits()
+            && let Some(line) = self.lines.numbered_mut(entry.lines[0])
+        {
+            line.limit = Some(limit);
         }
-        self.waiters.insert(ticket, waiter);
-        ticket
+        Some(std::mem::replace(&mut entry.waiter, Arc::new(waiter)))
+    }
+
+    /// Takes a waiter out who has only just joined: the capacity of its queue is what it was.
+    pub(super) fn withdraw(&mut self, ticket: Ticket, limit_before: Option<u64>) {
+        let Some(waiter) = self.remove(ticket) else {
+            return;
+        };
+        let (db, key) = &waiter.keys[0];
+        if let Some(line) = self.lines.get_mut(*db, key) {
+            line.limit = limit_before;
+        }
     }
 
     /// Takes a waiter out of all its queues.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&ticket)?;
-        for (db, key) in &waiter.keys {
-            self.leave(*db, key, ticket);
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+        if !self.waiters.contains_key(&ticket) {
+            return None;
         }
-        self.entangled.remove(&ticket);
-        if let Some(tickets) = self.owners.get_mut(&waiter.owner) {
-            tickets.retain(|other| *other != ticket);
-            match **tickets {
-                [] => drop(self.owners.remove(&waiter.owner)),
-                [last] if self.waiters[&last].keys.len() == 1 => {
-                    self.entangled.remove(&last);
-                }
-                _ => {}
+        self.disentangle(ticket);
+        let entry = self.waiters.remove(&ticket)?;
+        let waiter = entry.waiter;
+        for number in &entry.lines {
+            let Some(line) = self.lines.numbered_mut(*number) else {
+                continue;
+            };
+            line.tickets.remove(&ticket);
+            line.unshared.remove(&ticket);
+            if let Some((count, _)) = waiter.permits() {
+                line.discount(count);
+            }
+            if line.tickets.is_empty() {
+                self.lines.remove(*number);
             }
         }
-        if self.waiters.is_empty() {
-            self.waiters.shrink_to(SMALL); // the memory of a crowd that has gone
-            self.owners.shrink_to(SMALL);
+        self.waited_keys -= entry.lines.len();
+        self.unverified.remove(&entry.arrival);
+        if let Some(fingerprint) = waiter.fingerprint()
+            && self.requests.get(&fingerprint) == Some(&ticket)
+        {
+            self.requests.remove(&fingerprint);
+        }
+        if let Some(changes) = &mut self.changes {
+            changes.gone.push(ticket);
+        }
+        let Some(owner) = self.owners.get_mut(&entry.owner) else {
+            return Some(waiter);
+        };
+        owner.tickets.remove(&ticket);
+        if owner.tickets.is_empty() {
+            self.owner_numbers.remove(&waiter.owner[..]);
+            self.owners.remove(&entry.owner);
+        } else if tickets_are(&owner.tickets, 1)
+            && let Some(last) = owner.tickets.first().copied()
+            && self.waiters[&last].lines.len() == 1
+        {
+            self.disentangle(last);
         }
         Some(waiter)
     }
 
-    fn leave(&mut self, db: i32, key: &[u8], ticket: Ticket) {
-        let Some(line) = self.lines.get_mut(db, key) else {
-            return;
-        };
-        line.tickets.remove(&ticket);
-        line.unshared.remove(&ticket);
-        if line.tickets.is_empty() {
-            self.lines.remove(db, key);
-        }
+    /// A waiter.
+    pub fn get(&self, ticket: Ticket) -> Option<&Arc<Waiter>> {
+        self.waiters.get(&ticket).map(|entry| &entry.waiter)
     }
 
-    /// A waiter.
-    pub fn get(&self, ticket: Ticket) -> Option<&Waiter> {
-        self.waiters.get(&ticket)
+    /// When to look again after a waiter (Unix ms), if that is noted.
+    pub fn retry_at(&self, ticket: Ticket) -> Option<u64> {
+        self.waiters.get(&ticket)?.retry_at
     }
 
     /// Notes when to look again after a waiter; returns what was noted before.
     pub fn set_retry(&mut self, ticket: Ticket, at: Option<u64>) -> Option<u64> {
-        let waiter = self.waiters.get_mut(&ticket)?;
-        std::mem::replace(&mut waiter.retry_at, at)
+        let entry = self.waiters.get_mut(&ticket)?;
+        std::mem::replace(&mut entry.retry_at, at)
+    }
+
+    /// The place of the key that kept a waiter waiting when it was looked at last.
+    pub fn blocked_on(&self, ticket: Ticket) -> usize {
+        self.waiters
+            .get(&ticket)
+            .map_or(0, |entry| entry.blocked_on)
+    }
+
+    /// Notes which of its keys keeps a waiter waiting.
+    pub fn set_blocked_on(&mut self, ticket: Ticket, index: usize) {
+        if let Some(entry) = self.waiters.get_mut(&ticket) {
+            entry.blocked_on = index;
+        }
     }
 
     /// Is it noted when to look again at a key's queue?
     pub fn knows_when(&self, db: i32, key: &[u8]) -> bool {
-        let head = self.head(db, key).and_then(|head| self.get(head));
-        head.is_some_and(|head| head.retry_at.is_some())
+        let head = self.head(db, key);
+        head.is_some_and(|head| self.retry_at(head).is_some())
     }
 
     /// The first in a key's queue.
@@ -213,84 +454,52 @@ impl Queues {
 
     /// Does anybody wait for this key?
     pub fn waits_for(&self, db: i32, key: &[u8]) -> bool {
-        !self.lines.is_empty() && self.lines.get(db, key).is_some()
+        !self.lines.is_empty() && self.lines.number(db, key).is_some()
     }
 
     /// The waiters of a key, in order.
     pub fn line_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &Waiter)> {
         let line = self.lines.get(db, key).into_iter();
         line.flat_map(|line| line.tickets.iter())
-            .filter_map(|ticket| Some((*ticket, self.waiters.get(ticket)?)))
+            .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
     /// The capacity that the last acquisition in a semaphore's queue named, but never less than
     /// what `count` permits need: a lowered capacity must not make a waiter wait for ever.
     pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
-        let named = self.lines.get(db, key).and_then(|line| line.limit);
-        let limit = named.unwrap_or(own);
-        if limit < count { own } else { limit }
+        let line = self.lines.get(db, key);
+        line.map_or(own, |line| line.limit(count, own))
     }
 
-    /// The waiters on behalf of an owner, in the order in which they came.
-    pub fn of_owner(&self, owner: &[u8]) -> &[Ticket] {
-        self.owners.get(owner).map_or(&[], Vec::as_slice)
+    /// Does this owner wait?
+    pub fn owner_waits(&self, owner: &[u8]) -> bool {
+        self.owner_numbers.contains_key(owner)
     }
 
-    /// The waiters ahead of `ticket` in a key's queue that are in the way of `waiter`, but only as
-    /// many as stand for all: those before an exclusive one are in its way as well. Of waiters that
-    /// wait for nothing else none is told of; `also` are tickets that count as entangled.
-    pub(super) fn in_the_way(
-        &self,
-        waiter: &Waiter,
-        key: &Key,
-        ticket: Ticket,
-        also: &[Ticket],
-    ) -> Vec<&Waiter> {
-        let Some(line) = self.lines.get(key.0, &key.1) else {
-            return Vec::new();
-        };
-        // A shared waiter is kept waiting by shared ones as well, if one that is not stands between.
-        let barrier = line
-            .unshared
-            .range(..ticket)
-            .next_back()
-            .copied()
-            .unwrap_or(0);
-        let excludes = |other: &Ticket, ahead: &Waiter| {
-            ahead.owner != waiter.owner && (*other < barrier || waiter.excludes(ahead))
-        };
-        let mut ahead: Vec<&Waiter> = Vec::new();
-        let also = also
-            .iter()
-            .filter(|other| **other < ticket && line.tickets.contains(other));
-        let also = also.filter_map(|other| Some((other, self.waiters.get(other)?)));
-        ahead.extend(
-            also.filter(|(other, ahead)| excludes(other, ahead))
-                .map(|(_, ahead)| ahead),
-        );
-        let entangled = self.entangled.range(..ticket).rev();
-        let entangled = entangled.filter(|other| line.tickets.contains(other));
-        for (ticket, other) in entangled.filter_map(|other| Some((other, self.waiters.get(other)?)))
-        {
-            if excludes(ticket, other) {
-                ahead.push(other);
-                if !other.is_shared() {
-                    break;
-                }
-            }
+    /// An owner's first waiter for a key behind `ticket`.
+    pub fn next_of_owner(&self, (db, key): &Key, owner: &[u8], ticket: Ticket) -> Option<Ticket> {
+        let owner = *self.owner_numbers.get(owner)?;
+        let number = self.lines.number(*db, key)?;
+        // The only waiter of an owner is not listed if it waits for one key.
+        let tickets = &self.owners.get(&owner)?.tickets;
+        if tickets_are(tickets, 1) {
+            let only = *tickets.first()?;
+            let waits_here = self.waiters.get(&only)?.lines.contains(&number);
+            return (waits_here && only > ticket).then_some(only);
         }
-        ahead
+        let (_, line) = self.lines.numbered(number)?;
+        let range = (Excluded((owner, ticket)), Included((owner, Ticket::MAX)));
+        line.of_owners.range(range).next().map(|(_, next)| *next)
     }
 
-    /// Does anybody ahead of `ticket` in a key's queue want more than to share?
-    pub(super) fn is_behind_unshared(&self, key: &Key, ticket: Ticket) -> bool {
-        let line = self.lines.get(key.0, &key.1);
-        line.is_some_and(|line| line.unshared.range(..ticket).next().is_some())
+    /// A walk through the queues of a database; `None`: of all of them.
+    pub fn walk(&self, db: Option<i32>) -> Walk {
+        Walk::through(&self.lines, db)
     }
 
-    /// Every key that somebody waits for, if there are no more than `most`.
-    pub(super) fn keys_if_few(&self, most: usize) -> Option<Vec<Key>> {
-        (self.lines.len() <= most).then(|| self.keys(None))
+    /// The next key of a walk; see [`Walk::step`].
+    pub fn step(&self, walk: &mut Walk) -> Option<Step> {
+        walk.step(&self.lines)
     }
 
     /// In a cluster, the hash slots that somebody waits in.
@@ -303,8 +512,202 @@ impl Queues {
         self.lines.keys_of_slot(slot, behind, most)
     }
 
-    /// The keys of a database that somebody waits for; `None`: of all of them.
-    pub fn keys(&self, db: Option<i32>) -> Vec<Key> {
-        self.lines.keys(db)
+    /// Every key that somebody waits for.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.lines.keys()
+    }
+
+    /// How many keys are waited for.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+}
+
+fn tickets_are(tickets: &BTreeSet<Ticket>, number: usize) -> bool {
+    tickets.len() == number
+}
+
+/// What the search for deadlocks asks and notes.
+impl Queues {
+    /// It is not known yet whether this waiter's waiting can end.
+    pub fn doubt(&mut self, ticket: Ticket) {
+        if let Some(entry) = self.waiters.get(&ticket) {
+            self.unverified.insert(entry.arrival, ticket);
+        }
+    }
+
+    /// Is that not known yet of anybody?
+    pub fn has_doubts(&self) -> bool {
+        !self.unverified.is_empty()
+    }
+
+    pub(super) fn is_doubted(&self, ticket: Ticket) -> bool {
+        let entry = self.waiters.get(&ticket);
+        entry.is_some_and(|entry| self.unverified.contains_key(&entry.arrival))
+    }
+
+    /// The first of those of whom it is not known that came after `arrival`, up to `last`.
+    pub(super) fn doubted_after(&self, arrival: u64, last: u64) -> Option<(u64, Ticket)> {
+        let range = (Excluded(arrival), Included(last));
+        let next = self.unverified.range(range).next()?;
+        Some((*next.0, *next.1))
+    }
+
+    /// The waiting of this one, which came then, can end.
+    pub(super) fn trust(&mut self, arrival: u64) {
+        self.unverified.remove(&arrival);
+    }
+
+    pub(super) fn last_arrival(&self) -> u64 {
+        self.last_arrival
+    }
+
+    /// Holds may have come to an owner.
+    pub fn note_more_holds(&mut self) {
+        if let Some(changes) = &mut self.changes {
+            changes.more_holds = true;
+        }
+    }
+
+    /// From now on changes are noted, from the first on.
+    pub(super) fn note_changes(&mut self, wanted: bool) {
+        self.changes = wanted.then(Changes::default);
+    }
+
+    pub(super) fn changes(&mut self) -> Option<&mut Changes> {
+        self.changes.as_mut()
+    }
+
+    /// Holds of a key may have gone.
+    pub fn note_change(&mut self, db: i32, key: &[u8]) {
+        if let Some(changes) = &mut self.changes
+            && let Some(number) = self.lines.number(db, key)
+        {
+            changes.keys.push(number);
+        }
+    }
+
+    /// The number of an owner that waits.
+    pub(super) fn owner_number(&self, owner: &[u8]) -> Option<u64> {
+        self.owner_numbers.get(owner).copied()
+    }
+
+    pub(super) fn owner_name(&self, owner: u64) -> Option<&Arc<[u8]>> {
+        self.owners.get(&owner).map(|owner| &owner.name)
+    }
+
+    /// The first waiting owner whose number is larger, and its name.
+    pub(super) fn owner_after(&self, number: u64) -> Option<(u64, &Arc<[u8]>)> {
+        let range = (Excluded(number), Unbounded);
+        let (number, owner) = self.owners.range(range).next()?;
+        Some((*number, &owner.name))
+    }
+
+    pub(super) fn owners(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// An owner's first ticket from this one on.
+    pub(super) fn ticket_of_owner(&self, owner: u64, from: Ticket) -> Option<Ticket> {
+        self.owners
+            .get(&owner)?
+            .tickets
+            .range(from..)
+            .next()
+            .copied()
+    }
+
+    /// Does the owner of this waiter wait for something else besides?
+    pub(super) fn owner_waits_twice(&self, ticket: Ticket) -> bool {
+        let owner = self.owner_of_waiter(ticket);
+        let owner = owner.and_then(|owner| self.owners.get(&owner));
+        owner.is_some_and(|owner| owner.tickets.len() > 1)
+    }
+
+    /// The number of a waiter in the order of arrival.
+    pub(super) fn arrival(&self, ticket: Ticket) -> Option<u64> {
+        self.waiters.get(&ticket).map(|entry| entry.arrival)
+    }
+
+    pub(super) fn owner_of_waiter(&self, ticket: Ticket) -> Option<u64> {
+        self.waiters.get(&ticket).map(|entry| entry.owner)
+    }
+
+    /// The number of the queue at this place of a waiter's keys.
+    pub(super) fn line_of_waiter(&self, ticket: Ticket, index: usize) -> Option<u64> {
+        self.waiters.get(&ticket)?.lines.get(index).copied()
+    }
+
+    pub(super) fn key_of_line(&self, line: u64) -> Option<&Key> {
+        self.lines.numbered(line).map(|(key, _)| key)
+    }
+
+    /// The first entangled ticket in a queue after one, up to another.
+    pub(super) fn entangled_after(
+        &self,
+        line: u64,
+        after: Option<Ticket>,
+        last: Ticket,
+    ) -> Option<Ticket> {
+        let (_, line) = self.lines.numbered(line)?;
+        if after >= Some(last) {
+            return None;
+        }
+        let after = after.map_or(Unbounded, Excluded);
+        line.entangled
+            .range((after, Included(last)))
+            .next()
+            .copied()
+    }
+
+    /// Does anybody in between want to have the lock for itself?
+    pub(super) fn unshared_between(
+        &self,
+        line: u64,
+        after: Option<Ticket>,
+        before: Ticket,
+    ) -> bool {
+        if after >= Some(before) {
+            return false;
+        }
+        let after = after.map_or(Unbounded, Excluded);
+        let line = self.lines.numbered(line);
+        line.is_some_and(|(_, line)| {
+            line.unshared
+                .range((after, Excluded(before)))
+                .next()
+                .is_some()
+        })
+    }
+
+    /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
+    /// everybody in its queue.
+    pub(super) fn spare_permits(&self, line: u64, ticket: Ticket) -> (u64, bool) {
+        let permits = self.get(ticket).and_then(|waiter| waiter.permits());
+        let (Some((count, own)), Some((_, line))) = (permits, self.lines.numbered(line)) else {
+            return (u64::MAX, true);
+        };
+        let limit = line.limit(count, own);
+        let most = line.counts.last_key_value().map_or(0, |(count, _)| *count);
+        let named = line.limit.is_none_or(|named| named >= count);
+        (limit.saturating_sub(count), named && most <= count)
+    }
+
+    /// The first ticket of a queue after one, before another.
+    pub(super) fn ticket_between(
+        &self,
+        line: u64,
+        after: Option<Ticket>,
+        before: Ticket,
+    ) -> Option<Ticket> {
+        let (_, line) = self.lines.numbered(line)?;
+        if after >= Some(before) {
+            return None;
+        }
+        let after = after.map_or(Unbounded, Excluded);
+        line.tickets
+            .range((after, Excluded(before)))
+            .next()
+            .copied()
     }
 }

@@ -1,12 +1,14 @@
 //! What happens without a command: locks are handed to waiting clients, waits end, watched holds
 //! are renewed, and released when their connection closes.
 
+use super::deadlock::Search;
 use super::edit::Edit;
 use super::native::Kind;
 use super::persist;
 use super::queue::{Waiter, Want};
+use super::state::Lock;
 use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
-use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State};
+use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State, Task};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::block::Departure;
@@ -14,10 +16,12 @@ use crate::server::clock::Now;
 use crate::server::cluster;
 use crate::server::context::{Ctx, Name, is_connected};
 use crate::server::events::{self, Happening};
+use crate::server::key::Slot;
+use crate::server::slice::Slice;
 use crate::server::{replicas, slots, timer};
-use crate::waiting::{InSlots, Key, SMALL, Ticket};
-use std::collections::HashSet;
+use crate::waiting::{InSlots, Key, Step, Ticket};
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What a look at a waiter's locks came to.
@@ -28,104 +32,225 @@ enum Look {
     Wait(Option<u64>),
 }
 
-/// Serves whoever can be served, in order, in the queues of these keys.
-pub(super) fn serve(ctx: Ctx<'_>, state: &mut State, now: Now, mut keys: Vec<Key>) {
-    // Who waits for many keys may be first on each of them: as long as nothing changes, one look is enough.
-    let mut seen = HashSet::new();
-    while let Some((db, key)) = keys.pop() {
-        while let Some(ticket) = state.queues.head(db, &key) {
-            if seen.contains(&ticket) {
-                break;
+/// With work left from earlier slices, a command looks at no more of its own queues than this.
+const LOOKS_BESIDE_BACKLOG: usize = 4;
+
+/// Looks at the queues of keys that have changed, and serves whoever can be served, in order; what would take longer goes on in
+/// slices. Nobody overtakes in between: who comes to a key that somebody waits for waits as well.
+pub(super) fn serve(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    keys: impl IntoIterator<Item = Key>,
+) {
+    let is_busy = !state.agenda.is_empty() || !state.tasks.is_empty();
+    let mut looks = 0;
+    for (db, key) in keys {
+        if !state.queues.waits_for(db, &key) {
+            continue;
+        }
+        state.queues.note_change(db, &key);
+        looks += 1;
+        if !is_busy || looks > LOOKS_BESIDE_BACKLOG {
+            state.agenda.push((db, key));
+        } else {
+            serve_first(ctx, state, now, (db, key));
+        }
+    }
+    if !is_busy && looks > 0 {
+        let mut slice = Slice::begin();
+        while !slice.is_over() && step(ctx, state, now, &mut slice) {}
+    }
+    if !state.agenda.is_empty() || !state.tasks.is_empty() {
+        events::ask_for_slices();
+    }
+}
+
+/// Takes a step of what is to be done. False if there is nothing.
+fn step(ctx: Ctx<'_>, state: &mut State, now: Now, slice: &mut Slice) -> bool {
+    let waiting = state.queues.len();
+    let some_done = if let Some(task) = state.tasks.pop_front() {
+        take(ctx, state, now, task);
+        true
+    } else if let Some(key) = state.agenda.pop() {
+        serve_first(ctx, state, now, key);
+        true
+    } else if let Some(walk) = state.walks.front_mut() {
+        match state.queues.step(walk) {
+            Some(Step(key)) => {
+                if let Some((db, key)) = key {
+                    state.queues.note_change(db, &key);
+                    state.agenda.push((db, key));
+                }
             }
-            match look(ctx, state, now, ticket) {
-                Look::Wait(retry_at) => {
-                    set_retry(ctx, state, ticket, retry_at);
-                    if !keys.is_empty() {
-                        seen.insert(ticket);
-                    }
-                    break;
+            None => drop(state.walks.pop_front()),
+        }
+        true
+    } else {
+        false
+    };
+    if state.queues.len() < waiting {
+        slice.has_answered();
+    }
+    some_done
+}
+
+fn take(ctx: Ctx<'_>, state: &mut State, now: Now, task: Task) {
+    match task {
+        Task::Unwatch(mut sweep) => {
+            if let Some(number) = state.watches.next_swept(&mut sweep) {
+                if let Some(number) = number {
+                    state.unwatch_number(number);
                 }
-                Look::Done(answer) => {
-                    seen.clear();
-                    let holds_now = matches!(answer, Ok(Reply::Int(_)));
-                    if let Some(waiter) = dismiss(state, ticket, answer) {
-                        if holds_now {
-                            serve_same_owner(ctx, state, now, &waiter);
-                        }
-                        keys.extend(waiter.keys.into_iter().filter(|other| *other.1 != *key));
-                    }
+                state.tasks.push_front(Task::Unwatch(sweep));
+            }
+        }
+        Task::Reconcile(key) => {
+            reconcile(ctx, state, now, &key);
+            look_at(state, key);
+        }
+        Task::Abandon(client) => {
+            if let Some(number) = state.watches.first_of(client) {
+                abandon(ctx, state, now, number);
+                state.tasks.push_front(Task::Abandon(client));
+            }
+        }
+        Task::TakeBack => {
+            if let Some((waiter, index)) = state.undelivered.pop_front() {
+                take_back(ctx, state, now, &waiter, index);
+                if index + 1 < waiter.keys.len() {
+                    state.undelivered.push_front((waiter, index + 1));
                 }
+                state.tasks.push_front(Task::TakeBack);
+            }
+        }
+        Task::Kin(served, index, after) => serve_kin(ctx, state, now, served, index, after),
+        Task::Farewell(mut walk) => {
+            if let Some(Step(key)) = state.queues.step(&mut walk) {
+                state.tasks.push_front(Task::Farewell(walk));
+                if let Some((db, key)) = key {
+                    // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
+                    let farewell = cluster::farewell(ctx, &Name::new(&key));
+                    state.tasks.push_front(Task::SendAway((db, key), farewell));
+                }
+            }
+        }
+        Task::SendAway((db, key), error) => {
+            if let Some(ticket) = state.queues.head(db, &key) {
+                dismiss(state, ticket, Err(error.clone()));
+                state.tasks.push_front(Task::SendAway((db, key), error));
             }
         }
     }
 }
 
-/// Other connections of an owner that has just been served wait for what it holds now: a retry of
-/// the same request, for instance. They need not wait until they are first.
-fn serve_same_owner(ctx: Ctx<'_>, state: &mut State, now: Now, served: &Waiter) {
-    let claims_lock = |waiter: &Waiter| {
-        matches!(waiter.want, Want::Claim(Claim::Exclusive | Claim::Shared))
-            && waiter.keys == served.keys
+/// Notes that a queue is to be looked at.
+fn look_at(state: &mut State, (db, key): Key) {
+    if state.queues.waits_for(db, &key) {
+        state.queues.note_change(db, &key);
+        state.agenda.push((db, key));
+    }
+}
+
+/// Serves the first in a key's queue, if that is possible.
+fn serve_first(ctx: Ctx<'_>, state: &mut State, now: Now, (db, key): Key) {
+    let Some(ticket) = state.queues.head(db, &key) else {
+        return;
     };
-    let others: Vec<Ticket> = state.queues.of_owner(&served.owner).to_vec();
-    for ticket in others {
-        if state.queues.get(ticket).is_some_and(claims_lock)
-            && let Look::Done(answer) = look(ctx, state, now, ticket)
-        {
-            dismiss(state, ticket, answer);
+    match look(ctx, state, now, ticket) {
+        Look::Wait(retry_at) => set_retry(ctx, state, ticket, retry_at),
+        Look::Done(answer) => {
+            if let Some(waiter) = dismiss(state, ticket, answer) {
+                let others = waiter.keys.iter().filter(|other| *other.1 != *key);
+                for other in others {
+                    look_at(state, other.clone());
+                }
+                state.agenda.push_front((db, key));
+            }
+        }
+    }
+}
+
+/// Other connections of an owner that has just been served wait for a lock that it holds now. They need not wait until they
+/// are first.
+fn serve_kin(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    served: Arc<Waiter>,
+    index: usize,
+    after: Ticket,
+) {
+    let Some(key) = served.keys.get(index) else {
+        return;
+    };
+    let Some(ticket) = state.queues.next_of_owner(key, &served.owner, after) else {
+        state.tasks.push_front(Task::Kin(served, index + 1, 0));
+        return;
+    };
+    let other = state.queues.get(ticket).cloned();
+    state.tasks.push_front(Task::Kin(served, index, ticket));
+    if let Some(other) = other
+        && matches!(other.want, Want::Claim(Claim::Exclusive | Claim::Shared))
+        && let Look::Done(answer) = look(ctx, state, now, ticket)
+    {
+        dismiss(state, ticket, answer);
+        for key in &other.keys {
+            look_at(state, key.clone());
         }
     }
 }
 
 /// Takes a waiter out of its queues and answers it.
-fn dismiss(state: &mut State, ticket: Ticket, answer: Answer) -> Option<Waiter> {
+fn dismiss(state: &mut State, ticket: Ticket, answer: Answer) -> Option<Arc<Waiter>> {
     let given = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
     ROOM.wake(ticket, answer);
     let waiter = forget(state, ticket)?;
     if given {
         state.unanswered.insert(ticket, waiter.clone());
+        if state.queues.owner_waits(&waiter.owner) {
+            state.queues.note_more_holds();
+            if matches!(waiter.want, Want::Claim(Claim::Exclusive | Claim::Shared)) {
+                state.tasks.push_front(Task::Kin(waiter.clone(), 0, 0));
+            }
+        }
     }
     Some(waiter)
 }
 
 /// A waiter that was served has got its answer.
 pub(super) fn answered(ticket: Ticket) {
-    let state = &mut *STATE.get();
-    state.unanswered.remove(&ticket);
-    if state.unanswered.is_empty() {
-        state.unanswered.shrink_to(SMALL); // the memory of a crowd
-    }
+    STATE.get().unanswered.remove(&ticket);
 }
 
-/// Takes back what waiters were given who went before they could be told.
-fn take_back_undelivered(ctx: Ctx<'_>, state: &mut State, now: Now) {
-    for waiter in std::mem::take(&mut state.undelivered) {
-        if waiter.id.is_some() {
-            continue; // its retry finds the hold, or has been told of it already
-        }
-        let (kind, amount) = match waiter.want {
-            Want::Claim(Claim::Permits { count, .. }) => (Kind::Sem, Amount::Count(count)),
-            Want::Claim(_) => (Kind::Lock, Amount::Count(1)),
-            Want::Upgrade => continue, // it had a hold before, and keeps it
-        };
-        for key in &waiter.keys {
-            cluster::act_on(ctx, key, |name| {
-                if let Ok(mut edit) = Edit::open(ctx, state, name, kind, now) {
-                    edit.release(state, &waiter.owner, amount, None);
-                    edit.close(state, release_event(kind));
-                }
-            });
-        }
+/// Takes one of the locks back that a waiter was given who went before it could be told.
+fn take_back(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: &Waiter, index: usize) {
+    if waiter.id.is_some() {
+        return; // its retry finds the hold, or has been told of it already
     }
+    let (kind, amount) = match waiter.want {
+        Want::Claim(Claim::Permits { count, .. }) => (Kind::Sem, Amount::Count(count)),
+        Want::Claim(_) => (Kind::Lock, Amount::Count(1)),
+        Want::Upgrade => return, // it had a hold before, and keeps it
+    };
+    let key = &waiter.keys[index];
+    cluster::act_on(ctx, key, |name| {
+        if let Ok(mut edit) = Edit::open(ctx, state, name, kind, now) {
+            edit.release(state, &waiter.owner, amount, None);
+            edit.close(state, release_event(kind));
+        }
+    });
+    look_at(state, key.clone());
 }
 
 /// Takes a waiter out of its queues.
-fn forget(state: &mut State, ticket: Ticket) -> Option<Waiter> {
+fn forget(state: &mut State, ticket: Ticket) -> Option<Arc<Waiter>> {
+    let retry_at = state.queues.retry_at(ticket);
     let waiter = state.queues.remove(ticket)?;
     if let Some(at) = waiter.deadline() {
-        state.deadlines.remove(&(at, Due::Timeout(ticket)));
+        state.timeouts.remove(&(at, ticket));
     }
-    if let Some(at) = waiter.retry_at {
+    if let Some(at) = retry_at {
         state.deadlines.remove(&(at, Due::Retry(ticket)));
     }
     Some(waiter)
@@ -164,6 +289,12 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
     }
     let waiter = waiter.clone();
     let looked = ctx.in_db(waiter.keys[0].0, || {
+        // Most looks find that one and the same of many keys is still busy.
+        if waiter.takes_many
+            && let Some(wait) = look_at_obstacle(ctx, state, now, ticket, &waiter)
+        {
+            return wait;
+        }
         let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
         if !names.iter().all(|name| cluster::serves(ctx, name)) {
             return Look::Wait(None); // the cron event sends the client after its slot
@@ -174,6 +305,46 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
         }
     });
     looked.unwrap_or(Look::Wait(None))
+}
+
+/// Looks for a key that keeps a waiter for several keys waiting, beginning with the one that did so last.
+fn look_at_obstacle(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    ticket: Ticket,
+    waiter: &Waiter,
+) -> Option<Look> {
+    let (first, count) = (state.queues.blocked_on(ticket), waiter.keys.len());
+    for index in (first..count).chain(0..first) {
+        let (db, key) = &waiter.keys[index];
+        let name = Name::new(key);
+        if !cluster::serves(ctx, &name) {
+            state.queues.set_blocked_on(ticket, index);
+            return Some(Look::Wait(None)); // the cron event sends the client after its slot
+        }
+        let is_first = state.queues.head(*db, key) == Some(ticket);
+        let request = Acquire {
+            owner: &waiter.owner,
+            claim: Claim::Exclusive,
+            lease: waiter.lease,
+            id: waiter.id.as_deref(),
+            watch: waiter.watch,
+            queued: !is_first,
+        };
+        let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now).ok()?;
+        let (admission, end) = (edit.admits(&request), edit.next_end());
+        edit.close(state, c"");
+        match admission {
+            Admission::Busy => {
+                state.queues.set_blocked_on(ticket, index);
+                return Some(Look::Wait(after(end.filter(|_| is_first))));
+            }
+            Admission::Never => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 fn look_at_upgrade(
@@ -368,10 +539,12 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
         _ => forget(state, ticket),
     };
     if let Some(waiter) = gone {
+        look_behind(state, &waiter);
         if departure == Departure::Unanswered {
-            state.undelivered.push(waiter.clone());
+            state.undelivered.push_back((waiter, 0));
+            state.tasks.push_back(Task::TakeBack);
         }
-        look_again(waiter);
+        events::ask_for_slices_and_wake();
     }
     Ok(Reply::Nil)
 }
@@ -382,45 +555,40 @@ pub(super) fn follows_client(client: u64) -> bool {
 }
 
 /// Deals with something that happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
     let state = &mut *STATE.get();
     match happening {
         Happening::Unlinked(db, key) => {
-            let place = (*db, key.clone());
-            for number in state.watches.of_key(&place) {
-                state.unwatch_number(number);
-            }
+            let sweep = state.watches.sweep_key(*db, key);
+            state.tasks.push_back(Task::Unwatch(sweep));
             // The same key may hold a watched lock again, that has been renamed to it.
-            reconcile(ctx, state, now, &place);
-            serve(ctx, state, now, vec![place]);
+            let key = (*db, (**key).into());
+            state.tasks.push_back(Task::Reconcile(key));
         }
         Happening::Touched(db, key) => {
-            reconcile(ctx, state, now, &(*db, key.clone()));
-            serve(ctx, state, now, vec![(*db, key.clone())]);
-        }
-        Happening::Left(db, key) => {
-            take_back_undelivered(ctx, state, now);
-            serve(ctx, state, now, vec![(*db, key.clone())]);
+            state.queues.note_more_holds();
+            let key = (*db, (**key).into());
+            state.tasks.push_back(Task::Reconcile(key));
         }
         Happening::Flushed(db) => {
-            for number in state.watches.of_db(*db) {
-                state.unwatch_number(number);
-            }
-            let keys = state.queues.keys(*db);
-            serve(ctx, state, now, keys);
+            let sweep = state.watches.sweep_db(*db);
+            state.tasks.push_back(Task::Unwatch(sweep));
+            state.walks.push_back(state.queues.walk(*db));
         }
         Happening::Swapped(first, second) => {
             state.watches.swap(*first, *second);
-            let keys = [*first, *second].map(|db| state.queues.keys(Some(db)));
-            serve(ctx, state, now, keys.concat());
+            state.queues.note_more_holds();
+            for db in [*first, *second] {
+                state.walks.push_back(state.queues.walk(Some(db)));
+            }
         }
         // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
         Happening::SlotMayMove(_) | Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => {}
         Happening::Discarded => {}
-        Happening::Disconnected(client) => abandon(ctx, state, now, *client),
+        Happening::Disconnected(client) => state.tasks.push_back(Task::Abandon(*client)),
         Happening::Loaded | Happening::Replaced => {
-            let keys = state.queues.keys(None);
-            serve(ctx, state, now, keys);
+            state.queues.note_more_holds();
+            state.walks.push_back(state.queues.walk(None));
         }
         Happening::Saving => {
             // An AOF that is rewritten without an RDB part has no other place for it.
@@ -431,19 +599,23 @@ pub(super) fn happened(ctx: Ctx<'_>, now: Now, happening: &Happening) {
             }
         }
         Happening::Demoted => {
-            // What is left of the leases runs down.
-            for number in state.watches.of_db(None) {
-                state.unwatch_number(number);
-            }
+            state.tasks.clear();
+            state.agenda.clear();
+            state.walks.clear();
             // Who was served at the last moment keeps what it got: later its owner may hold by another grant.
             state.undelivered.clear();
-            // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
-            for (db, key) in state.queues.keys(None) {
-                let farewell = cluster::farewell(ctx, &Name::new(&key));
-                send_away(state, db, &key, &farewell, usize::MAX);
-            }
+            // What is left of the leases runs down.
+            let sweep = state.watches.sweep_db(None);
+            state.tasks.push_back(Task::Unwatch(sweep));
+            let farewell = state.queues.walk(None);
+            state.tasks.push_back(Task::Farewell(farewell));
         }
     }
+    listen_or_not(state);
+    events::ask_for_slices();
+}
+
+fn listen_or_not(state: &State) {
     if state.queues.is_empty() && state.watches.is_empty() {
         LISTENING.store(false, Ordering::Relaxed);
     }
@@ -461,23 +633,21 @@ fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, key: &Key) {
     });
 }
 
-/// Releases what was watched for a connection.
-fn abandon(ctx: Ctx<'_>, state: &mut State, now: Now, client: u64) {
-    for number in state.watches.of_client(client) {
-        let Some(watched) = state.watches.get(number).cloned() else {
-            continue;
-        };
-        state.unwatch_number(number);
-        cluster::act_on(ctx, &watched.key, |name| {
-            if let Ok(mut edit) = Edit::open(ctx, state, name, watched.kind, now) {
-                if edit.abandon(state, &watched.owner, client) {
-                    state.stats.watchdog_released += 1;
-                }
-                edit.close(state, release_event(watched.kind));
+/// Releases a hold whose connection has gone.
+fn abandon(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
+    let Some(watched) = state.watches.get(number) else {
+        return;
+    };
+    state.unwatch_number(number);
+    cluster::act_on(ctx, &watched.key, |name| {
+        if let Ok(mut edit) = Edit::open(ctx, state, name, watched.kind, now) {
+            if edit.abandon(state, &watched.owner, watched.client) {
+                state.stats.watchdog_released += 1;
             }
-        });
-        serve(ctx, state, now, vec![watched.key]);
-    }
+            edit.close(state, release_event(watched.kind));
+        }
+    });
+    look_at(state, watched.key);
 }
 
 fn release_event(kind: Kind) -> &'static CStr {
@@ -494,49 +664,195 @@ fn renew_event(kind: Kind) -> &'static CStr {
     }
 }
 
-/// Does what is due. While writes are paused only waits can end: nothing may change then.
+/// Does what is due, in slices. While writes are paused only waits can end: nothing may change then.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     let state = &mut *STATE.get();
     let may_act = ctx.may_act();
-    let possible = |(_, due): &&(u64, Due)| may_act || matches!(due, Due::Timeout(_));
-    while let Some((at, due)) = state.deadlines.iter().find(possible).copied() {
+    let mut slice = Slice::begin();
+    let mut next = None;
+    while let Some((at, ticket)) = state.timeouts.first().copied() {
         if at > now.ms() {
-            return Some(at);
+            next = Some(at);
+            break;
         }
-        state.deadlines.remove(&(at, due));
+        if slice.is_over() {
+            return Some(now.ms() + 1);
+        }
+        state.timeouts.pop_first();
+        state.stats.timeouts += 1;
+        if let Some(waiter) = dismiss(state, ticket, Ok(Reply::Nil)) {
+            slice.has_answered();
+            look_behind(state, &waiter);
+        }
+    }
+    if !may_act {
+        return next; // the cron event asks again
+    }
+    while let Some((at, due)) = state.deadlines.first().copied() {
+        if at > now.ms() {
+            next = Some(next.map_or(at, |next| next.min(at)));
+            break;
+        }
+        if slice.is_over() {
+            next = Some(now.ms() + 1);
+            break;
+        }
+        state.deadlines.pop_first();
         match due {
-            Due::Timeout(ticket) => {
-                state.stats.timeouts += 1;
-                if let Some(waiter) = dismiss(state, ticket, Ok(Reply::Nil)) {
-                    look_again(waiter);
-                }
-            }
             Due::Retry(ticket) => {
                 state.queues.set_retry(ticket, None);
-                if let Some(keys) = state.queues.get(ticket).map(|waiter| waiter.keys.clone()) {
-                    serve(ctx, state, now, keys);
+                let index = state.queues.blocked_on(ticket);
+                if let Some(waiter) = state.queues.get(ticket).cloned() {
+                    look_at(state, waiter.keys[index].clone());
                 }
             }
             Due::Renew(number) => renew(ctx, state, now, number),
+            Due::Search => begin_search(state, now),
         }
     }
-    None
+    while !slice.is_over() && step(ctx, state, now, &mut slice) {}
+    if has_work(state) {
+        events::ask_for_slices();
+    }
+    next
 }
 
 /// Who stood behind a waiter that has gone may be next.
-fn look_again(gone: Waiter) {
-    for (db, key) in gone.keys {
-        events::note_and_wake(Happening::Left(db, key));
+fn look_behind(state: &mut State, gone: &Waiter) {
+    for key in &gone.keys {
+        look_at(state, key.clone());
     }
+}
+
+fn has_work(state: &State) -> bool {
+    !state.tasks.is_empty()
+        || !state.agenda.is_empty()
+        || !state.walks.is_empty()
+        || state.search.is_some()
+        || state.remains.is_some()
+}
+
+/// Goes on with what is done in slices.
+pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
+    let state = &mut *STATE.get();
+    let now = Now::read();
+    if !ctx.may_act() {
+        return go_on_as_replica(ctx, state, now, slice);
+    }
+    while !slice.is_over() {
+        if !step(ctx, state, now, slice) && !search(ctx, state, now) {
+            break;
+        }
+    }
+    listen_or_not(state);
+    has_work(state)
+}
+
+/// The same on a replica, which has only itself to look after. While writes are paused nothing is done: the cron event asks
+/// again.
+fn go_on_as_replica(ctx: Ctx<'_>, state: &mut State, now: Now, slice: &mut Slice) -> bool {
+    if !ctx.is_replica() {
+        return false;
+    }
+    while !slice.is_over() {
+        match state.tasks.pop_front() {
+            Some(task @ (Task::Unwatch(_) | Task::Farewell(_) | Task::SendAway(..))) => {
+                take(ctx, state, now, task);
+                slice.has_answered();
+            }
+            Some(_) => {} // it was the master's affair
+            None => break,
+        }
+    }
+    listen_or_not(state);
+    !state.tasks.is_empty()
+}
+
+/// How long after a wait that could not be checked at once a search begins, and how long at least after the last one.
+pub(super) const BEFORE_SEARCH_MS: u64 = 10;
+
+/// How long at most after the last one, however long that took.
+const BETWEEN_SEARCHES_MS: u64 = 300;
+
+/// How many steps a search takes before it looks at the clock.
+const SEARCH_STEPS: u64 = 256;
+
+/// Has deadlocks looked for soon, because it could not be found out at once whether somebody waits in vain.
+pub(super) fn search_soon(ctx: Ctx<'_>, state: &mut State, at: u64) {
+    if !state.will_search && state.search.is_none() && state.remains.is_none() {
+        state.will_search = true;
+        state.deadlines.insert((at, Due::Search));
+        timer::arm(ctx, at);
+    }
+}
+
+fn begin_search(state: &mut State, now: Now) {
+    state.will_search = false;
+    if state.queues.has_doubts() && state.search.is_none() {
+        let search = Search::of_doubts(&mut state.queues);
+        state.search = Some((search, now.ms()));
+    }
+}
+
+/// Takes some steps of the search for deadlocks. False if there is none.
+fn search(ctx: Ctx<'_>, state: &mut State, now: Now) -> bool {
+    let mut steps = SEARCH_STEPS;
+    if let Some((remains, next_at)) = &mut state.remains {
+        if remains.forget(&mut state.queues, &mut steps) {
+            let next_at = *next_at;
+            state.remains = None;
+            if state.queues.has_doubts() {
+                search_soon(ctx, state, next_at);
+            }
+        }
+        return true;
+    }
+    let Some((search, began)) = &mut state.search else {
+        return false;
+    };
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| read_lock(ctx, key, visit);
+    let Some(in_vain) = search.go_on(&mut state.queues, &mut steps, read) else {
+        return true;
+    };
+    let pause = match in_vain {
+        Some(_) => 0, // perhaps not the only one
+        None => (2 * now.ms().saturating_sub(*began)).clamp(BEFORE_SEARCH_MS, BETWEEN_SEARCHES_MS),
+    };
+    if let Some((search, _)) = state.search.take() {
+        let remains = search.conclude(&mut state.queues, in_vain);
+        state.remains = Some((remains, now.ms() + pause));
+    }
+    if let Some(ticket) = in_vain
+        && let Some(waiter) = dismiss(state, ticket, Err(Error::Deadlock))
+    {
+        state.stats.deadlocks += 1;
+        look_behind(state, &waiter);
+    }
+    true
+}
+
+/// Calls `visit` with the lock or semaphore at a key of any database, if there is one.
+pub(super) fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
+    ctx.in_db(*db, || {
+        let name = Name::new(key);
+        for kind in [Kind::Lock, Kind::Sem] {
+            if let Ok(mut slot) = Slot::of(ctx.open(&name), kind.native())
+                && let Some(lock) = slot.value()
+            {
+                visit(lock);
+            }
+        }
+    });
 }
 
 /// Renews a watched hold for its connection.
 fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
-    let Some(watched) = state.watches.get(number).cloned() else {
+    let Some(watched) = state.watches.get(number) else {
         return;
     };
     if !is_connected(watched.client) {
-        return abandon(ctx, state, now, watched.client);
+        state.tasks.push_back(Task::Abandon(watched.client));
+        return;
     }
     state.watches.remove(number);
     cluster::act_on(ctx, &watched.key, |name| {
@@ -552,14 +868,17 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
 /// Serves those that had to wait until the master has enough replicas.
 pub(super) fn cron(ctx: Ctx<'_>) {
     let state = &mut *STATE.get();
+    if has_work(state) {
+        events::ask_for_slices(); // which may have had to wait
+    }
     if state.queues.is_empty() || !ctx.may_act() {
         return;
     }
     let now = Now::read();
     if state.held_back && replicas::are_enough(ctx, now) {
         state.held_back = false;
-        let keys = state.queues.keys(None);
-        serve(ctx, state, now, keys);
+        state.walks.push_back(state.queues.walk(None));
+        events::ask_for_slices();
     }
 }
 
@@ -571,7 +890,7 @@ pub(super) const WAITING: InSlots = InSlots {
     serve: |ctx, key| {
         let state = &mut *STATE.get();
         if !state.queues.knows_when(key.0, &key.1) {
-            serve(ctx, state, Now::read(), vec![key.clone()]);
+            serve(ctx, state, Now::read(), [key.clone()]);
         }
     },
 };

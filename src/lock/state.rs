@@ -162,12 +162,13 @@ impl Lock {
         self.holds.clamp(limit)
     }
 
-    /// Does one other owner hold it exclusively, up to the very end of its key? Then whoever finds
-    /// the key alive need not ask the time to know that this owner is refused.
-    pub fn plainly_refuses(&self, owner: &[u8]) -> bool {
+    /// Does one other owner hold it exclusively at `now`? That the key is still there does not say so: in a script or a
+    /// transaction the server's clock stands still.
+    pub fn plainly_refuses(&self, owner: &[u8], now: u64) -> bool {
         self.mode == Mode::Exclusive
             && self.holds.len() == 1
             && self.holds.longest() == self.key_expires
+            && self.holds.longest() >= now
             && self.holds.get(owner).is_none()
     }
 

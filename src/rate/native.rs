@@ -36,7 +36,7 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
     let Happening::Touched(db, key) = happening else {
         return;
     };
-    cluster::act_on(ctx, &(*db, key.clone()), |name| {
+    cluster::act_on(ctx, &(*db, (**key).into()), |name| {
         if let Ok(mut slot) = Slot::of(ctx.peek(name), &RATE)
             && let Some(end) = end_before_expiry(&mut slot)
         {

@@ -8,12 +8,13 @@
 use super::clock::Now;
 use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
+use super::slice::Slice;
 use super::slots::Ranges;
 use super::{block, cluster, entry, info, lent, log, native, queued, timer, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +23,6 @@ pub enum Happening {
     Unlinked(i32, Box<[u8]>),
     /// A key of the module got another expiry, or came to be by `RESTORE`, `COPY`, `RENAME` or `MOVE`.
     Touched(i32, Box<[u8]>),
-    /// A client that waited for this key waits no more.
-    Left(i32, Box<[u8]>),
     /// A database was emptied; `None`: all of them.
     Flushed(Option<i32>),
     /// Two databases changed places.
@@ -86,6 +85,49 @@ pub fn note_and_wake(happening: Happening) {
     note(happening);
 }
 
+/// Have families work to do that is done in slices?
+static WORK: AtomicU8 = AtomicU8::new(NOTHING);
+
+const NOTHING: u8 = 0;
+/// It came up since they were last asked.
+const FRESH: u8 = 1;
+/// It is more than a slice.
+const BACKLOG: u8 = 2;
+
+/// A family has work to do in slices, with the first of which it has not begun.
+pub fn ask_for_slices() {
+    if WORK.load(Ordering::Relaxed) == NOTHING {
+        WORK.store(FRESH, Ordering::Relaxed);
+    }
+    ask_for_a_round();
+}
+
+/// The same, where a connection closes: see [`note_and_wake`].
+pub fn ask_for_slices_and_wake() {
+    if WORK.load(Ordering::Relaxed) == NOTHING {
+        wake_event_loop();
+    }
+    ask_for_slices();
+}
+
+/// Lets the families do a slice of their work.
+#[cold]
+fn do_a_slice(ctx: Ctx<'_>) {
+    WORK.store(NOTHING, Ordering::Relaxed);
+    if ctx.is_loading() {
+        return; // the cron event asks again
+    }
+    let mut slice = Slice::begin();
+    let mut is_left = false;
+    for family in crate::enabled_families() {
+        is_left |= (family.go_on)(ctx, &mut slice);
+    }
+    if is_left {
+        WORK.store(BACKLOG, Ordering::Relaxed);
+        wake_event_loop();
+    }
+}
+
 /// Lets the event loop go round once more before it sleeps.
 fn wake_event_loop() {
     // SAFETY: the callback does nothing and expects no data.
@@ -103,8 +145,16 @@ unsafe extern "C" fn on_wake(_data: *mut c_void) {}
 /// servers take every key that is opened during a command for one of the command's slot.
 #[inline]
 pub(super) fn settle_before_command(ctx: Ctx<'_>) {
-    if ANY_NOTED.load(Ordering::Relaxed) && !ctx.is_cluster() {
-        settle(ctx);
+    let is_noted = ANY_NOTED.load(Ordering::Relaxed);
+    // A backlog waits for the next round: commands do not take turns with it.
+    let is_work = WORK.load(Ordering::Relaxed) == FRESH;
+    if (is_noted || is_work) && !ctx.is_cluster() {
+        if is_noted {
+            settle(ctx);
+        }
+        if WORK.load(Ordering::Relaxed) == FRESH {
+            do_a_slice(ctx);
+        }
     }
 }
 
@@ -387,11 +437,17 @@ unsafe extern "C" fn on_event_loop(
         return;
     }
     entry::guard((), watch::settle); // before anybody is served
-    if ANY_NOTED.load(Ordering::Relaxed) {
+    if ANY_NOTED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) != NOTHING {
         timer::was_armed(); // before, by commands and timers, of which the server knows
         entry::guard((), || {
             // SAFETY: see above.
-            settle(unsafe { Ctx::new(ctx) });
+            let ctx = unsafe { Ctx::new(ctx) };
+            if ANY_NOTED.load(Ordering::Relaxed) {
+                settle(ctx);
+            }
+            if WORK.load(Ordering::Relaxed) != NOTHING {
+                do_a_slice(ctx);
+            }
             // The server may have computed for how long it sleeps before it asked us.
             if timer::was_armed() {
                 wake_event_loop();

@@ -40,6 +40,7 @@ mod queued;
 pub mod random;
 pub mod replicas;
 pub mod reply;
+pub mod slice;
 pub mod slots;
 pub mod stream;
 pub mod timer;

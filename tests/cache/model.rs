@@ -11,6 +11,7 @@ use sluice::cache::state::{
     Claim, Entry, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide,
     jittered,
 };
+use sluice::waiting;
 
 // Entries
 
@@ -717,11 +718,14 @@ fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
         }
     }
     for of in [None, Some(0), Some(1), Some(2)] {
-        let mut keys = queue.keys(of);
+        let mut walk = queue.walk(of);
+        let mut keys: Vec<waiting::Key> = Vec::new();
+        while let Some(waiting::Step(key)) = queue.step(&mut walk) {
+            keys.extend(key);
+        }
         keys.sort();
         let expected = lines.keys().filter(|(db, _)| of.is_none_or(|of| of == *db));
-        let expected: Vec<(i32, Box<[u8]>)> =
-            expected.map(|(db, key)| (*db, [*key].into())).collect();
+        let expected: Vec<waiting::Key> = expected.map(|(db, key)| (*db, [*key].into())).collect();
         prop_assert_eq!(keys, expected);
     }
     Ok(())

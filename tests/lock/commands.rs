@@ -556,6 +556,28 @@ fn downgrade_lets_shared_requests_in() {
 
 // ID
 
+/// In a script and in a transaction the server's clock stands still.
+#[test]
+fn a_lease_that_ends_in_a_script_has_ended_for_all_commands() {
+    let (_server, mut client) = server_and_client();
+    let script = "
+        redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', 20)
+        while redis.call('LOCK.HELD', KEYS[1], 'a') do end
+        return {
+            redis.call('LOCK.HELD', KEYS[1], 'a'), redis.call('LOCK.INFO', KEYS[1]),
+            redis.call('LOCK.ACQUIRE', KEYS[1], 'b', 'PX', 600000),
+            redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', 600000),
+        }";
+    let replies = client.call(["EVAL", script, "1", "k"]);
+    let replies = replies.array();
+    assert!(replies[0].is_nil() && replies[1].is_nil());
+    let given = fence(&replies[2]);
+    assert_eq!(client.run("LOCK.HELD k b"), given);
+    assert!(client.run("LOCK.HELD k a").is_nil());
+    let left = client.run("PTTL k").int();
+    assert!(left > 500_000, "{left}");
+}
+
 #[test]
 fn a_repeated_acquire_returns_the_first_fence_and_changes_nothing() {
     let (_server, mut client) = server_and_client();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::lock::fence;
+use crate::support::lock::{DEADLOCK, fence, holders};
 use crate::support::{
     Crowd, Lines, Raw, SOON, Server, await_waiting, eventually, field_of, waiting,
 };
@@ -191,4 +191,139 @@ fn a_crowd_that_waits_for_several_locks_does_not_hold_up_the_server() {
     }
     assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
     assert_eq!(client.run("DBSIZE"), 0);
+}
+
+#[test]
+fn a_crowd_of_holders_that_wait_for_each_other_is_found_and_only_the_last_is_refused() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    let size = 600;
+    let half = size / 2;
+    let mut crowd = Crowd::connect(&server, size);
+    for index in 0..size {
+        let (semaphore, owner) = (format!("s{}", index % 2), owner(index));
+        let limit = half.to_string();
+        let words = [
+            "SEM.ACQUIRE",
+            &semaphore,
+            &owner,
+            "LIMIT",
+            &limit,
+            "PX",
+            "600000",
+        ];
+        fence(&client.call(words));
+    }
+    // Each holder of one semaphore waits for the other one. Only the last makes it impossible.
+    crowd.ask_in_order(
+        |index| {
+            let words = format!(
+                "SEM.ACQUIRE s{} {} LIMIT {half} BLOCK 0 PX 600000",
+                1 - index % 2,
+                owner(index)
+            );
+            words.split(' ').map(String::from).collect::<Vec<_>>()
+        },
+        |_| true,
+    );
+    let refused = crowd.replies(1, LONG);
+    assert_eq!(refused[0].0, size - 1);
+    assert_eq!(refused[0].1.err(), DEADLOCK);
+    await_waiting(&server, size as i64 - 1);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 1);
+    // It gives back what it holds: somebody is served, who then gives all back, and so on.
+    let last = owner(size - 1);
+    client.call(["SEM.RELEASE", "s1", &last]);
+    let mut left = size - 1;
+    while left > 0 {
+        for (index, reply) in crowd.replies(1, LONG) {
+            fence(&reply);
+            left -= 1;
+            for semaphore in ["s0", "s1"] {
+                client.call(["SEM.RELEASE", semaphore, &owner(index), "ALL"]);
+            }
+        }
+    }
+    assert_eq!(client.run("DBSIZE"), 0);
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 1);
+}
+
+#[test]
+fn a_flush_serves_a_crowd_at_many_keys_in_slices_and_in_order() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    let (keys, each) = (700, 2);
+    for key in 0..keys {
+        let key = format!("k{key}");
+        fence(&client.call(["LOCK.ACQUIRE", &key, "holder", "PX", "600000"]));
+    }
+    let mut crowd = Crowd::connect(&server, keys * each);
+    crowd.ask_in_order(
+        |index| {
+            let words = format!(
+                "LOCK.ACQUIRE k{} {} BLOCK 0 PX 600000",
+                index % keys,
+                owner(index)
+            );
+            words.split(' ').map(String::from).collect::<Vec<_>>()
+        },
+        |asked| waiting(&server) == asked as i64,
+    );
+    client.run("FLUSHALL");
+    let first = crowd.replies(keys, LONG);
+    for (index, reply) in first {
+        assert!(index < keys, "{index} was served before another");
+        fence(&reply);
+    }
+    assert_eq!(waiting(&server), (keys * (each - 1)) as i64);
+    client.run("FLUSHALL");
+    for (_, reply) in crowd.replies(keys, LONG) {
+        fence(&reply);
+    }
+    assert_eq!(waiting(&server), 0);
+}
+
+#[test]
+fn many_connections_of_one_owner_enter_its_lock_together() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    let size = 1500;
+    client.run("LOCK.ACQUIRE k first PX 600000");
+    let mut crowd = Crowd::connect(&server, size);
+    crowd.ask_in_order(
+        |_| {
+            "LOCK.ACQUIRE k me BLOCK 0 PX 600000"
+                .split(' ')
+                .map(String::from)
+        },
+        |asked| waiting(&server) == asked as i64,
+    );
+    client.run("LOCK.RELEASE k first");
+    let replies = crowd.replies(size, LONG);
+    let given = fence(&replies[0].1);
+    assert!(replies.iter().all(|(_, reply)| *reply == given));
+    let info = client.run("LOCK.INFO k");
+    assert_eq!(holders(&info), [("me".into(), size as i64)]);
+}
+
+#[test]
+fn a_crowd_of_watched_holds_is_released_when_its_connection_closes() {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    let mut holder = Raw::connect(&server);
+    let size = 3000;
+    for index in 0..size {
+        let key = format!("k{index}");
+        holder.send(["LOCK.ACQUIRE", &key, "me", "PX", "600000", "WATCHDOG"]);
+    }
+    for _ in 0..size {
+        fence(&holder.read());
+    }
+    drop(holder);
+    eventually(LONG, || client.run("DBSIZE") == 0);
+    assert_eq!(
+        server.info_int("sluice_lock_watchdog_released"),
+        size as i64
+    );
+    assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
 }

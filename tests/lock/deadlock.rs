@@ -3,10 +3,11 @@
 //! wait for ever.
 
 use proptest::prelude::*;
-use sluice::lock::deadlock::would_close_cycle;
+use sluice::lock::deadlock::{Check, Search, check};
+use sluice::lock::holds::Hold;
 use sluice::lock::queue::{Queues, Waiter, Want};
 use sluice::lock::state::{Acquire, Acquired, Claim, Lock, Mode, Upgraded};
-use sluice::waiting::Key;
+use sluice::waiting::{Key, Ticket};
 use std::collections::BTreeMap;
 
 const OWNERS: usize = 6;
@@ -82,7 +83,6 @@ fn waiter(attempt: &Try) -> Waiter {
         event: c"",
         since: 0,
         timeout: 0,
-        retry_at: None,
     }
 }
 
@@ -111,7 +111,8 @@ impl World {
             let upgraded = self
                 .lock(&waiter.keys[0])
                 .upgrade(&waiter.owner, 1000, 0, fence);
-            return matches!(upgraded, Upgraded::Upgraded(_) | Upgraded::Already(_));
+            // Who holds nothing any more is told so.
+            return !matches!(upgraded, Upgraded::Busy);
         }
         let Want::Claim(claim) = waiter.want else {
             unreachable!()
@@ -176,13 +177,11 @@ proptest! {
             let newcomer = waiter(&attempt);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
             // A lock that it holds an owner enters again, or upgrades; it may ask for more permits of
-            // a semaphore. It may wait for several locks at once, but
-            // for each once: then it goes on when all its waits are over.
+            // a semaphore. It may wait for several keys at once, but for each once: then it goes on when all its waits are over.
             let is_lock = attempt.keys[0] < LOCKS;
             let waits_for_it = world.waiting.iter().any(|other| {
-                let semaphores = !is_lock || other.keys[0].1[0] >= LOCKS as u8;
                 other.owner == newcomer.owner
-                    && (semaphores || other.keys.iter().any(|key| newcomer.keys.contains(key)))
+                    && other.keys.iter().any(|key| newcomer.keys.contains(key))
             });
             if waits_for_it || is_lock && holds_it != (newcomer.want == Want::Upgrade) {
                 continue;
@@ -198,18 +197,299 @@ proptest! {
                 with_it.waiting.push(newcomer.clone());
             }
             let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
-            let refused = would_close_cycle(&queues, &newcomer, &mut |key, visit| {
+            let ticket = queues.push(newcomer);
+            let checked = check(&queues, ticket, &mut { u64::MAX }, &mut |key, visit| {
                 if let Some(lock) = world.locks.get(key)
                     && !lock.holds().is_empty()
                 {
                     visit(lock);
                 }
             });
-            prop_assert_eq!(refused, never_ends, "{:?}", attempt);
-            if !refused {
-                queues.push(newcomer);
+            let expected = if never_ends { Check::Deadlock } else { Check::Fine };
+            prop_assert_eq!(checked, expected, "{:?}", attempt);
+            if never_ends {
+                queues.remove(ticket);
+            } else {
                 world = with_it;
             }
         }
+    }
+}
+
+/// What happens while a search goes on.
+#[derive(Debug, Clone)]
+enum Event {
+    /// Somebody wants something, and waits if he has to.
+    Try(Try),
+    /// A waiter leaves.
+    Leave(usize),
+    /// An owner gives a key back, perhaps on another connection than the one that waits.
+    Release(usize, usize),
+    /// The search takes so many steps.
+    Search(u64),
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => any_try().prop_map(Event::Try),
+        1 => (0..20usize).prop_map(Event::Leave),
+        1 => (0..OWNERS, 0..KEYS).prop_map(|(owner, key)| Event::Release(owner, key)),
+        4 => (1..30u64).prop_map(Event::Search),
+    ]
+}
+
+/// A world and the queues that stand for it, with the tickets of the waiters by the time at which they came.
+struct Watched {
+    world: World,
+    queues: Queues,
+    tickets: BTreeMap<u64, Ticket>,
+    search: Option<Search>,
+    came: u64,
+    found: usize,
+}
+
+impl Watched {
+    /// Serves whoever can be served, in order.
+    fn serve(&mut self) {
+        loop {
+            let before = self.world.waiting.len();
+            let mut still: Vec<Waiter> = Vec::new();
+            for waiter in std::mem::take(&mut self.world.waiting) {
+                if self.world.try_serve(&waiter, &still) {
+                    let ticket = self.tickets[&waiter.since];
+                    self.queues.remove(ticket);
+                    if self.queues.owner_waits(&waiter.owner) {
+                        self.queues.note_more_holds();
+                    }
+                } else {
+                    still.push(waiter);
+                }
+            }
+            self.world.waiting = still;
+            if self.world.waiting.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn leave(&mut self, ticket: Ticket) {
+        let Some(waiter) = self.queues.remove(ticket) else {
+            return;
+        };
+        self.world
+            .waiting
+            .retain(|other| other.since != waiter.since);
+        self.serve();
+    }
+
+    fn attempt(&mut self, attempt: &Try) {
+        self.came += 1;
+        let newcomer = Waiter {
+            since: self.came,
+            ..waiter(attempt)
+        };
+        let holds_it = newcomer
+            .keys
+            .iter()
+            .any(|key| self.world.lock(key).holds().get(&newcomer.owner).is_some());
+        let waits_for_it = self.world.waiting.iter().any(|other| {
+            other.owner == newcomer.owner
+                && other.keys.iter().any(|key| newcomer.keys.contains(key))
+        });
+        if waits_for_it || attempt.keys[0] < LOCKS && holds_it != (newcomer.want == Want::Upgrade) {
+            return;
+        }
+        let is_upgrade = newcomer.want == Want::Upgrade;
+        let ahead = if is_upgrade {
+            Vec::new()
+        } else {
+            self.world.waiting.clone()
+        };
+        if self.world.try_serve(&newcomer, &ahead) {
+            return;
+        }
+        let ticket = self.queues.push(newcomer.clone());
+        self.tickets.insert(self.came, ticket);
+        self.queues.doubt(ticket);
+        let upgrades = self
+            .world
+            .waiting
+            .iter()
+            .take_while(|other| other.want == Want::Upgrade);
+        let place = if is_upgrade {
+            upgrades.count()
+        } else {
+            self.world.waiting.len()
+        };
+        self.world.waiting.insert(place, newcomer);
+    }
+
+    /// Takes steps of the search. Returns whether it has come to an end.
+    fn search(&mut self, mut steps: u64) -> Result<bool, TestCaseError> {
+        let queues = &mut self.queues;
+        let search = self.search.get_or_insert_with(|| Search::of_doubts(queues));
+        let world = &self.world;
+        let result = search.go_on(queues, &mut steps, &mut |key, visit| {
+            if let Some(lock) = world.locks.get(key)
+                && !lock.holds().is_empty()
+            {
+                visit(lock);
+            }
+        });
+        let (Some(in_vain), Some(_)) = (result, &self.search) else {
+            return Ok(false);
+        };
+        if let Some(search) = self.search.take() {
+            let mut remains = search.conclude(&mut self.queues, in_vain);
+            while !remains.forget(&mut self.queues, &mut 3) {}
+        }
+        if let Some(ticket) = in_vain {
+            let waiter = self.queues.get(ticket).cloned();
+            let waiter = waiter.ok_or_else(|| TestCaseError::fail("it waits no more"))?;
+            let served = self.world.clone().serves_in_the_end(&waiter.owner);
+            prop_assert!(!served, "{:?} could have been served", waiter);
+            self.found += 1;
+            self.leave(ticket);
+        }
+        Ok(true)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 300 } else { 20_000 }, ..ProptestConfig::default() })]
+
+    /// Nobody is refused who could have been served, whatever changes while the search goes on; and when it has looked at
+    /// everybody, nobody is left who waits in vain.
+    #[test]
+    fn a_search_in_steps_finds_all_who_wait_in_vain_and_nobody_else(
+        events in prop::collection::vec(any_event(), 1..60)
+    ) {
+        let world = World { locks: BTreeMap::new(), waiting: Vec::new(), fence: 0 };
+        let mut watched = Watched {
+            world,
+            queues: Queues::default(),
+            tickets: BTreeMap::new(),
+            search: None,
+            came: 0,
+            found: 0,
+        };
+        for event in events {
+            match event {
+                Event::Try(attempt) => watched.attempt(&attempt),
+                Event::Leave(index) => {
+                    if let Some(waiter) = watched.world.waiting.get(index) {
+                        let ticket = watched.tickets[&waiter.since];
+                        watched.leave(ticket);
+                    }
+                }
+                Event::Release(owner, index) => {
+                    let (db, name_of_key) = key(index);
+                    watched.world.lock(&key(index)).drop_owner(&name(owner));
+                    watched.queues.note_change(db, &name_of_key);
+                    watched.serve();
+                }
+                Event::Search(steps) => {
+                    watched.search(steps)?;
+                }
+            }
+        }
+        while watched.queues.has_doubts() {
+            watched.search(5)?;
+        }
+        for waiter in &watched.world.waiting {
+            let served = watched.world.clone().serves_in_the_end(&waiter.owner);
+            prop_assert!(served, "{:?} waits in vain", waiter);
+        }
+    }
+}
+
+/// How many steps it takes to check one waiter more.
+fn steps_of(queues: &Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) -> (Check, u64) {
+    const MOST: u64 = 10_000_000;
+    let mut steps = MOST;
+    let checked = check(queues, newcomer, &mut steps, &mut |key, visit| {
+        if let Some(lock) = locks.get(key) {
+            visit(lock);
+        }
+    });
+    (checked, MOST - steps)
+}
+
+fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {
+    let mut lock = Lock::new(mode);
+    for owner in owners {
+        let hold = Hold {
+            count: 1,
+            fence: 1,
+            until: u64::MAX,
+            acquired: None,
+            released: None,
+            watch: None,
+        };
+        lock.put(mode, owner.as_bytes(), hold);
+    }
+    lock
+}
+
+fn permit_waiter(owner: &str, index: u8, limit: u64) -> Waiter {
+    Waiter {
+        keys: vec![(0, vec![index].into())],
+        owner: owner.as_bytes().into(),
+        want: Want::Claim(Claim::Permits { count: 1, limit }),
+        ..waiter(&Try {
+            owner: 0,
+            keys: vec![0],
+            shared: false,
+            permits: 1,
+            upgrade: false,
+        })
+    }
+}
+
+/// Two semaphores whose holders wait for a permit of the other one: the last who joins makes it impossible.
+#[test]
+fn the_search_takes_steps_in_proportion_to_those_who_wait() {
+    for size in [500, 1000, 2000, 4000u64] {
+        let half = size / 2;
+        let mut locks = BTreeMap::new();
+        for semaphore in 0..2u8 {
+            let owners = (0..half).map(|number| format!("{semaphore}:{number}"));
+            let lock = lock_held_by(Mode::Permits { limit: half }, owners);
+            locks.insert((0, vec![semaphore].into()), lock);
+        }
+        let mut queues = Queues::default();
+        let mut last = None;
+        for number in 0..half {
+            for semaphore in 0..2u8 {
+                let owner = format!("{semaphore}:{number}");
+                let ticket = queues.push(permit_waiter(&owner, 1 - semaphore, half));
+                last = Some(ticket);
+            }
+        }
+        let last = last.expect("somebody waits");
+        let mut steps = 0;
+        let mut spent = 0;
+        queues.doubt(last);
+        let mut search = Search::of_doubts(&mut queues);
+        let in_vain = loop {
+            spent += 100 - steps;
+            steps = 100;
+            let result = search.go_on(&mut queues, &mut steps, &mut |key, visit| {
+                if let Some(lock) = locks.get(key) {
+                    visit(lock);
+                }
+            });
+            if let Some(in_vain) = result {
+                break in_vain;
+            }
+        };
+        assert_eq!(in_vain, Some(last));
+        assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
+        // Without the last one all can be served in the end.
+        queues.remove(last);
+        let before = queues.push(permit_waiter("nobody", 0, half));
+        let (checked, spent) = steps_of(&queues, &locks, before);
+        assert_eq!(checked, Check::Fine);
+        assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
     }
 }

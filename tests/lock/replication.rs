@@ -248,6 +248,41 @@ fn each_effect_arrives_as_it_is() {
     assert_identical(&master, &replica);
 }
 
+/// Who repeats a request on a new connection waits for the replicas as whoever came first does.
+#[test]
+fn a_repeated_request_can_be_waited_for() {
+    let master = quiet().aof(Fsync::No).start();
+    let replica = quiet().start();
+    follow(&master, &replica);
+    for line in [
+        "LOCK.ACQUIRE k me PX 600000 ID a",
+        "LOCK.ACQUIRE k me PX 600000 ID b",
+        "LOCK.RELEASE k me ID r",
+        "LOCK.RELEASE k me ID s", // the last: its repetition finds nothing
+        "LOCK.MACQUIRE 2 a b me PX 600000 ID a",
+        "LOCK.MRELEASE 2 a b me ID r",
+        "SEM.ACQUIRE s me LIMIT 3 PERMITS 2 PX 600000 ID a",
+        "SEM.RELEASE s me ID r",
+    ] {
+        replica.stop_signal();
+        let mut first = Raw::connect(&master);
+        assert!(!first.must(line).is_nil(), "{line}");
+        let mut again = Raw::connect(&master);
+        again.must(line);
+        assert_eq!(again.run("WAIT 1 100"), 0, "{line}");
+        let mut in_transaction = Raw::connect(&master);
+        in_transaction.transact([line]);
+        assert_eq!(in_transaction.run("WAIT 1 100"), 0, "{line} in MULTI");
+        replica.cont_signal();
+        assert_eq!(again.run("WAIT 1 20000"), 1, "{line}");
+        assert_identical(&master, &replica);
+    }
+    let digest = master.digest();
+    master.kill9();
+    master.restart();
+    assert_eq!(master.digest(), digest);
+}
+
 #[test]
 fn refusals_reads_and_errors_propagate_nothing() {
     let master = quiet().aof(Fsync::No).start();
@@ -289,8 +324,6 @@ fn refusals_reads_and_errors_propagate_nothing() {
         "LOCK.ACQUIRE k you",
         "LOCK.ACQUIRE k you SHARED PX 5 WATCHDOG ID x",
         "LOCK.ACQUIRE k you BLOCK 20",
-        "LOCK.ACQUIRE k me PX 100 ID b",
-        "LOCK.RELEASE k me ID r",
         "LOCK.RELEASE k you",
         "LOCK.RELEASE k you ALL",
         "LOCK.RELEASE none me",

@@ -1496,37 +1496,205 @@ fn no_more_clients_wait_than_the_configuration_allows() {
 }
 
 #[test]
-fn a_retry_while_the_first_try_still_waits_counts_once() {
-    let (server, mut client) = server_and_client();
-    for (acquire, release) in [
-        ("LOCK.ACQUIRE k me BLOCK 0 ID one", "LOCK.RELEASE k holder"),
-        (
-            "SEM.ACQUIRE s me LIMIT 2 PERMITS 2 BLOCK 0 ID one",
-            "SEM.RELEASE s holder",
-        ),
+fn the_keys_that_all_clients_wait_for_are_bounded() {
+    let server = Server::builder()
+        .module_args(&["lock-max-waited-keys", "3"])
+        .start();
+    let mut client = Raw::connect(&server);
+    client.must("LOCK.MACQUIRE 3 a b c holder PX 600000");
+    client.must("SEM.ACQUIRE s holder LIMIT 1 PX 600000");
+    let first = waiter(&server, "LOCK.MACQUIRE 2 a b me BLOCK 0");
+    let line = "LOCK.MACQUIRE 2 b c you BLOCK 0";
+    assert_eq!(refused_at_once(&server, line).err(), TOO_MANY);
+    let _second = waiter(&server, "LOCK.ACQUIRE a you BLOCK 0");
+    for line in [
+        "LOCK.ACQUIRE a b BLOCK 0",
+        "SEM.ACQUIRE s b LIMIT 1 BLOCK 0",
     ] {
-        client.run("LOCK.ACQUIRE k holder");
-        client.run("SEM.ACQUIRE s holder LIMIT 2");
-        let mut first = waiter(&server, acquire);
-        let mut retry = waiter(&server, acquire);
-        client.run(release);
-        let given = fence(&served(&mut first));
-        assert_eq!(served(&mut retry), given, "{acquire}");
-        if acquire.starts_with("LOCK") {
-            assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
-        } else {
-            assert_eq!(holders(&client.run("SEM.INFO s")), [("me".into(), 2)]);
-        }
-        client.run("FLUSHALL");
+        assert_eq!(refused_at_once(&server, line).err(), TOO_MANY, "{line}");
     }
-    client.run("LOCK.ACQUIRE b holder");
-    let line = "LOCK.MACQUIRE 2 a b me BLOCK 0 ID one";
-    let mut first = waiter(&server, line);
-    let mut retry = waiter(&server, line);
-    client.run("LOCK.RELEASE b holder");
-    assert_eq!(served(&mut first), served(&mut retry));
-    assert_eq!(holders(&client.run("LOCK.INFO a")), [("me".into(), 1)]);
-    assert_eq!(holders(&client.run("LOCK.INFO b")), [("me".into(), 1)]);
+    // Who repeats a request needs no more room, and who need not wait none.
+    assert_eq!(client.run("CONFIG SET sluice.lock-max-waited-keys 4"), "OK");
+    let request = "LOCK.ACQUIRE c me BLOCK 0 ID one";
+    let _third = waiter(&server, request);
+    let _retry = waiter(&server, request);
+    fence(&client.run("LOCK.ACQUIRE free b BLOCK 0"));
+    drop(first);
+    await_waiting(&server, 2);
+    let _fourth = waiter(&server, "LOCK.MACQUIRE 2 b c you BLOCK 0");
+    assert_eq!(client.run("LOCK.ACQUIRE b b BLOCK 0").err(), TOO_MANY);
+}
+
+/// A request of each command that waits, with what somebody holds before, and what he gives back.
+const REPEATED: [[&str; 3]; 4] = [
+    [
+        "LOCK.ACQUIRE k me BLOCK 0 ID one",
+        "LOCK.ACQUIRE k holder",
+        "LOCK.RELEASE k holder",
+    ],
+    [
+        "LOCK.ACQUIRE k me SHARED BLOCK 0 ID one",
+        "LOCK.ACQUIRE k holder",
+        "LOCK.RELEASE k holder",
+    ],
+    [
+        "LOCK.MACQUIRE 2 j k me BLOCK 0 ID one",
+        "LOCK.MACQUIRE 1 k holder",
+        "LOCK.MRELEASE 1 k holder",
+    ],
+    [
+        "SEM.ACQUIRE k me LIMIT 2 PERMITS 2 BLOCK 0 ID one",
+        "SEM.ACQUIRE k holder LIMIT 2",
+        "SEM.RELEASE k holder",
+    ],
+];
+
+#[test]
+fn a_retry_takes_the_place_of_the_request_that_still_waits() {
+    for [request, hold, give_back] in REPEATED {
+        let (server, mut client) = server_and_client();
+        client.must(hold);
+        let mut first = waiter(&server, request);
+        let behind = request.replace(" me ", " other ");
+        let mut behind = waiter(&server, &behind);
+        let mut retry = waiter(&server, request);
+        assert!(served(&mut first).is_nil(), "{request}");
+        assert_eq!(waiting(&server), 2, "{request}");
+        client.must(give_back);
+        let given = served(&mut retry);
+        assert!(!given.is_nil(), "{request}");
+        let info = if request.starts_with("SEM") {
+            "SEM.INFO k"
+        } else {
+            "LOCK.INFO k"
+        };
+        let count = if request.starts_with("SEM") { 2 } else { 1 };
+        let held = holders(&client.run(info));
+        assert_eq!(held[0], ("me".into(), count), "{request}");
+        if !request.contains("SHARED") {
+            still_waits(&mut behind);
+        }
+        // Once more, after it was served.
+        let again = served(&mut waiter_or_not(&server, request));
+        assert_eq!(again, given, "{request}");
+        assert_eq!(
+            holders(&client.run(info))[0],
+            ("me".into(), count),
+            "{request}"
+        );
+    }
+}
+
+/// A new connection that has sent the command of `line`.
+fn waiter_or_not(server: &Server, line: &str) -> Raw {
+    let mut client = Raw::connect(server);
+    client.ask(line);
+    client
+}
+
+#[test]
+fn a_retry_beside_a_dead_connection_is_served_before_who_waits_for_its_owner() {
+    let (server, mut client) = server_and_client();
+    for [request, hold, give_back] in REPEATED {
+        client.must(hold);
+        // Nobody reads from the first connection any more.
+        let mut frozen = waiter(&server, request);
+        let other = request.replace(" me ", " other ").replace(" SHARED", "");
+        let mut other = waiter(&server, &other);
+        let mut retry = waiter(&server, request);
+        client.must(give_back);
+        assert!(!served(&mut retry).is_nil(), "{request}");
+        still_waits(&mut other);
+        drop(other);
+        await_waiting(&server, 0);
+        assert!(served(&mut frozen).is_nil(), "{request}");
+        client.must("FLUSHALL");
+    }
+    assert_eq!(server.info_int("sluice_lock_deadlocks"), 0);
+}
+
+#[test]
+fn a_retry_counts_its_time_anew_and_binds_its_own_connection() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE k holder PX 600000");
+    let first = waiter(
+        &server,
+        "LOCK.ACQUIRE k me BLOCK 600000 WATCHDOG PX 600000 ID one",
+    );
+    let mut other = waiter(&server, "LOCK.ACQUIRE k other BLOCK 0");
+    let mut retry = waiter(
+        &server,
+        "LOCK.ACQUIRE k me BLOCK 0 WATCHDOG PX 300000 ID one",
+    );
+    drop(first);
+    let info = client.run("LOCK.INFO k");
+    assert_eq!(queue(&info), ["me", "other"]);
+    assert_eq!(info.field("waiters").array()[0].field("timeout_ms"), &0);
+    // With less time than the first had left.
+    let mut short = waiter(
+        &server,
+        "LOCK.ACQUIRE k me BLOCK 1 WATCHDOG PX 300000 ID one",
+    );
+    assert!(served(&mut retry).is_nil());
+    assert!(served(&mut short).is_nil());
+    assert_eq!(queue(&client.run("LOCK.INFO k")), ["other"]);
+    drop(other);
+    await_waiting(&server, 0);
+    let first = waiter(
+        &server,
+        "LOCK.ACQUIRE k me BLOCK 0 WATCHDOG PX 600000 ID two",
+    );
+    let mut retry = waiter(
+        &server,
+        "LOCK.ACQUIRE k me BLOCK 0 WATCHDOG PX 600000 ID two",
+    );
+    other = waiter(&server, "LOCK.ACQUIRE k other BLOCK 0");
+    client.must("LOCK.RELEASE k holder");
+    fence(&served(&mut retry));
+    drop(first);
+    still_waits(&mut other);
+    drop(retry);
+    fence(&served(&mut other));
+}
+
+#[test]
+fn a_retry_that_may_not_wait_leaves_the_request_in_its_place() {
+    for [request, hold, give_back] in REPEATED {
+        let (server, mut client) = server_and_client();
+        client.must(hold);
+        let mut first = waiter(&server, request);
+        assert!(client.run(&request.replace(" BLOCK 0", "")).is_nil());
+        client.must("MULTI");
+        client.must(request);
+        assert!(client.run("EXEC").array()[0].is_nil());
+        still_waits(&mut first);
+        assert_eq!(waiting(&server), 1);
+        client.must(give_back);
+        assert!(!served(&mut first).is_nil(), "{request}");
+    }
+}
+
+#[test]
+fn a_request_with_the_same_id_for_something_else_is_no_retry() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE k holder");
+    client.must("LOCK.ACQUIRE j holder");
+    client.must("SEM.ACQUIRE s holder LIMIT 5 PERMITS 5");
+    let lines = [
+        "LOCK.ACQUIRE k me BLOCK 0 ID one",
+        "LOCK.ACQUIRE j me BLOCK 0 ID one",
+        "LOCK.ACQUIRE k you BLOCK 0 ID one",
+        "LOCK.ACQUIRE k me BLOCK 0 ID two",
+        "LOCK.ACQUIRE k you SHARED BLOCK 0 ID one",
+        "LOCK.MACQUIRE 2 j k me BLOCK 0 ID one",
+        "LOCK.MACQUIRE 2 k j me BLOCK 0 ID one",
+        "LOCK.MACQUIRE 1 k me BLOCK 0 ID one",
+        "SEM.ACQUIRE s me LIMIT 5 BLOCK 0 ID one",
+        "SEM.ACQUIRE s me LIMIT 5 PERMITS 2 BLOCK 0 ID one",
+    ];
+    let mut waiters = lines.map(|line| waiter(&server, line));
+    assert_eq!(waiting(&server), lines.len() as i64);
+    waiters.iter_mut().for_each(still_waits);
 }
 
 #[test]
@@ -1826,10 +1994,8 @@ fn a_retry_that_was_served_keeps_what_its_first_connection_never_heard_of() {
         let id = first.id();
         first.ask(request);
         await_waiting(&server, 1);
-        let mut retry = Raw::connect(&server);
-        retry.ask(request);
-        await_waiting(&server, 2);
-        // In one batch: both are served, and the first goes before its reply is sent.
+        let mut retry = waiter(&server, request);
+        // In one batch: the retry is served, and the first goes, who may have its answer already.
         let unblock = format!("CLIENT UNBLOCK {id} ERROR");
         client.pipeline([
             "LOCK.RELEASE k me".split(' ').collect::<Vec<_>>(),
