@@ -23,8 +23,8 @@ pub struct InSlots {
     pub slots: fn() -> Vec<u16>,
     /// Keys of a slot that clients wait for, in order, behind one of them, and so many at most.
     pub keys: fn(u16, Option<&Key>, usize) -> Vec<Key>,
-    /// Answers so many clients at most that wait for a key with an error.
-    pub send_away: fn(&Key, &Error, usize),
+    /// Answers so many clients at most that wait for a key with an error; how many there were.
+    pub send_away: fn(&Key, &Error, usize) -> usize,
     /// Serves the clients of a key whose slot was away, and is here again.
     pub serve: fn(Ctx<'_>, &Key),
 }

@@ -509,17 +509,18 @@ pub(super) const WAITING: InSlots = InSlots {
     },
 };
 
-/// Answers clients that wait for a key with an error, so many at most.
-fn send_away(key: &Key, error: &Error, most: usize) {
+/// Answers clients that wait for a key with an error, so many at most. Returns how many there were.
+fn send_away(key: &Key, error: &Error, most: usize) -> usize {
     let tickets: Vec<Ticket> = STATE
         .get()
         .queue
         .tickets(key.0, &key.1)
         .take(most)
         .collect();
-    for ticket in tickets {
-        dismiss(ticket, Err(error.clone()), None);
+    for ticket in &tickets {
+        dismiss(*ticket, Err(error.clone()), None);
     }
+    tickets.len()
 }
 
 /// The section `cache` of `INFO sluice`.

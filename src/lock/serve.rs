@@ -895,13 +895,14 @@ pub(super) const WAITING: InSlots = InSlots {
     },
 };
 
-/// Answers clients that wait for a key with an error, so many at most.
-fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error, most: usize) {
+/// Answers clients that wait for a key with an error, so many at most. Returns how many there were.
+fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error, most: usize) -> usize {
     let line = state.queues.line_of(db, key);
     let tickets: Vec<Ticket> = line.map(|(ticket, _)| ticket).take(most).collect();
-    for ticket in tickets {
-        dismiss(state, ticket, Err(error.clone()));
+    for ticket in &tickets {
+        dismiss(state, *ticket, Err(error.clone()));
     }
+    tickets.len()
 }
 
 /// Tells the nodes that slots are copied to which fence was the last: of a lock that is free by now, nothing else goes there.

@@ -29,8 +29,12 @@ const COST_PART: u64 = 50;
 /// For so long (in microseconds) the server may look after waiting clients before it serves others again.
 const SLICE_US: u64 = 1000;
 
-/// So many keys, or clients of one key, are looked after before the clock is read again.
-const SLICE_STEPS: usize = 32;
+/// So many keys or clients are looked after before the clock is read again.
+const STEP_SIZE: usize = 32;
+
+/// So many steps are taken in a slice at most: the server takes 20 us to answer each client that a step sends away, when the
+/// slice is over.
+const SLICE_STEPS: usize = 2;
 
 #[derive(Default)]
 struct State {
@@ -498,9 +502,8 @@ impl SlotSet {
 fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
     let mut left = SlotSet::new();
     if can_access(0).is_some() || nodes(ctx).is_some() {
-        let nodes = nodes(ctx);
         for slot in all.iter().flat_map(|(_, slots)| slots) {
-            let is_moving = || nodes.as_ref().is_some_and(|nodes| nodes.is_moving(*slot));
+            let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(*slot));
             if !owns_slot(ctx, *slot) && !is_moving() {
                 left.insert(*slot);
             }
@@ -534,7 +537,7 @@ pub(super) fn go_on(ctx: Ctx<'_>) {
         return; // the cron event asks again
     }
     let start = Now::read();
-    loop {
+    for _ in 0..SLICE_STEPS {
         let Some(mut work) = STATE.get().work.pop_front() else {
             return;
         };
@@ -555,14 +558,17 @@ impl Work {
     fn step(&mut self, ctx: Ctx<'_>) -> bool {
         match &mut self.task {
             Task::SendAway(error) => {
-                let Some(key) = (self.waiting.keys)(self.slot, None, 1).pop() else {
-                    return false;
-                };
-                (self.waiting.send_away)(&key, error, SLICE_STEPS);
-                true
+                let keys = (self.waiting.keys)(self.slot, None, STEP_SIZE);
+                let mut left = STEP_SIZE;
+                for key in &keys {
+                    if left > 0 {
+                        left -= (self.waiting.send_away)(key, error, left);
+                    }
+                }
+                left < STEP_SIZE
             }
             Task::Serve(done) => {
-                let keys = (self.waiting.keys)(self.slot, done.as_ref(), SLICE_STEPS);
+                let keys = (self.waiting.keys)(self.slot, done.as_ref(), STEP_SIZE);
                 for key in &keys {
                     (self.waiting.serve)(ctx, key);
                 }
