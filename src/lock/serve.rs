@@ -594,8 +594,10 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
             // An AOF that is rewritten without an RDB part has no other place for it.
             let fence = FENCE.load(Ordering::Relaxed);
             if fence > 0 {
-                ctx.append_number(c"LOCK.FENCE", fence);
-                tell_importers(ctx, fence);
+                // Valkey 9 may take a command without a key for one of two slots, and end the export.
+                if !tell_importers(ctx, fence) {
+                    ctx.append_number(c"LOCK.FENCE", fence);
+                }
             }
         }
         Happening::Demoted => {
@@ -906,15 +908,18 @@ fn send_away(state: &mut State, db: i32, key: &[u8], error: &Error, most: usize)
 }
 
 /// Tells the nodes that slots are copied to which fence was the last: of a lock that is free by now, nothing else goes there.
-/// The server has just begun to copy, so all later fences follow with the locks that have them.
-fn tell_importers(ctx: Ctx<'_>, fence: u64) {
-    for slot in cluster::exported_slots() {
+/// The server has just begun to copy, so all later fences follow with the locks that have them. The AOF has it then, too.
+/// False if there is no such node.
+fn tell_importers(ctx: Ctx<'_>, fence: u64) -> bool {
+    let slots = cluster::exported_slots();
+    for slot in &slots {
         let mut effects = Vec::new();
         persist::put_fence(&mut effects, fence);
         // A server passes on only what has a key in the slot. This one is not opened, and need not be there.
-        let name = Name::new(&slots::key_in(slot));
+        let name = Name::new(&slots::key_in(*slot));
         ctx.replicate(c"LOCK.APPLY", &name, &effects);
     }
+    !slots.is_empty()
 }
 
 /// The section `lock` of `INFO sluice`.
