@@ -22,6 +22,18 @@ pub(super) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
     reply.part().element(1)?.text()
 }
 
+/// What the server says of its commands.
+pub(super) fn commands(ctx: Ctx<'_>) -> Reply {
+    // SAFETY: an empty format takes no arguments.
+    unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"COMMAND".as_ptr(),
+            c"".as_ptr()
+        )))
+    }
+}
+
 /// `RM_ConfigGetNumeric`.
 type GetNumber =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *mut c_longlong) -> c_int;

@@ -24,6 +24,7 @@ pub mod cluster;
 pub mod command;
 pub mod config;
 pub mod context;
+mod deleters;
 pub mod entry;
 pub mod events;
 pub mod info;

@@ -5,7 +5,7 @@
 
 use super::context::{Ctx, Name};
 use super::events::{Happening, note_and_wake};
-use super::{cluster, entry, log, queued};
+use super::{cluster, deleters, entry, log, queued};
 use crate::request::{is, parse_int};
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
@@ -34,6 +34,7 @@ pub(super) fn removed(ctx: Ctx<'_>, name: &Name<'_>) {
 #[cold]
 fn begin(ctx: Ctx<'_>) {
     WATCHING.store(true, Ordering::Relaxed);
+    deleters::learn(ctx);
     // SAFETY: the context is alive, the callbacks live as long as the module.
     let refused = unsafe {
         let filter = api!(RedisModule_RegisterCommandFilter(
@@ -79,11 +80,16 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
         let command_name = argument(0);
         // Every command of the server passes here, so its name is all that most are asked for.
         let told = match command_name.bytes() {
-            name if is(name, "del") || is(name, "unlink") => names_arrive,
+            name if deleters::is_plain(name) => names_arrive,
             name if ["exec", "discard", "reset"].iter().any(|end| is(name, end)) => {
                 return queued::transaction_ends();
             }
             name if is(name, "cluster") => slots_may_move,
+            name if deleters::is_other(name) => {
+                // SAFETY: see above.
+                let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
+                return keys_arrive((0..count).map(argument).collect());
+            }
             _ if cluster::is_renamed() => slots_may_move,
             _ => return,
         };
@@ -99,6 +105,14 @@ type Arguments<'a, 'n> = &'a mut dyn Iterator<Item = Name<'n>>;
 /// `DEL`, or a command like it: it runs now, or when its transaction does.
 fn names_arrive(names: Arguments<'_, '_>) {
     queued::arrived(names.inspect(|name| deleting(name.bytes())));
+}
+
+/// A command that deletes keys among other arguments. One with a condition deletes them perhaps; it is taken for one that
+/// does.
+fn keys_arrive(command: Vec<Name<'_>>) {
+    let places = deleters::places_of_keys(&command);
+    let is_key = |(place, name)| places.contains(&place).then_some(name);
+    names_arrive(&mut command.into_iter().enumerate().filter_map(is_key));
 }
 
 /// What was queued may have run, or been given up: to be called also before a command of the module, and before the server

@@ -1269,6 +1269,46 @@ fn a_deletion_in_a_transaction_ends_the_lease_that_was_given_before_it_ran() {
     }
 }
 
+/// Whatever the server has that deletes keys.
+#[test]
+fn every_command_that_deletes_keys_ends_leases() {
+    let (_server, mut client) = server_and_client();
+    lease(&mut client, "first");
+    for deletion in [
+        "DEL k",
+        "UNLINK k",
+        "DELEX k",
+        "DELEX k IFEQ x",
+        "DELIFEQ k x",
+    ] {
+        let token = lease(&mut client, "k");
+        let bystander = any_lease(&mut client, "x");
+        let reply = client.run(deletion);
+        let has_it = !reply.is_err();
+        assert!(
+            has_it || deletion.starts_with("DELE") || deletion.starts_with("DELI"),
+            "{reply:?}"
+        );
+        assert_eq!(stores(&mut client, "k", token), !has_it, "{deletion}");
+        assert!(stores(&mut client, "x", bystander), "{deletion}");
+        client.must("DEL k x");
+    }
+    // What only reads or changes keys does not.
+    for harmless in [
+        "GET k",
+        "TTL k",
+        "OBJECT HELP",
+        "nonsense k",
+        "EXPIRE k 5",
+        "LPOP k",
+    ] {
+        let token = lease(&mut client, "k");
+        client.run(harmless);
+        assert!(stores(&mut client, "k", token), "{harmless}");
+        client.must("DEL k");
+    }
+}
+
 #[test]
 fn a_deletion_ends_a_lease_that_its_own_transaction_was_given() {
     let (_server, mut client) = server_and_client();
