@@ -500,7 +500,8 @@ fn info(call: &Call<'_>) -> Answer {
     let mut slot = Slot::of(ctx.open_to_read(&name), &CACHE)?;
     let expires = slot.expires();
     let now = Now::read().ms();
-    let (state, db) = (STATE.get(), ctx.db());
+    let db = ctx.db(); // it may open a key, and that run callbacks that want the state
+    let state = STATE.get();
     let rebuild = state.leases.look(db, name.bytes(), now);
     let waiters = state.queue.waiting(db, name.bytes()) as u64;
     let entry = slot.value();

@@ -2,6 +2,7 @@
 //! `CONFIG SET sluice.<name> <value>`.
 
 use super::context::{Ctx, Name, bytes_of};
+use super::entry;
 use super::main_thread::MainThread;
 use crate::request::{parse_decimal, parse_int, parse_memory};
 use redis_module::raw;
@@ -103,7 +104,7 @@ impl Setting for Integer {
 
 unsafe extern "C" fn on_get(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     // SAFETY: see above.
-    unsafe { &*setting.cast::<Integer>() }.get()
+    entry::guard(0, || unsafe { &*setting.cast::<Integer>() }.get())
 }
 
 unsafe extern "C" fn on_set(
@@ -112,11 +113,12 @@ unsafe extern "C" fn on_set(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: see above. The server has checked the range.
-    unsafe { &*setting.cast::<Integer>() }
-        .value
-        .store(value, Ordering::Relaxed);
-    raw::REDISMODULE_OK as c_int
+    entry::guard(raw::REDISMODULE_ERR as c_int, || {
+        // SAFETY: see above. The server has checked the range.
+        let setting = unsafe { &*setting.cast::<Integer>() };
+        setting.value.store(value, Ordering::Relaxed);
+        raw::REDISMODULE_OK as c_int
+    })
 }
 
 /// An option whose value is a rate: a decimal number between 0 and 1, neither of them.
@@ -196,8 +198,10 @@ unsafe extern "C" fn on_get_rate(
     _name: *const c_char,
     setting: *mut c_void,
 ) -> *mut raw::RedisModuleString {
-    // SAFETY: see above.
-    unsafe { &*setting.cast::<Rate>() }.with(|_, text| text.raw())
+    entry::guard(std::ptr::null_mut(), || {
+        // SAFETY: see above.
+        unsafe { &*setting.cast::<Rate>() }.with(|_, text| text.raw())
+    })
 }
 
 unsafe extern "C" fn on_set_rate(
@@ -206,16 +210,18 @@ unsafe extern "C" fn on_set_rate(
     setting: *mut c_void,
     error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: see above; the server gives a string that lives through the call.
-    let (setting, value) = unsafe { (&*setting.cast::<Rate>(), bytes_of(value)) };
-    let status = match setting.set(value) {
-        Ok(()) => raw::REDISMODULE_OK,
-        Err(takes) => {
-            let text = format!("argument must be {takes}");
-            // SAFETY: the server takes the string over.
-            unsafe { *error = Name::new(text.as_bytes()).into_raw() };
-            raw::REDISMODULE_ERR
+    let status = entry::guard(raw::REDISMODULE_ERR, || {
+        // SAFETY: see above; the server gives a string that lives through the call.
+        let (setting, value) = unsafe { (&*setting.cast::<Rate>(), bytes_of(value)) };
+        match setting.set(value) {
+            Ok(()) => raw::REDISMODULE_OK,
+            Err(takes) => {
+                let text = format!("argument must be {takes}");
+                // SAFETY: the server takes the string over.
+                unsafe { *error = Name::new(text.as_bytes()).into_raw() };
+                raw::REDISMODULE_ERR
+            }
         }
-    };
+    });
     status as c_int
 }

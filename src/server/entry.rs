@@ -94,7 +94,7 @@ where
         if allowed {
             return enter::<F, false>(ctx, argv, argc);
         }
-        reply::send(Ctx::new(ctx), Err(Error::NotAllowed));
+        guard((), || reply::send(Ctx::new(ctx), Err(Error::NotAllowed)));
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -156,33 +156,51 @@ where
         let argc = usize::try_from(argc).unwrap_or(0);
         (Ctx::new(ctx), slice::from_raw_parts(argv, argc))
     };
-    let answer = guard(Err(Error::Internal), || {
-        if WRITES {
-            watch::settle(); // a command that was put off has not come by there again
-            events::settle_before_command(ctx);
-        }
-        let strings = strings.get(1..).unwrap_or_default();
-        if strings.is_empty() {
-            return Err(Error::Syntax); // of what is in an AOF nobody has checked the arity
-        }
-        let mut inline = [const { MaybeUninit::<&[u8]>::uninit() }; INLINE_ARGS];
-        let many: Vec<&[u8]>;
-        // SAFETY: the strings live through the call and the server doesn't change them in it.
-        let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
-        let args = if strings.len() <= INLINE_ARGS {
-            for (slot, string) in inline.iter_mut().zip(strings) {
-                slot.write(bytes(string));
-            }
-            // SAFETY: as many elements have just been written.
-            unsafe { slice::from_raw_parts(inline.as_ptr().cast(), strings.len()) }
-        } else {
-            many = strings.iter().map(bytes).collect();
-            &many
-        };
-        run(&Call { ctx, args, strings })
+    let mut replies = false;
+    let done = guard(false, || {
+        let answer = run_with::<F, WRITES>(run, ctx, strings);
+        replies = true;
+        reply::send(ctx, answer);
+        true
     });
-    reply::send(ctx, answer);
+    if !done && !replies {
+        guard((), || reply::send(ctx, Err(Error::Internal)));
+    }
     raw::REDISMODULE_OK as c_int
+}
+
+#[inline]
+fn run_with<F, const WRITES: bool>(
+    run: F,
+    ctx: Ctx<'_>,
+    strings: &[*mut raw::RedisModuleString],
+) -> Answer
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    if WRITES {
+        watch::settle(); // a command that was put off has not come by there again
+        events::settle_before_command(ctx);
+    }
+    let strings = strings.get(1..).unwrap_or_default();
+    if strings.is_empty() {
+        return Err(Error::Syntax); // of what is in an AOF nobody has checked the arity
+    }
+    let mut inline = [const { MaybeUninit::<&[u8]>::uninit() }; INLINE_ARGS];
+    let many: Vec<&[u8]>;
+    // SAFETY: the strings live through the call and the server doesn't change them in it.
+    let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
+    let args = if strings.len() <= INLINE_ARGS {
+        for (slot, string) in inline.iter_mut().zip(strings) {
+            slot.write(bytes(string));
+        }
+        // SAFETY: as many elements have just been written.
+        unsafe { slice::from_raw_parts(inline.as_ptr().cast(), strings.len()) }
+    } else {
+        many = strings.iter().map(bytes).collect();
+        &many
+    };
+    run(&Call { ctx, args, strings })
 }
 
 /// Runs `work`; a panic in it is logged (by the hook of [`super::log`]) and becomes `otherwise`.

@@ -97,7 +97,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     status as c_int
 }
 
-/// The first function of the module API that Sluice cannot do without and the server lacks.
+/// The first function of the module API that Sluice cannot do without and the server lacks. A test compares the list with the
+/// sources.
 fn missing_function() -> Option<&'static str> {
     macro_rules! required {
         ($($name:ident)*) => {
@@ -106,40 +107,116 @@ fn missing_function() -> Option<&'static str> {
         };
     }
     required![
-        RedisModule_Alloc RedisModule_Calloc RedisModule_Realloc RedisModule_Free
-        RedisModule_AbortBlock RedisModule_AvoidReplicaTraffic RedisModule_BlockClient RedisModule_Call
-        RedisModule_CloseKey RedisModule_CreateCommand RedisModule_CreateDataType
-        RedisModule_CreateString RedisModule_CreateStringFromLongLong RedisModule_CreateTimer RedisModule_DefragAlloc RedisModule_DefragCursorGet
-        RedisModule_DefragCursorSet RedisModule_DefragShouldStop
-        RedisModule_DeleteKey RedisModule_DigestAddStringBuffer RedisModule_DigestEndSequence
-        RedisModule_EmitAOF RedisModule_EventLoopAddOneShot RedisModule_FreeCallReply RedisModule_FreeString
-        RedisModule_GetAbsExpire RedisModule_GetApi RedisModule_GetBlockedClientHandle
-        RedisModule_GetBlockedClientPrivateData RedisModule_GetClientId RedisModule_GetClientInfoById RedisModule_GetCommand
-        RedisModule_GetCommandKeys RedisModule_GetContextFlags RedisModule_GetDbIdFromOptCtx
-        RedisModule_GetKeyNameFromOptCtx RedisModule_GetMyClusterID
-        RedisModule_GetNotifyKeyspaceEvents RedisModule_GetSelectedDb
-        RedisModule_InfoAddFieldCString RedisModule_InfoAddFieldULongLong RedisModule_IsKeysPositionRequest RedisModule_KeyAtPosWithFlags RedisModule_InfoAddSection RedisModule_IsIOError
-        RedisModule_KeyType RedisModule_LoadConfigs RedisModule_MallocSize RedisModule_LoadStringBuffer RedisModule_Log
-        RedisModule_ModuleTypeGetType RedisModule_ModuleTypeGetValue
-        RedisModule_ModuleTypeSetValue RedisModule_NotifyKeyspaceEvent RedisModule_OpenKey
-        RedisModule_CommandFilterArgGet RedisModule_CommandFilterArgsCount
-        RedisModule_RegisterCommandFilter RedisModule_RegisterInfoFunc RedisModule_RegisterNumericConfig RedisModule_Replicate
-        RedisModule_ReplicateVerbatim RedisModule_ReplyWithArray RedisModule_ReplyWithError
-        RedisModule_ReplyWithLongLong RedisModule_ReplyWithMap RedisModule_ReplyWithNull RedisModule_ReplyWithSimpleString
-        RedisModule_ReplyWithStringBuffer RedisModule_SaveStringBuffer RedisModule_SelectDb
-        RedisModule_SetAbsExpire RedisModule_SetCommandInfo RedisModule_SetDisconnectCallback
-        RedisModule_SetModuleOptions RedisModule_SignalModifiedKey RedisModule_StopTimer
-        RedisModule_StringDMA RedisModule_StringPtrLen RedisModule_StringSet
-        RedisModule_SubscribeToKeyspaceEvents RedisModule_SubscribeToServerEvent
-        RedisModule_ACLCheckCommandPermissions RedisModule_FreeModuleUser
-        RedisModule_GetCurrentUserName RedisModule_GetModuleUserFromUserName
-        RedisModule_UnblockClient RedisModule_UnlinkKey
-        RedisModule_GetKeyNameFromIO RedisModule_GetDbIdFromIO RedisModule_HashGet
-        RedisModule_StreamAdd RedisModule_StreamDelete RedisModule_StreamTrimByLength
+        RedisModule_ACLCheckCommandPermissions
+        RedisModule_AbortBlock
+        RedisModule_Alloc
+        RedisModule_AvoidReplicaTraffic
+        RedisModule_BlockClient
+        RedisModule_Call
+        RedisModule_CallReplyArrayElement
+        RedisModule_CallReplyLength
+        RedisModule_CallReplyStringPtr
+        RedisModule_CallReplyType
+        RedisModule_Calloc
+        RedisModule_CloseKey
+        RedisModule_CommandFilterArgGet
+        RedisModule_CommandFilterArgsCount
+        RedisModule_CreateCommand
+        RedisModule_CreateDataType
+        RedisModule_CreateString
+        RedisModule_CreateStringFromLongLong
+        RedisModule_CreateTimer
+        RedisModule_DefragAlloc
+        RedisModule_DefragCursorGet
+        RedisModule_DefragCursorSet
+        RedisModule_DefragShouldStop
+        RedisModule_DeleteKey
+        RedisModule_DigestAddStringBuffer
+        RedisModule_DigestEndSequence
+        RedisModule_EmitAOF
+        RedisModule_EventLoopAddOneShot
+        RedisModule_Free
+        RedisModule_FreeCallReply
+        RedisModule_FreeModuleUser
+        RedisModule_FreeServerInfo
+        RedisModule_FreeString
+        RedisModule_GetAbsExpire
+        RedisModule_GetApi
+        RedisModule_GetBlockedClientHandle
+        RedisModule_GetBlockedClientPrivateData
+        RedisModule_GetClientId
+        RedisModule_GetClientInfoById
+        RedisModule_GetCommand
+        RedisModule_GetCommandKeys
+        RedisModule_GetContextFlags
+        RedisModule_GetContextFromIO
+        RedisModule_GetCurrentUserName
+        RedisModule_GetDbIdFromIO
+        RedisModule_GetDbIdFromModuleKey
+        RedisModule_GetDbIdFromOptCtx
+        RedisModule_GetKeyNameFromIO
+        RedisModule_GetKeyNameFromOptCtx
+        RedisModule_GetModuleUserFromUserName
+        RedisModule_GetMyClusterID
+        RedisModule_GetNotifyKeyspaceEvents
+        RedisModule_GetRandomBytes
+        RedisModule_GetSelectedDb
+        RedisModule_GetServerInfo
+        RedisModule_HashGet
+        RedisModule_InfoAddFieldCString
+        RedisModule_InfoAddFieldULongLong
+        RedisModule_InfoAddSection
+        RedisModule_IsIOError
+        RedisModule_IsKeysPositionRequest
+        RedisModule_KeyAtPosWithFlags
+        RedisModule_KeyType
+        RedisModule_LoadConfigs
+        RedisModule_LoadStringBuffer
+        RedisModule_Log
+        RedisModule_MallocSize
+        RedisModule_ModuleTypeGetType
+        RedisModule_ModuleTypeGetValue
+        RedisModule_ModuleTypeSetValue
+        RedisModule_NotifyKeyspaceEvent
+        RedisModule_OpenKey
+        RedisModule_Realloc
+        RedisModule_RegisterCommandFilter
+        RedisModule_RegisterInfoFunc
+        RedisModule_RegisterNumericConfig
+        RedisModule_RegisterStringConfig
+        RedisModule_Replicate
+        RedisModule_ReplicateVerbatim
+        RedisModule_ReplyWithArray
+        RedisModule_ReplyWithBool
+        RedisModule_ReplyWithError
+        RedisModule_ReplyWithLongLong
+        RedisModule_ReplyWithMap
+        RedisModule_ReplyWithNull
+        RedisModule_ReplyWithSimpleString
+        RedisModule_ReplyWithStringBuffer
+        RedisModule_RetainString
+        RedisModule_SaveStringBuffer
+        RedisModule_SelectDb
+        RedisModule_ServerInfoGetFieldC
+        RedisModule_ServerInfoGetFieldUnsigned
+        RedisModule_SetAbsExpire
+        RedisModule_SetCommandInfo
+        RedisModule_SetDisconnectCallback
+        RedisModule_SetModuleOptions
+        RedisModule_SignalModifiedKey
+        RedisModule_StopTimer
+        RedisModule_StreamAdd
+        RedisModule_StreamDelete
+        RedisModule_StreamTrimByLength
+        RedisModule_StringDMA
+        RedisModule_StringPtrLen
+        RedisModule_StringSet
+        RedisModule_SubscribeToKeyspaceEvents
+        RedisModule_SubscribeToServerEvent
+        RedisModule_TryAlloc
+        RedisModule_UnblockClient
+        RedisModule_UnlinkKey
         RedisModule_ValueLength
-        RedisModule_GetContextFromIO RedisModule_GetRandomBytes RedisModule_GetServerInfo RedisModule_FreeServerInfo
-        RedisModule_RegisterStringConfig RedisModule_ReplyWithBool RedisModule_ServerInfoGetFieldC
-        RedisModule_ServerInfoGetFieldUnsigned RedisModule_TryAlloc
     ]
     .into_iter()
     .find_map(|(name, there)| (!there).then_some(name))
@@ -279,4 +356,66 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
     let configured =
         unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
     configured && events::subscribe(ctx) && lent::begin(ctx)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::{env, fs};
+
+    /// Those that not every server has. Who calls one has looked whether it is there.
+    const OPTIONAL: [&str; 1] = ["RedisModule_CommandFilterGetClientId"];
+
+    /// Those of the allocator, which calls them by their pointers.
+    const OF_ALLOCATOR: [&str; 5] = [
+        "RedisModule_Alloc",
+        "RedisModule_Calloc",
+        "RedisModule_Free",
+        "RedisModule_Realloc",
+        "RedisModule_TryAlloc",
+    ];
+
+    /// Calls `read` with each source file.
+    fn sources(folder: &Path, read: &mut dyn FnMut(&str)) {
+        for entry in fs::read_dir(folder).expect("a folder of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                sources(&path, read);
+            } else {
+                read(&fs::read_to_string(path).expect("a source file"));
+            }
+        }
+    }
+
+    fn name(text: &str) -> &str {
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        &text[..text.find(|letter| !is_part(letter)).unwrap_or(text.len())]
+    }
+
+    #[test]
+    fn every_function_that_is_called_is_required() {
+        let mut called = BTreeSet::from(OF_ALLOCATOR.map(String::from));
+        let root = env::var("CARGO_MANIFEST_DIR").expect("cargo runs the test");
+        sources(&Path::new(&root).join("src"), &mut |text| {
+            let calls = text
+                .split("api!(")
+                .skip(1)
+                .map(|call| name(call.trim_start()));
+            called.extend(
+                calls
+                    .filter(|name| name.starts_with("RedisModule_"))
+                    .map(String::from),
+            );
+        });
+        let list = include_str!("load.rs").split("required![").nth(1);
+        let list = list
+            .and_then(|rest| rest.split(']').next())
+            .expect("the list");
+        let required: BTreeSet<_> = list.split_whitespace().map(String::from).collect();
+        let optional = OPTIONAL.map(String::from).into();
+        let needed: BTreeSet<_> = called.difference(&optional).cloned().collect();
+        assert!(needed.len() > 90, "{needed:?}");
+        assert_eq!(required, needed);
+    }
 }

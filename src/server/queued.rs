@@ -70,6 +70,8 @@ pub(super) fn arrived<'n>(names: impl Iterator<Item = Name<'n>>) {
         last.names.extend(names.map(|name| name.retained()));
         last.header = last.names.first().map_or(0, header);
         UNSETTLED.store(true, Ordering::Relaxed);
+    } else {
+        names.for_each(drop); // whoever counts the names as they pass does so at once, and not again
     }
 }
 
