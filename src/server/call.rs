@@ -61,6 +61,11 @@ pub(super) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64> {
 pub(super) struct Reply(pub(super) *mut raw::RedisModuleCallReply);
 
 impl Reply {
+    /// Was there such a command, with such arguments?
+    pub(super) fn is_there(&self) -> bool {
+        !self.0.is_null()
+    }
+
     pub(super) fn part(&self) -> Part<'_> {
         Part(self.0, self)
     }

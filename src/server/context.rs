@@ -1,7 +1,7 @@
 //! The context of one call from the server, and names of keys.
 
 use super::key::OpenKey;
-use super::{apply, events, load, watch};
+use super::{apply, events, import, load, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
@@ -129,9 +129,16 @@ impl<'c> Ctx<'c> {
         known == raw::REDISMODULE_OK as c_int && info.flags & subscribed != 0
     }
 
-    /// May the module change the dataset of its own accord now? Only a master decides, not while it loads, not while it is
-    /// told what another one decided, and not while writes are paused: a failover waits for the replicas then.
+    /// May the module change the dataset of its own accord now, without a client's command? Where [`Ctx::may_decide`] says so, and
+    /// not in Valkey's import mode.
     pub fn may_act(self) -> bool {
+        !import::is_on() && self.may_decide()
+    }
+
+    /// May a command change more than its client asks for, such as end an overdue reservation? Only a master decides, not while
+    /// it loads, not while it is told what another one decided, and not while writes are paused: a failover waits for the
+    /// replicas then.
+    pub fn may_decide(self) -> bool {
         let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE
             | raw::REDISMODULE_CTX_FLAGS_LOADING
             | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING

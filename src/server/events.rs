@@ -10,7 +10,7 @@ use super::context::{Ctx, Name};
 use super::main_thread::MainThread;
 use super::slice::Slice;
 use super::slots::Ranges;
-use super::{block, cluster, entry, info, lent, log, native, queued, timer, watch};
+use super::{block, cluster, entry, import, info, lent, log, native, queued, timer, watch};
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -248,7 +248,7 @@ pub(super) fn subscribe(ctx: Ctx<'_>) -> bool {
             raw::REDISMODULE_NOTIFY_GENERIC,
             Some(on_key)
         ));
-        if refused || keys != raw::REDISMODULE_OK as c_int {
+        if refused || keys != raw::REDISMODULE_OK as c_int || !import::follow(ctx) {
             let line = "the server refuses a subscription to its events";
             log::warn(ctx.raw(), line);
             return false;

@@ -27,6 +27,7 @@ pub mod context;
 mod deleters;
 pub mod entry;
 pub mod events;
+mod import;
 pub mod info;
 pub mod io;
 pub mod key;

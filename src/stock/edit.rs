@@ -154,7 +154,7 @@ impl<'k> Edit<'k> {
         let Some(stock) = self.slot.value() else {
             return;
         };
-        if stock.next_end() > now || !self.ctx.may_act() {
+        if stock.next_end() > now || !self.ctx.may_decide() {
             return;
         }
         // What cannot be announced stays as it is; a change by the command meets the same error.

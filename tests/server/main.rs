@@ -1,6 +1,7 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), the number of keys
-//! of a command (`numkeys.rs`), and a server with nothing to do (`idle.rs`).
+//! of a command (`numkeys.rs`), Valkey's import mode (`import.rs`), and a
+//! server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,6 +10,7 @@ mod bad_input;
 mod beside;
 mod databases;
 mod idle;
+mod import;
 mod loading;
 mod missing;
 mod numkeys;
