@@ -1,6 +1,6 @@
 //! What the server replies to a command that the module calls.
 
-use super::context::Ctx;
+use super::context::{Ctx, slice_of};
 use super::load;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
@@ -128,7 +128,7 @@ impl<'a> Part<'a> {
         // SAFETY: as above; the server fills in the length of the buffer.
         let bytes = unsafe {
             let start = api!(RedisModule_CallReplyStringPtr(self.0, &mut length));
-            std::slice::from_raw_parts(start.cast::<u8>(), length)
+            slice_of(start.cast::<u8>(), length)
         };
         Some(String::from_utf8_lossy(bytes).into_owned())
     }

@@ -6,7 +6,7 @@
 
 use super::call::{self, Part, Reply};
 use super::clock::Now;
-use super::context::{Ctx, Name};
+use super::context::{Ctx, Name, slice_of};
 use super::events::{self, Happening};
 use super::main_thread::MainThread;
 use super::slots::{self, Nodes, Ranges, SLOTS, slot_of};
@@ -383,8 +383,7 @@ fn my_id() -> Option<String> {
         if id.is_null() {
             return None;
         }
-        let bytes =
-            std::slice::from_raw_parts(id.cast::<u8>(), raw::REDISMODULE_NODE_ID_LEN as usize);
+        let bytes = slice_of(id.cast::<u8>(), raw::REDISMODULE_NODE_ID_LEN as usize);
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }
@@ -720,7 +719,7 @@ unsafe fn redis_ranges(ranges: *const RedisRanges) -> Ranges {
             return Ranges::default();
         };
         let first = (&raw const (*ranges).ranges).cast::<RedisRange>();
-        let ranges = std::slice::from_raw_parts(first, count);
+        let ranges = slice_of(first, count);
         ranges
             .iter()
             .map(|range| (range.start, range.end))
@@ -785,10 +784,7 @@ unsafe extern "C" fn on_valkey_migration(
         // SAFETY: see above; the ranges are as many as is said, and live through the call.
         let (job, ranges) = unsafe {
             let info = &*data.cast::<ValkeyMigration>();
-            let ranges = match info.count {
-                0 => &[],
-                count => std::slice::from_raw_parts(info.ranges, count as usize),
-            };
+            let ranges = slice_of(info.ranges, info.count as usize);
             (&info.job[..NODE_ID], ranges)
         };
         let slot = |number: c_int| u16::try_from(number).unwrap_or(0);

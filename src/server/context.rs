@@ -592,6 +592,19 @@ pub(super) unsafe fn bytes_of<'a>(raw: *const raw::RedisModuleString) -> &'a [u8
     // SAFETY: the caller's promise; the server fills in the length of the buffer it returns.
     unsafe {
         let start = api!(RedisModule_StringPtrLen(raw, &mut length));
-        std::slice::from_raw_parts(start.cast(), length)
+        slice_of(start.cast(), length)
     }
+}
+
+/// The elements at a pointer of the server. Null, which the server may return for nothing, is an empty slice.
+///
+/// # Safety
+/// `start` is null, or `length` elements stand there, live and are not changed for `'a`.
+#[inline]
+pub(super) unsafe fn slice_of<'a, T>(start: *const T, length: usize) -> &'a [T] {
+    if start.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, length) }
 }

@@ -1,11 +1,11 @@
 //! Which commands delete keys by name: the server says it of each command, so newer ones than `DEL` and `UNLINK` are found.
 
 use super::call::{self, Part};
-use super::context::{Ctx, Name};
+use super::context::{Ctx, Name, slice_of};
 use crate::request::is;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::OnceLock;
-use std::{ptr, slice};
 
 /// Those that every server has, whose arguments are all keys.
 const PLAIN: [&str; 2] = ["del", "unlink"];
@@ -74,7 +74,7 @@ pub(super) fn places_of_keys(command: &[Name<'_>]) -> Vec<usize> {
         if places.is_null() {
             return Vec::new();
         }
-        let found = slice::from_raw_parts(places, usize::try_from(count).unwrap_or(0));
+        let found = slice_of(places, usize::try_from(count).unwrap_or(0));
         let found = found
             .iter()
             .filter_map(|place| usize::try_from(*place).ok());

@@ -2,7 +2,7 @@
 //! error, because a panic that reached the server would take it down.
 
 use super::command::Keys;
-use super::context::{Ctx, Name, bytes_of};
+use super::context::{Ctx, Name, bytes_of, slice_of};
 use super::{events, reply, watch};
 use crate::error::Error;
 use crate::reply::Answer;
@@ -124,7 +124,7 @@ where
             return enter::<F, true>(ctx, argv, argc);
         }
         guard((), || {
-            let strings = slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0));
+            let strings = slice_of(argv, usize::try_from(argc).unwrap_or(0));
             let args: Vec<&[u8]> = strings.iter().map(|string| bytes_of(*string)).collect();
             for spec in K::SPECS {
                 for position in spec.place.positions(&args) {
@@ -154,7 +154,7 @@ where
     // SAFETY: the server gives a context and `argc` strings that live through the call.
     let (ctx, strings) = unsafe {
         let argc = usize::try_from(argc).unwrap_or(0);
-        (Ctx::new(ctx), slice::from_raw_parts(argv, argc))
+        (Ctx::new(ctx), slice_of(argv, argc))
     };
     let mut replies = false;
     let done = guard(false, || {

@@ -2,7 +2,7 @@
 //! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
 //! tested and fuzzed without a server.
 
-use super::context::{Ctx, Name, bytes_of};
+use super::context::{Ctx, Name, bytes_of, slice_of};
 use super::log;
 use redis_module::raw;
 use std::ffi::CStr;
@@ -94,7 +94,7 @@ impl RdbReader<'_> {
             if api!(RedisModule_IsIOError(self.io)) != 0 {
                 return None;
             }
-            Some(read(std::slice::from_raw_parts(buffer.0, length)))
+            Some(read(slice_of(buffer.0, length)))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Open keys.
 
-use super::context::Name;
+use super::context::{Name, slice_of};
 use super::native::{self, NativeType};
 use crate::error::Error;
 use redis_module::raw;
@@ -98,7 +98,7 @@ impl OpenKey<'_> {
                 unsafe {
                     let mode = raw::REDISMODULE_READ as c_int;
                     let start = api!(RedisModule_StringDMA(self.raw, &mut length, mode));
-                    Ok(Some(std::slice::from_raw_parts(start.cast(), length)))
+                    Ok(Some(slice_of(start.cast(), length)))
                 }
             }
             _ => Err(Error::WrongType),

@@ -1,6 +1,6 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
-use super::context::{Ctx, bytes_of};
+use super::context::{Ctx, bytes_of, slice_of};
 use super::{
     alloc, apply, cluster, command, context, entry, events, info, lent, log, native, slots,
 };
@@ -8,7 +8,6 @@ use crate::request::is;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::slice;
 
 /// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch, as other modules have it.
 const VERSION: c_int = major() * 10_000
@@ -69,16 +68,10 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         native::learn_overhead();
         context::learn_database();
         let argc = usize::try_from(argc).unwrap_or(0);
-        let args: Vec<&[u8]> = if argc == 0 {
-            Vec::new()
-        } else {
-            // SAFETY: the server gives `argc` strings that live through the call.
-            unsafe { slice::from_raw_parts(argv, argc) }
-                .iter()
-                // SAFETY: as above.
-                .map(|arg| unsafe { bytes_of(*arg) })
-                .collect()
-        };
+        // SAFETY: the server gives `argc` strings that live through the call.
+        let args = unsafe { slice_of(argv, argc) };
+        // SAFETY: as above.
+        let args: Vec<&[u8]> = args.iter().map(|arg| unsafe { bytes_of(*arg) }).collect();
         // SAFETY: the context is the server's, and lives through this call.
         let ctx = unsafe { Ctx::new(ctx) };
         match read_options(&args) {
