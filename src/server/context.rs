@@ -181,6 +181,11 @@ impl<'c> Ctx<'c> {
         if self.is_handed_down() {
             return true;
         }
+        // A client that a script or another module has made for itself may have no user, and Redis 7 and Valkey 8.0
+        // crash when they are asked for the name of that.
+        if self.client().is_none() {
+            return false;
+        }
         let restore = [b"RESTORE".as_slice(), b"0", b""].map(Name::new);
         let [command, ttl, payload] = &restore;
         let mut argv = [command.raw(), name.raw(), ttl.raw(), payload.raw()];

@@ -1,6 +1,6 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), the number of keys
-//! of a command (`numkeys.rs`), Valkey's import mode (`import.rs`), and a
+//! of a command (`numkeys.rs`), commands that another module calls (`callers.rs`), Valkey's import mode (`import.rs`), and a
 //! server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
@@ -8,6 +8,7 @@ mod support;
 
 mod bad_input;
 mod beside;
+mod callers;
 mod databases;
 mod idle;
 mod import;
