@@ -1951,6 +1951,35 @@ fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
     }
 }
 
+#[test]
+fn who_is_unblocked_in_the_moment_of_its_service_learns_by_its_id_what_it_holds() {
+    let (server, mut client) = server_and_client();
+    for _ in 0..5 {
+        client.run("LOCK.ACQUIRE k me");
+        let request = "LOCK.ACQUIRE k you BLOCK 0 PX 600000 ID r";
+        let mut waiting = Raw::connect(&server);
+        let id = waiting.id();
+        waits(&server, &mut waiting, request);
+        // In one batch: the release serves the waiting client, which is unblocked before its reply is sent.
+        let unblock = format!("CLIENT UNBLOCK {id} ERROR");
+        client.pipeline([
+            "LOCK.RELEASE k me".split(' ').collect::<Vec<_>>(),
+            unblock.split(' ').collect(),
+        ]);
+        let reply = served(&mut waiting);
+        let held = client.run("LOCK.HELD k you");
+        if reply.is_err() {
+            assert!(reply.err().starts_with("UNBLOCKED"), "{reply:?}");
+        } else {
+            assert_eq!(reply, held);
+        }
+        let repeated = fence(&client.run(request));
+        assert!(held.is_nil() || held == repeated, "{held:?}, {repeated}");
+        assert_eq!(client.run("LOCK.HELD k you"), repeated);
+        assert_eq!(client.run("LOCK.RELEASE k you"), 0);
+    }
+}
+
 /// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
 #[test]
 fn who_is_served_and_unblocked_in_the_same_step_is_answered() {
