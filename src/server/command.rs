@@ -1,12 +1,12 @@
 //! The table of commands, from which everything that the server knows of a command comes: name,
 //! arity, flags, key specs, ACL categories and documentation.
 
-use super::call;
 use super::context::{Ctx, Name};
 use super::entry::Entry;
 use super::info::ServerInfo;
 use super::log;
 use super::main_thread::MainThread;
+use super::{call, cluster};
 use crate::request::{Cursor, parse_int};
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
@@ -244,6 +244,19 @@ fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
             || !reads_keys_early(server.text(c"redis_version"))
             || call::number_setting(ctx, c"io-threads") == Some(1)
     })
+}
+
+/// Logs a warning where the server asks commands for their keys on its I/O threads and cannot do without: a Valkey cluster
+/// routes these commands by nothing else.
+pub(super) fn warn_of_io_threads(ctx: Ctx<'_>) {
+    if cluster::is_valkey()
+        && ctx.is_cluster()
+        && call::number_setting(ctx, c"io-threads").is_some_and(|threads| threads > 1)
+    {
+        let line = "a Valkey cluster with io-threads above 1 can crash when clients send commands of a module on several keys. \
+                    Set io-threads 1";
+        log::warn(ctx.raw(), line);
+    }
 }
 
 /// Whether this version of Redis looks for keys as soon as it has read a command.

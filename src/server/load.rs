@@ -297,8 +297,7 @@ fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
 fn leave_out(ctx: Ctx<'_>, family: &str, taken: &str, families: Families) -> bool {
     let line = match families {
         Families::All => format!(
-            "another module has {taken}: these commands stay its own, and the family {family} is not loaded. \
-             The other families are"
+            "another module has {taken}: these commands stay its own. The family {family} is not loaded"
         ),
         Families::Named => format!(
             "another module has {taken}: the family {family} cannot be loaded. \
@@ -342,6 +341,7 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
             return false;
         }
     }
+    command::warn_of_io_threads(ctx);
     info::register(ctx);
     info::log_eviction(ctx);
     // SAFETY: the context is the server's. Failing means that redis.conf has a bad value for one

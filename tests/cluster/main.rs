@@ -608,3 +608,16 @@ fn spans_several(spec: &Value) -> bool {
     let spec = find.field("spec");
     find.field("type") == &"keynum" || spec.get("lastkey").is_some_and(|last| *last != 0)
 }
+
+#[test]
+fn the_log_of_a_valkey_cluster_warns_of_io_threads() {
+    for (threads, is_warned) in [("1", false), ("2", true)] {
+        let server = support::cluster::node()
+            .config("io-threads", threads)
+            .start();
+        let mut client = Raw::connect(&server);
+        let is_valkey = client.must("INFO server").text().contains("valkey_version");
+        let warns = server.log().contains("Set io-threads 1");
+        assert_eq!(warns, is_valkey && is_warned, "{threads}: {}", server.log());
+    }
+}

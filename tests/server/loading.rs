@@ -556,7 +556,7 @@ fn a_family_is_left_out_as_a_whole_if_a_name_of_it_is_taken() {
         let named = format!("another module has {}", name.to_uppercase());
         assert!(lines[0].contains(&named), "{lines:?}");
         assert!(
-            lines[0].contains(&format!("the family {family} is not loaded")),
+            lines[0].contains(&format!("The family {family} is not loaded")),
             "{lines:?}"
         );
         // Nothing of the family is there.
