@@ -627,7 +627,9 @@ fn listen_or_not(state: &State) {
 fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, key: &Key) {
     cluster::act_on(ctx, key, |name| {
         for kind in [Kind::Lock, Kind::Sem] {
-            if let Ok(mut edit) = Edit::open(ctx, state, name, kind, now) {
+            // The key may be anybody's, and it is not used now: it keeps its idle time.
+            if let Ok(slot) = Slot::of(ctx.peek(name), kind.native()) {
+                let mut edit = Edit::of(ctx, state, name, slot, kind, now);
                 edit.reconcile(state);
                 edit.close(state, c"");
             }

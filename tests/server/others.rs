@@ -68,8 +68,8 @@ fn listeners_do_not_touch_keys() {
             client.must(value);
         }
         client.must("SET string value");
-        // Not of locks, semaphores and limits: the module gives their copies the expiry of what they hold.
-        for key in ["string", "cached", "stock", "bloom"] {
+        // The module gives copies of locks, semaphores and limits the expiry of what they hold.
+        for key in ["string", "cached", "stock", "bloom", "lock", "sem", "limit"] {
             let payload = client.call(["DUMP", key]).bytes().to_vec();
             let (option, number) = match policy {
                 "allkeys-lru" => ("IDLETIME", "1000"),
