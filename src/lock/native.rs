@@ -147,7 +147,8 @@ impl<K: Which> Native for Typed<K> {
 
     fn unlinked(lock: &Lock, db: i32, key: &[u8]) {
         let now = Now::read().ms();
-        let ended = |(_, hold): &(&[u8], &Hold)| hold.until < now;
+        // Redis 8.0 and later remove a key in the last millisecond of its life.
+        let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
         let expired = lock.holds().iter().filter(ended).count();
         EXPIRED_LEASES.fetch_add(expired as u64, Ordering::Relaxed);
         if LISTENING.load(Ordering::Relaxed) {
