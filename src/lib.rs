@@ -8,6 +8,7 @@ pub mod bloom;
 pub mod cache;
 pub mod codec;
 pub mod cuckoo;
+pub mod deadlines;
 pub mod error;
 pub mod filter;
 pub mod lock;

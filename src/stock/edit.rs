@@ -1,10 +1,10 @@
 //! A change of one stock in the keyspace, and everything that follows from it: the event stream,
 //! replicas, AOF, watching clients, listeners to keyspace events and the list of deadlines.
 
-use super::STATS;
-use super::native::{STOCK, list_at};
+use super::native::STOCK;
 use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
+use super::{DEADLINES, STATS};
 use crate::error::Error;
 use crate::server::cluster::{is_moving, share_slot};
 use crate::server::context::{Ctx, Name};
@@ -311,7 +311,7 @@ impl<'k> Edit<'k> {
         };
         let due = stock.apply(change).map_err(|_| Error::BadEffect)?;
         if due < stock.listed.at {
-            list_at(stock, self.ctx.db(), self.name.bytes(), due);
+            DEADLINES.list(&mut stock.listed, self.ctx.db(), self.name.bytes(), due);
             timer::arm(self.ctx, due);
         }
         self.changed = true;
@@ -364,7 +364,7 @@ impl<'k> Edit<'k> {
         if let Some(stock) = self.slot.value() {
             let end = stock.next_end().max(earliest);
             let forget = stock.next_forgettable().max(earliest + BATCH);
-            list_at(stock, db, key, end.min(forget));
+            DEADLINES.list(&mut stock.listed, db, key, end.min(forget));
         }
     }
 

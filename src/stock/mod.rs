@@ -4,11 +4,10 @@
 //! the orders and users that it remembers in a [`book::Book`]. [`commands`] reads requests,
 //! [`edit`] carries a decided change out in the keyspace and announces it in the event stream, and
 //! [`serve`] does what happens without a command: reservations end, old orders are forgotten. Which
-//! stock is to be looked at when is in [`deadlines`].
+//! stock is to be looked at when is in [`crate::deadlines`].
 
 pub mod book;
 pub mod commands;
-pub mod deadlines;
 pub mod edit;
 pub mod native;
 pub mod order;
@@ -18,11 +17,10 @@ pub mod state;
 pub mod table;
 
 use crate::Family;
+use crate::deadlines::Listing;
 use crate::request::MAX_SAFE;
 use crate::server::info::Counter;
-use crate::server::main_thread::MainThread;
 use crate::server::stream;
-use deadlines::Deadlines;
 
 /// The largest quantity, and the largest number in a reply: 2^53 - 1.
 pub const MAX_QTY: u64 = MAX_SAFE as u64;
@@ -43,11 +41,11 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[],
     touched: serve::touched,
-    moved: serve::moved,
+    moved: |happening| DEADLINES.moved(happening),
     happened: serve::happened,
     due: serve::due,
     cron: |ctx| {
-        serve::cron(ctx);
+        DEADLINES.unpark(ctx);
         stream::free_unused();
     },
     info: serve::info,
@@ -80,7 +78,4 @@ static STATS: Stats = Stats {
 };
 
 /// Which stocks have something to do by themselves, and when.
-static DEADLINES: MainThread<Deadlines> = MainThread::new();
-
-/// The same of a dataset that is loaded beside this one, and takes its place when it is complete. A number is in one of both.
-static INCOMING: MainThread<Deadlines> = MainThread::new();
+static DEADLINES: Listing = Listing::new();

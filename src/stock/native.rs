@@ -1,11 +1,10 @@
 //! The native type: how stocks are saved, copied, measured and moved.
 
-use super::deadlines::ANY_DB;
+use super::DEADLINES;
 use super::persist::{self, Builder};
-use super::state::{Listed, Stock};
-use super::{DEADLINES, INCOMING};
+use super::state::Stock;
+use crate::deadlines::Listed;
 use crate::server::context::Ctx;
-use crate::server::events;
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
@@ -15,9 +14,6 @@ pub static STOCK: NativeType<Stock> = NativeType::new("sluice-st");
 
 /// What registers it.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Stocks>];
-
-/// What the list of deadlines takes for a stock, about.
-const LISTED: usize = 128;
 
 struct Stocks;
 
@@ -44,11 +40,8 @@ impl Native for Stocks {
         }
         let mut stock = builder.finish().ok()?;
         if let Some((db, key)) = input.place() {
-            if events::loads_beside() {
-                list_incoming(&mut stock, db, key);
-            } else {
-                list(&mut stock, db, key);
-            }
+            let at = stock.next_due();
+            DEADLINES.list_loaded(&mut stock.listed, db, key, at);
         }
         Some(stock)
     }
@@ -77,9 +70,7 @@ impl Native for Stocks {
     }
 
     fn memory(stock: &Stock) -> usize {
-        let is_listed = stock.listed.at < u64::MAX;
-        let listed = if is_listed { LISTED } else { 0 };
-        stock.memory() + listed
+        stock.memory() + stock.listed.memory()
     }
 
     fn free_effort(stock: &Stock) -> usize {
@@ -93,10 +84,7 @@ impl Native for Stocks {
     }
 
     fn unlinked(stock: &Stock, _db: i32, _key: &[u8]) {
-        if stock.listed.number != 0 {
-            DEADLINES.get().remove(stock.listed.number);
-            INCOMING.get().remove(stock.listed.number);
-        }
+        DEADLINES.unlinked(&stock.listed);
     }
 
     fn defrag(stock: &mut Stock, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
@@ -111,33 +99,8 @@ impl Native for Stocks {
     }
 }
 
-/// Lists a stock of the dataset that is loaded beside the old one.
-fn list_incoming(stock: &mut Stock, db: i32, key: &[u8]) {
-    let at = stock.next_due();
-    if at < u64::MAX {
-        let number = DEADLINES.get().next_number();
-        stock.listed = Listed { number, at };
-        // Redis 7.0 and 7.2 say 0 of every database of such a dataset.
-        let db = if db == 0 { ANY_DB } else { db };
-        INCOMING.get().set(number, db, key, at);
-    }
-}
-
 /// Lists a stock by its next deadline, if it has one.
 pub(super) fn list(stock: &mut Stock, db: i32, key: &[u8]) {
     let at = stock.next_due();
-    list_at(stock, db, key, at);
-}
-
-/// Lists a stock at a time (Unix ms); at `u64::MAX` it is taken out.
-pub(super) fn list_at(stock: &mut Stock, db: i32, key: &[u8], at: u64) {
-    let mut deadlines = DEADLINES.get();
-    stock.listed.at = at;
-    if at == u64::MAX {
-        return deadlines.remove(stock.listed.number);
-    }
-    if stock.listed.number == 0 {
-        stock.listed.number = deadlines.next_number();
-    }
-    deadlines.set(stock.listed.number, db, key, at);
+    DEADLINES.list(&mut stock.listed, db, key, at);
 }

@@ -1,16 +1,15 @@
 //! What happens without a command: reservations end, old orders are forgotten, and the list of
 //! deadlines follows the stocks through the keyspace.
 
-use super::deadlines::{ANY_DB, Deadlines};
 use super::edit::{Edit, SLICE};
 use super::native::{STOCK, list};
-use super::{DEADLINES, INCOMING, STATS};
+use super::{DEADLINES, STATS};
+use crate::deadlines::ANY_DB;
 use crate::server::clock::Now;
 use crate::server::cluster;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, Touch};
 use crate::server::key::Slot;
-use crate::server::timer;
 
 /// For so long (in microseconds) the server may deal with what is due before it serves clients
 /// again.
@@ -18,9 +17,6 @@ const PATIENCE: u64 = 1000;
 
 /// When a stock is looked at again (ms) whose changes cannot be announced.
 const RETRY: u64 = 100;
-
-/// So many stocks of a slot that has come are listed again in one go.
-const UNPARK_BATCH: usize = 2000;
 
 /// Does what is due, as far as time allows, and says when to go on.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
@@ -92,39 +88,10 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
     }
 }
 
-/// Whole databases went or moved, and their stocks with them.
-pub(super) fn moved(happening: &Happening) {
-    match happening {
-        Happening::Flushed(db) => DEADLINES.get().flushed(*db),
-        Happening::Swapped(first, second) => DEADLINES.get().swapped(*first, *second),
-        Happening::Replaced => {
-            let incoming = std::mem::take(&mut *INCOMING.get());
-            DEADLINES.get().replace(incoming);
-        }
-        Happening::Discarded => *INCOMING.get() = Deadlines::default(),
-        Happening::SlotsDropped(ranges) => DEADLINES.get().dropped(ranges),
-        _ => {}
-    }
-}
-
 /// A slot that has come: what is due in it is done now.
 pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
     if matches!(happening, Happening::SlotsMoved(_)) {
-        cron(ctx);
-    }
-}
-
-/// In a cluster, looks whether slots have come whose stocks were due before.
-pub(super) fn cron(ctx: Ctx<'_>) {
-    if !ctx.is_cluster() || !ctx.may_act() {
-        return;
-    }
-    let slots = DEADLINES.get().parked_slots();
-    for slot in slots {
-        if cluster::owns_slot(ctx, slot) {
-            DEADLINES.get().unpark(slot, UNPARK_BATCH);
-            timer::arm(ctx, Now::read().ms());
-        }
+        DEADLINES.unpark(ctx);
     }
 }
 

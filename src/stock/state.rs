@@ -10,6 +10,7 @@ use super::MAX_QTY;
 use super::book::Book;
 use super::order::{Order, Status};
 use crate::codec::Corrupt;
+use crate::deadlines::Listed;
 use crate::error::Error;
 use crate::memory::block_size;
 use std::collections::HashMap;
@@ -186,24 +187,6 @@ impl Counts {
     /// All of it, wherever it is.
     pub fn total(&self) -> u64 {
         self.available + self.reserved + self.sold
-    }
-}
-
-/// Where the server's list of deadlines has a stock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
-    /// Its number in the list; 0: none yet.
-    pub number: u64,
-    /// When the list looks at it (Unix ms), `u64::MAX`: never. Not later than its next deadline.
-    pub at: u64,
-}
-
-impl Default for Listed {
-    fn default() -> Self {
-        Self {
-            number: 0,
-            at: u64::MAX,
-        }
     }
 }
 

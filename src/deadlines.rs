@@ -1,17 +1,146 @@
-//! When the server has to look at which stock: one list for all of them.
+//! When the server has to look at which value: one list for all values of a family.
 //!
-//! A stock is in it under a number that its value carries along. A value that leaves its key is
+//! A value is in it under a number that it carries along. A value that leaves its key is
 //! taken out, and one that comes to a key is put in, by the callbacks of the value itself and, where
 //! there is none, by the keyspace events of `RENAME` and `MOVE`: so the list follows them all. The list may look too early, and
 //! whoever looks makes sure that the value at the key still has the number.
 
+use crate::server::clock::Now;
+use crate::server::cluster;
+use crate::server::context::Ctx;
+use crate::server::events::{self, Happening};
+use crate::server::main_thread::MainThread;
 use crate::server::slots::{contains, in_cluster, slot_of};
+use crate::server::timer;
+use std::cell::RefMut;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The database of a stock that may be in any.
+/// The database of a value that may be in any.
 pub const ANY_DB: i32 = -1;
 
-/// Where a stock is.
+/// What the list takes for a value, about.
+pub const BYTES_PER_VALUE: usize = 128;
+
+/// So many values of a slot that has come are listed again in one go.
+const UNPARK_BATCH: usize = 2000;
+
+/// Where the list has a value. The value carries this; it is not part of the dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number in the list; 0: none yet.
+    pub number: u64,
+    /// When the list looks at it (Unix ms), `u64::MAX`: never. Not later than its next deadline.
+    pub at: u64,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            at: u64::MAX,
+        }
+    }
+}
+
+impl Listed {
+    /// What the list takes for it, about.
+    pub fn memory(&self) -> usize {
+        if self.at < u64::MAX {
+            BYTES_PER_VALUE
+        } else {
+            0
+        }
+    }
+}
+
+/// The list of a family, and that of a dataset that is loaded beside the present one and takes its place when it is
+/// complete. A number is in one of both.
+pub struct Listing {
+    here: MainThread<Deadlines>,
+    incoming: MainThread<Deadlines>,
+}
+
+impl Listing {
+    /// Two empty lists.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self {
+            here: MainThread::new(),
+            incoming: MainThread::new(),
+        }
+    }
+
+    /// The list of the present dataset.
+    pub fn get(&self) -> RefMut<'_, Deadlines> {
+        self.here.get()
+    }
+
+    /// Lists a value at a time (Unix ms); at `u64::MAX` it is taken out.
+    pub fn list(&self, listed: &mut Listed, db: i32, key: &[u8], at: u64) {
+        let mut here = self.here.get();
+        listed.at = at;
+        if at == u64::MAX {
+            return here.remove(listed.number);
+        }
+        if listed.number == 0 {
+            listed.number = here.next_number();
+        }
+        here.set(listed.number, db, key, at);
+    }
+
+    /// Lists a value that is loaded with a dataset.
+    pub fn list_loaded(&self, listed: &mut Listed, db: i32, key: &[u8], at: u64) {
+        if !events::loads_beside() {
+            return self.list(listed, db, key, at);
+        }
+        if at < u64::MAX {
+            let number = self.here.get().next_number();
+            *listed = Listed { number, at };
+            // Redis 7.0 and 7.2 say 0 of every database of such a dataset.
+            let db = if db == 0 { ANY_DB } else { db };
+            self.incoming.get().set(number, db, key, at);
+        }
+    }
+
+    /// Takes a value out that leaves its key.
+    pub fn unlinked(&self, listed: &Listed) {
+        if listed.number != 0 {
+            self.here.get().remove(listed.number);
+            self.incoming.get().remove(listed.number);
+        }
+    }
+
+    /// Whole databases went or moved, and their values with them.
+    pub fn moved(&self, happening: &Happening) {
+        match happening {
+            Happening::Flushed(db) => self.here.get().flushed(*db),
+            Happening::Swapped(first, second) => self.here.get().swapped(*first, *second),
+            Happening::Replaced => {
+                let incoming = std::mem::take(&mut *self.incoming.get());
+                self.here.get().replace(incoming);
+            }
+            Happening::Discarded => *self.incoming.get() = Deadlines::default(),
+            Happening::SlotsDropped(ranges) => self.here.get().dropped(ranges),
+            _ => {}
+        }
+    }
+
+    /// In a cluster, looks whether slots have come whose values were due before.
+    pub fn unpark(&self, ctx: Ctx<'_>) {
+        if !ctx.is_cluster() || !ctx.may_act() {
+            return;
+        }
+        let slots = self.here.get().parked_slots();
+        for slot in slots {
+            if cluster::owns_slot(ctx, slot) {
+                self.here.get().unpark(slot, UNPARK_BATCH);
+                timer::arm(ctx, Now::read().ms());
+            }
+        }
+    }
+}
+
+/// Where a value is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The database, or [`ANY_DB`].
@@ -28,18 +157,18 @@ fn slot(key: &[u8]) -> u16 {
     if in_cluster() { slot_of(key) } else { 0 }
 }
 
-/// The stocks that have something to do by themselves.
+/// The values that have something to do by themselves.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     last: u64,
     by_time: BTreeSet<(u64, u64)>,
     places: BTreeMap<u64, Place>,
-    /// Stocks that are due, but in a hash slot that is not this node's, by that.
+    /// Values that are due, but in a hash slot that is not this node's, by that.
     parked: BTreeSet<(u16, u64)>,
 }
 
 impl Deadlines {
-    /// How many stocks are listed.
+    /// How many values are listed.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -49,19 +178,19 @@ impl Deadlines {
         self.places.is_empty()
     }
 
-    /// Lists other stocks in place of these, under numbers that this list gave.
+    /// Lists other values in place of these, under numbers that this list gave.
     pub fn replace(&mut self, others: Self) {
         let last = self.last;
         *self = Self { last, ..others };
     }
 
-    /// A number that no stock had before.
+    /// A number that no value had before.
     pub fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Lists a stock at a time (Unix ms), or changes where and when it is listed.
+    /// Lists a value at a time (Unix ms), or changes where and when it is listed.
     pub fn set(&mut self, number: u64, db: i32, key: &[u8], at: u64) {
         self.by_time.insert((at, number));
         match self.places.get_mut(&number) {
@@ -91,7 +220,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes a stock out.
+    /// Takes a value out.
     pub fn remove(&mut self, number: u64) {
         if let Some(place) = self.places.remove(&number) {
             self.by_time.remove(&(place.at, number));
@@ -99,7 +228,7 @@ impl Deadlines {
         }
     }
 
-    /// Puts a stock aside that is due, until its hash slot [is here](Self::unpark).
+    /// Puts a value aside that is due, until its hash slot [is here](Self::unpark).
     pub fn park(&mut self, number: u64) {
         if let Some(place) = self.places.get_mut(&number) {
             self.by_time.remove(&(place.at, number));
@@ -108,7 +237,7 @@ impl Deadlines {
         }
     }
 
-    /// The hash slots of the stocks that were put aside.
+    /// The hash slots of the values that were put aside.
     pub fn parked_slots(&self) -> Vec<u16> {
         let after = |slot: u32| {
             let slot = u16::try_from(slot).ok()?;
@@ -119,7 +248,7 @@ impl Deadlines {
         std::iter::successors(first, |slot| after(u32::from(*slot) + 1)).collect()
     }
 
-    /// Lists stocks of a hash slot again that were put aside, each at its time; `most` of them.
+    /// Lists values of a hash slot again that were put aside, each at its time; `most` of them.
     pub fn unpark(&mut self, slot: u16, most: usize) {
         let numbers = self.parked.range((slot, 0)..=(slot, u64::MAX));
         let numbers: Vec<u64> = numbers.map(|(_, number)| *number).take(most).collect();
@@ -145,12 +274,12 @@ impl Deadlines {
         });
     }
 
-    /// The stock that is to be looked at first, and when (Unix ms).
+    /// The value that is to be looked at first, and when (Unix ms).
     pub fn first(&self) -> Option<(u64, u64)> {
         self.by_time.first().copied()
     }
 
-    /// Where a stock is.
+    /// Where a value is.
     pub fn place(&self, number: u64) -> Option<&Place> {
         self.places.get(&number)
     }
