@@ -3,7 +3,7 @@
 use super::deadlock::{self, Check};
 use super::edit::Edit;
 use super::holds::Hold;
-use super::native::Kind;
+use super::native::{Kind, list_earlier};
 use super::persist::{self, Effect};
 use super::queue::{Waiter, Want};
 use super::serve::{
@@ -888,6 +888,9 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     match lock.key_expires {
         0 => slot.delete(),
         at => slot.expire_at(at),
+    }
+    if let Some(lock) = slot.value() {
+        list_earlier(lock, ctx.db(), name.bytes()); // the cron event asks, should this server become a master
     }
     ctx.replicate_verbatim();
     ctx.signal_modified(&name);

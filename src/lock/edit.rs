@@ -3,7 +3,7 @@
 //! keyspace events are told.
 
 use super::holds::Watch;
-use super::native::Kind;
+use super::native::{Kind, list, list_earlier};
 use super::persist;
 use super::state::{Acquire, Acquired, Admission, Amount, Lock, Mode, Released, Upgraded};
 use super::watch::Watched;
@@ -45,20 +45,51 @@ impl<'k> Edit<'k> {
         Ok(Self::of(ctx, state, name, slot, kind, now))
     }
 
-    /// The same for a key that is open already.
+    /// The same without so many of them at most, those that ended first: for nothing but to end them.
+    pub(super) fn open_to_end(
+        ctx: Ctx<'k>,
+        state: &mut State,
+        name: &'k Name<'k>,
+        kind: Kind,
+        now: Now,
+        most: usize,
+    ) -> Result<Self, Error> {
+        let slot = Slot::of(ctx.open(name), kind.native())?;
+        Ok(Self::without_ended(ctx, state, name, slot, kind, now, most))
+    }
+
+    /// The same as [`Edit::open`] for a key that is open already.
     pub(super) fn of(
+        ctx: Ctx<'k>,
+        state: &mut State,
+        name: &'k Name<'k>,
+        slot: Slot<'k, Lock>,
+        kind: Kind,
+        now: Now,
+    ) -> Self {
+        Self::without_ended(ctx, state, name, slot, kind, now, usize::MAX)
+    }
+
+    fn without_ended(
         ctx: Ctx<'k>,
         state: &mut State,
         name: &'k Name<'k>,
         mut slot: Slot<'k, Lock>,
         kind: Kind,
         now: Now,
+        most: usize,
     ) -> Self {
         let mut effects = std::mem::take(&mut state.effects);
         if let Some(lock) = slot.value() {
-            let ended = lock.expire(now.ms());
+            let ended = lock.expire_some(now.ms(), most);
             if !ended.is_empty() {
-                persist::put_expired(&mut effects, now.ms());
+                if ended.len() < most {
+                    persist::put_expired(&mut effects, now.ms());
+                } else {
+                    for (owner, _) in &ended {
+                        persist::put_gone(&mut effects, owner); // perhaps not all that ended
+                    }
+                }
                 EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
                 for (_, hold) in &ended {
                     state.unwatch(hold.watch.as_deref());
@@ -88,6 +119,25 @@ impl<'k> Edit<'k> {
     pub(super) fn lock(&mut self) -> Option<&mut Lock> {
         let lock = self.slot.value()?;
         (!lock.holds().is_empty()).then_some(lock)
+    }
+
+    /// The lock's number in the list of deadlines; 0: none.
+    pub(super) fn number(&mut self) -> u64 {
+        let listed = self.slot.value().and_then(|lock| lock.holds().listed());
+        listed.map_or(0, |listed| listed.number)
+    }
+
+    /// Lists the lock by its next end, after the list has looked at it.
+    pub(super) fn list_again(&mut self) {
+        let (db, key) = (self.ctx.db(), self.name.bytes());
+        if let Some(lock) = self.slot.value() {
+            list(lock, db, key);
+        }
+    }
+
+    /// Had any hold ended?
+    pub(super) fn has_ended_some(&self) -> bool {
+        !self.stepped && !self.effects.is_empty()
     }
 
     /// When something about the lock ends by itself (Unix ms), at the earliest.
@@ -266,6 +316,9 @@ impl<'k> Edit<'k> {
             self.notify(event);
             ctx.notify_del(name);
             return self.put_buffer_back(state);
+        }
+        if let Some(at) = list_earlier(lock, ctx.db(), name.bytes()) {
+            timer::arm(ctx, at);
         }
         let longest = lock.holds().longest();
         if lock.key_expires != longest {

@@ -1,6 +1,7 @@
 //! Who holds a lock: a set of holds by owner that costs one allocation for the common case of a
 //! single holder.
 
+use crate::deadlines::Listed;
 use std::collections::{BTreeSet, HashMap};
 
 /// One owner's hold of one lock.
@@ -68,7 +69,7 @@ pub struct Holds {
 enum Set {
     None,
     One(Box<[u8]>, Hold),
-    Many(Many),
+    Many(Box<Many>),
 }
 
 /// The holds of several owners.
@@ -78,10 +79,15 @@ struct Many {
     /// The ends of all of them in order, where there are more than a few: it would take ever longer to look through all
     /// holds for the next end and the last.
     by_end: Option<BTreeSet<(u64, Box<[u8]>)>>,
+    /// Where the list of deadlines has the lock. Not part of the dataset.
+    listed: Listed,
 }
 
 /// More holds than this are kept in the order of their ends as well, until only half as many are left.
 const FEW: usize = 64;
+
+/// A table gives memory back when it has room for so many times the holds that are left.
+const SPACIOUS: usize = 8;
 
 impl Many {
     fn insert(&mut self, owner: Box<[u8]>, hold: Hold) {
@@ -99,7 +105,7 @@ impl Many {
         if let Some(by_end) = &mut self.by_end {
             by_end.remove(&(hold.until, owner));
         }
-        self.forget_order_of_few();
+        self.shrink();
         Some(hold)
     }
 
@@ -115,18 +121,18 @@ impl Many {
         }
     }
 
-    /// Takes the holds out that ended before `now`.
-    fn expire(&mut self, now: u64) -> Vec<(Box<[u8]>, Hold)> {
-        let Self { by_owner, by_end } = self;
-        let Some(by_end) = by_end else {
+    /// Takes `most` of the holds out that ended before `now`; of a few holds, all.
+    fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
+        let by_owner = &mut self.by_owner;
+        let Some(by_end) = &mut self.by_end else {
             return by_owner.extract_if(|_, hold| hold.until < now).collect();
         };
         let mut dead = Vec::new();
-        while by_end.first().is_some_and(|(until, _)| *until < now) {
+        while dead.len() < most && by_end.first().is_some_and(|(until, _)| *until < now) {
             let first = by_end.pop_first();
             dead.extend(first.and_then(|(_, owner)| by_owner.remove_entry(&owner)));
         }
-        self.forget_order_of_few();
+        self.shrink();
         dead
     }
 
@@ -152,9 +158,14 @@ impl Many {
         self.by_end = Some(ends.collect());
     }
 
-    fn forget_order_of_few(&mut self) {
-        if self.by_owner.len() <= FEW / 2 {
+    /// Keeps no more than the holds need that are left.
+    fn shrink(&mut self) {
+        let left = self.by_owner.len();
+        if left <= FEW / 2 {
             self.by_end = None;
+        }
+        if self.by_owner.capacity() > FEW.max(left * SPACIOUS) {
+            self.by_owner.shrink_to(2 * left);
         }
     }
 
@@ -162,6 +173,7 @@ impl Many {
         // A table of buckets (a power of two, filled to 7/8) with a control byte each.
         let buckets = (self.by_owner.capacity() * 8 / 7).next_power_of_two();
         let table = block(buckets * (size_of::<(Box<[u8]>, Hold)>() + 1) + 16);
+        let table = table + block(size_of::<Self>()) + self.listed.memory();
         let Some(by_end) = &self.by_end else {
             return table;
         };
@@ -251,7 +263,7 @@ impl Holds {
         self.set = match std::mem::replace(&mut self.set, Set::None) {
             Set::None => Set::One(owner.into(), hold),
             Set::One(first, other) => {
-                let mut many = Many::default();
+                let mut many = Box::<Many>::default();
                 many.insert(first, other);
                 many.insert(owner.into(), hold);
                 Set::Many(many)
@@ -301,15 +313,55 @@ impl Holds {
         Some(hold)
     }
 
-    /// Drops every hold whose lease ended before `now`; returns the dropped.
-    pub fn expire(&mut self, now: u64) -> Vec<(Box<[u8]>, Hold)> {
+    /// Drops every hold.
+    pub fn clear(&mut self) {
+        match &mut self.set {
+            // Its place in the list of deadlines stays with it.
+            Set::Many(many) => {
+                many.by_owner.clear();
+                many.shrink();
+            }
+            set => *set = Set::None,
+        }
+        self.total = 0;
+        self.measure();
+    }
+
+    /// When the list of deadlines is to look at the lock (Unix ms), `u64::MAX`: never. A hold that is the only one ends with
+    /// its key.
+    pub fn next_end(&self) -> u64 {
+        if self.len() > 1 {
+            self.soonest.saturating_add(1)
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// Where the list of deadlines has the lock, if it ever had more than one hold.
+    pub fn listed(&self) -> Option<&Listed> {
+        match &self.set {
+            Set::Many(many) => Some(&many.listed),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn listed_mut(&mut self) -> Option<&mut Listed> {
+        match &mut self.set {
+            Set::Many(many) => Some(&mut many.listed),
+            _ => None,
+        }
+    }
+
+    /// Drops `most` of the holds whose lease ended before `now`, those that ended first; returns the dropped.
+    pub fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
         if now <= self.soonest {
             return Vec::new();
         }
         let dead = match std::mem::replace(&mut self.set, Set::None) {
             Set::One(owner, hold) if hold.until < now => vec![(owner, hold)],
             Set::Many(mut many) => {
-                let dead = many.expire(now);
+                let dead = many.expire(now, most);
                 self.set = Set::Many(many);
                 dead
             }
@@ -444,7 +496,7 @@ mod tests {
                 assert_eq!(removed, model.remove(&[owner][..]));
             }
             Step::Expire(now) => {
-                let dead = holds.expire(now).len();
+                let dead = holds.expire(now, usize::MAX).len();
                 let before = model.len();
                 model.retain(|_, until| *until >= now);
                 assert_eq!(dead, before - model.len());

@@ -18,6 +18,7 @@ pub mod state;
 pub mod watch;
 
 use crate::Family;
+use crate::deadlines::Listing;
 use crate::error::Error;
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 use crate::server::block::Room;
@@ -47,7 +48,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
     touched: native::touched,
-    moved: |_| {}, // in its turn is early enough
+    moved: |happening| DEADLINES.moved(happening), // the rest in its turn is early enough
     follows_client: serve::follows_client,
     happened: serve::happened,
     due: serve::due,
@@ -131,6 +132,9 @@ enum Task {
 }
 
 static STATE: MainThread<State> = MainThread::new();
+
+/// Where a hold ends among others, and when the first one does. A hold that is the only one ends with its key.
+static DEADLINES: Listing = Listing::new();
 
 /// The counters of `INFO sluice`.
 #[derive(Debug, Default)]

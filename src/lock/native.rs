@@ -3,7 +3,7 @@
 use super::holds::Hold;
 use super::persist;
 use super::state::{Lock, Mode};
-use super::{EXPIRED_LEASES, FENCE, LISTENING, may_exist, remember_fence};
+use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, may_exist, remember_fence};
 use crate::codec::{Reader, put_uint};
 use crate::memory::block_size;
 use crate::request::MAX_SAFE;
@@ -11,6 +11,7 @@ use crate::server::clock::Now;
 use crate::server::context::{Ctx, Name};
 use crate::server::events::{Happening, Touch, note};
 use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::key::Slot;
 use crate::server::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -26,14 +27,44 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
-pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
-    if LOCK.live() + SEM.live() == 0 || ctx.is_replica() {
+pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
+    if LOCK.live() + SEM.live() == 0 {
         return;
     }
-    let key = ctx.peek(name);
-    if key.holds(&LOCK) || key.holds(&SEM) {
-        note(Happening::Touched(ctx.db(), name.bytes().into()));
+    for kind in [Kind::Lock, Kind::Sem] {
+        let key = ctx.peek(name);
+        if !key.holds(kind.native()) {
+            continue;
+        }
+        if touch == Touch::Arrival
+            && let Ok(mut slot) = Slot::of(key, kind.native())
+            && let Some(lock) = slot.value()
+        {
+            list(lock, ctx.db(), name.bytes());
+        }
+        if !ctx.is_replica() {
+            note(Happening::Touched(ctx.db(), name.bytes().into()));
+        }
     }
+}
+
+/// Lists a lock by the next end among its holds, or takes it out if there is nothing to do at that end.
+pub(super) fn list(lock: &mut Lock, db: i32, key: &[u8]) {
+    let at = lock.holds().next_end();
+    if let Some(listed) = lock.listed_mut() {
+        DEADLINES.list(listed, db, key, at);
+    }
+}
+
+/// The same, after a change at its key, if it is not listed early enough. Returns when it is listed then. It may be listed too
+/// early: so most changes cost nothing.
+pub(super) fn list_earlier(lock: &mut Lock, db: i32, key: &[u8]) -> Option<u64> {
+    let at = lock.holds().next_end();
+    if at >= lock.holds().listed()?.at {
+        return None;
+    }
+    list(lock, db, key);
+    Some(at)
 }
 
 /// Which of the two types a command is about.
@@ -103,7 +134,7 @@ impl<K: Which> Native for Typed<K> {
     }
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Lock> {
-        let lock = input.bytes(persist::decode)?.ok()?;
+        let mut lock = input.bytes(persist::decode)?.ok()?;
         if Kind::of(lock.mode()) != K::KIND
             || !lock.holds().iter().all(|(_, hold)| may_exist(hold.fence))
         {
@@ -111,6 +142,12 @@ impl<K: Which> Native for Typed<K> {
         }
         for (_, hold) in lock.holds().iter() {
             remember_fence(hold.fence);
+        }
+        let at = lock.holds().next_end();
+        if let Some((db, key)) = input.place()
+            && let Some(listed) = lock.listed_mut()
+        {
+            DEADLINES.list_loaded(listed, db, key, at);
         }
         Some(lock)
     }
@@ -151,6 +188,9 @@ impl<K: Which> Native for Typed<K> {
         let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
         let expired = lock.holds().iter().filter(ended).count();
         EXPIRED_LEASES.fetch_add(expired as u64, Ordering::Relaxed);
+        if let Some(listed) = lock.holds().listed() {
+            DEADLINES.unlinked(listed);
+        }
         if LISTENING.load(Ordering::Relaxed) {
             note(Happening::Unlinked(db, key.into()));
         }

@@ -8,7 +8,8 @@ use super::persist;
 use super::queue::{Waiter, Want};
 use super::state::Lock;
 use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
-use super::{Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State, Task};
+use super::{DEADLINES, Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State, Task};
+use crate::deadlines::ANY_DB;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::block::Departure;
@@ -583,7 +584,8 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
             }
         }
         // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
-        Happening::SlotMayMove(_) | Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => {}
+        Happening::SlotMayMove(_) | Happening::SlotsDropped(_) => {}
+        Happening::SlotsMoved(_) => DEADLINES.unpark(ctx),
         Happening::Discarded => {}
         Happening::Disconnected(client) => state.tasks.push_back(Task::Abandon(*client)),
         Happening::Loaded | Happening::Replaced => {
@@ -714,11 +716,65 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
             Due::Search => begin_search(state, now),
         }
     }
+    loop {
+        let Some((at, number)) = DEADLINES.get().first() else {
+            break;
+        };
+        if at > now.ms() {
+            next = Some(next.map_or(at, |next| next.min(at)));
+            break;
+        }
+        if slice.is_over() {
+            next = Some(now.ms() + 1);
+            break;
+        }
+        end_holds(ctx, state, now, number);
+    }
     while !slice.is_over() && step(ctx, state, now, &mut slice) {}
     if has_work(state) {
         events::ask_for_slices();
     }
     next
+}
+
+/// So many holds of a lock end in one go.
+const MOST_ENDS: usize = 256;
+
+/// Ends some of the holds whose time is up, of the lock that is listed under this number.
+fn end_holds(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
+    let Some(place) = DEADLINES.get().place(number).cloned() else {
+        return;
+    };
+    let name = Name::new(&place.key);
+    if !cluster::owns(ctx, &name) {
+        return DEADLINES.get().park(number);
+    }
+    let mut end = |db| ctx.in_db(db, || end_holds_at(ctx, state, now, &name, number));
+    let found = match place.db {
+        ANY_DB => (0..).map_while(&mut end).any(|found| found),
+        db => end(db) == Some(true),
+    };
+    if !found {
+        DEADLINES.get().remove(number);
+    }
+}
+
+/// The same, if it is at this key of the selected database. Is it?
+fn end_holds_at(ctx: Ctx<'_>, state: &mut State, now: Now, name: &Name<'_>, number: u64) -> bool {
+    for kind in [Kind::Lock, Kind::Sem] {
+        if let Ok(mut edit) = Edit::open_to_end(ctx, state, name, kind, now, MOST_ENDS) {
+            let (is_it, some_ended) = (edit.number() == number, edit.has_ended_some());
+            edit.list_again();
+            edit.close(state, c"");
+            if some_ended {
+                look_at(state, (ctx.db(), name.bytes().into()));
+            }
+            if is_it {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Who stood behind a waiter that has gone may be next.
@@ -871,6 +927,7 @@ fn renew(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
 
 /// Serves those that had to wait until the master has enough replicas.
 pub(super) fn cron(ctx: Ctx<'_>) {
+    DEADLINES.unpark(ctx);
     let state = &mut *STATE.get();
     if has_work(state) {
         events::ask_for_slices(); // which may have had to wait

@@ -4,6 +4,7 @@
 //! Every step expects that [`Lock::expire`] was called with the same time before.
 
 use super::holds::{Hold, Holds, Receipt, Watch};
+use crate::deadlines::Listed;
 use crate::request::MAX_SAFE;
 
 /// How a lock is held.
@@ -154,7 +155,17 @@ impl Lock {
 
     /// Drops the holds whose lease ended before `now`, and returns them.
     pub fn expire(&mut self, now: u64) -> Vec<(Box<[u8]>, Hold)> {
-        self.holds.expire(now)
+        self.holds.expire(now, usize::MAX)
+    }
+
+    /// The same for `most` of them, those that ended first.
+    pub fn expire_some(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
+        self.holds.expire(now, most)
+    }
+
+    /// Where the list of deadlines has it, if it ever had more than one hold.
+    pub fn listed_mut(&mut self) -> Option<&mut Listed> {
+        self.holds.listed_mut()
     }
 
     /// Ends every hold at `limit` at the latest. Returns whether any was shortened.
@@ -333,7 +344,7 @@ impl Lock {
     /// Sets a hold to what the master decided. An exclusive one is the only one.
     pub fn put(&mut self, mode: Mode, owner: &[u8], hold: Hold) {
         if mode == Mode::Exclusive {
-            self.holds = Holds::default();
+            self.holds.clear();
         }
         self.mode = mode;
         self.holds.insert(owner, hold);
@@ -344,10 +355,13 @@ impl Lock {
         self.holds.remove(owner);
     }
 
-    /// The same holds for a copy of the key: a WATCHDOG stays with the original.
+    /// The same holds for a copy of the key: a WATCHDOG and the place in the list of deadlines stay with the original.
     pub fn copy(&self) -> Self {
         let mut copy = self.clone();
         copy.holds.visit_mut(&mut |hold| hold.watch = None);
+        if let Some(listed) = copy.listed_mut() {
+            *listed = Listed::default();
+        }
         copy
     }
 

@@ -1,5 +1,5 @@
 //! Locks and semaphores: what their commands reply (`commands.rs`, `semaphores.rs`), how one waits for them (`waiting.rs`,
-//! `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `persistence.rs`, `replication.rs`,
+//! `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `ends.rs`, `persistence.rs`, `replication.rs`,
 //! `cluster.rs`), and the pure state machine against naive models (`model.rs`, `deadlock.rs`).
 
 #[path = "../support/mod.rs"]
@@ -9,6 +9,7 @@ mod cluster;
 mod commands;
 mod crowd;
 mod deadlock;
+mod ends;
 mod history;
 mod model;
 mod native;

@@ -173,7 +173,7 @@ fn all_leases_are_long(server: &Server) -> bool {
     })
 }
 
-/// Holds whose lease has ended stay in the dataset until a master looks at their lock.
+/// Holds whose lease has ended stay in the dataset until a master ends them, in a moment or when a command is about their lock.
 fn drop_ended_holds(server: &Server) {
     let mut client = Raw::connect(server);
     for db in 0..2 {

@@ -1,0 +1,156 @@
+//! A hold that ends among others: a change that the server makes at its time, wherever the lock is by then.
+
+use crate::support::{
+    Fsync, Lines, Raw, SOON, Server, Shutdown, ask, assert_identical, eventually, pair,
+    server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
+};
+
+/// Both kinds of locks that have several holders.
+const WAYS: [(&str, &str); 2] = [("LOCK.ACQUIRE k", "SHARED"), ("SEM.ACQUIRE k", "LIMIT 9")];
+
+/// Long enough to look at the lock, or move it, before the first hold ends.
+const SHORT: u64 = 1500;
+
+/// A lock with a hold that ends soon, between two that do not.
+fn hold(client: &mut Raw, (acquire, how): (&str, &str)) {
+    for (owner, lease) in [("a", 600_000), ("b", SHORT), ("c", 900_000)] {
+        client.must(&format!("{acquire} {owner} {how} PX {lease}"));
+    }
+}
+
+fn ended(server: &Server) -> i64 {
+    server.info_int("sluice_lock_expired_leases")
+}
+
+#[test]
+fn clients_that_track_or_watch_the_key_hear_of_it() {
+    for way in WAYS {
+        let (server, mut client) = server_and_client();
+        hold(&mut client, way);
+        let (mut tracker, mut watcher) = (Raw::connect(&server), Raw::connect(&server));
+        tracker.hello3();
+        tracker.must("CLIENT TRACKING ON");
+        tracker.must("EXISTS k");
+        watcher.must("WATCH k");
+        assert_eq!(ended(&server), 0);
+        let push = tracker.read_within(SOON).expect("no invalidation");
+        assert_eq!(push.array()[0], "invalidate");
+        assert_eq!(push.array()[1].array()[0], "k");
+        watcher.must("MULTI");
+        watcher.must("PING");
+        assert!(watcher.run("EXEC").is_nil(), "{way:?}");
+        assert_eq!(ended(&server), 1);
+    }
+}
+
+#[test]
+fn it_ends_wherever_the_lock_has_moved() {
+    for way in WAYS {
+        for (moves, ends) in [
+            ("RENAME k other", 1),
+            ("MOVE k 3", 1),
+            ("SWAPDB 0 3", 1),
+            ("COPY k other", 2),
+            ("COPY k other DB 3", 2),
+        ] {
+            let (server, mut client) = server_and_client();
+            hold(&mut client, way);
+            client.must(moves);
+            eventually(SOON, || ended(&server) == ends);
+        }
+        let (server, mut client) = server_and_client();
+        hold(&mut client, way);
+        let dump = client.run("DUMP k");
+        client.must("DEL k");
+        let expires = (unix_ms() + 900_000).to_string();
+        let words = ["RESTORE", "other", &expires].map(str::as_bytes);
+        let restore = [&words[..], &[dump.bytes(), b"ABSTTL"]].concat();
+        assert_eq!(client.call(restore), "OK");
+        eventually(SOON, || ended(&server) == 1);
+    }
+}
+
+#[test]
+fn it_ends_after_a_restart() {
+    for way in WAYS {
+        let server = Server::builder().rdb(true).start();
+        hold(&mut Raw::connect(&server), way);
+        assert!(server.shutdown(Shutdown::Save).success());
+        server.restart();
+        eventually(SOON, || ended(&server) == 1);
+        assert_eq!(ask(&server, "EXISTS k"), 1);
+
+        let server = Server::builder().aof(Fsync::Always).start();
+        hold(&mut Raw::connect(&server), way);
+        server.crash();
+        eventually(SOON, || ended(&server) == 1);
+        assert_eq!(ask(&server, "EXISTS k"), 1);
+    }
+}
+
+#[test]
+fn a_replica_ends_it_when_the_master_says_so_or_when_it_is_the_master() {
+    for way in WAYS {
+        let (master, replica) = pair();
+        hold(&mut Raw::connect(&master), way);
+        wait_for_replica_sync(&master, &replica);
+        let before = replica.digest();
+        // Not by its own clock.
+        master.stop_signal();
+        let end = unix_ms() + SHORT as i64 + 300;
+        eventually(SOON, || unix_ms() > end);
+        assert_eq!(replica.digest(), before);
+        assert_eq!(ended(&replica), 0);
+        master.cont_signal();
+        eventually(SOON, || ended(&master) == 1);
+        eventually(SOON, || replica.digest() != before);
+        assert_identical(&master, &replica);
+
+        ask(&master, "DEL k");
+        hold(&mut Raw::connect(&master), way);
+        wait_for_replica_sync(&master, &replica);
+        let ended_before = ended(&replica);
+        master.kill9();
+        replica.promote();
+        eventually(SOON, || ended(&replica) == ended_before + 1);
+        assert_eq!(ask(&replica, "EXISTS k"), 1);
+    }
+}
+
+#[test]
+fn locks_that_go_leave_nothing_behind() {
+    for removal in ["FLUSHALL", "FLUSHDB", "FLUSHALL ASYNC"] {
+        let (_server, mut client) = server_and_client();
+        let fill = |client: &mut Raw| {
+            for number in 0..5000 {
+                let acquire = format!("SEM.ACQUIRE key-{number}");
+                let lines = ["a", "b"].map(|owner| format!("{acquire} {owner} LIMIT 2 PX 900000"));
+                let lines = lines.iter().map(|line| line.split(' '));
+                client.pipeline(lines);
+            }
+        };
+        fill(&mut client);
+        client.must(removal);
+        let before = settled_memory(&mut client);
+        fill(&mut client);
+        client.must(removal);
+        let after = settled_memory(&mut client);
+        assert!(after < before + 200_000, "{removal}: {before} to {after}");
+    }
+}
+
+#[test]
+fn very_many_that_end_at_once_give_their_memory_back() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE k stays LIMIT 30000 PX 900000");
+    let before = settled_memory(&mut client);
+    let script = "for i = 1, 20000 do
+                      redis.call('SEM.ACQUIRE', KEYS[1], 'owner-' .. i, 'LIMIT', 30000, 'PX', 3000)
+                  end";
+    client.call(["EVAL", script, "1", "k"]);
+    assert!(client.run("MEMORY USAGE k").int() > 1_000_000);
+    eventually(SOON, || ended(&server) == 20_000);
+    assert!(client.run("MEMORY USAGE k").int() < 2000);
+    let after = settled_memory(&mut client);
+    assert!(after < before + 200_000, "{before} to {after}");
+}
