@@ -27,9 +27,14 @@ pub(super) fn learn(ctx: Ctx<'_>) {
     OTHERS.get_or_init(|| others);
 }
 
-/// The name of a command, if it deletes keys: as a whole always (`RM`), or under some condition (`variable_flags`).
+/// The name of a command, if it deletes keys: always (`RM`), under some condition (`variable_flags`), or because a string, of
+/// which `delete` takes no part, goes as a whole (`GETDEL`).
 fn deleter(command: Part<'_>) -> Option<String> {
+    const CATEGORIES: usize = 6;
     const KEY_SPECS: usize = 8;
+    let categories = command.element(CATEGORIES)?;
+    let mut categories = (0..categories.len()).filter_map(|index| categories.element(index));
+    let is_of_strings = categories.any(|name| name.text().as_deref() == Some("@string"));
     let specs = command.element(KEY_SPECS)?;
     let removes = |spec: Part<'_>| {
         let fields = (0..spec.len()).filter_map(|index| spec.element(index));
@@ -41,7 +46,7 @@ fn deleter(command: Part<'_>) -> Option<String> {
             let mut all = (0..flags.len()).filter_map(|index| flags.element(index)?.text());
             all.any(|own| own.eq_ignore_ascii_case(flag))
         };
-        has("RM") || has("delete") && has("variable_flags")
+        has("RM") || has("delete") && (has("variable_flags") || is_of_strings)
     };
     let mut specs = (0..specs.len()).filter_map(|index| specs.element(index));
     specs.any(removes).then(|| command.element(0)?.text())?

@@ -1277,6 +1277,7 @@ fn every_command_that_deletes_keys_ends_leases() {
     for deletion in [
         "DEL k",
         "UNLINK k",
+        "GETDEL k",
         "DELEX k",
         "DELEX k IFEQ x",
         "DELIFEQ k x",
