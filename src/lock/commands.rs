@@ -673,7 +673,11 @@ fn upgrade(call: &Call<'_>) -> Answer {
     let event = c"lock.upgrade";
     edit.close(state, event);
     match upgraded? {
-        Upgraded::Already(fence) | Upgraded::Upgraded(fence) => return Ok(Reply::int(fence)),
+        Upgraded::Already(fence) => return Ok(Reply::int(fence)),
+        Upgraded::Upgraded(fence) => {
+            state.queues.note_more_holds(); // it excludes waiting clients that could have shared the lock
+            return Ok(Reply::int(fence));
+        }
         Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
             state.stats.refused += 1;

@@ -562,7 +562,7 @@ impl Queues {
         self.last_arrival
     }
 
-    /// Holds may have come to an owner.
+    /// Holds may have come to an owner, or exclude more than before.
     pub fn note_more_holds(&mut self) {
         if let Some(changes) = &mut self.changes {
             changes.more_holds = true;

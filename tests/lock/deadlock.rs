@@ -306,6 +306,9 @@ impl Watched {
             self.world.waiting.clone()
         };
         if self.world.try_serve(&newcomer, &ahead) {
+            if is_upgrade {
+                self.queues.note_more_holds();
+            }
             return;
         }
         let ticket = self.queues.push(newcomer.clone());
