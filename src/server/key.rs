@@ -72,7 +72,7 @@ impl OpenKey<'_> {
     /// When the key expires (Unix ms), if it does.
     pub fn expires(&self) -> Option<u64> {
         if self.is_empty() {
-            return None; // Redis 8.2 to 8.6 read the expiry out of the value that is not there
+            return None; // Redis 8.6.3 reads the expiry from a null value and crashes
         }
         // SAFETY: the handle is open on a value.
         let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
