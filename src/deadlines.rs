@@ -5,13 +5,14 @@
 //! there is none, by the keyspace events of `RENAME` and `MOVE`: so the list follows them all. The list may look too early, and
 //! whoever looks makes sure that the value at the key still has the number.
 
-use crate::server::clock::Now;
-use crate::server::cluster;
-use crate::server::context::Ctx;
-use crate::server::events::{self, Happening};
-use crate::server::main_thread::MainThread;
-use crate::server::slots::{contains, in_cluster, slot_of};
-use crate::server::timer;
+use crate::server::base::clock::Now;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::context::Ctx;
+use crate::server::services::cluster;
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::slots::{contains, in_cluster, slot_of};
+use crate::server::services::timer;
 use std::cell::RefMut;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +91,7 @@ impl Listing {
 
     /// Lists a value that is loaded with a dataset.
     pub fn list_loaded(&self, listed: &mut Listed, db: i32, key: &[u8], at: u64) {
-        if !events::loads_beside() {
+        if !deferred::loads_beside() {
             return self.list(listed, db, key, at);
         }
         if at < u64::MAX {
@@ -111,16 +112,16 @@ impl Listing {
     }
 
     /// Whole databases went or moved, and their values with them.
-    pub fn moved(&self, happening: &Happening) {
-        match happening {
-            Happening::Flushed(db) => self.here.get().flushed(*db),
-            Happening::Swapped(first, second) => self.here.get().swapped(*first, *second),
-            Happening::Replaced => {
+    pub fn moved(&self, event: &ServerEvent) {
+        match event {
+            ServerEvent::Flushed(db) => self.here.get().flushed(*db),
+            ServerEvent::Swapped(first, second) => self.here.get().swapped(*first, *second),
+            ServerEvent::Replaced => {
                 let incoming = std::mem::take(&mut *self.incoming.get());
                 self.here.get().replace(incoming);
             }
-            Happening::Discarded => *self.incoming.get() = Deadlines::default(),
-            Happening::SlotsDropped(ranges) => self.here.get().dropped(ranges),
+            ServerEvent::Discarded => *self.incoming.get() = Deadlines::default(),
+            ServerEvent::SlotsDropped(ranges) => self.here.get().dropped(ranges),
             _ => {}
         }
     }

@@ -21,12 +21,13 @@ pub mod stock;
 pub mod usage;
 pub mod waiting;
 
-use server::clock::Now;
-use server::command::Command;
-use server::config::Setting;
-use server::context::{Ctx, Name};
-use server::events::{Happening, Touch};
-use server::slice::Slice;
+use server::base::clock::Now;
+use server::base::slice::Slice;
+use server::handles::context::Ctx;
+use server::handles::string::ServerString;
+use server::services::command::Command;
+use server::services::config::Setting;
+use server::services::deferred::{KeyChange, ServerEvent};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use waiting::InSlots;
@@ -45,24 +46,24 @@ pub struct Family {
     pub settings: &'static [&'static dyn Setting],
     /// Something happened to a key of the selected database, perhaps one of the family's. Called in
     /// the middle of that: nothing may be changed, only noted.
-    pub touched: fn(Ctx<'_>, &Name<'_>, Touch),
+    pub key_changed: fn(Ctx<'_>, &ServerString<'_>, KeyChange),
     /// What a key of the selected database held went, of whatever type: the key is gone, or another value has come to
-    /// it. Called as above; of keys that expire or are evicted only if some family [watches](server::watch) all that goes.
-    pub removed: fn(Ctx<'_>, &Name<'_>),
+    /// it. Called as above; of keys that expire or are evicted only if some family [watches](server::hooks::deletions) all that goes.
+    pub key_removed: fn(Ctx<'_>, &ServerString<'_>),
     /// Somebody is about to delete a key of some database, which need not be there. Called as above, and under the same
     /// condition.
-    pub deleting: fn(&[u8]),
+    pub key_deleting: fn(&[u8]),
     /// The databases were flushed, loaded or swapped. Called at once, as above.
-    pub moved: fn(&Happening),
+    pub dataset_changed: fn(&ServerEvent),
     /// Must it know when this client disconnects?
     pub follows_client: fn(u64) -> bool,
     /// Deals with something that happened, when that is safe.
-    pub happened: fn(Ctx<'_>, Now, &Happening),
+    pub on_event: fn(Ctx<'_>, Now, &ServerEvent),
     /// Does what is due, and says when something is next due (Unix ms). Writes may be paused; see
     /// [`Ctx::may_act`].
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
     /// Goes on with work that is done in slices, until the slice is over or nothing is left that can be done now. Returns
-    /// whether something is left. Asked for with [`server::events::ask_for_slices`].
+    /// whether something is left. Asked for with [`server::services::deferred::ask_for_slices`].
     pub go_on: fn(Ctx<'_>, &mut Slice) -> bool,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
@@ -81,12 +82,12 @@ impl Family {
         acl_categories: &[],
         types: &[],
         settings: &[],
-        touched: |_, _, _| {},
-        removed: |_, _| {},
-        deleting: |_| {},
-        moved: |_| {},
+        key_changed: |_, _, _| {},
+        key_removed: |_, _| {},
+        key_deleting: |_| {},
+        dataset_changed: |_| {},
         follows_client: |_| false,
-        happened: |_, _, _| {},
+        on_event: |_, _, _| {},
         due: |_, _| None,
         go_on: |_, _| false,
         cron: |_| {},

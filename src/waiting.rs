@@ -1,8 +1,8 @@
 //! What the queues of waiting clients have in common, whatever the clients wait for.
 
 use crate::error::Error;
-use crate::server::context::Ctx;
-use crate::server::slots::{in_cluster, slot_of};
+use crate::server::handles::context::Ctx;
+use crate::server::services::slots::{in_cluster, slot_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct InSlots {
 /// so that one can go through all queues in steps while queues come and go. The maps are trees: a hash table would stop the
 /// server while it grows.
 #[derive(Debug)]
-pub struct Lines<L> {
+pub struct WaitQueues<L> {
     numbers: BTreeMap<i32, BTreeMap<Arc<[u8]>, u64>>,
     lines: BTreeMap<u64, (Key, L)>,
     /// In a cluster, the keys of each hash slot.
@@ -41,7 +41,7 @@ pub struct Lines<L> {
     last: u64,
 }
 
-impl<L> Default for Lines<L> {
+impl<L> Default for WaitQueues<L> {
     fn default() -> Self {
         Self {
             numbers: BTreeMap::new(),
@@ -52,7 +52,7 @@ impl<L> Default for Lines<L> {
     }
 }
 
-impl<L> Lines<L> {
+impl<L> WaitQueues<L> {
     /// How many queues there are.
     pub fn len(&self) -> usize {
         self.lines.len()
@@ -142,7 +142,7 @@ impl<L> Lines<L> {
     }
 }
 
-impl<L: Default> Lines<L> {
+impl<L: Default> WaitQueues<L> {
     /// A key's queue, which begins if there is none, and its number.
     pub fn line(&mut self, key: &Key) -> (u64, &mut L) {
         let numbers = self.numbers.entry(key.0).or_default();
@@ -173,13 +173,13 @@ pub struct Walk {
 
 impl Walk {
     /// A walk through the queues of a database; `None`: of all of them.
-    pub fn through<L>(lines: &Lines<L>, db: Option<i32>) -> Self {
+    pub fn through<L>(lines: &WaitQueues<L>, db: Option<i32>) -> Self {
         let last = lines.last();
         Self { db, at: 0, last }
     }
 
     /// The next queue. `None`: there is no other.
-    pub fn step<L>(&mut self, lines: &Lines<L>) -> Option<Step> {
+    pub fn step<L>(&mut self, lines: &WaitQueues<L>) -> Option<Step> {
         let (number, key) = lines.after(self.at)?;
         if number > self.last {
             return None;

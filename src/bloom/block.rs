@@ -4,7 +4,7 @@
 //! of such blocks touches one cache line for each item, at the price of some bits, because blocks
 //! get unequally many items; see [`super::shape`].
 
-use crate::server::lines::LINE_SIZE;
+use crate::server::services::cache_lines::LINE_SIZE;
 use bitvec::order::Lsb0;
 use bitvec::view::BitView;
 

@@ -13,11 +13,13 @@ use crate::filter::state::Head;
 use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, Word, is, option};
-use crate::server::command::{Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place};
-use crate::server::context::Name;
+use crate::server::base::random::secret;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
-use crate::server::key::Slot;
-use crate::server::random::secret;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::command::{
+    Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+};
 use std::collections::HashSet;
 use std::ffi::CStr;
 
@@ -291,7 +293,7 @@ fn reserve(call: &Call<'_>) -> Answer {
 /// A filter that can be united with the one that the third argument names.
 fn head_like(call: &Call<'_>) -> Result<Head<Bloom>, Error> {
     let name = call.name(2);
-    let mut slot = Slot::of(call.ctx.open_to_read(&name), &BLOOM)?;
+    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), &BLOOM)?;
     let other = slot.value().ok_or(Error::NoBloom)?;
     let first = other.layers.first().ok_or(Error::Internal)?;
     Ok(Head {
@@ -363,7 +365,7 @@ fn add_all(
 /// Opens the filter at a key, which is created if there are terms for it.
 fn open<'k>(
     call: &'k Call<'_>,
-    name: &'k Name<'k>,
+    name: &'k ServerString<'k>,
     terms: Option<impl FnOnce() -> Terms>,
 ) -> Result<Edit<'k, Bloom>, Error> {
     let mut edit = Edit::open(call, name)?;
@@ -442,12 +444,12 @@ fn merge(call: &Call<'_>) -> Answer {
     let (ctx, destination) = (call.ctx, call.name(0));
     let mut seen = HashSet::from([destination.bytes()]);
     let others = (0..sources.len()).filter(|index| seen.insert(sources[*index]));
-    let names: Vec<Name<'_>> = others.map(|index| call.name(2 + index)).collect();
-    let mut slot = Slot::of(ctx.open(&destination), &BLOOM)?;
+    let names: Vec<ServerString<'_>> = others.map(|index| call.name(2 + index)).collect();
+    let mut slot = TypedKey::of(ctx.open(&destination), &BLOOM)?;
     if slot.value().is_none() && sources.contains(&destination.bytes()) {
         return Err(Error::NoBloom);
     }
-    let open = |name| Slot::of(ctx.open_to_read(name), &BLOOM);
+    let open = |name| TypedKey::of(ctx.open_to_read(name), &BLOOM);
     let mut slots = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let found = slots
         .iter_mut()

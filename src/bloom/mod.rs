@@ -8,7 +8,7 @@ pub mod commands;
 pub mod shape;
 pub mod state;
 
-use crate::server::native::NativeType;
+use crate::server::services::native::NativeType;
 use crate::{Family, cuckoo, filter};
 
 /// Bloom filters in the keyspace.

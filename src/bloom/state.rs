@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
-use crate::server::lines::{Lines, is_zero};
-use crate::server::native::NativeType;
+use crate::server::services::cache_lines::{CacheLines, is_zero};
+use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
 /// A Bloom filter.
@@ -175,7 +175,7 @@ const PAGE: usize = 4096;
 
 /// The block of an item.
 #[inline]
-fn index(lines: &Lines, hash: Hash) -> usize {
+fn index(lines: &CacheLines, hash: Hash) -> usize {
     reduce(hash.high, lines.len() as u64) as usize
 }
 

@@ -4,21 +4,24 @@ use super::edit::Edit;
 use super::guard::is_absent;
 use super::lease::Rebuild;
 use super::native::CACHE;
+use super::revoke::changed;
 use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_waiters};
 use super::state::{
     Claim, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
-use super::void::changed;
 use super::{MAX_LEASES, STATE, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_decimal};
-use crate::server::clock::Now;
-use crate::server::command::{Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place};
-use crate::server::context::{Ctx, Name};
+use crate::server::base::clock::Now;
+use crate::server::base::random;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
-use crate::server::key::Slot;
-use crate::server::random;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::command::{
+    Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+};
 use std::ffi::CStr;
 
 /// A key, and perhaps the filter that guards it.
@@ -250,7 +253,7 @@ fn beta(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
 }
 
 /// Opens a key. If it holds another type, it was changed since its lease was given.
-fn open<'k>(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Edit<'k>, Error> {
+fn open<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Edit<'k>, Error> {
     Edit::open(ctx, name).inspect_err(|_| changed(ctx.db(), name.bytes()))
 }
 
@@ -259,7 +262,7 @@ fn open<'k>(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Edit<'k>, Error> {
 /// Replies with the value, fresh or stale, or nil: there is none, or it is a cached null. Error: `WRONGTYPE`.
 fn get(call: &Call<'_>) -> Answer {
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open_to_read(&name), &CACHE)?;
+    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), &CACHE)?;
     let Some(entry) = slot.value() else {
         STATS.misses.count();
         return Ok(Reply::Nil);
@@ -374,7 +377,7 @@ fn setnull(call: &Call<'_>) -> Answer {
 fn store(
     call: &Call<'_>,
     cursor: &mut Cursor<'_>,
-    value: Option<&Name<'_>>,
+    value: Option<&ServerString<'_>>,
     event: &CStr,
 ) -> Answer {
     let options = Options::read(cursor, PX | STALE | JITTER | TOKEN | VER, PX)?;
@@ -455,7 +458,7 @@ fn del(call: &Call<'_>) -> Answer {
     };
     let existed = edit.invalidate(remains, now.ms(), c"cache.del");
     drop(edit);
-    STATE.get().leases.void(ctx.db(), name.bytes());
+    STATE.get().leases.revoke(ctx.db(), name.bytes());
     answer_waiters(call, now);
     Ok(Reply::Int(existed.into()))
 }
@@ -497,7 +500,7 @@ fn give_back(db: i32, key: &[u8], token: u64, backoff: u64, now: Now) -> bool {
 /// serve. Error: `WRONGTYPE`.
 fn info(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut slot = Slot::of(ctx.open_to_read(&name), &CACHE)?;
+    let mut slot = TypedKey::of(ctx.open_to_read(&name), &CACHE)?;
     let expires = slot.expires();
     let now = Now::read().ms();
     let db = ctx.db(); // it may open a key, and that run callbacks that want the state

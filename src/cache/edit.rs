@@ -3,12 +3,13 @@
 
 use super::native::CACHE;
 use super::persist;
+use super::revoke::changed;
 use super::state::{Entry, Kind, Look, Remains, Terms};
-use super::void::changed;
 use crate::error::Error;
-use crate::server::context::{Ctx, Name};
-use crate::server::key::Slot;
-use crate::server::main_thread::MainThread;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
 use std::ffi::CStr;
 
 /// A buffer for effects, kept to be used again.
@@ -17,14 +18,14 @@ static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 /// A key that is empty or holds an entry.
 pub(super) struct Edit<'k> {
     ctx: Ctx<'k>,
-    name: &'k Name<'k>,
-    slot: Slot<'k, Entry>,
+    name: &'k ServerString<'k>,
+    slot: TypedKey<'k, Entry>,
 }
 
 impl<'k> Edit<'k> {
     /// Opens a key. Error: `WRONGTYPE`.
-    pub(super) fn open(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Self, Error> {
-        let slot = Slot::of(ctx.open(name), &CACHE)?;
+    pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
+        let slot = TypedKey::of(ctx.open(name), &CACHE)?;
         Ok(Self { ctx, name, slot })
     }
 
@@ -65,7 +66,7 @@ impl<'k> Edit<'k> {
     /// Stores a value, or a null if there is none. `rebuild_us`: how long that took, if that is known.
     pub(super) fn store(
         &mut self,
-        value: Option<&Name<'_>>,
+        value: Option<&ServerString<'_>>,
         terms: Terms,
         rebuild_us: Option<u32>,
         now: u64,
@@ -82,7 +83,7 @@ impl<'k> Edit<'k> {
         } else {
             Kind::Null
         };
-        let expires = entry.store(kind, value.map_or(&[], Name::bytes), terms, now);
+        let expires = entry.store(kind, value.map_or(&[], ServerString::bytes), terms, now);
         entry.rebuild_us = rebuild_us.unwrap_or(entry.rebuild_us);
         self.slot.expire_at(expires);
         self.replicate(value, false, expires);
@@ -163,7 +164,7 @@ impl<'k> Edit<'k> {
         Ok(())
     }
 
-    fn replicate(&mut self, value: Option<&Name<'_>>, keeps: bool, expires: u64) {
+    fn replicate(&mut self, value: Option<&ServerString<'_>>, keeps: bool, expires: u64) {
         let Some(entry) = self.slot.value() else {
             return;
         };

@@ -5,7 +5,7 @@
 //! short one. Two keys of the same bits would share a lease; of a hundred thousand there are such with a probability of
 //! 10^-29.
 
-use crate::server::slots::contains;
+use crate::server::services::slots::contains;
 use crate::waiting::SMALL;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -169,7 +169,7 @@ impl Leases {
     }
 
     /// Takes a key's lease away, because the key has changed. A pause goes on: the loader is no better for it.
-    pub fn void(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
+    pub fn revoke(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
         match self.get(db, key) {
             Some(lease) if !lease.failed => self.remove(db, key),
             _ => None,
@@ -177,7 +177,7 @@ impl Leases {
     }
 
     /// The same for a key of any database. Returns the databases.
-    pub fn void_anywhere(&mut self, key: &[u8]) -> Vec<i32> {
+    pub fn revoke_in_all_databases(&mut self, key: &[u8]) -> Vec<i32> {
         if self.is_empty() {
             return Vec::new();
         }

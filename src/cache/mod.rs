@@ -2,7 +2,7 @@
 //!
 //! A cached entry is a key whose value is a [`state::Entry`]. Who may rebuild which entry is in [`lease::Leases`], who
 //! waits for one in [`queue::Queue`]; both are beside the keyspace and in memory only. [`commands`] reads requests,
-//! [`edit`] changes entries, [`void`] voids the leases of keys that change from any side, and [`serve`] does what happens
+//! [`edit`] changes entries, [`revoke`] revokes the leases of keys that change from any side, and [`serve`] does what happens
 //! without a command: it answers who waits.
 
 pub mod commands;
@@ -12,17 +12,17 @@ pub mod lease;
 pub mod native;
 pub mod persist;
 pub mod queue;
+pub mod revoke;
 pub mod serve;
 pub mod state;
-pub mod void;
 
 use crate::Family;
 use crate::error::Error;
-use crate::server::block::Room;
-use crate::server::config::Integer;
-use crate::server::info::Counter;
-use crate::server::main_thread::MainThread;
-use crate::server::random;
+use crate::server::base::main_thread::MainThread;
+use crate::server::base::random;
+use crate::server::services::blocked::BlockedClients;
+use crate::server::services::config::Integer;
+use crate::server::services::info::Counter;
 use crate::waiting::{Agenda, Key, Ticket, Walk};
 use lease::Leases;
 use queue::Queue;
@@ -34,11 +34,11 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[&MAX_LEASES],
-    touched: native::touched,
-    removed: void::removed,
-    deleting: void::deleting,
-    moved: void::moved,
-    happened: serve::happened,
+    key_changed: native::touched,
+    key_removed: revoke::removed,
+    key_deleting: revoke::deleting,
+    dataset_changed: revoke::moved,
+    on_event: serve::happened,
     due: serve::due,
     go_on: serve::go_on,
     cron: serve::cron,
@@ -53,7 +53,7 @@ static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000
 const RETRY: u64 = 50;
 
 /// The clients that wait for entries.
-static ROOM: Room = Room::new(serve::left, serve::answered);
+static BLOCKED: BlockedClients = BlockedClients::new(serve::left, serve::answered);
 
 /// What the family remembers beside the keyspace. Keys that are opened may turn out to be expired, which voids their
 /// leases: so nobody opens a key while he holds this.

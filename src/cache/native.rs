@@ -1,14 +1,15 @@
 //! The native type: how entries are saved, copied and measured.
 
 use super::persist;
+use super::revoke::changed;
 use super::state::{Entry, Grace, Kind};
-use super::void::changed;
 use crate::memory::block_size;
-use crate::server::context::{Ctx, Name};
-use crate::server::events::Touch;
-use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::key::Slot;
-use crate::server::native::{Native, NativeType, Relocate, register};
+use crate::server::handles::context::Ctx;
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::deferred::KeyChange;
+use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
 /// Entries in the keyspace.
@@ -19,11 +20,11 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Entries>];
 
 /// An entry is fresh no longer than its key lives, also if something else gave that another expiry. Replicas and AOFs
 /// are told of the expiry, so it is the same there.
-pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
+pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, _touch: KeyChange) {
     if CACHE.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.peek(name), &CACHE)
+    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &CACHE)
         && let Some(expires) = slot.expires()
         && let Some(entry) = slot.value()
     {

@@ -1,7 +1,7 @@
 //! Who waits for which entry, in order. A waiter is a number here; its blocked client is kept elsewhere under the
 //! same number.
 
-use crate::waiting::{Key, Lines, Step, Ticket, Walk};
+use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A client that waits.
@@ -16,7 +16,7 @@ pub struct Waiter {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     tickets: BTreeSet<Ticket>,
     retry_at: Option<u64>,
 }
@@ -25,7 +25,7 @@ struct Line {
 #[derive(Debug, Default)]
 pub struct Queue {
     waiters: BTreeMap<Ticket, Waiter>,
-    lines: Lines<Line>,
+    lines: WaitQueues<WaitQueue>,
     last: Ticket,
 }
 

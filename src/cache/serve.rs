@@ -4,16 +4,19 @@ use super::edit::Edit;
 use super::lease::{Lease, Rebuild};
 use super::queue::Waiter;
 use super::state::{Kind, Look};
-use super::{Due, Farewell, MAX_LEASES, RETRY, ROOM, STATE, STATS, State};
+use super::{BLOCKED, Due, Farewell, MAX_LEASES, RETRY, STATE, STATS, State};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
-use crate::server::block::Departure;
-use crate::server::clock::Now;
-use crate::server::cluster;
-use crate::server::context::{Ctx, Name};
-use crate::server::events::{self, Happening};
-use crate::server::slice::Slice;
-use crate::server::{timer, watch};
+use crate::server::base::clock::Now;
+use crate::server::base::slice::Slice;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::hooks::deletions;
+use crate::server::services::blocked::Departure;
+use crate::server::services::cluster;
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::timer;
 use crate::waiting::{InSlots, Key, Step, Ticket};
 use std::sync::Arc;
 
@@ -120,7 +123,7 @@ pub(super) fn rebuild(
 
 /// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
 pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
-    watch::all_that_goes(ctx);
+    deletions::all_that_goes(ctx);
     remember_slots(ctx);
     let slot = cluster::slot(ctx, key);
     let mut state = STATE.get();
@@ -154,7 +157,7 @@ fn next_token(state: &mut State) -> u64 {
 
 /// Lets the client that sent the running command wait for an entry. Does it? Not if the server does not allow it.
 pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64, now: u64) -> bool {
-    let Some(blocked) = ROOM.block(ctx) else {
+    let Some(blocked) = BLOCKED.block(ctx) else {
         return false;
     };
     let key: Key = (ctx.db(), key.into());
@@ -194,7 +197,7 @@ fn set_retry(ctx: Ctx<'_>, key: &Key, at: Option<u64>) {
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
     serve_in(ctx, now, key, &mut Slice::begin());
     if has_work(&STATE.get()) {
-        events::ask_for_slices();
+        deferred::ask_for_slices();
     }
 }
 
@@ -203,7 +206,7 @@ fn serve_in(ctx: Ctx<'_>, now: Now, key: &Key, slice: &mut Slice) {
         return;
     }
     ctx.in_db(key.0, || {
-        let name = Name::new(&key.1);
+        let name = ServerString::new(&key.1);
         if !cluster::serves(ctx, &name) {
             // The cron event sends the clients after their slot, or serves them once the key is here again: what they
             // waited for may have ended by then.
@@ -213,7 +216,7 @@ fn serve_in(ctx: Ctx<'_>, now: Now, key: &Key, slice: &mut Slice) {
     });
 }
 
-fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &Name<'_>, slice: &mut Slice) {
+fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice: &mut Slice) {
     // All get the same value: it is copied once, however many they are.
     let mut shared: Option<Arc<[u8]>> = None;
     while let Some((ticket, waiter)) = first(key) {
@@ -268,7 +271,7 @@ fn reply(found: Found, value: Option<Arc<[u8]>>) -> Reply {
 
 /// Takes a waiter out of its line and answers it, with the token of a lease perhaps.
 fn dismiss(ticket: Ticket, answer: Answer, token: Option<u64>) {
-    ROOM.wake(ticket, answer);
+    BLOCKED.wake(ticket, answer);
     let state = &mut *STATE.get();
     if let Some(waiter) = forget(state, ticket)
         && let Some(token) = token
@@ -300,7 +303,7 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
     if departure == Departure::Unanswered {
         if let Some((key, token)) = state.unanswered.remove(&ticket) {
             state.undelivered.push_back((key, token));
-            events::ask_for_slices_and_wake();
+            deferred::ask_for_slices_and_wake();
         }
         return Ok(Reply::Nil);
     }
@@ -326,28 +329,30 @@ fn take_back(state: &mut State, (db, key): Key, token: u64) {
 }
 
 /// Deals with something that happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
-    let own_slots = match happening {
-        Happening::SlotMayMove(_) => cluster::own_slots(ctx),
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+    let own_slots = match event {
+        ServerEvent::SlotMayMove(_) => cluster::own_slots(ctx),
         _ => None,
     };
     let state = &mut *STATE.get();
-    match happening {
-        Happening::Unlinked(db, key) | Happening::Touched(db, key) => {
+    match event {
+        ServerEvent::Unlinked(db, key) | ServerEvent::Touched(db, key) => {
             if state.queue.waiting(*db, key) == 0 {
                 return;
             }
             state.agenda.push((*db, (**key).into()));
         }
-        Happening::Flushed(db) => state.walks.push_back(state.queue.walk(*db)),
-        Happening::Swapped(first, second) => {
+        ServerEvent::Flushed(db) => state.walks.push_back(state.queue.walk(*db)),
+        ServerEvent::Swapped(first, second) => {
             for db in [*first, *second] {
                 state.walks.push_back(state.queue.walk(Some(db)));
             }
         }
-        Happening::Loaded | Happening::Replaced => state.walks.push_back(state.queue.walk(None)),
-        Happening::Demoted => demoted(state),
-        Happening::SlotMayMove(slot) => {
+        ServerEvent::Loaded | ServerEvent::Replaced => {
+            state.walks.push_back(state.queue.walk(None))
+        }
+        ServerEvent::Demoted => demoted(state),
+        ServerEvent::SlotMayMove(slot) => {
             if state.own_slots == own_slots && own_slots.is_some() {
                 return; // somebody who may not do that has tried
             }
@@ -360,10 +365,10 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
             state.walks.push_back(state.queue.walk(None));
         }
         // Leases are taken away at once, and waiting clients are looked after slot by slot.
-        Happening::SlotsMoved(_) | Happening::SlotsDropped(_) => return,
-        Happening::Disconnected(_) | Happening::Saving | Happening::Discarded => return,
+        ServerEvent::SlotsMoved(_) | ServerEvent::SlotsDropped(_) => return,
+        ServerEvent::Disconnected(_) | ServerEvent::Saving | ServerEvent::Discarded => return,
     }
-    events::ask_for_slices();
+    deferred::ask_for_slices();
 }
 
 /// Leases are the master's affair, and so is waiting.
@@ -429,7 +434,7 @@ fn say_farewell(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
                 state.farewells.push_front(Farewell::All(walk));
                 drop(state);
                 if let Some(key) = key {
-                    let error = cluster::farewell(ctx, &Name::new(&key.1));
+                    let error = cluster::farewell(ctx, &ServerString::new(&key.1));
                     let farewell = Farewell::Key(key, error);
                     STATE.get().farewells.push_front(farewell);
                 }
@@ -474,7 +479,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
                 STATE.get().queue.set_retry(key.0, &key.1, None);
                 serve_in(ctx, now, &key, &mut slice);
                 if has_work(&STATE.get()) {
-                    events::ask_for_slices();
+                    deferred::ask_for_slices();
                 }
             }
         }
@@ -489,7 +494,7 @@ fn next_due() -> Option<(u64, Due)> {
 /// In a cluster, slots can come and go without an event, and leases with them.
 pub(super) fn cron(ctx: Ctx<'_>) {
     if has_work(&STATE.get()) {
-        events::ask_for_slices(); // which may have had to wait
+        deferred::ask_for_slices(); // which may have had to wait
     }
     if ctx.is_cluster() && !STATE.get().leases.is_empty() {
         cluster::notice_changes(ctx);

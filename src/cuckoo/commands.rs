@@ -10,10 +10,10 @@ use crate::filter::edit::Edit;
 use crate::filter::state::Head;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, Word, option};
-use crate::server::command::{Command, ONE_KEY, ONE_KEY_READ};
-use crate::server::context::Name;
+use crate::server::base::random::secret;
 use crate::server::entry::{Call, apply, read, write};
-use crate::server::random::secret;
+use crate::server::handles::string::ServerString;
+use crate::server::services::command::{Command, ONE_KEY, ONE_KEY_READ};
 use std::ffi::CStr;
 
 /// All commands of cuckoo filters.
@@ -367,7 +367,7 @@ fn insert_all(call: &Call<'_>, unique: bool, event: &CStr) -> Answer {
 /// Opens the filter at a key, which is created if there are options for it.
 fn open<'k>(
     call: &'k Call<'_>,
-    name: &'k Name<'k>,
+    name: &'k ServerString<'k>,
     options: Option<impl FnOnce() -> Options>,
 ) -> Result<Edit<'k, Cuckoo>, Error> {
     let mut edit = Edit::open(call, name)?;

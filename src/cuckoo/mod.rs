@@ -7,7 +7,7 @@ pub mod commands;
 pub mod state;
 pub mod table;
 
-use crate::server::native::NativeType;
+use crate::server::services::native::NativeType;
 
 /// Cuckoo filters in the keyspace.
 pub static CUCKOO: NativeType<state::Filter> = NativeType::new("sluice-cf");

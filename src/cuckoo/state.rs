@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
-use crate::server::lines::is_zero;
-use crate::server::native::NativeType;
+use crate::server::services::cache_lines::is_zero;
+use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
 /// A cuckoo filter.

@@ -1,7 +1,7 @@
 //! The table of a layer: buckets of a few fingerprints each, of which 0 is an empty slot.
 
 use crate::filter::hash::{Hash, reduce};
-use crate::server::lines::{LINE_SIZE, Lines, is_zero};
+use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
 
 /// How fingerprints lie in the memory of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Grid {
 
     /// Asks the processor for both buckets of an item.
     #[inline]
-    pub fn prefetch(self, lines: &Lines, places: Places) {
+    pub fn prefetch(self, lines: &CacheLines, places: Places) {
         for bucket in places.buckets {
             let byte = bucket * self.bucket_size * self.width;
             lines.prefetch(byte as usize / LINE_SIZE);
@@ -98,7 +98,7 @@ impl Grid {
 
     /// The bytes of a bucket, cache line by cache line.
     #[inline]
-    fn pieces(self, lines: &Lines, bucket: u64) -> impl Iterator<Item = &[u8]> {
+    fn pieces(self, lines: &CacheLines, bucket: u64) -> impl Iterator<Item = &[u8]> {
         let size = (self.bucket_size * self.width) as usize;
         let mut at = bucket as usize * size;
         let end = at + size;
@@ -115,7 +115,7 @@ impl Grid {
     }
 
     /// Are all slots of a bucket empty?
-    pub fn is_empty(self, lines: &Lines, bucket: u64) -> bool {
+    pub fn is_empty(self, lines: &CacheLines, bucket: u64) -> bool {
         self.pieces(lines, bucket).all(is_zero)
     }
 
@@ -125,7 +125,7 @@ impl Grid {
     }
 
     /// The fingerprint in a slot; 0 if it is empty.
-    pub fn get(self, lines: &Lines, bucket: u64, slot: u64) -> u32 {
+    pub fn get(self, lines: &CacheLines, bucket: u64, slot: u64) -> u32 {
         let (line, start) = self.slot(bucket, slot);
         let width = self.width as usize;
         let mut bytes = [0; 4];
@@ -134,7 +134,7 @@ impl Grid {
     }
 
     /// Puts a fingerprint into a slot.
-    pub fn set(self, lines: &mut Lines, bucket: u64, slot: u64, fingerprint: u32) {
+    pub fn set(self, lines: &mut CacheLines, bucket: u64, slot: u64, fingerprint: u32) {
         let (line, start) = self.slot(bucket, slot);
         let width = self.width as usize;
         let bytes = &fingerprint.to_le_bytes()[..width];
@@ -143,7 +143,7 @@ impl Grid {
 
     /// The first slot of a bucket that holds this fingerprint.
     #[inline]
-    pub fn find(self, lines: &Lines, bucket: u64, fingerprint: u32) -> Option<u64> {
+    pub fn find(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let size = self.bucket_size * self.width;
         if size != WORD as u64 {
             return self.find_in_pieces(lines, bucket, fingerprint);
@@ -160,7 +160,7 @@ impl Grid {
         found.map(|slot| slot as u64)
     }
 
-    fn find_in_pieces(self, lines: &Lines, bucket: u64, fingerprint: u32) -> Option<u64> {
+    fn find_in_pieces(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let mut before = 0;
         for piece in self.pieces(lines, bucket) {
             let found = match self.width {
@@ -178,7 +178,7 @@ impl Grid {
 
     /// Does one of an item's buckets hold its fingerprint? Both are fetched at once.
     #[inline]
-    pub fn holds(self, lines: &Lines, places: Places) -> bool {
+    pub fn holds(self, lines: &CacheLines, places: Places) -> bool {
         let [first, second] = places
             .buckets
             .map(|bucket| self.find(lines, bucket, places.fingerprint).is_some());
@@ -186,7 +186,7 @@ impl Grid {
     }
 
     /// How many slots of a bucket hold this fingerprint.
-    pub fn count(self, lines: &Lines, bucket: u64, fingerprint: u32) -> u64 {
+    pub fn count(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> u64 {
         let counts = self.pieces(lines, bucket).map(|piece| match self.width {
             1 => count(piece, (fingerprint as u8).to_le_bytes()),
             2 => count(piece, (fingerprint as u16).to_le_bytes()),
@@ -279,7 +279,7 @@ mod tests {
             grid in grids(),
             puts in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 1..50),
         ) {
-            let mut lines = Lines::zeroed(grid.lines() as usize).expect("memory");
+            let mut lines = CacheLines::zeroed(grid.lines() as usize).expect("memory");
             let mut model = std::collections::HashMap::new();
             let mask = u32::MAX >> (32 - 8 * grid.width);
             for (bucket, slot, value) in puts {

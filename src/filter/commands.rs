@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
 use crate::server::entry::Call;
-use crate::server::key::Slot;
+use crate::server::handles::key::TypedKey;
 use std::ffi::CStr;
 
 /// The capacity of a filter: 1 to 2^30.
@@ -39,7 +39,7 @@ pub fn read_filter<K: Kind, T>(
     look: impl FnOnce(&mut Filter<K>) -> T,
 ) -> Result<Option<T>, Error> {
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open_to_read(&name), K::native())?;
+    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), K::native())?;
     Ok(slot.value().map(look))
 }
 
@@ -123,7 +123,7 @@ pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
     let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
     let data = cursor.value()?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut slot = Slot::of(ctx.open(&name), K::native())?;
+    let mut slot = TypedKey::of(ctx.open(&name), K::native())?;
     match (slot.value(), iterator - 1) {
         (None, 0) => {
             let head = persist::read_head(data).map_err(|_| Error::BadData)?;
@@ -154,8 +154,8 @@ pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let limits = Limits::of(ctx);
     let mut slot = match input.first() {
-        Some(b'H') => Slot::over(ctx.open(&name), K::native()),
-        _ => Slot::of(ctx.open(&name), K::native())?,
+        Some(b'H') => TypedKey::over(ctx.open(&name), K::native()),
+        _ => TypedKey::of(ctx.open(&name), K::native())?,
     };
     let effects = persist::effects::<K>(input, slot.value().as_deref());
     let mut effects = effects

@@ -6,10 +6,11 @@ use super::persist;
 use super::state::{Added, Filter, Head, Kind};
 use super::{MAX_BYTES, STATS};
 use crate::error::Error;
-use crate::server::context::{Ctx, Name};
 use crate::server::entry::Call;
-use crate::server::key::Slot;
-use crate::server::memory::check_room;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::memory::check_room;
 use std::ffi::CStr;
 
 /// Do the limits on memory hold?
@@ -84,8 +85,8 @@ pub fn in_batches<K: Kind>(
 /// The key of a filter, open for changes.
 pub struct Edit<'k, K: Kind> {
     ctx: Ctx<'k>,
-    name: &'k Name<'k>,
-    slot: Slot<'k, Filter<K>>,
+    name: &'k ServerString<'k>,
+    slot: TypedKey<'k, Filter<K>>,
     /// What was done, if replicas are told of each change; otherwise they get the command as it came.
     effects: Option<Vec<u8>>,
     changed: bool,
@@ -94,12 +95,12 @@ pub struct Edit<'k, K: Kind> {
 impl<'k, K: Kind> Edit<'k, K> {
     /// Opens the key that a command names first.
     #[inline]
-    pub fn open(call: &'k Call<'_>, name: &'k Name<'k>) -> Result<Self, Error> {
+    pub fn open(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let ctx = call.ctx;
         Ok(Self {
             ctx,
             name,
-            slot: Slot::of(ctx.open(name), K::native())?,
+            slot: TypedKey::of(ctx.open(name), K::native())?,
             effects: None,
             changed: false,
         })

@@ -11,9 +11,9 @@ pub mod native;
 pub mod persist;
 pub mod state;
 
-use crate::server::config::{Integer, Rate, Setting};
-use crate::server::info::Counter;
-use crate::server::lines;
+use crate::server::services::cache_lines;
+use crate::server::services::config::{Integer, Rate, Setting};
+use crate::server::services::info::Counter;
 
 /// The largest capacity that a filter is reserved for.
 pub const MAX_CAPACITY: i64 = 1 << 30;
@@ -58,7 +58,7 @@ pub(crate) static STATS: Stats = Stats {
 
 /// The section of the family in `INFO sluice`, with so many filters in the server.
 pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
-    let (layers, bytes) = lines::live();
+    let (layers, bytes) = cache_lines::live();
     vec![
         ("filter_keys", filters as u64),
         ("filter_layers", layers as u64),

@@ -26,7 +26,7 @@
 use super::hash::Hash;
 use super::state::{Filter, Head, Kind, Layer, MAX_ITEMS};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
-use crate::server::lines::{LINE_SIZE, is_zero};
+use crate::server::services::cache_lines::{LINE_SIZE, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The version of the encoding that this build writes.

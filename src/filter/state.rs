@@ -4,8 +4,8 @@
 use super::hash::Hash;
 use crate::codec::{Corrupt, Reader};
 use crate::error::Error;
-use crate::server::lines::{LINE_SIZE, Lines};
-use crate::server::native::NativeType;
+use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
+use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
 /// More items than any filter has.
@@ -83,7 +83,7 @@ pub struct Layer<K: Kind> {
     /// How many items are in it.
     pub items: u64,
     /// Its memory.
-    pub lines: Lines,
+    pub lines: CacheLines,
 }
 
 /// A filter.
@@ -176,7 +176,7 @@ impl<K: Kind> Filter<K> {
     /// Puts a layer on top; `None` if there is no memory for it.
     pub fn grow(&mut self, shape: K::Shape) -> Option<&mut Layer<K>> {
         let lines = usize::try_from(K::lines(&self.terms, &shape)).ok()?;
-        let lines = Lines::zeroed(lines)?;
+        let lines = CacheLines::zeroed(lines)?;
         let items = 0;
         self.layers.push(Layer {
             shape,

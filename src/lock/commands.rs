@@ -11,19 +11,21 @@ use super::serve::{
 };
 use super::state::{Acquire, Amount, Claim, Lock, Mode, Released, Upgraded};
 use super::{
-    DEFAULT_LEASE, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITED_KEYS, MAX_WAITERS, ROOM, STATE, State,
-    may_exist, remember_fence,
+    BLOCKED, DEFAULT_LEASE, LISTENING, MAX_ID, MAX_OWNER, MAX_WAITED_KEYS, MAX_WAITERS, STATE,
+    State, is_plausible_fence, remember_fence,
 };
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_int};
-use crate::server::clock::Now;
-use crate::server::command::{Command, CountedKeys, Keys, ONE_KEY, ONE_KEY_READ};
-use crate::server::context::{Ctx, Name};
+use crate::server::base::clock::Now;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
-use crate::server::events::{self, Happening};
-use crate::server::key::Slot;
-use crate::server::timer;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::command::{Command, CountedKeys, Keys, ONE_KEY, ONE_KEY_READ};
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::timer;
 use crate::waiting::Ticket;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -294,7 +296,7 @@ impl<'a> Options<'a> {
         &'r self,
         ctx: Ctx<'_>,
         state: &State,
-        name: &Name<'_>,
+        name: &ServerString<'_>,
         owner: &'r [u8],
         claim: Claim,
     ) -> Acquire<'r> {
@@ -314,7 +316,7 @@ impl<'a> Options<'a> {
         &self,
         ctx: Ctx<'_>,
         now: Now,
-        names: &[Name<'_>],
+        names: &[ServerString<'_>],
         owner: &[u8],
         claim: Claim,
         event: &'static CStr,
@@ -403,7 +405,7 @@ fn acquire_key(
 ) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let state = &mut *STATE.get();
-    let mut slot = Slot::of(ctx.open(&name), kind.native())?;
+    let mut slot = TypedKey::of(ctx.open(&name), kind.native())?;
     let now = Now::read();
     if !options.has(BLOCK)
         && slot
@@ -429,7 +431,7 @@ fn macquire(call: &Call<'_>) -> Answer {
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
     let options = Options::read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
-    let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
+    let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     let state = &mut *STATE.get();
     let (claim, event) = (Claim::Exclusive, c"lock.macquire");
@@ -488,7 +490,7 @@ fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
         state.stats.deadlocks += 1;
         return Err(Error::Deadlock);
     }
-    let Some(blocked) = ROOM.block(ctx) else {
+    let Some(blocked) = BLOCKED.block(ctx) else {
         state.queues.withdraw(ticket, limit_before);
         state.stats.refused += 1;
         return Ok(Reply::Nil);
@@ -517,11 +519,11 @@ fn wait_instead(
     ticket: Ticket,
     waiter: Waiter,
 ) -> Answer {
-    let Some(blocked) = ROOM.block(ctx) else {
+    let Some(blocked) = BLOCKED.block(ctx) else {
         state.stats.refused += 1;
         return Ok(Reply::Nil);
     };
-    ROOM.wake(ticket, Ok(Reply::Nil));
+    BLOCKED.wake(ticket, Ok(Reply::Nil));
     blocked.wait(ticket);
     state.stats.waited += 1;
     let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
@@ -586,10 +588,10 @@ fn mrelease(call: &Call<'_>) -> Answer {
     let owner = owner(&mut cursor)?;
     let options = Options::read(&mut cursor, ALL | ID)?;
     let amount = options.amount()?;
-    let names: Vec<Name<'_>> = (1..=count).map(|index| call.name(index)).collect();
+    let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     for name in &names {
-        Slot::of(ctx.open(name), Kind::Lock.native())?; // all of them, before anything changes
+        TypedKey::of(ctx.open(name), Kind::Lock.native())?; // all of them, before anything changes
     }
     let state = &mut *STATE.get();
     let mut replies = Vec::with_capacity(count);
@@ -616,7 +618,7 @@ fn released_reply(released: Released) -> Answer {
 }
 
 /// Looks at the queues of keys that a command has changed.
-fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[Name<'_>]) {
+fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[ServerString<'_>]) {
     if state.queues.is_empty() {
         return;
     }
@@ -724,7 +726,7 @@ fn held(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open_to_read(&name), Kind::Lock.native())?;
+    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), Kind::Lock.native())?;
     let lock = slot.value();
     let hold = lock.and_then(|lock| lock.held_by(owner, Now::read().ms()).map(|hold| hold.fence));
     Ok(Reply::int_or_nil(hold))
@@ -768,7 +770,7 @@ fn info(
 ) -> Answer {
     call.cursor().value()?;
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
-    let mut slot = Slot::of(ctx.open_to_read(&name), kind.native())?;
+    let mut slot = TypedKey::of(ctx.open_to_read(&name), kind.native())?;
     let Some(lock) = slot.value() else {
         return Ok(Reply::Nil);
     };
@@ -867,7 +869,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
         Effect::Fence(fence) => *fence,
         _ => 0,
     };
-    if !effects.iter().map(fence).all(may_exist) {
+    if !effects.iter().map(fence).all(is_plausible_fence) {
         return Err(Error::BadEffect);
     }
     let (ctx, name) = (call.ctx, call.name(0));
@@ -876,7 +878,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
         ctx.replicate_verbatim();
         return Ok(Reply::Ok); // this is about no key
     }
-    let open = |kind: Kind| Slot::of(ctx.open(&name), kind.native());
+    let open = |kind: Kind| TypedKey::of(ctx.open(&name), kind.native());
     let mut slot = match kind_of(&effects)? {
         Some(kind) => open(kind)?,
         None => open(Kind::Lock).or_else(|_| open(Kind::Sem))?, // whatever is there
@@ -899,7 +901,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     ctx.replicate_verbatim();
     ctx.signal_modified(&name);
     if LISTENING.load(Ordering::Relaxed) {
-        events::note(Happening::Touched(ctx.db(), name.bytes().into()));
+        deferred::defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
     }
     Ok(Reply::Ok)
 }
@@ -920,7 +922,7 @@ fn kind_of(effects: &[Effect<'_>]) -> Result<Option<Kind>, Error> {
 /// `LOCK.FENCE fence`: remembers the last fence that a master gave.
 fn apply_fence(call: &Call<'_>) -> Answer {
     let fence = call.cursor().uint("fence", 1..=MAX_SAFE)?;
-    if !may_exist(fence) {
+    if !is_plausible_fence(fence) {
         return Err(Error::BadEffect);
     }
     remember_fence(fence);

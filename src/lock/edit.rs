@@ -9,18 +9,19 @@ use super::state::{Acquire, Acquired, Admission, Amount, Lock, Mode, Released, U
 use super::watch::Watched;
 use super::{Due, EXPIRED_LEASES, LISTENING, State, next_fence, remember_fence};
 use crate::error::Error;
-use crate::server::clock::Now;
-use crate::server::context::{Ctx, Name};
-use crate::server::key::Slot;
-use crate::server::timer;
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::timer;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
 /// A lock's key, open for a step. Ends with [`Edit::close`].
 pub(super) struct Edit<'k> {
     ctx: Ctx<'k>,
-    name: &'k Name<'k>,
-    slot: Slot<'k, Lock>,
+    name: &'k ServerString<'k>,
+    slot: TypedKey<'k, Lock>,
     kind: Kind,
     now: Now,
     effects: Vec<u8>,
@@ -37,11 +38,11 @@ impl<'k> Edit<'k> {
     pub(super) fn open(
         ctx: Ctx<'k>,
         state: &mut State,
-        name: &'k Name<'k>,
+        name: &'k ServerString<'k>,
         kind: Kind,
         now: Now,
     ) -> Result<Self, Error> {
-        let slot = Slot::of(ctx.open(name), kind.native())?;
+        let slot = TypedKey::of(ctx.open(name), kind.native())?;
         Ok(Self::of(ctx, state, name, slot, kind, now))
     }
 
@@ -49,12 +50,12 @@ impl<'k> Edit<'k> {
     pub(super) fn open_to_end(
         ctx: Ctx<'k>,
         state: &mut State,
-        name: &'k Name<'k>,
+        name: &'k ServerString<'k>,
         kind: Kind,
         now: Now,
         most: usize,
     ) -> Result<Self, Error> {
-        let slot = Slot::of(ctx.open(name), kind.native())?;
+        let slot = TypedKey::of(ctx.open(name), kind.native())?;
         Ok(Self::without_ended(ctx, state, name, slot, kind, now, most))
     }
 
@@ -62,8 +63,8 @@ impl<'k> Edit<'k> {
     pub(super) fn of(
         ctx: Ctx<'k>,
         state: &mut State,
-        name: &'k Name<'k>,
-        slot: Slot<'k, Lock>,
+        name: &'k ServerString<'k>,
+        slot: TypedKey<'k, Lock>,
         kind: Kind,
         now: Now,
     ) -> Self {
@@ -73,8 +74,8 @@ impl<'k> Edit<'k> {
     fn without_ended(
         ctx: Ctx<'k>,
         state: &mut State,
-        name: &'k Name<'k>,
-        mut slot: Slot<'k, Lock>,
+        name: &'k ServerString<'k>,
+        mut slot: TypedKey<'k, Lock>,
         kind: Kind,
         now: Now,
         most: usize,

@@ -21,12 +21,12 @@ use crate::Family;
 use crate::deadlines::Listing;
 use crate::error::Error;
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
-use crate::server::block::Room;
-use crate::server::clock::Now;
-use crate::server::config::Integer;
-use crate::server::log;
-use crate::server::main_thread::MainThread;
-use crate::server::memory::is_following;
+use crate::server::base::clock::Now;
+use crate::server::base::log;
+use crate::server::base::main_thread::MainThread;
+use crate::server::services::blocked::BlockedClients;
+use crate::server::services::config::Integer;
+use crate::server::services::memory::is_following;
 use crate::waiting::{Agenda, Key, Ticket, Walk};
 use deadlock::{Budget, Remains, Search};
 use queue::{Queues, Waiter};
@@ -47,10 +47,10 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
-    touched: native::touched,
-    moved: |happening| DEADLINES.moved(happening), // the rest in its turn is early enough
+    key_changed: native::touched,
+    dataset_changed: |event| DEADLINES.moved(event), // the rest in its turn is early enough
     follows_client: serve::follows_client,
-    happened: serve::happened,
+    on_event: serve::happened,
     due: serve::due,
     go_on: serve::go_on,
     cron: serve::cron,
@@ -65,7 +65,7 @@ static MAX_WAITERS: Integer = Integer::new("lock-max-waiters", 100_000, 0, 10_00
 static MAX_WAITED_KEYS: Integer = Integer::new("lock-max-waited-keys", 1_000_000, 0, 1_000_000_000);
 
 /// The clients that wait for locks and semaphores.
-static ROOM: Room = Room::new(serve::left, serve::answered);
+static BLOCKED: BlockedClients = BlockedClients::new(serve::left, serve::answered);
 
 /// What the family remembers beside the keyspace.
 #[derive(Default)]
@@ -176,7 +176,7 @@ const MOST_BELIEVED: u64 = MAX_SAFE as u64 - (1 << 50);
 
 /// Can this fence have been given? Masters and files of this server are believed. Of others, nobody may leave this server
 /// without fences, by a forged payload that he restores.
-fn may_exist(fence: u64) -> bool {
+fn is_plausible_fence(fence: u64) -> bool {
     is_following() || fence <= MOST_BELIEVED.max(FENCE.load(Ordering::Relaxed))
 }
 

@@ -3,16 +3,17 @@
 use super::holds::Hold;
 use super::persist;
 use super::state::{Lock, Mode};
-use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, may_exist, remember_fence};
+use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, is_plausible_fence, remember_fence};
 use crate::codec::{Reader, put_uint};
 use crate::memory::block_size;
 use crate::request::MAX_SAFE;
-use crate::server::clock::Now;
-use crate::server::context::{Ctx, Name};
-use crate::server::events::{Happening, Touch, note};
-use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::key::Slot;
-use crate::server::native::{Native, NativeType, Relocate, register};
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
+use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
-pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
+pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
     if LOCK.live() + SEM.live() == 0 {
         return;
     }
@@ -36,14 +37,14 @@ pub fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
         if !key.holds(kind.native()) {
             continue;
         }
-        if touch == Touch::Arrival
-            && let Ok(mut slot) = Slot::of(key, kind.native())
+        if touch == KeyChange::Arrival
+            && let Ok(mut slot) = TypedKey::of(key, kind.native())
             && let Some(lock) = slot.value()
         {
             list(lock, ctx.db(), name.bytes());
         }
         if !ctx.is_replica() {
-            note(Happening::Touched(ctx.db(), name.bytes().into()));
+            defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
         }
     }
 }
@@ -136,7 +137,10 @@ impl<K: Which> Native for Typed<K> {
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Lock> {
         let mut lock = input.bytes(persist::decode)?.ok()?;
         if Kind::of(lock.mode()) != K::KIND
-            || !lock.holds().iter().all(|(_, hold)| may_exist(hold.fence))
+            || !lock
+                .holds()
+                .iter()
+                .all(|(_, hold)| is_plausible_fence(hold.fence))
         {
             return None;
         }
@@ -192,7 +196,7 @@ impl<K: Which> Native for Typed<K> {
             DEADLINES.unlinked(listed);
         }
         if LISTENING.load(Ordering::Relaxed) {
-            note(Happening::Unlinked(db, key.into()));
+            defer(ServerEvent::Unlinked(db, key.into()));
         }
     }
 

@@ -5,7 +5,7 @@
 //! it on any of them.
 
 use super::state::{Claim, Lock, Mode};
-use crate::waiting::{Key, Lines, Step, Ticket, Walk};
+use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -114,7 +114,7 @@ impl Waiter {
 
 /// The queue of one key.
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     tickets: BTreeSet<Ticket>,
     /// Those of them that want to have a lock for themselves.
     unshared: BTreeSet<Ticket>,
@@ -128,7 +128,7 @@ struct Line {
     limit: Option<u64>,
 }
 
-impl Line {
+impl WaitQueue {
     fn count(&mut self, permits: u64) {
         *self.counts.entry(permits).or_default() += 1;
     }
@@ -186,7 +186,7 @@ pub(super) struct Changes {
 #[derive(Debug)]
 pub struct Queues {
     waiters: BTreeMap<Ticket, Entry>,
-    lines: Lines<Line>,
+    lines: WaitQueues<WaitQueue>,
     owner_numbers: BTreeMap<Arc<[u8]>, u64>,
     owners: BTreeMap<u64, Owner>,
     /// The waiters with ids.
@@ -206,7 +206,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
-            lines: Lines::default(),
+            lines: WaitQueues::default(),
             owner_numbers: BTreeMap::new(),
             owners: BTreeMap::new(),
             requests: BTreeMap::new(),

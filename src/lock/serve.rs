@@ -8,18 +8,22 @@ use super::persist;
 use super::queue::{Waiter, Want};
 use super::state::Lock;
 use super::state::{Acquire, Acquired, Admission, Amount, Claim, Upgraded};
-use super::{DEADLINES, Due, EXPIRED_LEASES, FENCE, LISTENING, ROOM, STATE, State, Task};
+use super::{BLOCKED, DEADLINES, Due, EXPIRED_LEASES, FENCE, LISTENING, STATE, State, Task};
 use crate::deadlines::ANY_DB;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::server::block::Departure;
-use crate::server::clock::Now;
-use crate::server::cluster;
-use crate::server::context::{Ctx, Name, is_connected};
-use crate::server::events::{self, Happening};
-use crate::server::key::Slot;
-use crate::server::slice::Slice;
-use crate::server::{replicas, slots, timer};
+use crate::server::base::clock::Now;
+use crate::server::base::slice::Slice;
+use crate::server::handles::context::{Ctx, is_connected};
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::blocked::Departure;
+use crate::server::services::cluster;
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::replicas;
+use crate::server::services::slots;
+use crate::server::services::timer;
 use crate::waiting::{InSlots, Key, Step, Ticket};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -63,7 +67,7 @@ pub(super) fn serve(
         while !slice.is_over() && step(ctx, state, now, &mut slice) {}
     }
     if !state.agenda.is_empty() || !state.tasks.is_empty() {
-        events::ask_for_slices();
+        deferred::ask_for_slices();
     }
 }
 
@@ -131,7 +135,7 @@ fn take(ctx: Ctx<'_>, state: &mut State, now: Now, task: Task) {
                 state.tasks.push_front(Task::Farewell(walk));
                 if let Some((db, key)) = key {
                     // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
-                    let farewell = cluster::farewell(ctx, &Name::new(&key));
+                    let farewell = cluster::farewell(ctx, &ServerString::new(&key));
                     state.tasks.push_front(Task::SendAway((db, key), farewell));
                 }
             }
@@ -205,7 +209,7 @@ fn serve_kin(
 /// Takes a waiter out of its queues and answers it.
 fn dismiss(state: &mut State, ticket: Ticket, answer: Answer) -> Option<Arc<Waiter>> {
     let given = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
-    ROOM.wake(ticket, answer);
+    BLOCKED.wake(ticket, answer);
     let waiter = forget(state, ticket)?;
     if given {
         state.unanswered.insert(ticket, waiter.clone());
@@ -296,7 +300,11 @@ fn look(ctx: Ctx<'_>, state: &mut State, now: Now, ticket: Ticket) -> Look {
         {
             return wait;
         }
-        let names: Vec<Name<'_>> = waiter.keys.iter().map(|(_, key)| Name::new(key)).collect();
+        let names: Vec<ServerString<'_>> = waiter
+            .keys
+            .iter()
+            .map(|(_, key)| ServerString::new(key))
+            .collect();
         if !names.iter().all(|name| cluster::serves(ctx, name)) {
             return Look::Wait(None); // the cron event sends the client after its slot
         }
@@ -319,7 +327,7 @@ fn look_at_obstacle(
     let (first, count) = (state.queues.blocked_on(ticket), waiter.keys.len());
     for index in (first..count).chain(0..first) {
         let (db, key) = &waiter.keys[index];
-        let name = Name::new(key);
+        let name = ServerString::new(key);
         if !cluster::serves(ctx, &name) {
             state.queues.set_blocked_on(ticket, index);
             return Some(Look::Wait(None)); // the cron event sends the client after its slot
@@ -353,7 +361,7 @@ fn look_at_upgrade(
     state: &mut State,
     now: Now,
     waiter: &Waiter,
-    name: &Name<'_>,
+    name: &ServerString<'_>,
 ) -> Look {
     let mut edit = match Edit::open(ctx, state, name, Kind::Lock, now) {
         Ok(edit) => edit,
@@ -380,7 +388,7 @@ fn look_at_claim(
     ticket: Ticket,
     waiter: &Waiter,
     claim: Claim,
-    names: &[Name<'_>],
+    names: &[ServerString<'_>],
 ) -> Look {
     let (kind, claim) = match claim {
         Claim::Permits { count, limit } => {
@@ -459,7 +467,7 @@ pub(super) fn acquire_all<'k>(
     ctx: Ctx<'k>,
     state: &mut State,
     now: Now,
-    names: &'k [Name<'k>],
+    names: &'k [ServerString<'k>],
     requests: &[Acquire<'_>],
     event: &CStr,
 ) -> Result<Outcome, Error> {
@@ -476,7 +484,7 @@ fn open_all<'k>(
     ctx: Ctx<'k>,
     state: &mut State,
     now: Now,
-    names: &'k [Name<'k>],
+    names: &'k [ServerString<'k>],
     edits: &mut Vec<Edit<'k>>,
 ) -> Result<(), Error> {
     for name in names {
@@ -545,7 +553,7 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
             state.undelivered.push_back((waiter, 0));
             state.tasks.push_back(Task::TakeBack);
         }
-        events::ask_for_slices_and_wake();
+        deferred::ask_for_slices_and_wake();
     }
     Ok(Reply::Nil)
 }
@@ -556,27 +564,27 @@ pub(super) fn follows_client(client: u64) -> bool {
 }
 
 /// Deals with something that happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     let state = &mut *STATE.get();
-    match happening {
-        Happening::Unlinked(db, key) => {
+    match event {
+        ServerEvent::Unlinked(db, key) => {
             let sweep = state.watches.sweep_key(*db, key);
             state.tasks.push_back(Task::Unwatch(sweep));
             // The same key may hold a watched lock again, that has been renamed to it.
             let key = (*db, (**key).into());
             state.tasks.push_back(Task::Reconcile(key));
         }
-        Happening::Touched(db, key) => {
+        ServerEvent::Touched(db, key) => {
             state.queues.note_more_holds();
             let key = (*db, (**key).into());
             state.tasks.push_back(Task::Reconcile(key));
         }
-        Happening::Flushed(db) => {
+        ServerEvent::Flushed(db) => {
             let sweep = state.watches.sweep_db(*db);
             state.tasks.push_back(Task::Unwatch(sweep));
             state.walks.push_back(state.queues.walk(*db));
         }
-        Happening::Swapped(first, second) => {
+        ServerEvent::Swapped(first, second) => {
             state.watches.swap(*first, *second);
             state.queues.note_more_holds();
             for db in [*first, *second] {
@@ -584,15 +592,15 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
             }
         }
         // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
-        Happening::SlotMayMove(_) | Happening::SlotsDropped(_) => {}
-        Happening::SlotsMoved(_) => DEADLINES.unpark(ctx),
-        Happening::Discarded => {}
-        Happening::Disconnected(client) => state.tasks.push_back(Task::Abandon(*client)),
-        Happening::Loaded | Happening::Replaced => {
+        ServerEvent::SlotMayMove(_) | ServerEvent::SlotsDropped(_) => {}
+        ServerEvent::SlotsMoved(_) => DEADLINES.unpark(ctx),
+        ServerEvent::Discarded => {}
+        ServerEvent::Disconnected(client) => state.tasks.push_back(Task::Abandon(*client)),
+        ServerEvent::Loaded | ServerEvent::Replaced => {
             state.queues.note_more_holds();
             state.walks.push_back(state.queues.walk(None));
         }
-        Happening::Saving => {
+        ServerEvent::Saving => {
             // An AOF that is rewritten without an RDB part has no other place for it.
             let fence = FENCE.load(Ordering::Relaxed);
             if fence > 0 {
@@ -602,7 +610,7 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
                 }
             }
         }
-        Happening::Demoted => {
+        ServerEvent::Demoted => {
             state.tasks.clear();
             state.agenda.clear();
             state.walks.clear();
@@ -616,7 +624,7 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
         }
     }
     listen_or_not(state);
-    events::ask_for_slices();
+    deferred::ask_for_slices();
 }
 
 fn listen_or_not(state: &State) {
@@ -630,7 +638,7 @@ fn reconcile(ctx: Ctx<'_>, state: &mut State, now: Now, key: &Key) {
     cluster::act_on(ctx, key, |name| {
         for kind in [Kind::Lock, Kind::Sem] {
             // The key may be anybody's, and it is not used now: it keeps its idle time.
-            if let Ok(slot) = Slot::of(ctx.peek(name), kind.native()) {
+            if let Ok(slot) = TypedKey::of(ctx.peek(name), kind.native()) {
                 let mut edit = Edit::of(ctx, state, name, slot, kind, now);
                 edit.reconcile(state);
                 edit.close(state, c"");
@@ -732,7 +740,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     }
     while !slice.is_over() && step(ctx, state, now, &mut slice) {}
     if has_work(state) {
-        events::ask_for_slices();
+        deferred::ask_for_slices();
     }
     next
 }
@@ -745,7 +753,7 @@ fn end_holds(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
     };
-    let name = Name::new(&place.key);
+    let name = ServerString::new(&place.key);
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
@@ -760,7 +768,13 @@ fn end_holds(ctx: Ctx<'_>, state: &mut State, now: Now, number: u64) {
 }
 
 /// The same, if it is at this key of the selected database. Is it?
-fn end_holds_at(ctx: Ctx<'_>, state: &mut State, now: Now, name: &Name<'_>, number: u64) -> bool {
+fn end_holds_at(
+    ctx: Ctx<'_>,
+    state: &mut State,
+    now: Now,
+    name: &ServerString<'_>,
+    number: u64,
+) -> bool {
     for kind in [Kind::Lock, Kind::Sem] {
         if let Ok(mut edit) = Edit::open_to_end(ctx, state, name, kind, now, MOST_ENDS) {
             let (is_it, some_ended) = (edit.number() == number, edit.has_ended_some());
@@ -894,9 +908,9 @@ fn search(ctx: Ctx<'_>, state: &mut State, now: Now) -> bool {
 /// Calls `visit` with the lock or semaphore at a key of any database, if there is one.
 pub(super) fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
     ctx.in_db(*db, || {
-        let name = Name::new(key);
+        let name = ServerString::new(key);
         for kind in [Kind::Lock, Kind::Sem] {
-            if let Ok(mut slot) = Slot::of(ctx.open(&name), kind.native())
+            if let Ok(mut slot) = TypedKey::of(ctx.open(&name), kind.native())
                 && let Some(lock) = slot.value()
             {
                 visit(lock);
@@ -930,7 +944,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     DEADLINES.unpark(ctx);
     let state = &mut *STATE.get();
     if has_work(state) {
-        events::ask_for_slices(); // which may have had to wait
+        deferred::ask_for_slices(); // which may have had to wait
     }
     if state.queues.is_empty() || !ctx.may_act() {
         return;
@@ -939,7 +953,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     if state.held_back && replicas::are_enough(ctx, now) {
         state.held_back = false;
         state.walks.push_back(state.queues.walk(None));
-        events::ask_for_slices();
+        deferred::ask_for_slices();
     }
 }
 
@@ -975,7 +989,7 @@ fn tell_importers(ctx: Ctx<'_>, fence: u64) -> bool {
         let mut effects = Vec::new();
         persist::put_fence(&mut effects, fence);
         // A server passes on only what has a key in the slot. This one is not opened, and need not be there.
-        let name = Name::new(&slots::key_in(*slot));
+        let name = ServerString::new(&slots::key_in(*slot));
         ctx.replicate(c"LOCK.APPLY", &name, &effects);
     }
     !slots.is_empty()

@@ -9,11 +9,11 @@ use super::{MAX_TIERS, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option};
-use crate::server::clock::Now;
-use crate::server::command::{Command, ONE_KEY};
+use crate::server::base::clock::Now;
+use crate::server::base::main_thread::MainThread;
 use crate::server::entry::{Call, apply, write};
-use crate::server::key::Slot;
-use crate::server::main_thread::MainThread;
+use crate::server::handles::key::TypedKey;
+use crate::server::services::command::{Command, ONE_KEY};
 use std::ffi::CStr;
 
 /// All commands of the family.
@@ -252,7 +252,7 @@ fn decide(
     event: &CStr,
 ) -> Result<Outcome, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut slot = Slot::of(ctx.open(&name), &RATE)?;
+    let mut slot = TypedKey::of(ctx.open(&name), &RATE)?;
     let now = Now::read().micros();
     let cost = Cost {
         cost: options.cost,
@@ -280,7 +280,7 @@ fn decide(
 }
 
 /// Adds a cost to what the limit holds.
-fn add(call: &Call<'_>, slot: &mut Slot<'_, Limit>, cost: u64) -> Result<(), Error> {
+fn add(call: &Call<'_>, slot: &mut TypedKey<'_, Limit>, cost: u64) -> Result<(), Error> {
     let limit = slot.value().ok_or(Error::BadEffect)?;
     let before = limit.end();
     limit.add(cost);
@@ -317,7 +317,7 @@ fn refund(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let count = cursor.uint("n", 0..=MAX_SAFE)?;
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let mut slot = TypedKey::of(call.ctx.open(&name), &RATE)?;
     let Some(limit) = slot.value() else {
         return Ok(Reply::Int(0));
     };
@@ -349,7 +349,7 @@ fn once(call: &Call<'_>) -> Answer {
         return Err(Error::Syntax);
     }
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let mut slot = TypedKey::of(call.ctx.open(&name), &RATE)?;
     let now = Now::read().ms();
     match slot.value().map(|limit| *limit == Limit::Once) {
         None => {}
@@ -371,7 +371,7 @@ fn once(call: &Call<'_>) -> Answer {
 
 /// Puts a limit at its key, which expires with it. An expiry that was set by hand stays for as long as the limit's end
 /// does.
-fn keep(call: &Call<'_>, slot: &mut Slot<'_, Limit>, limit: Limit, event: &CStr) {
+fn keep(call: &Call<'_>, slot: &mut TypedKey<'_, Limit>, limit: Limit, event: &CStr) {
     let before = slot.value().and_then(|limit| limit.end());
     let expires = limit.end().filter(|end| before != Some(*end));
     replicate(call, &limit, expires);
@@ -380,7 +380,7 @@ fn keep(call: &Call<'_>, slot: &mut Slot<'_, Limit>, limit: Limit, event: &CStr)
 }
 
 /// Puts a limit at its key; `expires` is in Unix ms, and none leaves the key's expiry as it is.
-fn put(slot: &mut Slot<'_, Limit>, limit: Limit, expires: Option<u64>) {
+fn put(slot: &mut TypedKey<'_, Limit>, limit: Limit, expires: Option<u64>) {
     match slot.value() {
         Some(before) => *before = limit,
         None => slot.create(limit),
@@ -415,7 +415,7 @@ fn apply_effect(call: &Call<'_>) -> Answer {
     let effect = persist::read_effect(cursor.value()?);
     let (limit, expires) = effect.map_err(|_| Error::BadEffect)?;
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open(&name), &RATE)?;
+    let mut slot = TypedKey::of(call.ctx.open(&name), &RATE)?;
     put(&mut slot, limit, (expires > 0).then_some(expires));
     call.ctx.replicate_verbatim();
     call.ctx.signal_modified(&name);

@@ -13,7 +13,7 @@ pub mod window;
 
 use crate::Family;
 use crate::request::TEN_YEARS_MS;
-use crate::server::info::Counter;
+use crate::server::services::info::Counter;
 
 /// The most tiers of one limit.
 pub const MAX_TIERS: usize = 64;
@@ -27,8 +27,8 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[],
-    touched: native::touched,
-    happened: native::happened,
+    key_changed: native::touched,
+    on_event: native::happened,
     info,
     ..Family::PLAIN
 };

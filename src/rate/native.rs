@@ -4,13 +4,14 @@ use super::gcra::Bucket;
 use super::persist;
 use super::state::Limit;
 use crate::memory::block_size;
-use crate::server::clock::Now;
-use crate::server::cluster;
-use crate::server::context::{Ctx, Name};
-use crate::server::events::{Happening, Touch, note};
-use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::key::Slot;
-use crate::server::native::{Native, NativeType, Relocate, register};
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
+use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
 /// Limits in the keyspace.
@@ -20,24 +21,24 @@ pub static RATE: NativeType<Limit> = NativeType::new("sluice-ra");
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Limits>];
 
 /// Notes that a limit came to a key that stays for longer than it matters, or that its key was made to.
-pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, _touch: Touch) {
+pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, _touch: KeyChange) {
     if RATE.live() == 0 || ctx.is_replica() {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.peek(name), &RATE)
+    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &RATE)
         && end_before_expiry(&mut slot).is_some()
     {
-        note(Happening::Touched(ctx.db(), name.bytes().into()));
+        defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
     }
 }
 
 /// Lets such a key expire with its limit.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
-    let Happening::Touched(db, key) = happening else {
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+    let ServerEvent::Touched(db, key) = event else {
         return;
     };
     cluster::act_on(ctx, &(*db, (**key).into()), |name| {
-        if let Ok(mut slot) = Slot::of(ctx.peek(name), &RATE)
+        if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &RATE)
             && let Some(end) = end_before_expiry(&mut slot)
         {
             slot.expire_at(end);
@@ -48,7 +49,7 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
 }
 
 /// The end of a limit whose key expires later, or never.
-fn end_before_expiry(slot: &mut Slot<'_, Limit>) -> Option<u64> {
+fn end_before_expiry(slot: &mut TypedKey<'_, Limit>) -> Option<u64> {
     let end = slot.value()?.end()?;
     let stays = slot.expires().is_none_or(|at| at > end);
     stays.then_some(end)

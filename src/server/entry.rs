@@ -1,16 +1,19 @@
 //! Where the server calls in: every command and callback passes a guard that turns a panic into an
 //! error, because a panic that reached the server would take it down.
 
-use super::command::Keys;
-use super::context::{Ctx, Name, bytes_of, slice_of};
-use super::{events, reply, watch};
 use crate::error::Error;
 use crate::reply::Answer;
 use crate::request::Cursor;
+use crate::server::base::guard::guard;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::reply;
+use crate::server::handles::string::{ServerString, bytes_of, slice_of};
+use crate::server::hooks::deletions;
+use crate::server::hooks::events;
+use crate::server::services::command::Keys;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 /// A command in execution.
@@ -28,16 +31,16 @@ impl<'a> Call<'a> {
     }
 
     /// The argument that these bytes are, and not only equal to, if they are one.
-    pub fn argument(&self, bytes: &[u8]) -> Option<Name<'a>> {
+    pub fn argument(&self, bytes: &[u8]) -> Option<ServerString<'a>> {
         let same = |arg: &&[u8]| std::ptr::eq(*arg, bytes);
         let index = self.args.iter().position(same)?;
         Some(self.name(index))
     }
 
     /// The argument at `index` (0: the first after the command's name) as the name of a key.
-    pub fn name(&self, index: usize) -> Name<'a> {
+    pub fn name(&self, index: usize) -> ServerString<'a> {
         // SAFETY: the arguments live as long as the call.
-        unsafe { Name::borrowed(self.strings[index]) }
+        unsafe { ServerString::borrowed(self.strings[index]) }
     }
 }
 
@@ -88,7 +91,7 @@ where
             if argc < 2 {
                 return true; // to be refused for that: of what is in an AOF nobody has checked the arity
             }
-            let name = Name::borrowed(*argv.add(1));
+            let name = ServerString::borrowed(*argv.add(1));
             Ctx::new(ctx).may_apply(&name)
         });
         if allowed {
@@ -179,8 +182,8 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     if WRITES {
-        watch::settle(); // a command that was put off has not come by there again
-        events::settle_before_command(ctx);
+        deletions::run_deferred(); // a command that was put off has not come by there again
+        events::run_deferred_before_command(ctx);
     }
     let strings = strings.get(1..).unwrap_or_default();
     if strings.is_empty() {
@@ -201,9 +204,4 @@ where
         &many
     };
     run(&Call { ctx, args, strings })
-}
-
-/// Runs `work`; a panic in it is logged (by the hook of [`super::log`]) and becomes `otherwise`.
-pub(super) fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
 }

@@ -1,10 +1,20 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
-use super::context::{Ctx, bytes_of, slice_of};
-use super::{
-    alloc, apply, cluster, command, context, entry, events, info, lent, log, native, slots,
-};
 use crate::request::is;
+use crate::server::base::alloc;
+use crate::server::base::guard::guard;
+use crate::server::base::log;
+use crate::server::handles::context;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::{bytes_of, slice_of};
+use crate::server::hooks::events;
+use crate::server::hooks::lent;
+use crate::server::services::apply;
+use crate::server::services::cluster;
+use crate::server::services::command;
+use crate::server::services::info;
+use crate::server::services::native;
+use crate::server::services::slots;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -55,7 +65,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if status != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
-    let loaded = entry::guard(false, || {
+    let loaded = guard(false, || {
         if let Some(missing) = missing_function() {
             let line = format!(
                 "this server is too old: it lacks {missing}. Sluice needs Redis 7.0 or Valkey"
@@ -217,17 +227,17 @@ fn missing_function() -> Option<&'static str> {
 
 /// Is the server Valkey 9 or later? Valkey has all functions under two names, and of these one since 9.0 only. Redis has
 /// `RedisModule_ClusterKeySlotC` too, since 8.4.
-pub(super) fn is_valkey_9() -> bool {
+pub(in crate::server) fn is_valkey_9() -> bool {
     has_function(c"ValkeyModule_ClusterKeySlotC")
 }
 
 /// Has the server a function of this name, perhaps one that is newer than the bindings?
-pub(super) fn has_function(name: &CStr) -> bool {
+pub(in crate::server) fn has_function(name: &CStr) -> bool {
     function(name).is_some()
 }
 
 /// The address of a function of the server, perhaps one that is newer than the bindings.
-pub(super) fn function(name: &CStr) -> Option<NonNull<c_void>> {
+pub(in crate::server) fn function(name: &CStr) -> Option<NonNull<c_void>> {
     let mut function: *mut c_void = ptr::null_mut();
     // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
     let found = unsafe {

@@ -11,14 +11,14 @@ use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_int};
-use crate::server::clock::Now;
-use crate::server::command::{
+use crate::server::base::clock::Now;
+use crate::server::base::log;
+use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::handles::key::{OpenKey, TypedKey};
+use crate::server::handles::string::ServerString;
+use crate::server::services::command::{
     Access, Command, CountedKeys, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
 };
-use crate::server::context::Name;
-use crate::server::entry::{Call, apply, read, write, write_keyed};
-use crate::server::key::{OpenKey, Slot};
-use crate::server::log;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -400,7 +400,7 @@ fn import(call: &Call<'_>) -> Answer {
         return Ok(Reply::Int(Refusal::Unknown as i64));
     }
     let (available, sold) = counter(&key)?;
-    let mut edit = Edit::of(ctx, &name, Slot::over(key, &STOCK));
+    let mut edit = Edit::of(ctx, &name, TypedKey::over(key, &STOCK));
     edit.create(Created {
         counts: Counts {
             available,
@@ -586,7 +586,7 @@ fn pairs(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Error> {
 /// One step on the stock at the first key.
 fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
     let name = call.name(0);
-    let mut slot = Slot::of(call.ctx.open(&name), &STOCK)?;
+    let mut slot = TypedKey::of(call.ctx.open(&name), &STOCK)?;
     let Some(stock) = slot.value() else {
         return Ok(Reply::Int(Refusal::Unknown as i64));
     };
@@ -607,7 +607,7 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
 /// replicas take the command as it came, which is cheaper than an effect.
 fn step_plainly(
     call: &Call<'_>,
-    name: &Name<'_>,
+    name: &ServerString<'_>,
     stock: &mut Stock,
     request: &Request<'_>,
     event: &CStr,
@@ -685,12 +685,12 @@ fn count(decision: &Decision<'_>) {
 /// every `stride`th after it.
 fn step_all(call: &Call<'_>, stride: usize, requests: &[Request<'_>], event: &CStr) -> Answer {
     let (ctx, now) = (call.ctx, Now::read().ms());
-    let names: Vec<Name<'_>> = (0..requests.len())
+    let names: Vec<ServerString<'_>> = (0..requests.len())
         .map(|index| call.name(1 + index * stride))
         .collect();
     let mut edits = Vec::with_capacity(names.len());
     for name in &names {
-        let slot = Slot::of(ctx.open(name), &STOCK)?; // nothing has changed yet
+        let slot = TypedKey::of(ctx.open(name), &STOCK)?; // nothing has changed yet
         edits.push(Edit::for_call(call, name, slot));
     }
     let most = (SLICE / edits.len().max(1)).max(1);
@@ -837,8 +837,12 @@ fn available(call: &Call<'_>, index: usize) -> Answer {
 }
 
 /// What `look` makes of the stock at a key; nil if there is none.
-fn read_stock(call: &Call<'_>, name: &Name<'_>, look: impl FnOnce(&Stock) -> Reply) -> Answer {
-    let mut slot = Slot::of(call.ctx.open_to_read(name), &STOCK)?;
+fn read_stock(
+    call: &Call<'_>,
+    name: &ServerString<'_>,
+    look: impl FnOnce(&Stock) -> Reply,
+) -> Answer {
+    let mut slot = TypedKey::of(call.ctx.open_to_read(name), &STOCK)?;
     Ok(slot.value().map_or(Reply::Nil, |stock| look(stock)))
 }
 
@@ -918,8 +922,8 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     }
     let (ctx, name) = (call.ctx, call.name(0));
     let slot = match persist::effects(payload).next() {
-        Some(Ok(Effect::Created(_))) => Slot::over(ctx.open(&name), &STOCK),
-        _ => Slot::of(ctx.open(&name), &STOCK)?,
+        Some(Ok(Effect::Created(_))) => TypedKey::over(ctx.open(&name), &STOCK),
+        _ => TypedKey::of(ctx.open(&name), &STOCK)?,
     };
     let mut edit = Edit::for_effects(ctx, &name, slot);
     let mut effects = persist::effects(payload);

@@ -6,13 +6,14 @@ use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
 use super::{DEADLINES, STATS};
 use crate::error::Error;
-use crate::server::cluster::{is_moving, share_slot};
-use crate::server::context::{Ctx, Name};
+use crate::server::base::main_thread::MainThread;
 use crate::server::entry::Call;
-use crate::server::key::Slot;
-use crate::server::main_thread::MainThread;
-use crate::server::stream::{EntryId, Stream};
-use crate::server::timer;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::stream::{EntryId, Stream};
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster::{is_moving, share_slot};
+use crate::server::services::timer;
 use std::ffi::CStr;
 
 /// At most so many reservations end, and so many orders are forgotten, at a time.
@@ -29,23 +30,23 @@ static EFFECTS: MainThread<Vec<u8>> = MainThread::new();
 
 /// The strings that do not change from entry to entry of an event stream.
 struct Labels {
-    fields: [Name<'static>; 7],
-    ops: [Name<'static>; 7],
-    none: Name<'static>,
-    one: Name<'static>,
+    fields: [ServerString<'static>; 7],
+    ops: [ServerString<'static>; 7],
+    none: ServerString<'static>,
+    one: ServerString<'static>,
 }
 
 impl Default for Labels {
     fn default() -> Self {
         Self {
             fields: ["op", "sku", "order", "user", "qty", "available", "ver"]
-                .map(|field| Name::new(field.as_bytes())),
+                .map(|field| ServerString::new(field.as_bytes())),
             ops: [
                 "add", "deduct", "reserve", "confirm", "cancel", "expire", "set",
             ]
-            .map(|op| Name::new(op.as_bytes())),
-            none: Name::new(b""),
-            one: Name::new(b"1"),
+            .map(|op| ServerString::new(op.as_bytes())),
+            none: ServerString::new(b""),
+            one: ServerString::new(b"1"),
         }
     }
 }
@@ -56,12 +57,12 @@ static LABELS: MainThread<Labels> = MainThread::new();
 const SET: usize = Op::Expire as usize + 1;
 
 /// The name of the event stream that was last written to, kept to be used again.
-static STREAM_NAME: MainThread<Option<Name<'static>>> = MainThread::new();
+static STREAM_NAME: MainThread<Option<ServerString<'static>>> = MainThread::new();
 
 /// Opens the event stream of the stock at `sku`. Who follows a master takes it as it is.
 fn open_stream<'k>(
     ctx: Ctx<'k>,
-    sku: &Name<'_>,
+    sku: &ServerString<'_>,
     key: &[u8],
     follows: bool,
 ) -> Result<Stream<'k>, Error> {
@@ -70,7 +71,7 @@ fn open_stream<'k>(
     }
     let last = STREAM_NAME.get().take();
     let same = last.filter(|name| name.bytes() == key);
-    let name = same.unwrap_or_else(|| Name::new(key));
+    let name = same.unwrap_or_else(|| ServerString::new(key));
     if !follows && !share_slot(ctx, sku, &name) {
         return Err(Error::CrossSlot); // a stock that was restored to another slot
     }
@@ -86,10 +87,10 @@ fn open_stream<'k>(
 /// A stock's key, open for changes. Ends with [`Edit::close`].
 pub(super) struct Edit<'k> {
     ctx: Ctx<'k>,
-    name: &'k Name<'k>,
+    name: &'k ServerString<'k>,
     /// The running command, if there is one: its arguments need not be copied for the stream.
     call: Option<&'k Call<'k>>,
-    slot: Slot<'k, Stock>,
+    slot: TypedKey<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
     /// What was done, for replicas and the AOF.
@@ -103,12 +104,12 @@ pub(super) struct Edit<'k> {
 
 impl<'k> Edit<'k> {
     /// Opens a key in the selected database.
-    pub(super) fn open(ctx: Ctx<'k>, name: &'k Name<'k>) -> Result<Self, Error> {
-        Ok(Self::of(ctx, name, Slot::of(ctx.open(name), &STOCK)?))
+    pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
+        Ok(Self::of(ctx, name, TypedKey::of(ctx.open(name), &STOCK)?))
     }
 
     /// The same for a key that is open already.
-    pub(super) fn of(ctx: Ctx<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+    pub(super) fn of(ctx: Ctx<'k>, name: &'k ServerString<'k>, slot: TypedKey<'k, Stock>) -> Self {
         Self {
             ctx,
             name,
@@ -123,7 +124,11 @@ impl<'k> Edit<'k> {
     }
 
     /// The same for a command.
-    pub(super) fn for_call(call: &'k Call<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+    pub(super) fn for_call(
+        call: &'k Call<'k>,
+        name: &'k ServerString<'k>,
+        slot: TypedKey<'k, Stock>,
+    ) -> Self {
         Self {
             call: Some(call),
             ..Self::of(call.ctx, name, slot)
@@ -131,7 +136,11 @@ impl<'k> Edit<'k> {
     }
 
     /// The same for effects that a master or an AOF hands down.
-    pub(super) fn for_effects(ctx: Ctx<'k>, name: &'k Name<'k>, slot: Slot<'k, Stock>) -> Self {
+    pub(super) fn for_effects(
+        ctx: Ctx<'k>,
+        name: &'k ServerString<'k>,
+        slot: TypedKey<'k, Stock>,
+    ) -> Self {
         Self {
             follows: true,
             ..Self::of(ctx, name, slot)
@@ -422,19 +431,19 @@ impl<'k> Edit<'k> {
 fn append(
     stream: &mut Stream<'_>,
     call: Option<&Call<'_>>,
-    sku: &Name<'_>,
+    sku: &ServerString<'_>,
     op: usize,
     announcement: &Announcement<'_>,
     id: Option<EntryId>,
 ) -> Result<EntryId, Error> {
     let labels = &*LABELS.get();
     let argument = |bytes: &[u8]| call.and_then(|call| call.argument(bytes));
-    let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| Name::new(bytes));
+    let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| ServerString::new(bytes));
     let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| make(bytes));
     let (order, user) = (named(announcement.order), named(announcement.user));
-    let qty = (announcement.qty != 1).then(|| Name::number(announcement.qty));
-    let available = Name::number(announcement.available as i64);
-    let ver = Name::number(announcement.ver as i64);
+    let qty = (announcement.qty != 1).then(|| ServerString::number(announcement.qty));
+    let available = ServerString::number(announcement.available as i64);
+    let ver = ServerString::number(announcement.ver as i64);
     let values = [
         &labels.ops[op],
         sku,

@@ -19,8 +19,8 @@ pub mod table;
 use crate::Family;
 use crate::deadlines::Listing;
 use crate::request::MAX_SAFE;
-use crate::server::info::Counter;
-use crate::server::stream;
+use crate::server::handles::stream;
+use crate::server::services::info::Counter;
 
 /// The largest quantity, and the largest number in a reply: 2^53 - 1.
 pub const MAX_QTY: u64 = MAX_SAFE as u64;
@@ -40,9 +40,9 @@ pub const FAMILY: Family = Family {
     commands: &[commands::TABLE],
     types: native::TYPES,
     settings: &[],
-    touched: serve::touched,
-    moved: |happening| DEADLINES.moved(happening),
-    happened: serve::happened,
+    key_changed: serve::touched,
+    dataset_changed: |event| DEADLINES.moved(event),
+    on_event: serve::happened,
     due: serve::due,
     cron: |ctx| {
         DEADLINES.unpark(ctx);

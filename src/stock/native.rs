@@ -4,9 +4,9 @@ use super::DEADLINES;
 use super::persist::{self, Builder};
 use super::state::Stock;
 use crate::deadlines::Listed;
-use crate::server::context::Ctx;
-use crate::server::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::native::{Native, NativeType, Relocate, register};
+use crate::server::handles::context::Ctx;
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
 /// Stocks in the keyspace.

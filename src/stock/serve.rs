@@ -5,11 +5,12 @@ use super::edit::{Edit, SLICE};
 use super::native::{STOCK, list};
 use super::{DEADLINES, STATS};
 use crate::deadlines::ANY_DB;
-use crate::server::clock::Now;
-use crate::server::cluster;
-use crate::server::context::{Ctx, Name};
-use crate::server::events::{Happening, Touch};
-use crate::server::key::Slot;
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::deferred::{KeyChange, ServerEvent};
 
 /// For so long (in microseconds) the server may deal with what is due before it serves clients
 /// again.
@@ -40,7 +41,7 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
     };
-    let name = Name::new(&place.key);
+    let name = ServerString::new(&place.key);
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
@@ -55,7 +56,13 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
 }
 
 /// The same, if the stock is in this database. Is it? `None`: there is no such database.
-fn look_after_in(ctx: Ctx<'_>, name: &Name<'_>, number: u64, now: u64, db: i32) -> Option<bool> {
+fn look_after_in(
+    ctx: Ctx<'_>,
+    name: &ServerString<'_>,
+    number: u64,
+    now: u64,
+    db: i32,
+) -> Option<bool> {
     ctx.in_db(db, || {
         let Some(mut edit) = open_listed(ctx, name, number) else {
             return false;
@@ -70,18 +77,18 @@ fn look_after_in(ctx: Ctx<'_>, name: &Name<'_>, number: u64, now: u64, db: i32) 
 }
 
 /// Opens the key, if it still holds the stock that was listed under this number.
-fn open_listed<'k>(ctx: Ctx<'k>, name: &'k Name<'k>, number: u64) -> Option<Edit<'k>> {
+fn open_listed<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>, number: u64) -> Option<Edit<'k>> {
     let mut edit = Edit::open(ctx, name).ok()?;
     let listed = edit.stock()?.listed;
     (listed.number == number).then_some(edit)
 }
 
 /// A stock that has come to a key is listed there. The key's expiry is not its affair.
-pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
-    if touch == Touch::Expiry || STOCK.live() == 0 {
+pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
+    if touch == KeyChange::Expiry || STOCK.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = Slot::of(ctx.peek(name), &STOCK)
+    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &STOCK)
         && let Some(stock) = slot.value()
     {
         list(stock, ctx.db(), name.bytes());
@@ -89,8 +96,8 @@ pub(super) fn touched(ctx: Ctx<'_>, name: &Name<'_>, touch: Touch) {
 }
 
 /// A slot that has come: what is due in it is done now.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, happening: &Happening) {
-    if matches!(happening, Happening::SlotsMoved(_)) {
+pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+    if matches!(event, ServerEvent::SlotsMoved(_)) {
         DEADLINES.unpark(ctx);
     }
 }

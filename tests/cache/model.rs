@@ -527,11 +527,11 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                 prop_assert_eq!(leases.is_current(db, &[key], last_token), granted);
             }
             Act::Void { db, key } => {
-                leases.void(db, &[key]);
+                leases.revoke(db, &[key]);
                 list.retain(|(at, lease)| *at != (db, key) || lease.failed);
             }
             Act::VoidAnywhere { key } => {
-                let mut dbs = leases.void_anywhere(&[key]);
+                let mut dbs = leases.revoke_in_all_databases(&[key]);
                 dbs.sort_unstable();
                 let mut expected: Vec<i32> = list
                     .iter()

@@ -1,5 +1,5 @@
 //! A client stays in the database that it has selected, whatever the module listens to. Some servers (Valkey from 8.1.1 on)
-//! forget to bring it back after they have told a module of a key in another one; see `src/server/lent.rs`.
+//! forget to bring it back after they have told a module of a key in another one; see `src/server/hooks/lent.rs`.
 
 use crate::support::{
     Fsync, Lines, Raw, Server, Shutdown, Value, eventually, wait_for_replica_sync,

@@ -1,0 +1,136 @@
+//! What the server replies to a command that the module calls.
+
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::slice_of;
+use crate::server::load;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// A setting of the server, as `CONFIG GET` shows it.
+pub(in crate::server) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
+    // SAFETY: "cc" are NUL-terminated strings, which live through the call.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            name.as_ptr()
+        )))
+    };
+    reply.part().element(1)?.text()
+}
+
+/// What the server says of its commands.
+pub(in crate::server) fn commands(ctx: Ctx<'_>) -> Reply {
+    // SAFETY: an empty format takes no arguments.
+    unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"COMMAND".as_ptr(),
+            c"".as_ptr()
+        )))
+    }
+}
+
+/// `RM_ConfigGetNumeric`.
+type GetNumber =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *mut c_longlong) -> c_int;
+
+/// A setting of the server that is a number; `None`: the server tells it by `CONFIG` alone, and that has another name.
+pub(in crate::server) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64> {
+    static GET_NUMBER: OnceLock<Option<GetNumber>> = OnceLock::new();
+    let get = *GET_NUMBER.get_or_init(|| {
+        let function = load::function(c"RedisModule_ConfigGetNumeric")?;
+        // SAFETY: the server's function of this name has this type; it lives as long as the server.
+        Some(unsafe { std::mem::transmute::<NonNull<c_void>, GetNumber>(function) })
+    });
+    if let Some(get) = get {
+        let mut value: c_longlong = 0;
+        // SAFETY: context and name are alive, and the server fills in the number.
+        let status = unsafe { get(ctx.raw(), name.as_ptr(), &mut value) };
+        if status == raw::REDISMODULE_OK as c_int {
+            return u64::try_from(value).ok();
+        }
+    }
+    setting(ctx, name)?.parse().ok()
+}
+
+/// The reply of a call, freed when dropped.
+pub(in crate::server) struct Reply(pub(in crate::server) *mut raw::RedisModuleCallReply);
+
+impl Reply {
+    /// Was there such a command, with such arguments?
+    pub(in crate::server) fn is_there(&self) -> bool {
+        !self.0.is_null()
+    }
+
+    pub(in crate::server) fn part(&self) -> Part<'_> {
+        Part(self.0, self)
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the reply belongs to this struct alone.
+            unsafe { api!(RedisModule_FreeCallReply(self.0)) };
+        }
+    }
+}
+
+/// A reply, or a part of one.
+#[derive(Clone, Copy)]
+pub(in crate::server) struct Part<'a>(*mut raw::RedisModuleCallReply, &'a Reply);
+
+impl<'a> Part<'a> {
+    fn is(self, kind: isize) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        // SAFETY: the part lives as long as the reply, and is not null.
+        let found = unsafe { api!(RedisModule_CallReplyType(self.0)) };
+        found == kind as c_int
+    }
+
+    pub(in crate::server) fn len(self) -> usize {
+        if !self.is(raw::REDISMODULE_REPLY_ARRAY) {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_CallReplyLength(self.0)) }
+    }
+
+    pub(in crate::server) fn element(self, index: usize) -> Option<Part<'a>> {
+        if index >= self.len() {
+            return None;
+        }
+        // SAFETY: as above.
+        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) };
+        Some(Part(part, self.1))
+    }
+
+    pub(in crate::server) fn text(self) -> Option<String> {
+        self.text_of(raw::REDISMODULE_REPLY_STRING)
+    }
+
+    /// The text of an error.
+    pub(in crate::server) fn error(self) -> Option<String> {
+        self.text_of(raw::REDISMODULE_REPLY_ERROR)
+    }
+
+    fn text_of(self, kind: isize) -> Option<String> {
+        if !self.is(kind) {
+            return None;
+        }
+        let mut length = 0;
+        // SAFETY: as above; the server fills in the length of the buffer.
+        let bytes = unsafe {
+            let start = api!(RedisModule_CallReplyStringPtr(self.0, &mut length));
+            slice_of(start.cast::<u8>(), length)
+        };
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}

@@ -1,0 +1,501 @@
+//! The context of one call from the server, and names of keys.
+
+use crate::server::handles::key::OpenKey;
+use crate::server::handles::string::ServerString;
+use crate::server::hooks::deletions;
+use crate::server::hooks::events;
+use crate::server::load;
+use crate::server::services::apply;
+use crate::server::services::import;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Does the server tell of a transaction's database where it is asked for that of a context?
+static TELLS_OF_TRANSACTION: AtomicBool = AtomicBool::new(false);
+
+/// Learns which database the server tells of.
+pub(in crate::server) fn learn_database() {
+    TELLS_OF_TRANSACTION.store(load::is_valkey_9(), Ordering::Relaxed);
+}
+
+/// Is there a connection with this client id? A client that a script or a module has made for itself is none.
+pub fn is_connected(id: u64) -> bool {
+    // SAFETY: a null pointer asks only whether there is such a client.
+    let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
+    known == raw::REDISMODULE_OK as c_int
+}
+
+/// The server's context for the duration of one callback.
+#[derive(Clone, Copy)]
+pub struct Ctx<'c> {
+    raw: NonNull<raw::RedisModuleCtx>,
+    callback: PhantomData<&'c ()>,
+}
+
+impl<'c> Ctx<'c> {
+    /// Wraps the context that the server handed to a callback.
+    ///
+    /// # Safety
+    /// `raw` is such a context, and lives at least as long as `'c`.
+    pub(in crate::server) unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("the server gives a context"),
+            callback: PhantomData,
+        }
+    }
+
+    pub(in crate::server) fn raw(self) -> *mut raw::RedisModuleCtx {
+        self.raw.as_ptr()
+    }
+
+    /// The selected database.
+    #[inline]
+    pub fn db(self) -> i32 {
+        if TELLS_OF_TRANSACTION.load(Ordering::Relaxed) {
+            return self.db_of_keys();
+        }
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetSelectedDb(self.raw())) }
+    }
+
+    /// The database that a key would be opened in. In a transaction Valkey 9 tells another one as the selected: that of the
+    /// client, wherever its events and the module have gone since.
+    fn db_of_keys(self) -> i32 {
+        if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) || self.is_cluster() {
+            // SAFETY: the context is alive.
+            return unsafe { api!(RedisModule_GetSelectedDb(self.raw())) };
+        }
+        self.peek(&ServerString::new(b"")).db()
+    }
+
+    /// Runs `work` with another database selected. A database that doesn't exist is not selected,
+    /// and `work` does not run.
+    pub fn in_db<T>(self, db: i32, work: impl FnOnce() -> T) -> Option<T> {
+        let before = self.db();
+        if before == db {
+            return Some(work());
+        }
+        // SAFETY: the context is alive.
+        let select = |db| unsafe { api!(RedisModule_SelectDb(self.raw(), db)) };
+        if select(db) != raw::REDISMODULE_OK as c_int {
+            return None;
+        }
+        let _back = Selected(self, before);
+        Some(work())
+    }
+
+    /// The id of the client that sent the command; `None` in a script, where the server does not
+    /// tell whose it is.
+    pub fn client(self) -> Option<u64> {
+        // SAFETY: the context is alive.
+        let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
+        is_connected(id).then_some(id)
+    }
+
+    fn has_flags(self, flags: u32) -> bool {
+        // SAFETY: the context is alive.
+        let set = unsafe { api!(RedisModule_GetContextFlags(self.raw())) };
+        set as u32 & flags != 0
+    }
+
+    /// May the client be blocked? Not in `MULTI`, in Lua, for a client that denies it or is subscribed, and not
+    /// on a replica, where nobody would ever serve it.
+    pub fn may_block(self) -> bool {
+        !self.has_flags(
+            raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+                | raw::REDISMODULE_CTX_FLAGS_SLAVE
+                | raw::REDISMODULE_CTX_FLAGS_LOADING,
+        ) && !self.is_subscribed()
+    }
+
+    /// Is the client subscribed to a channel or a pattern? Valkey blocks no such client, Redis would; with RESP2 it
+    /// cannot send a command of ours.
+    fn is_subscribed(self) -> bool {
+        let mut info = raw::RedisModuleClientInfo {
+            version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
+            flags: 0,
+            id: 0,
+            addr: [0; 46],
+            port: 0,
+            db: 0,
+        };
+        // SAFETY: the context is alive; the server fills in the struct, which has the version that it says.
+        let known = unsafe {
+            let id = api!(RedisModule_GetClientId(self.raw()));
+            api!(RedisModule_GetClientInfoById((&raw mut info).cast(), id))
+        };
+        let subscribed = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
+        known == raw::REDISMODULE_OK as c_int && info.flags & subscribed != 0
+    }
+
+    /// May the module change the dataset of its own accord now, without a client's command? Where [`Ctx::may_decide`] says so, and
+    /// not in Valkey's import mode.
+    pub fn may_act(self) -> bool {
+        !import::is_on() && self.may_decide()
+    }
+
+    /// May a command change more than its client asks for, such as end an overdue reservation? Only a master decides, not while
+    /// it loads, not while it is told what another one decided, and not while writes are paused: a failover waits for the
+    /// replicas then.
+    pub fn may_decide(self) -> bool {
+        let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE
+            | raw::REDISMODULE_CTX_FLAGS_LOADING
+            | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING
+            | raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        !self.has_flags(follows) && !self.is_paused()
+    }
+
+    /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so where it
+    /// cannot be, nobody is asked.
+    #[inline]
+    pub fn is_replay(self) -> bool {
+        events::may_replay() && self.is_handed_down()
+    }
+
+    fn is_handed_down(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Are writes paused, so that nothing may be sent to replicas or the AOF?
+    pub fn is_paused(self) -> bool {
+        // SAFETY: the function takes no argument.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Is the server loading a dataset?
+    pub fn is_loading(self) -> bool {
+        self.has_flags(
+            raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING,
+        )
+    }
+
+    /// Is more memory in use than `maxmemory` allows?
+    pub fn is_out_of_memory(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM)
+    }
+
+    /// May the caller of an internal command run it? It can make the key whatever it likes, so who
+    /// may not `RESTORE` the key may not. Masters and AOFs may.
+    pub(in crate::server) fn may_apply(self, name: &ServerString<'_>) -> bool {
+        if self.is_handed_down() {
+            return true;
+        }
+        // A client that a script or another module has made for itself may have no user, and Redis 7 and Valkey 8.0
+        // crash when they are asked for the name of that.
+        if self.client().is_none() {
+            return false;
+        }
+        let restore = [b"RESTORE".as_slice(), b"0", b""].map(ServerString::new);
+        let [command, ttl, payload] = &restore;
+        let mut argv = [command.raw(), name.raw(), ttl.raw(), payload.raw()];
+        // SAFETY: the context is alive; the server makes the strings and the user for us, which are
+        // freed below, or gives null; the arguments live through the call.
+        unsafe {
+            let Some(user_name) =
+                ServerString::owned(api!(RedisModule_GetCurrentUserName(self.raw())))
+            else {
+                return false;
+            };
+            let user = api!(RedisModule_GetModuleUserFromUserName(user_name.raw()));
+            if user.is_null() {
+                return false;
+            }
+            let status = api!(RedisModule_ACLCheckCommandPermissions(
+                user,
+                argv.as_mut_ptr(),
+                argv.len() as c_int
+            ));
+            api!(RedisModule_FreeModuleUser(user));
+            status == raw::REDISMODULE_OK as c_int
+        }
+    }
+
+    /// Does the client speak RESP3?
+    pub fn is_resp3(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_RESP3)
+    }
+
+    /// Is this server a replica?
+    pub fn is_replica(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)
+    }
+
+    /// Is this server a node of a cluster? It is from its start to its end.
+    pub fn is_cluster(self) -> bool {
+        static IS_CLUSTER: OnceLock<bool> = OnceLock::new();
+        *IS_CLUSTER.get_or_init(|| self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER))
+    }
+
+    /// Opens a key for reading and writing. A key that has expired is not there.
+    pub fn open<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        self.open_as(raw::REDISMODULE_READ | raw::REDISMODULE_WRITE, name)
+    }
+
+    /// Opens a key for reading.
+    pub fn open_to_read<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        self.open_as(raw::REDISMODULE_READ, name)
+    }
+
+    /// Opens a key that may be anybody's, for reading and writing, without a trace: neither its idle time nor the server's
+    /// hits and misses change, no `keymiss` is emitted, and a key that has expired stays to be removed by the server (by Redis
+    /// 7.0 it is removed now).
+    pub fn peek<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        // Only reads are counted and announced. Redis 7.0 does not know the last three flags, and needs only the first.
+        let mode = raw::REDISMODULE_READ
+            | raw::REDISMODULE_WRITE
+            | raw::REDISMODULE_OPEN_KEY_NOTOUCH
+            | raw::REDISMODULE_OPEN_KEY_NONOTIFY
+            | raw::REDISMODULE_OPEN_KEY_NOSTATS
+            | raw::REDISMODULE_OPEN_KEY_NOEXPIRE;
+        self.open_as(mode, name)
+    }
+
+    fn open_as<'k>(self, mode: u32, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        // SAFETY: context and name are alive, and the handle doesn't outlive them.
+        unsafe {
+            OpenKey::new(api!(RedisModule_OpenKey(
+                self.raw(),
+                name.raw(),
+                mode as c_int
+            )))
+        }
+    }
+
+    /// Sends `command key payload` to the replicas and the AOF.
+    pub fn replicate(self, command: &CStr, name: &ServerString<'_>, payload: &[u8]) {
+        // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"sb".as_ptr(),
+                name.raw(),
+                payload.as_ptr(),
+                payload.len()
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
+    /// Sends `command key payload value` to the replicas and the AOF; the value is not copied.
+    pub fn replicate_with(
+        self,
+        command: &CStr,
+        name: &ServerString<'_>,
+        payload: &[u8],
+        value: &ServerString<'_>,
+    ) {
+        // SAFETY: "sbs" is a key's name, a buffer with its length and a string; all live through the call.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"sbs".as_ptr(),
+                name.raw(),
+                payload.as_ptr(),
+                payload.len(),
+                value.raw()
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
+    /// Sends `DEL key` to the replicas and the AOF.
+    pub fn replicate_del(self, name: &ServerString<'_>) {
+        // SAFETY: "s" is a key's name, which lives through the call; "c" is a NUL-terminated string.
+        unsafe {
+            let status = api!(RedisModule_Replicate(
+                self.raw(),
+                apply::DEL.as_ptr(),
+                c"s".as_ptr(),
+                name.raw()
+            ));
+            if status != raw::REDISMODULE_OK as c_int {
+                api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::NAME.as_ptr(),
+                    c"sc".as_ptr(),
+                    name.raw(),
+                    apply::DEL.as_ptr()
+                ));
+            }
+        }
+    }
+
+    /// Sends `PEXPIREAT key at` to the replicas and the AOF.
+    pub fn replicate_expiry(self, name: &ServerString<'_>, at: u64) {
+        // SAFETY: "s" is a key's name, which lives through the call; "l" is a 64-bit integer, "c" a NUL-terminated string.
+        unsafe {
+            let status = api!(RedisModule_Replicate(
+                self.raw(),
+                apply::PEXPIREAT.as_ptr(),
+                c"sl".as_ptr(),
+                name.raw(),
+                at as i64
+            ));
+            if status != raw::REDISMODULE_OK as c_int {
+                api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::NAME.as_ptr(),
+                    c"scl".as_ptr(),
+                    name.raw(),
+                    apply::PEXPIREAT.as_ptr(),
+                    at as i64
+                ));
+            }
+        }
+    }
+
+    /// Sends a command without a key to the AOF alone, also on a replica.
+    pub fn append_number(self, command: &CStr, number: u64) {
+        // SAFETY: "l" is a 64-bit integer, "R" leaves the replicas out.
+        let status = unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                command.as_ptr(),
+                c"lR".as_ptr(),
+                number as i64
+            ))
+        };
+        assert_eq!(
+            status,
+            raw::REDISMODULE_OK as c_int,
+            "replicate {command:?}"
+        );
+    }
+
+    /// Sends `SET key value`, with `PXAT` or `KEEPTTL`, to the replicas and the AOF.
+    pub fn replicate_set(self, name: &ServerString<'_>, value: &[u8], expires: Option<u64>) {
+        // SAFETY: "sbcl" and "sbc" are a key's name, a buffer with its length, a NUL-terminated
+        // string and a 64-bit integer; all live through the call.
+        let status = unsafe {
+            match expires {
+                Some(at) => api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::SET.as_ptr(),
+                    c"sbcl".as_ptr(),
+                    name.raw(),
+                    value.as_ptr(),
+                    value.len(),
+                    c"PXAT".as_ptr(),
+                    at as i64
+                )),
+                None => api!(RedisModule_Replicate(
+                    self.raw(),
+                    apply::SET.as_ptr(),
+                    c"sbc".as_ptr(),
+                    name.raw(),
+                    value.as_ptr(),
+                    value.len(),
+                    c"KEEPTTL".as_ptr()
+                )),
+            }
+        };
+        if status == raw::REDISMODULE_OK as c_int {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.raw(),
+                apply::NAME.as_ptr(),
+                c"sclb".as_ptr(),
+                name.raw(),
+                apply::SET.as_ptr(),
+                expires.unwrap_or(0) as i64,
+                value.as_ptr(),
+                value.len()
+            ));
+        }
+    }
+
+    /// Sends the running command as it came to the replicas and the AOF.
+    pub fn replicate_verbatim(self) {
+        // SAFETY: the context is that of a command.
+        unsafe { api!(RedisModule_ReplicateVerbatim(self.raw())) };
+    }
+
+    /// Emits a keyspace event of the module class.
+    pub fn notify(self, event: &CStr, name: &ServerString<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_MODULE, event, name);
+    }
+
+    /// Emits the stream event `xadd`.
+    pub fn notify_xadd(self, name: &ServerString<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_STREAM, c"xadd", name);
+    }
+
+    /// Emits the generic event `del`, for a key that the module deleted. Families hear of it in any case.
+    pub fn notify_del(self, name: &ServerString<'_>) {
+        let was_told = self.notify_class(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
+        if !was_told {
+            deletions::removed(self, name);
+        }
+    }
+
+    /// Emits the event `expired`, for a key that the module removed because its time was up.
+    pub fn notify_expired(self, name: &ServerString<'_>) {
+        self.notify_class(raw::REDISMODULE_NOTIFY_EXPIRED, c"expired", name);
+    }
+
+    /// Emits an event, if `notify-keyspace-events` wants events of its class. Does it?
+    fn notify_class(self, class: c_int, event: &CStr, name: &ServerString<'_>) -> bool {
+        // SAFETY: the function takes no argument.
+        let wanted = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
+        if wanted & class == 0 {
+            return false;
+        }
+        // SAFETY: context, event and name live through the call.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                self.raw(),
+                class,
+                event.as_ptr(),
+                name.raw()
+            ));
+        }
+        true
+    }
+
+    /// Tells clients that WATCH or track the key that it changed.
+    pub fn signal_modified(self, name: &ServerString<'_>) {
+        // SAFETY: context and name live through the call.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.raw(), name.raw())) };
+    }
+}
+
+/// Selects a database again when it is dropped, also by a panic.
+struct Selected<'c>(Ctx<'c>, i32);
+
+impl Drop for Selected<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the context is alive, and the database was selected before.
+        unsafe { api!(RedisModule_SelectDb(self.0.raw(), self.1)) };
+    }
+}

@@ -1,0 +1,192 @@
+//! Persistence: byte strings to and from RDB, commands to the AOF, elements to the digest. What
+//! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
+//! tested and fuzzed without a server.
+
+use crate::server::base::log;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::{ServerString, bytes_of, slice_of};
+use redis_module::raw;
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+/// Writes to an RDB file or a `DUMP`.
+pub struct RdbWriter<'a> {
+    io: *mut raw::RedisModuleIO,
+    call: PhantomData<&'a ()>,
+}
+
+impl RdbWriter<'_> {
+    /// # Safety
+    /// `io` is that of the running callback.
+    pub(in crate::server) unsafe fn new(io: *mut raw::RedisModuleIO) -> Self {
+        Self {
+            io,
+            call: PhantomData,
+        }
+    }
+
+    /// Writes a byte string.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        // SAFETY: the io is alive, the buffer is given with its length.
+        unsafe {
+            api!(RedisModule_SaveStringBuffer(
+                self.io,
+                bytes.as_ptr().cast(),
+                bytes.len()
+            ));
+        }
+    }
+}
+
+/// Reads from an RDB file or a `RESTORE`.
+pub struct RdbReader<'a> {
+    io: *mut raw::RedisModuleIO,
+    call: PhantomData<&'a ()>,
+}
+
+impl RdbReader<'_> {
+    /// # Safety
+    /// `io` is that of the running callback.
+    pub(in crate::server) unsafe fn new(io: *mut raw::RedisModuleIO) -> Self {
+        Self {
+            io,
+            call: PhantomData,
+        }
+    }
+
+    /// Is it a client of this very server that wants this loaded, by `RESTORE`? Then limits hold,
+    /// which a dataset of one's own or of a master may exceed.
+    pub fn is_for_client(&self) -> bool {
+        // SAFETY: the io is alive, and its context lives as long.
+        let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
+        !ctx.is_loading() && !ctx.is_replica()
+    }
+
+    /// Writes a line to the server's log.
+    pub fn warn(&self, message: &str) {
+        // SAFETY: the io is alive, and its context lives as long.
+        let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
+        log::warn_in(ctx, message);
+    }
+
+    /// The database and the name of the key that is loaded, where the server tells them.
+    pub fn place(&self) -> Option<(i32, &[u8])> {
+        // SAFETY: the io is alive, and the name lives as long as it.
+        unsafe {
+            let name = api!(RedisModule_GetKeyNameFromIO(self.io));
+            if name.is_null() {
+                return None;
+            }
+            Some((api!(RedisModule_GetDbIdFromIO(self.io)), bytes_of(name)))
+        }
+    }
+
+    /// Reads a byte string and gives it to `read`; `None` if the input ends or is damaged.
+    pub fn bytes<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut length = 0;
+        // SAFETY: the io is alive. The server checks the length against its input and returns a
+        // buffer that we free, or null.
+        unsafe {
+            let start = api!(RedisModule_LoadStringBuffer(self.io, &mut length));
+            if start.is_null() {
+                return None;
+            }
+            let buffer = Buffer(start.cast());
+            if api!(RedisModule_IsIOError(self.io)) != 0 {
+                return None;
+            }
+            Some(read(slice_of(buffer.0, length)))
+        }
+    }
+}
+
+/// A buffer that the server made for us; freed also if reading it panics.
+struct Buffer(*mut u8);
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: it came from the server's allocator, and nobody else frees it.
+        unsafe { api!(RedisModule_Free(self.0.cast())) };
+    }
+}
+
+/// Writes commands to an AOF that is being rewritten.
+pub struct AofWriter<'a> {
+    io: *mut raw::RedisModuleIO,
+    name: &'a ServerString<'a>,
+}
+
+impl<'a> AofWriter<'a> {
+    /// # Safety
+    /// `io` is that of the running callback.
+    pub(in crate::server) unsafe fn new(
+        io: *mut raw::RedisModuleIO,
+        name: &'a ServerString<'a>,
+    ) -> Self {
+        Self { io, name }
+    }
+
+    /// Writes `command key payload`.
+    pub fn command(&mut self, command: &CStr, payload: &[u8]) {
+        // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
+        unsafe {
+            api!(RedisModule_EmitAOF(
+                self.io,
+                command.as_ptr(),
+                c"sb".as_ptr(),
+                self.name.raw(),
+                payload.as_ptr(),
+                payload.len()
+            ));
+        }
+    }
+}
+
+impl AofWriter<'_> {
+    /// Writes `command key payload value`.
+    pub fn command_with(&mut self, command: &CStr, payload: &[u8], value: &[u8]) {
+        // SAFETY: "sbb" is a key's name and two buffers with their lengths; all live through the call.
+        unsafe {
+            api!(RedisModule_EmitAOF(
+                self.io,
+                command.as_ptr(),
+                c"sbb".as_ptr(),
+                self.name.raw(),
+                payload.as_ptr(),
+                payload.len(),
+                value.as_ptr(),
+                value.len()
+            ));
+        }
+    }
+}
+
+/// The digest of the dataset, by which `DEBUG DIGEST` compares servers.
+pub struct Digest<'a> {
+    md: *mut raw::RedisModuleDigest,
+    call: PhantomData<&'a ()>,
+}
+
+impl Digest<'_> {
+    /// # Safety
+    /// `md` is that of the running callback.
+    pub(in crate::server) unsafe fn new(md: *mut raw::RedisModuleDigest) -> Self {
+        Self {
+            md,
+            call: PhantomData,
+        }
+    }
+
+    /// Adds one element. The order of elements does not matter.
+    pub fn element(&mut self, bytes: &[u8]) {
+        // SAFETY: the digest is alive, the buffer is given with its length.
+        unsafe {
+            api!(RedisModule_DigestAddStringBuffer(
+                self.md,
+                bytes.as_ptr().cast(),
+                bytes.len()
+            ));
+            api!(RedisModule_DigestEndSequence(self.md));
+        }
+    }
+}

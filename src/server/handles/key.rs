@@ -1,0 +1,229 @@
+//! Open keys.
+
+use crate::error::Error;
+use crate::server::handles::string::{ServerString, slice_of};
+use crate::server::services::native::{self, NativeType};
+use redis_module::raw;
+use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// A key that is open; closed when dropped.
+pub struct OpenKey<'k> {
+    pub(in crate::server) raw: *mut raw::RedisModuleKey,
+    names: PhantomData<&'k ()>,
+}
+
+impl OpenKey<'_> {
+    /// Wraps a handle.
+    ///
+    /// # Safety
+    /// `raw` was just opened and belongs to nobody else, or is null; the context and the name
+    /// that it was opened with outlive it.
+    pub(in crate::server) unsafe fn new(raw: *mut raw::RedisModuleKey) -> Self {
+        Self {
+            raw,
+            names: PhantomData,
+        }
+    }
+
+    /// The database that it is in.
+    pub(in crate::server) fn db(&self) -> i32 {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.raw)) }
+    }
+
+    pub(in crate::server) fn kind(&self) -> isize {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_KeyType(self.raw)) as isize }
+    }
+
+    /// Is there nothing at the key?
+    pub fn is_empty(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
+    }
+
+    /// Does it hold a value of some module's type?
+    pub fn is_native(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
+    }
+
+    /// Does it hold a value of this type?
+    pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        let found = unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) };
+        !found.is_null() && found == native.raw()
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        native::while_deleting(|| {
+            // SAFETY: the handle is open for writing.
+            unsafe { api!(RedisModule_DeleteKey(self.raw)) };
+        });
+    }
+
+    /// Deletes the key; a large value is freed in the background.
+    pub fn unlink(&mut self) {
+        // SAFETY: the handle is open for writing.
+        unsafe { api!(RedisModule_UnlinkKey(self.raw)) };
+    }
+
+    /// When the key expires (Unix ms), if it does.
+    pub fn expires(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None; // Redis 8.6.3 reads the expiry from a null value and crashes
+        }
+        // SAFETY: the handle is open on a value.
+        let at = unsafe { api!(RedisModule_GetAbsExpire(self.raw)) };
+        u64::try_from(at).ok()
+    }
+
+    /// Lets the key expire at this time (Unix ms). There must be a value.
+    pub fn expire_at(&mut self, at: u64) {
+        assert!(!self.is_empty(), "an expiry of a key that is there");
+        // SAFETY: the handle is open for writing on a value.
+        let status = unsafe { api!(RedisModule_SetAbsExpire(self.raw, at as i64)) };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set an expiry");
+    }
+
+    /// The bytes of a string key; `None` if there is no key.
+    pub fn string(&self) -> Result<Option<&[u8]>, Error> {
+        match self.kind() {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Ok(None),
+            raw::REDISMODULE_KEYTYPE_STRING => {
+                let mut length = 0;
+                // SAFETY: the handle is open on a string; the server fills in the length of the
+                // buffer, which lives until the key is changed.
+                unsafe {
+                    let mode = raw::REDISMODULE_READ as c_int;
+                    let start = api!(RedisModule_StringDMA(self.raw, &mut length, mode));
+                    Ok(Some(slice_of(start.cast(), length)))
+                }
+            }
+            _ => Err(Error::WrongType),
+        }
+    }
+
+    /// Is it a hash?
+    pub fn is_hash(&self) -> bool {
+        self.kind() == raw::REDISMODULE_KEYTYPE_HASH
+    }
+
+    /// How many fields a hash has, elements a list, entries a stream.
+    pub fn length(&self) -> usize {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        unsafe { api!(RedisModule_ValueLength(self.raw)) }
+    }
+
+    /// A field of a hash.
+    pub fn hash_field(&self, field: &CStr) -> Option<ServerString<'static>> {
+        let mut value: *mut raw::RedisModuleString = ptr::null_mut();
+        // SAFETY: the handle is open on a hash. With this flag, field names are NUL-terminated; a
+        // null pointer ends the list. The server makes a string that we free, or leaves null.
+        unsafe {
+            let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
+            api!(RedisModule_HashGet(
+                self.raw,
+                flags,
+                field.as_ptr(),
+                &raw mut value,
+                ptr::null_mut::<c_void>()
+            ));
+            ServerString::owned(value)
+        }
+    }
+
+    /// Sets a string key; it keeps its expiry.
+    pub fn set_string(&mut self, value: &[u8]) {
+        let expires = self.expires();
+        let value = ServerString::new(value);
+        // SAFETY: the handle is open for writing; the server takes its own reference.
+        let status = unsafe { api!(RedisModule_StringSet(self.raw, value.raw())) };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a string");
+        if let Some(at) = expires {
+            self.expire_at(at);
+        }
+    }
+}
+
+/// An open key that is empty or holds a value of one native type.
+pub struct TypedKey<'k, T: 'static> {
+    key: OpenKey<'k>,
+    native: &'static NativeType<T>,
+    value: Option<NonNull<T>>,
+}
+
+impl<'k, T> TypedKey<'k, T> {
+    /// The key as one that may hold this type; an error if it holds another.
+    pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
+        let value = if key.holds(native) {
+            // SAFETY: the handle is open. A value of the type that `native` stands for was made by
+            // it, so it is a `T`.
+            NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key.raw)) }.cast::<T>())
+        } else {
+            None
+        };
+        if value.is_none() && !key.is_empty() {
+            return Err(Error::WrongType);
+        }
+        Ok(Self { key, native, value })
+    }
+
+    /// The key, whatever it holds: for a value that takes its place.
+    pub fn over(key: OpenKey<'k>, native: &'static NativeType<T>) -> Self {
+        let value = None;
+        Self { key, native, value }
+    }
+
+    /// The value, if there is one.
+    pub fn value(&mut self) -> Option<&mut T> {
+        // SAFETY: the server keeps the value until the key is changed, which is only done by the
+        // methods below while this handle is open.
+        self.value.map(|mut value| unsafe { value.as_mut() })
+    }
+
+    /// Puts a value at the key, in place of what is there.
+    pub fn create(&mut self, value: T) {
+        let value = self.native.to_raw(value);
+        // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
+        let status = unsafe {
+            api!(RedisModule_ModuleTypeSetValue(
+                self.key.raw,
+                self.native.raw(),
+                value.cast()
+            ))
+        };
+        assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
+        self.value = NonNull::new(value);
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        self.value = None;
+        self.key.delete();
+    }
+
+    /// Deletes the key; a large value is freed in the background.
+    pub fn unlink(&mut self) {
+        self.value = None;
+        self.key.unlink();
+    }
+
+    /// When the key expires (Unix ms), if it does.
+    pub fn expires(&self) -> Option<u64> {
+        self.key.expires()
+    }
+
+    /// Lets the key expire at this time (Unix ms).
+    pub fn expire_at(&mut self, at: u64) {
+        self.key.expire_at(at);
+    }
+}
+
+impl Drop for OpenKey<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open or null, and nobody uses it any more.
+        unsafe { api!(RedisModule_CloseKey(self.raw)) };
+    }
+}

@@ -1,0 +1,9 @@
+//! Safe handles for what the server lends: its context, keys, streams, RDB and AOF files, replies, calls of its commands.
+
+pub(in crate::server) mod call;
+pub mod context;
+pub mod io;
+pub mod key;
+pub mod reply;
+pub mod stream;
+pub mod string;

@@ -1,0 +1,133 @@
+//! Strings of the server: names of keys and arguments of commands.
+
+use redis_module::raw;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// The name of a key as the server wants it.
+#[derive(Debug)]
+pub struct ServerString<'a> {
+    raw: NonNull<raw::RedisModuleString>,
+    owned: bool,
+    source: PhantomData<&'a ()>,
+}
+
+impl<'a> ServerString<'a> {
+    /// Borrows an argument of the running command.
+    ///
+    /// # Safety
+    /// `raw` is a string of the server that lives at least as long as `'a`.
+    pub(in crate::server) unsafe fn borrowed(raw: *mut raw::RedisModuleString) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("an argument is a string"),
+            owned: false,
+            source: PhantomData,
+        }
+    }
+
+    /// Takes over a string that the server made for us, if it did.
+    ///
+    /// # Safety
+    /// `raw` is null or a string that nobody else frees.
+    pub(in crate::server) unsafe fn owned(
+        raw: *mut raw::RedisModuleString,
+    ) -> Option<ServerString<'static>> {
+        Some(ServerString {
+            raw: NonNull::new(raw)?,
+            owned: true,
+            source: PhantomData,
+        })
+    }
+
+    /// Makes a name of bytes.
+    pub fn new(bytes: &[u8]) -> ServerString<'static> {
+        // SAFETY: a null context makes a string that its creator frees; the buffer is given with
+        // its length.
+        let raw = unsafe {
+            api!(RedisModule_CreateString(
+                std::ptr::null_mut(),
+                bytes.as_ptr().cast(),
+                bytes.len()
+            ))
+        };
+        ServerString {
+            raw: NonNull::new(raw).expect("the server makes a string or dies"),
+            owned: true,
+            source: PhantomData,
+        }
+    }
+
+    /// Makes a string of an integer.
+    pub fn number(value: i64) -> ServerString<'static> {
+        // SAFETY: a null context makes a string that its creator frees.
+        let raw = unsafe {
+            api!(RedisModule_CreateStringFromLongLong(
+                std::ptr::null_mut(),
+                value
+            ))
+        };
+        // SAFETY: nobody else has it.
+        unsafe { ServerString::owned(raw) }.expect("the server makes a string or dies")
+    }
+
+    /// The same string once more, for as long as one likes.
+    pub(in crate::server) fn retained(&self) -> ServerString<'static> {
+        // SAFETY: the string is alive, and with a null context its new owner frees it.
+        unsafe {
+            api!(RedisModule_RetainString(std::ptr::null_mut(), self.raw()));
+            ServerString::owned(self.raw())
+        }
+        .expect("it is a string")
+    }
+
+    /// The name's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the string lives as long as `self` and is not changed.
+        unsafe { bytes_of(self.raw.as_ptr()) }
+    }
+
+    pub(in crate::server) fn raw(&self) -> *mut raw::RedisModuleString {
+        self.raw.as_ptr()
+    }
+
+    /// Gives the string away, to who frees it.
+    pub(in crate::server) fn into_raw(self) -> *mut raw::RedisModuleString {
+        debug_assert!(self.owned);
+        std::mem::ManuallyDrop::new(self).raw()
+    }
+}
+
+impl Drop for ServerString<'_> {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: `new` made it without a context, nobody else frees it.
+            unsafe { api!(RedisModule_FreeString(std::ptr::null_mut(), self.raw())) };
+        }
+    }
+}
+
+/// The bytes of a string of the server.
+///
+/// # Safety
+/// `raw` is such a string; it lives and is not changed for `'a`.
+pub(in crate::server) unsafe fn bytes_of<'a>(raw: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut length = 0;
+    // SAFETY: the caller's promise; the server fills in the length of the buffer it returns.
+    unsafe {
+        let start = api!(RedisModule_StringPtrLen(raw, &mut length));
+        slice_of(start.cast(), length)
+    }
+}
+
+/// The elements at a pointer of the server. Null, which the server may return for nothing, is an empty slice.
+///
+/// # Safety
+/// `start` is null, or `length` elements stand there, live and are not changed for `'a`.
+#[inline]
+pub(in crate::server) unsafe fn slice_of<'a, T>(start: *const T, length: usize) -> &'a [T] {
+    if start.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, length) }
+}

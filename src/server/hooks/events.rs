@@ -1,0 +1,391 @@
+//! What happens outside of the module's own commands: keys that go, change or move, connections
+//! that close, a dataset that is loaded, a change of role.
+//!
+//! The server tells of these at moments when the dataset must not be changed. So they are only
+//! noted, and the families deal with them as soon as that is safe: before the next command of the
+//! module that writes, and at the latest in the next round of the server's event loop.
+
+use crate::server::base::clock::Now;
+use crate::server::base::guard::guard;
+use crate::server::base::log;
+use crate::server::base::slice::Slice;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::hooks::deletions;
+use crate::server::hooks::lent;
+use crate::server::hooks::queued;
+use crate::server::services::blocked;
+use crate::server::services::cluster;
+use crate::server::services::deferred::{
+    ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, KeyChange, LOADS_BESIDE, NOTHING,
+    ServerEvent, WORK, defer, defer_and_wake, defer_slot_change, wake_event_loop,
+};
+use crate::server::services::import;
+use crate::server::services::info;
+use crate::server::services::native;
+use crate::server::services::timer;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Lets the families do a slice of their work.
+#[cold]
+fn do_a_slice(ctx: Ctx<'_>) {
+    WORK.store(NOTHING, Ordering::Relaxed);
+    if ctx.is_loading() {
+        return; // the cron event asks again
+    }
+    let mut slice = Slice::begin();
+    let mut is_left = false;
+    for family in crate::enabled_families() {
+        is_left |= (family.go_on)(ctx, &mut slice);
+    }
+    if is_left {
+        WORK.store(BACKLOG, Ordering::Relaxed);
+        wake_event_loop();
+    }
+}
+
+/// Before a command: lets the families deal with what was noted. Not in a cluster, where newer
+/// servers take every key that is opened during a command for one of the command's slot.
+#[inline]
+pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
+    let is_noted = ANY_DEFERRED.load(Ordering::Relaxed);
+    // A backlog waits for the next round: commands do not take turns with it.
+    let is_work = WORK.load(Ordering::Relaxed) == FRESH;
+    if (is_noted || is_work) && !ctx.is_cluster() {
+        if is_noted {
+            run_deferred(ctx);
+        }
+        if WORK.load(Ordering::Relaxed) == FRESH {
+            do_a_slice(ctx);
+        }
+    }
+}
+
+/// Lets the families deal with what was noted, as far as that is possible now.
+#[cold]
+fn run_deferred(ctx: Ctx<'_>) {
+    if ctx.is_loading() {
+        return;
+    }
+    let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());
+    let now = Now::read();
+    // Dealing with one thing may note another, such as a key that turned out to be expired.
+    loop {
+        let mut noted = std::mem::take(&mut *DEFERRED.get());
+        if is_replica {
+            // The master deals with what happens to keys; what is in our own memory and our own AOF
+            // is our affair.
+            noted.retain(|noted| matches!(noted, ServerEvent::Demoted | ServerEvent::Saving));
+        }
+        let possible = |noted: &ServerEvent| !is_paused || matches!(noted, ServerEvent::Demoted);
+        let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
+        ANY_DEFERRED.store(!later.is_empty(), Ordering::Relaxed);
+        *DEFERRED.get() = later;
+        if ready.is_empty() {
+            return;
+        }
+        // What a connection leaves behind is looked for where it is now, after all that moved.
+        ready.sort_by_key(|event| matches!(event, ServerEvent::Disconnected(_)));
+        for event in &ready {
+            for family in crate::enabled_families() {
+                (family.on_event)(ctx, now, event);
+            }
+        }
+    }
+}
+
+/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
+/// always: newer servers hand a slot's commands to the master that gets it.
+static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
+
+/// May the running command be one that a master or an AOF hands down?
+pub(in crate::server) fn may_replay() -> bool {
+    MAY_REPLAY.load(Ordering::Relaxed)
+}
+
+/// Looks again whether that may be. `is_loading`: whether a dataset is about to be loaded.
+fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
+    let may_replay = is_loading || ctx.is_loading() || ctx.is_replica() || ctx.is_cluster();
+    MAY_REPLAY.store(may_replay, Ordering::Relaxed);
+}
+
+/// Subscribes to everything. False if the server refuses.
+pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
+    look_for_replays(ctx, false);
+    let server_events: [(u64, raw::RedisModuleEventCallback); 10] = [
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, Some(on_load_beside)),
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            Some(on_role),
+        ),
+        (raw::REDISMODULE_EVENT_EVENTLOOP, Some(on_event_loop)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
+        (raw::REDISMODULE_EVENT_SHUTDOWN, Some(on_shutdown)),
+    ];
+    // SAFETY: the callbacks live as long as the module and know version 1 of each event's data.
+    unsafe {
+        let refused = server_events.into_iter().any(|(id, callback)| {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            api!(RedisModule_SubscribeToServerEvent(
+                ctx.raw(),
+                event,
+                callback
+            )) != raw::REDISMODULE_OK as c_int
+        });
+        let keys = api!(RedisModule_SubscribeToKeyspaceEvents(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            Some(on_key)
+        ));
+        if refused || keys != raw::REDISMODULE_OK as c_int || !import::follow(ctx) {
+            let line = "the server refuses a subscription to its events";
+            log::warn(ctx.raw(), line);
+            return false;
+        }
+    }
+    cluster::subscribe(ctx);
+    true
+}
+
+/// The generic keyspace events that tell of it.
+const TOUCHING: [(&[u8], KeyChange); 6] = [
+    (b"expire", KeyChange::Expiry),
+    (b"persist", KeyChange::Expiry),
+    (b"restore", KeyChange::Arrival),
+    (b"rename_to", KeyChange::Arrival),
+    (b"move_to", KeyChange::Arrival),
+    (b"copy_to", KeyChange::Arrival),
+];
+
+/// The generic keyspace events that tell of a key that went.
+const REMOVING: [&[u8]; 3] = [b"del", b"rename_from", b"move_from"];
+
+// SAFETY (for all callbacks below): the server calls them with a live context, and with data of the
+// type that belongs to the event.
+
+unsafe extern "C" fn on_key(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard((), || {
+        // SAFETY: see above.
+        let (ctx, event, name) = unsafe {
+            (
+                Ctx::new(ctx),
+                CStr::from_ptr(event),
+                ServerString::borrowed(key),
+            )
+        };
+        let found = TOUCHING.iter().find(|(name, _)| *name == event.to_bytes());
+        let touch = found.map(|(_, touch)| *touch);
+        if touch == Some(KeyChange::Arrival) || REMOVING.contains(&event.to_bytes()) {
+            for family in crate::enabled_families() {
+                (family.key_removed)(ctx, &name);
+            }
+        }
+        if let Some(touch) = touch
+            && native::any_live()
+            && ctx.peek(&name).is_native()
+        {
+            for family in crate::enabled_families() {
+                (family.key_changed)(ctx, &name, touch);
+            }
+        }
+        lent::give_back(ctx, event.to_bytes(), &name);
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_flush(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+            // SAFETY: see above.
+            let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
+            defer_slot_change(ServerEvent::Flushed(
+                (info.dbnum >= 0).then_some(info.dbnum),
+            ));
+        }
+    });
+}
+
+unsafe extern "C" fn on_swap(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut c_void,
+) {
+    guard((), || {
+        // SAFETY: see above.
+        let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
+        defer_slot_change(ServerEvent::Swapped(info.dbnum_first, info.dbnum_second));
+    });
+}
+
+unsafe extern "C" fn on_client(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+            // SAFETY: see above.
+            let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
+            lent::forget(client);
+            queued::transaction_ends(); // perhaps it had one
+            if crate::enabled_families().any(|family| (family.follows_client)(client)) {
+                defer_and_wake(ServerEvent::Disconnected(client));
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn on_loading(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        let has_ended = matches!(
+            subevent,
+            raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED
+        );
+        // SAFETY: see above.
+        look_for_replays(unsafe { Ctx::new(ctx) }, !has_ended);
+        if has_ended {
+            defer_slot_change(ServerEvent::Loaded);
+        }
+    });
+}
+
+unsafe extern "C" fn on_load_beside(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        let begins = subevent == raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED;
+        LOADS_BESIDE.store(begins, Ordering::Relaxed);
+        match subevent {
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => {
+                defer_slot_change(ServerEvent::Replaced)
+            }
+            raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => {
+                defer_slot_change(ServerEvent::Discarded)
+            }
+            _ => {}
+        }
+    });
+}
+
+unsafe extern "C" fn on_role(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        let is_replica = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
+        // SAFETY: see above.
+        look_for_replays(unsafe { Ctx::new(ctx) }, is_replica);
+        cluster::role_changes();
+        if is_replica {
+            defer(ServerEvent::Demoted);
+        }
+    });
+}
+
+unsafe extern "C" fn on_fork(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        if subevent == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+            defer(ServerEvent::Saving);
+        }
+    });
+}
+
+unsafe extern "C" fn on_event_loop(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    ABOUT_TO_SLEEP.store(false, Ordering::Relaxed);
+    if subevent != raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+        return;
+    }
+    guard((), deletions::run_deferred); // before anybody is served
+    if ANY_DEFERRED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) != NOTHING {
+        timer::was_armed(); // before, by commands and timers, of which the server knows
+        guard((), || {
+            // SAFETY: see above.
+            let ctx = unsafe { Ctx::new(ctx) };
+            if ANY_DEFERRED.load(Ordering::Relaxed) {
+                run_deferred(ctx);
+            }
+            if WORK.load(Ordering::Relaxed) != NOTHING {
+                do_a_slice(ctx);
+            }
+            // The server may have computed for how long it sleeps before it asked us.
+            if timer::was_armed() {
+                wake_event_loop();
+            }
+        });
+    }
+    // SAFETY: see above.
+    guard((), || cluster::look_if_changed(unsafe { Ctx::new(ctx) }));
+    guard((), blocked::deliver);
+    ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        // SAFETY: see above.
+        let ctx = unsafe { Ctx::new(ctx) };
+        timer::stop_if_too_far(ctx);
+        timer::ask_families(ctx);
+        info::log_eviction(ctx);
+        cluster::look_after(ctx);
+        for family in crate::enabled_families() {
+            (family.cron)(ctx);
+        }
+    });
+}
+
+unsafe extern "C" fn on_shutdown(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    // The process ends; nothing may be decided any more.
+    guard((), || {
+        DEFERRED.get().clear();
+        ANY_DEFERRED.store(false, Ordering::Relaxed);
+    });
+}

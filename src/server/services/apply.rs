@@ -1,0 +1,71 @@
+//! The internal command `SLUICE.APPLY`, which carries changes of keys to replicas and the AOF where the server's own command
+//! has another name (`rename-command`): the server looks for a command by its name before it replicates it. It reads that
+//! setting before it loads modules, so the module's own commands keep their names.
+
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{MAX_SAFE, is};
+use crate::server::entry::{Call, apply};
+use crate::server::handles::context::Ctx;
+use crate::server::services::command::{Command, ONE_KEY};
+use std::ffi::CStr;
+
+pub(in crate::server) const NAME: &CStr = c"SLUICE.APPLY";
+pub(in crate::server) const DEL: &CStr = c"DEL";
+pub(in crate::server) const SET: &CStr = c"SET";
+pub(in crate::server) const PEXPIREAT: &CStr = c"PEXPIREAT";
+
+const COMMAND: Command = Command {
+    name: "SLUICE.APPLY",
+    usage: "key (DEL | PEXPIREAT expires | SET expires value)",
+    summary: "Internal: a change of a key, for replicas and the AOF, where the server's own command has another name.",
+    complexity: "O(1)",
+    arity: -3,
+    flags: "write",
+    categories: "write slow dangerous",
+    keys: ONE_KEY,
+    run: apply(apply_change),
+};
+
+/// Registers the command, which belongs to no family.
+pub(in crate::server) fn register(ctx: Ctx<'_>) -> bool {
+    crate::server::services::command::register(ctx, &COMMAND)
+}
+
+/// `SLUICE.APPLY key DEL | PEXPIREAT expires | SET expires value`
+///
+/// `expires`: Unix milliseconds. With 0, `SET` keeps the expiry that the key has.
+fn apply_change(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let change = cursor.value()?;
+    let (ctx, name) = (call.ctx, call.name(0));
+    let is_change = |known: &CStr| known.to_str().is_ok_and(|known| is(change, known));
+    let bad = |_| Error::BadEffect;
+    if is_change(DEL) && cursor.next().is_none() {
+        let mut key = ctx.open(&name);
+        if !key.is_empty() {
+            key.delete();
+            ctx.notify_del(&name);
+        }
+    } else if is_change(PEXPIREAT) {
+        let at = cursor.uint("expires", 1..=MAX_SAFE).map_err(bad)?;
+        let mut key = ctx.open(&name);
+        if !key.is_empty() {
+            key.expire_at(at);
+        }
+    } else if is_change(SET) {
+        let at = cursor.uint("expires", 0..=MAX_SAFE).map_err(bad)?;
+        let value = cursor.value().map_err(bad)?;
+        let mut key = ctx.open(&name);
+        key.set_string(value);
+        if at > 0 {
+            key.expire_at(at);
+        }
+    } else {
+        return Err(Error::BadEffect);
+    }
+    ctx.replicate_verbatim();
+    ctx.signal_modified(&name);
+    Ok(Reply::Ok)
+}

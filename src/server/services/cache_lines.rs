@@ -1,0 +1,312 @@
+//! Arrays of cache lines: the memory of filters.
+//!
+//! An array is made of segments, whole size classes of the allocator, so that it takes hardly more than
+//! was asked for: classes are a quarter apart. It begins as zeros that nobody has touched: the system
+//! gives the pages when they are used.
+
+use crate::memory::block_size;
+use crate::server::base::alloc::{Carving, release_block, zeroed_block};
+use crate::server::services::native::Relocate;
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The bytes of a cache line, on nearly every machine that servers run on.
+pub const LINE_SIZE: usize = 64;
+
+/// One cache line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct CacheLine(pub [u8; LINE_SIZE]);
+
+/// The least and the most lines of a segment, as powers of two: 4 KiB and 4 MiB.
+const MIN_SHIFT: u32 = 6;
+const MAX_SHIFT: u32 = 16;
+
+/// An array has about so many segments, as a power of two, as long as they have not the most lines:
+/// then what the last one takes for nothing is a hundredth of the array.
+const SEGMENTS_SHIFT: u32 = 4;
+
+/// More than any machine has, and few enough to make a table of segments for.
+const MAX_LINES: usize = 1 << 40;
+
+/// How many arrays there are, and how many bytes of lines they have.
+static ARRAYS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// How many arrays there are in the server, and how many bytes they have together.
+pub fn live() -> (usize, usize) {
+    (
+        ARRAYS.load(Ordering::Relaxed),
+        BYTES.load(Ordering::Relaxed),
+    )
+}
+
+/// An array of cache lines.
+pub struct CacheLines {
+    /// Where each segment begins.
+    segments: Box<[NonNull<CacheLine>]>,
+    len: usize,
+    /// Log2 of the lines of a segment. The last one may have fewer.
+    shift: u32,
+    carving: Carving,
+}
+
+// SAFETY: an array owns its memory, like a boxed slice.
+unsafe impl Send for CacheLines {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for CacheLines {}
+
+impl CacheLines {
+    /// An array of `len` lines of zeros, at least one; `None` if there is no memory for it.
+    pub fn zeroed(len: usize) -> Option<Self> {
+        if !(1..=MAX_LINES).contains(&len) {
+            return None;
+        }
+        let shift = len.ilog2().saturating_sub(SEGMENTS_SHIFT);
+        let shift = shift.clamp(MIN_SHIFT, MAX_SHIFT);
+        let made = Segments::new(len, shift, Carving::Whole);
+        let made = made.or_else(|| Segments::new(len, shift, Carving::Carved))?;
+        ARRAYS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(len * LINE_SIZE, Ordering::Relaxed);
+        Some(made.finish())
+    }
+
+    /// A copy; `None` if there is no memory for it.
+    pub fn try_clone(&self) -> Option<Self> {
+        let mut copy = Self::zeroed(self.len)?;
+        for segment in 0..self.segments() {
+            let from = self.segment(segment);
+            if !is_zero(from) {
+                copy.segment_mut(segment).copy_from_slice(from);
+            }
+        }
+        Some(copy)
+    }
+
+    /// How many lines it has.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes of every segment but the last, which may have fewer.
+    pub fn segment_size(&self) -> usize {
+        LINE_SIZE << self.shift
+    }
+
+    /// How many segments it has.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// One line.
+    #[inline]
+    pub fn line(&self, index: usize) -> &[u8; LINE_SIZE] {
+        let at = self.at(index);
+        // SAFETY: `at` is a line of ours.
+        unsafe { &(*at).0 }
+    }
+
+    /// One line, to be changed.
+    #[inline]
+    pub fn line_mut(&mut self, index: usize) -> &mut [u8; LINE_SIZE] {
+        let at = self.at(index);
+        // SAFETY: `at` is a line of ours, and we are borrowed for as long as it is.
+        unsafe { &mut (*at).0 }
+    }
+
+    /// Asks the processor to fetch a line, which will be needed soon.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        let at = self.at(index);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: any address may be prefetched; every such processor can.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> *mut CacheLine {
+        assert!(index < self.len);
+        let within = index & ((1 << self.shift) - 1);
+        // SAFETY: all segments but the last have this length, and the index is below the sum.
+        unsafe { self.segments[index >> self.shift].as_ptr().add(within) }
+    }
+
+    /// The bytes of one segment.
+    pub fn segment(&self, segment: usize) -> &[u8] {
+        let size = self.layout(segment).size();
+        // SAFETY: a segment is one block of so many bytes, all of which were zeroed.
+        unsafe { std::slice::from_raw_parts(self.segments[segment].as_ptr().cast(), size) }
+    }
+
+    /// The bytes of one segment, to be changed.
+    pub fn segment_mut(&mut self, segment: usize) -> &mut [u8] {
+        let size = self.layout(segment).size();
+        // SAFETY: as above, and we are borrowed for as long as the slice is.
+        unsafe { std::slice::from_raw_parts_mut(self.segments[segment].as_ptr().cast(), size) }
+    }
+
+    /// The bytes that it takes from the allocator.
+    pub fn memory(&self) -> usize {
+        let carved = match self.carving {
+            Carving::Whole => 0,
+            Carving::Carved => LINE_SIZE,
+        };
+        let segments = (0..self.segments()).map(|at| block_size(self.layout(at).size() + carved));
+        block_size(size_of_val(&*self.segments)) + segments.sum::<usize>()
+    }
+
+    /// Moves one segment to a less fragmented place, if there is one.
+    pub fn relocate(&mut self, segment: usize, relocate: &mut Relocate<'_>) {
+        if self.carving == Carving::Carved {
+            return; // no server that fights fragmentation has such an allocator
+        }
+        // SAFETY: a segment is one whole block, which nothing points into while we are borrowed.
+        let moved = unsafe { relocate.block(self.segments[segment].as_ptr().cast()) };
+        if let Some(moved) = NonNull::new(moved) {
+            self.segments[segment] = moved.cast();
+            assert_eq!(moved.addr().get() % LINE_SIZE, 0);
+        }
+    }
+
+    fn layout(&self, segment: usize) -> Layout {
+        layout(self.len, self.shift, segment)
+    }
+}
+
+impl Drop for CacheLines {
+    fn drop(&mut self) {
+        ARRAYS.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(self.len * LINE_SIZE, Ordering::Relaxed);
+        for segment in 0..self.segments() {
+            let block = self.segments[segment].cast();
+            // SAFETY: it was had for this layout, in this way, and is ours alone.
+            unsafe { release_block(block, self.layout(segment), self.carving) };
+        }
+    }
+}
+
+/// The layout of a segment in an array of `len` lines.
+fn layout(len: usize, shift: u32, segment: usize) -> Layout {
+    let lines = (len - (segment << shift)).min(1 << shift);
+    Layout::array::<CacheLine>(lines).expect("a segment is small")
+}
+
+/// An array in the making, whose segments are freed if it comes to nothing.
+struct Segments {
+    done: Vec<NonNull<CacheLine>>,
+    len: usize,
+    shift: u32,
+    carving: Carving,
+}
+
+impl Segments {
+    fn new(len: usize, shift: u32, carving: Carving) -> Option<Self> {
+        let mut making = Self {
+            done: Vec::new(),
+            len,
+            shift,
+            carving,
+        };
+        let segments = len.div_ceil(1 << shift);
+        making.done.try_reserve_exact(segments).ok()?;
+        for segment in 0..segments {
+            // SAFETY: a segment has at least one line.
+            let block = unsafe { zeroed_block(layout(len, shift, segment), carving) };
+            making.done.push(block?.cast());
+        }
+        Some(making)
+    }
+
+    fn finish(mut self) -> CacheLines {
+        CacheLines {
+            segments: std::mem::take(&mut self.done).into(),
+            len: self.len,
+            shift: self.shift,
+            carving: self.carving,
+        }
+    }
+}
+
+impl Drop for Segments {
+    fn drop(&mut self) {
+        for (segment, block) in self.done.iter().enumerate() {
+            let layout = layout(self.len, self.shift, segment);
+            // SAFETY: it was had for this layout, in this way, and nobody has it yet.
+            unsafe { release_block(block.cast(), layout, self.carving) };
+        }
+    }
+}
+
+/// Are all of these bytes zero?
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (chunks, rest) = bytes.as_chunks::<LINE_SIZE>();
+    let or = |chunk: &[u8; LINE_SIZE]| chunk.iter().fold(0, |all, byte| all | byte);
+    chunks.iter().all(|chunk| or(chunk) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_zero_aligned_and_apart() {
+        for len in [1, 2, 3, 64, 65, 1023, 1024, 5000, 70_001] {
+            let mut lines = CacheLines::zeroed(len).expect("memory");
+            assert!(lines.segments() <= 32);
+            for index in 0..len {
+                assert_eq!(*lines.line(index), [0; LINE_SIZE]);
+                assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);
+                *lines.line_mut(index) = [index as u8 | 1; LINE_SIZE];
+            }
+            let copy = lines.try_clone().expect("memory");
+            for index in 0..len {
+                lines.prefetch(index);
+                assert_eq!(*lines.line(index), [index as u8 | 1; LINE_SIZE]);
+                assert_eq!(copy.line(index), lines.line(index));
+            }
+            let bytes: usize = (0..lines.segments())
+                .map(|at| lines.segment(at).len())
+                .sum();
+            assert_eq!(bytes, len * LINE_SIZE);
+        }
+    }
+
+    #[test]
+    fn segments_are_aligned_also_where_they_are_carved() {
+        for carving in [Carving::Whole, Carving::Carved] {
+            let mut lines = Segments::new(200, MIN_SHIFT, carving)
+                .expect("memory")
+                .finish();
+            ARRAYS.fetch_add(1, Ordering::Relaxed);
+            BYTES.fetch_add(200 * LINE_SIZE, Ordering::Relaxed);
+            for index in 0..200 {
+                assert_eq!(*lines.line(index), [0; LINE_SIZE]);
+                assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);
+                *lines.line_mut(index) = [1; LINE_SIZE];
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic]
+    fn a_line_that_is_not_there_panics() {
+        CacheLines::zeroed(3).expect("memory").line(3);
+    }
+
+    #[test]
+    fn zeros_are_told_from_others() {
+        assert!(is_zero(&[]) && is_zero(&[0; 200]));
+        for at in [0, 63, 64, 199] {
+            let mut bytes = [0; 200];
+            bytes[at] = 1;
+            assert!(!is_zero(&bytes));
+        }
+    }
+}

@@ -1,0 +1,805 @@
+//! Which node of a cluster serves a key.
+//!
+//! The server checks the keys of commands. What the module does of its own accord (deadlines, hand-overs, renewals,
+//! releases) passes no such check, so it asks here first: [`owns`] is the one place for all families. Atomic slot migration
+//! copies keys to a node that does not own their slot yet, and leaves keys on a node that owns it no more.
+
+use crate::error::Error;
+use crate::server::base::clock::Now;
+use crate::server::base::guard::guard;
+use crate::server::base::log;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::call::{self, Part, Reply};
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::{ServerString, slice_of};
+use crate::server::load;
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::slots::{self, Nodes, Ranges, SLOTS, slot_of};
+use crate::server::services::timer;
+use crate::waiting::{InSlots, Key};
+use redis_module::raw;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ffi::{CStr, CString, c_int};
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// For so long what `CLUSTER NODES` said is good, in microseconds: a little less than the time between two cron events.
+const FRESH_US: u64 = 90_000;
+
+/// If the question is expensive, because the cluster is large, it takes at most this part of the time.
+const COST_PART: u64 = 50;
+
+/// For so long (in microseconds) the server may look after waiting clients before it serves others again.
+const SLICE_US: u64 = 1000;
+
+/// So many keys or clients are looked after before the clock is read again.
+const STEP_SIZE: usize = 32;
+
+/// So many steps are taken in a slice at most: the server takes 20 us to answer each client that a step sends away, when the
+/// slice is over.
+const SLICE_STEPS: usize = 2;
+
+#[derive(Default)]
+struct State {
+    nodes: Option<Rc<Nodes>>,
+    /// How this server names nodes to clients, if that was asked for since.
+    preferred: Option<Rc<str>>,
+    /// When the nodes were asked for (Unix us), and how long that took.
+    asked_at: u64,
+    asked_for: u64,
+    /// The slots whose waiting clients could not be served when something happened.
+    put_off: BTreeSet<u16>,
+    /// For each atomic migration from this node that goes on, one of its slots.
+    exports: HashMap<Vec<u8>, u16>,
+    /// What is to be done for waiting clients.
+    work: VecDeque<Work>,
+    /// Where the look at the slots goes on that must be asked for one by one.
+    next_slot: u16,
+}
+
+static STATE: MainThread<State> = MainThread::new();
+
+/// Has something happened to slots, so that waiting clients are to be looked after before the next cron event?
+static CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// Something to do for those who wait in a slot.
+struct Work {
+    waiting: InSlots,
+    slot: u16,
+    task: Task,
+}
+
+enum Task {
+    /// They are told this: the slot has left this node, or the cluster is down.
+    SendAway(Error),
+    /// The slot is here again: they are served, from the key behind this one on.
+    Serve(Option<Key>),
+}
+
+/// What the server says to a command on a key.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    /// The cluster is down.
+    Down,
+    /// The key is not here, or not always.
+    Refused,
+}
+
+/// Asks the server what it says to a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
+/// a failed call of the command.
+fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
+    // A command of the module's own: no `rename-command` gives it another name. Without its last argument's content it is
+    // refused before it looks for the key, where the server cannot check without running it.
+    const COMMANDS: [(&str, &CStr); 3] = [
+        ("lock", c"LOCK.RELEASE"),
+        ("stock", c"STOCK.CONFIRM"),
+        ("cache", c"CACHE.FAIL"),
+    ];
+    static FORMAT: OnceLock<&CStr> = OnceLock::new();
+    static COMMAND: OnceLock<Option<&CStr>> = OnceLock::new();
+    // Redis 7.2 and Valkey check without running the command. The function is as new.
+    let format = *FORMAT.get_or_init(|| match load::has_function(c"RedisModule_Microseconds") {
+        true => c"Dsc",
+        false => c"Esc",
+    });
+    let command = *COMMAND.get_or_init(|| {
+        let is_enabled = |family: &str| crate::enabled_families().any(|other| other.name == family);
+        let mut commands = COMMANDS.iter().filter(|(family, _)| is_enabled(family));
+        commands.next().map(|(_, command)| *command)
+    });
+    let Some(command) = command else {
+        return Verdict::Allowed; // no other family acts of its own accord
+    };
+    // SAFETY: "sc" are a key's name and a NUL-terminated string, which live through the call. "E" and "D" let the server
+    // reply with its reason if it refuses the command.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            command.as_ptr(),
+            format.as_ptr(),
+            name.raw(),
+            c"".as_ptr()
+        )))
+    };
+    match reply.part().error() {
+        Some(error) if error.contains("cluster is down") => Verdict::Down,
+        Some(error) if error.contains("non local key") => Verdict::Refused,
+        _ => Verdict::Allowed,
+    }
+}
+
+/// The server's own answer whether a slot's keys can be used here, of Redis since 8.4: its slots, those of its master, and
+/// those that it imports key by key, but not those that are copied to it at once.
+fn can_access(slot: u16) -> Option<bool> {
+    type Function = unsafe extern "C" fn(c_int) -> c_int;
+    static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
+    let function = (*FUNCTION.get_or_init(|| {
+        let address = load::function(c"RedisModule_ClusterCanAccessKeysInSlot")?;
+        // SAFETY: redismodule.h of Redis 8.4: `int RedisModule_ClusterCanAccessKeysInSlot(int slot)`.
+        Some(unsafe {
+            std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(address)
+        })
+    }))?;
+    // SAFETY: the function takes any number.
+    Some(unsafe { function(c_int::from(slot)) != 0 })
+}
+
+/// May the module act on this key of its own accord? Not if its slot is another node's: what is here of it is a copy that
+/// follows its owner, or is about to be dropped. Whether the cluster is up makes no difference.
+pub fn owns(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return true;
+    }
+    let slot = slot_of(name.bytes());
+    if let Some(can) = can_access(slot) {
+        return can;
+    }
+    let nodes = nodes(ctx);
+    if nodes
+        .as_ref()
+        .is_some_and(|nodes| !nodes.is_own(slot) && !nodes.is_moving(slot))
+    {
+        return false;
+    }
+    match ask_server(ctx, name) {
+        Verdict::Allowed => true,
+        Verdict::Down => true, // the nodes say so
+        // Slots that move key by key: what is here is here alone.
+        Verdict::Refused => nodes.is_some_and(|nodes| nodes.is_moving(slot)),
+    }
+}
+
+/// Is the slot this node's, as far as that is known without a key of it?
+pub fn owns_slot(ctx: Ctx<'_>, slot: u16) -> bool {
+    let known = can_access(slot);
+    known.unwrap_or_else(|| {
+        nodes(ctx).is_none_or(|nodes| nodes.is_own(slot) || nodes.is_importing(slot))
+    })
+}
+
+/// Runs `work` on a key of some database that the module changes of its own accord. If it [must not](owns), or there is no
+/// such database, `work` does not run.
+pub fn act_on<T>(
+    ctx: Ctx<'_>,
+    (db, key): &Key,
+    work: impl FnOnce(&ServerString<'_>) -> T,
+) -> Option<T> {
+    let act = || {
+        let name = ServerString::new(key);
+        owns(ctx, &name).then(|| work(&name))
+    };
+    ctx.in_db(*db, act).flatten()
+}
+
+/// May clients that wait for this key be served now, as if they had sent a command? If not, they are looked after when the
+/// slot is here for good, or has left.
+pub fn serves(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return true;
+    }
+    let slot = slot_of(name.bytes());
+    let serves = match ask_server(ctx, name) {
+        Verdict::Allowed => true,
+        Verdict::Down => false,
+        // Clients that were sent with `ASK` wait here.
+        Verdict::Refused => nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot)),
+    };
+    if !serves {
+        STATE.get().put_off.insert(slot);
+    }
+    serves
+}
+
+/// The error for a client that waited for this key until the server became a replica.
+pub fn farewell(ctx: Ctx<'_>, name: &ServerString<'_>) -> Error {
+    if !ctx.is_cluster() {
+        return Error::Demoted;
+    }
+    moved(ctx, slot_of(name.bytes())).unwrap_or(Error::Demoted)
+}
+
+/// The error for those who wait in a slot that another node serves, or `None` if nobody serves it.
+fn moved(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
+    let nodes = nodes(ctx)?;
+    let (id, address) = nodes.server_of(slot)?;
+    if my_id().is_none_or(|mine| mine == id) {
+        return None;
+    }
+    let preferred = STATE.get().preferred.clone();
+    let preferred = preferred.unwrap_or_else(|| {
+        let preferred: Rc<str> = preferred_endpoint(ctx).into();
+        STATE.get().preferred.insert(preferred).clone()
+    });
+    let address = slots::endpoint(address, &preferred)?;
+    Some(Error::Moved { slot, address })
+}
+
+/// Does the slot of this key move to another node or from one, key by key? Then a key of it that is not here may be there.
+pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return false;
+    }
+    forget_nodes(); // it must be known now
+    nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot_of(name.bytes())))
+}
+
+/// May these two keys be used together? Always, but in a cluster only if they are in one slot.
+pub fn share_slot(ctx: Ctx<'_>, one: &ServerString<'_>, other: &ServerString<'_>) -> bool {
+    !ctx.is_cluster() || slot_of(one.bytes()) == slot_of(other.bytes())
+}
+
+/// The hash slot of a key; 0 outside of a cluster.
+pub fn slot(ctx: Ctx<'_>, key: &[u8]) -> u16 {
+    if ctx.is_cluster() { slot_of(key) } else { 0 }
+}
+
+/// What this node serves, as it says itself, with its configuration epoch: it is another one as soon as a slot has come or
+/// gone, is about to, or has gone and come back. `None` outside of a cluster, or if the server does not tell.
+pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
+    if !ctx.is_cluster() {
+        return None;
+    }
+    forget_nodes();
+    nodes(ctx).map(|nodes| nodes.own_part().to_owned())
+}
+
+/// Looks whether slots have come or gone of which no event told, and tells the families.
+pub fn notice_changes(ctx: Ctx<'_>) {
+    if ctx.is_cluster() {
+        nodes(ctx);
+    }
+}
+
+/// A slot of each atomic migration from this node that goes on.
+pub fn exported_slots() -> Vec<u16> {
+    STATE.get().exports.values().copied().collect()
+}
+
+/// Who serves which slot, as the server said a moment ago at most. `None`: the server does not tell.
+fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
+    let start = Now::read().micros();
+    {
+        let state = STATE.get();
+        let fresh = FRESH_US.max(state.asked_for * COST_PART);
+        if state.nodes.is_some() && start.abs_diff(state.asked_at) < fresh {
+            return state.nodes.clone();
+        }
+    }
+    let reply = ask_cluster(ctx, c"NODES")?;
+    let nodes = Rc::new(Nodes::parse(&reply.part().text()?));
+    let mut state = STATE.get();
+    let before = state.nodes.replace(nodes.clone());
+    state.preferred = None;
+    state.asked_at = start;
+    state.asked_for = Now::read().micros().saturating_sub(start);
+    drop(state);
+    let changed = before.map(|before| before.difference(&nodes));
+    if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
+        moving(ServerEvent::SlotsMoved(changed));
+    }
+    Some(nodes)
+}
+
+/// Who serves which slot is asked for anew.
+fn forget_nodes() {
+    STATE.get().asked_at = 0;
+}
+
+/// Tells the families that slots came or went.
+fn moving(event: ServerEvent) {
+    CHANGED.store(true, Ordering::Relaxed);
+    deferred::defer_slot_change(event);
+}
+
+/// The role of this server changes, and with it who serves what.
+pub(in crate::server) fn role_changes() {
+    forget_nodes();
+    STATE.get().exports.clear();
+}
+
+/// Is it known that `CLUSTER` has another name? Then its subcommands are looked for under any.
+static IS_RENAMED: AtomicBool = AtomicBool::new(false);
+
+/// Has the server no command `CLUSTER` of that name, as far as it has been asked?
+#[inline]
+pub(in crate::server) fn is_renamed() -> bool {
+    IS_RENAMED.load(Ordering::Relaxed)
+}
+
+fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<Reply> {
+    static NAME: OnceLock<Option<CString>> = OnceLock::new();
+    let ask = |command: &CStr| {
+        // SAFETY: "c" is a NUL-terminated string, which lives through the call.
+        let reply = unsafe {
+            Reply(api!(RedisModule_Call(
+                ctx.raw(),
+                command.as_ptr(),
+                c"c".as_ptr(),
+                what.as_ptr()
+            )))
+        };
+        (!reply.0.is_null()).then_some(reply)
+    };
+    let name = NAME.get_or_init(|| {
+        if ask(c"CLUSTER").is_some() {
+            return Some(c"CLUSTER".to_owned());
+        }
+        IS_RENAMED.store(true, Ordering::Relaxed);
+        let found = present_name(ctx).filter(|name| ask(name).is_some());
+        if found.is_none() {
+            let line = "the server has no command CLUSTER under that name (rename-command): clients whose slot has left \
+                        this node get TRYAGAIN instead of MOVED";
+            log::warn_in(ctx, line);
+        }
+        found
+    });
+    ask(name.as_deref()?)
+}
+
+/// What `CLUSTER` is called now, as far as the server tells: only Valkey 9 does.
+fn present_name(ctx: Ctx<'_>) -> Option<CString> {
+    // SAFETY: "" takes no argument.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"COMMAND".as_ptr(),
+            c"".as_ptr()
+        )))
+    };
+    let commands = reply.part();
+    let is_cluster = |command: &Part<'_>| {
+        let subcommands = command.element(9);
+        let first = subcommands.and_then(|all| all.element(0)?.element(0)?.text());
+        first.is_some_and(|name| name.starts_with("cluster|"))
+    };
+    let mut all = (0..commands.len()).filter_map(|index| commands.element(index));
+    let name = all.find(is_cluster)?.element(0)?.text()?;
+    CString::new(name).ok()
+}
+
+/// How this server names nodes to clients.
+fn preferred_endpoint(ctx: Ctx<'_>) -> String {
+    call::setting(ctx, c"cluster-preferred-endpoint-type").unwrap_or_default()
+}
+
+fn my_id() -> Option<String> {
+    // SAFETY: the function takes no argument; its result, if there is one, is an id of 40 bytes.
+    unsafe {
+        let id = api!(RedisModule_GetMyClusterID());
+        if id.is_null() {
+            return None;
+        }
+        let bytes = slice_of(id.cast::<u8>(), raw::REDISMODULE_NODE_ID_LEN as usize);
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+/// Before the event loop sleeps: looks after waiting clients if something has happened to slots.
+pub(in crate::server) fn look_if_changed(ctx: Ctx<'_>) {
+    if CHANGED.load(Ordering::Relaxed) && ctx.may_act() {
+        CHANGED.store(false, Ordering::Relaxed);
+        look_after(ctx);
+    }
+}
+
+/// In a cluster, sends waiting clients after the slots that have left this node, or away if the cluster is down, and serves
+/// those whose slot has stayed after all. To be called about ten times a second.
+pub(in crate::server) fn look_after(ctx: Ctx<'_>) {
+    if !ctx.is_cluster() || !ctx.may_act() {
+        return;
+    }
+    let all = crate::enabled_families().filter_map(|family| family.waiting);
+    let all: Vec<(InSlots, Vec<u16>)> = all.map(|waiting| (waiting, (waiting.slots)())).collect();
+    let mut work = keep_unfinished();
+    if all.iter().all(|(_, slots)| slots.is_empty()) {
+        STATE.get().put_off.clear();
+        return;
+    }
+    let send_away = |work: &mut VecDeque<Work>, waiting, slot, error| {
+        let task = Task::SendAway(error);
+        work.push_back(Work {
+            waiting,
+            slot,
+            task,
+        });
+    };
+    if is_down(ctx, &all) {
+        for (waiting, slots) in &all {
+            for slot in slots {
+                send_away(&mut work, *waiting, *slot, Error::ClusterDown);
+            }
+        }
+    } else {
+        let put_off = std::mem::take(&mut STATE.get().put_off);
+        let known = |waiting: InSlots, slot| (waiting.slots as usize, slot);
+        let queued: HashSet<_> = work
+            .iter()
+            .map(|work| known(work.waiting, work.slot))
+            .collect();
+        let has_left = which_left(ctx, &all);
+        for (waiting, slots) in &all {
+            for slot in slots {
+                if has_left.contains(*slot) {
+                    if let Some(error) = error_for(ctx, *slot) {
+                        send_away(&mut work, *waiting, *slot, error);
+                    } else {
+                        STATE.get().put_off.insert(*slot);
+                    }
+                } else if put_off.contains(slot) && !queued.contains(&known(*waiting, *slot)) {
+                    let (waiting, slot, task) = (*waiting, *slot, Task::Serve(None));
+                    work.push_back(Work {
+                        waiting,
+                        slot,
+                        task,
+                    });
+                }
+            }
+        }
+    }
+    STATE.get().work = work;
+    go_on(ctx);
+}
+
+/// What was begun before, but for what is decided anew each time.
+fn keep_unfinished() -> VecDeque<Work> {
+    let mut work = std::mem::take(&mut STATE.get().work);
+    work.retain(|work| matches!(work.task, Task::Serve(_)));
+    work
+}
+
+/// The error for those who wait in a slot that is not here; `None`: they go on waiting.
+fn error_for(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
+    if nodes(ctx).is_none() {
+        return Some(Error::TryAgain); // the same command again is answered by the server itself
+    }
+    moved(ctx, slot)
+}
+
+/// Is the cluster down? What somebody waits for may have another owner by now, of whom this node hears nothing. Some servers
+/// send blocked clients away themselves, Valkey since 8.1 does not.
+fn is_down(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> bool {
+    let mut keys = all.iter().filter_map(|(waiting, slots)| {
+        let slot = slots.iter().find(|slot| owns_slot(ctx, **slot))?;
+        (waiting.keys)(*slot, None, 1).pop()
+    });
+    keys.next()
+        .is_some_and(|(_, key)| ask_server(ctx, &ServerString::new(&key)) == Verdict::Down)
+}
+
+/// Slots in one bit each.
+struct SlotSet(Box<[u64; SLOTS / 64]>);
+
+impl SlotSet {
+    fn new() -> Self {
+        Self(Box::new([0; SLOTS / 64]))
+    }
+
+    fn insert(&mut self, slot: u16) {
+        self.0[usize::from(slot) / 64] |= 1 << (slot % 64);
+    }
+
+    fn contains(&self, slot: u16) -> bool {
+        self.0[usize::from(slot) / 64] & 1 << (slot % 64) != 0
+    }
+}
+
+/// Which of the slots that somebody waits in are not this node's?
+fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
+    let mut left = SlotSet::new();
+    if can_access(0).is_some() || nodes(ctx).is_some() {
+        for slot in all.iter().flat_map(|(_, slots)| slots) {
+            let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(*slot));
+            if !owns_slot(ctx, *slot) && !is_moving() {
+                left.insert(*slot);
+            }
+        }
+        return left;
+    }
+    // The server tells nothing: it is asked with a key of each slot, of as many slots as there is time for.
+    let (start, from) = (Now::read().micros(), STATE.get().next_slot);
+    let mut slots: Vec<(u16, InSlots)> = all
+        .iter()
+        .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*slot, *waiting)))
+        .collect();
+    slots.sort_unstable_by_key(|(slot, _)| (*slot < from, *slot));
+    for (slot, waiting) in slots {
+        if Now::read().micros().saturating_sub(start) > SLICE_US {
+            STATE.get().next_slot = slot;
+            break;
+        }
+        if let Some((_, key)) = (waiting.keys)(slot, None, 1).pop()
+            && ask_server(ctx, &ServerString::new(&key)) == Verdict::Refused
+        {
+            left.insert(slot);
+        }
+    }
+    left
+}
+
+/// Does a slice of the work for waiting clients.
+pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
+    if STATE.get().work.is_empty() || !ctx.may_act() {
+        return; // the cron event asks again
+    }
+    let start = Now::read();
+    for _ in 0..SLICE_STEPS {
+        let Some(mut work) = STATE.get().work.pop_front() else {
+            return;
+        };
+        if work.step(ctx) {
+            STATE.get().work.push_front(work);
+        }
+        if Now::read().micros().saturating_sub(start.micros()) > SLICE_US {
+            break;
+        }
+    }
+    if !STATE.get().work.is_empty() {
+        timer::arm(ctx, Now::read().ms() + 1);
+    }
+}
+
+impl Work {
+    /// Does a few steps. Is there more to do?
+    fn step(&mut self, ctx: Ctx<'_>) -> bool {
+        match &mut self.task {
+            Task::SendAway(error) => {
+                let keys = (self.waiting.keys)(self.slot, None, STEP_SIZE);
+                let mut left = STEP_SIZE;
+                for key in &keys {
+                    if left > 0 {
+                        left -= (self.waiting.send_away)(key, error, left);
+                    }
+                }
+                left < STEP_SIZE
+            }
+            Task::Serve(done) => {
+                let keys = (self.waiting.keys)(self.slot, done.as_ref(), STEP_SIZE);
+                for key in &keys {
+                    (self.waiting.serve)(ctx, key);
+                }
+                let more = keys.last().cloned();
+                let has_more = more.is_some();
+                *done = more;
+                has_more
+            }
+        }
+    }
+}
+
+// What servers tell of atomic slot migration. The bindings know neither the events nor their data.
+
+/// A slot range of Redis: `RedisModuleSlotRange` in redismodule.h of 8.4.
+#[repr(C)]
+struct RedisRange {
+    start: u16,
+    end: u16,
+}
+
+/// `RedisModuleSlotRangeArray` in redismodule.h of Redis 8.4, in front of its ranges.
+#[repr(C)]
+struct RedisRanges {
+    count: i32,
+    ranges: [RedisRange; 0],
+}
+
+/// `RedisModuleClusterSlotMigrationInfoV1` in redismodule.h of Redis 8.4.
+#[repr(C)]
+struct RedisMigration {
+    version: u64,
+    source: [u8; NODE_ID + 1],
+    destination: [u8; NODE_ID + 1],
+    task: *const std::ffi::c_char,
+    slots: *const RedisRanges,
+}
+
+/// `RedisModuleClusterSlotMigrationTrimInfoV1` in redismodule.h of Redis 8.4.
+#[repr(C)]
+struct RedisTrim {
+    version: u64,
+    slots: *const RedisRanges,
+}
+
+/// A slot range of Valkey: `ValkeyModuleSlotRange` in valkeymodule.h of 9.0.
+#[repr(C)]
+struct ValkeyRange {
+    start: c_int,
+    end: c_int,
+}
+
+/// `ValkeyModuleAtomicSlotMigrationInfoV1` in valkeymodule.h of Valkey 9.0.
+#[repr(C)]
+struct ValkeyMigration {
+    version: u64,
+    job: [u8; NODE_ID + 1],
+    ranges: *const ValkeyRange,
+    count: u32,
+}
+
+const NODE_ID: usize = raw::REDISMODULE_NODE_ID_LEN as usize;
+
+/// `REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION`.
+const REDIS_MIGRATION: u64 = 18;
+/// `REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION_TRIM`.
+const REDIS_TRIM: u64 = 19;
+/// `VALKEYMODULE_EVENT_ATOMIC_SLOT_MIGRATION`.
+const VALKEY_MIGRATION: u64 = 19;
+
+/// Beside the API's own: `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it Valkey refuses
+/// `CLUSTER MIGRATESLOTS`; Redis asks for nothing.
+pub(in crate::server) fn module_options() -> c_int {
+    if is_valkey() { 1 << 5 } else { 0 }
+}
+
+/// Is the server Valkey? It has all functions under two names.
+pub(in crate::server) fn is_valkey() -> bool {
+    load::has_function(c"ValkeyModule_Alloc")
+}
+
+/// Subscribes to what the server tells of atomic slot migration, if it can do that.
+pub(in crate::server) fn subscribe(ctx: Ctx<'_>) {
+    if !ctx.is_cluster() {
+        return;
+    }
+    let subscribe = |id, callback| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the callbacks live as long as the module and know version 1 of each event's data. Servers that have no
+        // such event refuse.
+        unsafe {
+            api!(RedisModule_SubscribeToServerEvent(
+                ctx.raw(),
+                event,
+                callback
+            ))
+        }
+    };
+    if is_valkey() {
+        subscribe(VALKEY_MIGRATION, Some(on_valkey_migration as _));
+    } else if can_access(0).is_some() {
+        subscribe(REDIS_MIGRATION, Some(on_redis_migration as _));
+        subscribe(REDIS_TRIM, Some(on_redis_trim as _));
+    }
+}
+
+/// What becomes of a migration.
+enum Stage {
+    ExportStarts,
+    ExportFails,
+    /// The slots are another node's now.
+    ExportEnds,
+    /// The slots are this node's now.
+    ImportEnds,
+}
+
+fn migration(stage: Stage, job: &[u8], ranges: Ranges) {
+    let mut state = STATE.get();
+    match stage {
+        Stage::ExportStarts => {
+            if let Some((first, _)) = ranges.first() {
+                state.exports.insert(job.to_vec(), *first);
+            }
+            return;
+        }
+        Stage::ExportFails => {
+            state.exports.remove(job);
+            return;
+        }
+        Stage::ExportEnds => drop(state.exports.remove(job)),
+        Stage::ImportEnds => {}
+    }
+    drop(state);
+    forget_nodes();
+    moving(ServerEvent::SlotsMoved(ranges));
+}
+
+// SAFETY (for all callbacks below): the server calls them with data of the type that belongs to the event.
+
+/// # Safety
+/// The pointer is null, or to ranges of the server.
+unsafe fn redis_ranges(ranges: *const RedisRanges) -> Ranges {
+    // SAFETY: the caller's promise; the ranges stand behind their count.
+    unsafe {
+        let Some(count) = ranges
+            .as_ref()
+            .and_then(|all| usize::try_from(all.count).ok())
+        else {
+            return Ranges::default();
+        };
+        let first = (&raw const (*ranges).ranges).cast::<RedisRange>();
+        let ranges = slice_of(first, count);
+        ranges
+            .iter()
+            .map(|range| (range.start, range.end))
+            .collect()
+    }
+}
+
+unsafe extern "C" fn on_redis_migration(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut std::ffi::c_void,
+) {
+    guard((), || {
+        let stage = match subevent {
+            2 => Stage::ImportEnds,   // ..._IMPORT_COMPLETED
+            3 => Stage::ExportStarts, // ..._MIGRATE_STARTED
+            4 => Stage::ExportFails,  // ..._MIGRATE_FAILED
+            5 => Stage::ExportEnds,   // ..._MIGRATE_COMPLETED
+            _ => return, // nothing follows from an import that starts or fails; the last one is told in a child
+        };
+        // SAFETY: see above.
+        let (job, ranges) = unsafe {
+            let info = &*data.cast::<RedisMigration>();
+            (
+                CStr::from_ptr(info.task).to_bytes(),
+                redis_ranges(info.slots),
+            )
+        };
+        migration(stage, job, ranges);
+    });
+}
+
+unsafe extern "C" fn on_redis_trim(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut std::ffi::c_void,
+) {
+    guard((), || {
+        // Whether keys are dropped in the background or one by one: they are nobody's any more.
+        // SAFETY: see above.
+        let ranges = unsafe { redis_ranges((*data.cast::<RedisTrim>()).slots) };
+        moving(ServerEvent::SlotsDropped(ranges));
+    });
+}
+
+unsafe extern "C" fn on_valkey_migration(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut std::ffi::c_void,
+) {
+    guard((), || {
+        let stage = match subevent {
+            1 => Stage::ExportStarts, // ..._EXPORT_STARTED
+            3 => Stage::ExportFails,  // ..._EXPORT_ABORTED
+            4 => Stage::ImportEnds,   // ..._IMPORT_COMPLETED
+            5 => Stage::ExportEnds,   // ..._EXPORT_COMPLETED
+            _ => return,              // nothing follows from an import that starts or fails
+        };
+        // SAFETY: see above; the ranges are as many as is said, and live through the call.
+        let (job, ranges) = unsafe {
+            let info = &*data.cast::<ValkeyMigration>();
+            let ranges = slice_of(info.ranges, info.count as usize);
+            (&info.job[..NODE_ID], ranges)
+        };
+        let slot = |number: c_int| u16::try_from(number).unwrap_or(0);
+        let ranges = ranges
+            .iter()
+            .map(|range| (slot(range.start), slot(range.end)));
+        migration(stage, job, ranges.collect());
+    });
+}

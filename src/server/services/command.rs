@@ -1,0 +1,518 @@
+//! The table of commands, from which everything that the server knows of a command comes: name,
+//! arity, flags, key specs, ACL categories and documentation.
+
+use crate::request::{Cursor, parse_int};
+use crate::server::base::log;
+use crate::server::base::main_thread::MainThread;
+use crate::server::entry::Entry;
+use crate::server::handles::call;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::info::ServerInfo;
+use crate::usage::{self, Argument, Kind};
+use redis_module::raw;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::OnceLock;
+use std::{io, ptr};
+
+/// One command.
+pub struct Command {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// Its arguments as the documentation writes them; see [`crate::usage`].
+    pub usage: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    /// What it costs.
+    pub complexity: &'static str,
+    /// The number of arguments with the name; negative: at least so many.
+    pub arity: i32,
+    /// The server's command flags, space-separated.
+    pub flags: &'static str,
+    /// Its ACL categories, space-separated, where the server lets modules set them.
+    pub categories: &'static str,
+    /// Where its keys are.
+    pub keys: &'static [KeySpec],
+    /// What runs.
+    pub run: Entry,
+}
+
+/// Where keys are among the arguments, the command's name being argument 0.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// One key at this index.
+    At(i32),
+    /// All arguments from this index on.
+    From(i32),
+    /// Keys behind the number at this index, which says how many; each so many arguments after the
+    /// one before it.
+    Counted {
+        /// Where the number is.
+        at: i32,
+        /// 1: the keys stand next to each other; 2: each is followed by a value of its own.
+        step: i32,
+    },
+    /// One key after this keyword, which is looked for from an index on.
+    After(&'static CStr, i32),
+}
+
+impl Place {
+    /// The indexes of the keys in these arguments, of which the first is the command's name.
+    pub(in crate::server) fn positions(self, args: &[&[u8]]) -> Vec<usize> {
+        match self {
+            Place::At(index) => vec![index as usize],
+            Place::From(index) => (index as usize..args.len()).collect(),
+            Place::Counted { at, step } => {
+                let (first, step) = (at as usize + 1, step as usize);
+                let room = args.len().saturating_sub(first).div_ceil(step);
+                // The command refuses any other number, before it looks at a key.
+                let count = Cursor::new(args.get(at as usize..).unwrap_or_default()).numkeys();
+                let count = count.ok().filter(|count| *count <= room).unwrap_or(0);
+                (0..count).map(|index| first + index * step).collect()
+            }
+            Place::After(keyword, from) => {
+                let is_keyword = |arg: &&[u8]| arg.eq_ignore_ascii_case(keyword.to_bytes());
+                let rest = args.get(from as usize..).unwrap_or(&[]);
+                let found = rest.iter().position(is_keyword);
+                let key = found.map(|index| from as usize + index + 1);
+                key.filter(|index| *index < args.len())
+                    .into_iter()
+                    .collect()
+            }
+        }
+    }
+}
+
+/// What a command does with keys.
+#[derive(Debug, Clone, Copy)]
+pub enum Access {
+    /// It reads what the user stored.
+    Read,
+    /// It reads and changes it.
+    Update,
+    /// It adds to it, and tells nothing of it.
+    Append,
+}
+
+impl Access {
+    pub(in crate::server) fn flags(self) -> u32 {
+        match self {
+            Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Access::Update => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+            Access::Append => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
+        }
+    }
+}
+
+/// Some keys of a command.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySpec {
+    /// Where they are.
+    pub place: Place,
+    /// What happens to them.
+    pub access: Access,
+}
+
+/// The first argument, which the command changes.
+pub const ONE_KEY: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Update,
+}];
+
+/// The first argument, which the command only reads.
+pub const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
+    place: Place::At(1),
+    access: Access::Read,
+}];
+
+/// The keys of commands that have to tell the server where they are; see
+/// [`crate::server::entry::write_keyed`].
+pub trait Keys: 'static {
+    /// Where they are.
+    const SPECS: &'static [KeySpec];
+}
+
+/// `numkeys key [key ...]`
+pub struct CountedKeys;
+impl Keys for CountedKeys {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        place: Place::Counted { at: 1, step: 1 },
+        access: Access::Update,
+    }];
+}
+
+/// The version of the structs that describe a command, with their sizes.
+static DESCRIPTION_VERSION: raw::RedisModuleCommandInfoVersion =
+    raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+
+/// Has the server, or another module, a command of this name?
+pub(in crate::server) fn exists(ctx: Ctx<'_>, name: &str) -> bool {
+    // As the server itself compares names. The API finds the commands of this module alone by their names, and the keys of
+    // all commands: it says that there is no command, or that there are no keys.
+    let name = ServerString::new(name.as_bytes());
+    let mut argv = [name.raw()];
+    let mut count = 0;
+    // SAFETY: the context is alive; the arguments live through the call. The server makes the array for us, or gives null.
+    unsafe {
+        let keys = api!(RedisModule_GetCommandKeys(
+            ctx.raw(),
+            argv.as_mut_ptr(),
+            argv.len() as c_int,
+            &mut count
+        ));
+        if keys.is_null() {
+            return io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT);
+        }
+        api!(RedisModule_Free(keys.cast()));
+    }
+    true
+}
+
+/// Adds a category to ACLs. Commands can be in it if the server lets modules add categories, or has this one.
+pub(in crate::server) fn add_category(ctx: Ctx<'_>, name: &CStr) {
+    // SAFETY: the pointer was set when the module was loaded and never changes.
+    let Some(add) = (unsafe { raw::RedisModule_AddACLCategory }) else {
+        return; // Redis before 7.4
+    };
+    // SAFETY: the context is that of the load; the name is NUL-terminated and the server copies it.
+    let status = unsafe { add(ctx.raw(), name.as_ptr()) };
+    let is_there = status == raw::REDISMODULE_OK as c_int
+        || io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY);
+    if is_there && let Ok(name) = name.to_str() {
+        ADDED_CATEGORIES.get().push(name.to_owned());
+    } else {
+        let line = format!("the server refuses the ACL category {name:?}");
+        log::warn(ctx.raw(), &line);
+    }
+}
+
+/// The categories of families that commands can be in.
+static ADDED_CATEGORIES: MainThread<Vec<String>> = MainThread::new();
+
+/// The categories of a command that the server has.
+fn categories(command: &Command) -> String {
+    let of_families = || {
+        crate::FAMILIES
+            .iter()
+            .flat_map(|family| family.acl_categories)
+    };
+    let added = ADDED_CATEGORIES.get();
+    let is_there = |word: &&str| {
+        let is_own = of_families().any(|own| own.to_bytes() == word.as_bytes());
+        !is_own || added.iter().any(|added| added == word)
+    };
+    let words = command.categories.split(' ').filter(is_there);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Registers a command. False, with a line in the log, if the server refuses it.
+pub(in crate::server) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
+    if !create(ctx, command) {
+        let line = format!("the command {} cannot be registered", command.name);
+        log::warn(ctx.raw(), &line);
+        return false;
+    }
+    let described = describe(ctx, command);
+    if !described {
+        let line = format!("the server refuses the description of {}", command.name);
+        log::warn(ctx.raw(), &line);
+    }
+    described
+}
+
+/// Whether the server may ask commands where their keys are.
+///
+/// Redis 8.4 and later look for keys as soon as they have read a command. With `io-threads`, this is
+/// on a thread that reads. A command that is asked there ends an execution unit of the server: that
+/// propagates what the main thread has collected so far, and corrupts the replication stream or
+/// crashes the server. There the server finds the keys by their specs alone.
+fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let server = ServerInfo::read(c"server");
+        // Valkey reports the version of Redis that it is compatible with, too.
+        let is_valkey = !server.text(c"valkey_version").is_empty();
+        is_valkey
+            || !reads_keys_early(server.text(c"redis_version"))
+            || call::number_setting(ctx, c"io-threads") == Some(1)
+    })
+}
+
+/// Logs a warning where the server asks commands for their keys on its I/O threads and cannot do without: a Valkey cluster
+/// routes these commands by nothing else.
+pub(in crate::server) fn warn_of_io_threads(ctx: Ctx<'_>) {
+    if cluster::is_valkey()
+        && ctx.is_cluster()
+        && call::number_setting(ctx, c"io-threads").is_some_and(|threads| threads > 1)
+    {
+        let line = "a Valkey cluster with io-threads above 1 can crash when clients send commands of a module on several keys. \
+                    Set io-threads 1";
+        log::warn(ctx.raw(), line);
+    }
+}
+
+/// Whether this version of Redis looks for keys as soon as it has read a command.
+fn reads_keys_early(version: &[u8]) -> bool {
+    let mut numbers = version.split(|byte| *byte == b'.').map(parse_int);
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    (next(), next()) >= (8, 4)
+}
+
+/// The flag of a command that the server may ask for its keys.
+const ASKED_FOR_KEYS: &str = "getkeys-api";
+
+fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+fn create(ctx: Ctx<'_>, command: &Command) -> bool {
+    let name = c_string(&command.name.to_lowercase()); // as the built-in ones are
+    let flags = if may_be_asked_for_keys(ctx) {
+        c_string(command.flags)
+    } else {
+        c_string(command.flags.replace(ASKED_FOR_KEYS, "").trim_end())
+    };
+    // Key specs follow in `describe`; these numbers are what servers derive from them.
+    let (first, last, step) = match command.keys.first().map(|spec| spec.place) {
+        Some(Place::At(index)) => (index, index, 1),
+        Some(Place::From(index)) => (index, -1, 1),
+        _ => (0, 0, 0),
+    };
+    // SAFETY: the strings live through the call; the entry lives as long as the module.
+    let status = unsafe {
+        api!(RedisModule_CreateCommand(
+            ctx.raw(),
+            name.as_ptr(),
+            Some(command.run),
+            flags.as_ptr(),
+            first,
+            last,
+            step
+        ))
+    };
+    status == raw::REDISMODULE_OK as c_int
+}
+
+fn describe(ctx: Ctx<'_>, command: &Command) -> bool {
+    let name = c_string(command.name);
+    let summary = c_string(command.summary);
+    let complexity = c_string(command.complexity);
+    let categories = c_string(&categories(command));
+    let mut keys: Vec<_> = command
+        .keys
+        .iter()
+        .map(|spec| key_spec(spec, may_be_asked_for_keys(ctx)))
+        .collect();
+    // SAFETY: a spec of zeros ends the list.
+    keys.push(unsafe { std::mem::zeroed() });
+    let arguments = usage::parse(command.usage);
+    let mut texts = Vec::new();
+    let mut lists = Vec::new();
+    let args = raw_arguments(&arguments, &mut 0, &mut texts, &mut lists);
+    // SAFETY: the server copies all that the description points to, which lives until then.
+    unsafe {
+        let proxy = api!(RedisModule_GetCommand(ctx.raw(), name.as_ptr()));
+        let info = raw::RedisModuleCommandInfo {
+            version: &DESCRIPTION_VERSION,
+            summary: summary.as_ptr(),
+            complexity: complexity.as_ptr(),
+            since: c"1.0.0".as_ptr(),
+            history: ptr::null_mut(),
+            tips: ptr::null(),
+            arity: command.arity,
+            key_specs: keys.as_mut_ptr(),
+            args,
+        };
+        if proxy.is_null()
+            || api!(RedisModule_SetCommandInfo(proxy, &info)) != raw::REDISMODULE_OK as c_int
+        {
+            return false;
+        }
+        match raw::RedisModule_SetCommandACLCategories {
+            Some(set) => set(proxy, categories.as_ptr()) == raw::REDISMODULE_OK as c_int,
+            None => true, // before 7.2 modules have none
+        }
+    }
+}
+
+fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpec {
+    // SAFETY: zeros are a valid value of this plain struct.
+    let mut out: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
+    out.flags = u64::from(spec.access.flags());
+    out.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    out.fk.range.keystep = 1;
+    match spec.place {
+        Place::At(index) => out.bs.index.pos = index,
+        Place::From(index) => {
+            out.bs.index.pos = index;
+            out.fk.range.lastkey = -1;
+        }
+        Place::Counted { at, step } => {
+            out.bs.index.pos = at;
+            out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            out.fk.keynum.keynumidx = 0;
+            out.fk.keynum.firstkey = 1;
+            out.fk.keynum.keystep = step;
+            if step > 1 && may_be_asked {
+                // Older servers take the number of keys for their last place, and would find half of
+                // them. With this flag they ask the command itself (see `write_keyed`).
+                out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
+            }
+        }
+        Place::After(keyword, from) => {
+            out.begin_search_type =
+                raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_KEYWORD;
+            out.bs.keyword.keyword = keyword.as_ptr();
+            out.bs.keyword.startfrom = from;
+        }
+    }
+    out
+}
+
+/// Builds the server's form of an argument list, which ends with an element of zeros. What it
+/// points to is kept in `texts` and `lists`.
+fn raw_arguments(
+    arguments: &[Argument],
+    next_spec: &mut c_int,
+    texts: &mut Vec<CString>,
+    lists: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+) -> *mut raw::RedisModuleCommandArg {
+    let mut list: Vec<raw::RedisModuleCommandArg> = Vec::with_capacity(arguments.len() + 1);
+    for argument in arguments {
+        let (kind, parts): (_, &[Argument]) = match &argument.kind {
+            Kind::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, &[]),
+            Kind::Integer => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                &[],
+            ),
+            Kind::Double => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+                &[],
+            ),
+            Kind::String => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                &[],
+            ),
+            Kind::Token => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+                &[],
+            ),
+            Kind::OneOf(parts) => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+                parts,
+            ),
+            Kind::Block(parts) => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+                parts,
+            ),
+        };
+        let subargs = if parts.is_empty() {
+            ptr::null_mut()
+        } else {
+            raw_arguments(parts, next_spec, texts, lists)
+        };
+        let mut flags = raw::REDISMODULE_CMD_ARG_NONE;
+        if argument.optional {
+            flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL;
+        }
+        if argument.multiple {
+            flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+        }
+        // SAFETY: zeros are a valid value of this plain struct.
+        let mut out: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
+        out.name = keep(texts, &argument.name);
+        out.type_ = kind;
+        out.key_spec_index = -1;
+        if argument.kind == Kind::Key {
+            out.key_spec_index = *next_spec; // the specs are in the order of the arguments
+            *next_spec += 1;
+        }
+        out.token = argument
+            .token
+            .as_deref()
+            .map_or(ptr::null(), |token| keep(texts, token));
+        out.flags = flags as c_int;
+        out.subargs = subargs;
+        list.push(out);
+    }
+    // SAFETY: as above; it ends the list.
+    list.push(unsafe { std::mem::zeroed() });
+    lists.push(list);
+    lists
+        .last_mut()
+        .map_or(ptr::null_mut(), |list| list.as_mut_ptr())
+}
+
+/// Keeps a text and returns its address, which stays when the list of texts grows.
+fn keep(texts: &mut Vec<CString>, text: &str) -> *const c_char {
+    texts.push(c_string(text));
+    texts
+        .last()
+        .map_or(ptr::null(), |text: &CString| CStr::as_ptr(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, reads_keys_early};
+
+    #[test]
+    fn keys_are_found_where_their_place_says() {
+        let at = |place: Place, line: &str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            place.positions(&args)
+        };
+        assert_eq!(at(Place::At(1), "get k"), [1]);
+        assert_eq!(at(Place::From(1), "mget k l m"), [1, 2, 3]);
+        let counted = |step| Place::Counted { at: 1, step };
+        assert_eq!(at(counted(1), "lock 2 k l owner"), [2, 3]);
+        assert_eq!(at(counted(2), "deduct 2 k 1 l 1 ORDER o"), [2, 4]);
+        assert_eq!(at(counted(2), "deduct 2 k 1 l"), [2, 4]);
+        for nonsense in [
+            "lock",
+            "lock x k",
+            "lock -1 k",
+            "lock 3 k l",
+            "lock 01 k",
+            "lock +1 k",
+            "lock 9007199254740992 k",
+            "lock 99999999999999999999 k",
+        ] {
+            assert_eq!(at(counted(1), nonsense), [0usize; 0], "{nonsense}");
+        }
+        let many = |count: usize| format!("lock {count}{}", " k".repeat(count));
+        assert_eq!(at(counted(1), &many(1024)).len(), 1024);
+        assert_eq!(at(counted(1), &many(1025)), [0usize; 0]);
+        let after = Place::After(c"EVENTS", 3);
+        assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), [5]);
+        assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);
+        assert_eq!(at(after, "set EVENTS 1"), [0usize; 0]);
+        assert_eq!(at(after, "set k 1 EVENTS"), [0usize; 0]);
+    }
+
+    #[test]
+    fn versions_that_read_keys_early_are_known() {
+        for (version, early) in [
+            ("", false),
+            ("7.0.15", false),
+            ("8.0.6", false),
+            ("8.2.9", false),
+            ("8.4.0", true),
+            ("8.6.3", true),
+            ("10.0.0", true),
+            ("255.255.255", true),
+        ] {
+            assert_eq!(reads_keys_early(version.as_bytes()), early, "{version}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Which commands delete keys by name: the server says it of each command, so newer ones than `DEL` and `UNLINK` are found.
+
+use crate::request::is;
+use crate::server::handles::call::{self, Part};
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::{ServerString, slice_of};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Those that every server has, whose arguments are all keys.
+const PLAIN: [&str; 2] = ["del", "unlink"];
+
+/// Those that some servers have, where the server does not say (`rename-command COMMAND`).
+const NEWER: [&str; 2] = ["delex", "delifeq"];
+
+static OTHERS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Asks the server.
+pub(in crate::server) fn learn(ctx: Ctx<'_>) {
+    let reply = call::commands(ctx);
+    let commands = reply.part();
+    let all = (0..commands.len()).filter_map(|index| deleter(commands.element(index)?));
+    let mut others: Vec<String> = all.filter(|name| !is_plain(name.as_bytes())).collect();
+    if commands.len() == 0 {
+        others = NEWER.map(String::from).into();
+    }
+    OTHERS.get_or_init(|| others);
+}
+
+/// The name of a command, if it deletes keys: always (`RM`), under some condition (`variable_flags`), or because a string, of
+/// which `delete` takes no part, goes as a whole (`GETDEL`).
+fn deleter(command: Part<'_>) -> Option<String> {
+    const CATEGORIES: usize = 6;
+    const KEY_SPECS: usize = 8;
+    let categories = command.element(CATEGORIES)?;
+    let mut categories = (0..categories.len()).filter_map(|index| categories.element(index));
+    let is_of_strings = categories.any(|name| name.text().as_deref() == Some("@string"));
+    let specs = command.element(KEY_SPECS)?;
+    let removes = |spec: Part<'_>| {
+        let fields = (0..spec.len()).filter_map(|index| spec.element(index));
+        let flags = fields.skip_while(|field| field.text().as_deref() != Some("flags"));
+        let Some(flags) = flags.into_iter().nth(1) else {
+            return false;
+        };
+        let has = |flag: &str| {
+            let mut all = (0..flags.len()).filter_map(|index| flags.element(index)?.text());
+            all.any(|own| own.eq_ignore_ascii_case(flag))
+        };
+        has("RM") || has("delete") && (has("variable_flags") || is_of_strings)
+    };
+    let mut specs = (0..specs.len()).filter_map(|index| specs.element(index));
+    specs.any(removes).then(|| command.element(0)?.text())?
+}
+
+/// Is it a command that deletes all its arguments?
+pub(in crate::server) fn is_plain(name: &[u8]) -> bool {
+    PLAIN.iter().any(|plain| is(name, plain))
+}
+
+/// Is it another command that deletes keys?
+pub(in crate::server) fn is_other(name: &[u8]) -> bool {
+    let others = OTHERS.get().map_or(&[][..], Vec::as_slice);
+    others.iter().any(|other| is(name, other))
+}
+
+/// The places of the keys in a command.
+pub(in crate::server) fn places_of_keys(command: &[ServerString<'_>]) -> Vec<usize> {
+    let mut command: Vec<_> = command.iter().map(ServerString::raw).collect();
+    let mut count: c_int = 0;
+    // SAFETY: the server reads as many strings as it is told of, needs no context, and makes an array of `count` integers that
+    // we free, or returns null: the command has no keys.
+    unsafe {
+        let places = api!(RedisModule_GetCommandKeys(
+            ptr::null_mut(),
+            command.as_mut_ptr(),
+            command.len() as c_int,
+            &mut count
+        ));
+        if places.is_null() {
+            return Vec::new();
+        }
+        let found = slice_of(places, usize::try_from(count).unwrap_or(0));
+        let found = found
+            .iter()
+            .filter_map(|place| usize::try_from(*place).ok());
+        let found = found.collect();
+        api!(RedisModule_Free(places.cast::<c_void>()));
+        found
+    }
+}

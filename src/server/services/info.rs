@@ -1,0 +1,157 @@
+//! The sections of `INFO sluice`: a general one, and one for each family.
+
+use crate::server::base::guard::guard;
+use crate::server::base::log;
+use crate::server::handles::context::Ctx;
+use redis_module::raw;
+use std::ffi::{CStr, CString, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A counter. Only the main thread counts, so an addition need not be atomic as a whole.
+#[derive(Debug)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// A counter at 0.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// One more.
+    pub fn count(&self) {
+        self.0.store(self.get() + 1, Ordering::Relaxed);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.store(self.get() + count, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The version as people write it.
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no NUL"),
+    };
+
+/// Registers the sections.
+pub(in crate::server) fn register(ctx: Ctx<'_>) {
+    // SAFETY: the callback lives as long as the module.
+    unsafe { api!(RedisModule_RegisterInfoFunc(ctx.raw(), Some(on_info))) };
+}
+
+unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+    guard((), || {
+        // SAFETY: the server gives a live context; names and text are NUL-terminated and it copies them.
+        unsafe {
+            // Without a name of its own the section has the module's.
+            if api!(RedisModule_InfoAddSection(ctx, ptr::null())) == raw::REDISMODULE_OK as c_int {
+                let families: Vec<_> = crate::enabled_families()
+                    .map(|family| family.name)
+                    .collect();
+                let families = CString::new(families.join(",")).unwrap_or_default();
+                for (name, text) in [(c"version", VERSION), (c"families", &families)] {
+                    api!(RedisModule_InfoAddFieldCString(
+                        ctx,
+                        name.as_ptr(),
+                        text.as_ptr()
+                    ));
+                }
+                let evictable = may_evict().into();
+                api!(RedisModule_InfoAddFieldULongLong(
+                    ctx,
+                    c"evictable".as_ptr(),
+                    evictable
+                ));
+            }
+        }
+        for family in crate::enabled_families() {
+            let Some(fields) = (family.info)() else {
+                continue; // a crash report out of the middle of a command
+            };
+            let section = CString::new(family.name).unwrap_or_default();
+            // SAFETY: the server gives a live context; the names live through the calls.
+            unsafe {
+                if api!(RedisModule_InfoAddSection(ctx, section.as_ptr()))
+                    != raw::REDISMODULE_OK as c_int
+                {
+                    continue; // not asked for
+                }
+                for (name, value) in fields {
+                    let name = CString::new(name).unwrap_or_default();
+                    api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
+                }
+            }
+        }
+    });
+}
+
+/// May the server evict keys? `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
+/// `maxmemory` evicts nothing.
+fn may_evict() -> bool {
+    // SAFETY: the function reads the server's configuration and takes no context for that.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    flags as u32 & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
+}
+
+/// Logs that the server may evict keys, if it could not when this was last called.
+pub(in crate::server) fn log_eviction(ctx: Ctx<'_>) {
+    static COULD_EVICT: AtomicBool = AtomicBool::new(false);
+    let may_evict = may_evict();
+    if may_evict && !COULD_EVICT.load(Ordering::Relaxed) {
+        let line = "the server may evict locks, limits and other keys of Sluice, because maxmemory is set and \
+                    maxmemory-policy is not noeviction";
+        log::warn(ctx.raw(), line);
+    }
+    COULD_EVICT.store(may_evict, Ordering::Relaxed);
+}
+
+/// A section of the server's `INFO`.
+pub(in crate::server) struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    pub(in crate::server) fn read(section: &CStr) -> Self {
+        // SAFETY: the name is NUL-terminated. What the server makes without a context is freed below.
+        Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr())) })
+    }
+
+    /// A number; 0 if there is none of this name.
+    pub(in crate::server) fn number(&self, field: &CStr) -> u64 {
+        let mut error: c_int = 0;
+        // SAFETY: the section is alive, the name NUL-terminated.
+        unsafe {
+            api!(RedisModule_ServerInfoGetFieldUnsigned(
+                self.0,
+                field.as_ptr(),
+                &mut error
+            ))
+        }
+    }
+
+    /// A text; empty if there is none of this name.
+    pub(in crate::server) fn text(&self, field: &CStr) -> &[u8] {
+        // SAFETY: as above; a field is NUL-terminated and lives as long as the section, or is null.
+        unsafe {
+            let text = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
+            if text.is_null() {
+                return b"";
+            }
+            CStr::from_ptr(text).to_bytes()
+        }
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        // SAFETY: the server made it for us, without a context.
+        unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
+    }
+}

@@ -1,0 +1,18 @@
+//! What the module keeps for the families: data types, blocked clients, the timer, knowledge of the cluster, the replicas,
+//! the memory and the configuration, the command table.
+
+pub(in crate::server) mod apply;
+pub mod blocked;
+pub mod cache_lines;
+pub mod cluster;
+pub mod command;
+pub mod config;
+pub mod deferred;
+pub(in crate::server) mod deleters;
+pub(in crate::server) mod import;
+pub mod info;
+pub mod memory;
+pub mod native;
+pub mod replicas;
+pub mod slots;
+pub mod timer;

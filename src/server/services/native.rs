@@ -1,0 +1,456 @@
+//! Native data types: the callbacks by which the server saves, loads, copies, measures and frees
+//! the values of a family.
+
+use crate::memory::block_size;
+use crate::server::base::guard::guard;
+use crate::server::base::log;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::string::{ServerString, bytes_of};
+use crate::server::hooks::lent;
+use crate::server::load;
+use redis_module::raw;
+use std::ffi::{CString, c_int, c_ulong, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// A type that is registered with the server under a name of 9 characters.
+pub struct NativeType<T> {
+    name: &'static str,
+    raw: AtomicPtr<raw::RedisModuleType>,
+    live: AtomicUsize,
+    values: PhantomData<fn(T) -> T>,
+}
+
+/// How many values of all types there are.
+static ALL_LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Is there any value of the module's types?
+pub(in crate::server) fn any_live() -> bool {
+    ALL_LIVE.load(Ordering::Relaxed) > 0
+}
+
+impl<T> NativeType<T> {
+    /// A type that is still to be registered. Its name is permanent: it is in every RDB file.
+    pub const fn new(name: &'static str) -> Self {
+        assert!(name.len() == 9);
+        Self {
+            name,
+            raw: AtomicPtr::new(ptr::null_mut()),
+            live: AtomicUsize::new(0),
+            values: PhantomData,
+        }
+    }
+
+    pub(in crate::server) fn raw(&self) -> *mut raw::RedisModuleType {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    /// How many values of this type there are in the server.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Hands a value over to the server, which gives it back to `free`.
+    pub(in crate::server) fn to_raw(&self, value: T) -> *mut T {
+        self.live.fetch_add(1, Ordering::Relaxed);
+        ALL_LIVE.fetch_add(1, Ordering::Relaxed);
+        Box::into_raw(Box::new(value))
+    }
+
+    /// Takes a value back from the server.
+    ///
+    /// # Safety
+    /// `value` came from [`NativeType::to_raw`] of this type, and is used no more.
+    unsafe fn take_back(&self, value: *mut c_void) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(value.cast::<T>()) });
+    }
+}
+
+/// How the values of a native type behave.
+pub trait Native: 'static {
+    /// The values.
+    type Value: 'static;
+
+    /// The type's registration.
+    fn native() -> &'static NativeType<Self::Value>;
+
+    /// The encoding version, which the RDB file stores beside each value. Whoever changes what [`Native::save`] writes
+    /// raises it, and [`Native::load`] goes on reading the older ones; newer ones are refused before they come there.
+    const ENCODING: c_int;
+
+    /// Writes a value to RDB or `DUMP`.
+    fn save(value: &Self::Value, out: &mut RdbWriter<'_>);
+
+    /// Reads a value from RDB or `RESTORE`; `None` if it cannot be one.
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<Self::Value>;
+
+    /// Writes the commands that rebuild a value.
+    fn rewrite(value: &Self::Value, out: &mut AofWriter<'_>);
+
+    /// Adds what a value consists of to the dataset's digest.
+    fn digest(value: &Self::Value, digest: &mut Digest<'_>);
+
+    /// The bytes that a value takes from the allocator beside its own struct.
+    fn memory(value: &Self::Value) -> usize;
+
+    /// How many allocations it takes to free the value; large ones are freed in the background.
+    fn free_effort(value: &Self::Value) -> usize;
+
+    /// A value for a copy of the key; `None` if there is no memory for it. The family is told of the
+    /// new key when it is there.
+    fn copy(value: &Self::Value) -> Option<Self::Value>;
+
+    /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
+    /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
+    fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
+
+    /// Moves the value's larger blocks with `relocate`, to fight fragmentation. A large value is
+    /// done in parts, and asks [`Relocate::should_stop`] after each: the number of the part to go on
+    /// with is returned and comes back as `from`.
+    fn defrag(value: &mut Self::Value, relocate: &mut Relocate<'_>, from: usize) -> Option<usize>;
+
+    /// Saves what the whole module has to remember, beside any key.
+    fn save_module(_out: &mut RdbWriter<'_>) {}
+
+    /// Is it worth saving now?
+    fn has_module_data() -> bool {
+        false
+    }
+
+    /// Reads what [`Native::save_module`] wrote; false if it cannot be that.
+    fn load_module(_input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
+        true
+    }
+
+    /// Is there something for [`Native::save_module`] to save?
+    const SAVES_MODULE: bool = false;
+}
+
+/// Does the server count the object that points to a module's value?
+static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
+
+/// Learns which of the blocks around a value are left to the module to count.
+pub(in crate::server) fn learn_overhead() {
+    // Valkey 9 and Redis 8.4 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`). No earlier
+    // version of either has this function.
+    let counts = load::has_function(c"RedisModule_ClusterKeySlotC");
+    COUNTS_OBJECT.store(counts, Ordering::Relaxed);
+}
+
+/// The server's own blocks around a module's value that it leaves to the module to count: the object and what stands
+/// between it and the value, each of two words.
+fn overhead() -> usize {
+    let blocks = if COUNTS_OBJECT.load(Ordering::Relaxed) {
+        1
+    } else {
+        2
+    };
+    blocks * block_size(16)
+}
+
+/// Registers a native type. False if the server refuses it.
+pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
+    let aux_triggers = if N::SAVES_MODULE {
+        raw::REDISMODULE_AUX_BEFORE_RDB as c_int
+    } else {
+        0
+    };
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
+        rdb_load: Some(rdb_load::<N>),
+        rdb_save: Some(rdb_save::<N>),
+        aof_rewrite: Some(aof_rewrite::<N>),
+        mem_usage: None,
+        digest: Some(digest::<N>),
+        free: Some(free::<N>),
+        aux_load: N::SAVES_MODULE.then_some(aux_load::<N>),
+        aux_save: N::SAVES_MODULE.then_some(aux_save::<N>),
+        aux_save_triggers: aux_triggers,
+        free_effort: None,
+        unlink: None,
+        copy: None,
+        defrag: Some(defrag::<N>),
+        mem_usage2: Some(mem_usage::<N>),
+        free_effort2: Some(free_effort::<N>),
+        unlink2: Some(unlink::<N>),
+        copy2: Some(copy::<N>),
+        aux_save2: (N::SAVES_MODULE).then_some(aux_save_if_any::<N>),
+    };
+    let native = N::native();
+    let name = CString::new(native.name).unwrap_or_default();
+    // SAFETY: name and methods live through the call, which copies them.
+    let raw = unsafe {
+        api!(RedisModule_CreateDataType(
+            ctx.raw(),
+            name.as_ptr(),
+            N::ENCODING,
+            &mut methods
+        ))
+    };
+    native.raw.store(raw, Ordering::Relaxed);
+    if raw.is_null() {
+        let line = format!("the data type {} cannot be registered", native.name);
+        log::warn(ctx.raw(), &line);
+    }
+    !raw.is_null()
+}
+
+static DELETING: AtomicBool = AtomicBool::new(false);
+
+/// Marks deletions as the module's own, of which no `unlinked` is told.
+pub(in crate::server) fn while_deleting(work: impl FnOnce()) {
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            DELETING.store(false, Ordering::Relaxed);
+        }
+    }
+    let _done = Done; // also by a panic
+    DELETING.store(true, Ordering::Relaxed);
+    work();
+}
+
+/// The value behind a pointer of the server.
+///
+/// # Safety
+/// `value` came from `to_raw` of the type that the callback is registered for, and nobody changes
+/// it for `'a`.
+unsafe fn borrow<'a, N: Native>(value: *const c_void) -> &'a N::Value {
+    // SAFETY: the caller's promise.
+    unsafe { &*value.cast::<N::Value>() }
+}
+
+// SAFETY (for all callbacks below): the server calls them with its own pointers, which live through
+// the call, and with values of the type that they were registered for.
+
+unsafe extern "C" fn rdb_load<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    encoding: c_int,
+) -> *mut c_void {
+    guard(ptr::null_mut(), || {
+        // SAFETY: see above.
+        let mut input = unsafe { RdbReader::new(io) };
+        let value = if is_known::<N>(encoding) {
+            N::load(&mut input, encoding)
+        } else {
+            None
+        };
+        match value {
+            Some(value) => N::native().to_raw(value).cast(),
+            None => ptr::null_mut(),
+        }
+    })
+}
+
+/// Can this build read values of this encoding? A newer Sluice may have written them; what they mean is not guessed.
+fn is_known<N: Native>(encoding: c_int) -> bool {
+    let known = encoding <= N::ENCODING;
+    if !known {
+        let name = N::native().name;
+        let line =
+            format!("<sluice> a value of the type {name} was written by a newer version of Sluice");
+        log::warn(ptr::null_mut(), &line);
+    }
+    known
+}
+
+unsafe extern "C" fn rdb_save<N: Native>(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard((), || {
+        // SAFETY: see above.
+        let (mut out, value) = unsafe { (RdbWriter::new(io), borrow::<N>(value)) };
+        N::save(value, &mut out);
+    });
+}
+
+unsafe extern "C" fn aof_rewrite<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard((), || {
+        // SAFETY: see above.
+        let name = unsafe { ServerString::borrowed(key) };
+        // SAFETY: see above.
+        let (mut out, value) = unsafe { (AofWriter::new(io, &name), borrow::<N>(value)) };
+        N::rewrite(value, &mut out);
+    });
+}
+
+unsafe extern "C" fn aux_save<N: Native>(io: *mut raw::RedisModuleIO, _when: c_int) {
+    guard((), || {
+        // SAFETY: see above.
+        let mut out = unsafe { RdbWriter::new(io) };
+        N::save_module(&mut out);
+    });
+}
+
+/// For servers that leave out what is empty, so that an RDB file without it loads without Sluice.
+unsafe extern "C" fn aux_save_if_any<N: Native>(io: *mut raw::RedisModuleIO, when: c_int) {
+    if guard(true, N::has_module_data) {
+        // SAFETY: see above.
+        unsafe { aux_save::<N>(io, when) };
+    }
+}
+
+unsafe extern "C" fn aux_load<N: Native>(
+    io: *mut raw::RedisModuleIO,
+    encoding: c_int,
+    _when: c_int,
+) -> c_int {
+    let loaded = guard(false, || {
+        // SAFETY: see above.
+        let mut input = unsafe { RdbReader::new(io) };
+        is_known::<N>(encoding) && N::load_module(&mut input, encoding)
+    });
+    let status = if loaded {
+        raw::REDISMODULE_OK
+    } else {
+        raw::REDISMODULE_ERR
+    };
+    status as c_int
+}
+
+unsafe extern "C" fn digest<N: Native>(md: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard((), || {
+        // SAFETY: see above.
+        let (mut digest, value) = unsafe { (Digest::new(md), borrow::<N>(value)) };
+        N::digest(value, &mut digest);
+    });
+}
+
+unsafe extern "C" fn free<N: Native>(value: *mut c_void) {
+    // Perhaps on a background thread: nothing here may use `MainThread`.
+    guard((), || {
+        // SAFETY: see above; the server forgets the value.
+        unsafe { N::native().take_back(value) };
+    });
+}
+
+unsafe extern "C" fn mem_usage<N: Native>(
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _sample: usize,
+) -> usize {
+    guard(0, || {
+        // SAFETY: see above.
+        let value = unsafe { borrow::<N>(value) };
+        overhead() + block_size(size_of::<N::Value>()) + N::memory(value)
+    })
+}
+
+unsafe extern "C" fn free_effort<N: Native>(
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> usize {
+    // SAFETY: see above.
+    guard(1, || N::free_effort(unsafe { borrow::<N>(value) }).max(1))
+}
+
+unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    if DELETING.load(Ordering::Relaxed) {
+        return;
+    }
+    guard((), || {
+        // SAFETY: see above; the key's name lives through the call.
+        let (db, key, value) = unsafe {
+            (
+                api!(RedisModule_GetDbIdFromOptCtx(ctx)),
+                bytes_of(api!(RedisModule_GetKeyNameFromOptCtx(ctx))),
+                borrow::<N>(value),
+            )
+        };
+        N::unlinked(value, db, key);
+    });
+}
+
+unsafe extern "C" fn copy<N: Native>(
+    ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> *mut c_void {
+    guard(ptr::null_mut(), || {
+        // SAFETY: see above.
+        let (value, database) =
+            unsafe { (borrow::<N>(value), api!(RedisModule_GetDbIdFromOptCtx(ctx))) };
+        let Some(copy) = N::copy(value) else {
+            return ptr::null_mut();
+        };
+        lent::copied_from(database);
+        N::native().to_raw(copy).cast()
+    })
+}
+
+unsafe extern "C" fn defrag<N: Native>(
+    ctx: *mut raw::RedisModuleDefragCtx,
+    _key: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    guard(0, || {
+        let mut relocate = Relocate {
+            ctx,
+            call: PhantomData,
+        };
+        // SAFETY: see above; a value is one block, which the server moves byte by byte and frees.
+        unsafe {
+            let mut from: c_ulong = 0; // stays so where the server keeps no cursor
+            api!(RedisModule_DefragCursorGet(ctx, &mut from));
+            if from == 0 {
+                let moved = relocate.block(*value);
+                if !moved.is_null() {
+                    *value = moved;
+                }
+            }
+            let value = &mut *(*value).cast::<N::Value>();
+            match N::defrag(value, &mut relocate, from as usize) {
+                Some(next) => {
+                    api!(RedisModule_DefragCursorSet(ctx, next as c_ulong));
+                    1
+                }
+                None => 0,
+            }
+        }
+    })
+}
+
+/// Moves blocks of memory to less fragmented places.
+pub struct Relocate<'a> {
+    ctx: *mut raw::RedisModuleDefragCtx,
+    call: PhantomData<&'a ()>,
+}
+
+impl Relocate<'_> {
+    /// Has the server other things to do by now?
+    pub fn should_stop(&self) -> bool {
+        // SAFETY: the context is that of the running callback.
+        unsafe { api!(RedisModule_DefragShouldStop(self.ctx)) != 0 }
+    }
+
+    /// Moves a byte string.
+    pub fn bytes(&mut self, bytes: &mut Box<[u8]>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let length = bytes.len();
+        let old = Box::into_raw(std::mem::take(bytes)).cast::<u8>();
+        // SAFETY: a boxed slice is one block of `length` bytes. Where the server moved it, it has
+        // copied the bytes and freed the old block.
+        unsafe {
+            let moved = self.block(old.cast()).cast::<u8>();
+            let at = if moved.is_null() { old } else { moved };
+            *bytes = Box::from_raw(ptr::slice_from_raw_parts_mut(at, length));
+        }
+    }
+
+    /// Moves one block; null if it stays where it is.
+    ///
+    /// # Safety
+    /// `block` is one whole block of the server's allocator that nothing else points into.
+    pub(in crate::server) unsafe fn block(&mut self, block: *mut c_void) -> *mut c_void {
+        // SAFETY: the caller's promise; the context is that of the running callback.
+        unsafe { api!(RedisModule_DefragAlloc(self.ctx, block)) }
+    }
+}

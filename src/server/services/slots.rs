@@ -1,0 +1,268 @@
+//! The hash slots of a cluster: which slot a key is in, and who serves which slot.
+//! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
+
+use crate::server::handles::context::Ctx;
+use crc::{CRC_16_XMODEM, Crc};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Is this server a node of a cluster?
+static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
+
+/// Is this server a node of a cluster? It is from its start to its end.
+#[inline]
+pub fn in_cluster() -> bool {
+    IN_CLUSTER.load(Ordering::Relaxed)
+}
+
+pub(in crate::server) fn learn_cluster(ctx: Ctx<'_>) {
+    IN_CLUSTER.store(ctx.is_cluster(), Ordering::Relaxed);
+}
+
+/// The number of hash slots.
+pub const SLOTS: usize = 16384;
+
+static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The hash slot of a key.
+pub fn slot_of(key: &[u8]) -> u16 {
+    CRC.checksum(hash_tag(key)) % SLOTS as u16
+}
+
+/// The part of a key that its slot is computed from: the bytes between the first `{` and the next `}`, if there are any;
+/// otherwise the whole key.
+fn hash_tag(key: &[u8]) -> &[u8] {
+    let tag = || {
+        let start = key.iter().position(|byte| *byte == b'{')? + 1;
+        let length = key[start..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[start..start + length])
+    };
+    tag().unwrap_or(key)
+}
+
+/// A key name in this slot. It takes some ten thousand hashes.
+pub fn key_in(slot: u16) -> Vec<u8> {
+    let names = (0_u64..).map(|number| format!("sluice:fence:{{{number}}}").into_bytes());
+    let mut names = names.filter(|name| slot_of(name) == slot);
+    names.next().expect("every slot has keys")
+}
+
+/// Ranges of slots, each with its first and its last.
+pub type Ranges = Box<[(u16, u16)]>;
+
+/// Is the slot in one of the ranges?
+pub fn contains(ranges: &[(u16, u16)], slot: u16) -> bool {
+    ranges
+        .iter()
+        .any(|(first, last)| (*first..=*last).contains(&slot))
+}
+
+/// What `CLUSTER NODES` said: who serves which slot.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    /// For each slot one more than the index of its node; 0: nobody serves it.
+    owners: Vec<u16>,
+    nodes: Vec<Node>,
+    /// The index of this node, or of its master.
+    own: Option<usize>,
+    moving: HashMap<u16, Motion>,
+    own_part: String,
+}
+
+#[derive(Debug)]
+struct Node {
+    id: String,
+    address: String,
+}
+
+/// How a slot moves by `CLUSTER SETSLOT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Motion {
+    Importing,
+    Migrating,
+}
+
+impl Nodes {
+    /// Reads the lines of `CLUSTER NODES`:
+    /// `<id> <ip:port@port[,host]> <flags> <master> <ping> <pong> <epoch> <link> <slots>...`.
+    pub fn parse(text: &str) -> Self {
+        let mut nodes = Self {
+            owners: vec![0; SLOTS],
+            ..Self::default()
+        };
+        for line in text.lines() {
+            nodes.read_line(line);
+        }
+        nodes
+    }
+
+    fn read_line(&mut self, line: &str) {
+        let mut words = line.split(' ');
+        let (Some(id), Some(address), Some(flags)) = (words.next(), words.next(), words.next())
+        else {
+            return;
+        };
+        let number = self.nodes.len();
+        let is_own = flags.split(',').any(|flag| flag == "myself");
+        self.nodes.push(Node {
+            id: id.to_owned(),
+            address: address.to_owned(),
+        });
+        if is_own {
+            self.own = Some(number);
+            self.own_part = line.split(' ').skip(6).collect::<Vec<_>>().join(" ");
+        }
+        for word in words.skip(5) {
+            if let Some(moving) = word.strip_prefix('[') {
+                if is_own {
+                    self.read_moving(moving);
+                }
+                continue;
+            }
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>())
+                && let Some(slots) = self.owners.get_mut(first..=last)
+            {
+                slots.fill(u16::try_from(number + 1).unwrap_or(0));
+            }
+        }
+    }
+
+    /// Reads `93-<-<id>]` or `77->-<id>]`, which only the line of this node has.
+    fn read_moving(&mut self, word: &str) {
+        let (slot, motion) = match (word.split_once("-<-"), word.split_once("->-")) {
+            (Some((slot, _)), _) => (slot, Motion::Importing),
+            (_, Some((slot, _))) => (slot, Motion::Migrating),
+            _ => return,
+        };
+        if let Ok(slot) = slot.parse() {
+            self.moving.insert(slot, motion);
+        }
+    }
+
+    fn owner(&self, slot: u16) -> Option<usize> {
+        let number = *self.owners.get(usize::from(slot))?;
+        usize::from(number).checked_sub(1)
+    }
+
+    /// Does this node serve the slot?
+    pub fn is_own(&self, slot: u16) -> bool {
+        self.own.is_some() && self.owner(slot) == self.own
+    }
+
+    /// Is the slot imported by this node, key by key?
+    pub fn is_importing(&self, slot: u16) -> bool {
+        self.moving.get(&slot) == Some(&Motion::Importing)
+    }
+
+    /// Does the slot move to or from this node, key by key?
+    pub fn is_moving(&self, slot: u16) -> bool {
+        self.moving.contains_key(&slot)
+    }
+
+    /// The id and the address (`ip:port@bus-port[,hostname[,...]]`) of the node that serves a slot.
+    pub fn server_of(&self, slot: u16) -> Option<(&str, &str)> {
+        let node = &self.nodes[self.owner(slot)?];
+        Some((&node.id, &node.address))
+    }
+
+    /// What this node says about its own slots, with its configuration epoch.
+    pub fn own_part(&self) -> &str {
+        &self.own_part
+    }
+
+    /// The slots that only one of both gives to this node.
+    pub fn difference(&self, other: &Self) -> Ranges {
+        let slots = (0..SLOTS as u16).filter(|slot| self.is_own(*slot) != other.is_own(*slot));
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for slot in slots {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                _ => ranges.push((slot, slot)),
+            }
+        }
+        ranges.into()
+    }
+}
+
+/// What a client is told of `ip:port@bus-port[,hostname[,...]]`, if the server names nodes so.
+pub fn endpoint(address: &str, preferred: &str) -> Option<String> {
+    let (place, rest) = address.split_once('@')?;
+    let (ip, port) = place.rsplit_once(':')?;
+    let hostname = rest.split(',').nth(1).unwrap_or_default();
+    let host = match preferred {
+        "hostname" if hostname.is_empty() => "?",
+        "hostname" => hostname,
+        "unknown-endpoint" => "", // the client uses the address that it knows this node by
+        _ => ip,
+    };
+    Some(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_read_from_the_lines_of_cluster_nodes() {
+        let text = "07c3 127.0.0.1:30004@31004,host-4,shard-id=69 myself,master - 0 1 4 connected 0 5-6 10-20 [93-<-292f] [77->-e7d1]\n\
+                    292f 127.0.0.1:30005@31005 master - 0 1 5 connected 77-93 [5->-07c3]\n\
+                    aaaa 127.0.0.1:30006@31006 slave 292f 0 1 5 connected\n";
+        let nodes = Nodes::parse(text);
+        for (slot, is_own) in [(0, true), (5, true), (7, false), (20, true), (93, false)] {
+            assert_eq!(nodes.is_own(slot), is_own, "{slot}");
+        }
+        assert!(nodes.is_importing(93) && nodes.is_moving(93) && !nodes.is_importing(77));
+        assert!(nodes.is_moving(77) && !nodes.is_moving(5) && !nodes.is_moving(9));
+        assert_eq!(nodes.server_of(80), Some(("292f", "127.0.0.1:30005@31005")));
+        assert_eq!(nodes.server_of(7), None);
+        assert_eq!(
+            nodes.own_part(),
+            "4 connected 0 5-6 10-20 [93-<-292f] [77->-e7d1]"
+        );
+        let later = Nodes::parse(&text.replace("10-20", "10-12 16-19 30"));
+        assert_eq!(*later.difference(&nodes), [(13, 15), (20, 20), (30, 30)]);
+        assert!(nodes.difference(&nodes).is_empty());
+        assert!(contains(&later.difference(&nodes), 14) && !contains(&[(13, 15)], 16));
+    }
+
+    #[test]
+    fn addresses_are_named_as_the_server_names_them() {
+        for (address, preferred, named) in [
+            ("127.0.0.1:1@2,host-4,shard-id=69", "ip", "127.0.0.1:1"),
+            ("127.0.0.1:1@2,host-4", "hostname", "host-4:1"),
+            ("127.0.0.1:1@2,host-4", "unknown-endpoint", ":1"),
+            ("::1:30004@31004", "ip", "::1:30004"),
+            ("10.0.0.1:1@2", "hostname", "?:1"),
+            ("10.0.0.1:1@2,", "hostname", "?:1"),
+        ] {
+            let endpoint = endpoint(address, preferred);
+            assert_eq!(endpoint.as_deref(), Some(named), "{address}");
+        }
+    }
+
+    #[test]
+    fn slots_and_hash_tags_are_those_of_the_cluster_specification() {
+        for (key, slot) in [
+            ("foo", 12182),
+            ("bar", 5061),
+            ("", 0),
+            ("123456789", 0x31c3),
+        ] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+        for (key, tag) in [
+            ("{user1000}.following", "user1000"),
+            ("foo{}{bar}", "foo{}{bar}"),
+            ("foo{{bar}}zap", "{bar"),
+            ("foo{bar}{zap}", "bar"),
+            ("foo{bar", "foo{bar"),
+            ("", ""),
+        ] {
+            assert_eq!(hash_tag(key.as_bytes()), tag.as_bytes(), "{key}");
+        }
+        for slot in [0, 5061, 16383] {
+            assert_eq!(slot_of(&key_in(slot)), slot);
+        }
+    }
+}
