@@ -1,7 +1,7 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), the number of keys
-//! of a command (`numkeys.rs`), commands that another module calls (`callers.rs`), Valkey's import mode (`import.rs`), and a
-//! server with nothing to do (`idle.rs`).
+//! of a command (`numkeys.rs`), commands that another module calls (`callers.rs`), Valkey's import mode (`import.rs`), files
+//! of an earlier build (`upgrade.rs`), and a server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -18,3 +18,4 @@ mod numkeys;
 mod others;
 mod renamed;
 mod subscribed;
+mod upgrade;
