@@ -1,7 +1,8 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
-//! (`databases.rs`), nonsense from clients (`bad_input.rs`), keys that are not there (`missing.rs`), the number of keys
-//! of a command (`numkeys.rs`), commands that another module calls (`callers.rs`), Valkey's import mode (`import.rs`), files
-//! of an earlier build (`upgrade.rs`), and a server with nothing to do (`idle.rs`).
+//! (`databases.rs`), nonsense from clients (`bad_input.rs`, `random.rs`; `forms.rs` has the forms of all commands), keys that
+//! are not there (`missing.rs`), the number of keys of a command (`numkeys.rs`), commands that another module calls
+//! (`callers.rs`), Valkey's import mode (`import.rs`), files of an earlier build (`upgrade.rs`), and a server with nothing to
+//! do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -10,12 +11,14 @@ mod bad_input;
 mod beside;
 mod callers;
 mod databases;
+mod forms;
 mod idle;
 mod import;
 mod loading;
 mod missing;
 mod numkeys;
 mod others;
+mod random;
 mod renamed;
 mod subscribed;
 mod upgrade;

@@ -1,74 +1,36 @@
 //! Every command on a key that is not there. What a server does with an empty key differs from one to the next, and some
 //! read through a null pointer.
 
-use crate::bad_input::FORMS;
+use crate::forms::{INTERNAL, forms};
 use crate::support::{Lines as _, Raw, Server, follow};
-use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
 /// After this time, a key that expires within a millisecond has expired.
 const EXPIRED: Duration = Duration::from_millis(2);
 
-/// Commands that [`FORMS`] has no form of, each with arguments that work where there is such a key.
-const MORE_FORMS: [&str; 28] = [
-    "BF.APPLY bloom x",
-    "BF.INSERT bloom ITEMS a",
-    "BF.INSERT bloom NOCREATE ITEMS a",
-    "BF.MADD bloom a b",
-    "BF.MEXISTS bloom a b",
-    "CACHE.APPLY cached x",
-    "CACHE.DEL cached",
-    "CACHE.DEL cached STALE 5 GRACE 5",
-    "CACHE.FAIL cached 1-1",
-    "CACHE.FETCH cached LEASE 1000 GUARD bloom a",
-    "CACHE.GET cached",
-    "CACHE.INFO cached",
-    "CACHE.SET cached value PX 5",
-    "CACHE.SETNULL cached PX 5",
-    "CF.APPLY cuckoo x",
-    "CF.INSERT cuckoo ITEMS a",
-    "CF.INSERT cuckoo NOCREATE ITEMS a",
-    "CF.INSERTNX cuckoo ITEMS a",
-    "CF.MEXISTS cuckoo a b",
-    "LOCK.APPLY lock x",
-    "LOCK.FENCE 1",
-    "RATE.APPLY gcra x",
-    "SLUICE.APPLY key DEL",
-    "SLUICE.APPLY key PEXPIREAT 9000000000000",
-    "SLUICE.APPLY key SET 0 value",
-    "SLUICE.APPLY key SET 9000000000000 value",
-    "STOCK.APPLY stock x",
-    "STOCK.MGET stock stock2",
-];
+/// Commands in other forms than [`forms`] has, each with arguments that work where there is such a key.
+const MORE_FORMS: [&str; 2] = ["CACHE.DEL cached STALE 5 GRACE 5", "CACHE.FAIL cached 1-1"];
 
-/// Each command of the module in all its forms: one that the tests have no form of is an error.
-fn forms(client: &mut Raw) -> Vec<Vec<String>> {
+/// Each command of the module in all its forms.
+fn lines() -> Vec<Vec<String>> {
     let words = |line: &str| -> Vec<String> { line.split(' ').map(Into::into).collect() };
-    let mut by_name = BTreeMap::<String, Vec<Vec<String>>>::new();
-    let mut add = |form: Vec<String>| by_name.entry(form[0].clone()).or_default().push(form);
-    for form in FORMS {
-        let plain = words(form.line);
-        let flags = form.flags.iter().map(|flag| vec![(*flag).to_owned()]);
-        let values = form
-            .values
-            .iter()
-            .filter(|(option, _)| *option != "BLOCK")
-            .map(|(option, value)| vec![(*option).to_owned(), (*value).to_owned()]);
-        for more in flags.chain(values) {
-            add([plain.clone(), more].concat());
+    let mut lines = Vec::new();
+    for form in forms() {
+        let mut add = |options: &[&str]| lines.push(words(&form.line(options)));
+        add(&[]);
+        for flag in &form.flags {
+            add(&[flag]);
         }
-        add(plain);
+        for (option, value) in &form.values {
+            if *option != "BLOCK" {
+                add(&[option, value]);
+            }
+        }
     }
-    for line in MORE_FORMS {
-        add(words(line));
-    }
-    let registered = client.must("COMMAND LIST FILTERBY MODULE sluice");
-    for name in registered.array() {
-        let name = name.text().to_uppercase();
-        assert!(by_name.contains_key(&name), "no form of {name} to try");
-    }
-    by_name.into_values().flatten().collect()
+    lines.extend(INTERNAL.map(words));
+    lines.extend(MORE_FORMS.map(words));
+    lines
 }
 
 /// The words of a command with these keys in place of its own; its keys are the words that name one.
@@ -92,7 +54,7 @@ fn every_command_does_without_the_keys_that_it_names() {
     let mut reader = Raw::connect(&replica);
     client.must("DEBUG SET-ACTIVE-EXPIRE 0");
     let mut count = 0;
-    for form in forms(&mut client) {
+    for form in lines() {
         let getkeys = [vec!["COMMAND".into(), "GETKEYS".into()], form.clone()].concat();
         let keys = match client.call(&getkeys) {
             none if none.is_err() => Vec::new(), // LOCK.FENCE
