@@ -2,8 +2,8 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test matrix faults soak load valgrind miri asan audit bench demo filter-rates lint install \
-  uninstall clean prepare prepare-tests dist deb
+.PHONY: help run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates lint install \
+  uninstall clean prepare prepare-tests prepare-valgrind dist deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -61,8 +61,11 @@ faults: build prepare-tests ## what tests do a little of, for a quarter of an ho
 	  -- --nocapture
 
 # Everything, in about ten minutes, unless told otherwise: make bench ARGS=--help.
-bench: build ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')
+bench: build prepare-valgrind ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo bench --bench sluice -- $(ROWS) $(ARGS)
+
+instructions: build prepare-valgrind ## count the instructions of hot commands and of their floor rows (ROWS=lock)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo bench --bench sluice -- --parts instructions $(ROWS) $(ARGS)
 
 filter-rates: ## what filters err and take, measured: writes the table and the plots of docs/filters.md
 	@cargo run --release --example filter_rates
@@ -79,7 +82,7 @@ load: build ## ten thousand clients, half of them waiting: latencies and memory 
 	@SLUICE_MODULE='$(CURDIR)/$(module)' CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
 	  cargo test --quiet --test load -- --nocapture
 
-valgrind: prepare ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)
+valgrind: prepare prepare-valgrind ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)
 	@scripts/valgrind
 
 miri: ## the pure state machines in Miri: undefined behaviour (TESTS=lock::model)
@@ -114,3 +117,6 @@ prepare: ## install what is missing to build and run (Debian and Ubuntu)
 prepare-tests: ## install redis-py and node-redis in here, for the examples in Python and in Node
 	@scripts/prepare-python
 	@scripts/prepare-node
+
+prepare-valgrind: ## install valgrind, if it is missing
+	@scripts/prepare-valgrind

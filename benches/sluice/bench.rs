@@ -32,8 +32,13 @@ pub(crate) struct Bench {
 impl Bench {
     /// A server on one core; this thread moves to another one.
     pub(crate) fn start(options: &Options) -> Self {
+        Self::start_under(&[], options)
+    }
+
+    /// The same with a server that runs under another program.
+    pub(crate) fn start_under(wrapper: &[&str], options: &Options) -> Self {
         cpu::run_anywhere();
-        let server = start_server(options);
+        let server = start_server(wrapper, options);
         cpu::separate_from(server.pid());
         let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Raw::connect(&server)).collect();
         let words = Words::load(&mut clients[0]);
@@ -104,8 +109,10 @@ impl Bench {
     }
 }
 
-fn start_server(options: &Options) -> Server {
-    let mut builder = Server::builder().config("maxclients", MOST_CLIENTS);
+fn start_server(wrapper: &[&str], options: &Options) -> Server {
+    let mut builder = Server::builder()
+        .under(wrapper)
+        .config("maxclients", MOST_CLIENTS);
     if !options.module {
         builder = builder.no_module();
     }

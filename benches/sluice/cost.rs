@@ -117,10 +117,7 @@ fn run(bench: &mut Bench, row: &Row, key: &str, options: &Options) -> Cost {
 fn run_cycles(bench: &mut Bench, row: &Row, steps: &[Step], key: &str, options: &Options) -> Cost {
     let steps = bench.ready(steps, key, 1);
     let pid = bench.server.pid();
-    let (cycles, pipeline) = match row.items {
-        1 => (options.cycles, options.pipeline as usize),
-        _ => (options.cycles.div_ceil(PART_OF_MANY), PIPELINE_OF_MANY),
-    };
+    let (cycles, pipeline) = cycles_of(row, options);
     let mut stream = Stream::new(row.name, &steps);
     let many = &mut bench.clients[..];
     stream.send(many, cycles.div_ceil(WARM_UP), pipeline);
@@ -132,6 +129,14 @@ fn run_cycles(bench: &mut Bench, row: &Row, steps: &[Step], key: &str, options: 
     Cost {
         pipelined: Some(pipelined),
         one_by_one: Some(one_by_one),
+    }
+}
+
+/// How many cycles of a row there are, and how many commands in one write.
+pub(crate) fn cycles_of(row: &Row, options: &Options) -> (u64, usize) {
+    match row.items {
+        1 => (options.cycles, options.pipeline as usize),
+        _ => (options.cycles.div_ceil(PART_OF_MANY), PIPELINE_OF_MANY),
     }
 }
 

@@ -10,6 +10,7 @@ mod families;
 mod filled;
 mod floor;
 mod growth;
+mod instructions;
 mod latency;
 mod machine;
 mod open_loop;
@@ -64,6 +65,9 @@ fn measure(options: &Options) -> Results {
     let mut results = Results::default();
     if options.has(Part::Cost) {
         results.rows = cost::measure(options);
+    }
+    if options.has(Part::Instructions) {
+        results.counted = instructions::count(options);
     }
     if options.has(Part::Latency) {
         results.contestants = latency::measure(options);

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::instructions;
+
 pub(crate) const HELP: &str = "\
 Measures Sluice next to what it stands in for: make bench [ROWS='word ...'] [ARGS='option ...']
 
@@ -12,7 +14,7 @@ prints what it has measured and writes nothing, unless --out says where to.
 To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --most 1000 --out target/bench
 
   word          only rows, contests and series whose name or group contains one of the words; cost only, unless --parts
-  --parts LIST  of cost,latency,growth
+  --parts LIST  of cost,instructions,latency,growth
   --rounds N    how often each row of the cost is measured; the least result counts (15)
   --cycles N    cycles in a batch of pipelined commands; a quarter of it one by one (5000)
   --pipeline N  commands in one write (32)
@@ -26,12 +28,14 @@ To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --mo
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Cost,
+    Instructions,
     Latency,
     Growth,
 }
 
-const PARTS: [(&str, Part); 3] = [
+const PARTS: [(&str, Part); 4] = [
     ("cost", Part::Cost),
+    ("instructions", Part::Instructions),
     ("latency", Part::Latency),
     ("growth", Part::Growth),
 ];
@@ -100,6 +104,10 @@ impl Options {
             self.parts = all
                 .filter(|part| self.words.is_empty() || *part == Part::Cost)
                 .collect();
+            if !instructions::can_count() {
+                self.parts.retain(|part| *part != Part::Instructions);
+                eprintln!("valgrind is missing, so no instructions are counted.");
+            }
         }
     }
 

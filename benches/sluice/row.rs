@@ -85,6 +85,8 @@ pub(crate) struct Figure {
     pub(crate) bar: Option<f64>,
     /// Why it is more than that; without a bar, what to compare it with.
     pub(crate) reason: &'static str,
+    /// Is it a hot command over its row in the floor module? Then instructions are counted, too.
+    pub(crate) is_hot: bool,
 }
 
 /// What the front page compares: a Lua script and a command of Sluice, as multiples of a built-in command.
@@ -146,6 +148,15 @@ pub(crate) enum Way {
     Floor,
     Lua,
     Sluice,
+}
+
+impl Family {
+    /// The row of this name.
+    pub(crate) fn row(&self, name: &str) -> &'static Row {
+        let mut rows = self.groups.iter().flat_map(|group| group.rows);
+        rows.find(|row| row.name == name)
+            .unwrap_or_else(|| panic!("{} has no row {name}", self.title))
+    }
 }
 
 impl Reply {
@@ -262,6 +273,7 @@ pub(crate) const fn figure(row: &'static str, over: &'static str) -> Figure {
         over,
         bar: None,
         reason: "",
+        is_hot: false,
     }
 }
 
@@ -272,6 +284,18 @@ pub(crate) const fn bar(row: &'static str, over: &'static str, bar: f64) -> Figu
         over,
         bar: Some(bar),
         reason: "",
+        is_hot: false,
+    }
+}
+
+/// A command may cost so many times its row in the floor module.
+pub(crate) const FLOOR_BAR: f64 = 1.1;
+
+/// A hot command over its row in the floor module.
+pub(crate) const fn hot(row: &'static str, floor: &'static str) -> Figure {
+    Figure {
+        is_hot: true,
+        ..bar(row, floor, FLOOR_BAR)
     }
 }
 

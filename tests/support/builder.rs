@@ -30,6 +30,7 @@ pub struct Builder {
     cluster: bool,
     sentinel: bool,
     clock_shift_ms: Option<i64>,
+    wrapper: Vec<String>,
 }
 
 impl Builder {
@@ -40,6 +41,7 @@ impl Builder {
             cluster: false,
             sentinel: false,
             clock_shift_ms: None,
+            wrapper: Vec::new(),
         }
     }
 
@@ -98,6 +100,13 @@ impl Builder {
         self.config("jemalloc-bg-thread", "no")
     }
 
+    /// Runs the server under another program, such as `valgrind`: the words are that program and its arguments, the server and
+    /// its arguments follow.
+    pub fn under(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(ToString::to_string).collect();
+        self
+    }
+
     /// Starts the server and waits until it answers; panics with the end of its log when it dies.
     #[track_caller]
     pub fn start(self) -> Server {
@@ -127,6 +136,10 @@ impl Builder {
 
     pub(super) fn is_sentinel(&self) -> bool {
         self.sentinel
+    }
+
+    pub(super) fn wrapper(&self) -> &[String] {
+        &self.wrapper
     }
 
     pub(super) fn own_clock(&self, home: &Home) -> Option<Clock> {

@@ -1,5 +1,6 @@
 //! A real server, alone in a directory and on a port of its own.
 
+use std::ffi::OsString;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt;
@@ -67,6 +68,8 @@ pub struct Server {
     home: Home,
     is_sentinel: bool,
     clock: Option<Clock>,
+    /// The program that runs the server, and its arguments.
+    wrapper: Vec<String>,
     /// `None` while the server is stopped. A lock, so that one thread may kill what others are talking to.
     child: Mutex<Option<Child>>,
 }
@@ -92,6 +95,7 @@ impl Server {
             port,
             is_sentinel: builder.is_sentinel(),
             clock: builder.own_clock(&home),
+            wrapper: builder.wrapper().to_vec(),
             home,
             child: Mutex::new(None),
         };
@@ -133,8 +137,14 @@ impl Server {
 
     fn spawn(&self) -> Child {
         let binary = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(&binary);
+        let mut words = self
+            .wrapper
+            .iter()
+            .map(OsString::from)
+            .chain([binary.clone()]);
+        let mut command = Command::new(words.next().expect("the server is one"));
         command
+            .args(words)
             .arg(self.home.config())
             .args(self.is_sentinel.then_some("--sentinel"))
             // The C library reserves 128 MiB for each thread that uses its allocator: tests measure what is asked for.

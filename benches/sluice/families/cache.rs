@@ -1,7 +1,9 @@
 //! `CACHE.*`.
 
 use crate::row::Reply::{Begins, BeginsWithBulk, Bulk, Is};
-use crate::row::{Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, row, step};
+use crate::row::{
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, hot, row, step,
+};
 
 use super::{OK, SIZES};
 
@@ -29,6 +31,7 @@ pub(crate) const FAMILY: Family = Family {
         "CACHE.FETCH, null",
         "CACHE.FETCH, absent by its guard",
         "SET PX of 128 bytes",
+        "the server's part of CACHE.SET",
         "CACHE.SET",
     ],
     figures: &[
@@ -44,8 +47,9 @@ pub(crate) const FAMILY: Family = Family {
             "the server's part of CACHE.FETCH",
             "GET of a value of 128 bytes",
         ),
-        figure("CACHE.FETCH, hit", "the server's part of CACHE.FETCH"),
+        hot("CACHE.FETCH, hit", "the server's part of CACHE.FETCH"),
         figure("CACHE.SET", "SET PX of 128 bytes"),
+        hot("CACHE.SET", "the server's part of CACHE.SET"),
     ],
     pairs: &[Pair {
         title: "read from the cache, a hit",
@@ -83,7 +87,7 @@ const CACHE_READ: &[Row] = &[
     ),
     row(
         "the server's part of CACHE.FETCH",
-        &["SET {key} {value}"],
+        &["SET {key} {value} PX 3600000"],
         &[step("FLOOR.FETCH {key} LEASE 3000", HIT)],
     ),
     row(
@@ -126,6 +130,11 @@ const CACHE_WRITE: &[Row] = &[
         "CACHE.SET",
         &[],
         &[step("CACHE.SET {key} {value} PX 3600000", Is(1))],
+    ),
+    row(
+        "the server's part of CACHE.SET",
+        &["SET {key} 1"],
+        &[step("FLOOR.STORE {key} {value} PX 3600000", Is(1))],
     ),
     row(
         "CACHE.FETCH, lease + CACHE.FAIL of another",

@@ -2,8 +2,8 @@
 
 use crate::row::Reply::{Array, Bulk, Int, Is};
 use crate::row::{
-    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, row, row_of_100,
-    step,
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, hot, row,
+    row_of_100, step,
 };
 
 use super::SIZES;
@@ -36,12 +36,15 @@ pub(crate) const FAMILY: Family = Family {
         "7 SETBIT (Lua)",
         "7 GETBIT (Lua), there",
         "7 GETBIT (Lua), not there",
+        "the server's part of BF.ADD",
         "BF.ADD into 1M",
         "the server's part of BF.EXISTS",
         "BF.EXISTS in 10 000",
         "BF.EXISTS in 1M",
         "BF.EXISTS in 100M",
+        "the server's part of CF.ADD",
         "CF.ADD into 1M",
+        "the server's part of CF.EXISTS",
         "CF.EXISTS in 10 000",
         "CF.EXISTS in 1M",
     ],
@@ -52,6 +55,14 @@ pub(crate) const FAMILY: Family = Family {
         bar("BF.ADD into 1M", "GET of 128 bytes", 1.35).because(FAR),
         figure("the server's part of BF.EXISTS", "GET of 128 bytes"),
         figure("BF.EXISTS in 10 000", "GET of 128 bytes"),
+        hot("BF.ADD into 1M", "the server's part of BF.ADD"),
+        hot("BF.EXISTS in 10 000", "the server's part of BF.EXISTS"),
+        hot(
+            "BF.MEXISTS x100 in 1M",
+            "the server's part of BF.MEXISTS x100",
+        ),
+        hot("CF.ADD into 1M", "the server's part of CF.ADD"),
+        hot("CF.EXISTS in 10 000", "the server's part of CF.EXISTS"),
         bar("BF.EXISTS in 100M", "GET of 128 bytes", 1.5).because(FAR),
         bar("BF.MEXISTS x100 in 1M", "GET of 128 bytes", 18.0),
         bar("BF.MEXISTS x100 in 100M", "GET of 128 bytes", 25.0),
@@ -116,6 +127,11 @@ const BLOOM_ONE: &[Row] = &[
         &[step("BF.ADD {key} new:{i}", Int)],
     ),
     row(
+        "the server's part of BF.ADD",
+        &["SET {key} 1"],
+        &[step("FLOOR.ADD {key} new:{i}", Is(1))],
+    ),
+    row(
         "BF.ADD into 1M, there already",
         &["COPY filled:bloom:1000000 {key}"],
         &[step("BF.ADD {key} item:{i}", Is(0))],
@@ -155,6 +171,11 @@ const BLOOM_MANY: &[Row] = &[
         &[step("BF.MEXISTS {key} {100 items}", Array)],
     ),
     row_of_100(
+        "the server's part of BF.MEXISTS x100",
+        &["SET {key} 1"],
+        &[step("FLOOR.LOOK_MANY {key} {100 items}", Array)],
+    ),
+    row_of_100(
         "BF.MEXISTS x100 in 100M",
         &["COPY filled:bloom:100000000 {key}"],
         &[step("BF.MEXISTS {key} {100 items}", Array)],
@@ -177,6 +198,16 @@ const CUCKOO_ONE: &[Row] = &[
         "CF.ADD into 1M",
         &["COPY filled:cuckoo:1000000 {key}"],
         &[step("CF.ADD {key} new:{i}", Is(1))],
+    ),
+    row(
+        "the server's part of CF.ADD",
+        &["SET {key} 1"],
+        &[step("FLOOR.ADD {key} new:{i}", Is(1))],
+    ),
+    row(
+        "the server's part of CF.EXISTS",
+        &["SET {key} 1"],
+        &[step("FLOOR.LOOK {key} item:{i}", Is(1))],
     ),
     row(
         "CF.EXISTS in 10 000",

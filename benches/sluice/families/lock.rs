@@ -2,7 +2,8 @@
 
 use crate::row::Reply::{Array, Bulk, Int, Is, Nil};
 use crate::row::{
-    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, hand_over, row, step,
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, hand_over, hot, row,
+    step,
 };
 
 use super::{OK, SIZES};
@@ -33,6 +34,7 @@ pub(crate) const FAMILY: Family = Family {
         "SET NX PX + DEL",
         "SET NX PX + compare-and-delete (Lua)",
         "Redisson lock + unlock (Lua)",
+        "the server's part of LOCK.ACQUIRE + LOCK.RELEASE",
         "LOCK.ACQUIRE + LOCK.RELEASE",
         "Redisson re-enter + unlock (Lua)",
         "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
@@ -40,7 +42,9 @@ pub(crate) const FAMILY: Family = Family {
         "SEM.ACQUIRE + SEM.RELEASE",
         "SET NX PX, refused",
         "Redisson lock (Lua), refused",
+        "the server's part of LOCK.ACQUIRE, refused",
         "LOCK.ACQUIRE, refused",
+        "the server's part of LOCK.RENEW",
         "LOCK.RENEW",
         "LOCK.HELD",
     ],
@@ -59,7 +63,16 @@ pub(crate) const FAMILY: Family = Family {
             "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
             "Redisson re-enter + unlock (Lua)",
         ),
+        hot(
+            "LOCK.ACQUIRE + LOCK.RELEASE",
+            "the server's part of LOCK.ACQUIRE + LOCK.RELEASE",
+        ),
         bar("LOCK.ACQUIRE, refused", "SET NX PX, refused", 1.2),
+        hot(
+            "LOCK.ACQUIRE, refused",
+            "the server's part of LOCK.ACQUIRE, refused",
+        ),
+        hot("LOCK.RENEW", "the server's part of LOCK.RENEW"),
         figure("LOCK.ACQUIRE, refused", "Redisson lock (Lua), refused"),
         figure("LOCK.HELD", "GET of an owner"),
         figure(
@@ -119,6 +132,14 @@ const LOCK_CYCLE: &[Row] = &[
         "LOCK.ACQUIRE + LOCK.RELEASE",
         &[],
         &[ACQUIRE, step("LOCK.RELEASE {key} me", Is(0))],
+    ),
+    row(
+        "the server's part of LOCK.ACQUIRE + LOCK.RELEASE",
+        &[],
+        &[
+            step("FLOOR.ACQUIRE {key} me PX 30000", Int),
+            step("FLOOR.RELEASE {key} me", Is(0)),
+        ],
     ),
     row(
         "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
@@ -184,6 +205,11 @@ const LOCK_REFUSED: &[Row] = &[
         &[step("LOCK.ACQUIRE {key} me PX 30000", Nil)],
     ),
     row(
+        "the server's part of LOCK.ACQUIRE, refused",
+        &["SET {key} other PX 600000"],
+        &[step("FLOOR.REFUSE {key} me PX 30000", Nil)],
+    ),
+    row(
         "SEM.ACQUIRE, refused",
         &["SEM.ACQUIRE {key} other LIMIT 1 PX 600000"],
         &[step("SEM.ACQUIRE {key} me LIMIT 1 PX 30000", Nil)],
@@ -209,7 +235,13 @@ const LOCK_HELD: &[Row] = &[
     row(
         "LOCK.RENEW",
         &["LOCK.ACQUIRE {key} me PX 600000"],
-        &[step("LOCK.RENEW {key} me PX 600000", Int)],
+        // Each renewal moves the end of the lease, as one that comes seconds after the last does.
+        &[step("LOCK.RENEW {key} me PX 600{i}", Int)],
+    ),
+    row(
+        "the server's part of LOCK.RENEW",
+        &["SET {key} me PX 600000"],
+        &[step("FLOOR.RENEW {key} me PX 600{i}", Int)],
     ),
     row(
         "LOCK.GUARD, the fence that it knows",

@@ -1,7 +1,9 @@
 //! `RATE.*`.
 
 use crate::row::Reply::{Array, Int, Is};
-use crate::row::{Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, row, step};
+use crate::row::{
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, hot, row, step,
+};
 
 use super::{OK, SIZES};
 
@@ -38,11 +40,11 @@ pub(crate) const FAMILY: Family = Family {
         figure("GCRA (Lua)", "INCR of a hot key"),
         bar("RATE.GCRA", "INCR of a hot key", 1.5).because(FLOOR),
         figure("the server's part of RATE.GCRA", "INCR of a hot key"),
-        figure("RATE.GCRA", "the server's part of RATE.GCRA"),
+        hot("RATE.GCRA", "the server's part of RATE.GCRA"),
         figure("RATE.GCRA, limited", "INCR of a hot key"),
         bar("RATE.WINDOW", "INCR of a hot key", 1.4).because(FLOOR),
         figure("the server's part of RATE.WINDOW", "INCR of a hot key"),
-        figure("RATE.WINDOW", "the server's part of RATE.WINDOW"),
+        hot("RATE.WINDOW", "the server's part of RATE.WINDOW"),
         figure("RATE.WINDOW, limited", "INCR of a hot key"),
         figure("RATE.ONCE of a new key", "SET NX PX of a new key"),
     ],
@@ -87,7 +89,7 @@ const RATE: &[Row] = &[
     row(
         "the server's part of RATE.GCRA",
         &["SET {key} 1"],
-        &[step("FLOOR.FIVE {key} 1000000000 1000 1000", LIMITS)],
+        &[step("FLOOR.GCRA {key} 1000000000 1000 1000", LIMITS)],
     ),
     row(
         "RATE.GCRA, limited",
@@ -101,8 +103,8 @@ const RATE: &[Row] = &[
     ),
     row(
         "the server's part of RATE.WINDOW",
-        &["SET {key} 1"],
-        &[step("FLOOR.FIVE {key} 1000000000 60000", LIMITS)],
+        &["SET {key} 1 PX 3600000"],
+        &[step("FLOOR.WINDOW {key} 1000000000 60000", LIMITS)],
     ),
     row(
         "RATE.WINDOW, limited",

@@ -1,7 +1,9 @@
 //! `STOCK.*`.
 
 use crate::row::Reply::{Array, Bulk, Int, Is};
-use crate::row::{Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, row, step};
+use crate::row::{
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, bar, figure, hot, row, step,
+};
 
 use super::SIZES;
 
@@ -38,6 +40,7 @@ pub(crate) const FAMILY: Family = Family {
         "XADD of an event",
         "order, user limit and XADD (Lua)",
         "STOCK.DEDUCT with an order",
+        "the server's part of the same",
         "STOCK.DEDUCT with order, user and event",
         "STOCK.RESERVE + STOCK.CONFIRM",
     ],
@@ -46,7 +49,7 @@ pub(crate) const FAMILY: Family = Family {
             "a good part of the difference is the server's part of such a command: see below",
         ),
         figure("the server's part of STOCK.DEDUCT", "INCR of a counter"),
-        figure("STOCK.DEDUCT", "the server's part of STOCK.DEDUCT"),
+        hot("STOCK.DEDUCT", "the server's part of STOCK.DEDUCT"),
         figure("GET + DECRBY (Lua)", "INCR of a counter"),
         figure("HMGET + HINCRBY (Lua)", "INCR of a counter"),
         bar("STOCK.DEDUCT, sold out", "STOCK.DEDUCT", 1.0)
@@ -61,6 +64,10 @@ pub(crate) const FAMILY: Family = Family {
             4.0,
         )
         .because("most of it is the event: see the row of XADD alone"),
+        hot(
+            "STOCK.DEDUCT with order, user and event",
+            "the server's part of the same",
+        ),
         figure("XADD of an event", "INCR of a counter"),
         figure("order, user limit and XADD (Lua)", "INCR of a counter"),
         figure("STOCK.GET", "GET of a counter"),
@@ -112,7 +119,7 @@ const STOCK_SELL: &[Row] = &[
     row(
         "the server's part of STOCK.DEDUCT",
         &["SET {key} 1"],
-        &[step("FLOOR.WRITE {key} 1", Int)],
+        &[step("FLOOR.DEDUCT {key} 1", Int)],
     ),
     row(
         "STOCK.ADD",
@@ -187,6 +194,14 @@ const STOCK_ORDERS: &[Row] = &[
         &["STOCK.SET {key} 10000000 PERUSER 5 EVENTS {key}:events"],
         &[step(
             "STOCK.DEDUCT {key} 1 ORDER order:{i} USER user:{i}",
+            Int,
+        )],
+    ),
+    row(
+        "the server's part of the same",
+        &["SET {key} 1"],
+        &[step(
+            "FLOOR.DEDUCT_EVENT {key} 1 ORDER order:{i} USER user:{i}",
             Int,
         )],
     ),

@@ -16,6 +16,7 @@ use std::path::Path;
 use crate::cost::{Cost, Measured, is_baseline};
 use crate::families::FAMILIES;
 use crate::growth::Growth;
+use crate::instructions::Counted;
 use crate::latency::{Contestant, LOADS};
 use crate::machine;
 use crate::options::Options;
@@ -24,18 +25,23 @@ use crate::scripts::SCRIPTS;
 use page::Page;
 use table::Align::{Left, Right};
 use table::Table;
+use verdict::verdict;
 
 /// All that a run has measured.
 #[derive(Default)]
 pub(crate) struct Results {
     pub(crate) rows: Vec<Measured>,
+    pub(crate) counted: Vec<Counted>,
     pub(crate) contestants: Vec<Contestant>,
     pub(crate) growth: Option<Growth>,
 }
 
 impl Results {
     pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.contestants.is_empty() && self.growth.is_none()
+        self.rows.is_empty()
+            && self.counted.is_empty()
+            && self.contestants.is_empty()
+            && self.growth.is_none()
     }
 
     /// The rows of a family.
@@ -70,6 +76,9 @@ pub(crate) fn page(results: &Results, options: &Options) -> String {
     put_head(&mut page, results, options);
     if !results.rows.is_empty() {
         put_costs(&mut page, results, options);
+    }
+    if !results.counted.is_empty() {
+        put_instructions(&mut page, &results.counted);
     }
     if !results.contestants.is_empty() {
         put_latencies(&mut page, &results.contestants, options);
@@ -175,6 +184,42 @@ fn put_family(page: &mut Page, family: &Family, rows: &[&Measured], options: &Op
         page.heading("Ratios, and what was asked for:");
         page.table(&figures);
     }
+}
+
+fn put_instructions(page: &mut Page, counted: &[Counted]) {
+    page.heading("## Instructions of hot commands");
+    page.prose(
+        "\
+The [floor module](../benches/sluice/floor.c) has a command for each hot command of Sluice. It
+takes the same arguments, opens the same key, makes the same changes of the keyspace, replicates
+the command as it came and sends the same reply. It does nothing else: this is the server's part
+of such a command. callgrind counts the instructions of the whole server, the event loop
+included, in pipelines as above. Counts do not depend on the load of the machine. The goal is a
+ratio of at most 1.10.",
+    );
+    let mut table = Table::new([
+        ("", Left),
+        ("instructions", Right),
+        ("the server's part", Right),
+        ("Sluice's part", Right),
+        ("ratio", Right),
+        ("", Left),
+    ]);
+    for group in counted.chunk_by(|one, other| std::ptr::eq(one.family, other.family)) {
+        table.row([format!("*{}*", group[0].family.title)]);
+        for one in group {
+            let ratio = one.row / one.floor;
+            table.row([
+                code(one.figure.row),
+                number_of(one.row),
+                number_of(one.floor),
+                number_of(one.row - one.floor),
+                decimals(Some(ratio), 2),
+                verdict(ratio, one.figure.bar, one.figure.reason),
+            ]);
+        }
+    }
+    page.table(&table);
 }
 
 fn put_latencies(page: &mut Page, contestants: &[Contestant], options: &Options) {

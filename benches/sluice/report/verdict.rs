@@ -7,7 +7,7 @@ pub(crate) fn verdict(measured: f64, bar: Option<f64>, reason: &str) -> String {
     match bar {
         None => reason.to_owned(),
         Some(bar) if hundredths(measured) <= hundredths(bar) => "met".to_owned(),
-        Some(_) if reason.is_empty() => "**not met**: no reason is known".to_owned(),
+        Some(_) if reason.is_empty() => "**not met**".to_owned(),
         Some(_) => format!("**not met**: {reason}"),
     }
 }
