@@ -20,6 +20,7 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::command::{
     Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
 };
+use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashSet;
 use std::ffi::CStr;
 
@@ -350,7 +351,7 @@ fn add_all(
     call: &Call<'_>,
     items: &[&[u8]],
     terms: Option<impl FnOnce() -> Terms>,
-    event: &CStr,
+    event: &'static CStr,
 ) -> Answer {
     let name = call.name(0);
     let mut edit = open(call, &name, terms)?;
@@ -462,9 +463,13 @@ fn merge(call: &Call<'_>) -> Answer {
         United::Changed => {}
         United::New(filter) => slot.create(filter),
     }
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&destination);
-    ctx.notify(c"bf.merge", &destination);
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: Some(c"bf.merge"),
+        ..Commit::default()
+    };
+    slot.commit(ctx, &destination, &commit);
     Ok(Reply::Ok)
 }
 

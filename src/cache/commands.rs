@@ -378,7 +378,7 @@ fn store(
     call: &Call<'_>,
     cursor: &mut Cursor<'_>,
     value: Option<&ServerString<'_>>,
-    event: &CStr,
+    event: &'static CStr,
 ) -> Answer {
     let options = Options::read(cursor, PX | STALE | JITTER | TOKEN | VER, PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
@@ -565,8 +565,6 @@ fn apply_effect(call: &Call<'_>) -> Answer {
     cursor.end()?;
     let (ctx, name) = (call.ctx, call.name(0));
     Edit::open(ctx, &name)?.apply(effect, value)?;
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&name);
     changed(ctx.db(), key);
     Ok(Reply::Ok)
 }

@@ -10,6 +10,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use std::ffi::CStr;
 
 /// A buffer for effects, kept to be used again.
@@ -55,10 +56,13 @@ impl<'k> Edit<'k> {
         let entry = self.slot.value();
         let is_free = entry.is_some_and(|entry| entry.grace_until(now).is_none());
         if is_free && self.look(now) == Look::Missing {
-            self.slot.delete();
-            self.ctx.replicate_del(self.name);
-            self.ctx.signal_modified(self.name);
-            self.ctx.notify_expired(self.name);
+            let commit = Commit {
+                key: KeyFate::Expire,
+                replicate: Replicate::Del,
+                is_modified: true,
+                event: None,
+            };
+            self.slot.commit(self.ctx, self.name, &commit);
             changed(self.ctx.db(), self.name.bytes());
         }
     }
@@ -70,7 +74,7 @@ impl<'k> Edit<'k> {
         terms: Terms,
         rebuild_us: Option<u32>,
         now: u64,
-        event: &CStr,
+        event: &'static CStr,
     ) {
         if self.slot.value().is_none() {
             self.slot.create(Entry::gone());
@@ -85,13 +89,11 @@ impl<'k> Edit<'k> {
         };
         let expires = entry.store(kind, value.map_or(&[], ServerString::bytes), terms, now);
         entry.rebuild_us = rebuild_us.unwrap_or(entry.rebuild_us);
-        self.slot.expire_at(expires);
-        self.replicate(value, false, expires);
-        self.tell(event);
+        self.commit(value, false, expires, true, event);
     }
 
     /// Invalidates the entry. Returns whether there was one to serve.
-    pub(super) fn invalidate(&mut self, remains: Remains, now: u64, event: &CStr) -> bool {
+    pub(super) fn invalidate(&mut self, remains: Remains, now: u64, event: &'static CStr) -> bool {
         let expires = self.slot.expires();
         if self.slot.value().is_none() {
             if remains.grace == 0 {
@@ -110,15 +112,16 @@ impl<'k> Edit<'k> {
         let keeps = entry.kind != Kind::Gone;
         match stays {
             Some(until) => {
-                self.slot.expire_at(until);
-                self.replicate(None, keeps, until);
-                self.tell(event);
+                self.commit(None, keeps, until, true, event);
             }
             None => {
-                self.slot.delete();
-                self.ctx.replicate_del(self.name);
-                self.tell(event);
-                self.ctx.notify_del(self.name);
+                let commit = Commit {
+                    key: KeyFate::Delete,
+                    replicate: Replicate::Del,
+                    is_modified: true,
+                    event: Some(event),
+                };
+                self.slot.commit(self.ctx, self.name, &commit);
             }
         }
         existed
@@ -126,17 +129,13 @@ impl<'k> Edit<'k> {
 
     /// Keeps the entry fresh for `slide` more milliseconds. Clients that track or watch the key are not told: they would
     /// read what they have.
-    pub(super) fn slide(&mut self, slide: u64, now: u64, event: &CStr) {
+    pub(super) fn slide(&mut self, slide: u64, now: u64, event: &'static CStr) {
         let expires = self.slot.expires();
         let Some(entry) = self.slot.value() else {
             return;
         };
         let expires = entry.slide(slide, now, expires).unwrap_or(0);
-        if expires > 0 {
-            self.slot.expire_at(expires);
-        }
-        self.replicate(None, true, expires);
-        self.ctx.notify(event, self.name);
+        self.commit(None, true, expires, false, event);
     }
 
     /// Makes the entry what an effect says.
@@ -158,29 +157,48 @@ impl<'k> Edit<'k> {
                 entry.bytes = value.unwrap_or_default().into();
             }
         }
-        if effect.expires > 0 {
-            self.slot.expire_at(effect.expires);
-        }
+        let commit = Commit {
+            key: fate(effect.expires),
+            replicate: Replicate::Verbatim,
+            is_modified: true,
+            event: None,
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
         Ok(())
     }
 
-    fn replicate(&mut self, value: Option<&ServerString<'_>>, keeps: bool, expires: u64) {
+    /// Commits a change of the entry. `keeps`: the value stays as it is; `expires`: Unix ms, or 0 to keep the key's expiry.
+    fn commit(
+        &mut self,
+        value: Option<&ServerString<'_>>,
+        keeps: bool,
+        expires: u64,
+        is_modified: bool,
+        event: &'static CStr,
+    ) {
         let Some(entry) = self.slot.value() else {
             return;
         };
         let mut effect = EFFECT.get();
         effect.clear();
         persist::put_effect(&mut effect, entry, keeps, expires);
-        match value {
-            Some(value) => self
-                .ctx
-                .replicate_with(c"CACHE.APPLY", self.name, &effect, value),
-            None => self.ctx.replicate(c"CACHE.APPLY", self.name, &effect),
-        }
+        let commit = Commit {
+            key: fate(expires),
+            replicate: match value {
+                Some(value) => Replicate::EffectWithValue(c"CACHE.APPLY", &effect, value),
+                None => Replicate::Effect(c"CACHE.APPLY", &effect),
+            },
+            is_modified,
+            event: Some(event),
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
     }
+}
 
-    fn tell(&self, event: &CStr) {
-        self.ctx.signal_modified(self.name);
-        self.ctx.notify(event, self.name);
+/// `expires`: Unix ms, or 0 to keep the key's expiry.
+fn fate(expires: u64) -> KeyFate {
+    match expires {
+        0 => KeyFate::Keep,
+        at => KeyFate::ExpireAt(at),
     }
 }

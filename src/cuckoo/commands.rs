@@ -310,7 +310,7 @@ fn addnx(call: &Call<'_>) -> Answer {
     add_one(call, true, c"cf.addnx")
 }
 
-fn add_one(call: &Call<'_>, unique: bool, event: &CStr) -> Answer {
+fn add_one(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
@@ -339,7 +339,7 @@ fn insertnx(call: &Call<'_>) -> Answer {
     insert_all(call, true, c"cf.insertnx")
 }
 
-fn insert_all(call: &Call<'_>, unique: bool, event: &CStr) -> Answer {
+fn insert_all(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let options = Options::default().read(&mut cursor, CAPACITY | NOCREATE | ITEMS)?;
@@ -415,7 +415,7 @@ fn compact(call: &Call<'_>) -> Answer {
 /// Changes the filter at the first key; everybody is told if it has changed.
 fn change(
     call: &Call<'_>,
-    event: &CStr,
+    event: &'static CStr,
     work: impl FnOnce(&mut Filter) -> bool,
 ) -> Result<bool, Error> {
     let name = call.name(0);

@@ -9,6 +9,7 @@ use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
 use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
+use crate::server::services::commit::{Commit, Replicate};
 use std::ffi::CStr;
 
 /// The capacity of a filter: 1 to 2^30.
@@ -117,7 +118,7 @@ pub fn scandump<K: Kind>(call: &Call<'_>) -> Answer {
 /// OK. Errors: `WRONGTYPE`; `ERR received bad data`; `ERR item exists` (there is a filter before the
 /// first chunk); `ERR not found` (there is none afterwards; of a cuckoo filter: `ERR Not found`);
 /// `ERR filter would exceed bloom-max-bytes`.
-pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
+pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
@@ -139,9 +140,13 @@ pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &CStr) -> Answer {
             }
         }
     }
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&name);
-    ctx.notify(event, &name);
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: Some(event),
+        ..Commit::default()
+    };
+    slot.commit(ctx, &name, &commit);
     Ok(Reply::Ok)
 }
 
@@ -165,9 +170,8 @@ pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
     if let Some(Effect::Head(head)) = effects.next_if(|effect| matches!(effect, Effect::Head(_))) {
         let mut new = build(head, limits)?;
         effects.try_for_each(|effect| apply_effect(&mut new, effect, limits))?;
-        slot.unlink();
-        slot.create(new);
-        return applied(call);
+        slot.replace(new);
+        return applied(call, &mut slot);
     }
     let filter = slot.value().ok_or(Error::BadEffect)?;
     if limits == Limits::Hold {
@@ -178,12 +182,16 @@ pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
     } else {
         effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
     }
-    applied(call)
+    applied(call, &mut slot)
 }
 
-fn applied(call: &Call<'_>) -> Answer {
-    call.ctx.replicate_verbatim();
-    call.ctx.signal_modified(&call.name(0));
+fn applied<K: Kind>(call: &Call<'_>, key: &mut TypedKey<'_, Filter<K>>) -> Answer {
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        ..Commit::default()
+    };
+    key.commit(call.ctx, &call.name(0), &commit);
     Ok(Reply::Ok)
 }
 

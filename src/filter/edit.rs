@@ -10,6 +10,7 @@ use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::commit::{Commit, Replicate};
 use crate::server::services::memory::check_room;
 use std::ffi::CStr;
 
@@ -198,16 +199,20 @@ impl<'k, K: Kind> Edit<'k, K> {
 
     /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
     #[inline]
-    pub fn close(self, event: &CStr) {
+    pub fn close(mut self, event: &'static CStr) {
         if !self.changed {
             return;
         }
-        match &self.effects {
-            Some(effects) => self.ctx.replicate(K::APPLY, self.name, effects),
-            None => self.ctx.replicate_verbatim(),
-        }
-        self.ctx.signal_modified(self.name);
-        self.ctx.notify(event, self.name);
+        let commit = Commit {
+            replicate: match &self.effects {
+                Some(effects) => Replicate::Effect(K::APPLY, effects),
+                None => Replicate::Verbatim,
+            },
+            is_modified: true,
+            event: Some(event),
+            ..Commit::default()
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
     }
 }
 

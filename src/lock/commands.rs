@@ -23,6 +23,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::command::{Command, CountedKeys, Keys, ONE_KEY, ONE_KEY_READ};
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::timer;
@@ -846,12 +847,13 @@ fn guard(call: &Call<'_>) -> Answer {
         return Ok(Reply::Int(1)); // nothing changes
     }
     key.set_string(text);
-    if let Some(at) = expires {
-        key.expire_at(at);
-    }
-    ctx.replicate_set(&name, text, expires);
-    ctx.signal_modified(&name);
-    ctx.notify(c"lock.guard", &name);
+    let commit = Commit {
+        key: expires.map_or(KeyFate::Keep, KeyFate::ExpireAt),
+        replicate: Replicate::Set(text, expires),
+        is_modified: true,
+        event: Some(c"lock.guard"),
+    };
+    key.commit(ctx, &name, &commit);
     Ok(Reply::Int(1))
 }
 
@@ -861,7 +863,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let effects = persist::effects(cursor.value()?).map_err(|_| Error::BadEffect)?;
     if effects.is_empty() {
-        call.ctx.replicate_verbatim(); // of a repeated request, which changed nothing
+        verbatim(call); // of a repeated request, which changed nothing
         return Ok(Reply::Ok);
     }
     let fence = |effect: &Effect<'_>| match effect {
@@ -875,7 +877,7 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     if let [Effect::Fence(fence)] = effects[..] {
         remember_fence(fence);
-        ctx.replicate_verbatim();
+        verbatim(call);
         return Ok(Reply::Ok); // this is about no key
     }
     let open = |kind: Kind| TypedKey::of(ctx.open(&name), kind.native());
@@ -891,19 +893,32 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     };
     remember_fence(persist::apply(lock, effects));
     lock.key_expires = lock.holds().longest();
-    match lock.key_expires {
-        0 => slot.delete(),
-        at => slot.expire_at(at),
-    }
+    let commit = Commit {
+        key: match lock.key_expires {
+            0 => KeyFate::Remove,
+            at => KeyFate::ExpireAt(at),
+        },
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: None,
+    };
+    slot.commit(ctx, &name, &commit);
     if let Some(lock) = slot.value() {
         list_earlier(lock, ctx.db(), name.bytes()); // the cron event asks, should this server become a master
     }
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&name);
     if LISTENING.load(Ordering::Relaxed) {
         deferred::defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
     }
     Ok(Reply::Ok)
+}
+
+/// Hands on a command that changes no key.
+fn verbatim(call: &Call<'_>) {
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        ..Commit::default()
+    };
+    commit.carry_out_without_key(call.ctx, &call.name(0));
 }
 
 /// Which type the effects are about, if they tell; both at once is nonsense.
@@ -926,6 +941,6 @@ fn apply_fence(call: &Call<'_>) -> Answer {
         return Err(Error::BadEffect);
     }
     remember_fence(fence);
-    call.ctx.replicate_verbatim();
+    verbatim(call);
     Ok(Reply::Ok)
 }

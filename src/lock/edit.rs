@@ -13,6 +13,7 @@ use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::timer;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -295,58 +296,47 @@ impl<'k> Edit<'k> {
         }
     }
 
-    /// Ends the step: makes the key what the lock has become, and tells everybody if anything
-    /// changed. `event` is the keyspace event of the change that the step made.
-    pub(super) fn close(mut self, state: &mut State, event: &CStr) {
+    /// Ends the step: makes the key what the lock has become, and commits what was changed. `event` is the keyspace event of
+    /// the change that the step made.
+    pub(super) fn close(mut self, state: &mut State, event: &'static CStr) {
         let (ctx, name) = (self.ctx, self.name);
-        if self.repeated && self.effects.is_empty() && !ctx.is_replay() {
+        let mut effects = std::mem::take(&mut self.effects);
+        let event = (self.stepped && !event.is_empty()).then_some(event);
+        let is_repeated = self.repeated && effects.is_empty() && !ctx.is_replay();
+        let mut commit = Commit::default();
+        if let Some(lock) = self.slot.value() {
+            if lock.holds().is_empty() {
+                commit.key = KeyFate::Delete;
+                commit.replicate = match self.verbatim && self.stepped {
+                    true => Replicate::Verbatim,
+                    false => Replicate::Del,
+                };
+                (commit.is_modified, commit.event) = (true, event);
+            } else {
+                if let Some(at) = list_earlier(lock, ctx.db(), name.bytes()) {
+                    timer::arm(ctx, at);
+                }
+                let longest = lock.holds().longest();
+                if lock.key_expires != longest {
+                    lock.key_expires = longest;
+                    commit.key = KeyFate::ExpireAt(longest);
+                }
+                if !effects.is_empty() {
+                    commit.replicate = match self.verbatim {
+                        true => Replicate::Verbatim,
+                        false => Replicate::Effect(c"LOCK.APPLY", &effects),
+                    };
+                    (commit.is_modified, commit.event) = (true, event);
+                }
+            }
+        }
+        if is_repeated && matches!(commit.replicate, Replicate::Nothing) {
             // Replicas that have this have the first request, too: a `WAIT` behind a repetition says whether they do.
-            ctx.replicate(c"LOCK.APPLY", name, &[]);
+            commit.replicate = Replicate::Effect(c"LOCK.APPLY", &[]);
         }
-        let Some(lock) = self.slot.value() else {
-            return self.put_buffer_back(state);
-        };
-        if lock.holds().is_empty() {
-            self.slot.delete();
-            if self.verbatim && self.stepped {
-                ctx.replicate_verbatim();
-            } else {
-                ctx.replicate_del(name);
-            }
-            ctx.signal_modified(name);
-            self.notify(event);
-            ctx.notify_del(name);
-            return self.put_buffer_back(state);
-        }
-        if let Some(at) = list_earlier(lock, ctx.db(), name.bytes()) {
-            timer::arm(ctx, at);
-        }
-        let longest = lock.holds().longest();
-        if lock.key_expires != longest {
-            lock.key_expires = longest;
-            self.slot.expire_at(longest);
-        }
-        if !self.effects.is_empty() {
-            if self.verbatim {
-                ctx.replicate_verbatim();
-            } else {
-                ctx.replicate(c"LOCK.APPLY", name, &self.effects);
-            }
-            ctx.signal_modified(name);
-            self.notify(event);
-        }
-        self.put_buffer_back(state);
-    }
-
-    fn put_buffer_back(mut self, state: &mut State) {
-        self.effects.clear();
-        state.effects = std::mem::take(&mut self.effects);
-    }
-
-    fn notify(&self, event: &CStr) {
-        if self.stepped {
-            self.ctx.notify(event, self.name);
-        }
+        self.slot.commit(ctx, name, &commit);
+        effects.clear();
+        state.effects = effects;
     }
 
     /// The step changed this owner's hold.

@@ -19,6 +19,7 @@ use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::blocked::Departure;
 use crate::server::services::cluster;
+use crate::server::services::commit::{self, Commit, Replicate};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::replicas;
@@ -449,7 +450,7 @@ pub(super) fn acquire_one(
     state: &mut State,
     mut edit: Edit<'_>,
     request: &Acquire<'_>,
-    event: &CStr,
+    event: &'static CStr,
 ) -> Result<Outcome, Error> {
     let acquired = edit.acquire(state, request);
     let outcome = match acquired {
@@ -469,7 +470,7 @@ pub(super) fn acquire_all<'k>(
     now: Now,
     names: &'k [ServerString<'k>],
     requests: &[Acquire<'_>],
-    event: &CStr,
+    event: &'static CStr,
 ) -> Result<Outcome, Error> {
     let mut edits = Vec::with_capacity(names.len());
     let outcome = open_all(ctx, state, now, names, &mut edits)
@@ -606,7 +607,7 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
             if fence > 0 {
                 // Valkey 9 may take a command without a key for one of two slots, and end the export.
                 if !tell_importers(ctx, fence) {
-                    ctx.append_number(c"LOCK.FENCE", fence);
+                    commit::append_to_aof(ctx, c"LOCK.FENCE", fence);
                 }
             }
         }
@@ -990,7 +991,11 @@ fn tell_importers(ctx: Ctx<'_>, fence: u64) -> bool {
         persist::put_fence(&mut effects, fence);
         // A server passes on only what has a key in the slot. This one is not opened, and need not be there.
         let name = ServerString::new(&slots::key_in(*slot));
-        ctx.replicate(c"LOCK.APPLY", &name, &effects);
+        let commit = Commit {
+            replicate: Replicate::Effect(c"LOCK.APPLY", &effects),
+            ..Commit::default()
+        };
+        commit.carry_out_without_key(ctx, &name);
     }
     !slots.is_empty()
 }

@@ -14,6 +14,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::entry::{Call, apply, write};
 use crate::server::handles::key::TypedKey;
 use crate::server::services::command::{Command, ONE_KEY};
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use std::ffi::CStr;
 
 /// All commands of the family.
@@ -249,7 +250,7 @@ fn decide(
     call: &Call<'_>,
     request: Request<'_>,
     options: &Options,
-    event: &CStr,
+    event: &'static CStr,
 ) -> Result<Outcome, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
     let mut slot = TypedKey::of(ctx.open(&name), &RATE)?;
@@ -260,7 +261,7 @@ fn decide(
     };
     let (outcome, next) = ask(slot.value().as_deref(), request, cost, now)?;
     if ctx.is_replay() {
-        add(call, &mut slot, options.cost)?;
+        add(call, &mut slot, options.cost, None)?;
         return Ok(outcome);
     }
     match outcome.verdict {
@@ -271,8 +272,7 @@ fn decide(
     match next {
         Next::Same => {}
         Next::Added => {
-            add(call, &mut slot, options.cost)?;
-            ctx.notify(event, &name);
+            add(call, &mut slot, options.cost, Some(event))?;
         }
         Next::Set(limit) => keep(call, &mut slot, limit, event),
     }
@@ -280,19 +280,24 @@ fn decide(
 }
 
 /// Adds a cost to what the limit holds.
-fn add(call: &Call<'_>, slot: &mut TypedKey<'_, Limit>, cost: u64) -> Result<(), Error> {
+fn add(
+    call: &Call<'_>,
+    slot: &mut TypedKey<'_, Limit>,
+    cost: u64,
+    event: Option<&'static CStr>,
+) -> Result<(), Error> {
     let limit = slot.value().ok_or(Error::BadEffect)?;
     let before = limit.end();
     limit.add(cost);
     let end = limit.end();
     // Most calls of a hot key leave its end in the same millisecond.
-    if end != before
-        && let Some(at) = end
-    {
-        slot.expire_at(at);
-    }
-    call.ctx.replicate_verbatim();
-    call.ctx.signal_modified(&call.name(0));
+    let commit = Commit {
+        key: fate(end.filter(|_| end != before)),
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event,
+    };
+    slot.commit(call.ctx, &call.name(0), &commit);
     Ok(())
 }
 
@@ -330,10 +335,13 @@ fn refund(call: &Call<'_>) -> Answer {
         keep(call, &mut slot, limit, c"rate.refund");
         return Ok(Reply::Int(1));
     }
-    slot.delete();
-    call.ctx.replicate_del(&name);
-    tell(call, c"rate.refund");
-    call.ctx.notify_del(&name);
+    let commit = Commit {
+        key: KeyFate::Delete,
+        replicate: Replicate::Del,
+        is_modified: true,
+        event: Some(c"rate.refund"),
+    };
+    slot.commit(call.ctx, &name, &commit);
     Ok(Reply::Int(1))
 }
 
@@ -362,47 +370,55 @@ fn once(call: &Call<'_>) -> Answer {
         }
     }
     STATS.once_first.count();
-    let expires = Some(now + options.px);
-    replicate(call, &Limit::Once, expires);
-    put(&mut slot, Limit::Once, expires);
-    tell(call, c"rate.once");
+    set(
+        call,
+        &mut slot,
+        Limit::Once,
+        Some(now + options.px),
+        c"rate.once",
+    );
     Ok(Reply::Int(1))
 }
 
 /// Puts a limit at its key, which expires with it. An expiry that was set by hand stays for as long as the limit's end
 /// does.
-fn keep(call: &Call<'_>, slot: &mut TypedKey<'_, Limit>, limit: Limit, event: &CStr) {
+fn keep(call: &Call<'_>, slot: &mut TypedKey<'_, Limit>, limit: Limit, event: &'static CStr) {
     let before = slot.value().and_then(|limit| limit.end());
     let expires = limit.end().filter(|end| before != Some(*end));
-    replicate(call, &limit, expires);
-    put(slot, limit, expires);
-    tell(call, event);
+    set(call, slot, limit, expires, event);
 }
 
 /// Puts a limit at its key; `expires` is in Unix ms, and none leaves the key's expiry as it is.
-fn put(slot: &mut TypedKey<'_, Limit>, limit: Limit, expires: Option<u64>) {
-    match slot.value() {
-        Some(before) => *before = limit,
-        None => slot.create(limit),
-    }
-    if let Some(at) = expires {
-        slot.expire_at(at);
-    }
-}
-
-/// Tells replicas and AOF.
-fn replicate(call: &Call<'_>, limit: &Limit, expires: Option<u64>) {
+fn set(
+    call: &Call<'_>,
+    key: &mut TypedKey<'_, Limit>,
+    limit: Limit,
+    expires: Option<u64>,
+    event: &'static CStr,
+) {
     let mut effect = EFFECT.get();
     effect.clear();
-    persist::put_effect(&mut effect, limit, expires.unwrap_or(0));
-    call.ctx.replicate(c"RATE.APPLY", &call.name(0), &effect);
+    persist::put_effect(&mut effect, &limit, expires.unwrap_or(0));
+    put(key, limit);
+    let commit = Commit {
+        key: fate(expires),
+        replicate: Replicate::Effect(c"RATE.APPLY", &effect),
+        is_modified: true,
+        event: Some(event),
+    };
+    key.commit(call.ctx, &call.name(0), &commit);
 }
 
-/// Tells listeners.
-fn tell(call: &Call<'_>, event: &CStr) {
-    let name = call.name(0);
-    call.ctx.signal_modified(&name);
-    call.ctx.notify(event, &name);
+fn put(key: &mut TypedKey<'_, Limit>, limit: Limit) {
+    match key.value() {
+        Some(before) => *before = limit,
+        None => key.create(limit),
+    }
+}
+
+/// `expires`: Unix ms; none leaves the key's expiry as it is.
+fn fate(expires: Option<u64>) -> KeyFate {
+    expires.map_or(KeyFate::Keep, KeyFate::ExpireAt)
 }
 
 /// A buffer for effects, kept to be used again.
@@ -416,9 +432,14 @@ fn apply_effect(call: &Call<'_>) -> Answer {
     let (limit, expires) = effect.map_err(|_| Error::BadEffect)?;
     let name = call.name(0);
     let mut slot = TypedKey::of(call.ctx.open(&name), &RATE)?;
-    put(&mut slot, limit, (expires > 0).then_some(expires));
-    call.ctx.replicate_verbatim();
-    call.ctx.signal_modified(&name);
+    put(&mut slot, limit);
+    let commit = Commit {
+        key: fate((expires > 0).then_some(expires)),
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: None,
+    };
+    slot.commit(call.ctx, &name, &commit);
     Ok(Reply::Ok)
 }
 

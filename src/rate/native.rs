@@ -10,6 +10,7 @@ use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
 use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
@@ -41,9 +42,13 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &RATE)
             && let Some(end) = end_before_expiry(&mut slot)
         {
-            slot.expire_at(end);
-            ctx.replicate_expiry(name, end);
-            ctx.signal_modified(name);
+            let commit = Commit {
+                key: KeyFate::ExpireAt(end),
+                replicate: Replicate::ExpireAt(end),
+                is_modified: true,
+                event: None,
+            };
+            slot.commit(ctx, name, &commit);
         }
     });
 }

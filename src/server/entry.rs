@@ -11,6 +11,7 @@ use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
 use crate::server::services::command::Keys;
+use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -162,6 +163,7 @@ where
     let mut replies = false;
     let done = guard(false, || {
         let answer = run_with::<F, WRITES>(run, ctx, strings);
+        commit::emit_events(ctx);
         replies = true;
         reply::send(ctx, answer);
         true

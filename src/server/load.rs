@@ -1,6 +1,7 @@
 //! Loading the module: the server calls `RedisModule_OnLoad` once.
 
 use crate::request::is;
+use crate::server::apply;
 use crate::server::base::alloc;
 use crate::server::base::guard::guard;
 use crate::server::base::log;
@@ -9,7 +10,6 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::string::{bytes_of, slice_of};
 use crate::server::hooks::events;
 use crate::server::hooks::lent;
-use crate::server::services::apply;
 use crate::server::services::cluster;
 use crate::server::services::command;
 use crate::server::services::info;

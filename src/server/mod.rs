@@ -14,6 +14,7 @@ macro_rules! api {
     };
 }
 
+mod apply;
 pub mod base;
 pub mod entry;
 pub mod handles;

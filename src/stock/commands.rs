@@ -19,6 +19,7 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::command::{
     Access, Command, CountedKeys, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
 };
+use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -562,7 +563,7 @@ fn mcancel(call: &Call<'_>) -> Answer {
     finish_all(call, Ask::Cancel, c"stock.mcancel")
 }
 
-fn finish_all(call: &Call<'_>, ask: Ask, event: &CStr) -> Answer {
+fn finish_all(call: &Call<'_>, ask: Ask, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     let keys = cursor.keys()?;
     let order = id(&mut cursor)?;
@@ -584,7 +585,7 @@ fn pairs(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Error> {
 }
 
 /// One step on the stock at the first key.
-fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
+fn step(call: &Call<'_>, request: &Request<'_>, event: &'static CStr) -> Answer {
     let name = call.name(0);
     let mut slot = TypedKey::of(call.ctx.open(&name), &STOCK)?;
     let Some(stock) = slot.value() else {
@@ -594,7 +595,7 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
     let needs_time = !request.order.is_empty() || next_end < u64::MAX;
     let now = if needs_time { Now::read().ms() } else { 0 };
     if request.order.is_empty() && !stock.has_events() && next_end > now {
-        return step_plainly(call, &name, stock, request, event);
+        return step_plainly(call, &name, slot, request, event);
     }
     let mut edit = Edit::for_call(call, &name, slot);
     edit.end_overdue(now, request.order, SLICE);
@@ -608,16 +609,21 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &CStr) -> Answer {
 fn step_plainly(
     call: &Call<'_>,
     name: &ServerString<'_>,
-    stock: &mut Stock,
+    mut slot: TypedKey<'_, Stock>,
     request: &Request<'_>,
-    event: &CStr,
+    event: &'static CStr,
 ) -> Answer {
+    let stock = slot.value().ok_or(Error::Internal)?;
     let decision = stock.decide(request, 0)?;
     if let Decision::Change(change, _) = &decision {
         stock.apply(change).map_err(|_| Error::Internal)?;
-        call.ctx.replicate_verbatim();
-        call.ctx.signal_modified(name);
-        call.ctx.notify(event, name);
+        let commit = Commit {
+            replicate: Replicate::Verbatim,
+            is_modified: true,
+            event: Some(event),
+            ..Commit::default()
+        };
+        slot.commit(call.ctx, name, &commit);
     }
     count(&decision);
     Ok(Reply::Int(reply(&decision)))
@@ -683,7 +689,12 @@ fn count(decision: &Decision<'_>) {
 
 /// One step on each of several stocks, or on none of them. The keys are the second argument and
 /// every `stride`th after it.
-fn step_all(call: &Call<'_>, stride: usize, requests: &[Request<'_>], event: &CStr) -> Answer {
+fn step_all(
+    call: &Call<'_>,
+    stride: usize,
+    requests: &[Request<'_>],
+    event: &'static CStr,
+) -> Answer {
     let (ctx, now) = (call.ctx, Now::read().ms());
     let names: Vec<ServerString<'_>> = (0..requests.len())
         .map(|index| call.name(1 + index * stride))
@@ -737,7 +748,7 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
     let is_repeated = |decision: &Decision<'_>| matches!(decision, Decision::Repeated(_));
     if decisions.iter().all(is_repeated)
         && edits.iter().all(Edit::is_unchanged)
-        && let Some(edit) = edits.first()
+        && let Some(edit) = edits.first_mut()
     {
         edit.replicate_repeated();
     }
@@ -913,7 +924,12 @@ fn apply_effects(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let payload = cursor.value()?;
     if payload.is_empty() {
-        call.ctx.replicate_verbatim(); // of a repeated request, for whoever waits for this server's replicas
+        // Of a repeated request, for clients that wait for this server's replicas.
+        let commit = Commit {
+            replicate: Replicate::Verbatim,
+            ..Commit::default()
+        };
+        commit.carry_out_without_key(call.ctx, &call.name(0));
         return Ok(Reply::Ok);
     }
     // All of them are read once before the first is carried out, and none is kept.

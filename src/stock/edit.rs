@@ -10,9 +10,10 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
-use crate::server::handles::stream::{EntryId, Stream};
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster::{is_moving, share_slot};
+use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::stream::{EntryId, Stream};
 use crate::server::services::timer;
 use std::ffi::CStr;
 
@@ -186,7 +187,11 @@ impl<'k> Edit<'k> {
         let change = Change::of(Op::Expire, order, now);
         self.change(&change)?;
         STATS.expired.count();
-        self.ctx.notify(c"stock.expire", self.name);
+        let commit = Commit {
+            event: Some(c"stock.expire"),
+            ..Commit::default()
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
         Ok(())
     }
 
@@ -351,11 +356,12 @@ impl<'k> Edit<'k> {
     /// Puts a new stock at the key, in place of what is there.
     pub(super) fn replace(&mut self, created: Created) {
         let expires = self.slot.expires().filter(|_| created.keeps_expiry);
-        self.slot.unlink();
-        self.slot.create(Stock::new(created.counts, created.terms));
-        if let Some(at) = expires {
-            self.slot.expire_at(at);
-        }
+        self.slot.replace(Stock::new(created.counts, created.terms));
+        let commit = Commit {
+            key: expires.map_or(KeyFate::Keep, KeyFate::ExpireAt),
+            ..Commit::default()
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
     }
 
     /// Repeats what a master did to the event stream.
@@ -377,19 +383,24 @@ impl<'k> Edit<'k> {
         }
     }
 
-    /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
-    pub(super) fn close(&mut self, event: Option<&CStr>) {
+    /// Ends the edit, and commits what was changed. `event` is the keyspace event.
+    pub(super) fn close(&mut self, event: Option<&'static CStr>) {
         if !self.changed {
             return;
         }
-        self.replicate();
-        self.tell(event.filter(|_| self.stepped));
+        let event = event.filter(|_| self.stepped);
+        self.announce_stream();
+        self.commit_effects(true, event);
     }
 
     /// Sends an effect that changes nothing: the reply to a repeated request may be waited for with `WAIT`, and a server that
     /// is sent nothing waits for nothing, though it was never told of the first request.
-    pub(super) fn replicate_repeated(&self) {
-        self.ctx.replicate(c"STOCK.APPLY", self.name, &[]);
+    pub(super) fn replicate_repeated(&mut self) {
+        let commit = Commit {
+            replicate: Replicate::Effect(c"STOCK.APPLY", &[]),
+            ..Commit::default()
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
     }
 
     /// Has the edit changed nothing?
@@ -397,33 +408,44 @@ impl<'k> Edit<'k> {
         !self.changed
     }
 
-    /// Sends what was done so far. Where several stocks share an event stream, replicas must append
-    /// to it in the same order.
+    /// Replicates what was done so far. Where several stocks share an event stream, replicas must append to it in the same
+    /// order.
     fn replicate(&mut self) {
-        if self.effects.is_empty() {
-            return;
-        }
-        self.ctx.replicate(c"STOCK.APPLY", self.name, &self.effects);
-        self.effects.clear();
-        if self.effects.capacity() <= KEPT {
-            *EFFECTS.get() = std::mem::take(&mut self.effects);
+        self.commit_effects(false, None);
+    }
+
+    fn commit_effects(&mut self, is_modified: bool, event: Option<&'static CStr>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let commit = Commit {
+            key: KeyFate::Keep,
+            replicate: match effects.is_empty() {
+                true => Replicate::Nothing,
+                false => Replicate::Effect(c"STOCK.APPLY", &effects),
+            },
+            is_modified,
+            event,
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
+        if !effects.is_empty() && effects.capacity() <= KEPT {
+            effects.clear();
+            *EFFECTS.get() = effects;
         }
     }
 
     /// Ends the edit of a replica or an AOF, which hands on what it was given.
     pub(super) fn close_applied(&mut self) {
-        self.ctx.replicate_verbatim();
-        self.tell(None);
+        self.announce_stream();
+        let commit = Commit {
+            replicate: Replicate::Verbatim,
+            is_modified: true,
+            ..Commit::default()
+        };
+        self.slot.commit(self.ctx, self.name, &commit);
     }
 
-    fn tell(&mut self, event: Option<&CStr>) {
-        let (ctx, name) = (self.ctx, self.name);
+    fn announce_stream(&mut self) {
         if let Some(stream) = self.stream.take() {
             *STREAM_NAME.get() = Some(stream.announce());
-        }
-        ctx.signal_modified(name);
-        if let Some(event) = event {
-            ctx.notify(event, name);
         }
     }
 }

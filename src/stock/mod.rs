@@ -19,8 +19,8 @@ pub mod table;
 use crate::Family;
 use crate::deadlines::Listing;
 use crate::request::MAX_SAFE;
-use crate::server::handles::stream;
 use crate::server::services::info::Counter;
+use crate::server::services::stream;
 
 /// The largest quantity, and the largest number in a reply: 2^53 - 1.
 pub const MAX_QTY: u64 = MAX_SAFE as u64;

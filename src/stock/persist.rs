@@ -31,7 +31,7 @@ use super::state::{Change, Counts, Events, Op, Stock, Terms};
 use super::{MAX_ID, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::request::TEN_YEARS_MS;
-use crate::server::handles::stream::EntryId;
+use crate::server::services::stream::EntryId;
 
 /// The version of the encoding that this build writes.
 pub const VERSION: u8 = 1;

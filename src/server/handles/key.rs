@@ -56,7 +56,7 @@ impl OpenKey<'_> {
     }
 
     /// Deletes the key.
-    pub fn delete(&mut self) {
+    pub(in crate::server) fn delete(&mut self) {
         native::while_deleting(|| {
             // SAFETY: the handle is open for writing.
             unsafe { api!(RedisModule_DeleteKey(self.raw)) };
@@ -64,7 +64,7 @@ impl OpenKey<'_> {
     }
 
     /// Deletes the key; a large value is freed in the background.
-    pub fn unlink(&mut self) {
+    pub(in crate::server) fn unlink(&mut self) {
         // SAFETY: the handle is open for writing.
         unsafe { api!(RedisModule_UnlinkKey(self.raw)) };
     }
@@ -80,7 +80,7 @@ impl OpenKey<'_> {
     }
 
     /// Lets the key expire at this time (Unix ms). There must be a value.
-    pub fn expire_at(&mut self, at: u64) {
+    pub(in crate::server) fn expire_at(&mut self, at: u64) {
         assert!(!self.is_empty(), "an expiry of a key that is there");
         // SAFETY: the handle is open for writing on a value.
         let status = unsafe { api!(RedisModule_SetAbsExpire(self.raw, at as i64)) };
@@ -199,15 +199,17 @@ impl<'k, T> TypedKey<'k, T> {
     }
 
     /// Deletes the key.
-    pub fn delete(&mut self) {
+    pub(in crate::server) fn delete(&mut self) {
         self.value = None;
         self.key.delete();
     }
 
-    /// Deletes the key; a large value is freed in the background.
-    pub fn unlink(&mut self) {
+    /// Puts a value at the key in place of what is there, without an expiry; a large value that was there is freed in the
+    /// background.
+    pub fn replace(&mut self, value: T) {
         self.value = None;
         self.key.unlink();
+        self.create(value);
     }
 
     /// When the key expires (Unix ms), if it does.
@@ -216,7 +218,7 @@ impl<'k, T> TypedKey<'k, T> {
     }
 
     /// Lets the key expire at this time (Unix ms).
-    pub fn expire_at(&mut self, at: u64) {
+    pub(in crate::server) fn expire_at(&mut self, at: u64) {
         self.key.expire_at(at);
     }
 }

@@ -5,5 +5,4 @@ pub mod context;
 pub mod io;
 pub mod key;
 pub mod reply;
-pub mod stream;
 pub mod string;

@@ -10,35 +10,24 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::queued;
 use crate::server::services::cluster;
+use crate::server::services::deferred;
 use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
 use redis_module::raw;
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-static WATCHING: AtomicBool = AtomicBool::new(false);
+use std::sync::atomic::Ordering;
 
 /// From now on families are told of all keys that go, and of all that are deleted by name, before they are.
 #[inline]
 pub fn all_that_goes(ctx: Ctx<'_>) {
-    if !WATCHING.load(Ordering::Relaxed) {
+    if !deferred::tells_of_removals() {
         begin(ctx);
-    }
-}
-
-/// Tells the families of a key that went.
-#[inline]
-pub(in crate::server) fn removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
-    if WATCHING.load(Ordering::Relaxed) {
-        for family in crate::enabled_families() {
-            (family.key_removed)(ctx, name);
-        }
     }
 }
 
 #[cold]
 fn begin(ctx: Ctx<'_>) {
-    WATCHING.store(true, Ordering::Relaxed);
+    deferred::TELLS_OF_REMOVALS.store(true, Ordering::Relaxed);
     deleters::learn(ctx);
     // SAFETY: the context is alive, the callbacks live as long as the module.
     let refused = unsafe {
@@ -70,7 +59,7 @@ unsafe extern "C" fn on_removal(
     guard((), || {
         // SAFETY: see above.
         let (ctx, name) = unsafe { (Ctx::new(ctx), ServerString::borrowed(key)) };
-        removed(ctx, &name);
+        deferred::key_removed(ctx, &name);
     });
     raw::REDISMODULE_OK as c_int
 }

@@ -16,6 +16,7 @@ use crate::server::hooks::lent;
 use crate::server::hooks::queued;
 use crate::server::services::blocked;
 use crate::server::services::cluster;
+use crate::server::services::commit;
 use crate::server::services::deferred::{
     ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, KeyChange, LOADS_BESIDE, NOTHING,
     ServerEvent, WORK, defer, defer_and_wake, defer_slot_change, wake_event_loop,
@@ -39,6 +40,7 @@ fn do_a_slice(ctx: Ctx<'_>) {
     let mut is_left = false;
     for family in crate::enabled_families() {
         is_left |= (family.go_on)(ctx, &mut slice);
+        commit::emit_events(ctx);
     }
     if is_left {
         WORK.store(BACKLOG, Ordering::Relaxed);
@@ -91,6 +93,7 @@ fn run_deferred(ctx: Ctx<'_>) {
         for event in &ready {
             for family in crate::enabled_families() {
                 (family.on_event)(ctx, now, event);
+                commit::emit_events(ctx);
             }
         }
     }
@@ -353,7 +356,9 @@ unsafe extern "C" fn on_event_loop(
         });
     }
     // SAFETY: see above.
-    guard((), || cluster::look_if_changed(unsafe { Ctx::new(ctx) }));
+    let ctx = unsafe { Ctx::new(ctx) };
+    guard((), || cluster::look_if_changed(ctx));
+    guard((), || commit::emit_events(ctx));
     guard((), blocked::deliver);
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
@@ -374,6 +379,7 @@ unsafe extern "C" fn on_cron(
         for family in crate::enabled_families() {
             (family.cron)(ctx);
         }
+        commit::emit_events(ctx);
     });
 }
 

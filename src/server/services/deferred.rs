@@ -3,6 +3,8 @@
 //! the event loop. Work in slices is asked for here, too.
 
 use crate::server::base::main_thread::MainThread;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
 use crate::server::services::slots::Ranges;
 use std::ffi::c_void;
 use std::ptr;
@@ -132,3 +134,22 @@ pub(in crate::server) fn wake_event_loop() {
 }
 
 unsafe extern "C" fn on_wake(_data: *mut c_void) {}
+
+/// Has a family asked to be told of every key that is removed?
+pub(in crate::server) static TELLS_OF_REMOVALS: AtomicBool = AtomicBool::new(false);
+
+/// Has a family asked to be told of every key that is removed?
+#[inline]
+pub(in crate::server) fn tells_of_removals() -> bool {
+    TELLS_OF_REMOVALS.load(Ordering::Relaxed)
+}
+
+/// Tells the families of a key that was removed.
+#[inline]
+pub(in crate::server) fn key_removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    if tells_of_removals() {
+        for family in crate::enabled_families() {
+            (family.key_removed)(ctx, name);
+        }
+    }
+}

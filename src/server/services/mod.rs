@@ -1,11 +1,11 @@
 //! What the module keeps for the families: data types, blocked clients, the timer, knowledge of the cluster, the replicas,
 //! the memory and the configuration, the command table.
 
-pub(in crate::server) mod apply;
 pub mod blocked;
 pub mod cache_lines;
 pub mod cluster;
 pub mod command;
+pub mod commit;
 pub mod config;
 pub mod deferred;
 pub(in crate::server) mod deleters;
@@ -15,4 +15,5 @@ pub mod memory;
 pub mod native;
 pub mod replicas;
 pub mod slots;
+pub mod stream;
 pub mod timer;

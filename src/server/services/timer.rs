@@ -7,6 +7,7 @@ use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::services::cluster;
+use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
@@ -81,7 +82,11 @@ pub(in crate::server) fn ask_families(ctx: Ctx<'_>) {
         return; // the cron event asks again
     }
     let now = Now::read();
-    let next = crate::enabled_families().filter_map(|family| (family.due)(ctx, now));
+    let next = crate::enabled_families().filter_map(|family| {
+        let next = (family.due)(ctx, now);
+        commit::emit_events(ctx);
+        next
+    });
     if let Some(at) = next.min() {
         arm(ctx, at);
     }
@@ -93,6 +98,7 @@ unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void)
         // SAFETY: the server gives a live context.
         let ctx = unsafe { Ctx::new(ctx) };
         cluster::go_on(ctx);
+        commit::emit_events(ctx);
         ask_families(ctx);
     });
 }

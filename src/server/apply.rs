@@ -7,13 +7,9 @@ use crate::reply::{Answer, Reply};
 use crate::request::{MAX_SAFE, is};
 use crate::server::entry::{Call, apply};
 use crate::server::handles::context::Ctx;
-use crate::server::services::command::{Command, ONE_KEY};
+use crate::server::services::command::{self, Command, ONE_KEY};
+use crate::server::services::commit::{Commit, DEL, KeyFate, PEXPIREAT, Replicate, SET};
 use std::ffi::CStr;
-
-pub(in crate::server) const NAME: &CStr = c"SLUICE.APPLY";
-pub(in crate::server) const DEL: &CStr = c"DEL";
-pub(in crate::server) const SET: &CStr = c"SET";
-pub(in crate::server) const PEXPIREAT: &CStr = c"PEXPIREAT";
 
 const COMMAND: Command = Command {
     name: "SLUICE.APPLY",
@@ -29,7 +25,7 @@ const COMMAND: Command = Command {
 
 /// Registers the command, which belongs to no family.
 pub(in crate::server) fn register(ctx: Ctx<'_>) -> bool {
-    crate::server::services::command::register(ctx, &COMMAND)
+    command::register(ctx, &COMMAND)
 }
 
 /// `SLUICE.APPLY key DEL | PEXPIREAT expires | SET expires value`
@@ -42,30 +38,39 @@ fn apply_change(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let is_change = |known: &CStr| known.to_str().is_ok_and(|known| is(change, known));
     let bad = |_| Error::BadEffect;
-    if is_change(DEL) && cursor.next().is_none() {
-        let mut key = ctx.open(&name);
-        if !key.is_empty() {
-            key.delete();
-            ctx.notify_del(&name);
+    let mut key = ctx.open(&name);
+    let is_there = !key.is_empty();
+    let fate = if is_change(DEL) && cursor.next().is_none() {
+        if is_there {
+            KeyFate::Delete
+        } else {
+            KeyFate::Keep
         }
     } else if is_change(PEXPIREAT) {
         let at = cursor.uint("expires", 1..=MAX_SAFE).map_err(bad)?;
-        let mut key = ctx.open(&name);
-        if !key.is_empty() {
-            key.expire_at(at);
+        if is_there {
+            KeyFate::ExpireAt(at)
+        } else {
+            KeyFate::Keep
         }
     } else if is_change(SET) {
         let at = cursor.uint("expires", 0..=MAX_SAFE).map_err(bad)?;
         let value = cursor.value().map_err(bad)?;
-        let mut key = ctx.open(&name);
         key.set_string(value);
         if at > 0 {
-            key.expire_at(at);
+            KeyFate::ExpireAt(at)
+        } else {
+            KeyFate::Keep
         }
     } else {
         return Err(Error::BadEffect);
-    }
-    ctx.replicate_verbatim();
-    ctx.signal_modified(&name);
+    };
+    let commit = Commit {
+        key: fate,
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: None,
+    };
+    key.commit(ctx, &name, &commit);
     Ok(Reply::Ok)
 }

@@ -5,6 +5,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::{io, ptr};
@@ -210,8 +211,7 @@ impl<'k> Stream<'k> {
     pub fn announce(self) -> ServerString<'static> {
         let Self { ctx, key, name, .. } = self;
         drop(key); // wakes the clients that wait in XREAD and XREADGROUP
-        ctx.signal_modified(&name);
-        ctx.notify_xadd(&name);
+        commit::stream_has_grown(ctx, &name);
         name
     }
 }

@@ -1,0 +1,383 @@
+//! The one door through which the consequences of a step leave the module.
+//!
+//! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
+//! the key's expiry or removal, replication, invalidation for clients that watch or track the key, keyspace events. Listeners
+//! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
+//! and closed its keys: after the command, or after the callback in which the step was taken. See [`emit_events`].
+
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::{OpenKey, TypedKey};
+use crate::server::handles::string::ServerString;
+use crate::server::services::deferred;
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What becomes of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyFate {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It stays and expires at this time (Unix ms).
+    ExpireAt(u64),
+    /// It is deleted. Listeners receive `del`.
+    Delete,
+    /// It is deleted because a master deleted it. Listeners receive nothing.
+    Remove,
+    /// It is deleted because its time is up. Listeners receive `expired`.
+    Expire,
+}
+
+/// What replicas and the AOF receive.
+#[derive(Default)]
+pub enum Replicate<'a> {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The running command as it came.
+    Verbatim,
+    /// `command key effect`
+    Effect(&'static CStr, &'a [u8]),
+    /// `command key effect value`; the value is not copied.
+    EffectWithValue(&'static CStr, &'a [u8], &'a ServerString<'a>),
+    /// `DEL key`
+    Del,
+    /// `PEXPIREAT key time`, in Unix ms
+    ExpireAt(u64),
+    /// `SET key value PXAT time`, in Unix ms; without a time `SET key value KEEPTTL`
+    Set(&'a [u8], Option<u64>),
+}
+
+/// The consequences of one step on one key.
+#[derive(Default)]
+pub struct Commit<'a> {
+    /// What becomes of the key.
+    pub key: KeyFate,
+    /// What replicas and the AOF receive.
+    pub replicate: Replicate<'a>,
+    /// Whether clients that watch or track the key must be told that it changed.
+    pub is_modified: bool,
+    /// The keyspace event of the step, of the module class.
+    pub event: Option<&'static CStr>,
+}
+
+impl<T> TypedKey<'_, T> {
+    /// Carries out the consequences of a step on this key, whose name is `name`.
+    #[inline]
+    pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
+        match commit.key {
+            KeyFate::Keep => {}
+            KeyFate::ExpireAt(at) => self.expire_at(at),
+            KeyFate::Delete | KeyFate::Remove | KeyFate::Expire => self.delete(),
+        }
+        commit.carry_out(ctx, name);
+    }
+}
+
+impl OpenKey<'_> {
+    /// Carries out the consequences of a step on this key, whose name is `name`.
+    pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
+        match commit.key {
+            KeyFate::Keep => {}
+            KeyFate::ExpireAt(at) => self.expire_at(at),
+            KeyFate::Delete | KeyFate::Remove | KeyFate::Expire => self.delete(),
+        }
+        commit.carry_out(ctx, name);
+    }
+}
+
+impl Commit<'_> {
+    /// Carries out the consequences of a step that leaves the key itself alone, which need not be open or exist.
+    pub fn carry_out_without_key(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
+        assert_eq!(
+            self.key,
+            KeyFate::Keep,
+            "a key that is not open stays as it is"
+        );
+        self.carry_out(ctx, name);
+    }
+
+    #[inline]
+    fn carry_out(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
+        match self.replicate {
+            Replicate::Nothing => {}
+            Replicate::Verbatim => replicate_verbatim(ctx),
+            Replicate::Effect(command, effect) => replicate_effect(ctx, command, name, effect),
+            Replicate::EffectWithValue(command, effect, value) => {
+                replicate_effect_with_value(ctx, command, name, effect, value);
+            }
+            Replicate::Del => replicate_del(ctx, name),
+            Replicate::ExpireAt(at) => replicate_expiry(ctx, name, at),
+            Replicate::Set(value, expires) => replicate_set(ctx, name, value, expires),
+        }
+        if self.is_modified {
+            signal_modified(ctx, name);
+        }
+        if let Some(event) = self.event {
+            queue_event(ctx, raw::REDISMODULE_NOTIFY_MODULE, event, name);
+        }
+        match self.key {
+            KeyFate::Keep | KeyFate::ExpireAt(_) | KeyFate::Remove => {}
+            KeyFate::Delete => queue_event(ctx, raw::REDISMODULE_NOTIFY_GENERIC, c"del", name),
+            KeyFate::Expire => queue_event(ctx, raw::REDISMODULE_NOTIFY_EXPIRED, c"expired", name),
+        }
+    }
+}
+
+/// A keyspace event that is still to be emitted.
+struct QueuedEvent {
+    db: i32,
+    class: c_int,
+    event: &'static CStr,
+    name: ServerString<'static>,
+}
+
+static QUEUED_EVENTS: MainThread<Vec<QueuedEvent>> = MainThread::new();
+static HAS_QUEUED_EVENTS: AtomicBool = AtomicBool::new(false);
+
+/// Queues a keyspace event, if anybody wants it. The families are always told of a deleted key.
+fn queue_event(ctx: Ctx<'_>, class: c_int, event: &'static CStr, name: &ServerString<'_>) {
+    let is_for_families = class == raw::REDISMODULE_NOTIFY_GENERIC && deferred::tells_of_removals();
+    if is_wanted(class) || is_for_families {
+        QUEUED_EVENTS.get().push(QueuedEvent {
+            db: ctx.db(),
+            class,
+            event,
+            name: name.retained(),
+        });
+        HAS_QUEUED_EVENTS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Queues the stream event `xadd`, and tells clients that watch or track the stream that it has grown.
+pub(in crate::server) fn stream_has_grown(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    signal_modified(ctx, name);
+    queue_event(ctx, raw::REDISMODULE_NOTIFY_STREAM, c"xadd", name);
+}
+
+/// Emits the queued keyspace events, in order. To be called where no family's state is borrowed and no key is open.
+#[inline]
+pub(in crate::server) fn emit_events(ctx: Ctx<'_>) {
+    if HAS_QUEUED_EVENTS.load(Ordering::Relaxed) {
+        emit_queued_events(ctx);
+    }
+}
+
+#[cold]
+fn emit_queued_events(ctx: Ctx<'_>) {
+    HAS_QUEUED_EVENTS.store(false, Ordering::Relaxed);
+    // A listener may run commands of the module, which emit their own events when they end.
+    let mut events = std::mem::take(&mut *QUEUED_EVENTS.get());
+    for queued in events.drain(..) {
+        ctx.in_db(queued.db, || emit(ctx, &queued));
+    }
+    let kept = &mut *QUEUED_EVENTS.get();
+    if kept.capacity() == 0 && events.capacity() <= KEPT_CAPACITY {
+        *kept = events;
+    }
+}
+
+/// The buffer of queued events is kept up to this capacity, in events.
+const KEPT_CAPACITY: usize = 64;
+
+fn emit(ctx: Ctx<'_>, queued: &QueuedEvent) {
+    let QueuedEvent {
+        class, event, name, ..
+    } = queued;
+    if is_wanted(*class) {
+        // SAFETY: context, event and name live through the call.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                ctx.raw(),
+                *class,
+                event.as_ptr(),
+                name.raw()
+            ));
+        }
+    } else {
+        deferred::key_removed(ctx, name);
+    }
+}
+
+/// Does `notify-keyspace-events` want events of this class?
+fn is_wanted(class: c_int) -> bool {
+    // SAFETY: the function takes no argument.
+    let wanted = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
+    wanted & class != 0
+}
+
+/// The internal command that carries a change of a key where the server's own command has another name (`rename-command`).
+pub(in crate::server) const APPLY: &CStr = c"SLUICE.APPLY";
+pub(in crate::server) const DEL: &CStr = c"DEL";
+pub(in crate::server) const SET: &CStr = c"SET";
+pub(in crate::server) const PEXPIREAT: &CStr = c"PEXPIREAT";
+
+/// Sends `command key payload` to the replicas and the AOF.
+fn replicate_effect(ctx: Ctx<'_>, command: &CStr, name: &ServerString<'_>, payload: &[u8]) {
+    // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
+    let status = unsafe {
+        api!(RedisModule_Replicate(
+            ctx.raw(),
+            command.as_ptr(),
+            c"sb".as_ptr(),
+            name.raw(),
+            payload.as_ptr(),
+            payload.len()
+        ))
+    };
+    assert_eq!(
+        status,
+        raw::REDISMODULE_OK as c_int,
+        "replicate {command:?}"
+    );
+}
+
+/// Sends `command key payload value` to the replicas and the AOF; the value is not copied.
+fn replicate_effect_with_value(
+    ctx: Ctx<'_>,
+    command: &CStr,
+    name: &ServerString<'_>,
+    payload: &[u8],
+    value: &ServerString<'_>,
+) {
+    // SAFETY: "sbs" is a key's name, a buffer with its length and a string; all live through the call.
+    let status = unsafe {
+        api!(RedisModule_Replicate(
+            ctx.raw(),
+            command.as_ptr(),
+            c"sbs".as_ptr(),
+            name.raw(),
+            payload.as_ptr(),
+            payload.len(),
+            value.raw()
+        ))
+    };
+    assert_eq!(
+        status,
+        raw::REDISMODULE_OK as c_int,
+        "replicate {command:?}"
+    );
+}
+
+/// Sends `DEL key` to the replicas and the AOF.
+fn replicate_del(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    // SAFETY: "s" is a key's name, which lives through the call; "c" is a NUL-terminated string.
+    unsafe {
+        let status = api!(RedisModule_Replicate(
+            ctx.raw(),
+            DEL.as_ptr(),
+            c"s".as_ptr(),
+            name.raw()
+        ));
+        if status != raw::REDISMODULE_OK as c_int {
+            api!(RedisModule_Replicate(
+                ctx.raw(),
+                APPLY.as_ptr(),
+                c"sc".as_ptr(),
+                name.raw(),
+                DEL.as_ptr()
+            ));
+        }
+    }
+}
+
+/// Sends `PEXPIREAT key at` to the replicas and the AOF.
+fn replicate_expiry(ctx: Ctx<'_>, name: &ServerString<'_>, at: u64) {
+    // SAFETY: "s" is a key's name, which lives through the call; "l" is a 64-bit integer, "c" a NUL-terminated string.
+    unsafe {
+        let status = api!(RedisModule_Replicate(
+            ctx.raw(),
+            PEXPIREAT.as_ptr(),
+            c"sl".as_ptr(),
+            name.raw(),
+            at as i64
+        ));
+        if status != raw::REDISMODULE_OK as c_int {
+            api!(RedisModule_Replicate(
+                ctx.raw(),
+                APPLY.as_ptr(),
+                c"scl".as_ptr(),
+                name.raw(),
+                PEXPIREAT.as_ptr(),
+                at as i64
+            ));
+        }
+    }
+}
+
+/// Sends a command without a key to the AOF alone, also on a replica.
+pub fn append_to_aof(ctx: Ctx<'_>, command: &CStr, number: u64) {
+    // SAFETY: "l" is a 64-bit integer, "R" leaves the replicas out.
+    let status = unsafe {
+        api!(RedisModule_Replicate(
+            ctx.raw(),
+            command.as_ptr(),
+            c"lR".as_ptr(),
+            number as i64
+        ))
+    };
+    assert_eq!(
+        status,
+        raw::REDISMODULE_OK as c_int,
+        "replicate {command:?}"
+    );
+}
+
+/// Sends `SET key value`, with `PXAT` or `KEEPTTL`, to the replicas and the AOF.
+fn replicate_set(ctx: Ctx<'_>, name: &ServerString<'_>, value: &[u8], expires: Option<u64>) {
+    // SAFETY: "sbcl" and "sbc" are a key's name, a buffer with its length, a NUL-terminated
+    // string and a 64-bit integer; all live through the call.
+    let status = unsafe {
+        match expires {
+            Some(at) => api!(RedisModule_Replicate(
+                ctx.raw(),
+                SET.as_ptr(),
+                c"sbcl".as_ptr(),
+                name.raw(),
+                value.as_ptr(),
+                value.len(),
+                c"PXAT".as_ptr(),
+                at as i64
+            )),
+            None => api!(RedisModule_Replicate(
+                ctx.raw(),
+                SET.as_ptr(),
+                c"sbc".as_ptr(),
+                name.raw(),
+                value.as_ptr(),
+                value.len(),
+                c"KEEPTTL".as_ptr()
+            )),
+        }
+    };
+    if status == raw::REDISMODULE_OK as c_int {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe {
+        api!(RedisModule_Replicate(
+            ctx.raw(),
+            APPLY.as_ptr(),
+            c"sclb".as_ptr(),
+            name.raw(),
+            SET.as_ptr(),
+            expires.unwrap_or(0) as i64,
+            value.as_ptr(),
+            value.len()
+        ));
+    }
+}
+
+/// Sends the running command as it came to the replicas and the AOF.
+fn replicate_verbatim(ctx: Ctx<'_>) {
+    // SAFETY: the context is that of a command.
+    unsafe { api!(RedisModule_ReplicateVerbatim(ctx.raw())) };
+}
+
+/// Tells clients that WATCH or track the key that it changed.
+fn signal_modified(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    // SAFETY: context and name live through the call.
+    unsafe { api!(RedisModule_SignalModifiedKey(ctx.raw(), name.raw())) };
+}
