@@ -366,19 +366,23 @@ impl Search {
                 self.has_gone(ticket);
                 continue;
             }
-            let result = self.run(queues, steps, read)?;
-            if let Some(line) = queues.changes().and_then(|changes| changes.keys.pop()) {
+            let Some(suspect) = self.run(queues, steps, read)? else {
+                return Some(None); // holds that have gone since then change nothing about that
+            };
+            if let Some(line) = queues
+                .changes()
+                .and_then(|changes| changes.keys.pop_first())
+            {
                 if let Some(key) = self.key_of_line.get(&line) {
                     self.tasks.push(Task::Reread(*key, None));
                 }
                 continue;
             }
-            let has_gone = |ticket: Ticket| queues.get(ticket).is_none();
-            if result.is_some_and(|ticket| self.is_disturbed || has_gone(ticket)) {
+            if self.is_disturbed || queues.get(suspect).is_none() {
                 self.is_outdated = true;
                 continue;
             }
-            return Some(result);
+            return Some(Some(suspect));
         }
     }
 

@@ -176,8 +176,9 @@ struct Owner {
 pub(super) struct Changes {
     /// These wait no more.
     pub(super) gone: Vec<Ticket>,
-    /// Holds of these keys may have gone, by the numbers of their queues.
-    pub(super) keys: Vec<u64>,
+    /// Holds of these keys may have gone, by the numbers of their queues. A set: thousands of commands for one key are one
+    /// change, for each of which the search would read all its holders again.
+    pub(super) keys: BTreeSet<u64>,
     /// Holds may have come to owners that wait.
     pub(super) more_holds: bool,
 }
@@ -583,7 +584,7 @@ impl Queues {
         if let Some(changes) = &mut self.changes
             && let Some(number) = self.lines.number(db, key)
         {
-            changes.keys.push(number);
+            changes.keys.insert(number);
         }
     }
 

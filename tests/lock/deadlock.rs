@@ -496,3 +496,34 @@ fn the_search_takes_steps_in_proportion_to_those_who_wait() {
         assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
     }
 }
+
+/// While a search goes on, thousands of commands come for a semaphore whose holders it knows: it reads those again once, and
+/// only if somebody seems to wait in vain.
+#[test]
+fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() {
+    const SIZE: u64 = 1000;
+    for waiting in [SIZE - 1, SIZE] {
+        let owners = (0..SIZE).map(|number| number.to_string());
+        let lock = lock_held_by(Mode::Permits { limit: SIZE }, owners);
+        let mut queues = Queues::default();
+        let mut last = None;
+        for number in 0..waiting {
+            let ticket = queues.push(permit_waiter(&number.to_string(), 0, SIZE));
+            queues.doubt(ticket);
+            last = Some(ticket);
+        }
+        let mut search = Search::of_doubts(&mut queues);
+        for _ in 0..SIZE {
+            queues.note_change(0, &[0]);
+        }
+        let mut steps = 10_000_000;
+        let mut reads = 0;
+        let found = search.go_on(&mut queues, &mut steps, &mut |_, visit| {
+            reads += 1;
+            visit(&lock);
+        });
+        let in_vain = last.filter(|_| waiting == SIZE);
+        assert_eq!(found, Some(in_vain));
+        assert!(reads <= SIZE / 10, "{reads} reads with {waiting} waiters");
+    }
+}
