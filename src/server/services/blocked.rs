@@ -7,11 +7,9 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::reply;
 use crate::server::services::deferred;
-use crate::waiting::SMALL;
 use redis_module::raw;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::hash::Hash;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
@@ -22,7 +20,7 @@ pub struct BlockedClients {
     pub left: fn(Ctx<'_>, u64, Departure) -> Answer,
     /// Called when a client that was woken gets its answer.
     pub answered: fn(u64),
-    clients: MainThread<HashMap<u64, Handle>>,
+    clients: MainThread<BTreeMap<u64, Handle>>,
 }
 
 /// Why a client left.
@@ -66,7 +64,7 @@ impl Drop for Blocked {
 }
 
 /// A blocked client, owned by the server until it is unblocked.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Handle(NonNull<raw::RedisModuleBlockedClient>);
 
 /// Where the client behind a handle waits.
@@ -87,7 +85,7 @@ enum Progress {
 }
 
 /// Where the client behind each handle waits.
-static PLACES: MainThread<HashMap<Handle, Place>> = MainThread::new();
+static PLACES: MainThread<BTreeMap<Handle, Place>> = MainThread::new();
 
 /// Who was woken since the answers were last [delivered](deliver).
 static WOKEN: MainThread<Vec<(Handle, u64)>> = MainThread::new();
@@ -153,7 +151,7 @@ impl BlockedClients {
 
     /// Answers a waiting client.
     pub fn wake(&self, number: u64, answer: Answer) {
-        let Some(handle) = take_out(&mut self.clients.get(), &number) else {
+        let Some(handle) = self.clients.get().remove(&number) else {
             return;
         };
         if let Some(place) = PLACES.get().get_mut(&handle) {
@@ -162,14 +160,6 @@ impl BlockedClients {
             deferred::ask_for_a_round();
         }
     }
-}
-
-fn take_out<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
-    let value = map.remove(key);
-    if map.is_empty() {
-        map.shrink_to(SMALL); // the memory of a crowd that has gone
-    }
-    value
 }
 
 impl Handle {
@@ -187,9 +177,9 @@ impl Handle {
 
 /// Takes a client out that leaves or is answered.
 fn leave(handle: Handle) -> Option<Place> {
-    let place = take_out(&mut PLACES.get(), &handle)?;
+    let place = PLACES.get().remove(&handle)?;
     if matches!(place.progress, Progress::Waiting) {
-        take_out(&mut place.room.clients.get(), &place.number);
+        place.room.clients.get().remove(&place.number);
     }
     Some(place)
 }
