@@ -329,8 +329,8 @@ fn look_at_obstacle(
     for index in (first..count).chain(0..first) {
         let (db, key) = &waiter.keys[index];
         let name = ServerString::new(key);
-        if !cluster::serves(ctx, &name) {
-            state.queues.set_blocked_on(ticket, index);
+        // All keys are in one hash slot. The caller asks for each key before it acquires them.
+        if index == first && !cluster::serves(ctx, &name) {
             return Some(Look::Wait(None)); // the cron event sends the client after its slot
         }
         let is_first = state.queues.head(*db, key) == Some(ticket);
