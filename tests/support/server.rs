@@ -42,6 +42,9 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// How many lines of the log a failure shows.
 const LOG_TAIL: usize = 40;
 
+/// How many lines of a crash report are printed: it begins with the stack trace.
+const CRASH_LINES: usize = 40;
+
 const BINARY_VARIABLE: &str = "SERVER";
 
 /// What `SHUTDOWN` does with the dataset.
@@ -210,6 +213,13 @@ impl Server {
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
+        let crash = lines
+            .iter()
+            .position(|line| line.contains("BUG REPORT START"));
+        if let Some(start) = crash {
+            let end = lines.len().min(start + CRASH_LINES);
+            return lines[start.saturating_sub(LOG_TAIL / 2)..end].join("\n");
+        }
         lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
     }
 
