@@ -1,7 +1,6 @@
 //! A node of a cluster looks ten times a second after its waiting clients. That costs next to nothing, however many keys
 //! they wait for.
 
-use std::thread;
 use std::time::Duration;
 
 use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
@@ -15,15 +14,6 @@ const KEYS: usize = 20;
 
 /// A busy machine needs a while for so many.
 const LONG: Duration = Duration::from_secs(60);
-
-/// The seconds of CPU that the server has used.
-fn used(server: &Server) -> f64 {
-    let field = |name: &str| -> f64 {
-        let text = server.info(name).expect("INFO has it");
-        text.parse().expect("seconds")
-    };
-    field("used_cpu_user") + field("used_cpu_sys")
-}
 
 /// Lets clients wait for a hundred thousand keys in thousands of slots.
 fn wait(server: &Server) -> Swarm {
@@ -46,16 +36,16 @@ fn wait(server: &Server) -> Swarm {
 
 #[test]
 fn a_node_sleeps_while_clients_wait_for_thousands_of_keys() {
-    let builder = node().config("maxclients", "10000");
+    const SLEEPS: i64 = 20;
+    let builder = node().config("maxclients", "10000").clock(0);
     let server = builder.start();
     server.own_slots(0..=16383);
     server.await_cluster(1);
     let _swarm = wait(&server);
-    let before = used(&server);
-    thread::sleep(Duration::from_secs(2));
-    let used = used(&server) - before;
-    println!("{used} seconds of CPU in 2 seconds");
-    assert!(used < 0.5, "{used} seconds of CPU in 2 seconds of waiting");
+    // It looks at most once between two sleeps, and then it may ask for the nodes of the cluster, but for no key.
+    let calls = server.calls_while_it_sleeps(SLEEPS);
+    println!("{calls} commands between {SLEEPS} sleeps");
+    assert!(calls <= 2 * SLEEPS, "{calls}");
 }
 
 /// A slot leaves in which thousands wait: all are told.

@@ -1,23 +1,12 @@
 //! A server with nothing to do does nothing, however far away its deadlines are.
 
-use crate::support::{Lines as _, Raw, Server, eventually};
-use std::thread;
-use std::time::Duration;
-
-/// The seconds of CPU that the server has used.
-fn used(server: &Server) -> f64 {
-    let field = |name: &str| -> f64 {
-        let text = server.info(name).expect("INFO has it");
-        text.parse().expect("seconds")
-    };
-    field("used_cpu_user") + field("used_cpu_sys")
-}
+use crate::support::{Lines as _, Raw, SOON, Server, eventually};
 
 /// Redis 7.0 multiplies the milliseconds until a module's next timer in an int, when one has fired
 /// and another follows: 36 minutes become a time in the past, and the event loop never sleeps.
 #[test]
 fn a_server_sleeps_while_deadlines_are_hours_away() {
-    let server = Server::start();
+    let server = Server::builder().clock(0).start();
     let mut client = Raw::connect(&server);
     client.call(["STOCK.SET", "sku", "10"]);
     let hour = "3600000";
@@ -25,14 +14,8 @@ fn a_server_sleeps_while_deadlines_are_hours_away() {
     // A timer that fires, so that the server sets it anew for what is left.
     client.call(["STOCK.RESERVE", "sku", "1", "ORDER", "near", "PX", "50"]);
     let expired = || server.info_int("sluice_stock_expired") == 1;
-    eventually(Duration::from_secs(10), expired);
-    let before = used(&server);
-    thread::sleep(Duration::from_millis(1500));
-    let used = used(&server) - before;
-    assert!(
-        used < 0.5,
-        "{used} seconds of CPU in 1.5 seconds of nothing"
-    );
+    eventually(SOON, expired);
+    assert_eq!(server.calls_while_it_sleeps(10), 0);
 }
 
 /// What a cluster's node does ten times a second for those who wait is nothing to a server of its own.
@@ -40,7 +23,7 @@ fn a_server_sleeps_while_deadlines_are_hours_away() {
 fn a_server_sleeps_while_clients_wait_for_thousands_of_keys() {
     const WAITERS: usize = 100;
     const KEYS: usize = 1000;
-    let server = Server::start();
+    let server = Server::builder().clock(0).start();
     let mut holder = Raw::connect(&server);
     let mut waiting = Vec::new();
     for number in 0..WAITERS {
@@ -52,9 +35,6 @@ fn a_server_sleeps_while_clients_wait_for_thousands_of_keys() {
         waiting.push(waiter);
     }
     let all_wait = || server.info_int("sluice_lock_waiting") == waiting.len() as i64;
-    eventually(Duration::from_secs(30), all_wait);
-    let before = used(&server);
-    thread::sleep(Duration::from_secs(2));
-    let used = used(&server) - before;
-    assert!(used < 0.5, "{used} seconds of CPU in 2 seconds of waiting");
+    eventually(SOON, all_wait);
+    assert_eq!(server.calls_while_it_sleeps(20), 0);
 }

@@ -1,11 +1,13 @@
-/* Preloaded into a server: gives it a wall clock that a test shifts. The file that SLUICE_TEST_CLOCK names holds the
-   shift in nanoseconds, as 8 bytes that may change at any time. CLOCK_MONOTONIC stays as it is. */
+/* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep. The file
+   that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time, and then the count.
+   CLOCK_MONOTONIC stays as it is. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -14,18 +16,23 @@
 
 #define SECOND 1000000000LL
 
-static int64_t unshifted;
-static int64_t *shift = &unshifted;
+struct shared {
+    int64_t shift;
+    int64_t sleeps;
+};
 
-__attribute__((constructor)) static void find_shift(void)
+static struct shared unshifted;
+static struct shared *shared = &unshifted;
+
+__attribute__((constructor)) static void find_shared(void)
 {
     const char *path = getenv("SLUICE_TEST_CLOCK");
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (file < 0)
         return;
-    void *found = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
+    void *found = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (found != MAP_FAILED)
-        shift = found;
+        shared = found;
     close(file);
 }
 
@@ -36,7 +43,7 @@ int clock_gettime(clockid_t clock, struct timespec *now)
     int failed = syscall(SYS_clock_gettime, clock, now);
     if (failed || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
         return failed;
-    int64_t ns = now->tv_sec * SECOND + now->tv_nsec + __atomic_load_n(shift, __ATOMIC_RELAXED);
+    int64_t ns = now->tv_sec * SECOND + now->tv_nsec + __atomic_load_n(&shared->shift, __ATOMIC_RELAXED);
     now->tv_sec = ns / SECOND;
     now->tv_nsec = ns % SECOND;
     return 0;
@@ -61,6 +68,14 @@ time_t time(time_t *copy)
     if (copy)
         *copy = precise.tv_sec;
     return precise.tv_sec;
+}
+
+/* The event loop of the main thread sleeps here. Without a timeout it only looks whether there is something to do. */
+int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+{
+    if (timeout != 0 && syscall(SYS_gettid) == getpid())
+        __atomic_fetch_add(&shared->sleeps, 1, __ATOMIC_RELAXED);
+    return syscall(SYS_epoll_pwait, epoll, events, most, timeout, NULL, 8);
 }
 
 /* Valkey 8.1 and later prefer, for a module, the symbols of the libraries that it names (RTLD_DEEPBIND): the module would

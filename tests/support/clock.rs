@@ -1,5 +1,5 @@
 //! A wall clock of its own for a server: a small library that is loaded before all others (`LD_PRELOAD`) adds a shift to
-//! what the machine's clock says. The shift stands in a file that both map.
+//! what the machine's clock says, and counts how often the server sleeps. Both numbers stand in a file that the server maps.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,6 +17,11 @@ const PRELOADED: &str = "clock.so";
 const SHIFT: &str = "clock";
 
 const NS_PER_MS: i64 = 1_000_000;
+
+/// The places of the two numbers in the file, in bytes, and its length.
+const SHIFT_AT: u64 = 0;
+const SLEEPS_AT: u64 = 8;
+const SHARED_LENGTH: u64 = 16;
 
 /// The library, compiled once for all servers of this process.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -43,6 +48,7 @@ impl Clock {
             .write(true)
             .create_new(true)
             .open(&shift_path)?;
+        file.set_len(SHARED_LENGTH)?;
         let clock = Self {
             file,
             shift_path,
@@ -54,13 +60,22 @@ impl Clock {
 
     /// Sets it forward by so many milliseconds, or back if that is negative.
     pub(super) fn shift(&self, by_ms: i64) -> io::Result<()> {
+        self.set(self.number(SHIFT_AT)? + by_ms * NS_PER_MS)
+    }
+
+    /// How often the server has gone to sleep, all its starts together.
+    pub(super) fn sleeps(&self) -> io::Result<i64> {
+        self.number(SLEEPS_AT)
+    }
+
+    fn number(&self, at: u64) -> io::Result<i64> {
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, 0)?;
-        self.set(i64::from_ne_bytes(bytes) + by_ms * NS_PER_MS)
+        self.file.read_exact_at(&mut bytes, at)?;
+        Ok(i64::from_ne_bytes(bytes))
     }
 
     fn set(&self, shift_ns: i64) -> io::Result<()> {
-        self.file.write_all_at(&shift_ns.to_ne_bytes(), 0)
+        self.file.write_all_at(&shift_ns.to_ne_bytes(), SHIFT_AT)
     }
 
     /// Makes the server that this command starts go by this clock.

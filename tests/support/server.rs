@@ -339,6 +339,31 @@ impl Server {
         assert!(seen, "the server does not look at its clock");
     }
 
+    /// How often it has gone to sleep until something happens or a time comes; it was started with [`Builder::clock`]. A
+    /// server whose next time is in the past does not sleep any more.
+    #[track_caller]
+    pub fn sleeps(&self) -> i64 {
+        let clock = self.clock.as_ref().expect("it was started without a clock");
+        clock.sleeps().expect("cannot read the count")
+    }
+
+    /// Lets the server go to sleep `times` times, and returns how many commands it called meanwhile of its own accord.
+    #[track_caller]
+    pub fn calls_while_it_sleeps(&self, times: i64) -> i64 {
+        self.command(["CONFIG", "RESETSTAT"]);
+        let end = self.sleeps() + times;
+        eventually(START_LIMIT, || self.sleeps() >= end);
+        let statistics = self.command(["INFO", "commandstats"]);
+        let lines = statistics.text().lines();
+        let calls = lines.filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let (calls, _) = rest.split_once(',')?;
+            // What this function itself has sent.
+            (name != "config|resetstat").then(|| calls.parse::<i64>().expect("a number"))
+        });
+        calls.sum()
+    }
+
     /// The time when it last looked at its clock.
     #[track_caller]
     fn time_seen_ms(&self) -> i64 {
