@@ -269,6 +269,32 @@ fn a_master_without_replicas_locks_and_sells_nothing_if_told_so() {
     }
 }
 
+/// A master that wants two replicas and has one gives nothing away, whether `CONFIG` says so or has another name.
+#[test]
+fn a_master_with_one_replica_of_two_hands_nothing_on() {
+    for extra in [None, Some(("rename-command", "CONFIG \"\""))] {
+        let master = clocked(0)
+            .config("min-replicas-to-write", "2")
+            .config("min-replicas-max-lag", "10");
+        let master = extra.map_or(master.clone(), |(name, value)| master.config(name, value));
+        let (master, first) = pair(master, clocked(0));
+        let second = clocked(0).start();
+        second.replica_of(&master);
+        let mut client = Raw::connect(&master);
+        eventually(SOON, || !client.run("SET s v").is_err());
+        client.must("LOCK.ACQUIRE k me PX 1000");
+        let mut next = waiter(&master, "LOCK.ACQUIRE k next BLOCK 0");
+        cut_off(&second);
+        eventually(SOON, || client.run("SET s v").is_err());
+        eventually(SOON, || client.must("LOCK.INFO k").is_nil());
+        assert_eq!(next.read_within(Duration::from_millis(500)), None);
+        assert!(client.must("LOCK.HELD k next").is_nil());
+        second.replica_of(&master);
+        assert!(next.read().int() > 0);
+        drop(first);
+    }
+}
+
 fn gives_nothing_away_alone(master: Builder) {
     let (master, replica) = pair(master, clocked(0));
     let mut client = Raw::connect(&master);

@@ -2,8 +2,10 @@
 //! (`min-replicas-to-write`). What the module does of its own accord passes no such check.
 
 use crate::server::base::clock::Now;
-use crate::server::handles::call::number_setting;
+use crate::server::handles::call::{Reply, number_setting};
 use crate::server::handles::context::Ctx;
+use crate::server::load;
+use crate::server::services::commit;
 use crate::server::services::info::ServerInfo;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,7 +31,31 @@ fn count(ctx: Ctx<'_>) -> bool {
     if info.text(field).is_empty() {
         return true;
     }
-    // Where `CONFIG` has another name, older servers do not tell how many are wanted.
-    let wanted = number_setting(ctx, c"min-replicas-to-write");
-    info.number(field) >= wanted.unwrap_or(1)
+    match number_setting(ctx, c"min-replicas-to-write") {
+        Some(wanted) => info.number(field) >= wanted,
+        // Where `CONFIG` has another name, older servers do not return the setting.
+        None => !refuses_a_script(ctx),
+    }
+}
+
+/// Does the server refuse a command that writes, as it would in a script, because too few replicas are there?
+fn refuses_a_script(ctx: Ctx<'_>) -> bool {
+    // "S" has the server check the replicas before anything else. With "D", Redis 7.2 and Valkey do not run the command. The
+    // function is as new. Redis 7.0 runs it: without a change to make, it fails before it opens the key.
+    let format = match load::has_function(c"RedisModule_Microseconds") {
+        true => c"DScc",
+        false => c"EScc",
+    };
+    // SAFETY: "cc" are NUL-terminated strings, which live through the call.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            commit::APPLY.as_ptr(),
+            format.as_ptr(),
+            c"sluice".as_ptr(),
+            c"".as_ptr()
+        )))
+    };
+    let error = reply.part().error();
+    error.is_some_and(|error| error.starts_with("NOREPLICAS"))
 }
