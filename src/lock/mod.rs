@@ -6,15 +6,21 @@
 //! requests and takes steps, [`serve`] does what happens without a command: it hands locks over,
 //! ends waits, and renews and releases holds for connections.
 
-pub mod commands;
+mod apply;
+mod blocking;
+mod commands;
 pub mod deadlock;
-pub mod edit;
+mod edit;
+mod guard;
 pub mod holds;
+mod inspect;
 pub mod native;
+mod options;
 pub mod persist;
 pub mod queue;
-pub mod serve;
+mod serve;
 pub mod state;
+mod table;
 pub mod watch;
 
 use crate::Family;
@@ -44,7 +50,7 @@ pub const MAX_ID: usize = 128;
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "lock",
-    commands: &[commands::TABLE],
+    commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
     key_changed: native::touched,
