@@ -112,10 +112,12 @@ pub fn fill(client: &mut Raw) {
     }
 }
 
-/// Commands that use a value of a type in every way.
-fn uses_of(kind: &str) -> &'static [&'static str] {
-    match kind {
-        "sluice-lk" => &[
+/// Commands that use a value in every way, by its type. A command that makes values only is here, too: it meets one that is
+/// there.
+const USES: [(&str, &[&str]); 7] = [
+    (
+        "sluice-lk",
+        &[
             "LOCK.INFO %",
             "LOCK.HELD % me",
             "LOCK.ACQUIRE % me PX 90000000 ID first",
@@ -127,8 +129,14 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "LOCK.RELEASE % a ALL",
             "LOCK.ACQUIRE % me",
             "LOCK.INFO %",
+            "LOCK.MACQUIRE 1 % me PX 90000000",
+            "LOCK.MRELEASE 1 % me",
+            "LOCK.GUARD % 5",
         ],
-        "sluice-sm" => &[
+    ),
+    (
+        "sluice-sm",
+        &[
             "SEM.INFO %",
             "SEM.ACQUIRE % c LIMIT 5 PERMITS 2 PX 90000000",
             "SEM.ACQUIRE % a LIMIT 5 PX 90000000 ID first",
@@ -137,7 +145,10 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "SEM.RELEASE % a PERMITS 1",
             "SEM.INFO %",
         ],
-        "sluice-st" => &[
+    ),
+    (
+        "sluice-st",
+        &[
             "STOCK.INFO %",
             "STOCK.ORDER % live",
             "STOCK.DEDUCT % 1 ORDER new USER u",
@@ -147,8 +158,18 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "STOCK.CANCEL % live",
             "STOCK.ADD % 1",
             "STOCK.GET %",
+            "STOCK.MGET %",
+            "STOCK.MRESERVE 1 % 1 ORDER many PX 90000000 USER m",
+            "STOCK.MCONFIRM 1 % many",
+            "STOCK.MDEDUCT 1 % 1 ORDER more USER m",
+            "STOCK.MCANCEL 1 % more",
+            "STOCK.IMPORT %",
+            "STOCK.SET % 5 XX",
         ],
-        "sluice-bf" => &[
+    ),
+    (
+        "sluice-bf",
+        &[
             "BF.MEXISTS % i0 j0 k9 new never",
             "BF.CARD %",
             "BF.ADD % fresh",
@@ -156,8 +177,16 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "BF.SCANDUMP % 0",
             "BF.SCANDUMP % 1",
             "BF.INFO %",
+            "BF.EXISTS % i0",
+            "BF.INSERT % NOCREATE ITEMS p q",
+            "BF.RESERVE % 0.1 10",
+            "BF.LOADCHUNK % 2 x",
+            "BF.MERGE % 1 %",
         ],
-        "sluice-cf" => &[
+    ),
+    (
+        "sluice-cf",
+        &[
             "CF.MEXISTS % i0 j0 k9 new never",
             "CF.COUNT % i0",
             "CF.ADD % fresh",
@@ -167,18 +196,31 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "CF.SCANDUMP % 0",
             "CF.SCANDUMP % 1",
             "CF.INFO %",
+            "CF.EXISTS % i0",
+            "CF.ADDNX % fresh",
+            "CF.INSERTNX % NOCREATE ITEMS p q",
+            "CF.RESERVE % 10",
+            "CF.LOADCHUNK % 2 x",
         ],
-        "sluice-ca" => &[
+    ),
+    (
+        "sluice-ca",
+        &[
             "CACHE.GET %",
             "CACHE.INFO %",
             "CACHE.FETCH % LEASE 5 SLIDE 900000",
             "CACHE.FETCH % LEASE 5 BETA 1000",
             "CACHE.FETCH % LEASE 5 EARLY 315360000000",
             "CACHE.DEL % STALE 315360000000 GRACE 90000000 VER 1",
+            "CACHE.FAIL % 5 BACKOFF 5",
+            "CACHE.SETNULL % PX 315360000000 VER 1",
             "CACHE.SET % v PX 315360000000 STALE 315360000000",
             "CACHE.INFO %",
         ],
-        "sluice-ra" => &[
+    ),
+    (
+        "sluice-ra",
+        &[
             "RATE.GCRA % 9007199254740990 1 315360000000 COST 5",
             "RATE.GCRA % 4 1 315360000000",
             "RATE.WINDOW % 9007199254740991 1 COST 9007199254740991",
@@ -186,9 +228,20 @@ fn uses_of(kind: &str) -> &'static [&'static str] {
             "RATE.TIERS % 2 4 1 315360000000 9 2 315360000000",
             "RATE.REFUND % 1",
             "RATE.ONCE % PX 1000",
+            "CL.THROTTLE % 4 1 315360000",
         ],
-        _ => &[],
-    }
+    ),
+];
+
+fn uses_of(kind: &str) -> &'static [&'static str] {
+    let uses = USES.iter().find(|(own, _)| *own == kind);
+    uses.map_or(&[], |(_, lines)| lines)
+}
+
+/// The names of the commands that are used on values.
+pub fn used_commands() -> impl Iterator<Item = &'static str> {
+    let lines = USES.iter().flat_map(|(_, lines)| lines.iter());
+    lines.filter_map(|line| line.split(' ').next())
 }
 
 /// What is asked of a value of any type.

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use crate::support::{Random, Server};
 
-pub use dataset::{CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, STOCKS, fill, uses};
+pub use dataset::{
+    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, STOCKS, fill, used_commands, uses,
+};
 
 /// A payload's last bytes: two of the RDB version, eight of the checksum.
 pub const FOOTER: usize = 10;
