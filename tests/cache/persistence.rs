@@ -6,7 +6,8 @@ use crate::support::cache::{about, fetched, lease, look, nearly, stores};
 use crate::support::corruption::{FOOTER, payload_of};
 use crate::support::ways::Picture;
 use crate::support::{
-    Fsync, Lines, Random, Raw, Server, Shutdown, UNSAFE_INTEGER, Value, now_ms, ways,
+    Fsync, Lines, Random, Raw, Server, Shutdown, UNSAFE_INTEGER, Value, Written, follow, now_ms,
+    quiet, ways,
 };
 use sluice::codec::put_uint;
 
@@ -90,6 +91,31 @@ fn check_what_was_filled(server: &Server, token: i64) {
     assert_eq!(look(&mut client, "plain"), "HIT elsewhere");
     assert!(about(&mut client, "rebuilt", "rebuild_ms") > 0);
     assert_eq!(client.must("CACHE.GET empty"), "");
+}
+
+#[test]
+fn a_deletion_that_deletes_nothing_is_not_written() {
+    let (server, replica) = (quiet().aof(Fsync::Always).start(), quiet().start());
+    follow(&server, &replica);
+    let mut client = Raw::connect(&server);
+    client.must("CACHE.SET k v PX 600000");
+    assert_eq!(client.must("CACHE.DEL k"), 1);
+    // A lease is in memory only, and the deletion ends it.
+    client.must("CACHE.FETCH leased LEASE 600000");
+    let before = Written::by(&server);
+    for line in [
+        "CACHE.DEL k",
+        "CACHE.DEL k STALE 600000",
+        "CACHE.DEL leased",
+        "CACHE.DEL leased STALE 600000",
+    ] {
+        assert_eq!(client.must(line), 0, "{line}");
+        assert_eq!(client.transact([line])[0], 0, "{line}");
+        assert_eq!(Written::by(&server), before, "{line}");
+    }
+    // A tombstone is written.
+    assert_eq!(client.must("CACHE.DEL k GRACE 600000"), 0);
+    assert_ne!(Written::by(&server), before);
 }
 
 #[test]

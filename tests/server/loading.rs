@@ -309,6 +309,22 @@ fn the_family_of_caches_is_loaded_by_its_name() {
     }
 }
 
+/// The server refuses the setting, because no module has registered it. Redis 7 does not name the setting.
+#[test]
+fn a_setting_of_a_family_that_is_not_loaded_stops_the_server() {
+    let builder = Server::builder().config("sluice.bloom-capacity", "50");
+    let server = builder.clone().module_args(&["families", "bloom"]).start();
+    assert_eq!(config(&server, "sluice.bloom-capacity"), "50");
+    let log = builder.module_args(&["families", "lock"]).start_refused();
+    assert!(log.contains("Module 'sluice' loaded from"), "{log}");
+    assert!(log.contains("Module Configuration detected"), "{log}");
+    let names_settings = log.contains("Configuration(s) Detected") || log.contains("Unused Module");
+    assert!(
+        !names_settings || log.contains("sluice.bloom-capacity"),
+        "{log}"
+    );
+}
+
 #[test]
 fn the_load_option_of_caches_is_taken_checked_and_kept() {
     let server = Server::builder()
