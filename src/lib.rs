@@ -13,6 +13,7 @@ pub mod error;
 pub mod filter;
 pub mod lock;
 pub mod memory;
+pub mod options;
 pub mod rate;
 pub mod reply;
 pub mod request;

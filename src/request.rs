@@ -26,6 +26,16 @@ impl<'a> Cursor<'a> {
         Self { args, at: 0 }
     }
 
+    /// All arguments, also those that were read.
+    pub fn arguments(&self) -> &'a [&'a [u8]] {
+        self.args
+    }
+
+    /// The position of the next argument in [`Self::arguments`].
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     /// How many arguments are still to be read.
     pub fn left(&self) -> usize {
         self.args.len() - self.at

@@ -1,244 +1,26 @@
 //! The commands of Bloom filters: each reads its request, takes its step and answers.
 
 use super::BLOOM;
+use super::options::{EXPANSION, NOCREATE, NONSCALING, OPTIONS};
 use super::shape::Shape;
 use super::state::{Bloom, Filter, Terms};
 use crate::error::Error;
-use crate::filter::commands::{
-    apply_effects, capacity, error_rate, exists, expansion, loadchunk, mexists, read_filter,
-    scandump,
-};
+use crate::filter::commands::{capacity, error_rate, loadchunk, read_filter};
 use crate::filter::edit::{Edit, Limits, build, put_layer};
 use crate::filter::state::Head;
 use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
+use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, Word, is, option};
+use crate::request::is;
 use crate::server::base::random::secret;
-use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::command::{
-    Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
-};
 use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashSet;
 use std::ffi::CStr;
 
-/// The filter, and after `LIKE` another one.
-struct KeyAndOther;
-impl Keys for KeyAndOther {
-    const SPECS: &'static [KeySpec] = &[
-        ONE_KEY[0],
-        KeySpec {
-            place: Place::After(c"LIKE", 2),
-            access: Access::Read,
-        },
-    ];
-}
-
-/// The destination, and those that are united in it.
-struct KeyAndCounted;
-impl Keys for KeyAndCounted {
-    const SPECS: &'static [KeySpec] = &[
-        ONE_KEY[0],
-        KeySpec {
-            place: Place::Counted { at: 2, step: 1 },
-            access: Access::Read,
-        },
-    ];
-}
-
-/// All commands of Bloom filters.
-pub const TABLE: &[Command] = &[
-    Command {
-        name: "BF.RESERVE",
-        usage: "key (error capacity [EXPANSION expansion] [NONSCALING] | LIKE other)",
-        summary: "Creates an empty Bloom filter.",
-        complexity: "O(1)",
-        arity: -4,
-        flags: "write deny-oom fast getkeys-api",
-        categories: "write fast bloom",
-        keys: KeyAndOther::SPECS,
-        run: write_keyed::<_, KeyAndOther>(reserve),
-    },
-    Command {
-        name: "BF.ADD",
-        usage: "key item",
-        summary: "Adds an item to a Bloom filter, which is created if there is none.",
-        complexity: "O(L) with L layers",
-        arity: 3,
-        flags: "write deny-oom fast",
-        categories: "write fast bloom",
-        keys: ONE_KEY,
-        run: write(add),
-    },
-    Command {
-        name: "BF.MADD",
-        usage: "key item [item ...]",
-        summary: "Adds items to a Bloom filter, which is created if there is none.",
-        complexity: "O(N L) with N items and L layers",
-        arity: -3,
-        flags: "write deny-oom",
-        categories: "write slow bloom",
-        keys: ONE_KEY,
-        run: write(madd),
-    },
-    Command {
-        name: "BF.INSERT",
-        usage: "key [CAPACITY capacity] [ERROR error] [EXPANSION expansion] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
-        summary: "Adds items to a Bloom filter, which is created with these properties if there is none.",
-        complexity: "O(N L) with N items and L layers",
-        arity: -4,
-        flags: "write deny-oom",
-        categories: "write slow bloom",
-        keys: ONE_KEY,
-        run: write(insert),
-    },
-    Command {
-        name: "BF.EXISTS",
-        usage: "key item",
-        summary: "Tells whether an item is in a Bloom filter: certainly not, or probably.",
-        complexity: "O(L) with L layers",
-        arity: 3,
-        flags: "readonly fast",
-        categories: "read fast bloom",
-        keys: ONE_KEY_READ,
-        run: read(exists::<Bloom>),
-    },
-    Command {
-        name: "BF.MEXISTS",
-        usage: "key item [item ...]",
-        summary: "Tells which items are in a Bloom filter: certainly not, or probably.",
-        complexity: "O(N L) with N items and L layers",
-        arity: -3,
-        flags: "readonly",
-        categories: "read slow bloom",
-        keys: ONE_KEY_READ,
-        run: read(mexists::<Bloom>),
-    },
-    Command {
-        name: "BF.CARD",
-        usage: "key",
-        summary: "Tells how many items were added to a Bloom filter.",
-        complexity: "O(L) with L layers",
-        arity: 2,
-        flags: "readonly fast",
-        categories: "read fast bloom",
-        keys: ONE_KEY_READ,
-        run: read(card),
-    },
-    Command {
-        name: "BF.INFO",
-        usage: "key [CAPACITY | SIZE | FILTERS | ITEMS | EXPANSION]",
-        summary: "Shows the properties of a Bloom filter.",
-        complexity: "O(L) with L layers",
-        arity: -2,
-        flags: "readonly fast",
-        categories: "read fast bloom",
-        keys: ONE_KEY_READ,
-        run: read(info),
-    },
-    Command {
-        name: "BF.SCANDUMP",
-        usage: "key iterator",
-        summary: "Gives a Bloom filter in chunks.",
-        complexity: "O(B) with B bytes of the filter",
-        arity: 3,
-        flags: "readonly",
-        categories: "read slow bloom",
-        keys: ONE_KEY_READ,
-        run: read(scandump::<Bloom>),
-    },
-    Command {
-        name: "BF.LOADCHUNK",
-        usage: "key iterator data",
-        summary: "Restores a Bloom filter from the chunks of BF.SCANDUMP.",
-        complexity: "O(B) with B bytes of the chunk",
-        arity: 4,
-        flags: "write deny-oom",
-        categories: "write slow bloom",
-        keys: ONE_KEY,
-        run: write(load),
-    },
-    Command {
-        name: "BF.MERGE",
-        usage: "destination numkeys key [key ...]",
-        summary: "Unites Bloom filters that were reserved alike.",
-        complexity: "O(K B) with K filters of B bytes",
-        arity: -4,
-        flags: "write deny-oom getkeys-api",
-        categories: "write slow bloom",
-        keys: KeyAndCounted::SPECS,
-        run: write_keyed::<_, KeyAndCounted>(merge),
-    },
-    Command {
-        name: "BF.APPLY",
-        usage: "key effects",
-        summary: "Internal: what a master decided about a Bloom filter, for replicas and the AOF.",
-        complexity: "O(N) with N effects",
-        arity: 3,
-        flags: "write",
-        categories: "write slow dangerous",
-        keys: ONE_KEY,
-        run: apply(apply_effects::<Bloom>),
-    },
-];
-
-const CAPACITY: Word = 1;
-const ERROR: Word = 2;
-const EXPANSION: Word = 4;
-const NOCREATE: Word = 8;
-const NONSCALING: Word = 16;
-const ITEMS: Word = 32;
-
-const OPTIONS: &[(&str, Word)] = &[
-    ("CAPACITY", CAPACITY),
-    ("ERROR", ERROR),
-    ("EXPANSION", EXPANSION),
-    ("NOCREATE", NOCREATE),
-    ("NONSCALING", NONSCALING),
-    ("ITEMS", ITEMS),
-];
-
-/// The options that a command was given.
-struct Options {
-    given: Word,
-    terms: Terms,
-}
-
-impl Options {
-    /// Reads options up to `ITEMS` or the end; others than the allowed ones, and repeated ones, are
-    /// syntax errors.
-    fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
-        let (mut given, mut terms) = (0, default_terms());
-        while given & ITEMS == 0
-            && let Some(word) = cursor.next()
-        {
-            let option = option(word, OPTIONS) & allowed & !given;
-            given |= option;
-            match option {
-                CAPACITY => terms.capacity = capacity(cursor)?,
-                ERROR => terms.error = error_rate(cursor)?,
-                EXPANSION => terms.expansion = expansion(cursor)?,
-                NOCREATE | NONSCALING | ITEMS => {}
-                _ => return Err(Error::Syntax),
-            }
-        }
-        if given & NONSCALING != 0 {
-            if given & EXPANSION != 0 && terms.expansion > 0 {
-                return Err(Error::NonscalingExpands);
-            }
-            terms.expansion = 0;
-        }
-        Ok(Self { given, terms })
-    }
-
-    fn has(&self, option: Word) -> bool {
-        self.given & option != 0
-    }
-}
-
-/// The terms of filters that an `ADD` makes.
+/// The properties of filters that `BF.ADD` creates.
 fn default_terms() -> Terms {
     Terms {
         error: ERROR_RATE.get(),
@@ -255,7 +37,7 @@ fn default_terms() -> Terms {
 /// properties and the seed of another filter, so that both can be united. Replies OK. Errors:
 /// `WRONGTYPE`, `ERR item exists`, `ERR not found` (the other), `ERR filter would exceed
 /// bloom-max-bytes`, `ERR not enough memory for the filter`, `OOM ...`, and those of bad arguments.
-fn reserve(call: &Call<'_>) -> Answer {
+pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let is_like = cursor.clone().next().is_some_and(|word| is(word, "LIKE"));
@@ -267,9 +49,8 @@ fn reserve(call: &Call<'_>) -> Answer {
     } else {
         let error = error_rate(&mut cursor)?;
         let capacity = capacity(&mut cursor)?;
-        let expansion = Options::read(&mut cursor, EXPANSION | NONSCALING)?
-            .terms
-            .expansion;
+        let options = OPTIONS.read(&mut cursor, EXPANSION | NONSCALING)?;
+        let expansion = options.expansion()?;
         let terms = Terms {
             error,
             capacity,
@@ -310,7 +91,7 @@ fn head_like(call: &Call<'_>) -> Result<Head<Bloom>, Error> {
 /// Replies with 1 (RESP3: true) if the item was added, 0 (false) if it was there already, probably.
 /// Errors: `WRONGTYPE`, `ERR non scaling filter is full`, `ERR filter would exceed bloom-max-bytes`,
 /// `ERR not enough memory for the filter`, `OOM ...`.
-fn add(call: &Call<'_>) -> Answer {
+pub(super) fn add(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
@@ -325,7 +106,7 @@ fn add(call: &Call<'_>) -> Answer {
 ///
 /// Replies with an array: for each item what `BF.ADD` would reply, or its error. Errors: those of
 /// creating a filter, `WRONGTYPE`.
-fn madd(call: &Call<'_>) -> Answer {
+pub(super) fn madd(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     add_all(call, cursor.rest(), Some(default_terms), c"bf.madd")
@@ -335,15 +116,16 @@ fn madd(call: &Call<'_>) -> Answer {
 ///
 /// The options are those of `BF.RESERVE`, for a filter that is created; `NOCREATE`: none is. Replies
 /// as `BF.MADD`. Errors: those of `BF.MADD`, `ERR not found` (`NOCREATE`), and those of bad options.
-fn insert(call: &Call<'_>) -> Answer {
+pub(super) fn insert(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let options = Options::read(&mut cursor, Word::MAX)?;
+    let options = OPTIONS.read(&mut cursor, OptionSet::MAX)?;
+    let terms = options.terms()?;
     let items = cursor.rest();
     if items.is_empty() {
         return Err(Error::Syntax);
     }
-    let terms = (!options.has(NOCREATE)).then_some(|| options.terms.clone());
+    let terms = (!options.has(NOCREATE)).then_some(|| terms);
     add_all(call, items, terms, c"bf.insert")
 }
 
@@ -380,7 +162,7 @@ fn open<'k>(
 /// `BF.CARD key`
 ///
 /// Replies with the number of items that were added; 0 if there is no filter. Error: `WRONGTYPE`.
-fn card(call: &Call<'_>) -> Answer {
+pub(super) fn card(call: &Call<'_>) -> Answer {
     let items = read_filter::<Bloom, _>(call, |filter| filter.items())?;
     Ok(Reply::int(items.unwrap_or(0)))
 }
@@ -390,7 +172,7 @@ fn card(call: &Call<'_>) -> Answer {
 /// Replies with a map: the capacity of all layers, the bytes, the layers, the items, and the
 /// expansion (nil if the filter does not scale); or with one of them. Errors: `WRONGTYPE`, `ERR not
 /// found`.
-fn info(call: &Call<'_>) -> Answer {
+pub(super) fn info(call: &Call<'_>) -> Answer {
     const FIELDS: [&str; 5] = ["CAPACITY", "SIZE", "FILTERS", "ITEMS", "EXPANSION"];
     let mut cursor = call.cursor();
     cursor.value()?;
@@ -426,7 +208,7 @@ fn fields(filter: &Filter) -> Vec<(&'static str, Reply)> {
 }
 
 /// `BF.LOADCHUNK key iterator data`: see [`loadchunk`].
-fn load(call: &Call<'_>) -> Answer {
+pub(super) fn load(call: &Call<'_>) -> Answer {
     loadchunk::<Bloom>(call, c"bf.loadchunk")
 }
 
@@ -437,7 +219,7 @@ fn load(call: &Call<'_>) -> Answer {
 /// the sum, so an item that is in two of them counts twice; where the sum exceeds the capacity, the
 /// error rate exceeds the declared one. Replies OK. Errors: `WRONGTYPE`, `ERR not
 /// found`, `ERR filters differ in shape`, and those of memory.
-fn merge(call: &Call<'_>) -> Answer {
+pub(super) fn merge(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let sources = cursor.counted()?;

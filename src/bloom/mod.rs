@@ -5,8 +5,10 @@
 
 pub mod block;
 pub mod commands;
+mod options;
 pub mod shape;
 pub mod state;
+pub mod table;
 
 use crate::server::services::native::NativeType;
 use crate::{Family, cuckoo, filter};
@@ -17,7 +19,7 @@ pub static BLOOM: NativeType<state::Filter> = NativeType::new("sluice-bf");
 /// The registration of the family, to which cuckoo filters belong as well.
 pub const FAMILY: Family = Family {
     name: "bloom",
-    commands: &[commands::TABLE, cuckoo::commands::TABLE],
+    commands: &[table::TABLE, cuckoo::table::TABLE],
     acl_categories: &[c"bloom", c"cuckoo"], // as in RedisBloom
     types: &[
         filter::native::register::<state::Bloom>,

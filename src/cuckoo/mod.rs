@@ -1,9 +1,11 @@
 //! `CF.*`: cuckoo filters, from which items can be deleted again.
 //!
-//! A filter is a key whose value is a [`state::Filter`]: layers, each a [`table`] of fingerprints.
+//! A filter is a key whose value is a [`state::Filter`]: layers, each a [`grid`] of fingerprints.
 //! What it shares with the Bloom filter is in [`crate::filter`].
 
 pub mod commands;
+pub mod grid;
+mod options;
 pub mod state;
 pub mod table;
 

@@ -4,7 +4,7 @@
 //! Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
 
 use super::CUCKOO;
-use super::table::{Grid, Places};
+use super::grid::{Grid, Places};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};

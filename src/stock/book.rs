@@ -1,8 +1,8 @@
 //! What a stock remembers beside its numbers: its orders, when each of them ends or can be
 //! forgotten, and what its users have.
 
+use super::linear_hash::{Entry, Handle, Table};
 use super::order::{Order, Record, Status};
-use super::table::{Entry, Handle, Table};
 use crate::memory::block_size;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 

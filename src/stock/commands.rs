@@ -2,341 +2,22 @@
 
 use super::edit::{Edit, SLICE};
 use super::native::STOCK;
+use super::options::{NX, OPTIONS, ORDER, PX, TERMS, USER, XX};
 use super::order::Status;
 use super::persist::{self, Created, Effect};
-use super::state::{
-    Ask, Change, Counts, Decision, Events, Op, Refusal, Request, Stock, Terms, next_ver,
-};
-use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID, STATS};
+use super::state::{Ask, Change, Counts, Decision, Op, Refusal, Request, Stock, next_ver};
+use super::{MAX_ID, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_int};
+use crate::request::{Cursor, MAX_SAFE, parse_int};
 use crate::server::base::clock::Now;
 use crate::server::base::log;
-use crate::server::entry::{Call, apply, read, write, write_keyed};
+use crate::server::entry::Call;
 use crate::server::handles::key::{OpenKey, TypedKey};
 use crate::server::handles::string::ServerString;
-use crate::server::services::command::{
-    Access, Command, CountedKeys, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
-};
 use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashMap;
 use std::ffi::CStr;
-
-const ALL_READ: &[KeySpec] = &[KeySpec {
-    place: Place::From(1),
-    access: Access::Read,
-}];
-
-struct CountedPairs;
-impl Keys for CountedPairs {
-    const SPECS: &'static [KeySpec] = &[KeySpec {
-        place: Place::Counted { at: 1, step: 2 },
-        access: Access::Update,
-    }];
-}
-
-/// The stock and, after the total, its event stream.
-struct KeyAndStream;
-impl Keys for KeyAndStream {
-    const SPECS: &'static [KeySpec] = &[
-        ONE_KEY[0],
-        KeySpec {
-            place: Place::After(c"EVENTS", 3),
-            access: Access::Append,
-        },
-    ];
-}
-
-/// The same without a total.
-struct KeyAndStreamOnly;
-impl Keys for KeyAndStreamOnly {
-    const SPECS: &'static [KeySpec] = &[
-        ONE_KEY[0],
-        KeySpec {
-            place: Place::After(c"EVENTS", 2),
-            access: Access::Append,
-        },
-    ];
-}
-
-/// All commands of the family.
-pub const TABLE: &[Command] = &[
-    Command {
-        name: "STOCK.SET",
-        usage: "key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]",
-        summary: "Creates or replaces a stock, with its terms of sale.",
-        complexity: "O(1)",
-        arity: -3,
-        flags: "write deny-oom fast getkeys-api",
-        categories: "write fast",
-        keys: KeyAndStream::SPECS,
-        run: write_keyed::<_, KeyAndStream>(set),
-    },
-    Command {
-        name: "STOCK.ADD",
-        usage: "key delta [ORDER id]",
-        summary: "Restocks, or takes back with a negative delta; replies with what is available.",
-        complexity: "O(1)",
-        arity: -3,
-        flags: "write deny-oom fast",
-        categories: "write fast",
-        keys: ONE_KEY,
-        run: write(add),
-    },
-    Command {
-        name: "STOCK.DEDUCT",
-        usage: "key qty [ORDER id] [USER user]",
-        summary: "Sells a quantity if it is available; replies with what is left.",
-        complexity: "O(1)",
-        arity: -3,
-        flags: "write deny-oom fast",
-        categories: "write fast",
-        keys: ONE_KEY,
-        run: write(deduct),
-    },
-    Command {
-        name: "STOCK.RESERVE",
-        usage: "key qty ORDER id PX ms [USER user]",
-        summary: "Reserves a quantity for a while; it comes back by itself unless it is confirmed.",
-        complexity: "O(log R) with R live reservations of the stock",
-        arity: -7,
-        flags: "write deny-oom fast",
-        categories: "write fast",
-        keys: ONE_KEY,
-        run: write(reserve),
-    },
-    Command {
-        name: "STOCK.CONFIRM",
-        usage: "key id",
-        summary: "Sells what an order has reserved; replies with its quantity.",
-        complexity: "O(log R) with R live reservations of the stock",
-        arity: 3,
-        flags: "write fast",
-        categories: "write fast",
-        keys: ONE_KEY,
-        run: write(confirm),
-    },
-    Command {
-        name: "STOCK.CANCEL",
-        usage: "key id",
-        summary: "Undoes a reservation or a sale; replies with its quantity.",
-        complexity: "O(log R) with R live reservations of the stock",
-        arity: 3,
-        flags: "write fast",
-        categories: "write fast",
-        keys: ONE_KEY,
-        run: write(cancel),
-    },
-    Command {
-        name: "STOCK.MDEDUCT",
-        usage: "numkeys key qty [key qty ...] [ORDER id] [USER user]",
-        summary: "Sells of several stocks at once, all or none; replies with what is left of each.",
-        complexity: "O(K) with K keys",
-        arity: -4,
-        flags: "write deny-oom getkeys-api",
-        categories: "write slow",
-        keys: CountedPairs::SPECS,
-        run: write_keyed::<_, CountedPairs>(mdeduct),
-    },
-    Command {
-        name: "STOCK.MRESERVE",
-        usage: "numkeys key qty [key qty ...] ORDER id PX ms [USER user]",
-        summary: "Reserves of several stocks at once, all or none.",
-        complexity: "O(K log R) with K keys and R live reservations of each",
-        arity: -8,
-        flags: "write deny-oom getkeys-api",
-        categories: "write slow",
-        keys: CountedPairs::SPECS,
-        run: write_keyed::<_, CountedPairs>(mreserve),
-    },
-    Command {
-        name: "STOCK.MCONFIRM",
-        usage: "numkeys key [key ...] id",
-        summary: "Sells what an order has reserved of several stocks, all or none.",
-        complexity: "O(K log R) with K keys and R live reservations of each",
-        arity: -4,
-        flags: "write getkeys-api",
-        categories: "write slow",
-        keys: CountedKeys::SPECS,
-        run: write_keyed::<_, CountedKeys>(mconfirm),
-    },
-    Command {
-        name: "STOCK.MCANCEL",
-        usage: "numkeys key [key ...] id",
-        summary: "Undoes a reservation or a sale of several stocks, all or none.",
-        complexity: "O(K log R) with K keys and R live reservations of each",
-        arity: -4,
-        flags: "write getkeys-api",
-        categories: "write slow",
-        keys: CountedKeys::SPECS,
-        run: write_keyed::<_, CountedKeys>(mcancel),
-    },
-    Command {
-        name: "STOCK.GET",
-        usage: "key",
-        summary: "Tells what is available.",
-        complexity: "O(1)",
-        arity: 2,
-        flags: "readonly fast",
-        categories: "read fast",
-        keys: ONE_KEY_READ,
-        run: read(get),
-    },
-    Command {
-        name: "STOCK.MGET",
-        usage: "key [key ...]",
-        summary: "Tells what is available of several stocks.",
-        complexity: "O(K) with K keys",
-        arity: -2,
-        flags: "readonly fast",
-        categories: "read fast",
-        keys: ALL_READ,
-        run: read(mget),
-    },
-    Command {
-        name: "STOCK.ORDER",
-        usage: "key id",
-        summary: "Shows what became of an order.",
-        complexity: "O(1)",
-        arity: 3,
-        flags: "readonly fast",
-        categories: "read fast",
-        keys: ONE_KEY_READ,
-        run: read(order),
-    },
-    Command {
-        name: "STOCK.INFO",
-        usage: "key",
-        summary: "Shows the numbers and the terms of a stock.",
-        complexity: "O(1)",
-        arity: 2,
-        flags: "readonly fast",
-        categories: "read fast",
-        keys: ONE_KEY_READ,
-        run: read(info),
-    },
-    Command {
-        name: "STOCK.IMPORT",
-        usage: "key [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]",
-        summary: "Turns a counter, or a hash with total and ordered, into a stock in place.",
-        complexity: "O(1)",
-        arity: -2,
-        flags: "write deny-oom fast getkeys-api",
-        categories: "write fast",
-        keys: KeyAndStreamOnly::SPECS,
-        run: write_keyed::<_, KeyAndStreamOnly>(import),
-    },
-    Command {
-        name: "STOCK.APPLY",
-        usage: "key effects",
-        summary: "Internal: what a master decided about a stock, for replicas and the AOF.",
-        complexity: "O(N) with N effects",
-        arity: 3,
-        flags: "write",
-        categories: "write slow dangerous",
-        keys: ONE_KEY,
-        run: apply(apply_effects),
-    },
-];
-
-const ORDER: Word = 1;
-const USER: Word = 2;
-const PX: Word = 4;
-const NX: Word = 8;
-const XX: Word = 16;
-const PERUSER: Word = 32;
-const RETAIN: Word = 64;
-const EVENTS: Word = 128;
-const MAXLEN: Word = 256;
-const TERMS: Word = PERUSER | RETAIN | EVENTS | MAXLEN;
-
-const OPTIONS: &[(&str, Word)] = &[
-    ("ORDER", ORDER),
-    ("USER", USER),
-    ("PX", PX),
-    ("NX", NX),
-    ("XX", XX),
-    ("PERUSER", PERUSER),
-    ("RETAIN", RETAIN),
-    ("EVENTS", EVENTS),
-    ("MAXLEN", MAXLEN),
-];
-
-/// The options that a command was given.
-#[derive(Default)]
-struct Options<'a> {
-    given: Word,
-    order: &'a [u8],
-    user: &'a [u8],
-    px: u64,
-    per_user: u64,
-    retain: u64,
-    events: &'a [u8],
-    maxlen: u64,
-}
-
-impl<'a> Options<'a> {
-    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
-    /// are syntax errors.
-    fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
-        let mut options = Options::default();
-        while let Some(word) = cursor.next() {
-            let option = option(word, OPTIONS) & allowed & !options.given;
-            options.given |= option;
-            match option {
-                NX | XX => {}
-                ORDER => options.order = cursor.name("ORDER", MAX_ID)?,
-                USER => options.user = cursor.name("USER", MAX_ID)?,
-                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
-                PERUSER => options.per_user = cursor.uint("PERUSER", 1..=MAX_SAFE)?,
-                RETAIN => options.retain = cursor.uint("RETAIN", 1..=TEN_YEARS_MS)?,
-                EVENTS => options.events = cursor.value()?,
-                MAXLEN => options.maxlen = cursor.uint("MAXLEN", 1..=MAX_SAFE)?,
-                _ => return Err(Error::Syntax),
-            }
-        }
-        Ok(options)
-    }
-
-    fn has(&self, option: Word) -> bool {
-        self.given & option != 0
-    }
-
-    /// All of these must have been given.
-    fn need(self, options: Word) -> Result<Self, Error> {
-        if self.given & options == options {
-            Ok(self)
-        } else {
-            Err(Error::Syntax)
-        }
-    }
-
-    fn terms(&self) -> Result<Terms, Error> {
-        if self.has(MAXLEN) && !self.has(EVENTS) {
-            return Err(Error::Syntax);
-        }
-        let or = |option, value, default| if self.has(option) { value } else { default };
-        Ok(Terms {
-            per_user: self.per_user,
-            retain: or(RETAIN, self.retain, DEFAULT_RETAIN),
-            events: self.has(EVENTS).then(|| {
-                Box::new(Events {
-                    stream: self.events.into(),
-                    maxlen: or(MAXLEN, self.maxlen, DEFAULT_MAXLEN),
-                })
-            }),
-        })
-    }
-
-    fn request(&self, ask: Ask) -> Request<'a> {
-        Request {
-            ask,
-            order: self.order,
-            user: self.user,
-        }
-    }
-}
 
 fn qty(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
     cursor.uint("qty", 1..=MAX_SAFE)
@@ -354,15 +35,12 @@ fn id<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
 /// it keeps, default 100000. Replaces a stock with all its orders; the numbering of its events goes
 /// on, its expiry ends. Replies OK, or nil if `NX` or `XX` forbids it. Error: `WRONGTYPE`, also for
 /// the stream.
-fn set(call: &Call<'_>) -> Answer {
+pub(super) fn set(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let total = cursor.uint("total", 0..=MAX_SAFE)?;
-    let options = Options::read(&mut cursor, NX | XX | TERMS)?;
-    if options.has(NX) && options.has(XX) {
-        return Err(Error::Syntax);
-    }
-    let terms = options.terms()?;
+    let options = OPTIONS.read(&mut cursor, NX | XX | TERMS)?;
+    let terms = options.terms();
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = Edit::open(ctx, &name)?;
     let before = edit.stock().map(|stock| stock.counts().ver);
@@ -391,10 +69,10 @@ fn set(call: &Call<'_>) -> Answer {
 /// Replies with what is available, or -4 if there is no such key. Errors: `WRONGTYPE`;
 /// `ERR value is not an integer or out of range`; `ERR counter must be between ...`, and the same
 /// for `total` and `ordered`; `ERR the hash must have the fields total and ordered, and no others`.
-fn import(call: &Call<'_>) -> Answer {
+pub(super) fn import(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let terms = Options::read(&mut cursor, TERMS)?.terms()?;
+    let terms = OPTIONS.read(&mut cursor, TERMS)?.terms();
     let (ctx, name) = (call.ctx, call.name(0));
     let key = ctx.open(&name);
     if key.is_empty() {
@@ -452,11 +130,11 @@ fn quantity(text: &[u8], argument: &'static str, max: i64) -> Result<u64, Error>
 /// `delta`: -(2^53 - 1) to 2^53 - 1. `ORDER`: 1 to 512 bytes. Replies with what is available; -1
 /// (less is available than is taken back), -3 (the order is closed), -4 (no such stock). Errors:
 /// `WRONGTYPE`, `CONFLICT`, `ERR delta must be between ...` if the total would exceed 2^53 - 1.
-fn add(call: &Call<'_>) -> Answer {
+pub(super) fn add(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let delta = cursor.int("delta", -MAX_SAFE..=MAX_SAFE)?;
-    let options = Options::read(&mut cursor, ORDER)?;
+    let options = OPTIONS.read(&mut cursor, ORDER)?;
     step(call, &options.request(Ask::Add { delta }), c"stock.add")
 }
 
@@ -465,25 +143,27 @@ fn add(call: &Call<'_>) -> Answer {
 /// `qty`: 1 to 2^53 - 1. `ORDER`, `USER`: 1 to 512 bytes. Replies with what is available
 /// afterwards; -1 (sold out), -2 (over the user's limit), -3 (the order is closed), -4 (no such
 /// stock). Errors: `WRONGTYPE`, `CONFLICT`, `ERR USER is required by this stock`.
-fn deduct(call: &Call<'_>) -> Answer {
+pub(super) fn deduct(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let qty = qty(&mut cursor)?;
-    let options = Options::read(&mut cursor, ORDER | USER)?;
+    let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
     step(call, &options.request(Ask::Deduct { qty }), c"stock.deduct")
 }
 
 /// `STOCK.RESERVE key qty ORDER id PX ms [USER user]`
 ///
 /// `PX`: how long the reservation lasts, 1 ms to 10 years. The rest as for `STOCK.DEDUCT`.
-fn reserve(call: &Call<'_>) -> Answer {
+pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let qty = qty(&mut cursor)?;
-    let options = Options::read(&mut cursor, ORDER | PX | USER)?.need(ORDER | PX)?;
+    let options = OPTIONS
+        .read(&mut cursor, ORDER | PX | USER)?
+        .require(ORDER | PX)?;
     let ask = Ask::Reserve {
         qty,
-        px: options.px,
+        px: options.number_or(PX, 0),
     };
     step(call, &options.request(ask), c"stock.reserve")
 }
@@ -492,7 +172,7 @@ fn reserve(call: &Call<'_>) -> Answer {
 ///
 /// Replies with the order's quantity, also if it is sold already; -3 (closed), -4 (no such stock or
 /// order). Errors: `WRONGTYPE`, `CONFLICT` (the id of an `ADD`).
-fn confirm(call: &Call<'_>) -> Answer {
+pub(super) fn confirm(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let request = Request {
@@ -508,7 +188,7 @@ fn confirm(call: &Call<'_>) -> Answer {
 /// Replies with the order's quantity, also if it is cancelled already; -3 (it has expired), -4 (no
 /// such stock; or no such order, whose id is remembered as closed). Errors: `WRONGTYPE`, `CONFLICT`
 /// (the id of an `ADD`).
-fn cancel(call: &Call<'_>) -> Answer {
+pub(super) fn cancel(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let request = Request {
@@ -524,10 +204,10 @@ fn cancel(call: &Call<'_>) -> Answer {
 /// All keys are different and in one slot. Replies with an array: for each key what
 /// `STOCK.DEDUCT` would reply; if any of them is negative, nothing was done, and the others show
 /// what is available. `CONFLICT` also if only some of the keys know the order.
-fn mdeduct(call: &Call<'_>) -> Answer {
+pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let pairs = pairs(&mut cursor)?;
-    let options = Options::read(&mut cursor, ORDER | USER)?;
+    let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
     let requests = pairs
         .iter()
         .map(|qty| options.request(Ask::Deduct { qty: *qty }));
@@ -537,11 +217,13 @@ fn mdeduct(call: &Call<'_>) -> Answer {
 /// `STOCK.MRESERVE numkeys key qty [key qty ...] ORDER id PX ms [USER user]`
 ///
 /// As `STOCK.MDEDUCT`, for reservations.
-fn mreserve(call: &Call<'_>) -> Answer {
+pub(super) fn mreserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let pairs = pairs(&mut cursor)?;
-    let options = Options::read(&mut cursor, ORDER | PX | USER)?.need(ORDER | PX)?;
-    let px = options.px;
+    let options = OPTIONS
+        .read(&mut cursor, ORDER | PX | USER)?
+        .require(ORDER | PX)?;
+    let px = options.number_or(PX, 0);
     let requests = pairs
         .iter()
         .map(|qty| options.request(Ask::Reserve { qty: *qty, px }));
@@ -552,14 +234,14 @@ fn mreserve(call: &Call<'_>) -> Answer {
 ///
 /// Replies with an array: for each key what `STOCK.CONFIRM` would reply; if any of them is negative,
 /// nothing was done. `CONFLICT` also if only some of the keys know the order.
-fn mconfirm(call: &Call<'_>) -> Answer {
+pub(super) fn mconfirm(call: &Call<'_>) -> Answer {
     finish_all(call, Ask::Confirm, c"stock.mconfirm")
 }
 
 /// `STOCK.MCANCEL numkeys key [key ...] id`
 ///
 /// As `STOCK.MCONFIRM`. If no key knows the order, all remember it as closed.
-fn mcancel(call: &Call<'_>) -> Answer {
+pub(super) fn mcancel(call: &Call<'_>) -> Answer {
     finish_all(call, Ask::Cancel, c"stock.mcancel")
 }
 
@@ -829,14 +511,14 @@ fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error
 /// `STOCK.GET key`
 ///
 /// Replies with what is available, or nil if there is no such stock. Error: `WRONGTYPE`.
-fn get(call: &Call<'_>) -> Answer {
+pub(super) fn get(call: &Call<'_>) -> Answer {
     available(call, 0)
 }
 
 /// `STOCK.MGET key [key ...]`
 ///
 /// Replies with an array of what is available, nil where there is no such stock. Error: `WRONGTYPE`.
-fn mget(call: &Call<'_>) -> Answer {
+pub(super) fn mget(call: &Call<'_>) -> Answer {
     let keys = call.cursor().left();
     let all: Result<Vec<Reply>, Error> = (0..keys).map(|index| available(call, index)).collect();
     all.map(Reply::Array)
@@ -862,7 +544,7 @@ fn read_stock(
 /// Replies with a map: state (reserved, sold, cancelled, expired; added for an `ADD`), qty, user
 /// (empty if there is none), created_ms and, while it is reserved, expires_ms (Unix ms). Nil if
 /// there is no such stock or order. Error: `WRONGTYPE`.
-fn order(call: &Call<'_>) -> Answer {
+pub(super) fn order(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let id = id(&mut cursor)?;
@@ -889,7 +571,7 @@ fn order(call: &Call<'_>) -> Answer {
 /// Replies with a map: total, available, reserved, sold, orders (remembered ones), users (that have
 /// something; counted with `PERUSER`), peruser (0: no limit), retain_ms, events (empty: none),
 /// maxlen (0: none), ver. Nil if there is no such stock. Error: `WRONGTYPE`.
-fn info(call: &Call<'_>) -> Answer {
+pub(super) fn info(call: &Call<'_>) -> Answer {
     let name = call.name(0);
     read_stock(call, &name, |stock| {
         let (counts, terms) = (stock.counts(), stock.terms());
@@ -919,7 +601,7 @@ fn info(call: &Call<'_>) -> Answer {
 }
 
 /// `STOCK.APPLY key effects`: makes a stock what a master says it is. See [`persist`].
-fn apply_effects(call: &Call<'_>) -> Answer {
+pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let payload = cursor.value()?;

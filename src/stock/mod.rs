@@ -9,7 +9,9 @@
 pub mod book;
 pub mod commands;
 pub mod edit;
+pub mod linear_hash;
 pub mod native;
+mod options;
 pub mod order;
 pub mod persist;
 pub mod serve;
@@ -37,7 +39,7 @@ pub const DEFAULT_MAXLEN: u64 = 100_000;
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "stock",
-    commands: &[commands::TABLE],
+    commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[],
     key_changed: serve::touched,

@@ -9,7 +9,7 @@
 //! milliseconds. `reply` and `px` are there while a repetition of the first request has to be
 //! recognized and answered: until the order is closed. The same bytes are in memory, in RDB and AOF.
 
-use super::table::Entry;
+use super::linear_hash::Entry;
 use super::{MAX_ID, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
 use crate::memory::block_size;

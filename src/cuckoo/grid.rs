@@ -1,0 +1,300 @@
+//! The table of a layer: buckets of a few fingerprints each, of which 0 is an empty slot.
+
+use crate::filter::hash::{Hash, reduce};
+use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
+
+/// How fingerprints lie in the memory of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// The slots of a bucket, 1 to 255.
+    pub bucket_size: u64,
+    /// The bytes of a fingerprint: 1, 2 or 4.
+    pub width: u64,
+    /// The buckets of the first layer.
+    pub base: u64,
+    /// This layer has 2^`fine` times as many.
+    pub fine: u32,
+}
+
+/// Where an item may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// What is stored of it; never 0.
+    pub fingerprint: u32,
+    /// Its two buckets, which may be the same.
+    pub buckets: [u64; 2],
+}
+
+impl Grid {
+    /// How many buckets the layer has.
+    pub fn buckets(self) -> u64 {
+        self.base << self.fine
+    }
+
+    /// How many slots it has.
+    pub fn slots(self) -> u64 {
+        self.buckets().saturating_mul(self.bucket_size)
+    }
+
+    /// How many cache lines it has.
+    pub fn lines(self) -> u64 {
+        let bucket = self.bucket_size * self.width;
+        let bytes = u128::from(bucket) * (u128::from(self.base) << self.fine);
+        u64::try_from(bytes.div_ceil(LINE_SIZE as u128)).unwrap_or(u64::MAX)
+    }
+
+    /// Where an item may be: partial-key cuckoo hashing (Fan, Andersen, Kaminsky and Mitzenmacher,
+    /// "Cuckoo Filter: Practically Better Than Bloom", 2014).
+    ///
+    /// A bucket's number is one below `base`, which need be no power of two, followed by `fine` bits:
+    /// the number in a smaller layer is that in a larger one without the last bits.
+    #[inline]
+    pub fn places(self, hash: Hash) -> Places {
+        let mask = u32::MAX >> (32 - 8 * self.width as u32);
+        let fingerprint = (hash.low as u32 & mask).max(1);
+        let first = self.join(reduce(hash.high, self.base), self.top_bits(hash.low));
+        Places {
+            fingerprint,
+            buckets: [first, self.other(first, fingerprint)],
+        }
+    }
+
+    /// The other bucket of a fingerprint that is in this one. That of the other is this one again:
+    /// each is a number that depends on the fingerprint minus the one, and that bits exclusive or
+    /// the one's.
+    #[inline]
+    pub fn other(self, bucket: u64, fingerprint: u32) -> u64 {
+        let mixed = mix(fingerprint.into());
+        let sum = reduce(mixed, self.base);
+        let coarse = bucket >> self.fine;
+        let other = if sum >= coarse {
+            sum - coarse
+        } else {
+            sum + self.base - coarse
+        };
+        let bits = bucket & ((1 << self.fine) - 1);
+        self.join(other, bits ^ self.top_bits(mixed << 32))
+    }
+
+    #[inline]
+    fn join(self, coarse: u64, bits: u64) -> u64 {
+        coarse << self.fine | bits
+    }
+
+    /// The first `fine` bits of a number.
+    #[inline]
+    fn top_bits(self, number: u64) -> u64 {
+        (number >> 32) >> (32 - self.fine)
+    }
+
+    /// Asks the processor for both buckets of an item.
+    #[inline]
+    pub fn prefetch(self, lines: &CacheLines, places: Places) {
+        for bucket in places.buckets {
+            let byte = bucket * self.bucket_size * self.width;
+            lines.prefetch(byte as usize / LINE_SIZE);
+        }
+    }
+
+    /// The bytes of a bucket, cache line by cache line.
+    #[inline]
+    fn pieces(self, lines: &CacheLines, bucket: u64) -> impl Iterator<Item = &[u8]> {
+        let size = (self.bucket_size * self.width) as usize;
+        let mut at = bucket as usize * size;
+        let end = at + size;
+        std::iter::from_fn(move || {
+            let start = at % LINE_SIZE;
+            let length = (LINE_SIZE - start).min(end - at);
+            if length == 0 {
+                return None;
+            }
+            let line = lines.line(at / LINE_SIZE);
+            at += length;
+            Some(&line[start..start + length])
+        })
+    }
+
+    /// Are all slots of a bucket empty?
+    pub fn is_empty(self, lines: &CacheLines, bucket: u64) -> bool {
+        self.pieces(lines, bucket).all(is_zero)
+    }
+
+    fn slot(self, bucket: u64, slot: u64) -> (usize, usize) {
+        let byte = ((bucket * self.bucket_size + slot) * self.width) as usize;
+        (byte / LINE_SIZE, byte % LINE_SIZE)
+    }
+
+    /// The fingerprint in a slot; 0 if it is empty.
+    pub fn get(self, lines: &CacheLines, bucket: u64, slot: u64) -> u32 {
+        let (line, start) = self.slot(bucket, slot);
+        let width = self.width as usize;
+        let mut bytes = [0; 4];
+        bytes[..width].copy_from_slice(&lines.line(line)[start..start + width]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Puts a fingerprint into a slot.
+    pub fn set(self, lines: &mut CacheLines, bucket: u64, slot: u64, fingerprint: u32) {
+        let (line, start) = self.slot(bucket, slot);
+        let width = self.width as usize;
+        let bytes = &fingerprint.to_le_bytes()[..width];
+        lines.line_mut(line)[start..start + width].copy_from_slice(bytes);
+    }
+
+    /// The first slot of a bucket that holds this fingerprint.
+    #[inline]
+    pub fn find(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
+        let size = self.bucket_size * self.width;
+        if size != WORD as u64 {
+            return self.find_in_pieces(lines, bucket, fingerprint);
+        }
+        // As buckets are unless something else is asked for.
+        let word = bucket as usize;
+        let line = lines.line(word / (LINE_SIZE / WORD));
+        let word = line.as_chunks().0[word % (LINE_SIZE / WORD)];
+        let found = match self.width {
+            1 => find_in_word::<1>(word, fingerprint),
+            2 => find_in_word::<2>(word, fingerprint),
+            _ => find_in_word::<4>(word, fingerprint),
+        };
+        found.map(|slot| slot as u64)
+    }
+
+    fn find_in_pieces(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
+        let mut before = 0;
+        for piece in self.pieces(lines, bucket) {
+            let found = match self.width {
+                1 => find::<1>(piece, fingerprint),
+                2 => find::<2>(piece, fingerprint),
+                _ => find::<4>(piece, fingerprint),
+            };
+            if let Some(slot) = found {
+                return Some(before + slot as u64);
+            }
+            before += piece.len() as u64 / self.width;
+        }
+        None
+    }
+
+    /// Does one of an item's buckets hold its fingerprint? Both are fetched at once.
+    #[inline]
+    pub fn holds(self, lines: &CacheLines, places: Places) -> bool {
+        let [first, second] = places
+            .buckets
+            .map(|bucket| self.find(lines, bucket, places.fingerprint).is_some());
+        first | second
+    }
+
+    /// How many slots of a bucket hold this fingerprint.
+    pub fn count(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> u64 {
+        let counts = self.pieces(lines, bucket).map(|piece| match self.width {
+            1 => count(piece, (fingerprint as u8).to_le_bytes()),
+            2 => count(piece, (fingerprint as u16).to_le_bytes()),
+            _ => count(piece, fingerprint.to_le_bytes()),
+        });
+        counts.sum::<usize>() as u64
+    }
+}
+
+/// The bytes that are looked at at once.
+const WORD: usize = 8;
+
+/// The first slot of `WIDTH` bytes that holds a fingerprint. Where exclusive or leaves a slot of
+/// zeros, and only there and further up, subtracting one from each slot sets its highest bit though
+/// it was not set (Mycroft's test; Warren, "Hacker's Delight", 6-1).
+#[inline]
+fn find_in_word<const WIDTH: usize>(word: [u8; WORD], wanted: u32) -> Option<usize> {
+    let ones = u64::MAX / (u64::MAX >> (64 - 8 * WIDTH));
+    let highest = ones << (8 * WIDTH - 1);
+    let apart = u64::from_le_bytes(word) ^ ones.wrapping_mul(wanted.into());
+    let zeros = apart.wrapping_sub(ones) & !apart & highest;
+    (zeros != 0).then_some(zeros.trailing_zeros() as usize / 8 / WIDTH)
+}
+
+fn find<const WIDTH: usize>(piece: &[u8], wanted: u32) -> Option<usize> {
+    let (words, rest) = piece.as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        if let Some(slot) = find_in_word::<WIDTH>(*word, wanted) {
+            return Some(index * WORD / WIDTH + slot);
+        }
+    }
+    let before = words.len() * WORD / WIDTH;
+    let wanted = wanted.to_le_bytes();
+    let mut slots = rest.chunks_exact(WIDTH);
+    let found = slots.position(|slot| *slot == wanted[..WIDTH]);
+    found.map(|slot| before + slot)
+}
+
+#[inline]
+fn count<const WIDTH: usize>(piece: &[u8], wanted: [u8; WIDTH]) -> usize {
+    let (slots, _) = piece.as_chunks();
+    slots.iter().filter(|slot| **slot == wanted).count()
+}
+
+/// Mixes the bits of a number: the finalizer of MurmurHash3.
+#[inline]
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let number = (number ^ number >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    number ^ number >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn grids() -> impl Strategy<Value = Grid> {
+        let widths = prop_oneof![Just(1), Just(2), Just(4)];
+        (1u64..=255, widths, 1u64..500, 0u32..5).prop_map(|(bucket_size, width, base, fine)| Grid {
+            bucket_size,
+            width,
+            base,
+            fine,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_other_of_the_other_bucket_is_the_first(grid in grids(), bits: u128) {
+            let places = grid.places(Hash::from_bits(bits));
+            let [first, second] = places.buckets;
+            prop_assert!(places.fingerprint > 0);
+            prop_assert!(first < grid.buckets() && second < grid.buckets());
+            prop_assert_eq!(grid.other(second, places.fingerprint), first);
+        }
+
+        #[test]
+        fn buckets_of_smaller_layers_are_those_of_larger_ones_without_bits(grid in grids(), bits: u128) {
+            let large = grid.places(Hash::from_bits(bits));
+            for fine in 0..=grid.fine {
+                let small = Grid { fine, ..grid }.places(Hash::from_bits(bits));
+                prop_assert_eq!(small.fingerprint, large.fingerprint);
+                prop_assert_eq!(small.buckets, large.buckets.map(|bucket| bucket >> (grid.fine - fine)));
+            }
+        }
+
+        #[test]
+        fn slots_keep_what_is_put_there(
+            grid in grids(),
+            puts in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 1..50),
+        ) {
+            let mut lines = CacheLines::zeroed(grid.lines() as usize).expect("memory");
+            let mut model = std::collections::HashMap::new();
+            let mask = u32::MAX >> (32 - 8 * grid.width);
+            for (bucket, slot, value) in puts {
+                let at = (bucket % grid.buckets(), slot % grid.bucket_size);
+                grid.set(&mut lines, at.0, at.1, value & mask);
+                model.insert(at, value & mask);
+            }
+            for ((bucket, slot), value) in &model {
+                prop_assert_eq!(grid.get(&lines, *bucket, *slot), *value);
+                let all = (0..grid.bucket_size)
+                    .filter(|slot| model.get(&(*bucket, *slot)).copied().unwrap_or(0) == *value);
+                let all: Vec<u64> = all.collect();
+                prop_assert_eq!(grid.find(&lines, *bucket, *value), all.first().copied());
+                prop_assert_eq!(grid.count(&lines, *bucket, *value), all.len() as u64);
+            }
+        }
+    }
+}
