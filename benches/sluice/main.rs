@@ -6,6 +6,7 @@
 mod bench;
 mod cost;
 mod cpu;
+mod deadlock;
 mod families;
 mod filled;
 mod floor;
@@ -74,6 +75,9 @@ fn measure(options: &Options) -> Results {
     }
     if options.has(Part::Growth) {
         results.growth = growth::measure(options);
+    }
+    if options.has(Part::Deadlock) {
+        results.searched = deadlock::measure(options);
     }
     results
 }

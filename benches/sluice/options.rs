@@ -14,7 +14,7 @@ prints what it has measured and writes nothing, unless --out says where to.
 To see quickly whether all of it runs: --rounds 1 --cycles 200 --millis 300 --most 1000 --out target/bench
 
   word          only rows, contests and series whose name or group contains one of the words; cost only, unless --parts
-  --parts LIST  of cost,instructions,latency,growth
+  --parts LIST  of cost,instructions,latency,growth,deadlock
   --rounds N    how often each row of the cost is measured; the least result counts (15)
   --cycles N    cycles in a batch of pipelined commands; a quarter of it one by one (5000)
   --pipeline N  commands in one write (32)
@@ -31,13 +31,15 @@ pub(crate) enum Part {
     Instructions,
     Latency,
     Growth,
+    Deadlock,
 }
 
-const PARTS: [(&str, Part); 4] = [
+const PARTS: [(&str, Part); 5] = [
     ("cost", Part::Cost),
     ("instructions", Part::Instructions),
     ("latency", Part::Latency),
     ("growth", Part::Growth),
+    ("deadlock", Part::Deadlock),
 ];
 
 pub(crate) struct Options {

@@ -14,6 +14,7 @@ mod verdict;
 use std::path::Path;
 
 use crate::cost::{Cost, Measured, is_baseline};
+use crate::deadlock::Searched;
 use crate::families::FAMILIES;
 use crate::growth::Growth;
 use crate::instructions::Counted;
@@ -34,6 +35,7 @@ pub(crate) struct Results {
     pub(crate) counted: Vec<Counted>,
     pub(crate) contestants: Vec<Contestant>,
     pub(crate) growth: Option<Growth>,
+    pub(crate) searched: Vec<Searched>,
 }
 
 impl Results {
@@ -42,6 +44,7 @@ impl Results {
             && self.counted.is_empty()
             && self.contestants.is_empty()
             && self.growth.is_none()
+            && self.searched.is_empty()
     }
 
     /// The rows of a family.
@@ -85,6 +88,9 @@ pub(crate) fn page(results: &Results, options: &Options) -> String {
     }
     if let Some(growth) = &results.growth {
         put_growth(&mut page, growth);
+    }
+    if !results.searched.is_empty() {
+        put_searches(&mut page, &results.searched);
     }
     if options.out.is_some() {
         put_scripts(&mut page);
@@ -351,6 +357,38 @@ thread takes then, in milliseconds of CPU per second, in one second:",
             &format!("`{maker}`"),
             &decimals(Some(idle), 2),
         ]);
+    }
+    page.table(&table);
+}
+
+fn put_searches(page: &mut Page, searched: &[Searched]) {
+    page.heading("## The search for deadlocks");
+    page.prose(
+        "\
+All clients of a row ask at once and wait. The server's CPU per wait includes the search for
+deadlocks. Then one more client closes a cycle, and gets `ERR deadlock`. Meanwhile another client
+sends `PING` every millisecond; the longest of these includes the time that the client itself
+waits for its core.",
+    );
+    let mut table = Table::new([
+        ("", Left),
+        ("waiting clients", Right),
+        ("server CPU per wait, us", Right),
+        ("until the error, ms", Right),
+        ("longest PING, ms", Right),
+    ]);
+    for group in searched.chunk_by(|one, other| one.name == other.name) {
+        let (_, name) = group[0].name.split_once(": ").unwrap_or_default();
+        table.row([format!("*{name}*")]);
+        for one in group {
+            table.row([
+                String::new(),
+                number(one.waiters),
+                decimals(Some(one.wait_us), 1),
+                decimals(one.error_ms, 1),
+                decimals(Some(one.longest_ping_ms), 1),
+            ]);
+        }
     }
     page.table(&table);
 }
