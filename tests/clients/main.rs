@@ -1,8 +1,11 @@
 //! What `examples/clients` and docs/clients.md promise, on real servers: locks exclude, holders learn that they have lost
 //! one, what is repeated happens once, and stale fences are refused.
 //!
-//! The Python and the Node examples are tried by programs of their own languages beside this file.
+//! The Python and the Node examples are tried by programs of their own languages beside this file. `filters.rs` tries the
+//! helpers for filters that client libraries have, and `demo.rs` the flash sale of `make demo`.
 
+mod demo;
+mod filters;
 mod lossy;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,6 @@
 //! The tools of the tests do what they promise: a test that trusts a broken tool proves nothing.
 
+#[path = "mod.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
-"""Every method of redis-py's r.bf() and r.cf(), with real values: python filter_clients.py <port> <protocol>.
+"""Every method of redis-py's r.bf() and r.cf(), with real values: python filters.py <port> <protocol>.
 
-Run by tests/filter_clients.rs, on a server that is empty.
+Run by filters.rs, on a server that is empty.
 """
 
 import sys
@@ -192,7 +192,13 @@ def test_nothing_is_left_out():
         same(sorted(methods), sorted(known.split()))
 
 
-for test in [test_bloom, test_cuckoo, test_nothing_is_left_out]:
+TESTS = [
+    test_bloom,
+    test_cuckoo,
+    test_nothing_is_left_out,
+]
+
+for test in TESTS:
     client.flushall()
     test()
-    print(test.__name__)
+    print(test.__name__, flush=True)

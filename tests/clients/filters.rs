@@ -2,34 +2,14 @@
 //!
 //! The `redis` crate has no helpers for filters (1.2 knows only their types' names), so its commands are made by hand.
 
-mod support;
+use crate::support::Server;
+use crate::{python, run};
 
-use std::path::Path;
-use std::process::Command;
-
-use support::Server;
-
-/// Runs tests/filter_clients.py with the redis-py of .venv.
 #[track_caller]
 fn redis_py(protocol: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = folder.join(".venv/bin/python");
-    assert!(
-        python.exists(),
-        "redis-py is missing: run `make prepare-tests`"
-    );
     let server = Server::start();
-    let output = Command::new(python)
-        .arg(folder.join("tests/filter_clients.py"))
-        .args([&server.port().to_string(), protocol])
-        .output()
-        .expect("python runs");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "RESP{protocol}: {errors}");
-    // A script that has done nothing would succeed as well.
-    let done = String::from_utf8_lossy(&output.stdout);
-    let expected = "test_bloom\ntest_cuckoo\ntest_nothing_is_left_out\n";
-    assert_eq!(done, expected);
+    let arguments = [server.port().to_string(), protocol.into()];
+    run(&python(), "filters.py", &arguments);
 }
 
 #[test]
