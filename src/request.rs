@@ -156,15 +156,6 @@ pub fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }
 
-/// An option of a family's commands, as one bit; a set of them is their bits together.
-pub type Word = u16;
-
-/// Which of a family's options a word is; 0 if none.
-pub fn option(word: &[u8], options: &[(&str, Word)]) -> Word {
-    let found = options.iter().find(|(name, _)| is(word, name));
-    found.map_or(0, |(_, option)| *option)
-}
-
 /// A plain decimal i64 as the server itself reads one: no sign but `-`, no leading zeros, no
 /// white space.
 pub fn parse_int(bytes: &[u8]) -> Option<i64> {

@@ -4,15 +4,19 @@ use super::edit::Edit;
 use super::guard::is_absent;
 use super::lease::Rebuild;
 use super::native::CACHE;
+use super::options::{
+    BACKOFF, BLOCK, CacheOptions, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, SLIDE, STALE,
+    TOKEN, VER,
+};
 use super::revoke::changed;
 use super::serve::{self, Advice, Found, fresh, grant, rebuild, serve as serve_waiters};
 use super::state::{
-    Claim, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
+    Claim, Kind, Look, Refusal, Remains, Terms, Version, admit, is_due_to_slide, jittered,
 };
 use super::{MAX_LEASES, STATE, STATS};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option, parse_decimal};
+use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
 use crate::server::base::random;
 use crate::server::entry::{Call, apply, read, write, write_keyed};
@@ -131,125 +135,9 @@ pub const TABLE: &[Command] = &[
     },
 ];
 
-const LEASE: Word = 1;
-const EARLY: Word = 2;
-const BETA: Word = 4;
-const SLIDE: Word = 8;
-const GUARD: Word = 16;
-const BLOCK: Word = 32;
-const PX: Word = 64;
-const STALE: Word = 128;
-const JITTER: Word = 256;
-const TOKEN: Word = 512;
-const VER: Word = 1024;
-const GRACE: Word = 2048;
-const BACKOFF: Word = 4096;
-
-const OPTIONS: &[(&str, Word)] = &[
-    ("LEASE", LEASE),
-    ("PX", PX),
-    ("TOKEN", TOKEN),
-    ("BLOCK", BLOCK),
-    ("STALE", STALE),
-    ("EARLY", EARLY),
-    ("BETA", BETA),
-    ("SLIDE", SLIDE),
-    ("GUARD", GUARD),
-    ("JITTER", JITTER),
-    ("VER", VER),
-    ("GRACE", GRACE),
-    ("BACKOFF", BACKOFF),
-];
-
-/// The largest factor of `BETA`.
-const MAX_BETA: i64 = 1000;
-
-/// The options that a command was given; those with a number have it in their field.
-#[derive(Default)]
-struct Options<'a> {
-    given: Word,
-    lease: u64,
-    early: u64,
-    beta: f64,
-    slide: u64,
-    guard: Option<(&'a [u8], &'a [u8])>,
-    block: u64,
-    px: u64,
-    stale: u64,
-    jitter: u64,
-    token: u64,
-    version: u64,
-    grace: u64,
-    backoff: u64,
-}
-
-impl<'a> Options<'a> {
-    /// Reads what is left of the arguments. Other options than the allowed ones, and repeated ones, are syntax errors,
-    /// and so is that the `required` one is not among them.
-    fn read(cursor: &mut Cursor<'a>, allowed: Word, required: Word) -> Result<Self, Error> {
-        let mut options = Options::default();
-        let time = |cursor: &mut Cursor<'a>, name, least| cursor.uint(name, least..=TEN_YEARS_MS);
-        while let Some(word) = cursor.next() {
-            let option = option(word, OPTIONS) & allowed & !options.given;
-            options.given |= option;
-            match option {
-                LEASE => options.lease = time(cursor, "LEASE", 1)?,
-                EARLY => options.early = time(cursor, "EARLY", 0)?,
-                BETA => options.beta = beta(cursor)?,
-                SLIDE => options.slide = time(cursor, "SLIDE", 1)?,
-                GUARD => options.guard = Some((cursor.value()?, cursor.value()?)),
-                BLOCK => options.block = time(cursor, "BLOCK", 0)?,
-                PX => options.px = time(cursor, "PX", 1)?,
-                STALE => options.stale = time(cursor, "STALE", 0)?,
-                JITTER => options.jitter = cursor.uint("JITTER", 0..=100)?,
-                TOKEN => options.token = token(cursor, "TOKEN")?,
-                VER => options.version = cursor.uint("VER", 0..=MAX_SAFE)?,
-                GRACE => options.grace = time(cursor, "GRACE", 0)?,
-                BACKOFF => options.backoff = time(cursor, "BACKOFF", 0)?,
-                _ => return Err(Error::Syntax),
-            }
-        }
-        let both = options.has(EARLY) && options.has(BETA);
-        if both || options.given & required != required {
-            return Err(Error::Syntax);
-        }
-        Ok(options)
-    }
-
-    fn has(&self, option: Word) -> bool {
-        self.given & option != 0
-    }
-
-    fn refresh(&self) -> Refresh {
-        if self.has(EARLY) {
-            Refresh::Early(self.early)
-        } else if self.has(BETA) {
-            Refresh::Beta(self.beta)
-        } else {
-            Refresh::Late
-        }
-    }
-
-    fn version(&self) -> Option<Version> {
-        self.has(VER).then(|| Version::new(self.version))
-    }
-}
-
 /// A token: any that was ever given is in this range, and others are nobody's.
 fn token(cursor: &mut Cursor<'_>, argument: &'static str) -> Result<u64, Error> {
     cursor.uint(argument, 0..=MAX_SAFE)
-}
-
-fn beta(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
-    let beta = parse_decimal(cursor.value()?).ok_or(Error::NotFloat)?;
-    if (0.0..=MAX_BETA as f64).contains(&beta) {
-        return Ok(beta);
-    }
-    Err(Error::OutOfRange {
-        argument: "BETA",
-        min: 0,
-        max: MAX_BETA,
-    })
 }
 
 /// Opens a key. If it holds another type, it was changed since its lease was given.
@@ -289,8 +177,9 @@ fn get(call: &Call<'_>) -> Answer {
 fn fetch(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let key = cursor.value()?;
-    let allowed = LEASE | EARLY | BETA | SLIDE | GUARD | BLOCK;
-    let options = Options::read(&mut cursor, allowed, LEASE)?;
+    let allowed = LEASE | REFRESH | SLIDE | GUARD | BLOCK;
+    let options = OPTIONS.read(&mut cursor, allowed)?.require(LEASE)?;
+    let lease = options.number_or(LEASE, 0);
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let now = Now::read();
@@ -299,22 +188,22 @@ fn fetch(call: &Call<'_>) -> Answer {
         Look::Missing => {
             edit.remove_if_over(now.ms());
             STATS.misses.count();
-            if let Some((filter, item)) = options.guard
+            if let Some([filter, item]) = options.all_bytes(GUARD)
                 && let Some(filter) = call.argument(filter)
                 && is_absent(ctx, &filter, item)?
             {
                 Found::new(Advice::Absent, false, 0)
             } else {
-                rebuild(ctx, ctx.db(), key, Look::Missing, options.lease, now)
+                rebuild(ctx, ctx.db(), key, Look::Missing, lease, now)
             }
         }
-        look => rebuild(ctx, ctx.db(), key, look, options.lease, now),
+        look => rebuild(ctx, ctx.db(), key, look, lease, now),
     };
     found.count();
     if found.must_wait()
-        && options.has(BLOCK)
+        && let Some(timeout) = options.number(BLOCK)
         && ctx.may_block()
-        && serve::wait(ctx, key, options.lease, options.block, found.n, now.ms())
+        && serve::wait(ctx, key, lease, timeout, found.n, now.ms())
     {
         return Ok(Reply::Later);
     }
@@ -328,7 +217,7 @@ fn fetch(call: &Call<'_>) -> Answer {
 fn fetch_fresh(
     call: &Call<'_>,
     edit: &mut Edit<'_>,
-    options: &Options<'_>,
+    options: &CacheOptions<'_>,
     left: u64,
     now: Now,
 ) -> Result<Found, Error> {
@@ -339,16 +228,18 @@ fn fetch_fresh(
         let (db, key) = (ctx.db(), name.bytes());
         let rebuild = STATE.get().leases.look(db, key, now.ms());
         if rebuild == Rebuild::Free
-            && let Some(token) = grant(ctx, db, key, options.lease, now)
+            && let Some(token) = grant(ctx, db, key, options.number_or(LEASE, 0), now)
         {
             STATS.early.count();
             return Ok(Found::new(Advice::Lease, true, token));
         }
     }
-    let slides = options.has(SLIDE) && kind == Kind::Value;
-    if slides && is_due_to_slide(options.slide, left) {
-        edit.slide(options.slide, now.ms(), c"cache.fetch");
-        return Ok(fresh(kind, options.slide));
+    if let Some(slide) = options.number(SLIDE)
+        && kind == Kind::Value
+        && is_due_to_slide(slide, left)
+    {
+        edit.slide(slide, now.ms(), c"cache.fetch");
+        return Ok(fresh(kind, slide));
     }
     Ok(fresh(kind, left))
 }
@@ -380,7 +271,8 @@ fn store(
     value: Option<&ServerString<'_>>,
     event: &'static CStr,
 ) -> Answer {
-    let options = Options::read(cursor, PX | STALE | JITTER | TOKEN | VER, PX)?;
+    let allowed = PX | STALE | JITTER | TOKEN | VER;
+    let options = OPTIONS.read(cursor, allowed)?.require(PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let (now, key) = (Now::read(), (ctx.db(), name.bytes()));
@@ -389,7 +281,7 @@ fn store(
     let lease = found.filter(|lease| !lease.failed);
     let claim = match lease {
         _ if !options.has(TOKEN) => Claim::None,
-        Some(lease) if lease.token == options.token => {
+        Some(lease) if options.number(TOKEN) == Some(lease.token) => {
             Claim::Current(now.ms().min(lease.since / 1000))
         }
         _ => Claim::Ended,
@@ -397,13 +289,13 @@ fn store(
     let entry = edit.entry();
     let admitted = admit(entry.as_deref(), claim, options.version());
     if admitted.is_ok() {
-        let jitter = options.jitter;
+        let fresh = options.number_or(PX, 0);
         let terms = Terms {
-            fresh: match jitter {
-                0 => options.px,
-                _ => jittered(options.px, jitter, random::draw()),
+            fresh: match options.number_or(JITTER, 0) {
+                0 => fresh,
+                jitter => jittered(fresh, jitter, random::draw()),
             },
-            stale: options.stale,
+            stale: options.number_or(STALE, 0),
             version: options.version(),
         };
         let took = lease.filter(|_| options.has(TOKEN)).map(|lease| {
@@ -446,14 +338,14 @@ fn answer_waiters(call: &Call<'_>, now: Now) {
 fn del(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let options = Options::read(&mut cursor, STALE | GRACE | VER, 0)?;
+    let options = OPTIONS.read(&mut cursor, STALE | GRACE | VER)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let now = Now::read();
     edit.remove_if_over(now.ms());
     let remains = Remains {
-        stale: options.stale,
-        grace: options.grace,
+        stale: options.number_or(STALE, 0),
+        grace: options.number_or(GRACE, 0),
         version: options.version(),
     };
     let existed = edit.invalidate(remains, now.ms(), c"cache.del");
@@ -471,11 +363,12 @@ fn fail(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let key = cursor.value()?;
     let token = token(&mut cursor, "token")?;
-    let options = Options::read(&mut cursor, BACKOFF, 0)?;
+    let options = OPTIONS.read(&mut cursor, BACKOFF)?;
+    let backoff = options.number_or(BACKOFF, 0);
     let (ctx, name) = (call.ctx, call.name(0));
     drop(open(ctx, &name)?);
     let now = Now::read();
-    let gave_back = give_back(ctx.db(), key, token, options.backoff, now);
+    let gave_back = give_back(ctx.db(), key, token, backoff, now);
     if gave_back {
         answer_waiters(call, now);
     }

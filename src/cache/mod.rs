@@ -10,6 +10,7 @@ pub mod edit;
 pub mod guard;
 pub mod lease;
 pub mod native;
+mod options;
 pub mod persist;
 pub mod queue;
 pub mod revoke;

@@ -5,13 +5,15 @@ use super::State;
 use super::blocking::{answer_or_wait, wait};
 use super::edit::Edit;
 use super::native::Kind;
-use super::options::{ALL, BLOCK, ID, LIMIT, LockOptions, PERMITS, PX, SHARED, WATCHDOG, owner};
+use super::options::{
+    ALL, BLOCK, ID, LIMIT, LockOptions, OPTIONS, PERMITS, PX, SHARED, WATCHDOG, owner,
+};
 use super::queue::{Waiter, Want};
 use super::serve::{acquire_all, acquire_one, serve};
 use super::state::{Acquire, Claim, Released, Upgraded};
 use crate::error::Error;
+use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
-use crate::request::Word;
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
@@ -31,7 +33,7 @@ pub(super) fn acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, SHARED | PX | BLOCK | WATCHDOG | ID)?;
+    let options = OPTIONS.read(&mut cursor, SHARED | PX | BLOCK | WATCHDOG | ID)?;
     let claim = if options.has(SHARED) {
         Claim::Shared
     } else {
@@ -49,11 +51,8 @@ pub(super) fn sem_acquire(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let allowed = LIMIT | PERMITS | PX | BLOCK | WATCHDOG | ID;
-    let options = LockOptions::read(&mut cursor, allowed)?;
-    if !options.has(LIMIT) {
-        return Err(Error::Syntax);
-    }
-    let (count, limit) = (options.permits(), options.limit);
+    let options = OPTIONS.read(&mut cursor, allowed)?.require(LIMIT)?;
+    let (count, limit) = (options.permits(), options.number_or(LIMIT, 0));
     if count > limit {
         return Err(Error::OutOfRange {
             argument: "PERMITS",
@@ -100,7 +99,7 @@ pub(super) fn macquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
+    let options = OPTIONS.read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
     let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     let state = &mut *STATE.get();
@@ -133,12 +132,12 @@ pub(super) fn sem_release(call: &Call<'_>) -> Answer {
     release_key(call, PERMITS | ALL | ID, Kind::Sem, c"sem.release")
 }
 
-fn release_key(call: &Call<'_>, allowed: Word, kind: Kind, event: &'static CStr) -> Answer {
+fn release_key(call: &Call<'_>, allowed: OptionSet, kind: Kind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, allowed)?;
-    let amount = options.amount()?;
+    let options = OPTIONS.read(&mut cursor, allowed)?;
+    let amount = options.amount();
     let (ctx, names) = (call.ctx, [call.name(0)]);
     let now = if ctx.is_replay() {
         Now::BEFORE_ALL
@@ -164,8 +163,8 @@ pub(super) fn mrelease(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, ALL | ID)?;
-    let amount = options.amount()?;
+    let options = OPTIONS.read(&mut cursor, ALL | ID)?;
+    let amount = options.amount();
     let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     for name in &names {
@@ -222,7 +221,7 @@ fn renew_hold(call: &Call<'_>, kind: Kind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, PX)?;
+    let options = OPTIONS.read(&mut cursor, PX)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
@@ -245,7 +244,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = LockOptions::read(&mut cursor, PX | BLOCK)?;
+    let options = OPTIONS.read(&mut cursor, PX | BLOCK)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
     let state = &mut *STATE.get();
     let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now)?;
@@ -275,7 +274,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         takes_many: false,
         event,
         since: now.ms(),
-        timeout: options.block,
+        timeout: options.number_or(BLOCK, 0),
     };
     wait(ctx, state, now, waiter)
 }

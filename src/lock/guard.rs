@@ -1,6 +1,6 @@
 //! `LOCK.GUARD`: the check of a fencing token by the resource that the lock protects.
 
-use super::options::{LockOptions, PX};
+use super::options::{OPTIONS, PX};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{MAX_SAFE, parse_int};
@@ -18,7 +18,7 @@ pub(super) fn guard(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let text = cursor.clone().value()?;
     let fence = cursor.int("fence", 1..=MAX_SAFE)?;
-    let options = LockOptions::read(&mut cursor, PX)?;
+    let options = OPTIONS.read(&mut cursor, PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut key = ctx.open(&name);
     let largest = match key.string()? {
@@ -28,7 +28,7 @@ pub(super) fn guard(call: &Call<'_>) -> Answer {
     if largest > Some(fence) {
         return Ok(Reply::Int(0));
     }
-    let expires = options.has(PX).then(|| Now::read().ms() + options.px);
+    let expires = options.number(PX).map(|lease| Now::read().ms() + lease);
     if largest == Some(fence) && expires.is_none() {
         return Ok(Reply::Int(1)); // nothing changes
     }

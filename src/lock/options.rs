@@ -4,82 +4,50 @@ use super::queue::{Waiter, Want};
 use super::state::{Acquire, Amount, Claim};
 use super::{DEFAULT_LEASE, MAX_ID, MAX_OWNER, State};
 use crate::error::Error;
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option};
+use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use std::ffi::CStr;
 
-pub(super) const SHARED: Word = 1;
-pub(super) const PX: Word = 2;
-pub(super) const BLOCK: Word = 4;
-pub(super) const WATCHDOG: Word = 8;
-pub(super) const ID: Word = 16;
-pub(super) const ALL: Word = 32;
-pub(super) const PERMITS: Word = 64;
-pub(super) const LIMIT: Word = 128;
+pub(super) const PX: OptionSet = 1;
+pub(super) const ID: OptionSet = 2;
+pub(super) const ALL: OptionSet = 4;
+pub(super) const BLOCK: OptionSet = 8;
+pub(super) const LIMIT: OptionSet = 16;
+pub(super) const SHARED: OptionSet = 32;
+pub(super) const PERMITS: OptionSet = 64;
+pub(super) const WATCHDOG: OptionSet = 128;
 
-const WORDS: &[(&str, Word)] = &[
-    ("PX", PX),
-    ("ID", ID),
-    ("ALL", ALL),
-    ("BLOCK", BLOCK),
-    ("LIMIT", LIMIT),
-    ("SHARED", SHARED),
-    ("PERMITS", PERMITS),
-    ("WATCHDOG", WATCHDOG),
-];
+/// All options of the family.
+pub(super) static OPTIONS: OptionTable<8> = OptionTable::new([
+    (PX, "PX", OptionArgument::Integer(1, TEN_YEARS_MS)),
+    (ID, "ID", OptionArgument::Name(MAX_ID)),
+    (ALL, "ALL", OptionArgument::None),
+    (BLOCK, "BLOCK", OptionArgument::Integer(0, TEN_YEARS_MS)),
+    (LIMIT, "LIMIT", OptionArgument::Integer(1, MAX_SAFE)),
+    (SHARED, "SHARED", OptionArgument::None),
+    (PERMITS, "PERMITS", OptionArgument::Integer(1, MAX_SAFE)),
+    (WATCHDOG, "WATCHDOG", OptionArgument::None),
+])
+.exclusive(&[ALL | PERMITS]);
 
-/// The options that a command was given.
-#[derive(Default)]
-pub(super) struct LockOptions<'a> {
-    given: Word,
-    pub(super) px: u64,
-    pub(super) block: u64,
-    permits: u64,
-    pub(super) limit: u64,
-    id: &'a [u8],
-}
+/// The options of one command.
+pub(super) type LockOptions<'a> = Options<'a, 8>;
 
 impl<'a> LockOptions<'a> {
-    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
-    /// are syntax errors.
-    pub(super) fn read(cursor: &mut Cursor<'a>, allowed: Word) -> Result<Self, Error> {
-        let mut options = LockOptions::default();
-        while let Some(word) = cursor.next() {
-            let option = option(word, WORDS) & allowed & !options.given;
-            options.given |= option;
-            match option {
-                SHARED | WATCHDOG | ALL => {}
-                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
-                BLOCK => options.block = cursor.uint("BLOCK", 0..=TEN_YEARS_MS)?,
-                ID => options.id = cursor.name("ID", MAX_ID)?,
-                PERMITS => options.permits = cursor.uint("PERMITS", 1..=MAX_SAFE)?,
-                LIMIT => options.limit = cursor.uint("LIMIT", 1..=MAX_SAFE)?,
-                _ => return Err(Error::Syntax),
-            }
-        }
-        Ok(options)
-    }
-
-    pub(super) fn has(&self, option: Word) -> bool {
-        self.given & option != 0
-    }
-
     pub(super) fn id(&self) -> Option<&'a [u8]> {
-        self.has(ID).then_some(self.id)
+        self.bytes(ID)
     }
 
     pub(super) fn permits(&self) -> u64 {
-        if self.has(PERMITS) { self.permits } else { 1 }
+        self.number_or(PERMITS, 1)
     }
 
     pub(super) fn lease(&self) -> u64 {
-        if self.has(PX) {
-            self.px
-        } else {
-            DEFAULT_LEASE.get() as u64
-        }
+        self.number(PX)
+            .unwrap_or_else(|| DEFAULT_LEASE.get() as u64)
     }
 
     /// The connection that the hold is to be renewed for.
@@ -132,15 +100,15 @@ impl<'a> LockOptions<'a> {
             watch: self.watcher(ctx),
             event,
             since: now.ms(),
-            timeout: self.block,
+            timeout: self.number_or(BLOCK, 0),
         }
     }
 
-    pub(super) fn amount(&self) -> Result<Amount, Error> {
-        match (self.has(ALL), self.has(PERMITS)) {
-            (true, true) => Err(Error::Syntax),
-            (true, false) => Ok(Amount::All),
-            (false, _) => Ok(Amount::Count(self.permits())),
+    pub(super) fn amount(&self) -> Amount {
+        if self.has(ALL) {
+            Amount::All
+        } else {
+            Amount::Count(self.permits())
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use super::gcra::{Rate, Tier};
 use super::native::RATE;
+use super::options::{COST, OPTIONS, PEEK, PX, SLIDING};
 use super::outcome::{Cost, Outcome, Verdict};
 use super::persist;
 use super::state::{Limit, Next, OtherKind, Request, ask, refund as give_back};
 use super::{MAX_TIERS, STATS};
 use crate::error::Error;
+use crate::options::Options;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, Word, option};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
 use crate::server::entry::{Call, apply, write};
@@ -98,55 +100,11 @@ pub const TABLE: &[Command] = &[
     },
 ];
 
-const COST: Word = 1;
-const PEEK: Word = 2;
-const SLIDING: Word = 4;
-const PX: Word = 8;
-
-const OPTIONS: &[(&str, Word)] = &[
-    ("COST", COST),
-    ("PEEK", PEEK),
-    ("SLIDING", SLIDING),
-    ("PX", PX),
-];
-
-/// The options that a command was given.
-struct Options {
-    given: Word,
-    cost: u64,
-    px: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            given: 0,
-            cost: 1,
-            px: 0,
-        }
-    }
-}
-
-impl Options {
-    /// Reads what is left of the arguments; other options than the allowed ones, and repeated ones,
-    /// are syntax errors.
-    fn read(cursor: &mut Cursor<'_>, allowed: Word) -> Result<Self, Error> {
-        let mut options = Options::default();
-        while let Some(word) = cursor.next() {
-            let option = option(word, OPTIONS) & allowed & !options.given;
-            options.given |= option;
-            match option {
-                PEEK | SLIDING => {}
-                COST => options.cost = cursor.uint("COST", 0..=MAX_SAFE)?,
-                PX => options.px = cursor.uint("PX", 1..=TEN_YEARS_MS)?,
-                _ => return Err(Error::Syntax),
-            }
-        }
-        Ok(options)
-    }
-
-    fn has(&self, option: Word) -> bool {
-        self.given & option != 0
+/// The cost that a command charges, or only asks for.
+fn cost(options: &Options<'_, 4>) -> Cost {
+    Cost {
+        cost: options.number_or(COST, 1),
+        spends: !options.has(PEEK),
     }
 }
 
@@ -172,8 +130,8 @@ fn gcra(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let tier = tier(&mut cursor)?;
-    let options = Options::read(&mut cursor, COST | PEEK)?;
-    let outcome = decide(call, Request::Gcra(tier), &options, c"rate.gcra")?;
+    let options = OPTIONS.read(&mut cursor, COST | PEEK)?;
+    let outcome = decide(call, Request::Gcra(tier), cost(&options), c"rate.gcra")?;
     Ok(in_ms(&outcome).into())
 }
 
@@ -191,13 +149,16 @@ fn throttle(call: &Call<'_>) -> Answer {
             period: cursor.uint("period-s", 1..=TEN_YEARS_MS / 1000)? * 1_000_000,
         },
     };
-    let mut options = Options::default();
-    match cursor.left() {
-        0 => {}
-        1 => options.cost = cursor.uint("quantity", 0..=MAX_SAFE)?,
+    let quantity = match cursor.left() {
+        0 => 1,
+        1 => cursor.uint("quantity", 0..=MAX_SAFE)?,
         _ => return Err(Error::Arity("cl.throttle")),
-    }
-    let outcome = decide(call, Request::Gcra(tier), &options, c"cl.throttle")?;
+    };
+    let cost = Cost {
+        cost: quantity,
+        spends: true,
+    };
+    let outcome = decide(call, Request::Gcra(tier), cost, c"cl.throttle")?;
     let [limited, limit, remaining, retry, reset] = in_ms(&outcome);
     let seconds = |ms: i64| (ms as u64).div_ceil(1000) as i64;
     let retry = if retry < 0 { retry } else { seconds(retry) };
@@ -215,13 +176,13 @@ fn window(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let limit = cursor.uint("limit", 0..=MAX_SAFE)?;
     let length = cursor.uint("window-ms", 1..=TEN_YEARS_MS)?;
-    let options = Options::read(&mut cursor, COST | PEEK | SLIDING)?;
+    let options = OPTIONS.read(&mut cursor, COST | PEEK | SLIDING)?;
     let request = Request::Window {
         limit,
         length,
         slides: options.has(SLIDING),
     };
-    let outcome = decide(call, request, &options, c"rate.window")?;
+    let outcome = decide(call, request, cost(&options), c"rate.window")?;
     Ok(in_ms(&outcome).into())
 }
 
@@ -235,8 +196,8 @@ fn tiers(call: &Call<'_>) -> Answer {
     let count = cursor.uint("numtiers", 1..=MAX_TIERS as i64)?;
     let tiers = (0..count).map(|_| tier(&mut cursor));
     let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
-    let options = Options::read(&mut cursor, COST | PEEK)?;
-    let outcome = decide(call, Request::Tiers(&tiers), &options, c"rate.tiers")?;
+    let options = OPTIONS.read(&mut cursor, COST | PEEK)?;
+    let outcome = decide(call, Request::Tiers(&tiers), cost(&options), c"rate.tiers")?;
     let [limited, limit, remaining, retry, reset] = in_ms(&outcome);
     let tier = outcome.tier as i64;
     Ok([limited, limit, remaining, retry, reset, tier].into())
@@ -249,30 +210,26 @@ fn tiers(call: &Call<'_>) -> Answer {
 fn decide(
     call: &Call<'_>,
     request: Request<'_>,
-    options: &Options,
+    cost: Cost,
     event: &'static CStr,
 ) -> Result<Outcome, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
     let mut slot = TypedKey::of(ctx.open(&name), &RATE)?;
     let now = Now::read().micros();
-    let cost = Cost {
-        cost: options.cost,
-        spends: !options.has(PEEK),
-    };
     let (outcome, next) = ask(slot.value().as_deref(), request, cost, now)?;
     if ctx.is_replay() {
-        add(call, &mut slot, options.cost, None)?;
+        add(call, &mut slot, cost.cost, None)?;
         return Ok(outcome);
     }
     match outcome.verdict {
-        _ if options.has(PEEK) => STATS.peeked.count(),
+        _ if !cost.spends => STATS.peeked.count(),
         Verdict::Allowed => STATS.allowed.count(),
         Verdict::Retry(_) | Verdict::Never => STATS.limited.count(),
     }
     match next {
         Next::Same => {}
         Next::Added => {
-            add(call, &mut slot, options.cost, Some(event))?;
+            add(call, &mut slot, cost.cost, Some(event))?;
         }
         Next::Set(limit) => keep(call, &mut slot, limit, event),
     }
@@ -352,10 +309,7 @@ fn refund(call: &Call<'_>) -> Answer {
 fn once(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let options = Options::read(&mut cursor, PX)?;
-    if !options.has(PX) {
-        return Err(Error::Syntax);
-    }
+    let options = OPTIONS.read(&mut cursor, PX)?.require(PX)?;
     let name = call.name(0);
     let mut slot = TypedKey::of(call.ctx.open(&name), &RATE)?;
     let now = Now::read().ms();
@@ -374,7 +328,7 @@ fn once(call: &Call<'_>) -> Answer {
         call,
         &mut slot,
         Limit::Once,
-        Some(now + options.px),
+        Some(now + options.number_or(PX, 0)),
         c"rate.once",
     );
     Ok(Reply::Int(1))

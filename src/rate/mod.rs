@@ -6,6 +6,7 @@
 pub mod commands;
 pub mod gcra;
 pub mod native;
+mod options;
 pub mod outcome;
 pub mod persist;
 pub mod state;
