@@ -12,7 +12,7 @@ mod stock;
 use crate::row::{Family, Reply};
 
 /// In the order of the page.
-pub(crate) const FAMILIES: [&Family; 6] = [
+pub(crate) static FAMILIES: [&Family; 6] = [
     &floor::FAMILY,
     &lock::FAMILY,
     &stock::FAMILY,
