@@ -7,9 +7,9 @@ use crate::server::base::guard::guard;
 use crate::server::base::log;
 use crate::server::handles::context;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{bytes_of, slice_of};
 use crate::server::hooks::events;
-use crate::server::hooks::lent;
 use crate::server::services::cluster;
 use crate::server::services::command;
 use crate::server::services::info;
@@ -225,17 +225,6 @@ fn missing_function() -> Option<&'static str> {
     .find_map(|(name, there)| (!there).then_some(name))
 }
 
-/// Is the server Valkey 9 or later? Valkey has all functions under two names, and of these one since 9.0 only. Redis has
-/// `RedisModule_ClusterKeySlotC` too, since 8.4.
-pub(in crate::server) fn is_valkey_9() -> bool {
-    has_function(c"ValkeyModule_ClusterKeySlotC")
-}
-
-/// Has the server a function of this name, perhaps one that is newer than the bindings?
-pub(in crate::server) fn has_function(name: &CStr) -> bool {
-    function(name).is_some()
-}
-
 /// The address of a function of the server, perhaps one that is newer than the bindings.
 pub(in crate::server) fn function(name: &CStr) -> Option<NonNull<c_void>> {
     let mut function: *mut c_void = ptr::null_mut();
@@ -352,13 +341,23 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
         }
     }
     command::warn_of_io_threads(ctx);
+    warn_of_misplaced_clients(ctx);
     info::register(ctx);
     info::log_eviction(ctx);
     // SAFETY: the context is the server's. Failing means that redis.conf has a bad value for one
     // of the options; the server has logged which.
     let configured =
         unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
-    configured && events::subscribe(ctx) && lent::begin(ctx)
+    configured && events::subscribe(ctx)
+}
+
+/// Logs a warning on a server that leaves clients in another database.
+fn warn_of_misplaced_clients(ctx: Ctx<'_>) {
+    if Version::running().misplaces_clients() {
+        let line = "this version of Valkey leaves a client in the other database after MOVE and COPY ... DB, and replicates \
+                    its next commands to that database. Upgrade to 8.1.9, 9.0.6, 9.1.2 or later";
+        log::warn(ctx.raw(), line);
+    }
 }
 
 #[cfg(test)]

@@ -327,7 +327,7 @@ fn a_copy_is_a_limit_of_its_own() {
         client.must("DEL copy");
         assert_eq!(client.call(["COPY", kind, "copy"]), 1);
         assert_eq!(client.call(["COPY", kind, "copy"]), 0);
-        assert_eq!(client.call(["COPY", kind, "copy", "DB", "1", "REPLACE"]), 1);
+        assert_eq!(client.run(&format!("COPY {kind} copy DB 1 REPLACE")), 1);
         assert_eq!(look(&mut client, "copy"), before, "{kind}");
         if kind == "once" {
             assert_eq!(client.run(&at(line, "copy")), 0);
@@ -360,6 +360,7 @@ fn copies_and_renamed_keys_expire_by_themselves() {
             at(line, "a"),
             "COPY a b".into(),
             "COPY a c DB 1".into(),
+            "SELECT 0".into(),
             "RENAME a d".into(),
             at(line, "b"),
             at(line, "d"),

@@ -55,7 +55,18 @@ pub trait Lines {
 impl Lines for Raw {
     #[track_caller]
     fn run(&mut self, line: &str) -> Value {
-        self.call(line.split_whitespace())
+        let is_crossing =
+            line.starts_with("MOVE ") || line.starts_with("COPY ") && line.contains(" DB ");
+        let database = is_crossing.then(|| self.call(["CLIENT", "INFO"])); // QUEUED, in a transaction
+        let reply = self.call(line.split_whitespace());
+        // Some versions of Valkey leave the client in the other database: see tests/server/databases.rs.
+        if let Some(Value::Bulk(info)) = database {
+            let info = String::from_utf8(info).expect("a text");
+            let mut words = info.split(' ');
+            let database = words.find_map(|word| word.strip_prefix("db="));
+            self.call(["SELECT", database.expect("the client's database")]);
+        }
+        reply
     }
 
     #[track_caller]

@@ -1,9 +1,9 @@
 //! The context of one call from the server, and names of keys.
 
 use crate::server::handles::key::OpenKey;
+use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::events;
-use crate::server::load;
 use crate::server::services::import;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -12,12 +12,13 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Does the server tell of a transaction's database where it is asked for that of a context?
-static TELLS_OF_TRANSACTION: AtomicBool = AtomicBool::new(false);
+/// Does the server return the client's database in a transaction where it is asked for the selected one?
+static RETURNS_CLIENTS_DATABASE: AtomicBool = AtomicBool::new(false);
 
-/// Learns which database the server tells of.
+/// Looks which database the server returns. The answer shows in a transaction only, so the version decides.
 pub(in crate::server) fn learn_database() {
-    TELLS_OF_TRANSACTION.store(load::is_valkey_9(), Ordering::Relaxed);
+    let returns = Version::running().is_valkey_since((9, 0));
+    RETURNS_CLIENTS_DATABASE.store(returns, Ordering::Relaxed);
 }
 
 /// Is there a connection with this client id? A client that a script or a module has made for itself is none.
@@ -53,15 +54,15 @@ impl<'c> Ctx<'c> {
     /// The selected database.
     #[inline]
     pub fn db(self) -> i32 {
-        if TELLS_OF_TRANSACTION.load(Ordering::Relaxed) {
+        if RETURNS_CLIENTS_DATABASE.load(Ordering::Relaxed) {
             return self.db_of_keys();
         }
         // SAFETY: the context is alive.
         unsafe { api!(RedisModule_GetSelectedDb(self.raw())) }
     }
 
-    /// The database that a key would be opened in. In a transaction Valkey 9 tells another one as the selected: that of the
-    /// client, wherever its events and the module have gone since.
+    /// The database that a key would be opened in. In a transaction, Valkey 9 returns the client's database as the selected one,
+    /// whatever database the module and its events have selected since.
     fn db_of_keys(self) -> i32 {
         if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) || self.is_cluster() {
             // SAFETY: the context is alive.

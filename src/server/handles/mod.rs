@@ -5,4 +5,5 @@ pub mod context;
 pub mod io;
 pub mod key;
 pub mod reply;
+pub mod server_info;
 pub mod string;

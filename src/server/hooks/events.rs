@@ -12,7 +12,6 @@ use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
-use crate::server::hooks::lent;
 use crate::server::hooks::queued;
 use crate::server::services::blocked;
 use crate::server::services::cluster;
@@ -203,7 +202,6 @@ unsafe extern "C" fn on_key(
                 (family.key_changed)(ctx, &name, touch);
             }
         }
-        lent::give_back(ctx, event.to_bytes(), &name);
     });
     raw::REDISMODULE_OK as c_int
 }
@@ -248,7 +246,6 @@ unsafe extern "C" fn on_client(
         if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
             // SAFETY: see above.
             let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
-            lent::forget(client);
             queued::transaction_ends(); // perhaps it had one
             if crate::enabled_families().any(|family| (family.follows_client)(client)) {
                 defer_and_wake(ServerEvent::Disconnected(client));

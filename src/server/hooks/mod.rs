@@ -2,5 +2,4 @@
 
 pub mod deletions;
 pub mod events;
-pub mod lent;
 pub(in crate::server) mod queued;

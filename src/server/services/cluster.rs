@@ -11,6 +11,7 @@ use crate::server::base::log;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call::{self, Part, Reply};
 use crate::server::handles::context::Ctx;
+use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, slice_of};
 use crate::server::load;
 use crate::server::services::deferred;
@@ -98,13 +99,8 @@ fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
         ("stock", c"STOCK.CONFIRM"),
         ("cache", c"CACHE.FAIL"),
     ];
-    static FORMAT: OnceLock<&CStr> = OnceLock::new();
+    static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
     static COMMAND: OnceLock<Option<&CStr>> = OnceLock::new();
-    // Redis 7.2 and Valkey check without running the command. The function is as new.
-    let format = *FORMAT.get_or_init(|| match load::has_function(c"RedisModule_Microseconds") {
-        true => c"Dsc",
-        false => c"Esc",
-    });
     let command = *COMMAND.get_or_init(|| {
         let is_enabled = |family: &str| crate::enabled_families().any(|other| other.name == family);
         let mut commands = COMMANDS.iter().filter(|(family, _)| is_enabled(family));
@@ -115,7 +111,7 @@ fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
     };
     // SAFETY: "sc" are a key's name and a NUL-terminated string, which live through the call. "E" and "D" let the server
     // reply with its reason if it refuses the command.
-    let reply = unsafe {
+    let call = |format: &CStr| unsafe {
         Reply(api!(RedisModule_Call(
             ctx.raw(),
             command.as_ptr(),
@@ -123,6 +119,11 @@ fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
             name.raw(),
             c"".as_ptr()
         )))
+    };
+    // Redis 7.2 and Valkey check without running the command. Redis 7.0 does not know "D", and replies nothing.
+    let reply = match CHECKS_ALONE.get_or_init(|| call(c"Dsc").is_there()) {
+        true => call(c"Dsc"),
+        false => call(c"Esc"),
     };
     match reply.part().error() {
         Some(error) if error.contains("cluster is down") => Verdict::Down,
@@ -650,12 +651,11 @@ const VALKEY_MIGRATION: u64 = 19;
 /// Beside the API's own: `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION`. Without it Valkey refuses
 /// `CLUSTER MIGRATESLOTS`; Redis asks for nothing.
 pub(in crate::server) fn module_options() -> c_int {
-    if is_valkey() { 1 << 5 } else { 0 }
-}
-
-/// Is the server Valkey? It has all functions under two names.
-pub(in crate::server) fn is_valkey() -> bool {
-    load::has_function(c"ValkeyModule_Alloc")
+    if Version::running().is_valkey() {
+        1 << 5
+    } else {
+        0
+    }
 }
 
 /// Subscribes to what the server tells of atomic slot migration, if it can do that.
@@ -675,7 +675,7 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) {
             ))
         }
     };
-    if is_valkey() {
+    if Version::running().is_valkey() {
         subscribe(VALKEY_MIGRATION, Some(on_valkey_migration as _));
     } else if can_access(0).is_some() {
         subscribe(REDIS_MIGRATION, Some(on_redis_migration as _));

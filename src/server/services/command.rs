@@ -1,15 +1,14 @@
 //! The table of commands, from which everything that the server knows of a command comes: name,
 //! arity, flags, key specs, ACL categories and documentation.
 
-use crate::request::{Cursor, parse_int};
+use crate::request::Cursor;
 use crate::server::base::log;
 use crate::server::base::main_thread::MainThread;
 use crate::server::entry::Entry;
 use crate::server::handles::call;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
-use crate::server::services::info::ServerInfo;
 use crate::usage::{self, Argument, Kind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -239,11 +238,7 @@ pub(in crate::server) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
 fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        let server = ServerInfo::read(c"server");
-        // Valkey reports the version of Redis that it is compatible with, too.
-        let is_valkey = !server.text(c"valkey_version").is_empty();
-        is_valkey
-            || !reads_keys_early(server.text(c"redis_version"))
+        !Version::running().is_redis_since((8, 4))
             || call::number_setting(ctx, c"io-threads") == Some(1)
     })
 }
@@ -251,7 +246,7 @@ fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
 /// Logs a warning where the server asks commands for their keys on its I/O threads and cannot do without: a Valkey cluster
 /// routes these commands by nothing else.
 pub(in crate::server) fn warn_of_io_threads(ctx: Ctx<'_>) {
-    if cluster::is_valkey()
+    if Version::running().is_valkey()
         && ctx.is_cluster()
         && call::number_setting(ctx, c"io-threads").is_some_and(|threads| threads > 1)
     {
@@ -259,13 +254,6 @@ pub(in crate::server) fn warn_of_io_threads(ctx: Ctx<'_>) {
                     Set io-threads 1";
         log::warn(ctx.raw(), line);
     }
-}
-
-/// Whether this version of Redis looks for keys as soon as it has read a command.
-fn reads_keys_early(version: &[u8]) -> bool {
-    let mut numbers = version.split(|byte| *byte == b'.').map(parse_int);
-    let mut next = || numbers.next().flatten().unwrap_or(0);
-    (next(), next()) >= (8, 4)
 }
 
 /// The flag of a command that the server may ask for its keys.
@@ -464,7 +452,7 @@ fn keep(texts: &mut Vec<CString>, text: &str) -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, reads_keys_early};
+    use super::Place;
 
     #[test]
     fn keys_are_found_where_their_place_says() {
@@ -498,21 +486,5 @@ mod tests {
         assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);
         assert_eq!(at(after, "set EVENTS 1"), [0usize; 0]);
         assert_eq!(at(after, "set k 1 EVENTS"), [0usize; 0]);
-    }
-
-    #[test]
-    fn versions_that_read_keys_early_are_known() {
-        for (version, early) in [
-            ("", false),
-            ("7.0.15", false),
-            ("8.0.6", false),
-            ("8.2.9", false),
-            ("8.4.0", true),
-            ("8.6.3", true),
-            ("10.0.0", true),
-            ("255.255.255", true),
-        ] {
-            assert_eq!(reads_keys_early(version.as_bytes()), early, "{version}");
-        }
     }
 }

@@ -5,7 +5,7 @@ use crate::server::base::guard::guard;
 use crate::server::base::log;
 use crate::server::handles::call::{self, Reply};
 use crate::server::handles::context::Ctx;
-use crate::server::services::cluster;
+use crate::server::handles::server_info::Version;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(in crate::server) fn is_on() -> bool {
 
 /// Reads the setting, and again whenever it changes. False if the server refuses the subscription. Redis has no such setting.
 pub(in crate::server) fn follow(ctx: Ctx<'_>) -> bool {
-    if !cluster::is_valkey() {
+    if !Version::running().is_valkey() {
         return true;
     }
     refresh(ctx);

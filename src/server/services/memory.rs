@@ -2,7 +2,7 @@
 //! in use already, but does not look at how much one of them wants.
 
 use crate::error::Error;
-use crate::server::services::info::ServerInfo;
+use crate::server::handles::server_info::ServerInfo;
 use redis_module::raw;
 use std::ptr;
 

@@ -6,9 +6,8 @@ use crate::server::base::guard::guard;
 use crate::server::base::log;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, bytes_of};
-use crate::server::hooks::lent;
-use crate::server::load;
 use redis_module::raw;
 use std::ffi::{CString, c_int, c_ulong, c_void};
 use std::marker::PhantomData;
@@ -136,9 +135,9 @@ static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
 
 /// Learns which of the blocks around a value are left to the module to count.
 pub(in crate::server) fn learn_overhead() {
-    // Valkey 9 and Redis 8.4 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`). No earlier
-    // version of either has this function.
-    let counts = load::has_function(c"RedisModule_ClusterKeySlotC");
+    // Valkey 9.0 and Redis 8.2 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`).
+    let version = Version::running();
+    let counts = version.is_valkey_since((9, 0)) || version.is_redis_since((8, 2));
     COUNTS_OBJECT.store(counts, Ordering::Relaxed);
 }
 
@@ -369,18 +368,15 @@ unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, valu
 }
 
 unsafe extern "C" fn copy<N: Native>(
-    ctx: *mut raw::RedisModuleKeyOptCtx,
+    _ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> *mut c_void {
     guard(ptr::null_mut(), || {
         // SAFETY: see above.
-        let (value, database) =
-            unsafe { (borrow::<N>(value), api!(RedisModule_GetDbIdFromOptCtx(ctx))) };
-        let Some(copy) = N::copy(value) else {
-            return ptr::null_mut();
-        };
-        lent::copied_from(database);
-        N::native().to_raw(copy).cast()
+        match N::copy(unsafe { borrow::<N>(value) }) {
+            Some(copy) => N::native().to_raw(copy).cast(),
+            None => ptr::null_mut(),
+        }
     })
 }
 

@@ -4,9 +4,9 @@
 use crate::server::base::clock::Now;
 use crate::server::handles::call::{Reply, number_setting};
 use crate::server::handles::context::Ctx;
-use crate::server::load;
+use crate::server::handles::server_info::ServerInfo;
 use crate::server::services::commit;
-use crate::server::services::info::ServerInfo;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// For how long an answer is good, in milliseconds. The server itself counts its replicas once a second.
@@ -40,14 +40,10 @@ fn count(ctx: Ctx<'_>) -> bool {
 
 /// Does the server refuse a command that writes, as it would in a script, because too few replicas are there?
 fn refuses_a_script(ctx: Ctx<'_>) -> bool {
-    // "S" has the server check the replicas before anything else. With "D", Redis 7.2 and Valkey do not run the command. The
-    // function is as new. Redis 7.0 runs it: without a change to make, it fails before it opens the key.
-    let format = match load::has_function(c"RedisModule_Microseconds") {
-        true => c"DScc",
-        false => c"EScc",
-    };
+    // "S" has the server check the replicas before anything else. With "D", Redis 7.2 and Valkey do not run the command. Redis 7.0
+    // does not know "D" and replies nothing. There the command runs: without a change to make, it fails before it opens the key.
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
-    let reply = unsafe {
+    let call = |format: &CStr| unsafe {
         Reply(api!(RedisModule_Call(
             ctx.raw(),
             commit::APPLY.as_ptr(),
@@ -56,6 +52,10 @@ fn refuses_a_script(ctx: Ctx<'_>) -> bool {
             c"".as_ptr()
         )))
     };
+    let mut reply = call(c"DScc");
+    if !reply.is_there() {
+        reply = call(c"EScc");
+    }
     let error = reply.part().error();
     error.is_some_and(|error| error.starts_with("NOREPLICAS"))
 }
