@@ -10,7 +10,7 @@ use crate::server::handles::reply;
 use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
-use crate::server::services::command::Keys;
+use crate::server::services::command::{Entry, Keys};
 use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -44,13 +44,6 @@ impl<'a> Call<'a> {
         unsafe { ServerString::borrowed(self.strings[index]) }
     }
 }
-
-/// What the server calls for a command.
-pub type Entry = unsafe extern "C" fn(
-    *mut raw::RedisModuleCtx,
-    *mut *mut raw::RedisModuleString,
-    c_int,
-) -> c_int;
 
 /// The entry of a command that writes. Whatever happened since the last command is dealt with
 /// before it.

@@ -4,9 +4,9 @@ use crate::request::is;
 use crate::server::apply;
 use crate::server::base::alloc;
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::handles::context;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{bytes_of, slice_of};
 use crate::server::hooks::events;
@@ -16,8 +16,7 @@ use crate::server::services::info;
 use crate::server::services::native;
 use crate::server::services::slots;
 use redis_module::raw;
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr::{self, NonNull};
+use std::ffi::c_int;
 
 /// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch, as other modules have it.
 const VERSION: c_int = major() * 10_000
@@ -223,19 +222,6 @@ fn missing_function() -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(name, there)| (!there).then_some(name))
-}
-
-/// The address of a function of the server, perhaps one that is newer than the bindings.
-pub(in crate::server) fn function(name: &CStr) -> Option<NonNull<c_void>> {
-    let mut function: *mut c_void = ptr::null_mut();
-    // SAFETY: the name is NUL-terminated; the server writes an address to `function` if it has one.
-    let found = unsafe {
-        api!(RedisModule_GetApi(
-            name.as_ptr(),
-            (&raw mut function).cast()
-        ))
-    };
-    NonNull::new(function).filter(|_| found == raw::REDISMODULE_OK as c_int)
 }
 
 /// Which families are to be loaded?

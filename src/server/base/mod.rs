@@ -1,9 +1,9 @@
 //! What needs nothing else of the server: its allocator, clock, random numbers and log, the main thread, time slices.
 
 pub mod alloc;
+pub(in crate::server) mod api;
 pub mod clock;
 pub mod guard;
-pub mod log;
 pub mod main_thread;
 pub mod random;
 pub mod slice;

@@ -1,8 +1,8 @@
 //! What the server replies to a command that the module calls.
 
+use crate::server::base::api;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::slice_of;
-use crate::server::load;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ type GetNumber =
 pub(in crate::server) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64> {
     static GET_NUMBER: OnceLock<Option<GetNumber>> = OnceLock::new();
     let get = *GET_NUMBER.get_or_init(|| {
-        let function = load::function(c"RedisModule_ConfigGetNumeric")?;
+        let function = api::function(c"RedisModule_ConfigGetNumeric")?;
         // SAFETY: the server's function of this name has this type; it lives as long as the server.
         Some(unsafe { std::mem::transmute::<NonNull<c_void>, GetNumber>(function) })
     });

@@ -3,8 +3,6 @@
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
-use crate::server::hooks::events;
-use crate::server::services::import;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -26,6 +24,23 @@ pub fn is_connected(id: u64) -> bool {
     // SAFETY: a null pointer asks only whether there is such a client.
     let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
     known == raw::REDISMODULE_OK as c_int
+}
+
+/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
+/// always: newer servers hand a slot's commands to the master that gets it.
+static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
+
+/// Sets whether commands may be handed down by a master or an AOF.
+pub(in crate::server) fn set_may_replay(may_replay: bool) {
+    MAY_REPLAY.store(may_replay, Ordering::Relaxed);
+}
+
+/// Is the server in Valkey's import mode?
+static IMPORTS: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether the server is in Valkey's import mode. Returns whether it was before.
+pub(in crate::server) fn set_import_mode(is_on: bool) -> bool {
+    IMPORTS.swap(is_on, Ordering::Relaxed)
 }
 
 /// The server's context for the duration of one callback.
@@ -136,7 +151,7 @@ impl<'c> Ctx<'c> {
     /// May the module change the dataset of its own accord now, without a client's command? Where [`Ctx::may_decide`] says so, and
     /// not in Valkey's import mode.
     pub fn may_act(self) -> bool {
-        !import::is_on() && self.may_decide()
+        !IMPORTS.load(Ordering::Relaxed) && self.may_decide()
     }
 
     /// May a command change more than its client asks for, such as end an overdue reservation? Only a master decides, not while
@@ -154,7 +169,7 @@ impl<'c> Ctx<'c> {
     /// cannot be, nobody is asked.
     #[inline]
     pub fn is_replay(self) -> bool {
-        events::may_replay() && self.is_handed_down()
+        MAY_REPLAY.load(Ordering::Relaxed) && self.is_handed_down()
     }
 
     fn is_handed_down(self) -> bool {

@@ -2,8 +2,8 @@
 //! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
 //! tested and fuzzed without a server.
 
-use crate::server::base::log;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use redis_module::raw;
 use std::ffi::CStr;

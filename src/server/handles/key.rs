@@ -1,8 +1,8 @@
 //! Open keys.
 
 use crate::error::Error;
+use crate::server::handles::native_type::{self, NativeType};
 use crate::server::handles::string::{ServerString, slice_of};
-use crate::server::services::native::{self, NativeType};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -57,7 +57,7 @@ impl OpenKey<'_> {
 
     /// Deletes the key.
     pub(in crate::server) fn delete(&mut self) {
-        native::while_deleting(|| {
+        native_type::while_deleting(|| {
             // SAFETY: the handle is open for writing.
             unsafe { api!(RedisModule_DeleteKey(self.raw)) };
         });

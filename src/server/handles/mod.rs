@@ -4,6 +4,8 @@ pub(in crate::server) mod call;
 pub mod context;
 pub mod io;
 pub mod key;
+pub mod log;
+pub(in crate::server) mod native_type;
 pub mod reply;
 pub mod server_info;
 pub mod string;

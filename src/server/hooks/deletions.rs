@@ -5,8 +5,8 @@
 
 use crate::request::{is, parse_int};
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::queued;
 use crate::server::services::cluster;

@@ -7,11 +7,13 @@
 
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::base::slice::Slice;
-use crate::server::handles::context::Ctx;
+use crate::server::handles::context::{self, Ctx};
+use crate::server::handles::log;
+use crate::server::handles::native_type;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
+use crate::server::hooks::due;
 use crate::server::hooks::queued;
 use crate::server::services::blocked;
 use crate::server::services::cluster;
@@ -22,11 +24,10 @@ use crate::server::services::deferred::{
 };
 use crate::server::services::import;
 use crate::server::services::info;
-use crate::server::services::native;
 use crate::server::services::timer;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Lets the families do a slice of their work.
 #[cold]
@@ -98,24 +99,16 @@ fn run_deferred(ctx: Ctx<'_>) {
     }
 }
 
-/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
-/// always: newer servers hand a slot's commands to the master that gets it.
-static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
-
-/// May the running command be one that a master or an AOF hands down?
-pub(in crate::server) fn may_replay() -> bool {
-    MAY_REPLAY.load(Ordering::Relaxed)
-}
-
 /// Looks again whether that may be. `is_loading`: whether a dataset is about to be loaded.
 fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
     let may_replay = is_loading || ctx.is_loading() || ctx.is_replica() || ctx.is_cluster();
-    MAY_REPLAY.store(may_replay, Ordering::Relaxed);
+    context::set_may_replay(may_replay);
 }
 
 /// Subscribes to everything. False if the server refuses.
 pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
     look_for_replays(ctx, false);
+    timer::call_when_due(due::on_due);
     let server_events: [(u64, raw::RedisModuleEventCallback); 10] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
@@ -195,7 +188,7 @@ unsafe extern "C" fn on_key(
             }
         }
         if let Some(touch) = touch
-            && native::any_live()
+            && native_type::any_live()
             && ctx.peek(&name).is_native()
         {
             for family in crate::enabled_families() {
@@ -370,7 +363,7 @@ unsafe extern "C" fn on_cron(
         // SAFETY: see above.
         let ctx = unsafe { Ctx::new(ctx) };
         timer::stop_if_too_far(ctx);
-        timer::ask_families(ctx);
+        due::ask_families(ctx);
         info::log_eviction(ctx);
         cluster::look_after(ctx);
         for family in crate::enabled_families() {

@@ -5,15 +5,15 @@
 //! copies keys to a node that does not own their slot yet, and leaves keys on a node that owns it no more.
 
 use crate::error::Error;
+use crate::server::base::api;
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call::{self, Part, Reply};
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, slice_of};
-use crate::server::load;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::slots::{self, Nodes, Ranges, SLOTS, slot_of};
@@ -138,7 +138,7 @@ fn can_access(slot: u16) -> Option<bool> {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
     let function = (*FUNCTION.get_or_init(|| {
-        let address = load::function(c"RedisModule_ClusterCanAccessKeysInSlot")?;
+        let address = api::function(c"RedisModule_ClusterCanAccessKeysInSlot")?;
         // SAFETY: redismodule.h of Redis 8.4: `int RedisModule_ClusterCanAccessKeysInSlot(int slot)`.
         Some(unsafe {
             std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(address)

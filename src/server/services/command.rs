@@ -2,11 +2,10 @@
 //! arity, flags, key specs, ACL categories and documentation.
 
 use crate::request::Cursor;
-use crate::server::base::log;
 use crate::server::base::main_thread::MainThread;
-use crate::server::entry::Entry;
 use crate::server::handles::call;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
 use crate::usage::{self, Argument, Kind};
@@ -14,6 +13,13 @@ use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 use std::{io, ptr};
+
+/// What the server calls for a command.
+pub type Entry = unsafe extern "C" fn(
+    *mut raw::RedisModuleCtx,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+) -> c_int;
 
 /// One command.
 pub struct Command {

@@ -2,23 +2,14 @@
 //! one, and that server decides when keys end.
 
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::handles::call::{self, Reply};
-use crate::server::handles::context::Ctx;
+use crate::server::handles::context::{self, Ctx};
+use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const SETTING: &CStr = c"import-mode";
-
-static IS_ON: AtomicBool = AtomicBool::new(false);
-
-/// Is the server in import mode?
-#[inline]
-pub(in crate::server) fn is_on() -> bool {
-    IS_ON.load(Ordering::Relaxed)
-}
 
 /// Reads the setting, and again whenever it changes. False if the server refuses the subscription. Redis has no such setting.
 pub(in crate::server) fn follow(ctx: Ctx<'_>) -> bool {
@@ -47,7 +38,7 @@ fn refresh(ctx: Ctx<'_>) {
         // Valkey 8.0 has no such setting; of newer ones `CONFIG` has another name.
         None => accepts_import_source(ctx),
     };
-    if IS_ON.swap(is_on, Ordering::Relaxed) != is_on {
+    if context::set_import_mode(is_on) != is_on {
         let line = if is_on {
             "import-mode is on: no hold, lease or reservation ends until it is off"
         } else {

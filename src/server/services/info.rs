@@ -1,8 +1,8 @@
 //! The sections of `INFO sluice`: a general one, and one for each family.
 
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;

@@ -3,72 +3,18 @@
 
 use crate::memory::block_size;
 use crate::server::base::guard::guard;
-use crate::server::base::log;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::log;
+use crate::server::handles::native_type::DELETING;
+pub use crate::server::handles::native_type::NativeType;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, bytes_of};
 use redis_module::raw;
 use std::ffi::{CString, c_int, c_ulong, c_void};
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-
-/// A type that is registered with the server under a name of 9 characters.
-pub struct NativeType<T> {
-    name: &'static str,
-    raw: AtomicPtr<raw::RedisModuleType>,
-    live: AtomicUsize,
-    values: PhantomData<fn(T) -> T>,
-}
-
-/// How many values of all types there are.
-static ALL_LIVE: AtomicUsize = AtomicUsize::new(0);
-
-/// Is there any value of the module's types?
-pub(in crate::server) fn any_live() -> bool {
-    ALL_LIVE.load(Ordering::Relaxed) > 0
-}
-
-impl<T> NativeType<T> {
-    /// A type that is still to be registered. Its name is permanent: it is in every RDB file.
-    pub const fn new(name: &'static str) -> Self {
-        assert!(name.len() == 9);
-        Self {
-            name,
-            raw: AtomicPtr::new(ptr::null_mut()),
-            live: AtomicUsize::new(0),
-            values: PhantomData,
-        }
-    }
-
-    pub(in crate::server) fn raw(&self) -> *mut raw::RedisModuleType {
-        self.raw.load(Ordering::Relaxed)
-    }
-
-    /// How many values of this type there are in the server.
-    pub fn live(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
-    }
-
-    /// Hands a value over to the server, which gives it back to `free`.
-    pub(in crate::server) fn to_raw(&self, value: T) -> *mut T {
-        self.live.fetch_add(1, Ordering::Relaxed);
-        ALL_LIVE.fetch_add(1, Ordering::Relaxed);
-        Box::into_raw(Box::new(value))
-    }
-
-    /// Takes a value back from the server.
-    ///
-    /// # Safety
-    /// `value` came from [`NativeType::to_raw`] of this type, and is used no more.
-    unsafe fn take_back(&self, value: *mut c_void) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
-        ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(value.cast::<T>()) });
-    }
-}
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How the values of a native type behave.
 pub trait Native: 'static {
@@ -197,21 +143,6 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
         log::warn(ctx.raw(), &line);
     }
     !raw.is_null()
-}
-
-static DELETING: AtomicBool = AtomicBool::new(false);
-
-/// Marks deletions as the module's own, of which no `unlinked` is told.
-pub(in crate::server) fn while_deleting(work: impl FnOnce()) {
-    struct Done;
-    impl Drop for Done {
-        fn drop(&mut self) {
-            DELETING.store(false, Ordering::Relaxed);
-        }
-    }
-    let _done = Done; // also by a panic
-    DELETING.store(true, Ordering::Relaxed);
-    work();
 }
 
 /// The value behind a pointer of the server.

@@ -6,11 +6,10 @@ use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
-use crate::server::services::cluster;
-use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
@@ -34,6 +33,14 @@ pub(in crate::server) fn was_armed() -> bool {
 }
 
 static ARMED: MainThread<Armed> = MainThread::new();
+
+/// Called when the timer fires.
+static ON_DUE: OnceLock<fn(Ctx<'_>)> = OnceLock::new();
+
+/// Sets the function that is called when the timer fires.
+pub(in crate::server) fn call_when_due(on_due: fn(Ctx<'_>)) {
+    let _ = ON_DUE.set(on_due); // set once, when the module is loaded
+}
 
 /// For what is further away (in milliseconds) no timer is set: the cron event asks in time. Redis
 /// 7.0 computes the microseconds of a timer in an int, and with 36 minutes or more never sleeps
@@ -76,29 +83,12 @@ pub(in crate::server) fn stop_if_too_far(ctx: Ctx<'_>) {
     }
 }
 
-/// Lets every family do what is due, and sets the timer for what is next.
-pub(in crate::server) fn ask_families(ctx: Ctx<'_>) {
-    if ctx.is_replica() || ctx.is_loading() {
-        return; // the cron event asks again
-    }
-    let now = Now::read();
-    let next = crate::enabled_families().filter_map(|family| {
-        let next = (family.due)(ctx, now);
-        commit::emit_events(ctx);
-        next
-    });
-    if let Some(at) = next.min() {
-        arm(ctx, at);
-    }
-}
-
 unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     guard((), || {
         ARMED.get().0 = None;
-        // SAFETY: the server gives a live context.
-        let ctx = unsafe { Ctx::new(ctx) };
-        cluster::go_on(ctx);
-        commit::emit_events(ctx);
-        ask_families(ctx);
+        if let Some(on_due) = ON_DUE.get() {
+            // SAFETY: the server gives a live context.
+            on_due(unsafe { Ctx::new(ctx) });
+        }
     });
 }
