@@ -3,7 +3,7 @@
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
 //! the key's expiry or removal, replication, invalidation for clients that watch or track the key, keyspace events. Listeners
 //! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
-//! and closed its keys: after the command, or after the callback in which the step was taken. See [`emit_events`].
+//! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
 
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;

@@ -1,0 +1,361 @@
+//! The layers of `src/server/`, as its imports show them: a file imports from its own layer or from a lower one, and no file
+//! imports itself on any way round.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the lowest layer to the highest: folders and files of `src/server/`.
+const LAYERS: [&str; 7] = [
+    "base", "handles", "services", "hooks", "entry", "apply", "load",
+];
+
+/// The path of a module below `crate::server`: `["services", "cluster"]`. That of `src/server/mod.rs` is empty.
+type Module = Vec<String>;
+
+/// What each module imports from the others.
+type Graph = BTreeMap<Module, BTreeSet<Module>>;
+
+// Reading
+
+/// A source without comments, strings and tests.
+fn code_of(source: &str) -> String {
+    let source = source.split("\n#[cfg(test)]\nmod ").next().unwrap_or("");
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let skipped = match first {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
+            '"' => length_of_string(rest),
+            '\'' if rest.starts_with("'\"'") => 3,
+            _ => {
+                code.push(first);
+                rest = &rest[first.len_utf8()..];
+                continue;
+            }
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// How long the string literal is that a text begins with.
+fn length_of_string(text: &str) -> usize {
+    let mut is_escaped = true; // the first quote does not end it
+    for (place, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' if !is_escaped => return place + 1,
+            b'\\' if !is_escaped => is_escaped = true,
+            _ => is_escaped = false,
+        }
+    }
+    text.len()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The paths of a tree as `use` has it: `a::{b, c::d}` are `a::b` and `a::c::d`.
+fn paths_of(tree: &str) -> Vec<String> {
+    let tree = tree.trim();
+    let Some((prefix, list)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or("");
+        return vec![path.trim().to_owned()];
+    };
+    let list = list.trim_end().trim_end_matches('}');
+    let mut depth = 0;
+    let parts = list.split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    let parts = parts.filter(|part| !part.trim().is_empty());
+    let paths = parts.flat_map(paths_of);
+    paths
+        .map(|path| format!("{}{path}", prefix.trim()))
+        .collect()
+}
+
+/// All paths in a piece of code that name other modules: in `use`, and where something is called or named in full.
+fn paths_in(code: &str, children: &[&str]) -> Vec<String> {
+    let code = code.replace("pub(in crate::server)", "pub");
+    let mut paths = Vec::new();
+    let mut rest = code.as_str();
+    let mut before = ' ';
+    while let Some(first) = rest.chars().next() {
+        if is_word(before) || !is_word(first) {
+            before = first;
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let word = &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())];
+        let behind = &rest[word.len()..];
+        let length = if word == "use" && behind.starts_with(' ') {
+            let end = behind.find(';').unwrap_or(behind.len());
+            paths.extend(paths_of(&behind[..end]));
+            word.len() + end
+        } else if behind.starts_with("::") && !before.eq(&':') {
+            let end = rest.find(|c| !is_word(c) && c != ':').unwrap_or(rest.len());
+            if ["crate", "super", "self"].contains(&word) || children.contains(&word) {
+                paths.push(rest[..end].trim_end_matches(':').to_owned());
+            }
+            end
+        } else {
+            word.len()
+        };
+        before = rest[..length].chars().next_back().unwrap_or(' ');
+        rest = &rest[length..];
+    }
+    paths
+}
+
+/// The module that a path in `module` leads to, if it is one of `src/server/`.
+fn target(path: &str, module: &Module, is_folder: bool, all: &BTreeSet<Module>) -> Option<Module> {
+    let mut names = path.split("::").map(str::trim).peekable();
+    let mut place = match *names.peek()? {
+        "crate" => {
+            names.next();
+            if names.next()? != "server" {
+                return None;
+            }
+            Module::new()
+        }
+        "super" | "self" => {
+            let mut place = module.clone();
+            while let Some(name) = names.next_if(|name| ["super", "self"].contains(name)) {
+                if name == "super" {
+                    place.pop()?;
+                }
+            }
+            place
+        }
+        _ if is_folder => module.clone(),
+        _ => return None,
+    };
+    for name in names {
+        place.push(name.to_owned());
+        if !all.contains(&place) {
+            place.pop();
+            break;
+        }
+    }
+    (place != *module).then_some(place)
+}
+
+/// What the modules import, from their sources.
+fn graph_of(sources: &BTreeMap<Module, String>) -> Graph {
+    let all: BTreeSet<Module> = sources.keys().cloned().collect();
+    let imports = sources.iter().map(|(module, source)| {
+        let inner = all
+            .iter()
+            .filter(|other| other.len() == module.len() + 1 && other.starts_with(module));
+        let children: Vec<&str> = inner
+            .filter_map(|child| child.last())
+            .map(String::as_str)
+            .collect();
+        let is_folder = !children.is_empty();
+        let paths = paths_in(&code_of(source), &children);
+        let targets = paths
+            .iter()
+            .filter_map(|path| target(path, module, is_folder, &all));
+        (module.clone(), targets.collect())
+    });
+    imports.collect()
+}
+
+/// The sources of `src/server/`.
+fn sources() -> BTreeMap<Module, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server");
+    let mut folders: Vec<PathBuf> = vec![root.clone()];
+    let mut sources = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path
+                .strip_prefix(&root)
+                .expect("below the root")
+                .with_extension("");
+            let mut module: Module = name
+                .iter()
+                .map(|part| part.to_string_lossy().into())
+                .collect();
+            module.pop_if(|last| last == "mod");
+            sources.insert(module, fs::read_to_string(&path).expect("a source"));
+        }
+    }
+    sources
+}
+
+// Rules
+
+fn shown(module: &[String]) -> String {
+    match module {
+        [] => "mod".into(),
+        _ => module.join("/"),
+    }
+}
+
+/// The number of a module's layer.
+fn layer(module: &[String]) -> Option<usize> {
+    let first = module.first()?;
+    LAYERS.iter().position(|layer| layer == first)
+}
+
+/// Imports from a higher layer, or from no layer at all.
+fn upward(graph: &Graph) -> Vec<String> {
+    let edges = graph
+        .iter()
+        .flat_map(|(from, targets)| targets.iter().map(move |to| (from, to)));
+    let wrong = edges.filter(|(from, to)| match (layer(from), layer(to)) {
+        (Some(from), Some(to)) => from < to,
+        _ => !from.is_empty(),
+    });
+    wrong
+        .map(|(from, to)| format!("{} imports {}", shown(from), shown(to)))
+        .collect()
+}
+
+/// A shortest way from a module to itself.
+fn way_round(graph: &Graph, start: &Module) -> Option<Vec<Module>> {
+    let mut ways = vec![vec![start.clone()]];
+    let mut seen = BTreeSet::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            for next in way
+                .last()
+                .and_then(|last| graph.get(last))
+                .into_iter()
+                .flatten()
+            {
+                if next == start {
+                    return Some(way);
+                }
+                if seen.insert(next.clone()) {
+                    longer.push([&way[..], std::slice::from_ref(next)].concat());
+                }
+            }
+        }
+        ways = longer;
+    }
+    None
+}
+
+/// For each module on a cycle, the shortest cycle through it; each cycle once.
+fn cycles(graph: &Graph) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut cycles = Vec::new();
+    for way in graph.keys().filter_map(|module| way_round(graph, module)) {
+        if seen.insert(way.iter().cloned().collect::<BTreeSet<_>>()) {
+            let names: Vec<_> = way
+                .iter()
+                .chain(&way[..1])
+                .map(|module| shown(module))
+                .collect();
+            cycles.push(names.join(" -> "));
+        }
+    }
+    cycles
+}
+
+#[test]
+fn the_server_layer_imports_from_lower_layers_only_and_without_cycles() {
+    let sources = sources();
+    assert!(sources.len() > 20, "{:?}", sources.keys());
+    let graph = graph_of(&sources);
+    for module in graph.keys().filter(|module| !module.is_empty()) {
+        assert!(layer(module).is_some(), "{} has no layer", shown(module));
+    }
+    let edges: usize = graph.values().map(BTreeSet::len).sum();
+    assert!(edges > sources.len(), "only {edges} imports are found");
+    let (upward, cycles) = (upward(&graph), cycles(&graph));
+    assert!(
+        upward.is_empty() && cycles.is_empty(),
+        "imports from a higher layer:\n{}\ncycles:\n{}",
+        upward.join("\n"),
+        cycles.join("\n")
+    );
+}
+
+fn module(path: &str) -> Module {
+    path.split('/')
+        .filter(|name| !name.is_empty())
+        .map(Into::into)
+        .collect()
+}
+
+fn made(files: &[(&str, &str)]) -> Graph {
+    let sources = files
+        .iter()
+        .map(|(path, source)| (module(path), (*source).to_owned()));
+    graph_of(&sources.collect())
+}
+
+#[test]
+fn every_form_of_an_import_is_found() {
+    let graph = made(&[
+        ("", "pub mod base;\npub mod handles;"),
+        ("base", "pub mod clock;\npub mod log;\npub use log::warn;"),
+        ("base/clock", ""),
+        ("base/log", ""),
+        ("base/random", ""),
+        ("handles", ""),
+        (
+            "handles/key",
+            "use crate::server::base::{clock::{self, Now}, log as journal};\n\
+             use crate::error::Error;\n// use super::stream;\n\
+             const TEXT: &str = \"super::stream \\\" super::stream\";\n\
+             pub(in crate::server) fn run() { super::reply::send(x::super_::y) }\n",
+        ),
+        (
+            "handles/reply",
+            "fn f() { let x: $crate::server::base::random::Number = 1; }",
+        ),
+        (
+            "handles/stream",
+            "use super::Reply;\n#[cfg(test)]\nmod tests { use super::reply; }",
+        ),
+    ]);
+    let imports = |path: &str| -> Vec<String> {
+        let targets = graph[&module(path)].iter();
+        targets.map(|target| shown(target)).collect()
+    };
+    assert_eq!(
+        imports("handles/key"),
+        ["base/clock", "base/log", "handles/reply"]
+    );
+    assert_eq!(imports("handles/reply"), ["base/random"]);
+    assert_eq!(imports("handles/stream"), ["handles"]);
+    assert_eq!(imports("base"), ["base/log"]);
+    assert!(imports("base/log").is_empty());
+}
+
+#[test]
+fn imports_from_a_higher_layer_and_cycles_are_named() {
+    let graph = made(&[
+        ("", ""),
+        ("base", ""),
+        ("hooks", ""),
+        ("base/a", "use crate::server::base::b;"),
+        ("base/b", "use crate::server::base::c::{self};"),
+        (
+            "base/c",
+            "use crate::server::base::a; use crate::server::hooks::e;",
+        ),
+        ("hooks/e", "use crate::server::base::b;"),
+        ("load", "use crate::server::hooks::e;"),
+    ]);
+    assert_eq!(upward(&graph), ["base/c imports hooks/e"]);
+    assert_eq!(
+        cycles(&graph),
+        [
+            "base/a -> base/b -> base/c -> base/a",
+            "hooks/e -> base/b -> base/c -> hooks/e"
+        ]
+    );
+}
