@@ -2,7 +2,7 @@
 //! its argument, and which options exclude or need each other. [`OptionTable::read`] parses by this table.
 
 use crate::error::Error;
-use crate::request::{Cursor, is};
+use crate::request::Cursor;
 
 /// A set of options of one family, one bit for each option. An option is a set of one.
 pub type OptionSet = u16;
@@ -27,6 +27,7 @@ pub enum OptionArgument {
 /// The options of one family.
 #[derive(Debug)]
 pub struct OptionTable<const N: usize> {
+    words: [FoldedWord; N],
     options: [(&'static str, OptionArgument); N],
     exclusive: &'static [OptionSet],
     dependent: &'static [(OptionSet, OptionSet)],
@@ -36,21 +37,24 @@ impl<const N: usize> OptionTable<N> {
     /// A table of options. The first option has the bit 1, the second one the bit 2, and so on.
     ///
     /// # Panics
-    /// If the bit of an option does not fit its position. All tables are constants, so that is a compile error.
+    /// If the bit of an option does not fit its position, or its word has not 2 to 16 letters. All tables are constants, so that is a compile error.
     pub const fn new(options: [(OptionSet, &'static str, OptionArgument); N]) -> Self {
-        let mut named = [("", OptionArgument::None); N];
+        let mut words = [FoldedWord::NONE; N];
+        let mut arguments = [("", OptionArgument::None); N];
         let mut index = 0;
         while index < N {
-            let (option, word, argument) = options[index];
-            assert!(
-                option == 1 << index,
-                "an option has the bit of its position"
-            );
-            named[index] = (word, argument);
+            let (option, name, argument) = options[index];
+            assert!(option == 1 << index, "bit of another position");
+            words[index] = match FoldedWord::new(name.as_bytes()) {
+                Some(word) => word,
+                None => panic!("the word of an option has 2 to 16 letters"),
+            };
+            arguments[index] = (name, argument);
             index += 1;
         }
         Self {
-            options: named,
+            words,
+            options: arguments,
             exclusive: &[],
             dependent: &[],
         }
@@ -82,13 +86,25 @@ impl<const N: usize> OptionTable<N> {
         cursor: &mut Cursor<'a>,
         allowed: OptionSet,
     ) -> Result<Options<'a, N>, Error> {
+        if cursor.left() == 0 {
+            return Ok(Options::NONE);
+        }
+        self.read_words(cursor, allowed)
+    }
+
+    fn read_words<'a>(
+        &'static self,
+        cursor: &mut Cursor<'a>,
+        allowed: OptionSet,
+    ) -> Result<Options<'a, N>, Error> {
         let mut options = Options {
             given: 0,
             values: [0; N],
             arguments: cursor.arguments(),
         };
         while let Some(word) = cursor.next() {
-            let index = self.options.iter().position(|(name, _)| is(word, name));
+            let word = FoldedWord::new(word).ok_or(Error::Syntax)?;
+            let index = self.words.iter().position(|other| *other == word);
             let index = index.ok_or(Error::Syntax)?;
             let option = 1 << index & allowed & !options.given;
             if option == 0 {
@@ -128,6 +144,49 @@ impl<const N: usize> OptionTable<N> {
             return Err(Error::Syntax);
         }
         Ok(())
+    }
+}
+
+/// A word of 2 to 16 bytes in lower case, which is compared with others in a few instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FoldedWord {
+    length: usize,
+    /// The first 2, 4 or 8 bytes, as many as there are.
+    first: u64,
+    /// The last 2, 4 or 8 bytes. They may overlap the first ones.
+    last: u64,
+}
+
+impl FoldedWord {
+    const NONE: Self = Self {
+        length: 0,
+        first: 0,
+        last: 0,
+    };
+
+    /// The bit that makes letters lower-case. It makes no other byte a lower-case letter.
+    const LOWER_CASE: u64 = 0x2020_2020_2020_2020;
+
+    #[inline]
+    const fn new(word: &[u8]) -> Option<Self> {
+        let (first, last) = if word.len() > 16 {
+            return None;
+        } else if let (Some(first), Some(last)) = (word.first_chunk(), word.last_chunk()) {
+            (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
+        } else if let (Some(first), Some(last)) = (word.first_chunk(), word.last_chunk()) {
+            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+            (first as u64, last as u64)
+        } else if let (Some(first), Some(last)) = (word.first_chunk(), word.last_chunk()) {
+            let (first, last) = (u16::from_le_bytes(*first), u16::from_le_bytes(*last));
+            (first as u64, last as u64)
+        } else {
+            return None;
+        };
+        Some(Self {
+            length: word.len(),
+            first: first | Self::LOWER_CASE,
+            last: last | Self::LOWER_CASE,
+        })
     }
 }
 
@@ -286,6 +345,26 @@ mod tests {
             assert_eq!(read(&words(line), ALL).unwrap_err(), error, "{line}");
         }
         assert_eq!(read(&words("PX 1"), !PX).unwrap_err(), Error::Syntax);
+    }
+
+    #[test]
+    fn words_are_equal_but_for_their_case() {
+        let same =
+            |word: &[u8], name: &str| FoldedWord::new(word) == FoldedWord::new(name.as_bytes());
+        for name in ["NX", "ALL", "USER", "EARLY", "WATCHDOG", "MAXITERATIONS"] {
+            assert!(FoldedWord::new(name.as_bytes()).is_some());
+            for position in 0..name.len() {
+                for byte in 0..=u8::MAX {
+                    let mut word = name.as_bytes().to_vec();
+                    word[position] = byte;
+                    let is_same = word.eq_ignore_ascii_case(name.as_bytes());
+                    assert_eq!(same(&word, name), is_same, "{word:?}");
+                }
+            }
+            assert!(!same(&name.as_bytes()[1..], name) && !same(name.repeat(2).as_bytes(), name));
+        }
+        assert_eq!(FoldedWord::new(b"X"), None);
+        assert_eq!(FoldedWord::new(b"SEVENTEEN_LETTERS"), None);
     }
 
     proptest! {
