@@ -143,7 +143,7 @@ impl Listing {
 
 /// Where a value is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ListedKey {
     /// The database, or [`ANY_DB`].
     pub db: i32,
     /// The key.
@@ -163,7 +163,7 @@ fn slot(key: &[u8]) -> u16 {
 pub struct Deadlines {
     last: u64,
     by_time: BTreeSet<(u64, u64)>,
-    places: BTreeMap<u64, Place>,
+    keys: BTreeMap<u64, ListedKey>,
     /// Values that are due, but in a hash slot that is not this node's, by that.
     parked: BTreeSet<(u16, u64)>,
 }
@@ -171,12 +171,12 @@ pub struct Deadlines {
 impl Deadlines {
     /// How many values are listed.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.keys.len()
     }
 
     /// Is none listed?
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.keys.is_empty()
     }
 
     /// Lists other values in place of these, under numbers that this list gave.
@@ -194,7 +194,7 @@ impl Deadlines {
     /// Lists a value at a time (Unix ms), or changes where and when it is listed.
     pub fn set(&mut self, number: u64, db: i32, key: &[u8], at: u64) {
         self.by_time.insert((at, number));
-        match self.places.get_mut(&number) {
+        match self.keys.get_mut(&number) {
             Some(place) => {
                 if place.at != at {
                     self.by_time.remove(&(place.at, number));
@@ -209,21 +209,21 @@ impl Deadlines {
                 }
             }
             None => {
-                let place = Place {
+                let place = ListedKey {
                     db,
                     key: key.into(),
                     at,
                     slot: slot(key),
                     is_parked: false,
                 };
-                self.places.insert(number, place);
+                self.keys.insert(number, place);
             }
         }
     }
 
     /// Takes a value out.
     pub fn remove(&mut self, number: u64) {
-        if let Some(place) = self.places.remove(&number) {
+        if let Some(place) = self.keys.remove(&number) {
             self.by_time.remove(&(place.at, number));
             self.parked.remove(&(place.slot, number));
         }
@@ -231,7 +231,7 @@ impl Deadlines {
 
     /// Puts a value aside that is due, until its hash slot [is here](Self::unpark).
     pub fn park(&mut self, number: u64) {
-        if let Some(place) = self.places.get_mut(&number) {
+        if let Some(place) = self.keys.get_mut(&number) {
             self.by_time.remove(&(place.at, number));
             self.parked.insert((place.slot, number));
             place.is_parked = true;
@@ -255,7 +255,7 @@ impl Deadlines {
         let numbers: Vec<u64> = numbers.map(|(_, number)| *number).take(most).collect();
         for number in numbers {
             self.parked.remove(&(slot, number));
-            if let Some(place) = self.places.get_mut(&number) {
+            if let Some(place) = self.keys.get_mut(&number) {
                 place.is_parked = false;
                 self.by_time.insert((place.at, number));
             }
@@ -265,7 +265,7 @@ impl Deadlines {
     /// What was in these hash slots is gone.
     pub fn dropped(&mut self, ranges: &[(u16, u16)]) {
         let (by_time, parked) = (&mut self.by_time, &mut self.parked);
-        self.places.retain(|number, place| {
+        self.keys.retain(|number, place| {
             let stays = !contains(ranges, place.slot);
             if !stays {
                 by_time.remove(&(place.at, *number));
@@ -281,21 +281,21 @@ impl Deadlines {
     }
 
     /// Where a value is.
-    pub fn place(&self, number: u64) -> Option<&Place> {
-        self.places.get(&number)
+    pub fn place(&self, number: u64) -> Option<&ListedKey> {
+        self.keys.get(&number)
     }
 
     /// A database was emptied; `None`: all of them.
     pub fn flushed(&mut self, db: Option<i32>) {
         match db {
             None => {
-                self.places.clear();
+                self.keys.clear();
                 self.by_time.clear();
                 self.parked.clear();
             }
             Some(db) => {
                 let (by_time, parked) = (&mut self.by_time, &mut self.parked);
-                self.places.retain(|number, place| {
+                self.keys.retain(|number, place| {
                     let stays = place.db != db;
                     if !stays {
                         by_time.remove(&(place.at, *number));
@@ -307,9 +307,9 @@ impl Deadlines {
         }
     }
 
-    /// Two databases changed places.
+    /// Two databases were swapped.
     pub fn swapped(&mut self, first: i32, second: i32) {
-        for place in self.places.values_mut() {
+        for place in self.keys.values_mut() {
             if place.db == first {
                 place.db = second;
             } else if place.db == second {
@@ -324,14 +324,14 @@ mod tests {
     use super::*;
 
     fn all(list: &Deadlines) -> Vec<(u64, i32, &[u8])> {
-        let places = list
+        let keys = list
             .by_time
             .iter()
-            .map(|(at, number)| (at, &list.places[number]));
-        let shown = places
+            .map(|(at, number)| (at, &list.keys[number]));
+        let shown = keys
             .map(|(at, place)| (*at, place.db, &*place.key))
             .collect();
-        assert_eq!(list.by_time.len(), list.places.len());
+        assert_eq!(list.by_time.len(), list.keys.len());
         shown
     }
 

@@ -13,7 +13,7 @@ pub struct Argument {
     /// The keyword before it, or which it is.
     pub token: Option<String>,
     /// What it consists of.
-    pub kind: Kind,
+    pub kind: ArgumentKind,
     /// May it be left out?
     pub optional: bool,
     /// May it come more than once?
@@ -22,7 +22,7 @@ pub struct Argument {
 
 /// What an argument is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum ArgumentKind {
     /// The name of a key.
     Key,
     /// An integer.
@@ -95,7 +95,7 @@ fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
     let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
     vec![Argument {
         name: names.join("-or-"),
-        ..plain(Kind::OneOf(choices.clone()))
+        ..plain(ArgumentKind::OneOf(choices.clone()))
     }]
 }
 
@@ -115,20 +115,20 @@ fn keyword(word: &str, next: Option<&&str>) -> Argument {
         None => Argument {
             name: word.to_lowercase(),
             token: Some(word.to_owned()),
-            ..plain(Kind::Token)
+            ..plain(ArgumentKind::Token)
         },
     }
 }
 
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
-        "key" | "stream" | "filter" | "other" | "destination" => Kind::Key,
+        "key" | "stream" | "filter" | "other" | "destination" => ArgumentKind::Key,
         "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
         | "expansion" | "size" | "iterations" | "bits" | "iterator" | "burst" | "max_burst"
         | "count" | "limit" | "period-ms" | "period-s" | "window-ms" | "numtiers" | "quantity"
-        | "percent" | "token" | "version" => Kind::Integer,
-        "error" | "f" => Kind::Double,
-        _ => Kind::String,
+        | "percent" | "token" | "version" => ArgumentKind::Integer,
+        "error" | "f" => ArgumentKind::Double,
+        _ => ArgumentKind::String,
     };
     Argument {
         name: name.to_owned(),
@@ -137,7 +137,7 @@ fn value(name: &str, token: Option<&str>) -> Argument {
     }
 }
 
-fn plain(kind: Kind) -> Argument {
+fn plain(kind: ArgumentKind) -> Argument {
     Argument {
         name: String::new(),
         token: None,
@@ -157,7 +157,7 @@ fn together(mut arguments: Vec<Argument>) -> Argument {
         .collect();
     Argument {
         name: names.join("-"),
-        ..plain(Kind::Block(arguments.clone()))
+        ..plain(ArgumentKind::Block(arguments.clone()))
     }
 }
 
@@ -180,13 +180,13 @@ mod tests {
             format!("({})", shown.join(by))
         };
         let kind = match &argument.kind {
-            Kind::Key => "key".to_owned(),
-            Kind::Integer => "int".to_owned(),
-            Kind::Double => "double".to_owned(),
-            Kind::String => "str".to_owned(),
-            Kind::Token => "token".to_owned(),
-            Kind::OneOf(choices) => list(choices, "|"),
-            Kind::Block(parts) => list(parts, ","),
+            ArgumentKind::Key => "key".to_owned(),
+            ArgumentKind::Integer => "int".to_owned(),
+            ArgumentKind::Double => "double".to_owned(),
+            ArgumentKind::String => "str".to_owned(),
+            ArgumentKind::Token => "token".to_owned(),
+            ArgumentKind::OneOf(choices) => list(choices, "|"),
+            ArgumentKind::Block(parts) => list(parts, ","),
         };
         let token = argument
             .token

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use crate::support::Raw;
-use sluice::bloom::state::{Bloom, Terms as BloomTerms};
-use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
+use sluice::bloom::state::{Bloom, BloomParameters};
+use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
 use sluice::filter::persist;
-use sluice::filter::state::{Added, Filter, Head, Kind};
+use sluice::filter::state::{Added, Filter, FilterHeader, FilterKind};
 
 /// Part of the capacity that is filled: the rest is for rows that add.
 const FILLED_PERCENT: u64 = 80;
@@ -48,7 +48,7 @@ impl Filled {
 }
 
 fn bloom(capacity: u64) -> Filter<Bloom> {
-    let terms = BloomTerms {
+    let terms = BloomParameters {
         error: 0.01,
         capacity,
         expansion: 0,
@@ -57,11 +57,11 @@ fn bloom(capacity: u64) -> Filter<Bloom> {
 }
 
 fn cuckoo(capacity: u64) -> Filter<Cuckoo> {
-    filled(CuckooTerms::new(capacity, 4, 2, 20, 0), capacity)
+    filled(CuckooParameters::new(capacity, 4, 2, 20, 0), capacity)
 }
 
-fn filled<K: Kind>(terms: K::Terms, capacity: u64) -> Filter<K> {
-    let head = Head::<K>::new(SEED, terms).expect("a filter");
+fn filled<K: FilterKind>(terms: K::Parameters, capacity: u64) -> Filter<K> {
+    let head = FilterHeader::<K>::new(SEED, terms).expect("a filter");
     let mut filter = head.build().expect("memory");
     for number in 1..=capacity * FILLED_PERCENT / 100 {
         let hash = filter.hash(format!("item:{number}").as_bytes());
@@ -70,9 +70,9 @@ fn filled<K: Kind>(terms: K::Terms, capacity: u64) -> Filter<K> {
     filter
 }
 
-fn load<K: Kind>(client: &mut Raw, key: &str, command: &str, filter: &Filter<K>) {
+fn load<K: FilterKind>(client: &mut Raw, key: &str, command: &str, filter: &Filter<K>) {
     let mut chunk = Vec::new();
-    persist::put_head(&mut chunk, &persist::head_of(filter));
+    persist::put_header(&mut chunk, &persist::header_of(filter));
     let mut next = Some((0, chunk));
     while let Some((end, chunk)) = next {
         let iterator = (end + 1).to_string();

@@ -1,8 +1,8 @@
 //! Filling and asking.
 
-use sluice::bloom::state::{Bloom, Terms as BloomTerms};
-use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
-use sluice::filter::state::{Added, Filter, Head, Kind};
+use sluice::bloom::state::{Bloom, BloomParameters};
+use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
+use sluice::filter::state::{Added, Filter, FilterHeader, FilterKind};
 
 /// The capacity of filters that are filled up, and of those that grow.
 const CAPACITY: u64 = 1_000_000;
@@ -50,13 +50,13 @@ pub(crate) fn growth(error: f64, times: u64) -> Vec<Measured> {
 
 /// A cuckoo filter that is as full as it was reserved for.
 pub(crate) fn cuckoo(bits: u64) -> Measured {
-    let mut filter = new::<Cuckoo>(CuckooTerms::new(CAPACITY, 4, bits / 8, 20, 0));
+    let mut filter = new::<Cuckoo>(CuckooParameters::new(CAPACITY, 4, bits / 8, 20, 0));
     (0..CAPACITY).for_each(|number| add(&mut filter, number));
     look(&filter, 8.0 / 2f64.powi(bits as i32))
 }
 
-fn bloom_terms(error: f64, capacity: u64) -> BloomTerms {
-    BloomTerms {
+fn bloom_terms(error: f64, capacity: u64) -> BloomParameters {
+    BloomParameters {
         error,
         capacity,
         expansion: 2,
@@ -69,12 +69,12 @@ fn bloom_of(error: f64, capacity: u64, items: u64) -> Filter<Bloom> {
     filter
 }
 
-fn new<K: Kind>(terms: K::Terms) -> Filter<K> {
-    let head = Head::<K>::new(SEED, terms).expect("a filter");
+fn new<K: FilterKind>(terms: K::Parameters) -> Filter<K> {
+    let head = FilterHeader::<K>::new(SEED, terms).expect("a filter");
     head.build().expect("memory")
 }
 
-fn add<K: Kind>(filter: &mut Filter<K>, number: u64) {
+fn add<K: FilterKind>(filter: &mut Filter<K>, number: u64) {
     let hash = filter.hash(&number.to_le_bytes());
     if K::add(filter, hash, false) == Added::Full {
         let shape = K::next_shape(filter, hash).expect("it grows");
@@ -84,7 +84,7 @@ fn add<K: Kind>(filter: &mut Filter<K>, number: u64) {
 }
 
 /// Asks for items that were never added.
-fn look<K: Kind>(filter: &Filter<K>, expected: f64) -> Measured {
+fn look<K: FilterKind>(filter: &Filter<K>, expected: f64) -> Measured {
     let probes = (ERRORS / expected).min(MOST_PROBES) as u64;
     let held = (0..probes).filter(|probe| {
         let strange = (u64::MAX - probe).to_le_bytes();

@@ -2,12 +2,12 @@
 
 use super::BLOOM;
 use super::options::{EXPANSION, NOCREATE, NONSCALING, OPTIONS};
-use super::shape::Shape;
-use super::state::{Bloom, Filter, Terms};
+use super::shape::BloomShape;
+use super::state::{Bloom, BloomFilter, BloomParameters};
 use crate::error::Error;
 use crate::filter::commands::{capacity, error_rate, loadchunk, read_filter};
-use crate::filter::edit::{Edit, Limits, build, put_layer};
-use crate::filter::state::Head;
+use crate::filter::edit::{FilterEdit, MemoryLimits, build, put_layer};
+use crate::filter::state::FilterHeader;
 use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
@@ -21,8 +21,8 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 
 /// The properties of filters that `BF.ADD` creates.
-fn default_terms() -> Terms {
-    Terms {
+fn default_parameters() -> BloomParameters {
+    BloomParameters {
         error: ERROR_RATE.get(),
         capacity: BLOOM_CAPACITY.get() as u64,
         expansion: DEFAULT_EXPANSION.get() as u64,
@@ -40,8 +40,8 @@ fn default_terms() -> Terms {
 pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let is_like = cursor.clone().next().is_some_and(|word| is(word, "LIKE"));
-    let head = if is_like {
+    let is_compatible_with = cursor.clone().next().is_some_and(|word| is(word, "LIKE"));
+    let header = if is_compatible_with {
         cursor.value()?;
         cursor.value()?;
         cursor.end()?;
@@ -51,36 +51,36 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
         let capacity = capacity(&mut cursor)?;
         let options = OPTIONS.read(&mut cursor, EXPANSION | NONSCALING)?;
         let expansion = options.expansion()?;
-        let terms = Terms {
+        let parameters = BloomParameters {
             error,
             capacity,
             expansion,
         };
-        Some(Head::new(secret(), terms)?)
+        Some(FilterHeader::new(secret(), parameters)?)
     };
     let name = call.name(0);
-    let mut edit = Edit::<Bloom>::open(call, &name)?;
+    let mut edit = FilterEdit::<Bloom>::open(call, &name)?;
     if edit.filter().is_some() {
         return Err(Error::ItemExists);
     }
-    let head = match head {
-        Some(head) => head,
-        None => head_like(call)?,
+    let header = match header {
+        Some(header) => header,
+        None => header_like(call)?,
     };
-    edit.create(head)?;
+    edit.create(header)?;
     edit.close(c"bf.reserve");
     Ok(Reply::Ok)
 }
 
 /// A filter that can be united with the one that the third argument names.
-fn head_like(call: &Call<'_>) -> Result<Head<Bloom>, Error> {
+fn header_like(call: &Call<'_>) -> Result<FilterHeader<Bloom>, Error> {
     let name = call.name(2);
-    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), &BLOOM)?;
-    let other = slot.value().ok_or(Error::NoBloom)?;
+    let mut key = TypedKey::of(call.ctx.open_to_read(&name), &BLOOM)?;
+    let other = key.value().ok_or(Error::NoBloom)?;
     let first = other.layers.first().ok_or(Error::Internal)?;
-    Ok(Head {
+    Ok(FilterHeader {
         seed: other.seed,
-        terms: other.terms.clone(),
+        parameters: other.parameters.clone(),
         layers: vec![(first.shape, 0)],
         deleted: 0,
     })
@@ -96,7 +96,7 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let item = cursor.value()?;
     let name = call.name(0);
-    let mut edit = open(call, &name, Some(default_terms))?;
+    let mut edit = open(call, &name, Some(default_parameters))?;
     let added = edit.add(item, true);
     edit.close(c"bf.add");
     added.map(Reply::Bool)
@@ -109,7 +109,7 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
 pub(super) fn madd(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    add_all(call, cursor.rest(), Some(default_terms), c"bf.madd")
+    add_all(call, cursor.rest(), Some(default_parameters), c"bf.madd")
 }
 
 /// `BF.INSERT key [CAPACITY n] [ERROR e] [EXPANSION n] [NOCREATE] [NONSCALING] ITEMS item [item ...]`
@@ -120,23 +120,23 @@ pub(super) fn insert(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let options = OPTIONS.read(&mut cursor, OptionSet::MAX)?;
-    let terms = options.terms()?;
+    let parameters = options.parameters()?;
     let items = cursor.rest();
     if items.is_empty() {
         return Err(Error::Syntax);
     }
-    let terms = (!options.has(NOCREATE)).then_some(|| terms);
-    add_all(call, items, terms, c"bf.insert")
+    let parameters = (!options.has(NOCREATE)).then_some(|| parameters);
+    add_all(call, items, parameters, c"bf.insert")
 }
 
 fn add_all(
     call: &Call<'_>,
     items: &[&[u8]],
-    terms: Option<impl FnOnce() -> Terms>,
+    parameters: Option<impl FnOnce() -> BloomParameters>,
     event: &'static CStr,
 ) -> Answer {
     let name = call.name(0);
-    let mut edit = open(call, &name, terms)?;
+    let mut edit = open(call, &name, parameters)?;
     let mut replies = Vec::with_capacity(items.len());
     edit.add_all(items, true, |added| {
         replies.push(added.map_or_else(|error| Reply::Error(error.into()), Reply::Bool));
@@ -145,16 +145,16 @@ fn add_all(
     Ok(Reply::Array(replies))
 }
 
-/// Opens the filter at a key, which is created if there are terms for it.
+/// Opens the filter at a key, which is created if there are parameters for it.
 fn open<'k>(
     call: &'k Call<'_>,
     name: &'k ServerString<'k>,
-    terms: Option<impl FnOnce() -> Terms>,
-) -> Result<Edit<'k, Bloom>, Error> {
-    let mut edit = Edit::open(call, name)?;
+    parameters: Option<impl FnOnce() -> BloomParameters>,
+) -> Result<FilterEdit<'k, Bloom>, Error> {
+    let mut edit = FilterEdit::open(call, name)?;
     if edit.filter().is_none() {
-        let terms = terms.ok_or(Error::NoBloom)?;
-        edit.create(Head::new(secret(), terms())?)?;
+        let parameters = parameters.ok_or(Error::NoBloom)?;
+        edit.create(FilterHeader::new(secret(), parameters())?)?;
     }
     Ok(edit)
 }
@@ -192,9 +192,9 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
     })
 }
 
-fn fields(filter: &Filter) -> Vec<(&'static str, Reply)> {
-    let expansion = filter.terms.expansion;
-    let size = filter.size() + size_of::<Filter>() as u64;
+fn fields(filter: &BloomFilter) -> Vec<(&'static str, Reply)> {
+    let expansion = filter.parameters.expansion;
+    let size = filter.size() + size_of::<BloomFilter>() as u64;
     vec![
         ("Capacity", Reply::int(filter.capacity())),
         ("Size", Reply::int(size)),
@@ -228,22 +228,20 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     let mut seen = HashSet::from([destination.bytes()]);
     let others = (0..sources.len()).filter(|index| seen.insert(sources[*index]));
     let names: Vec<ServerString<'_>> = others.map(|index| call.name(2 + index)).collect();
-    let mut slot = TypedKey::of(ctx.open(&destination), &BLOOM)?;
-    if slot.value().is_none() && sources.contains(&destination.bytes()) {
+    let mut key = TypedKey::of(ctx.open(&destination), &BLOOM)?;
+    if key.value().is_none() && sources.contains(&destination.bytes()) {
         return Err(Error::NoBloom);
     }
     let open = |name| TypedKey::of(ctx.open_to_read(name), &BLOOM);
-    let mut slots = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let found = slots
-        .iter_mut()
-        .map(|slot| slot.value().ok_or(Error::NoBloom));
-    let others: Vec<&Filter> = found
+    let mut keys = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let found = keys.iter_mut().map(|key| key.value().ok_or(Error::NoBloom));
+    let others: Vec<&BloomFilter> = found
         .map(|filter| filter.map(|filter| &*filter))
         .collect::<Result<_, _>>()?;
-    match unite(slot.value(), &others, Limits::of(ctx))? {
-        United::Unchanged => return Ok(Reply::Ok),
-        United::Changed => {}
-        United::New(filter) => slot.create(filter),
+    match merge_from(key.value(), &others, MemoryLimits::of(ctx))? {
+        MergeResult::Unchanged => return Ok(Reply::Ok),
+        MergeResult::Changed => {}
+        MergeResult::New(filter) => key.create(filter),
     }
     let commit = Commit {
         replicate: Replicate::Verbatim,
@@ -251,40 +249,47 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
         event: Some(c"bf.merge"),
         ..Commit::default()
     };
-    slot.commit(ctx, &destination, &commit);
+    key.commit(ctx, &destination, &commit);
     Ok(Reply::Ok)
 }
 
 /// What became of a destination.
-enum United {
+enum MergeResult {
     Unchanged,
     Changed,
-    New(Filter),
+    New(BloomFilter),
 }
 
 /// Adds the items of the others to a filter, or to a new one.
-fn unite(own: Option<&mut Filter>, others: &[&Filter], limits: Limits) -> Result<United, Error> {
+fn merge_from(
+    own: Option<&mut BloomFilter>,
+    others: &[&BloomFilter],
+    limits: MemoryLimits,
+) -> Result<MergeResult, Error> {
     let all = own.as_deref().into_iter().chain(others.iter().copied());
     let most = all.clone().max_by_key(|filter| filter.layers.len());
     let most = most.ok_or(Error::NoBloom)?;
-    if !all.into_iter().all(|filter| filter.is_like(most)) {
+    if !all
+        .into_iter()
+        .all(|filter| filter.is_compatible_with(most))
+    {
         return Err(Error::FiltersDiffer);
     }
-    let shapes: Vec<Shape> = most.layers.iter().map(|layer| layer.shape).collect();
+    let shapes: Vec<BloomShape> = most.layers.iter().map(|layer| layer.shape).collect();
     let Some(own) = own else {
         let mut new = build(
-            Head {
+            FilterHeader {
                 seed: most.seed,
-                terms: most.terms.clone(),
+                parameters: most.parameters.clone(),
                 layers: shapes.into_iter().map(|shape| (shape, 0)).collect(),
                 deleted: 0,
             },
             limits,
         )?;
         for other in others {
-            new.unite(other);
+            new.merge_from(other);
         }
-        return Ok(United::New(new));
+        return Ok(MergeResult::New(new));
     };
     let before = own.layers.len();
     for shape in &shapes[before..] {
@@ -292,11 +297,11 @@ fn unite(own: Option<&mut Filter>, others: &[&Filter], limits: Limits) -> Result
     }
     let mut changed = own.layers.len() > before;
     for other in others {
-        changed |= own.unite(other);
+        changed |= own.merge_from(other);
     }
     Ok(if changed {
-        United::Changed
+        MergeResult::Changed
     } else {
-        United::Unchanged
+        MergeResult::Unchanged
     })
 }

@@ -1,6 +1,6 @@
 //! `BF.*`: Bloom filters, which say "certainly not there" or "probably there".
 //!
-//! A filter is a key whose value is a [`state::Filter`]: layers of [`block`]s, as large as [`shape`]
+//! A filter is a key whose value is a [`state::BloomFilter`]: layers of [`block`]s, as large as [`shape`]
 //! says. What it shares with the cuckoo filter is in [`crate::filter`].
 
 pub mod block;
@@ -14,7 +14,7 @@ use crate::server::services::native::NativeType;
 use crate::{Family, cuckoo, filter};
 
 /// Bloom filters in the keyspace.
-pub static BLOOM: NativeType<state::Filter> = NativeType::new("sluice-bf");
+pub static BLOOM: NativeType<state::BloomFilter> = NativeType::new("sluice-bf");
 
 /// The registration of the family, to which cuckoo filters belong as well.
 pub const FAMILY: Family = Family {

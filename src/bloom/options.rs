@@ -1,6 +1,6 @@
 //! The options of the commands of Bloom filters.
 
-use super::state::Terms;
+use super::state::BloomParameters;
 use crate::error::Error;
 use crate::filter::commands::{capacity, error_rate, expansion};
 use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
@@ -32,8 +32,8 @@ pub(super) type BloomOptions<'a> = Options<'a, 6>;
 
 impl BloomOptions<'_> {
     /// The properties of a filter that the command creates.
-    pub(super) fn terms(&self) -> Result<Terms, Error> {
-        Ok(Terms {
+    pub(super) fn parameters(&self) -> Result<BloomParameters, Error> {
+        Ok(BloomParameters {
             error: self.number(ERROR).map_or(ERROR_RATE.get(), f64::from_bits),
             capacity: self.number_or(CAPACITY, BLOOM_CAPACITY.get() as u64),
             expansion: self.expansion()?,

@@ -15,7 +15,7 @@ pub const MAX_LAYER_CAPACITY: u64 = 1 << 45;
 
 /// The shape of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct BloomShape {
     /// How many items it is made for, at least 1.
     pub capacity: u64,
     /// How many blocks it has, at least 1.
@@ -50,14 +50,14 @@ const REMEMBERED: usize = 16;
 thread_local! {
     /// The search takes some hundred thousand instructions, and most filters are alike. What is
     /// remembered cannot be told from what would be computed again.
-    static LAST: RefCell<Vec<(u64, Shape)>> = const { RefCell::new(Vec::new()) };
+    static LAST: RefCell<Vec<(u64, BloomShape)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The smallest layer that keeps the error rate `error` with `capacity` items; `None` if no
 /// imaginable machine could hold it.
-pub fn shape(error: f64, capacity: u64) -> Option<Shape> {
+pub fn shape(error: f64, capacity: u64) -> Option<BloomShape> {
     let same =
-        |(bits, shape): &&(u64, Shape)| *bits == error.to_bits() && shape.capacity == capacity;
+        |(bits, shape): &&(u64, BloomShape)| *bits == error.to_bits() && shape.capacity == capacity;
     LAST.with_borrow_mut(|last| {
         if let Some((_, shape)) = last.iter().find(same) {
             return Some(*shape);
@@ -73,7 +73,7 @@ pub fn shape(error: f64, capacity: u64) -> Option<Shape> {
 
 /// Goes from the number of probes that a filter without blocks would have, as long as fewer blocks
 /// are needed; of all numbers that keep the rate with these blocks, the best is taken.
-fn search(error: f64, capacity: u64) -> Option<Shape> {
+fn search(error: f64, capacity: u64) -> Option<BloomShape> {
     let guess = (-error.log2()).ceil().clamp(1.0, f64::from(MAX_PROBES)) as u32;
     let mut best = with_probes(error, capacity, guess)?;
     for step in [-1, 1] {
@@ -91,11 +91,11 @@ fn search(error: f64, capacity: u64) -> Option<Shape> {
     let rate = |probes: &u32| worst_rate(capacity as f64 / blocks, *probes, blocks);
     let all = 1..=best.probes.max(guess);
     let probes = all.min_by(|one, other| rate(one).total_cmp(&rate(other)))?;
-    Some(Shape { probes, ..best })
+    Some(BloomShape { probes, ..best })
 }
 
 /// The fewest blocks that keep an error rate with this many probes: half-way search for the load.
-fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<Shape> {
+fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<BloomShape> {
     let items = capacity as f64;
     let keeps = |load: f64| worst_rate(load, probes, items / load) <= error;
     let (mut low, mut high) = (0.0, MAX_LOAD.min(items));
@@ -115,7 +115,7 @@ fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<Shape> {
         low = high;
     }
     let blocks = (items / low).ceil();
-    (blocks < u64::MAX as f64 / 2.0).then_some(Shape {
+    (blocks < u64::MAX as f64 / 2.0).then_some(BloomShape {
         capacity,
         blocks: blocks as u64,
         probes,

@@ -5,22 +5,22 @@
 
 use super::BLOOM;
 use super::block::{self, BLOCK_BITS, Block};
-use super::shape::{MAX_LAYER_CAPACITY, MAX_PROBES, Shape, layer_error, shape};
+use super::shape::{BloomShape, MAX_LAYER_CAPACITY, MAX_PROBES, layer_error, shape};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
-use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
+use crate::filter::state::{self, Added, FilterKind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
 use crate::server::services::cache_lines::{CacheLines, is_zero};
 use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
 /// A Bloom filter.
-pub type Filter = state::Filter<Bloom>;
+pub type BloomFilter = state::Filter<Bloom>;
 
 /// What was declared when a Bloom filter was reserved.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Terms {
+pub struct BloomParameters {
     /// Its false positive rate: greater than 0 and less than 1.
     pub error: f64,
     /// How many items its first layer is made for.
@@ -37,36 +37,36 @@ const MANY_LAYERS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bloom {}
 
-impl Kind for Bloom {
-    type Terms = Terms;
-    type Shape = Shape;
+impl FilterKind for Bloom {
+    type Parameters = BloomParameters;
+    type LayerShape = BloomShape;
 
     const LETTER: u8 = b'B';
     const APPLY: &'static CStr = c"BF.APPLY";
     const MAX_LAYERS: u64 = 128;
     const MISSING: Error = Error::NoBloom;
 
-    fn native() -> &'static NativeType<Filter> {
+    fn native() -> &'static NativeType<BloomFilter> {
         &BLOOM
     }
 
-    fn put_terms(terms: &Terms, out: &mut Vec<u8>) {
-        out.extend(terms.error.to_bits().to_le_bytes());
-        put_uint(out, terms.capacity);
-        put_uint(out, terms.expansion);
+    fn put_parameters(parameters: &BloomParameters, out: &mut Vec<u8>) {
+        out.extend(parameters.error.to_bits().to_le_bytes());
+        put_uint(out, parameters.capacity);
+        put_uint(out, parameters.expansion);
     }
 
-    fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
+    fn read_parameters(reader: &mut Reader<'_>) -> Result<BloomParameters, Corrupt> {
         let error = f64::from_bits(u64::from_le_bytes(reader.array()?));
         let is_rate = error > 0.0 && error < 1.0;
-        Ok(Terms {
+        Ok(BloomParameters {
             error: is_rate.then_some(error).ok_or(Corrupt)?,
             capacity: reader.uint(1, MAX_CAPACITY as u64)?,
             expansion: reader.uint(0, MAX_EXPANSION as u64)?,
         })
     }
 
-    fn put_shape(shape: &Shape, out: &mut Vec<u8>) {
+    fn put_shape(shape: &BloomShape, out: &mut Vec<u8>) {
         put_uint(out, shape.capacity);
         put_uint(out, shape.blocks);
         put_uint(out, shape.probes.into());
@@ -74,11 +74,11 @@ impl Kind for Bloom {
 
     fn read_shape(
         reader: &mut Reader<'_>,
-        _terms: &Terms,
-        below: Option<&Shape>,
-    ) -> Result<Shape, Corrupt> {
+        _terms: &BloomParameters,
+        below: Option<&BloomShape>,
+    ) -> Result<BloomShape, Corrupt> {
         let least = below.map_or(1, |below| below.capacity);
-        let shape = Shape {
+        let shape = BloomShape {
             capacity: reader.uint(least, MAX_LAYER_CAPACITY)?,
             blocks: reader.uint(1, u64::MAX)?,
             probes: reader.uint(1, MAX_PROBES.into())? as u32,
@@ -88,50 +88,50 @@ impl Kind for Bloom {
         fits.then_some(shape).ok_or(Corrupt)
     }
 
-    fn most_items(_terms: &Terms, _shape: &Shape) -> u64 {
+    fn most_items(_terms: &BloomParameters, _shape: &BloomShape) -> u64 {
         MAX_ITEMS // filters that were united may have more than they were made for
     }
 
-    fn first_shape(terms: &Terms) -> Result<Shape, Error> {
-        let error = layer_error(terms.error, 0);
-        shape(error, terms.capacity).ok_or(Error::FilterTooLarge)
+    fn first_shape(parameters: &BloomParameters) -> Result<BloomShape, Error> {
+        let error = layer_error(parameters.error, 0);
+        shape(error, parameters.capacity).ok_or(Error::FilterTooLarge)
     }
 
-    fn next_shape(filter: &Filter, _item: Hash) -> Result<Shape, Error> {
-        let terms = &filter.terms;
-        if terms.expansion == 0 {
+    fn next_shape(filter: &BloomFilter, _item: Hash) -> Result<BloomShape, Error> {
+        let parameters = &filter.parameters;
+        if parameters.expansion == 0 {
             return Err(Error::NonscalingFull);
         }
         let below = filter.layers.last().map_or(0, |layer| layer.shape.capacity);
         let times = if filter.layers.len() < MANY_LAYERS {
-            terms.expansion
+            parameters.expansion
         } else {
-            terms.expansion.max(2)
+            parameters.expansion.max(2)
         };
         let capacity = below.saturating_mul(times).min(MAX_LAYER_CAPACITY);
-        let error = layer_error(terms.error, filter.layers.len());
+        let error = layer_error(parameters.error, filter.layers.len());
         shape(error, capacity).ok_or(Error::FilterTooLarge)
     }
 
-    fn lines(_terms: &Terms, shape: &Shape) -> u64 {
+    fn lines(_terms: &BloomParameters, shape: &BloomShape) -> u64 {
         shape.blocks
     }
 
     #[inline]
-    fn prefetch(filter: &Filter, hash: Hash) {
+    fn prefetch(filter: &BloomFilter, hash: Hash) {
         for layer in &filter.layers {
             layer.lines.prefetch(index(&layer.lines, hash));
         }
     }
 
     #[inline]
-    fn holds(filter: &Filter, hash: Hash) -> bool {
+    fn holds(filter: &BloomFilter, hash: Hash) -> bool {
         // The newest layer has most of the items.
         filter.layers.iter().rev().any(|layer| layer.holds(hash))
     }
 
     #[inline]
-    fn add(filter: &mut Filter, hash: Hash, _unique: bool) -> Added {
+    fn add(filter: &mut BloomFilter, hash: Hash, _unique: bool) -> Added {
         let Some((newest, older)) = filter.layers.split_last_mut() else {
             return Added::Full;
         };
@@ -187,7 +187,7 @@ impl Layer<Bloom> {
     }
 }
 
-impl Filter {
+impl BloomFilter {
     /// How many items its layers are made for.
     pub fn capacity(&self) -> u64 {
         let capacities = self.layers.iter().map(|layer| layer.shape.capacity);
@@ -195,16 +195,16 @@ impl Filter {
     }
 
     /// Could the bits of the other filter be taken for bits of this one?
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub fn is_compatible_with(&self, other: &Self) -> bool {
         let mut layers = self.layers.iter().zip(&other.layers);
         self.seed == other.seed
-            && self.terms == other.terms
+            && self.parameters == other.parameters
             && layers.all(|(layer, other)| layer.shape == other.shape)
     }
 
-    /// Adds all items of a filter that [`is_like`](Self::is_like) this one, and has no more layers;
+    /// Adds all items of a filter that [`is_compatible_with`](Self::is_compatible_with) this one, and has no more layers;
     /// false if that changes nothing.
-    pub fn unite(&mut self, other: &Self) -> bool {
+    pub fn merge_from(&mut self, other: &Self) -> bool {
         let mut room = MAX_ITEMS.saturating_sub(self.items());
         let mut changed = false;
         for (layer, other) in self.layers.iter_mut().zip(&other.layers) {

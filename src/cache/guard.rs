@@ -3,7 +3,7 @@
 use crate::bloom::{BLOOM, state::Bloom};
 use crate::cuckoo::{CUCKOO, state::Cuckoo};
 use crate::error::Error;
-use crate::filter::state::Kind;
+use crate::filter::state::FilterKind;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;

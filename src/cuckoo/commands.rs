@@ -3,11 +3,11 @@
 use super::options::{
     BITS, BUCKETSIZE, CAPACITY, CuckooOptions, EXPANSION, ITEMS, MAXITERATIONS, NOCREATE, OPTIONS,
 };
-use super::state::{Cuckoo, Filter};
+use super::state::{Cuckoo, CuckooFilter};
 use crate::error::Error;
 use crate::filter::commands::{capacity, loadchunk, read_filter};
-use crate::filter::edit::Edit;
-use crate::filter::state::Head;
+use crate::filter::edit::FilterEdit;
+use crate::filter::state::FilterHeader;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
 use crate::server::base::random::secret;
@@ -31,11 +31,14 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let allowed = BUCKETSIZE | MAXITERATIONS | EXPANSION | BITS;
     let options = OPTIONS.read(&mut cursor, allowed)?;
     let name = call.name(0);
-    let mut edit = Edit::<Cuckoo>::open(call, &name)?;
+    let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;
     if edit.filter().is_some() {
         return Err(Error::ItemExists);
     }
-    edit.create(Head::new(secret(), options.terms_for(capacity))?)?;
+    edit.create(FilterHeader::new(
+        secret(),
+        options.parameters_for(capacity),
+    )?)?;
     edit.close(c"cf.reserve");
     Ok(Reply::Ok)
 }
@@ -117,11 +120,11 @@ fn open<'k>(
     call: &'k Call<'_>,
     name: &'k ServerString<'k>,
     options: Option<&CuckooOptions<'_>>,
-) -> Result<Edit<'k, Cuckoo>, Error> {
-    let mut edit = Edit::open(call, name)?;
+) -> Result<FilterEdit<'k, Cuckoo>, Error> {
+    let mut edit = FilterEdit::open(call, name)?;
     if edit.filter().is_none() {
         let options = options.ok_or(Error::NoCuckoo)?;
-        edit.create(Head::new(secret(), options.terms())?)?;
+        edit.create(FilterHeader::new(secret(), options.parameters())?)?;
     }
     Ok(edit)
 }
@@ -156,7 +159,7 @@ pub(super) fn del(call: &Call<'_>) -> Answer {
 /// Moves items from later layers to earlier ones, as far as there is room for them, and frees layers
 /// that are empty then. Replies OK. Errors: `WRONGTYPE`, `ERR Not found`.
 pub(super) fn compact(call: &Call<'_>) -> Answer {
-    change(call, c"cf.compact", Filter::compact)?;
+    change(call, c"cf.compact", CuckooFilter::compact)?;
     Ok(Reply::Ok)
 }
 
@@ -164,10 +167,10 @@ pub(super) fn compact(call: &Call<'_>) -> Answer {
 fn change(
     call: &Call<'_>,
     event: &'static CStr,
-    work: impl FnOnce(&mut Filter) -> bool,
+    work: impl FnOnce(&mut CuckooFilter) -> bool,
 ) -> Result<bool, Error> {
     let name = call.name(0);
-    let mut edit = Edit::<Cuckoo>::open(call, &name)?;
+    let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;
     let changed = work(edit.filter().ok_or(Error::NoCuckoo)?);
     if changed {
         edit.mark_changed();
@@ -183,17 +186,17 @@ fn change(
 /// `WRONGTYPE`, `ERR Not found`.
 pub(super) fn info(call: &Call<'_>) -> Answer {
     let fields = read_filter::<Cuckoo, _>(call, |filter| {
-        let terms = &filter.terms;
-        let size = filter.size() + size_of::<Filter>() as u64;
+        let parameters = &filter.parameters;
+        let size = filter.size() + size_of::<CuckooFilter>() as u64;
         vec![
             ("Size", Reply::int(size)),
-            ("Number of buckets", Reply::int(terms.base)),
+            ("Number of buckets", Reply::int(parameters.base)),
             ("Number of filters", Reply::int(filter.layers.len() as u64)),
             ("Number of items inserted", Reply::int(filter.items())),
             ("Number of items deleted", Reply::int(filter.deleted)),
-            ("Bucket size", Reply::int(terms.bucket_size)),
-            ("Expansion rate", Reply::int(terms.expansion)),
-            ("Max iterations", Reply::int(terms.max_iterations)),
+            ("Bucket size", Reply::int(parameters.bucket_size)),
+            ("Expansion rate", Reply::int(parameters.expansion)),
+            ("Max iterations", Reply::int(parameters.max_iterations)),
         ]
     })?;
     fields.map(Reply::Map).ok_or(Error::NoCuckoo)

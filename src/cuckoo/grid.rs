@@ -18,7 +18,7 @@ pub struct Grid {
 
 /// Where an item may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Places {
+pub struct CandidateBuckets {
     /// What is stored of it; never 0.
     pub fingerprint: u32,
     /// Its two buckets, which may be the same.
@@ -49,11 +49,11 @@ impl Grid {
     /// A bucket's number is one below `base`, which need be no power of two, followed by `fine` bits:
     /// the number in a smaller layer is that in a larger one without the last bits.
     #[inline]
-    pub fn places(self, hash: Hash) -> Places {
+    pub fn candidates(self, hash: Hash) -> CandidateBuckets {
         let mask = u32::MAX >> (32 - 8 * self.width as u32);
         let fingerprint = (hash.low as u32 & mask).max(1);
         let first = self.join(reduce(hash.high, self.base), self.top_bits(hash.low));
-        Places {
+        CandidateBuckets {
             fingerprint,
             buckets: [first, self.other(first, fingerprint)],
         }
@@ -89,8 +89,8 @@ impl Grid {
 
     /// Asks the processor for both buckets of an item.
     #[inline]
-    pub fn prefetch(self, lines: &CacheLines, places: Places) {
-        for bucket in places.buckets {
+    pub fn prefetch(self, lines: &CacheLines, candidates: CandidateBuckets) {
+        for bucket in candidates.buckets {
             let byte = bucket * self.bucket_size * self.width;
             lines.prefetch(byte as usize / LINE_SIZE);
         }
@@ -178,10 +178,10 @@ impl Grid {
 
     /// Does one of an item's buckets hold its fingerprint? Both are fetched at once.
     #[inline]
-    pub fn holds(self, lines: &CacheLines, places: Places) -> bool {
-        let [first, second] = places
+    pub fn holds(self, lines: &CacheLines, candidates: CandidateBuckets) -> bool {
+        let [first, second] = candidates
             .buckets
-            .map(|bucket| self.find(lines, bucket, places.fingerprint).is_some());
+            .map(|bucket| self.find(lines, bucket, candidates.fingerprint).is_some());
         first | second
     }
 
@@ -257,18 +257,18 @@ mod tests {
     proptest! {
         #[test]
         fn the_other_of_the_other_bucket_is_the_first(grid in grids(), bits: u128) {
-            let places = grid.places(Hash::from_bits(bits));
-            let [first, second] = places.buckets;
-            prop_assert!(places.fingerprint > 0);
+            let candidates = grid.candidates(Hash::from_bits(bits));
+            let [first, second] = candidates.buckets;
+            prop_assert!(candidates.fingerprint > 0);
             prop_assert!(first < grid.buckets() && second < grid.buckets());
-            prop_assert_eq!(grid.other(second, places.fingerprint), first);
+            prop_assert_eq!(grid.other(second, candidates.fingerprint), first);
         }
 
         #[test]
         fn buckets_of_smaller_layers_are_those_of_larger_ones_without_bits(grid in grids(), bits: u128) {
-            let large = grid.places(Hash::from_bits(bits));
+            let large = grid.candidates(Hash::from_bits(bits));
             for fine in 0..=grid.fine {
-                let small = Grid { fine, ..grid }.places(Hash::from_bits(bits));
+                let small = Grid { fine, ..grid }.candidates(Hash::from_bits(bits));
                 prop_assert_eq!(small.fingerprint, large.fingerprint);
                 prop_assert_eq!(small.buckets, large.buckets.map(|bucket| bucket >> (grid.fine - fine)));
             }

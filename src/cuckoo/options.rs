@@ -1,6 +1,6 @@
 //! The options of the commands of cuckoo filters.
 
-use super::state::{MAX_BUCKET_SIZE, MAX_ITERATIONS, Terms};
+use super::state::{CuckooParameters, MAX_BUCKET_SIZE, MAX_ITERATIONS};
 use crate::error::Error;
 use crate::filter::CUCKOO_CAPACITY;
 use crate::filter::commands::{capacity, expansion};
@@ -39,13 +39,13 @@ pub(super) type CuckooOptions<'a> = Options<'a, 7>;
 
 impl CuckooOptions<'_> {
     /// The properties of a filter that the command creates.
-    pub(super) fn terms(&self) -> Terms {
-        self.terms_for(self.number_or(CAPACITY, CUCKOO_CAPACITY.get() as u64))
+    pub(super) fn parameters(&self) -> CuckooParameters {
+        self.parameters_for(self.number_or(CAPACITY, CUCKOO_CAPACITY.get() as u64))
     }
 
     /// The same with a capacity that is not an option.
-    pub(super) fn terms_for(&self, capacity: u64) -> Terms {
-        Terms::new(
+    pub(super) fn parameters_for(&self, capacity: u64) -> CuckooParameters {
+        CuckooParameters::new(
             capacity,
             self.number_or(BUCKETSIZE, 4),
             self.number_or(BITS, 2),

@@ -4,22 +4,22 @@
 //! Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
 
 use super::CUCKOO;
-use super::grid::{Grid, Places};
+use super::grid::{CandidateBuckets, Grid};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::hash::{Hash, reduce};
-use crate::filter::state::{self, Added, Kind, Layer, MAX_ITEMS};
+use crate::filter::state::{self, Added, FilterKind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
 use crate::server::services::cache_lines::is_zero;
 use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
 /// A cuckoo filter.
-pub type Filter = state::Filter<Cuckoo>;
+pub type CuckooFilter = state::Filter<Cuckoo>;
 
 /// What was declared when a cuckoo filter was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct CuckooParameters {
     /// How many different items its first layer holds at least.
     pub capacity: u64,
     /// The slots of a bucket, 1 to 255.
@@ -50,8 +50,8 @@ const MAX_FINE: u64 = 32;
 /// Below its capacity a layer moves as many fingerprints as it takes, within reason.
 const PATIENCE: u64 = 2000;
 
-impl Terms {
-    /// Terms with everything that follows from them. `expansion` is rounded up to a power of two.
+impl CuckooParameters {
+    /// Parameters with everything that follows from them. `expansion` is rounded up to a power of two.
     pub fn new(
         capacity: u64,
         bucket_size: u64,
@@ -103,31 +103,31 @@ fn buckets(capacity: u64, bucket_size: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cuckoo {}
 
-impl Kind for Cuckoo {
-    type Terms = Terms;
+impl FilterKind for Cuckoo {
+    type Parameters = CuckooParameters;
     /// Log2 of how many times as large as the first the layer is.
-    type Shape = u32;
+    type LayerShape = u32;
 
     const LETTER: u8 = b'C';
     const APPLY: &'static CStr = c"CF.APPLY";
     const MAX_LAYERS: u64 = MAX_LAYERS as u64;
     const MISSING: Error = Error::NoCuckoo;
 
-    fn native() -> &'static NativeType<Filter> {
+    fn native() -> &'static NativeType<CuckooFilter> {
         &CUCKOO
     }
 
-    fn put_terms(terms: &Terms, out: &mut Vec<u8>) {
-        put_uint(out, terms.capacity);
-        put_uint(out, terms.bucket_size);
-        put_uint(out, terms.width);
-        put_uint(out, terms.max_iterations);
-        put_uint(out, terms.expansion);
-        put_uint(out, terms.base);
+    fn put_parameters(parameters: &CuckooParameters, out: &mut Vec<u8>) {
+        put_uint(out, parameters.capacity);
+        put_uint(out, parameters.bucket_size);
+        put_uint(out, parameters.width);
+        put_uint(out, parameters.max_iterations);
+        put_uint(out, parameters.expansion);
+        put_uint(out, parameters.base);
     }
 
-    fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
-        let terms = Terms {
+    fn read_parameters(reader: &mut Reader<'_>) -> Result<CuckooParameters, Corrupt> {
+        let parameters = CuckooParameters {
             capacity: reader.uint(1, MAX_CAPACITY as u64)?,
             bucket_size: reader.uint(1, MAX_BUCKET_SIZE as u64)?,
             width: reader.uint(1, 4)?,
@@ -135,9 +135,9 @@ impl Kind for Cuckoo {
             expansion: reader.uint(0, MAX_EXPANSION as u64)?,
             base: reader.uint(1, 1 << 32)?,
         };
-        let powers = [terms.width, terms.expansion.max(1)];
+        let powers = [parameters.width, parameters.expansion.max(1)];
         if powers.iter().all(|number| number.is_power_of_two()) {
-            Ok(terms)
+            Ok(parameters)
         } else {
             Err(Corrupt)
         }
@@ -149,7 +149,7 @@ impl Kind for Cuckoo {
 
     fn read_shape(
         reader: &mut Reader<'_>,
-        _terms: &Terms,
+        _terms: &CuckooParameters,
         below: Option<&u32>,
     ) -> Result<u32, Corrupt> {
         let (least, most) = match below {
@@ -159,19 +159,19 @@ impl Kind for Cuckoo {
         Ok(reader.uint(least, most)? as u32)
     }
 
-    fn most_items(terms: &Terms, fine: &u32) -> u64 {
-        terms.grid(*fine).slots()
+    fn most_items(parameters: &CuckooParameters, fine: &u32) -> u64 {
+        parameters.grid(*fine).slots()
     }
 
-    fn first_shape(_terms: &Terms) -> Result<u32, Error> {
+    fn first_shape(_terms: &CuckooParameters) -> Result<u32, Error> {
         Ok(0)
     }
 
-    fn next_shape(filter: &Filter, item: Hash) -> Result<u32, Error> {
-        let (terms, layers) = (&filter.terms, &filter.layers);
+    fn next_shape(filter: &CuckooFilter, item: Hash) -> Result<u32, Error> {
+        let (parameters, layers) = (&filter.parameters, &filter.layers);
         let newest = layers.last().map_or(0, |layer| layer.shape);
-        match terms.expansion {
-            0 if filter.breaks_its_promise(item) => Ok(0),
+        match parameters.expansion {
+            0 if filter.is_full_below_capacity(item) => Ok(0),
             0 => Err(Error::CuckooFull),
             _ if layers.len() >= MAX_LAYERS => Err(Error::MaximumExpansions),
             times => {
@@ -182,43 +182,43 @@ impl Kind for Cuckoo {
         }
     }
 
-    fn lines(terms: &Terms, fine: &u32) -> u64 {
-        terms.grid(*fine).lines()
+    fn lines(parameters: &CuckooParameters, fine: &u32) -> u64 {
+        parameters.grid(*fine).lines()
     }
 
     #[inline]
-    fn prefetch(filter: &Filter, hash: Hash) {
+    fn prefetch(filter: &CuckooFilter, hash: Hash) {
         for layer in &filter.layers {
-            let grid = filter.terms.grid(layer.shape);
-            grid.prefetch(&layer.lines, grid.places(hash));
+            let grid = filter.parameters.grid(layer.shape);
+            grid.prefetch(&layer.lines, grid.candidates(hash));
         }
     }
 
     #[inline]
-    fn holds(filter: &Filter, hash: Hash) -> bool {
+    fn holds(filter: &CuckooFilter, hash: Hash) -> bool {
         let mut layers = filter.layers.iter().rev();
         layers.any(|layer| {
-            let grid = filter.terms.grid(layer.shape);
-            grid.holds(&layer.lines, grid.places(hash))
+            let grid = filter.parameters.grid(layer.shape);
+            grid.holds(&layer.lines, grid.candidates(hash))
         })
     }
 
     #[inline]
-    fn add(filter: &mut Filter, hash: Hash, unique: bool) -> Added {
+    fn add(filter: &mut CuckooFilter, hash: Hash, unique: bool) -> Added {
         if unique && Self::holds(filter, hash) {
             return Added::Known;
         }
-        let terms = filter.terms;
+        let parameters = filter.parameters;
         for layer in filter.layers.iter_mut().rev() {
-            let grid = terms.grid(layer.shape);
-            let places = grid.places(hash);
-            grid.prefetch(&layer.lines, places);
-            if layer.put(grid, places) {
+            let grid = parameters.grid(layer.shape);
+            let candidates = grid.candidates(hash);
+            grid.prefetch(&layer.lines, candidates);
+            if layer.put(grid, candidates) {
                 return Added::New;
             }
         }
         let newest = filter.layers.last_mut();
-        if newest.is_some_and(|layer| layer.make_room(&terms, hash)) {
+        if newest.is_some_and(|layer| layer.make_room(&parameters, hash)) {
             Added::New
         } else {
             Added::Full
@@ -238,7 +238,7 @@ impl Kind for Cuckoo {
 }
 
 impl Layer<Cuckoo> {
-    /// Counts an item. A layer whose dump is still being loaded may tell of more than it has.
+    /// Counts an item. A layer whose dump is still being loaded may count more items than it has.
     #[inline]
     fn gain(&mut self, grid: Grid) {
         self.items = (self.items + 1).min(grid.slots());
@@ -246,10 +246,10 @@ impl Layer<Cuckoo> {
 
     /// Puts a fingerprint where there is room for it; false if there is none.
     #[inline]
-    fn put(&mut self, grid: Grid, places: Places) -> bool {
-        for bucket in places.buckets {
+    fn put(&mut self, grid: Grid, candidates: CandidateBuckets) -> bool {
+        for bucket in candidates.buckets {
             if let Some(slot) = grid.find(&self.lines, bucket, 0) {
-                grid.set(&mut self.lines, bucket, slot, places.fingerprint);
+                grid.set(&mut self.lines, bucket, slot, candidates.fingerprint);
                 self.gain(grid);
                 return true;
             }
@@ -258,32 +258,32 @@ impl Layer<Cuckoo> {
     }
 
     /// Is an item there as often as it can be?
-    fn is_full_of(&self, terms: &Terms, hash: Hash) -> bool {
-        let grid = terms.grid(self.shape);
-        let places = grid.places(hash);
-        let count = |bucket: &u64| grid.count(&self.lines, *bucket, places.fingerprint);
-        let mut buckets = places.buckets.iter();
+    fn is_full_of(&self, parameters: &CuckooParameters, hash: Hash) -> bool {
+        let grid = parameters.grid(self.shape);
+        let candidates = grid.candidates(hash);
+        let count = |bucket: &u64| grid.count(&self.lines, *bucket, candidates.fingerprint);
+        let mut buckets = candidates.buckets.iter();
         buckets.all(|bucket| count(bucket) == grid.bucket_size)
     }
 
     /// Moves fingerprints to their other buckets until there is room for one more. Where that does
     /// not succeed, all is as it was before.
-    fn make_room(&mut self, terms: &Terms, hash: Hash) -> bool {
-        let grid = terms.grid(self.shape);
-        let Places {
+    fn make_room(&mut self, parameters: &CuckooParameters, hash: Hash) -> bool {
+        let grid = parameters.grid(self.shape);
+        let CandidateBuckets {
             mut fingerprint,
             buckets,
-        } = grid.places(hash);
-        if self.is_full_of(terms, hash) {
+        } = grid.candidates(hash);
+        if self.is_full_of(parameters, hash) {
             return false;
         }
-        let below_capacity = self.items < terms.capacity << self.shape;
+        let below_capacity = self.items < parameters.capacity << self.shape;
         let patience = if below_capacity { PATIENCE } else { 0 };
         // Which are moved may be arbitrary, but must be the same on every replica.
         let mut draw = hash.high ^ hash.low;
         let mut bucket = buckets[(draw & 1) as usize];
         let mut moved = Vec::new();
-        for _ in 0..terms.max_iterations.max(patience) {
+        for _ in 0..parameters.max_iterations.max(patience) {
             draw = draw
                 .wrapping_mul(0x5851_f42d_4c95_7f2d)
                 .wrapping_add(0x1405_7b7e_f767_814f);
@@ -308,9 +308,9 @@ impl Layer<Cuckoo> {
     }
 
     /// Takes a fingerprint out of one of its buckets; false if it is in none.
-    fn take(&mut self, grid: Grid, places: Places) -> bool {
-        for bucket in places.buckets {
-            if let Some(slot) = grid.find(&self.lines, bucket, places.fingerprint) {
+    fn take(&mut self, grid: Grid, candidates: CandidateBuckets) -> bool {
+        for bucket in candidates.buckets {
+            if let Some(slot) = grid.find(&self.lines, bucket, candidates.fingerprint) {
                 grid.set(&mut self.lines, bucket, slot, 0);
                 self.items = self.items.saturating_sub(1);
                 return true;
@@ -320,29 +320,30 @@ impl Layer<Cuckoo> {
     }
 }
 
-impl Filter {
+impl CuckooFilter {
     /// Does an item find no place though the capacity is not reached? Then a layer comes that would
     /// not come otherwise, once: few items cannot avoid each other in a small table, or in buckets of
     /// one. An item that fills its own buckets is no reason, unless they are so small that others
     /// may look like it.
-    fn breaks_its_promise(&self, item: Hash) -> bool {
+    fn is_full_below_capacity(&self, item: Hash) -> bool {
         match &self.layers[..] {
             [only] => {
-                let is_alone = self.terms.bucket_size == 1 || !only.is_full_of(&self.terms, item);
-                only.items < self.terms.capacity && is_alone
+                let is_alone =
+                    self.parameters.bucket_size == 1 || !only.is_full_of(&self.parameters, item);
+                only.items < self.parameters.capacity && is_alone
             }
             _ => false,
         }
     }
 
-    /// How often an item was added, as far as the filter can tell.
+    /// How often an item was added, as far as the filter can say.
     pub fn count(&self, hash: Hash) -> u64 {
         let counts = self.layers.iter().map(|layer| {
-            let grid = self.terms.grid(layer.shape);
-            let Places {
+            let grid = self.parameters.grid(layer.shape);
+            let CandidateBuckets {
                 fingerprint,
                 buckets: [first, second],
-            } = grid.places(hash);
+            } = grid.candidates(hash);
             let count = |bucket| grid.count(&layer.lines, bucket, fingerprint);
             count(first) + if second == first { 0 } else { count(second) }
         });
@@ -351,11 +352,11 @@ impl Filter {
 
     /// Takes an item out once, the one that was added last; false if it is not there.
     pub fn delete(&mut self, hash: Hash) -> bool {
-        let terms = self.terms;
+        let parameters = self.parameters;
         let mut layers = self.layers.iter_mut().rev();
         let taken = layers.any(|layer| {
-            let grid = terms.grid(layer.shape);
-            layer.take(grid, grid.places(hash))
+            let grid = parameters.grid(layer.shape);
+            layer.take(grid, grid.candidates(hash))
         });
         self.deleted = (self.deleted + u64::from(taken)).min(MAX_ITEMS);
         taken
@@ -364,11 +365,11 @@ impl Filter {
     /// Moves items from later layers to where there is room in earlier ones, and drops the layers
     /// that are empty then. Returns whether anything changed.
     pub fn compact(&mut self) -> bool {
-        let terms = self.terms;
+        let parameters = self.parameters;
         let mut changed = false;
         for from in (1..self.layers.len()).rev() {
             let (earlier, later) = self.layers.split_at_mut(from);
-            changed |= later[0].move_down(earlier, &terms);
+            changed |= later[0].move_down(earlier, &parameters);
         }
         let layers = self.layers.len();
         let mut first = true;
@@ -380,8 +381,8 @@ impl Filter {
 
 impl Layer<Cuckoo> {
     /// Moves items to earlier layers that have room for them; false if there were none.
-    fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], terms: &Terms) -> bool {
-        let grid = terms.grid(self.shape);
+    fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], parameters: &CuckooParameters) -> bool {
+        let grid = parameters.grid(self.shape);
         let (mut moved, mut left) = (false, 0);
         for bucket in 0..grid.buckets() {
             if grid.is_empty(&self.lines, bucket) {
@@ -392,7 +393,7 @@ impl Layer<Cuckoo> {
                 if fingerprint == 0 {
                     continue;
                 }
-                if put_earlier(earlier, terms, grid, bucket, fingerprint) {
+                if put_earlier(earlier, parameters, grid, bucket, fingerprint) {
                     grid.set(&mut self.lines, bucket, slot, 0);
                     moved = true;
                 } else {
@@ -408,23 +409,23 @@ impl Layer<Cuckoo> {
 /// Puts a fingerprint of a larger layer's bucket into the first smaller one that has room for it.
 fn put_earlier(
     earlier: &mut [Layer<Cuckoo>],
-    terms: &Terms,
+    parameters: &CuckooParameters,
     grid: Grid,
     bucket: u64,
     fingerprint: u32,
 ) -> bool {
-    let slots = |layer: &Layer<Cuckoo>| Cuckoo::most_items(terms, &layer.shape);
+    let slots = |layer: &Layer<Cuckoo>| Cuckoo::most_items(parameters, &layer.shape);
     let mut earlier = earlier
         .iter_mut()
         .filter(|layer| layer.items < slots(layer));
     earlier.any(|layer| {
-        let smaller = terms.grid(layer.shape);
+        let smaller = parameters.grid(layer.shape);
         let first = bucket >> (grid.fine - smaller.fine);
         let buckets = [first, smaller.other(first, fingerprint)];
-        let places = Places {
+        let candidates = CandidateBuckets {
             fingerprint,
             buckets,
         };
-        layer.put(smaller, places)
+        layer.put(smaller, candidates)
     })
 }

@@ -1,9 +1,9 @@
 //! What is asked of both kinds of filters alike.
 
-use super::edit::{Limits, build, in_batches, put_layer};
-use super::persist::{self, Effect};
-use super::state::{Added, Filter, Kind};
-use super::{MAX_CAPACITY, MAX_EXPANSION, STATS};
+use super::edit::{MemoryLimits, build, in_batches, put_layer};
+use super::persist::{self, FilterEffect};
+use super::state::{Added, Filter, FilterKind};
+use super::{COUNTERS, MAX_CAPACITY, MAX_EXPANSION};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
@@ -35,34 +35,34 @@ pub fn error_rate(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
 }
 
 /// What `look` makes of the filter at the first key; `None` if there is none.
-pub fn read_filter<K: Kind, T>(
+pub fn read_filter<K: FilterKind, T>(
     call: &Call<'_>,
     look: impl FnOnce(&mut Filter<K>) -> T,
 ) -> Result<Option<T>, Error> {
     let name = call.name(0);
-    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), K::native())?;
-    Ok(slot.value().map(look))
+    let mut key = TypedKey::of(call.ctx.open_to_read(&name), K::native())?;
+    Ok(key.value().map(look))
 }
 
 /// `BF.EXISTS key item`, `CF.EXISTS key item`
 ///
 /// Replies with 1 (RESP3: true) if the item is in the filter, probably, and 0 (false) if it is
 /// certainly not, or there is no filter. Error: `WRONGTYPE`.
-pub fn exists<K: Kind>(call: &Call<'_>) -> Answer {
+pub fn exists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
     let holds = read_filter::<K, _>(call, |filter| K::holds(filter, filter.hash(item)))?;
     let holds = holds.unwrap_or(false);
-    STATS.lookups.count();
-    STATS.hits.add(holds.into());
+    COUNTERS.lookups.count();
+    COUNTERS.hits.add(holds.into());
     Ok(Reply::Bool(holds))
 }
 
 /// `BF.MEXISTS key item [item ...]`, `CF.MEXISTS key item [item ...]`
 ///
 /// Replies with an array: for each item what `EXISTS` would reply. Error: `WRONGTYPE`.
-pub fn mexists<K: Kind>(call: &Call<'_>) -> Answer {
+pub fn mexists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let items = cursor.rest();
@@ -78,8 +78,8 @@ pub fn mexists<K: Kind>(call: &Call<'_>) -> Answer {
     if found.is_none() {
         replies.resize(items.len(), Reply::Bool(false));
     }
-    STATS.lookups.add(items.len() as u64);
-    STATS.hits.add(hits);
+    COUNTERS.lookups.add(items.len() as u64);
+    COUNTERS.hits.add(hits);
     Ok(Reply::Array(replies))
 }
 
@@ -88,15 +88,15 @@ pub fn mexists<K: Kind>(call: &Call<'_>) -> Answer {
 /// `iterator`: 0 at first, then what the last reply said. Replies with the next iterator and a chunk
 /// of at most 16 MiB, both of which `LOADCHUNK` takes; 0 and an empty chunk at the end. Errors:
 /// `WRONGTYPE`, `ERR not found` (of a cuckoo filter: `ERR Not found`).
-pub fn scandump<K: Kind>(call: &Call<'_>) -> Answer {
+pub fn scandump<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let iterator = cursor.uint("iterator", 0..=MAX_SAFE)?;
     let chunk = read_filter::<K, _>(call, |filter| match iterator.checked_sub(1) {
         None => {
-            let mut head = Vec::new();
-            persist::put_head(&mut head, &persist::head_of(filter));
-            (1, head)
+            let mut header = Vec::new();
+            persist::put_header(&mut header, &persist::header_of(filter));
+            (1, header)
         }
         Some(from) => {
             let chunk = persist::chunk(filter, from);
@@ -118,17 +118,17 @@ pub fn scandump<K: Kind>(call: &Call<'_>) -> Answer {
 /// OK. Errors: `WRONGTYPE`; `ERR received bad data`; `ERR item exists` (there is a filter before the
 /// first chunk); `ERR not found` (there is none afterwards; of a cuckoo filter: `ERR Not found`);
 /// `ERR filter would exceed bloom-max-bytes`.
-pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &'static CStr) -> Answer {
+pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
     let data = cursor.value()?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut slot = TypedKey::of(ctx.open(&name), K::native())?;
-    match (slot.value(), iterator - 1) {
+    let mut key = TypedKey::of(ctx.open(&name), K::native())?;
+    match (key.value(), iterator - 1) {
         (None, 0) => {
-            let head = persist::read_head(data).map_err(|_| Error::BadData)?;
-            slot.create(build(head, Limits::of(ctx))?);
+            let header = persist::read_header(data).map_err(|_| Error::BadData)?;
+            key.create(build(header, MemoryLimits::of(ctx))?);
         }
         (Some(_), 0) => return Err(Error::ItemExists),
         (None, _) => return Err(K::MISSING),
@@ -146,35 +146,37 @@ pub fn loadchunk<K: Kind>(call: &Call<'_>, event: &'static CStr) -> Answer {
         event: Some(event),
         ..Commit::default()
     };
-    slot.commit(ctx, &name, &commit);
+    key.commit(ctx, &name, &commit);
     Ok(Reply::Ok)
 }
 
 /// `BF.APPLY key effects`, `CF.APPLY key effects`: makes a filter what a master says it is. See
 /// [`persist`].
-pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
+pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let input = cursor.value()?;
     let (ctx, name) = (call.ctx, call.name(0));
-    let limits = Limits::of(ctx);
-    let mut slot = match input.first() {
+    let limits = MemoryLimits::of(ctx);
+    let mut key = match input.first() {
         Some(b'H') => TypedKey::over(ctx.open(&name), K::native()),
         _ => TypedKey::of(ctx.open(&name), K::native())?,
     };
-    let effects = persist::effects::<K>(input, slot.value().as_deref());
+    let effects = persist::effects::<K>(input, key.value().as_deref());
     let mut effects = effects
         .map_err(|_| Error::BadEffect)?
         .into_iter()
         .peekable();
-    if let Some(Effect::Head(head)) = effects.next_if(|effect| matches!(effect, Effect::Head(_))) {
-        let mut new = build(head, limits)?;
+    if let Some(FilterEffect::Header(header)) =
+        effects.next_if(|effect| matches!(effect, FilterEffect::Header(_)))
+    {
+        let mut new = build(header, limits)?;
         effects.try_for_each(|effect| apply_effect(&mut new, effect, limits))?;
-        slot.replace(new);
-        return applied(call, &mut slot);
+        key.replace(new);
+        return applied(call, &mut key);
     }
-    let filter = slot.value().ok_or(Error::BadEffect)?;
-    if limits == Limits::Hold {
+    let filter = key.value().ok_or(Error::BadEffect)?;
+    if limits == MemoryLimits::Hold {
         // Not a master's: it may be anything, and what fails changes nothing.
         let mut copy = filter.try_clone().ok_or(Error::NoMemory)?;
         effects.try_for_each(|effect| apply_effect(&mut copy, effect, limits))?;
@@ -182,10 +184,10 @@ pub fn apply_effects<K: Kind>(call: &Call<'_>) -> Answer {
     } else {
         effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
     }
-    applied(call, &mut slot)
+    applied(call, &mut key)
 }
 
-fn applied<K: Kind>(call: &Call<'_>, key: &mut TypedKey<'_, Filter<K>>) -> Answer {
+fn applied<K: FilterKind>(call: &Call<'_>, key: &mut TypedKey<'_, Filter<K>>) -> Answer {
     let commit = Commit {
         replicate: Replicate::Verbatim,
         is_modified: true,
@@ -195,16 +197,18 @@ fn applied<K: Kind>(call: &Call<'_>, key: &mut TypedKey<'_, Filter<K>>) -> Answe
     Ok(Reply::Ok)
 }
 
-fn apply_effect<K: Kind>(
+fn apply_effect<K: FilterKind>(
     filter: &mut Filter<K>,
-    effect: Effect<'_, K>,
-    limits: Limits,
+    effect: FilterEffect<'_, K>,
+    limits: MemoryLimits,
 ) -> Result<(), Error> {
     let applied = match effect {
-        Effect::Head(_) => false,
-        Effect::Piece(position, piece) => persist::load_piece(filter, position, piece).is_ok(),
-        Effect::Layer(shape) => return put_layer(filter, shape, limits),
-        Effect::Item(hash) => K::add(filter, hash, false) != Added::Full,
+        FilterEffect::Header(_) => false,
+        FilterEffect::Piece(position, piece) => {
+            persist::load_piece(filter, position, piece).is_ok()
+        }
+        FilterEffect::Layer(shape) => return put_layer(filter, shape, limits),
+        FilterEffect::Item(hash) => K::add(filter, hash, false) != Added::Full,
     };
     applied.then_some(()).ok_or(Error::BadEffect)
 }

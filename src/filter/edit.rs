@@ -3,8 +3,8 @@
 
 use super::hash::Hash;
 use super::persist;
-use super::state::{Added, Filter, Head, Kind};
-use super::{MAX_BYTES, STATS};
+use super::state::{Added, Filter, FilterHeader, FilterKind};
+use super::{COUNTERS, MAX_BYTES};
 use crate::error::Error;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
@@ -16,27 +16,27 @@ use std::ffi::CStr;
 
 /// Do the limits on memory hold?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limits {
+pub enum MemoryLimits {
     /// They do: a client of this very server wants more.
     Hold,
     /// They don't: a master or this server's own dataset has decided already.
     Waived,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// Those for the running command.
     pub fn of(ctx: Ctx<'_>) -> Self {
         if ctx.is_replay() {
-            Limits::Waived
+            MemoryLimits::Waived
         } else {
-            Limits::Hold
+            MemoryLimits::Hold
         }
     }
 }
 
 /// May a filter of so many bytes get so many more?
-fn admit(limits: Limits, before: u64, more: u64) -> Result<(), Error> {
-    if limits == Limits::Waived {
+fn admit(limits: MemoryLimits, before: u64, more: u64) -> Result<(), Error> {
+    if limits == MemoryLimits::Waived {
         return Ok(());
     }
     if before.saturating_add(more) > MAX_BYTES.get() as u64 {
@@ -46,8 +46,12 @@ fn admit(limits: Limits, before: u64, more: u64) -> Result<(), Error> {
 }
 
 /// Gets the memory for a filter.
-pub fn build<K: Kind>(head: Head<K>, limits: Limits) -> Result<Filter<K>, Error> {
-    let built = admit(limits, 0, head.size()).and_then(|()| head.build().ok_or(Error::NoMemory));
+pub fn build<K: FilterKind>(
+    header: FilterHeader<K>,
+    limits: MemoryLimits,
+) -> Result<Filter<K>, Error> {
+    let built =
+        admit(limits, 0, header.size()).and_then(|()| header.build().ok_or(Error::NoMemory));
     built.inspect_err(count_refusal)
 }
 
@@ -55,9 +59,9 @@ pub fn build<K: Kind>(head: Head<K>, limits: Limits) -> Result<Filter<K>, Error>
 fn count_refusal(error: &Error) {
     match error {
         Error::OutOfMemory | Error::NoMemory | Error::FilterTooLarge => {
-            STATS.refused_memory.count();
+            COUNTERS.refused_memory.count();
         }
-        _ => STATS.full.count(),
+        _ => COUNTERS.full.count(),
     }
 }
 
@@ -66,7 +70,7 @@ fn count_refusal(error: &Error) {
 const BATCH: usize = 32;
 
 /// Gives the hashes of items to `each`, in batches whose memory is under way when they come.
-pub fn in_batches<K: Kind>(
+pub fn in_batches<K: FilterKind>(
     filter: &mut Filter<K>,
     items: &[&[u8]],
     mut each: impl FnMut(&mut Filter<K>, Hash),
@@ -84,16 +88,16 @@ pub fn in_batches<K: Kind>(
 }
 
 /// The key of a filter, open for changes.
-pub struct Edit<'k, K: Kind> {
+pub struct FilterEdit<'k, K: FilterKind> {
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
-    slot: TypedKey<'k, Filter<K>>,
+    key: TypedKey<'k, Filter<K>>,
     /// What was done, if replicas are told of each change; otherwise they get the command as it came.
     effects: Option<Vec<u8>>,
     changed: bool,
 }
 
-impl<'k, K: Kind> Edit<'k, K> {
+impl<'k, K: FilterKind> FilterEdit<'k, K> {
     /// Opens the key that a command names first.
     #[inline]
     pub fn open(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Result<Self, Error> {
@@ -101,7 +105,7 @@ impl<'k, K: Kind> Edit<'k, K> {
         Ok(Self {
             ctx,
             name,
-            slot: TypedKey::of(ctx.open(name), K::native())?,
+            key: TypedKey::of(ctx.open(name), K::native())?,
             effects: None,
             changed: false,
         })
@@ -110,7 +114,7 @@ impl<'k, K: Kind> Edit<'k, K> {
     /// The filter, if there is one.
     #[inline]
     pub fn filter(&mut self) -> Option<&mut Filter<K>> {
-        self.slot.value()
+        self.key.value()
     }
 
     /// Notes that the filter was changed in a way that the command repeats on replicas.
@@ -119,10 +123,10 @@ impl<'k, K: Kind> Edit<'k, K> {
     }
 
     /// Puts a new filter at the key, which holds none.
-    pub fn create(&mut self, head: Head<K>) -> Result<(), Error> {
+    pub fn create(&mut self, header: FilterHeader<K>) -> Result<(), Error> {
         let mut effects = Vec::new();
-        persist::put_head_effect(&mut effects, &head);
-        self.slot.create(build(head, Limits::of(self.ctx))?);
+        persist::put_header_effect(&mut effects, &header);
+        self.key.create(build(header, MemoryLimits::of(self.ctx))?);
         self.effects = Some(effects);
         self.changed = true;
         Ok(())
@@ -131,14 +135,14 @@ impl<'k, K: Kind> Edit<'k, K> {
     /// Adds an item: true if it was not there.
     #[inline]
     pub fn add(&mut self, item: &[u8], unique: bool) -> Result<bool, Error> {
-        if let Some(filter) = self.slot.value()
+        if let Some(filter) = self.key.value()
             && self.effects.is_none()
         {
             let hash = filter.hash(item);
             match K::add(filter, hash, unique) {
                 Added::Known => return Ok(false),
                 Added::New => {
-                    STATS.items_added.count();
+                    COUNTERS.items_added.count();
                     self.changed = true;
                     return Ok(true);
                 }
@@ -150,19 +154,19 @@ impl<'k, K: Kind> Edit<'k, K> {
         answer
     }
 
-    /// Adds items, one after the other, and gives what became of each to `tell`.
+    /// Adds items, one after the other, and gives what became of each to `report`.
     pub fn add_all(
         &mut self,
         items: &[&[u8]],
         unique: bool,
-        mut tell: impl FnMut(Result<bool, Error>),
+        mut report: impl FnMut(Result<bool, Error>),
     ) -> Result<(), Error> {
         let (ctx, effects) = (self.ctx, &mut self.effects);
-        let Some(filter) = self.slot.value() else {
+        let Some(filter) = self.key.value() else {
             return Err(Error::Internal);
         };
         // What is new so far, in case that replicas have to be told of it after all.
-        let mut news = Vec::with_capacity(items.len());
+        let mut new_hashes = Vec::with_capacity(items.len());
         let mut count = 0;
         // There will not be more memory for the next item than there was for this one.
         let mut refusal = None;
@@ -171,9 +175,10 @@ impl<'k, K: Kind> Edit<'k, K> {
             let mut refused = refusal.clone().filter(|_| added == Added::Full);
             if added == Added::Full && refused.is_none() {
                 let effects = effects.get_or_insert_default();
-                news.drain(..)
+                new_hashes
+                    .drain(..)
                     .for_each(|hash| persist::put_item_effect(effects, hash));
-                match grow(filter, hash, Limits::of(ctx), effects) {
+                match grow(filter, hash, MemoryLimits::of(ctx), effects) {
                     Ok(()) => added = K::add(filter, hash, unique),
                     Err(error) => refused = Some(error),
                 }
@@ -183,16 +188,16 @@ impl<'k, K: Kind> Edit<'k, K> {
                 count += 1;
                 match effects {
                     Some(effects) => persist::put_item_effect(effects, hash),
-                    None => news.push(hash),
+                    None => new_hashes.push(hash),
                 }
             }
-            tell(match (refused, added) {
+            report(match (refused, added) {
                 (Some(error), _) => Err(error).inspect_err(count_refusal),
                 (None, Added::Full) => Err(Error::Internal),
                 (None, added) => Ok(added == Added::New),
             });
         });
-        STATS.items_added.add(count);
+        COUNTERS.items_added.add(count);
         self.changed |= count > 0;
         Ok(())
     }
@@ -212,7 +217,7 @@ impl<'k, K: Kind> Edit<'k, K> {
             event: Some(event),
             ..Commit::default()
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
     }
 }
 
@@ -225,10 +230,10 @@ fn is_final(error: &Error) -> bool {
 }
 
 /// Puts another layer on a filter that has no place for an item.
-fn grow<K: Kind>(
+fn grow<K: FilterKind>(
     filter: &mut Filter<K>,
     item: Hash,
-    limits: Limits,
+    limits: MemoryLimits,
     effects: &mut Vec<u8>,
 ) -> Result<(), Error> {
     let shape = K::next_shape(filter, item)?;
@@ -238,10 +243,10 @@ fn grow<K: Kind>(
 }
 
 /// Puts a layer of this shape on top of a filter.
-pub fn put_layer<K: Kind>(
+pub fn put_layer<K: FilterKind>(
     filter: &mut Filter<K>,
-    shape: K::Shape,
-    limits: Limits,
+    shape: K::LayerShape,
+    limits: MemoryLimits,
 ) -> Result<(), Error> {
     admit(limits, filter.size(), filter.layer_size(&shape))?;
     filter.grow(shape).map(|_| ()).ok_or(Error::NoMemory)

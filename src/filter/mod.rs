@@ -40,7 +40,7 @@ pub(crate) static CUCKOO_CAPACITY: Integer = Integer::new("cuckoo-capacity", 102
 static MAX_BYTES: Integer = Integer::memory("bloom-max-bytes", 1 << 30, 1, 1 << 53);
 
 /// The counters of `INFO sluice`.
-pub(crate) struct Stats {
+pub(crate) struct FilterCounters {
     pub(crate) items_added: Counter,
     pub(crate) lookups: Counter,
     pub(crate) hits: Counter,
@@ -48,7 +48,7 @@ pub(crate) struct Stats {
     pub(crate) refused_memory: Counter,
 }
 
-pub(crate) static STATS: Stats = Stats {
+pub(crate) static COUNTERS: FilterCounters = FilterCounters {
     items_added: Counter::new(),
     lookups: Counter::new(),
     hits: Counter::new(),
@@ -62,11 +62,11 @@ pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
     vec![
         ("filter_keys", filters as u64),
         ("filter_layers", layers as u64),
-        ("filter_items_added", STATS.items_added.get()),
-        ("filter_lookups", STATS.lookups.get()),
-        ("filter_hits", STATS.hits.get()),
+        ("filter_items_added", COUNTERS.items_added.get()),
+        ("filter_lookups", COUNTERS.lookups.get()),
+        ("filter_hits", COUNTERS.hits.get()),
         ("filter_bytes", bytes as u64),
-        ("filter_full", STATS.full.get()),
-        ("filter_refused_memory", STATS.refused_memory.get()),
+        ("filter_full", COUNTERS.full.get()),
+        ("filter_refused_memory", COUNTERS.refused_memory.get()),
     ]
 }

@@ -1,8 +1,8 @@
 //! The native types: how filters are saved, copied, measured and moved.
 
-use super::edit::{Limits, build};
+use super::edit::{MemoryLimits, build};
 use super::persist;
-use super::state::{Filter, Kind};
+use super::state::{Filter, FilterKind};
 use crate::error::Error;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Registers a kind of filter.
-pub fn register<K: Kind>(ctx: Ctx<'_>) -> bool {
+pub fn register<K: FilterKind>(ctx: Ctx<'_>) -> bool {
     native::register::<Filters<K>>(ctx)
 }
 
@@ -22,7 +22,7 @@ struct Filters<K>(PhantomData<K>);
 /// So many bytes are as much to free as one element of a built-in type.
 const EFFORT: u64 = 16 * 1024;
 
-impl<K: Kind> Native for Filters<K> {
+impl<K: FilterKind> Native for Filters<K> {
     type Value = Filter<K>;
     const ENCODING: c_int = 0;
 
@@ -32,7 +32,7 @@ impl<K: Kind> Native for Filters<K> {
 
     fn save(filter: &Filter<K>, out: &mut RdbWriter<'_>) {
         let mut bytes = Vec::new();
-        persist::put_head(&mut bytes, &persist::head_of(filter));
+        persist::put_header(&mut bytes, &persist::header_of(filter));
         out.bytes(&bytes);
         for (position, piece) in persist::used_pieces(filter) {
             bytes.clear();
@@ -45,13 +45,13 @@ impl<K: Kind> Native for Filters<K> {
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Filter<K>> {
         let limits = if input.is_for_client() {
-            Limits::Hold
+            MemoryLimits::Hold
         } else {
-            Limits::Waived
+            MemoryLimits::Waived
         };
-        let head = input.bytes(persist::read_head)?.ok()?;
+        let header = input.bytes(persist::read_header)?.ok()?;
         let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
-        let mut filter = build(head, limits).inspect_err(refused).ok()?;
+        let mut filter = build(header, limits).inspect_err(refused).ok()?;
         loop {
             let loaded = input.bytes(|piece| match piece.split_first_chunk() {
                 Some((position, piece)) => {
@@ -73,7 +73,7 @@ impl<K: Kind> Native for Filters<K> {
 
     fn digest(filter: &Filter<K>, digest: &mut Digest<'_>) {
         let mut element = Vec::new();
-        persist::put_head(&mut element, &persist::head_of(filter));
+        persist::put_header(&mut element, &persist::header_of(filter));
         digest.element(&element);
         for (position, piece) in persist::used_pieces(filter) {
             element.clear();

@@ -1,19 +1,19 @@
 //! Filters as bytes: what replicas, AOF, RDB and dumps get.
 //!
 //! ```text
-//! head     = letter version(1) seed(8 bytes) terms deleted layers (shape items)* check
+//! header   = letter version(1) seed(8 bytes) parameters deleted layers (shape items)* check
 //! piece    = data check                        of the filter's bytes, from some position on
 //! check    = XXH3-64 of all before it, 8 bytes; of a piece: with seed and position
 //!
 //! effects  = effect*                           until the end of the input
-//! effect   = 'H' head                          the key is this filter now, with zeros for bytes
+//! effect   = 'H' header                        the key is this filter now, with zeros for bytes
 //!          | 'P' position piece                what it has there, in addition
 //!          | 'L' shape                         a layer is put on top
 //!          | 'A' hash(16 bytes)                an item is added
 //!
-//! RDB      = head, and byte strings of position(8 bytes) piece, and an empty one
-//! SCANDUMP = [1, head], and [end + 1, piece] for each piece that ends there, and [0, ""]
-//! terms    of a Bloom filter: error(8 bytes) capacity expansion(0: it does not scale)
+//! RDB      = header, and byte strings of position(8 bytes) piece, and an empty one
+//! SCANDUMP = [1, header], and [end + 1, piece] for each piece that ends there, and [0, ""]
+//! parameters of a Bloom filter: error(8 bytes) capacity expansion(0: it does not scale)
 //!          of a cuckoo filter: capacity bucket-size width max-iterations expansion base
 //! shape    of a Bloom filter: capacity blocks probes
 //!          of a cuckoo filter: log2 of how many times as large as the first layer it is
@@ -24,7 +24,7 @@
 //! fixed length have the lowest byte first.
 
 use super::hash::Hash;
-use super::state::{Filter, Head, Kind, Layer, MAX_ITEMS};
+use super::state::{Filter, FilterHeader, FilterKind, Layer, MAX_ITEMS};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::server::services::cache_lines::{LINE_SIZE, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -41,14 +41,14 @@ const PIECE_SIZE: usize = 256 * 1024;
 pub const MAX_CHUNK: usize = 16 << 20;
 
 /// Appends what a filter is beside its bytes.
-pub fn put_head<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
+pub fn put_header<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
     let start = out.len();
     out.extend([K::LETTER, VERSION]);
-    out.extend(head.seed.to_le_bytes());
-    K::put_terms(&head.terms, out);
-    put_uint(out, head.deleted);
-    put_uint(out, head.layers.len() as u64);
-    for (shape, items) in &head.layers {
+    out.extend(header.seed.to_le_bytes());
+    K::put_parameters(&header.parameters, out);
+    put_uint(out, header.deleted);
+    put_uint(out, header.layers.len() as u64);
+    for (shape, items) in &header.layers {
         K::put_shape(shape, out);
         put_uint(out, *items);
     }
@@ -57,7 +57,7 @@ pub fn put_head<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
 }
 
 /// Reads it. Nothing of it is believed that does not fit together.
-pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
+pub fn read_header<K: FilterKind>(input: &[u8]) -> Result<FilterHeader<K>, Corrupt> {
     let (body, check) = input.split_last_chunk().ok_or(Corrupt)?;
     if xxh3_64(body) != u64::from_le_bytes(*check) {
         return Err(Corrupt);
@@ -67,26 +67,26 @@ pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
         return Err(Corrupt);
     }
     let seed = u64::from_le_bytes(reader.array()?);
-    let terms = K::read_terms(&mut reader)?;
+    let parameters = K::read_parameters(&mut reader)?;
     let deleted = reader.uint(0, MAX_ITEMS)?;
     let count = reader.uint(1, K::MAX_LAYERS)?;
-    let mut layers: Vec<(K::Shape, u64)> = Vec::new();
+    let mut layers: Vec<(K::LayerShape, u64)> = Vec::new();
     let mut room = MAX_ITEMS;
     for _ in 0..count {
         let below = layers.last().map(|(shape, _)| shape);
-        let shape = K::read_shape(&mut reader, &terms, below)?;
-        let items = reader.uint(0, K::most_items(&terms, &shape).min(room))?;
+        let shape = K::read_shape(&mut reader, &parameters, below)?;
+        let items = reader.uint(0, K::most_items(&parameters, &shape).min(room))?;
         room -= items;
         layers.push((shape, items));
     }
-    let head = Head {
+    let header = FilterHeader {
         seed,
-        terms,
+        parameters,
         layers,
         deleted,
     };
     if reader.is_empty() {
-        Ok(head)
+        Ok(header)
     } else {
         Err(Corrupt)
     }
@@ -94,24 +94,24 @@ pub fn read_head<K: Kind>(input: &[u8]) -> Result<Head<K>, Corrupt> {
 
 /// What a filter is beside its bytes. Numbers that no filter can come to by itself are cut off, so
 /// that what is written can be read.
-pub fn head_of<K: Kind>(filter: &Filter<K>) -> Head<K> {
+pub fn header_of<K: FilterKind>(filter: &Filter<K>) -> FilterHeader<K> {
     let mut room = MAX_ITEMS;
     let layers = filter.layers.iter().map(|layer| {
-        let most = K::most_items(&filter.terms, &layer.shape).min(room);
+        let most = K::most_items(&filter.parameters, &layer.shape).min(room);
         let items = layer.items.min(most);
         room -= items;
         (layer.shape, items)
     });
-    Head {
+    FilterHeader {
         seed: filter.seed,
-        terms: filter.terms.clone(),
+        parameters: filter.parameters.clone(),
         layers: layers.collect(),
         deleted: filter.deleted.min(MAX_ITEMS),
     }
 }
 
 /// The bytes of a filter that are not all zeros, piece by piece, with the position of each.
-pub fn used_pieces<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
+pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
     let mut position = 0;
     let lines = filter.layers.iter().map(|layer| &layer.lines);
     let segments = lines.flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
@@ -125,9 +125,9 @@ pub fn used_pieces<K: Kind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[
 }
 
 /// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and where it ends; `None` if
-/// only zeros are left. It ends with its layer: a layer that has come since the head was given makes
+/// only zeros are left. It ends with its layer: a layer that has come since the header was given makes
 /// a piece of its own.
-pub fn chunk<K: Kind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
+pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     let mut start = 0; // of the layer
     for layer in &filter.layers {
         let size = layer_size(layer);
@@ -145,7 +145,7 @@ pub fn chunk<K: Kind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
 }
 
 /// The next bytes of a layer that are not zeros, from a position in it on.
-fn chunk_of<K: Kind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
+fn chunk_of<K: FilterKind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     let size = layer.lines.segment_size() as u64;
     let first = (from / size) as usize;
     let pieces = (first..layer.lines.segments()).flat_map(|at| {
@@ -171,7 +171,7 @@ fn chunk_of<K: Kind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     Some((start, bytes))
 }
 
-fn layer_size<K: Kind>(layer: &Layer<K>) -> u64 {
+fn layer_size<K: FilterKind>(layer: &Layer<K>) -> u64 {
     (layer.lines.len() * LINE_SIZE) as u64
 }
 
@@ -199,8 +199,8 @@ fn piece_check(data: &[u8], seed: u64, position: u64) -> u64 {
 }
 
 /// Adds a piece to a filter, in which it is checked to belong; false if it was there already, or is
-/// of a layer that the filter did not have when its head was written.
-pub fn load_piece<K: Kind>(
+/// of a layer that the filter did not have when its header was written.
+pub fn load_piece<K: FilterKind>(
     filter: &mut Filter<K>,
     position: u64,
     piece: &[u8],
@@ -231,7 +231,7 @@ pub fn load_piece<K: Kind>(
 
 /// Gives the bytes of a filter from a position on, and those of `data`, to `each` as they lie in the
 /// filter's segments.
-fn each_part<K: Kind>(
+fn each_part<K: FilterKind>(
     filter: &mut Filter<K>,
     position: u64,
     mut data: &[u8],
@@ -260,26 +260,26 @@ fn each_part<K: Kind>(
 
 /// One change of a filter as a replica or an AOF gets it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect<'a, K: Kind> {
+pub enum FilterEffect<'a, K: FilterKind> {
     /// The key is this filter.
-    Head(Head<K>),
+    Header(FilterHeader<K>),
     /// It has these bytes at a position.
     Piece(u64, &'a [u8]),
     /// A layer was put on top.
-    Layer(K::Shape),
+    Layer(K::LayerShape),
     /// An item was added.
     Item(Hash),
 }
 
-/// Appends [`Effect::Head`].
-pub fn put_head_effect<K: Kind>(out: &mut Vec<u8>, head: &Head<K>) {
+/// Appends [`FilterEffect::Header`].
+pub fn put_header_effect<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
     let mut bytes = Vec::new();
-    put_head(&mut bytes, head);
+    put_header(&mut bytes, header);
     out.push(b'H');
     put_bytes(out, &bytes);
 }
 
-/// Appends [`Effect::Piece`].
+/// Appends [`FilterEffect::Piece`].
 pub fn put_piece_effect(out: &mut Vec<u8>, seed: u64, position: u64, data: &[u8]) {
     out.push(b'P');
     put_uint(out, position);
@@ -287,45 +287,45 @@ pub fn put_piece_effect(out: &mut Vec<u8>, seed: u64, position: u64, data: &[u8]
     put_piece(out, seed, position, data);
 }
 
-/// Appends [`Effect::Layer`].
-pub fn put_layer_effect<K: Kind>(out: &mut Vec<u8>, shape: &K::Shape) {
+/// Appends [`FilterEffect::Layer`].
+pub fn put_layer_effect<K: FilterKind>(out: &mut Vec<u8>, shape: &K::LayerShape) {
     out.push(b'L');
     K::put_shape(shape, out);
 }
 
-/// Appends [`Effect::Item`].
+/// Appends [`FilterEffect::Item`].
 pub fn put_item_effect(out: &mut Vec<u8>, hash: Hash) {
     out.push(b'A');
     out.extend(hash.bits().to_le_bytes());
 }
 
 /// Reads effects: all of them, or none. The shape of a layer depends on the filter that it is for:
-/// on its terms and the shape of its last layer.
-pub fn effects<'a, K: Kind>(
+/// on its parameters and the shape of its last layer.
+pub fn effects<'a, K: FilterKind>(
     input: &'a [u8],
     filter: Option<&Filter<K>>,
-) -> Result<Vec<Effect<'a, K>>, Corrupt> {
+) -> Result<Vec<FilterEffect<'a, K>>, Corrupt> {
     let mut last = filter.and_then(|filter| {
         let layer = filter.layers.last()?;
-        Some((filter.terms.clone(), layer.shape))
+        Some((filter.parameters.clone(), layer.shape))
     });
     let mut reader = Reader::new(input);
     let mut effects = Vec::new();
     while !reader.is_empty() {
         let effect = match reader.byte()? {
             b'H' if effects.is_empty() => {
-                let head = read_head::<K>(reader.bytes(1, usize::MAX)?)?;
-                let (shape, _) = head.layers.last().ok_or(Corrupt)?;
-                last = Some((head.terms.clone(), *shape));
-                Effect::Head(head)
+                let header = read_header::<K>(reader.bytes(1, usize::MAX)?)?;
+                let (shape, _) = header.layers.last().ok_or(Corrupt)?;
+                last = Some((header.parameters.clone(), *shape));
+                FilterEffect::Header(header)
             }
-            b'P' => Effect::Piece(reader.uint(0, u64::MAX)?, reader.bytes(1, usize::MAX)?),
+            b'P' => FilterEffect::Piece(reader.uint(0, u64::MAX)?, reader.bytes(1, usize::MAX)?),
             b'L' => {
-                let (terms, below) = last.as_mut().ok_or(Corrupt)?;
-                *below = K::read_shape(&mut reader, terms, Some(&*below))?;
-                Effect::Layer(*below)
+                let (parameters, below) = last.as_mut().ok_or(Corrupt)?;
+                *below = K::read_shape(&mut reader, parameters, Some(&*below))?;
+                FilterEffect::Layer(*below)
             }
-            b'A' => Effect::Item(Hash::from_bits(u128::from_le_bytes(reader.array()?))),
+            b'A' => FilterEffect::Item(Hash::from_bits(u128::from_le_bytes(reader.array()?))),
             _ => return Err(Corrupt),
         };
         effects.push(effect);
@@ -334,9 +334,9 @@ pub fn effects<'a, K: Kind>(
 }
 
 /// Gives a whole filter to `write` as byte strings of effects, none of them giant.
-pub fn pieces<K: Kind>(filter: &Filter<K>, write: &mut dyn FnMut(&[u8])) {
+pub fn pieces<K: FilterKind>(filter: &Filter<K>, write: &mut dyn FnMut(&[u8])) {
     let mut effect = Vec::new();
-    put_head_effect(&mut effect, &head_of(filter));
+    put_header_effect(&mut effect, &header_of(filter));
     write(&effect);
     for (position, piece) in used_pieces(filter) {
         effect.clear();

@@ -16,18 +16,18 @@ pub const MAX_ITEMS: u64 = 1 << 52;
 pub enum Added {
     /// It is in the filter now.
     New,
-    /// It was there, as far as the filter can tell.
+    /// It was there, probably.
     Known,
     /// There is no place for it in the layers that there are.
     Full,
 }
 
 /// A kind of filter.
-pub trait Kind: Sized + 'static {
+pub trait FilterKind: Sized + 'static {
     /// What was declared when the filter was reserved.
-    type Terms: std::fmt::Debug + Clone + PartialEq;
+    type Parameters: std::fmt::Debug + Clone + PartialEq;
     /// The shape of a layer.
-    type Shape: std::fmt::Debug + Copy + PartialEq;
+    type LayerShape: std::fmt::Debug + Copy + PartialEq;
 
     /// What dumps of this kind begin with.
     const LETTER: u8;
@@ -41,32 +41,32 @@ pub trait Kind: Sized + 'static {
     /// Its registration with the server.
     fn native() -> &'static NativeType<Filter<Self>>;
 
-    /// Appends the terms.
-    fn put_terms(terms: &Self::Terms, out: &mut Vec<u8>);
+    /// Appends the parameters.
+    fn put_parameters(parameters: &Self::Parameters, out: &mut Vec<u8>);
     /// Reads them.
-    fn read_terms(reader: &mut Reader<'_>) -> Result<Self::Terms, Corrupt>;
+    fn read_parameters(reader: &mut Reader<'_>) -> Result<Self::Parameters, Corrupt>;
     /// Appends the shape of a layer.
-    fn put_shape(shape: &Self::Shape, out: &mut Vec<u8>);
-    /// Reads the shape of a layer of a filter with these terms, and the layers below it.
+    fn put_shape(shape: &Self::LayerShape, out: &mut Vec<u8>);
+    /// Reads the shape of a layer of a filter with these parameters, and the layers below it.
     fn read_shape(
         reader: &mut Reader<'_>,
-        terms: &Self::Terms,
-        below: Option<&Self::Shape>,
-    ) -> Result<Self::Shape, Corrupt>;
+        parameters: &Self::Parameters,
+        below: Option<&Self::LayerShape>,
+    ) -> Result<Self::LayerShape, Corrupt>;
     /// The most items that a layer of this shape may say it has.
-    fn most_items(terms: &Self::Terms, shape: &Self::Shape) -> u64;
+    fn most_items(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
 
-    /// The shape of the first layer of a filter with these terms.
-    fn first_shape(terms: &Self::Terms) -> Result<Self::Shape, Error>;
+    /// The shape of the first layer of a filter with these parameters.
+    fn first_shape(parameters: &Self::Parameters) -> Result<Self::LayerShape, Error>;
     /// The shape of the layer that a filter gets on top of its others, in which there is no place for
     /// an item, if it may.
-    fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::Shape, Error>;
+    fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::LayerShape, Error>;
     /// How many cache lines a layer of this shape has.
-    fn lines(terms: &Self::Terms, shape: &Self::Shape) -> u64;
+    fn lines(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
 
     /// Asks the processor for the memory of an item, which will be needed soon.
     fn prefetch(filter: &Filter<Self>, hash: Hash);
-    /// Is an item in the filter, as far as it can tell?
+    /// Is an item in the filter, probably?
     fn holds(filter: &Filter<Self>, hash: Hash) -> bool;
     /// Adds an item to the layers that there are; a `unique` one only if it is not there.
     fn add(filter: &mut Filter<Self>, hash: Hash, unique: bool) -> Added;
@@ -77,9 +77,9 @@ pub trait Kind: Sized + 'static {
 }
 
 /// A layer of a filter.
-pub struct Layer<K: Kind> {
+pub struct Layer<K: FilterKind> {
     /// Its shape.
-    pub shape: K::Shape,
+    pub shape: K::LayerShape,
     /// How many items are in it.
     pub items: u64,
     /// Its memory.
@@ -87,11 +87,11 @@ pub struct Layer<K: Kind> {
 }
 
 /// A filter.
-pub struct Filter<K: Kind> {
+pub struct Filter<K: FilterKind> {
     /// The seed of its items' hashes.
     pub seed: u64,
     /// What was declared when it was reserved.
-    pub terms: K::Terms,
+    pub parameters: K::Parameters,
     /// Its layers, the oldest first; at least one.
     pub layers: Vec<Layer<K>>,
     /// How many items were taken out again.
@@ -100,24 +100,24 @@ pub struct Filter<K: Kind> {
 
 /// What a filter is before its memory is there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Head<K: Kind> {
+pub struct FilterHeader<K: FilterKind> {
     /// The seed of its items' hashes.
     pub seed: u64,
     /// What was declared when it was reserved.
-    pub terms: K::Terms,
+    pub parameters: K::Parameters,
     /// The shapes of its layers, and how many items are in each.
-    pub layers: Vec<(K::Shape, u64)>,
+    pub layers: Vec<(K::LayerShape, u64)>,
     /// How many items were taken out again.
     pub deleted: u64,
 }
 
-impl<K: Kind> Head<K> {
+impl<K: FilterKind> FilterHeader<K> {
     /// A new filter, without items.
-    pub fn new(seed: u64, terms: K::Terms) -> Result<Self, Error> {
-        let first = K::first_shape(&terms)?;
+    pub fn new(seed: u64, parameters: K::Parameters) -> Result<Self, Error> {
+        let first = K::first_shape(&parameters)?;
         Ok(Self {
             seed,
-            terms,
+            parameters,
             layers: vec![(first, 0)],
             deleted: 0,
         })
@@ -125,7 +125,7 @@ impl<K: Kind> Head<K> {
 
     /// The bytes that its layers will take.
     pub fn size(&self) -> u64 {
-        let lines = |(shape, _): &(K::Shape, u64)| K::lines(&self.terms, shape);
+        let lines = |(shape, _): &(K::LayerShape, u64)| K::lines(&self.parameters, shape);
         let sizes = self.layers.iter().map(lines);
         sizes.fold(0, |sum: u64, lines| {
             sum.saturating_add(lines.saturating_mul(LINE_SIZE as u64))
@@ -136,7 +136,7 @@ impl<K: Kind> Head<K> {
     pub fn build(self) -> Option<Filter<K>> {
         let mut filter = Filter {
             seed: self.seed,
-            terms: self.terms,
+            parameters: self.parameters,
             layers: Vec::with_capacity(self.layers.len()),
             deleted: self.deleted,
         };
@@ -147,7 +147,7 @@ impl<K: Kind> Head<K> {
     }
 }
 
-impl<K: Kind> Filter<K> {
+impl<K: FilterKind> Filter<K> {
     /// The hash of an item.
     #[inline]
     pub fn hash(&self, item: &[u8]) -> Hash {
@@ -169,13 +169,13 @@ impl<K: Kind> Filter<K> {
     }
 
     /// The bytes of a layer of this shape.
-    pub fn layer_size(&self, shape: &K::Shape) -> u64 {
-        K::lines(&self.terms, shape).saturating_mul(LINE_SIZE as u64)
+    pub fn layer_size(&self, shape: &K::LayerShape) -> u64 {
+        K::lines(&self.parameters, shape).saturating_mul(LINE_SIZE as u64)
     }
 
     /// Puts a layer on top; `None` if there is no memory for it.
-    pub fn grow(&mut self, shape: K::Shape) -> Option<&mut Layer<K>> {
-        let lines = usize::try_from(K::lines(&self.terms, &shape)).ok()?;
+    pub fn grow(&mut self, shape: K::LayerShape) -> Option<&mut Layer<K>> {
+        let lines = usize::try_from(K::lines(&self.parameters, &shape)).ok()?;
         let lines = CacheLines::zeroed(lines)?;
         let items = 0;
         self.layers.push(Layer {
@@ -197,7 +197,7 @@ impl<K: Kind> Filter<K> {
         };
         Some(Self {
             seed: self.seed,
-            terms: self.terms.clone(),
+            parameters: self.parameters.clone(),
             layers: self.layers.iter().map(copy).collect::<Option<_>>()?,
             deleted: self.deleted,
         })

@@ -1,12 +1,14 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
-use super::edit::{Edit, SLICE};
+use super::edit::{SLICE, StockEdit};
 use super::native::STOCK;
 use super::options::{NX, OPTIONS, ORDER, PX, TERMS, USER, XX};
 use super::order::Status;
-use super::persist::{self, Created, Effect};
-use super::state::{Ask, Change, Counts, Decision, Op, Refusal, Request, Stock, next_ver};
-use super::{MAX_ID, STATS};
+use super::persist::{self, Created, StockEffect};
+use super::state::{
+    Change, Counts, Decision, Op, Stock, StockAction, StockRefusal, StockRequest, next_ver,
+};
+use super::{COUNTERS, MAX_ID};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_int};
@@ -42,7 +44,7 @@ pub(super) fn set(call: &Call<'_>) -> Answer {
     let options = OPTIONS.read(&mut cursor, NX | XX | TERMS)?;
     let terms = options.terms();
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut edit = Edit::open(ctx, &name)?;
+    let mut edit = StockEdit::open(ctx, &name)?;
     let before = edit.stock().map(|stock| stock.counts().ver);
     if options.has(NX) && before.is_some() || options.has(XX) && before.is_none() {
         return Ok(Reply::Nil);
@@ -76,10 +78,10 @@ pub(super) fn import(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let key = ctx.open(&name);
     if key.is_empty() {
-        return Ok(Reply::Int(Refusal::Unknown as i64));
+        return Ok(Reply::Int(StockRefusal::Unknown as i64));
     }
     let (available, sold) = counter(&key)?;
-    let mut edit = Edit::of(ctx, &name, TypedKey::over(key, &STOCK));
+    let mut edit = StockEdit::of(ctx, &name, TypedKey::over(key, &STOCK));
     edit.create(Created {
         counts: Counts {
             available,
@@ -135,7 +137,11 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let delta = cursor.int("delta", -MAX_SAFE..=MAX_SAFE)?;
     let options = OPTIONS.read(&mut cursor, ORDER)?;
-    step(call, &options.request(Ask::Add { delta }), c"stock.add")
+    step(
+        call,
+        &options.request(StockAction::Add { delta }),
+        c"stock.add",
+    )
 }
 
 /// `STOCK.DEDUCT key qty [ORDER id] [USER user]`
@@ -148,7 +154,11 @@ pub(super) fn deduct(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let qty = qty(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
-    step(call, &options.request(Ask::Deduct { qty }), c"stock.deduct")
+    step(
+        call,
+        &options.request(StockAction::Deduct { qty }),
+        c"stock.deduct",
+    )
 }
 
 /// `STOCK.RESERVE key qty ORDER id PX ms [USER user]`
@@ -161,11 +171,11 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let options = OPTIONS
         .read(&mut cursor, ORDER | PX | USER)?
         .require(ORDER | PX)?;
-    let ask = Ask::Reserve {
+    let action = StockAction::Reserve {
         qty,
         px: options.number_or(PX, 0),
     };
-    step(call, &options.request(ask), c"stock.reserve")
+    step(call, &options.request(action), c"stock.reserve")
 }
 
 /// `STOCK.CONFIRM key id`
@@ -175,8 +185,8 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
 pub(super) fn confirm(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let request = Request {
-        ask: Ask::Confirm,
+    let request = StockRequest {
+        action: StockAction::Confirm,
         order: id(&mut cursor)?,
         user: &[],
     };
@@ -191,8 +201,8 @@ pub(super) fn confirm(call: &Call<'_>) -> Answer {
 pub(super) fn cancel(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let request = Request {
-        ask: Ask::Cancel,
+    let request = StockRequest {
+        action: StockAction::Cancel,
         order: id(&mut cursor)?,
         user: &[],
     };
@@ -201,7 +211,7 @@ pub(super) fn cancel(call: &Call<'_>) -> Answer {
 
 /// `STOCK.MDEDUCT numkeys key qty [key qty ...] [ORDER id] [USER user]`
 ///
-/// All keys are different and in one slot. Replies with an array: for each key what
+/// All keys are different and in one hash slot. Replies with an array: for each key what
 /// `STOCK.DEDUCT` would reply; if any of them is negative, nothing was done, and the others show
 /// what is available. `CONFLICT` also if only some of the keys know the order.
 pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
@@ -210,7 +220,7 @@ pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
     let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
     let requests = pairs
         .iter()
-        .map(|qty| options.request(Ask::Deduct { qty: *qty }));
+        .map(|qty| options.request(StockAction::Deduct { qty: *qty }));
     step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mdeduct")
 }
 
@@ -226,7 +236,7 @@ pub(super) fn mreserve(call: &Call<'_>) -> Answer {
     let px = options.number_or(PX, 0);
     let requests = pairs
         .iter()
-        .map(|qty| options.request(Ask::Reserve { qty: *qty, px }));
+        .map(|qty| options.request(StockAction::Reserve { qty: *qty, px }));
     step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mreserve")
 }
 
@@ -235,23 +245,23 @@ pub(super) fn mreserve(call: &Call<'_>) -> Answer {
 /// Replies with an array: for each key what `STOCK.CONFIRM` would reply; if any of them is negative,
 /// nothing was done. `CONFLICT` also if only some of the keys know the order.
 pub(super) fn mconfirm(call: &Call<'_>) -> Answer {
-    finish_all(call, Ask::Confirm, c"stock.mconfirm")
+    finish_all(call, StockAction::Confirm, c"stock.mconfirm")
 }
 
 /// `STOCK.MCANCEL numkeys key [key ...] id`
 ///
 /// As `STOCK.MCONFIRM`. If no key knows the order, all remember it as closed.
 pub(super) fn mcancel(call: &Call<'_>) -> Answer {
-    finish_all(call, Ask::Cancel, c"stock.mcancel")
+    finish_all(call, StockAction::Cancel, c"stock.mcancel")
 }
 
-fn finish_all(call: &Call<'_>, ask: Ask, event: &'static CStr) -> Answer {
+fn finish_all(call: &Call<'_>, action: StockAction, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     let keys = cursor.keys()?;
     let order = id(&mut cursor)?;
     cursor.end()?;
-    let request = Request {
-        ask,
+    let request = StockRequest {
+        action,
         order,
         user: &[],
     };
@@ -267,19 +277,19 @@ fn pairs(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Error> {
 }
 
 /// One step on the stock at the first key.
-fn step(call: &Call<'_>, request: &Request<'_>, event: &'static CStr) -> Answer {
+fn step(call: &Call<'_>, request: &StockRequest<'_>, event: &'static CStr) -> Answer {
     let name = call.name(0);
-    let mut slot = TypedKey::of(call.ctx.open(&name), &STOCK)?;
-    let Some(stock) = slot.value() else {
-        return Ok(Reply::Int(Refusal::Unknown as i64));
+    let mut key = TypedKey::of(call.ctx.open(&name), &STOCK)?;
+    let Some(stock) = key.value() else {
+        return Ok(Reply::Int(StockRefusal::Unknown as i64));
     };
     let next_end = stock.next_end();
     let needs_time = !request.order.is_empty() || next_end < u64::MAX;
     let now = if needs_time { Now::read().ms() } else { 0 };
     if request.order.is_empty() && !stock.has_events() && next_end > now {
-        return step_plainly(call, &name, slot, request, event);
+        return step_plainly(call, &name, key, request, event);
     }
-    let mut edit = Edit::for_call(call, &name, slot);
+    let mut edit = StockEdit::for_call(call, &name, key);
     edit.end_overdue(now, request.order, SLICE);
     let answer = step_once(&mut edit, request, now);
     edit.close(Some(event));
@@ -291,11 +301,11 @@ fn step(call: &Call<'_>, request: &Request<'_>, event: &'static CStr) -> Answer 
 fn step_plainly(
     call: &Call<'_>,
     name: &ServerString<'_>,
-    mut slot: TypedKey<'_, Stock>,
-    request: &Request<'_>,
+    mut key: TypedKey<'_, Stock>,
+    request: &StockRequest<'_>,
     event: &'static CStr,
 ) -> Answer {
-    let stock = slot.value().ok_or(Error::Internal)?;
+    let stock = key.value().ok_or(Error::Internal)?;
     let decision = stock.decide(request, 0)?;
     if let Decision::Change(change, _) = &decision {
         stock.apply(change).map_err(|_| Error::Internal)?;
@@ -305,13 +315,13 @@ fn step_plainly(
             event: Some(event),
             ..Commit::default()
         };
-        slot.commit(call.ctx, name, &commit);
+        key.commit(call.ctx, name, &commit);
     }
     count(&decision);
     Ok(Reply::Int(reply(&decision)))
 }
 
-fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
+fn step_once(edit: &mut StockEdit<'_>, request: &StockRequest<'_>, now: u64) -> Answer {
     let decision = decide(edit, request, now)?;
     check_memory(std::slice::from_ref(edit), std::slice::from_ref(&decision))?;
     match &decision {
@@ -323,24 +333,28 @@ fn step_once(edit: &mut Edit<'_>, request: &Request<'_>, now: u64) -> Answer {
     Ok(Reply::Int(reply(&decision)))
 }
 
-fn decide<'a>(edit: &mut Edit<'_>, request: &Request<'a>, now: u64) -> Result<Decision<'a>, Error> {
+fn decide<'a>(
+    edit: &mut StockEdit<'_>,
+    request: &StockRequest<'a>,
+    now: u64,
+) -> Result<Decision<'a>, Error> {
     let Some(stock) = edit.stock() else {
-        return Ok(Decision::Refused(Refusal::Unknown));
+        return Ok(Decision::Refused(StockRefusal::Unknown));
     };
     let decision = stock.decide(request, now);
     if decision == Err(Error::Conflict) {
-        STATS.conflicts.count();
+        COUNTERS.conflicts.count();
     }
     decision
 }
 
 /// A `CANCEL` is welcome when memory is short, but not one that only adds a mark.
-fn check_memory(edits: &[Edit<'_>], decisions: &[Decision<'_>]) -> Result<(), Error> {
+fn check_memory(edits: &[StockEdit<'_>], decisions: &[Decision<'_>]) -> Result<(), Error> {
     let marks = |decision: &Decision<'_>| match decision {
         Decision::Change(change, _) => change.op == Op::Mark,
         _ => false,
     };
-    if decisions.iter().any(marks) && edits.iter().any(Edit::is_out_of_memory) {
+    if decisions.iter().any(marks) && edits.iter().any(StockEdit::is_out_of_memory) {
         return Err(Error::OutOfMemory);
     }
     Ok(())
@@ -355,15 +369,15 @@ fn reply(decision: &Decision<'_>) -> i64 {
 
 fn count(decision: &Decision<'_>) {
     match decision {
-        Decision::Refused(Refusal::SoldOut) => STATS.sold_out.count(),
-        Decision::Refused(Refusal::UserLimit) => STATS.user_limited.count(),
+        Decision::Refused(StockRefusal::SoldOut) => COUNTERS.sold_out.count(),
+        Decision::Refused(StockRefusal::UserLimit) => COUNTERS.user_limited.count(),
         Decision::Refused(_) => {}
-        Decision::Repeated(_) => STATS.duplicates.count(),
+        Decision::Repeated(_) => COUNTERS.duplicates.count(),
         Decision::Change(change, _) => match change.op {
-            Op::Deduct => STATS.deducted.count(),
-            Op::Reserve => STATS.reserved.count(),
-            Op::Confirm => STATS.confirmed.count(),
-            Op::Cancel => STATS.cancelled.count(),
+            Op::Deduct => COUNTERS.deducted.count(),
+            Op::Reserve => COUNTERS.reserved.count(),
+            Op::Confirm => COUNTERS.confirmed.count(),
+            Op::Cancel => COUNTERS.cancelled.count(),
             _ => {}
         },
     }
@@ -374,7 +388,7 @@ fn count(decision: &Decision<'_>) {
 fn step_all(
     call: &Call<'_>,
     stride: usize,
-    requests: &[Request<'_>],
+    requests: &[StockRequest<'_>],
     event: &'static CStr,
 ) -> Answer {
     let (ctx, now) = (call.ctx, Now::read().ms());
@@ -383,8 +397,8 @@ fn step_all(
         .collect();
     let mut edits = Vec::with_capacity(names.len());
     for name in &names {
-        let slot = TypedKey::of(ctx.open(name), &STOCK)?; // nothing has changed yet
-        edits.push(Edit::for_call(call, name, slot));
+        let key = TypedKey::of(ctx.open(name), &STOCK)?; // nothing has changed yet
+        edits.push(StockEdit::for_call(call, name, key));
     }
     let most = (SLICE / edits.len().max(1)).max(1);
     for (edit, request) in edits.iter_mut().zip(requests) {
@@ -397,13 +411,13 @@ fn step_all(
     answer
 }
 
-fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> Answer {
+fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now: u64) -> Answer {
     let mut decisions = Vec::with_capacity(edits.len());
     for (edit, request) in edits.iter_mut().zip(requests) {
         decisions.push(decide(edit, request, now)?);
     }
     if is_known_to_some(edits, requests) {
-        STATS.conflicts.count();
+        COUNTERS.conflicts.count();
         return Err(Error::Conflict);
     }
     let refused = decisions.iter().any(|decision| reply(decision) < 0);
@@ -429,7 +443,7 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
     apply_all(changes.collect())?;
     let is_repeated = |decision: &Decision<'_>| matches!(decision, Decision::Repeated(_));
     if decisions.iter().all(is_repeated)
-        && edits.iter().all(Edit::is_unchanged)
+        && edits.iter().all(StockEdit::is_unchanged)
         && let Some(edit) = edits.first_mut()
     {
         edit.replicate_repeated();
@@ -443,7 +457,7 @@ fn step_together(edits: &mut [Edit<'_>], requests: &[Request<'_>], now: u64) -> 
 }
 
 /// Do some of these stocks know the order, as one that is not closed, and others not at all?
-fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
+fn is_known_to_some(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>]) -> bool {
     let (mut open, mut unknown) = (false, false);
     for (edit, request) in edits.iter_mut().zip(requests) {
         if let Some(stock) = edit.stock()
@@ -458,10 +472,10 @@ fn is_known_to_some(edits: &mut [Edit<'_>], requests: &[Request<'_>]) -> bool {
 
 /// Can all changes be announced? What is appended to a stream and taken out again is not as if it had never been there: the
 /// stream's last id and its count of entries stay.
-fn check_streams(changes: &mut [(&mut Edit<'_>, &Change<'_>)]) -> Result<(), Error> {
-    let mut is_told =
-        |(edit, change): &mut (&mut Edit<'_>, &Change<'_>)| edit.stream_of(change).is_some();
-    if !changes.iter_mut().any(&mut is_told) {
+fn check_streams(changes: &mut [(&mut StockEdit<'_>, &Change<'_>)]) -> Result<(), Error> {
+    let mut is_announced =
+        |(edit, change): &mut (&mut StockEdit<'_>, &Change<'_>)| edit.stream_of(change).is_some();
+    if !changes.iter_mut().any(&mut is_announced) {
         return Ok(());
     }
     let streams = changes
@@ -483,7 +497,7 @@ fn check_streams(changes: &mut [(&mut Edit<'_>, &Change<'_>)]) -> Result<(), Err
 }
 
 /// Announces all changes, then applies all of them: if one cannot be announced, none is.
-fn apply_all(mut changes: Vec<(&mut Edit<'_>, &Change<'_>)>) -> Result<(), Error> {
+fn apply_all(mut changes: Vec<(&mut StockEdit<'_>, &Change<'_>)>) -> Result<(), Error> {
     check_streams(&mut changes)?;
     let mut announced = Vec::with_capacity(changes.len());
     let mut failure = None;
@@ -535,8 +549,8 @@ fn read_stock(
     name: &ServerString<'_>,
     look: impl FnOnce(&Stock) -> Reply,
 ) -> Answer {
-    let mut slot = TypedKey::of(call.ctx.open_to_read(name), &STOCK)?;
-    Ok(slot.value().map_or(Reply::Nil, |stock| look(stock)))
+    let mut key = TypedKey::of(call.ctx.open_to_read(name), &STOCK)?;
+    Ok(key.value().map_or(Reply::Nil, |stock| look(stock)))
 }
 
 /// `STOCK.ORDER key id`
@@ -576,15 +590,18 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
     read_stock(call, &name, |stock| {
         let (counts, terms) = (stock.counts(), stock.terms());
         let events = terms.events.as_deref();
-        let book = stock.book();
+        let store = stock.store();
         let number = |number: usize| Reply::int(number as u64);
         Reply::Map(vec![
             ("total", Reply::int(counts.total())),
             ("available", Reply::int(counts.available)),
             ("reserved", Reply::int(counts.reserved)),
             ("sold", Reply::int(counts.sold)),
-            ("orders", number(book.map_or(0, |book| book.orders()))),
-            ("users", number(book.map_or(0, |book| book.users()))),
+            (
+                "orders",
+                number(store.map_or(0, |store| store.order_count())),
+            ),
+            ("users", number(store.map_or(0, |store| store.user_count()))),
             ("peruser", Reply::int(terms.per_user)),
             ("retain_ms", Reply::int(terms.retain)),
             (
@@ -619,22 +636,26 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         return Err(Error::BadEffect);
     }
     let (ctx, name) = (call.ctx, call.name(0));
-    let slot = match persist::effects(payload).next() {
-        Some(Ok(Effect::Created(_))) => TypedKey::over(ctx.open(&name), &STOCK),
+    let key = match persist::effects(payload).next() {
+        Some(Ok(StockEffect::Created(_))) => TypedKey::over(ctx.open(&name), &STOCK),
         _ => TypedKey::of(ctx.open(&name), &STOCK)?,
     };
-    let mut edit = Edit::for_effects(ctx, &name, slot);
+    let mut edit = StockEdit::for_effects(ctx, &name, key);
     let mut effects = persist::effects(payload);
     let applied = effects.try_for_each(|effect| {
         let effect = effect.map_err(|_| Error::BadEffect)?;
         apply_effect(call, &mut edit, effect)
     });
-    edit.list_again(0);
+    edit.relist(0);
     edit.close_applied();
     applied.map(|()| Reply::Ok)
 }
 
-fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Result<(), Error> {
+fn apply_effect(
+    call: &Call<'_>,
+    edit: &mut StockEdit<'_>,
+    effect: StockEffect<'_>,
+) -> Result<(), Error> {
     // The master has changed the stock, so it is changed here, whatever becomes of the stream.
     let lost = |error: Error| {
         let line = format!("this server's copy of an event stream lacks an entry: {error}");
@@ -642,32 +663,32 @@ fn apply_effect(call: &Call<'_>, edit: &mut Edit<'_>, effect: Effect<'_>) -> Res
         None
     };
     match effect {
-        Effect::Created(created) => {
+        StockEffect::Created(created) => {
             if created.entry.is_some() {
                 edit.announce_new(&created).unwrap_or_else(lost);
             }
             edit.replace(*created);
             return Ok(());
         }
-        Effect::Trimmed(count) => {
+        StockEffect::Trimmed(count) => {
             edit.drop_oldest(count).unwrap_or_else(|error| {
                 lost(error);
             });
             return Ok(());
         }
-        Effect::Changed(change, entry) => {
+        StockEffect::Changed(change, entry) => {
             edit.stock().ok_or(Error::BadEffect)?;
             if entry.is_some() {
                 edit.announce(&change, entry).unwrap_or_else(lost);
             }
             return edit.apply(&change, entry);
         }
-        Effect::Order(_) | Effect::User(..) => {}
+        StockEffect::Order(_) | StockEffect::User(..) => {}
     }
     let stock = edit.stock().ok_or(Error::BadEffect)?;
     let put = match effect {
-        Effect::Order(order) => stock.put_order(&order),
-        Effect::User(user, held) => stock.put_user(user, held),
+        StockEffect::Order(order) => stock.put_order(&order),
+        StockEffect::User(user, held) => stock.put_user(user, held),
         _ => Ok(()),
     };
     put.map_err(|_| Error::BadEffect)

@@ -4,7 +4,7 @@
 use super::native::STOCK;
 use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
-use super::{DEADLINES, STATS};
+use super::{COUNTERS, DEADLINES};
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use crate::server::entry::Call;
@@ -30,14 +30,14 @@ const KEPT: usize = 64 * 1024;
 static EFFECTS: MainThread<Vec<u8>> = MainThread::new();
 
 /// The strings that do not change from entry to entry of an event stream.
-struct Labels {
+struct EntryStrings {
     fields: [ServerString<'static>; 7],
     ops: [ServerString<'static>; 7],
     none: ServerString<'static>,
     one: ServerString<'static>,
 }
 
-impl Default for Labels {
+impl Default for EntryStrings {
     fn default() -> Self {
         Self {
             fields: ["op", "sku", "order", "user", "qty", "available", "ver"]
@@ -52,9 +52,9 @@ impl Default for Labels {
     }
 }
 
-static LABELS: MainThread<Labels> = MainThread::new();
+static LABELS: MainThread<EntryStrings> = MainThread::new();
 
-/// Which of [`Labels::ops`] tells that a stock is new; the others are in the order of [`Op`].
+/// Which of [`EntryStrings::ops`] tells that a stock is new; the others are in the order of [`Op`].
 const SET: usize = Op::Expire as usize + 1;
 
 /// The name of the event stream that was last written to, kept to be used again.
@@ -74,10 +74,10 @@ fn open_stream<'k>(
     let same = last.filter(|name| name.bytes() == key);
     let name = same.unwrap_or_else(|| ServerString::new(key));
     if !follows && !share_slot(ctx, sku, &name) {
-        return Err(Error::CrossSlot); // a stock that was restored to another slot
+        return Err(Error::CrossSlot); // a stock that was restored to another hash slot
     }
     let stream = Stream::open(ctx, name)?;
-    // A stream that is not here may be on the node that the slot comes from or goes to: one more of that name would keep
+    // A stream that is not here may be on the node that the hash slot comes from or goes to: one more of that name would keep
     // them from ever meeting. The server does not look at it, because commands do not name it.
     if !follows && stream.is_new() && is_moving(ctx, sku) {
         return Err(Error::TryAgain);
@@ -85,13 +85,13 @@ fn open_stream<'k>(
     Ok(stream)
 }
 
-/// A stock's key, open for changes. Ends with [`Edit::close`].
-pub(super) struct Edit<'k> {
+/// A stock's key, open for changes. Ends with [`StockEdit::close`].
+pub(super) struct StockEdit<'k> {
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
     /// The running command, if there is one: its arguments need not be copied for the stream.
     call: Option<&'k Call<'k>>,
-    slot: TypedKey<'k, Stock>,
+    key: TypedKey<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
     /// What was done, for replicas and the AOF.
@@ -103,19 +103,19 @@ pub(super) struct Edit<'k> {
     stepped: bool,
 }
 
-impl<'k> Edit<'k> {
+impl<'k> StockEdit<'k> {
     /// Opens a key in the selected database.
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         Ok(Self::of(ctx, name, TypedKey::of(ctx.open(name), &STOCK)?))
     }
 
     /// The same for a key that is open already.
-    pub(super) fn of(ctx: Ctx<'k>, name: &'k ServerString<'k>, slot: TypedKey<'k, Stock>) -> Self {
+    pub(super) fn of(ctx: Ctx<'k>, name: &'k ServerString<'k>, key: TypedKey<'k, Stock>) -> Self {
         Self {
             ctx,
             name,
             call: None,
-            slot,
+            key,
             stream: None,
             effects: Vec::new(),
             follows: false,
@@ -128,11 +128,11 @@ impl<'k> Edit<'k> {
     pub(super) fn for_call(
         call: &'k Call<'k>,
         name: &'k ServerString<'k>,
-        slot: TypedKey<'k, Stock>,
+        key: TypedKey<'k, Stock>,
     ) -> Self {
         Self {
             call: Some(call),
-            ..Self::of(call.ctx, name, slot)
+            ..Self::of(call.ctx, name, key)
         }
     }
 
@@ -140,17 +140,17 @@ impl<'k> Edit<'k> {
     pub(super) fn for_effects(
         ctx: Ctx<'k>,
         name: &'k ServerString<'k>,
-        slot: TypedKey<'k, Stock>,
+        key: TypedKey<'k, Stock>,
     ) -> Self {
         Self {
             follows: true,
-            ..Self::of(ctx, name, slot)
+            ..Self::of(ctx, name, key)
         }
     }
 
     /// The stock, if there is one.
     pub(super) fn stock(&mut self) -> Option<&mut Stock> {
-        self.slot.value()
+        self.key.value()
     }
 
     /// Has the server more in memory than `maxmemory` allows? Not asked of those who only follow.
@@ -161,7 +161,7 @@ impl<'k> Edit<'k> {
     /// Ends the reservations whose time is up, as far as that was not done yet: `most` of them, and
     /// the one that a command is about.
     pub(super) fn end_overdue(&mut self, now: u64, order: &[u8], most: usize) {
-        let Some(stock) = self.slot.value() else {
+        let Some(stock) = self.key.value() else {
             return;
         };
         if stock.next_end() > now || !self.ctx.may_decide() {
@@ -178,29 +178,29 @@ impl<'k> Edit<'k> {
 
     /// Ends `most` reservations whose time is up.
     pub(super) fn end_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
-        let book = self.slot.value().and_then(|stock| stock.book());
-        let ids = book.map_or(Vec::new(), |book| book.ended(now, most));
+        let store = self.key.value().and_then(|stock| stock.store());
+        let ids = store.map_or(Vec::new(), |store| store.ended(now, most));
         ids.iter().try_for_each(|id| self.end(id, now))
     }
 
     fn end(&mut self, order: &[u8], now: u64) -> Result<(), Error> {
         let change = Change::of(Op::Expire, order, now);
         self.change(&change)?;
-        STATS.expired.count();
+        COUNTERS.expired.count();
         let commit = Commit {
             event: Some(c"stock.expire"),
             ..Commit::default()
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
         Ok(())
     }
 
     /// Forgets `most` orders that are final for long enough.
     pub(super) fn forget_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
-        let ids = self.slot.value().map_or(Vec::new(), |stock| {
+        let ids = self.key.value().map_or(Vec::new(), |stock| {
             let retain = stock.terms().retain;
-            let book = stock.book();
-            book.map_or(Vec::new(), |book| book.forgettable(now, retain, most))
+            let store = stock.store();
+            store.map_or(Vec::new(), |store| store.forgettable(now, retain, most))
         });
         let mut forget = |id| self.change(&Change::of(Op::Forget, id, now));
         ids.iter().try_for_each(|id| forget(id))
@@ -218,7 +218,7 @@ impl<'k> Edit<'k> {
 
     /// The key of the stream that announces a change, if one does.
     pub(super) fn stream_of(&mut self, change: &Change<'_>) -> Option<&[u8]> {
-        let stock = self.slot.value().filter(|_| change.op.is_told())?;
+        let stock = self.key.value().filter(|_| change.op.is_announced())?;
         let events = stock.terms().events.as_ref()?;
         Some(&events.stream)
     }
@@ -240,7 +240,7 @@ impl<'k> Edit<'k> {
     }
 
     fn open_stream_for(&mut self, change: &Change<'_>) -> Result<(), Error> {
-        if change.op.is_told() {
+        if change.op.is_announced() {
             self.open_stream()?;
         }
         Ok(())
@@ -249,7 +249,7 @@ impl<'k> Edit<'k> {
     /// The event stream, if the stock has one.
     fn open_stream(&mut self) -> Result<Option<&mut Stream<'k>>, Error> {
         if self.stream.is_none()
-            && let Some(stock) = self.slot.value()
+            && let Some(stock) = self.key.value()
             && let Some(events) = &stock.terms().events
         {
             let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
@@ -266,7 +266,7 @@ impl<'k> Edit<'k> {
         id: Option<EntryId>,
     ) -> Result<Option<EntryId>, Error> {
         self.open_stream_for(change)?;
-        let (Some(stream), Some(stock)) = (&mut self.stream, self.slot.value()) else {
+        let (Some(stream), Some(stock)) = (&mut self.stream, self.key.value()) else {
             return Ok(None);
         };
         let Some(announcement) = stock.announce(change) else {
@@ -304,7 +304,7 @@ impl<'k> Edit<'k> {
 
     /// Keeps the event stream at its length, after a change was announced there.
     fn trim_stream(&mut self) {
-        let stock = self.slot.value();
+        let stock = self.key.value();
         let events = stock.and_then(|stock| stock.terms().events.as_ref());
         if let (Some(stream), Some(events)) = (&mut self.stream, events) {
             match stream.trim_to_about(events.maxlen) {
@@ -320,7 +320,7 @@ impl<'k> Edit<'k> {
         change: &Change<'_>,
         entry: Option<EntryId>,
     ) -> Result<(), Error> {
-        let Some(stock) = self.slot.value() else {
+        let Some(stock) = self.key.value() else {
             return Err(Error::Internal);
         };
         let due = stock.apply(change).map_err(|_| Error::BadEffect)?;
@@ -355,13 +355,13 @@ impl<'k> Edit<'k> {
 
     /// Puts a new stock at the key, in place of what is there.
     pub(super) fn replace(&mut self, created: Created) {
-        let expires = self.slot.expires().filter(|_| created.keeps_expiry);
-        self.slot.replace(Stock::new(created.counts, created.terms));
+        let expires = self.key.expires().filter(|_| created.keeps_expiry);
+        self.key.replace(Stock::new(created.counts, created.terms));
         let commit = Commit {
             key: expires.map_or(KeyFate::Keep, KeyFate::ExpireAt),
             ..Commit::default()
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
     }
 
     /// Repeats what a master did to the event stream.
@@ -374,9 +374,9 @@ impl<'k> Edit<'k> {
 
     /// Lists the stock anew, after it was looked at: not before `earliest` (Unix ms), and for orders
     /// that can be forgotten not before a while later, so that they come in batches.
-    pub(super) fn list_again(&mut self, earliest: u64) {
+    pub(super) fn relist(&mut self, earliest: u64) {
         let (db, key) = (self.ctx.db(), self.name.bytes());
-        if let Some(stock) = self.slot.value() {
+        if let Some(stock) = self.key.value() {
             let end = stock.next_end().max(earliest);
             let forget = stock.next_forgettable().max(earliest + BATCH);
             DEADLINES.list(&mut stock.listed, db, key, end.min(forget));
@@ -400,7 +400,7 @@ impl<'k> Edit<'k> {
             replicate: Replicate::Effect(c"STOCK.APPLY", &[]),
             ..Commit::default()
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
     }
 
     /// Has the edit changed nothing?
@@ -425,7 +425,7 @@ impl<'k> Edit<'k> {
             is_modified,
             event,
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
         if !effects.is_empty() && effects.capacity() <= KEPT {
             effects.clear();
             *EFFECTS.get() = effects;
@@ -440,7 +440,7 @@ impl<'k> Edit<'k> {
             is_modified: true,
             ..Commit::default()
         };
-        self.slot.commit(self.ctx, self.name, &commit);
+        self.key.commit(self.ctx, self.name, &commit);
     }
 
     fn announce_stream(&mut self) {

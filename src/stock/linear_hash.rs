@@ -12,10 +12,10 @@ use std::hash::{BuildHasher, RandomState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Where an entry is.
-pub type Handle = u32;
+pub type EntryHandle = u32;
 
 /// What a table keeps.
-pub trait Entry {
+pub trait HashEntry {
     /// The key that it is found by.
     fn key(&self) -> &[u8];
 
@@ -23,7 +23,7 @@ pub trait Entry {
     fn heap(&self) -> usize;
 }
 
-const NONE: Handle = Handle::MAX;
+const NONE: EntryHandle = EntryHandle::MAX;
 const CHUNK: usize = 512;
 
 /// What the set of chunks with room takes: they are few.
@@ -31,9 +31,9 @@ const OPEN: usize = 64;
 
 /// A table of entries by their keys.
 #[derive(Debug, Clone)]
-pub struct Table<E> {
+pub struct LinearHash<E> {
     /// The first entry of each bucket.
-    heads: Vec<Handle>,
+    heads: Vec<EntryHandle>,
     chunks: Vec<Chunk<E>>,
     /// The chunks that have room.
     open: BTreeSet<u32>,
@@ -45,22 +45,22 @@ pub struct Table<E> {
 
 #[derive(Debug, Clone)]
 struct Chunk<E> {
-    slots: Vec<Slot<E>>,
+    slots: Vec<ChunkSlot<E>>,
     /// The first free slot; the others follow by `next`.
-    free: Handle,
+    free: EntryHandle,
     used: usize,
 }
 
 #[derive(Debug, Clone)]
-struct Slot<E> {
+struct ChunkSlot<E> {
     entry: Option<E>,
     /// The next one of the same bucket, or the next free one.
-    next: Handle,
+    next: EntryHandle,
     /// Of the entry's key.
     hash: u32,
 }
 
-impl<E> Default for Table<E> {
+impl<E> Default for LinearHash<E> {
     fn default() -> Self {
         Self {
             heads: Vec::new(),
@@ -73,7 +73,7 @@ impl<E> Default for Table<E> {
     }
 }
 
-impl<E: Entry> Table<E> {
+impl<E: HashEntry> LinearHash<E> {
     /// How many entries there are.
     pub fn len(&self) -> usize {
         self.len
@@ -85,11 +85,11 @@ impl<E: Entry> Table<E> {
     }
 
     /// Where the entry with this key is.
-    pub fn find(&self, key: &[u8]) -> Option<Handle> {
+    pub fn find(&self, key: &[u8]) -> Option<EntryHandle> {
         self.find_hashed(key, self.hash(key))
     }
 
-    fn find_hashed(&self, key: &[u8], hash: u32) -> Option<Handle> {
+    fn find_hashed(&self, key: &[u8], hash: u32) -> Option<EntryHandle> {
         let mut at = *self.heads.get(bucket_of(hash, self.heads.len()))?;
         while at != NONE {
             let slot = self.slot(at);
@@ -112,13 +112,13 @@ impl<E: Entry> Table<E> {
     }
 
     /// The entry at a handle.
-    pub fn at(&self, handle: Handle) -> Option<&E> {
+    pub fn at(&self, handle: EntryHandle) -> Option<&E> {
         let (chunk, index) = split(handle);
         self.chunks.get(chunk)?.slots.get(index)?.entry.as_ref()
     }
 
     /// The same, to change it; its key must stay, and the memory that it takes.
-    pub fn at_mut(&mut self, handle: Handle) -> Option<&mut E> {
+    pub fn at_mut(&mut self, handle: EntryHandle) -> Option<&mut E> {
         let (chunk, index) = split(handle);
         self.chunks
             .get_mut(chunk)?
@@ -129,7 +129,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Adds an entry; `None` if its key is there already.
-    pub fn insert(&mut self, entry: E) -> Option<Handle> {
+    pub fn insert(&mut self, entry: E) -> Option<EntryHandle> {
         let hash = self.hash(entry.key());
         match self.find_hashed(entry.key(), hash) {
             Some(_) => None,
@@ -145,14 +145,14 @@ impl<E: Entry> Table<E> {
         self.at_mut(handle)
     }
 
-    fn insert_hashed(&mut self, entry: E, hash: u32) -> Handle {
+    fn insert_hashed(&mut self, entry: E, hash: u32) -> EntryHandle {
         if self.len == self.heads.len() {
             self.add_bucket();
         }
         let bucket = bucket_of(hash, self.heads.len());
         self.heap += entry.heap();
         self.len += 1;
-        let slot = Slot {
+        let slot = ChunkSlot {
             entry: Some(entry),
             next: self.heads[bucket],
             hash,
@@ -163,7 +163,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Puts another entry with the same key at a handle.
-    pub fn replace(&mut self, handle: Handle, entry: E) {
+    pub fn replace(&mut self, handle: EntryHandle, entry: E) {
         let (chunk, index) = split(handle);
         if let Some(old) = &mut self.chunks[chunk].slots[index].entry {
             debug_assert!(old.key() == entry.key());
@@ -173,7 +173,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Takes the entry at a handle out.
-    pub fn remove(&mut self, handle: Handle) -> Option<E> {
+    pub fn remove(&mut self, handle: EntryHandle) -> Option<E> {
         self.at(handle)?;
         let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.unchain(bucket, handle);
@@ -209,9 +209,10 @@ impl<E: Entry> Table<E> {
 
     /// The bytes that it takes from the allocator beside its own struct.
     pub fn memory(&self) -> usize {
-        let slots = |chunk: &Chunk<E>| block_size(chunk.slots.capacity() * size_of::<Slot<E>>());
+        let slots =
+            |chunk: &Chunk<E>| block_size(chunk.slots.capacity() * size_of::<ChunkSlot<E>>());
         self.heap
-            + block_size(self.heads.capacity() * size_of::<Handle>())
+            + block_size(self.heads.capacity() * size_of::<EntryHandle>())
             + block_size(self.chunks.capacity() * size_of::<Chunk<E>>())
             + self.chunks.iter().map(slots).sum::<usize>()
             + if self.open.is_empty() { 0 } else { OPEN }
@@ -248,13 +249,13 @@ impl<E: Entry> Table<E> {
     }
 
     /// Puts an entry into the chain of its bucket.
-    fn chain(&mut self, handle: Handle) {
+    fn chain(&mut self, handle: EntryHandle) {
         let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.slot_mut(handle).next = self.heads[bucket];
         self.heads[bucket] = handle;
     }
 
-    fn unchain(&mut self, bucket: usize, handle: Handle) {
+    fn unchain(&mut self, bucket: usize, handle: EntryHandle) {
         let next = self.slot(handle).next;
         if self.heads[bucket] == handle {
             self.heads[bucket] = next;
@@ -268,7 +269,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Puts a slot where there is room, in the first such chunk, so that the last ones become empty.
-    fn place(&mut self, slot: Slot<E>) -> Handle {
+    fn place(&mut self, slot: ChunkSlot<E>) -> EntryHandle {
         let number = self.open.first().copied().unwrap_or_else(|| {
             self.chunks.push(Chunk {
                 slots: Vec::new(),
@@ -297,7 +298,7 @@ impl<E: Entry> Table<E> {
     }
 
     /// Takes an entry out of its slot, which others may use. An empty chunk's memory goes back.
-    fn give_back(&mut self, handle: Handle) -> Option<E> {
+    fn give_back(&mut self, handle: EntryHandle) -> Option<E> {
         let (number, index) = split(handle);
         let chunk = &mut self.chunks[number];
         let entry = chunk.slots[index].entry.take()?;
@@ -319,12 +320,12 @@ impl<E: Entry> Table<E> {
         Some(entry)
     }
 
-    fn slot(&self, handle: Handle) -> &Slot<E> {
+    fn slot(&self, handle: EntryHandle) -> &ChunkSlot<E> {
         let (chunk, index) = split(handle);
         &self.chunks[chunk].slots[index]
     }
 
-    fn slot_mut(&mut self, handle: Handle) -> &mut Slot<E> {
+    fn slot_mut(&mut self, handle: EntryHandle) -> &mut ChunkSlot<E> {
         let (chunk, index) = split(handle);
         &mut self.chunks[chunk].slots[index]
     }
@@ -347,7 +348,7 @@ fn parent(bucket: usize) -> usize {
     bucket & !(1 << bucket.ilog2())
 }
 
-fn split(handle: Handle) -> (usize, usize) {
+fn split(handle: EntryHandle) -> (usize, usize) {
     (handle as usize / CHUNK, handle as usize % CHUNK)
 }
 
@@ -360,7 +361,7 @@ mod tests {
     #[derive(Debug, Clone, PartialEq)]
     struct Word(Vec<u8>, u32);
 
-    impl Entry for Word {
+    impl HashEntry for Word {
         fn key(&self) -> &[u8] {
             &self.0
         }
@@ -374,21 +375,21 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum TableStep {
         Put(u32, u32),
         Take(u32),
     }
 
-    fn any_step() -> impl Strategy<Value = Step> {
+    fn any_step() -> impl Strategy<Value = TableStep> {
         let key = 0..3000u32;
         prop_oneof![
-            (key.clone(), any::<u32>()).prop_map(|(key, value)| Step::Put(key, value)),
-            key.prop_map(Step::Take),
+            (key.clone(), any::<u32>()).prop_map(|(key, value)| TableStep::Put(key, value)),
+            key.prop_map(TableStep::Take),
         ]
     }
 
     /// Does the table hold exactly this, in chains that are whole?
-    fn check(table: &Table<Word>, model: &HashMap<u32, u32>) {
+    fn check(table: &LinearHash<Word>, model: &HashMap<u32, u32>) {
         assert_eq!(table.len(), model.len());
         assert_eq!(table.iter().count(), model.len());
         assert_eq!(table.heap, model.len());
@@ -403,11 +404,11 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec(any_step(), 1..4000)) {
-            let mut table = Table::default();
+            let mut table = LinearHash::default();
             let mut model = HashMap::new();
             for step in steps {
                 match step {
-                    Step::Put(key, value) => {
+                    TableStep::Put(key, value) => {
                         match table.find(&key.to_le_bytes()) {
                             Some(handle) => table.replace(handle, word(key, value)),
                             None => {
@@ -418,7 +419,7 @@ mod tests {
                         prop_assert_eq!(table.insert(word(key, 0)), None);
                         model.insert(key, value);
                     }
-                    Step::Take(key) => {
+                    TableStep::Take(key) => {
                         let found = table.find(&key.to_le_bytes());
                         let taken = found.and_then(|handle| table.remove(handle));
                         prop_assert_eq!(taken.map(|word| word.1), model.remove(&key));
@@ -431,9 +432,9 @@ mod tests {
 
     #[test]
     fn handles_stay_and_memory_comes_back() {
-        let mut table = Table::default();
+        let mut table = LinearHash::default();
         let empty = table.memory();
-        let handles: Vec<Handle> = (0..20_000)
+        let handles: Vec<EntryHandle> = (0..20_000)
             .filter_map(|n| table.insert(word(n, n)))
             .collect();
         for (number, handle) in handles.iter().enumerate() {

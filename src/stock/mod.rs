@@ -1,18 +1,18 @@
 //! `STOCK.*`: inventory that never oversells.
 //!
 //! A stock is a key whose value is a [`state::Stock`]: what is available, reserved and sold, with
-//! the orders and users that it remembers in a [`book::Book`]. [`commands`] reads requests,
+//! the orders and users that it remembers in a [`order_store::OrderStore`]. [`commands`] reads requests,
 //! [`edit`] carries a decided change out in the keyspace and announces it in the event stream, and
 //! [`serve`] does what happens without a command: reservations end, old orders are forgotten. Which
 //! stock is to be looked at when is in [`crate::deadlines`].
 
-pub mod book;
 pub mod commands;
 pub mod edit;
 pub mod linear_hash;
 pub mod native;
 mod options;
 pub mod order;
+pub mod order_store;
 pub mod persist;
 pub mod serve;
 pub mod state;
@@ -42,9 +42,9 @@ pub const FAMILY: Family = Family {
     commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[],
-    key_changed: serve::touched,
+    key_changed: serve::on_key_change,
     dataset_changed: |event| DEADLINES.moved(event),
-    on_event: serve::happened,
+    on_event: serve::on_server_event,
     due: serve::due,
     cron: |ctx| {
         DEADLINES.unpark(ctx);
@@ -55,7 +55,7 @@ pub const FAMILY: Family = Family {
 };
 
 /// The counters of `INFO sluice`.
-struct Stats {
+struct StockCounters {
     deducted: Counter,
     reserved: Counter,
     confirmed: Counter,
@@ -67,7 +67,7 @@ struct Stats {
     conflicts: Counter,
 }
 
-static STATS: Stats = Stats {
+static COUNTERS: StockCounters = StockCounters {
     deducted: Counter::new(),
     reserved: Counter::new(),
     confirmed: Counter::new(),

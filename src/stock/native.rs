@@ -26,14 +26,14 @@ impl Native for Stocks {
     }
 
     fn save(stock: &Stock, out: &mut RdbWriter<'_>) {
-        let mut head = Vec::new();
-        persist::put_head(&mut head, stock);
-        out.bytes(&head);
+        let mut header = Vec::new();
+        persist::put_header(&mut header, stock);
+        out.bytes(&header);
         persist::pieces(stock, &mut |piece| out.bytes(piece));
     }
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Stock> {
-        let pieces = input.bytes(persist::head)?.ok()?;
+        let pieces = input.bytes(persist::header)?.ok()?;
         let mut builder = Builder::default();
         for _ in 0..pieces {
             input.bytes(|piece| builder.add(piece))?.ok()?;
@@ -54,15 +54,15 @@ impl Native for Stocks {
         let mut element = Vec::new();
         persist::put_summary(&mut element, stock);
         digest.element(&element);
-        let Some(book) = stock.book() else {
+        let Some(store) = stock.store() else {
             return;
         };
-        for order in book.iter_orders() {
+        for order in store.iter_orders() {
             element.clear();
             persist::put_order(&mut element, &order);
             digest.element(&element);
         }
-        for user in book.iter_users() {
+        for user in store.iter_users() {
             element.clear();
             persist::put_user(&mut element, &user.id, user.held);
             digest.element(&element);
@@ -74,7 +74,9 @@ impl Native for Stocks {
     }
 
     fn free_effort(stock: &Stock) -> usize {
-        stock.book().map_or(1, |book| book.orders() + book.users())
+        stock
+            .store()
+            .map_or(1, |store| store.order_count() + store.user_count())
     }
 
     fn copy(stock: &Stock) -> Option<Stock> {

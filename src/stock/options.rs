@@ -1,6 +1,6 @@
 //! The options of the family's commands.
 
-use super::state::{Ask, Events, Request, Terms};
+use super::state::{EventStream, SaleTerms, StockAction, StockRequest};
 use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID};
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
@@ -37,12 +37,12 @@ pub(super) type StockOptions<'a> = Options<'a, 9>;
 
 impl<'a> StockOptions<'a> {
     /// The terms of sale.
-    pub(super) fn terms(&self) -> Terms {
-        let events = self.bytes(EVENTS).map(|stream| Events {
+    pub(super) fn terms(&self) -> SaleTerms {
+        let events = self.bytes(EVENTS).map(|stream| EventStream {
             stream: stream.into(),
             maxlen: self.number_or(MAXLEN, DEFAULT_MAXLEN),
         });
-        Terms {
+        SaleTerms {
             per_user: self.number_or(PERUSER, 0),
             retain: self.number_or(RETAIN, DEFAULT_RETAIN),
             events: events.map(Box::new),
@@ -50,9 +50,9 @@ impl<'a> StockOptions<'a> {
     }
 
     /// A request with the order and the user of the options.
-    pub(super) fn request(&self, ask: Ask) -> Request<'a> {
-        Request {
-            ask,
+    pub(super) fn request(&self, action: StockAction) -> StockRequest<'a> {
+        StockRequest {
+            action,
             order: self.bytes(ORDER).unwrap_or_default(),
             user: self.bytes(USER).unwrap_or_default(),
         }

@@ -1,15 +1,15 @@
 //! One order, packed into as few bytes as it takes: a shop remembers millions of them.
 //!
 //! ```text
-//! record = head id [user] [qty] created [since] [reply] [px]
-//! head   = status + flags; USER: user is there; MOVED: since is there; ONE: qty is 1 and not there
+//! record = header id [user] [qty] created [since] [reply] [px]
+//! header = status + flags; USER: user is there; MOVED: since is there; ONE: qty is 1 and not there
 //! ```
 //!
 //! Integers and byte strings are those of [`crate::codec`]; `qty` is zigzag, times are Unix
 //! milliseconds. `reply` and `px` are there while a repetition of the first request has to be
 //! recognized and answered: until the order is closed. The same bytes are in memory, in RDB and AOF.
 
-use super::linear_hash::Entry;
+use super::linear_hash::HashEntry;
 use super::{MAX_ID, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
 use crate::memory::block_size;
@@ -122,9 +122,9 @@ const ONE: u8 = 64;
 
 /// A packed order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record(Box<[u8]>);
+pub struct PackedOrder(Box<[u8]>);
 
-impl Record {
+impl PackedOrder {
     /// Packs an order.
     pub fn pack(order: &Order<'_>) -> Self {
         let mut out = Vec::with_capacity(packed_len(order));
@@ -176,7 +176,7 @@ impl Record {
     }
 }
 
-impl Entry for Record {
+impl HashEntry for PackedOrder {
     fn key(&self) -> &[u8] {
         let mut reader = Reader::new(&self.0[1..]);
         reader
@@ -204,27 +204,27 @@ fn packed_len(order: &Order<'_>) -> usize {
 
 /// Appends an order.
 pub fn put(out: &mut Vec<u8>, order: &Order<'_>) {
-    out.extend_from_slice(&Record::pack(order).0);
+    out.extend_from_slice(&PackedOrder::pack(order).0);
 }
 
 /// Reads an order that could have come to be by commands.
 pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
-    let head = reader.byte()?;
-    if head & !(STATUS | USER | MOVED | STALE | ONE) != 0 {
+    let header = reader.byte()?;
+    if header & !(STATUS | USER | MOVED | STALE | ONE) != 0 {
         return Err(Corrupt);
     }
-    let status = STATUSES[usize::from(head & STATUS)];
+    let status = STATUSES[usize::from(header & STATUS)];
     let id = reader.bytes(1, MAX_ID)?;
-    let user = match head & USER {
+    let user = match header & USER {
         0 => &[],
         _ => reader.bytes(1, MAX_ID)?,
     };
-    let qty = match head & ONE {
+    let qty = match header & ONE {
         0 => unzigzag(reader.uint(0, 2 * MAX_QTY)?),
         _ => 1,
     };
     let created = reader.uint(0, MAX_QTY)?;
-    let since = match head & MOVED {
+    let since = match header & MOVED {
         0 => created,
         _ => reader.uint(0, MAX_QTY)?,
     };
@@ -293,14 +293,14 @@ mod tests {
                 reply: if status.keeps_request() { reply } else { 0 },
                 px: if status.keeps_px() { px } else { 0 },
             };
-            let mut record = Record::pack(&order);
+            let mut record = PackedOrder::pack(&order);
             prop_assert_eq!(record.order(), order);
             prop_assert_eq!(record.key(), &id[..]);
             record.set_stale(true);
             prop_assert!(record.is_stale());
             prop_assert_eq!(record.order(), order);
             record.set_stale(false);
-            prop_assert_eq!(&record, &Record::pack(&order));
+            prop_assert_eq!(&record, &PackedOrder::pack(&order));
         }
 
         #[test]
@@ -327,12 +327,12 @@ mod tests {
             reply: 1_000_000,
             px: 900_000,
         };
-        assert_eq!(Record::pack(&reserved).heap(), 32);
+        assert_eq!(PackedOrder::pack(&reserved).heap(), 32);
         let deducted = Order {
             status: Status::Deducted,
             px: 0,
             ..reserved
         };
-        assert_eq!(Record::pack(&deducted).heap(), 32);
+        assert_eq!(PackedOrder::pack(&deducted).heap(), 32);
     }
 }

@@ -27,7 +27,7 @@
 //! Integers and byte strings are those of [`crate::codec`]; times are Unix milliseconds.
 
 use super::order::{self, Order, unzigzag, zigzag};
-use super::state::{Change, Counts, Events, Op, Stock, Terms};
+use super::state::{Change, Counts, EventStream, Op, SaleTerms, Stock};
 use super::{MAX_ID, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::request::TEN_YEARS_MS;
@@ -41,7 +41,7 @@ const HAS_ENTRY: u8 = 2;
 
 /// One change of a stock as a replica or an AOF gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect<'a> {
+pub enum StockEffect<'a> {
     /// The stock is new.
     Created(Box<Created>),
     /// It changed, and was announced by this entry.
@@ -60,14 +60,14 @@ pub struct Created {
     /// Its numbers.
     pub counts: Counts,
     /// Its terms of sale.
-    pub terms: Terms,
+    pub terms: SaleTerms,
     /// Does the key keep the expiry that it has?
     pub keeps_expiry: bool,
     /// The entry that announced it.
     pub entry: Option<EntryId>,
 }
 
-/// Appends [`Effect::Created`].
+/// Appends [`StockEffect::Created`].
 pub fn put_created(out: &mut Vec<u8>, created: &Created) {
     out.push(b'S');
     let flag = |is: bool, bit: u8| if is { bit } else { 0 };
@@ -79,7 +79,7 @@ pub fn put_created(out: &mut Vec<u8>, created: &Created) {
     }
 }
 
-/// Appends [`Effect::Changed`].
+/// Appends [`StockEffect::Changed`].
 pub fn put_changed(out: &mut Vec<u8>, change: &Change<'_>, entry: Option<EntryId>) {
     out.push(letter(change.op));
     put_bytes(out, change.order);
@@ -105,25 +105,25 @@ pub fn put_changed(out: &mut Vec<u8>, change: &Change<'_>, entry: Option<EntryId
     }
 }
 
-/// Appends [`Effect::Trimmed`].
+/// Appends [`StockEffect::Trimmed`].
 pub fn put_trimmed(out: &mut Vec<u8>, count: u64) {
     out.push(b'T');
     put_uint(out, count);
 }
 
 /// Reads the effects of one command, one after the other.
-pub fn effects(input: &[u8]) -> impl Iterator<Item = Result<Effect<'_>, Corrupt>> {
+pub fn effects(input: &[u8]) -> impl Iterator<Item = Result<StockEffect<'_>, Corrupt>> {
     let mut reader = Reader::new(input);
     std::iter::from_fn(move || (!reader.is_empty()).then(|| effect(&mut reader)))
 }
 
-fn effect<'a>(reader: &mut Reader<'a>) -> Result<Effect<'a>, Corrupt> {
+fn effect<'a>(reader: &mut Reader<'a>) -> Result<StockEffect<'a>, Corrupt> {
     let letter = reader.byte()?;
     match letter {
-        b'S' => created(reader).map(|created| Effect::Created(Box::new(created))),
-        b'T' => Ok(Effect::Trimmed(reader.uint(0, MAX_QTY)?)),
-        b'O' => order::read(reader).map(Effect::Order),
-        b'U' => Ok(Effect::User(
+        b'S' => created(reader).map(|created| StockEffect::Created(Box::new(created))),
+        b'T' => Ok(StockEffect::Trimmed(reader.uint(0, MAX_QTY)?)),
+        b'O' => order::read(reader).map(StockEffect::Order),
+        b'U' => Ok(StockEffect::User(
             reader.bytes(1, MAX_ID)?,
             reader.uint(1, MAX_QTY)?,
         )),
@@ -162,7 +162,7 @@ fn letter(op: Op) -> u8 {
     LETTERS[op as usize].0
 }
 
-fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<Effect<'a>, Corrupt> {
+fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<StockEffect<'a>, Corrupt> {
     let found = LETTERS.iter().find(|(other, _)| *other == letter);
     let (_, op) = *found.ok_or(Corrupt)?;
     let needs_order = !matches!(op, Op::Add | Op::Deduct);
@@ -190,7 +190,7 @@ fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<Effect<'a>, Corrup
         1 => Some(entry(reader)?),
         _ => return Err(Corrupt),
     };
-    Ok(Effect::Changed(change, entry))
+    Ok(StockEffect::Changed(change, entry))
 }
 
 fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
@@ -219,7 +219,7 @@ pub fn put_summary(out: &mut Vec<u8>, stock: &Stock) {
     put_terms(out, stock.terms());
 }
 
-fn put_terms(out: &mut Vec<u8>, terms: &Terms) {
+fn put_terms(out: &mut Vec<u8>, terms: &SaleTerms) {
     put_uint(out, terms.per_user);
     put_uint(out, terms.retain);
     out.push(terms.events.is_some().into());
@@ -229,13 +229,13 @@ fn put_terms(out: &mut Vec<u8>, terms: &Terms) {
     }
 }
 
-fn terms(reader: &mut Reader<'_>) -> Result<Terms, Corrupt> {
-    Ok(Terms {
+fn terms(reader: &mut Reader<'_>) -> Result<SaleTerms, Corrupt> {
+    Ok(SaleTerms {
         per_user: reader.uint(0, MAX_QTY)?,
         retain: reader.uint(1, TEN_YEARS_MS as u64)?,
         events: match reader.byte()? {
             0 => None,
-            1 => Some(Box::new(Events {
+            1 => Some(Box::new(EventStream {
                 stream: reader.bytes(0, usize::MAX)?.into(),
                 maxlen: reader.uint(1, MAX_QTY)?,
             })),
@@ -282,12 +282,12 @@ pub fn pieces(stock: &Stock, write: &mut dyn FnMut(&[u8])) -> usize {
             piece.clear();
         }
     };
-    if let Some(book) = stock.book() {
-        for order in book.iter_orders() {
+    if let Some(store) = stock.store() {
+        for order in store.iter_orders() {
             put_order(&mut piece, &order);
             next(&mut piece);
         }
-        for user in book.iter_users() {
+        for user in store.iter_users() {
             put_user(&mut piece, &user.id, user.held);
             next(&mut piece);
         }
@@ -301,8 +301,8 @@ pub fn pieces(stock: &Stock, write: &mut dyn FnMut(&[u8])) -> usize {
 
 /// How many byte strings [`pieces`] gives.
 pub fn count_pieces(stock: &Stock) -> usize {
-    let book = stock.book();
-    let inside = book.map_or(0, |book| book.orders() + book.users());
+    let store = stock.store();
+    let inside = store.map_or(0, |store| store.order_count() + store.user_count());
     // What has been begun with 'S' is given in any case; a full piece is given at once.
     if inside == 0 {
         1
@@ -311,13 +311,13 @@ pub fn count_pieces(stock: &Stock) -> usize {
     }
 }
 
-/// Appends [`Effect::Order`].
+/// Appends [`StockEffect::Order`].
 pub fn put_order(out: &mut Vec<u8>, order: &Order<'_>) {
     out.push(b'O');
     order::put(out, order);
 }
 
-/// Appends [`Effect::User`].
+/// Appends [`StockEffect::User`].
 pub fn put_user(out: &mut Vec<u8>, user: &[u8], held: u64) {
     out.push(b'U');
     put_bytes(out, user);
@@ -325,13 +325,13 @@ pub fn put_user(out: &mut Vec<u8>, user: &[u8], held: u64) {
 }
 
 /// Writes what stands before the pieces of a stock.
-pub fn put_head(out: &mut Vec<u8>, stock: &Stock) {
+pub fn put_header(out: &mut Vec<u8>, stock: &Stock) {
     out.push(VERSION);
     put_uint(out, count_pieces(stock) as u64);
 }
 
 /// Reads it: how many pieces follow.
-pub fn head(input: &[u8]) -> Result<u64, Corrupt> {
+pub fn header(input: &[u8]) -> Result<u64, Corrupt> {
     let mut reader = Reader::new(input);
     if reader.byte()? != VERSION {
         return Err(Corrupt);
@@ -353,11 +353,11 @@ impl Builder {
     pub fn add(&mut self, piece: &[u8]) -> Result<(), Corrupt> {
         for effect in effects(piece) {
             match (effect?, &mut self.0) {
-                (Effect::Created(created), empty @ None) if created.entry.is_none() => {
+                (StockEffect::Created(created), empty @ None) if created.entry.is_none() => {
                     *empty = Some(Stock::new(created.counts, created.terms));
                 }
-                (Effect::Order(order), Some(stock)) => stock.put_order(&order)?,
-                (Effect::User(user, held), Some(stock)) => stock.put_user(user, held)?,
+                (StockEffect::Order(order), Some(stock)) => stock.put_order(&order)?,
+                (StockEffect::User(user, held), Some(stock)) => stock.put_user(user, held)?,
                 _ => return Err(Corrupt),
             }
         }

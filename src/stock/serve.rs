@@ -1,9 +1,9 @@
 //! What happens without a command: reservations end, old orders are forgotten, and the list of
 //! deadlines follows the stocks through the keyspace.
 
-use super::edit::{Edit, SLICE};
+use super::edit::{SLICE, StockEdit};
 use super::native::{STOCK, list};
-use super::{DEADLINES, STATS};
+use super::{COUNTERS, DEADLINES};
 use crate::deadlines::ANY_DB;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
@@ -29,7 +29,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         if at > now.ms() {
             return Some(at);
         }
-        look_after(ctx, number, now.ms());
+        process(ctx, number, now.ms());
         if Now::read().micros().saturating_sub(now.micros()) > PATIENCE {
             return Some(now.ms() + 1);
         }
@@ -37,7 +37,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 }
 
 /// Does a slice of what is due for one stock.
-fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
+fn process(ctx: Ctx<'_>, number: u64, now: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
     };
@@ -45,7 +45,7 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
-    let end = |db| look_after_in(ctx, &name, number, now, db);
+    let end = |db| process_in(ctx, &name, number, now, db);
     let found = match place.db {
         ANY_DB => (0..).map_while(end).any(|found| found),
         db => end(db) == Some(true),
@@ -56,7 +56,7 @@ fn look_after(ctx: Ctx<'_>, number: u64, now: u64) {
 }
 
 /// The same, if the stock is in this database. Is it? `None`: there is no such database.
-fn look_after_in(
+fn process_in(
     ctx: Ctx<'_>,
     name: &ServerString<'_>,
     number: u64,
@@ -70,33 +70,33 @@ fn look_after_in(
         let ended = edit.end_slice(now, SLICE);
         let forgotten = edit.forget_slice(now, SLICE);
         let done = ended.is_ok() && forgotten.is_ok();
-        edit.list_again(if done { now + 1 } else { now + RETRY });
+        edit.relist(if done { now + 1 } else { now + RETRY });
         edit.close(None);
         true
     })
 }
 
 /// Opens the key, if it still holds the stock that was listed under this number.
-fn open_listed<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>, number: u64) -> Option<Edit<'k>> {
-    let mut edit = Edit::open(ctx, name).ok()?;
+fn open_listed<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>, number: u64) -> Option<StockEdit<'k>> {
+    let mut edit = StockEdit::open(ctx, name).ok()?;
     let listed = edit.stock()?.listed;
     (listed.number == number).then_some(edit)
 }
 
 /// A stock that has come to a key is listed there. The key's expiry is not its affair.
-pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
+pub(super) fn on_key_change(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
     if touch == KeyChange::Expiry || STOCK.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &STOCK)
-        && let Some(stock) = slot.value()
+    if let Ok(mut key) = TypedKey::of(ctx.peek(name), &STOCK)
+        && let Some(stock) = key.value()
     {
         list(stock, ctx.db(), name.bytes());
     }
 }
 
-/// A slot that has come: what is due in it is done now.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+/// When hash slots arrive, what is due in them is done.
+pub(super) fn on_server_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     if matches!(event, ServerEvent::SlotsMoved(_)) {
         DEADLINES.unpark(ctx);
     }
@@ -105,14 +105,14 @@ pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
 /// The section `stock` of `INFO sluice`.
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
     Some(vec![
-        ("stock_deducted", STATS.deducted.get()),
-        ("stock_reserved", STATS.reserved.get()),
-        ("stock_confirmed", STATS.confirmed.get()),
-        ("stock_cancelled", STATS.cancelled.get()),
-        ("stock_expired", STATS.expired.get()),
-        ("stock_sold_out", STATS.sold_out.get()),
-        ("stock_user_limited", STATS.user_limited.get()),
-        ("stock_duplicates", STATS.duplicates.get()),
-        ("stock_conflicts", STATS.conflicts.get()),
+        ("stock_deducted", COUNTERS.deducted.get()),
+        ("stock_reserved", COUNTERS.reserved.get()),
+        ("stock_confirmed", COUNTERS.confirmed.get()),
+        ("stock_cancelled", COUNTERS.cancelled.get()),
+        ("stock_expired", COUNTERS.expired.get()),
+        ("stock_sold_out", COUNTERS.sold_out.get()),
+        ("stock_user_limited", COUNTERS.user_limited.get()),
+        ("stock_duplicates", COUNTERS.duplicates.get()),
+        ("stock_conflicts", COUNTERS.conflicts.get()),
     ])
 }

@@ -7,8 +7,8 @@
 //! the same way: so whatever is applied was decided, announced and replicated as one.
 
 use super::MAX_QTY;
-use super::book::Book;
 use super::order::{Order, Status};
+use super::order_store::OrderStore;
 use crate::codec::Corrupt;
 use crate::deadlines::Listed;
 use crate::error::Error;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 /// What somebody asks of a stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum StockAction {
     /// More to sell, or less.
     Add {
         /// How much, from -(2^53 - 1) to 2^53 - 1.
@@ -43,9 +43,9 @@ pub enum Ask {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct StockRequest<'a> {
     /// What is asked.
-    pub ask: Ask,
+    pub action: StockAction,
     /// The order's id; empty if there is none.
     pub order: &'a [u8],
     /// The user; empty if nobody was named.
@@ -54,7 +54,7 @@ pub struct Request<'a> {
 
 /// Why nothing was done. The numbers are the replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum StockRefusal {
     /// Not enough is available.
     SoldOut = -1,
     /// The user would have more than it may.
@@ -69,7 +69,7 @@ pub enum Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision<'a> {
     /// Nothing is done.
-    Refused(Refusal),
+    Refused(StockRefusal),
     /// It was done before; the reply is the same again.
     Repeated(i64),
     /// This is to be done, and then answered so.
@@ -99,7 +99,7 @@ pub enum Op {
 
 impl Op {
     /// Does the event stream tell of it? It tells of quantities.
-    pub fn is_told(self) -> bool {
+    pub fn is_announced(self) -> bool {
         !matches!(self, Op::Mark | Op::Forget)
     }
 }
@@ -152,18 +152,18 @@ pub struct Announcement<'a> {
 
 /// The terms of sale, which `SET` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct SaleTerms {
     /// The most that a user may have, reserved and sold together; 0: any quantity.
     pub per_user: u64,
     /// How long final orders are remembered, in milliseconds.
     pub retain: u64,
     /// Where changes are announced.
-    pub events: Option<Box<Events>>,
+    pub events: Option<Box<EventStream>>,
 }
 
 /// An event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Events {
+pub struct EventStream {
     /// Its key.
     pub stream: Box<[u8]>,
     /// About how many entries it keeps.
@@ -194,19 +194,19 @@ impl Counts {
 #[derive(Debug, Clone)]
 pub struct Stock {
     counts: Counts,
-    terms: Terms,
-    book: Option<Box<Book>>,
+    terms: SaleTerms,
+    store: Option<Box<OrderStore>>,
     /// Where the list of deadlines has it. Not part of the dataset.
     pub listed: Listed,
 }
 
 impl Stock {
     /// A stock without orders.
-    pub fn new(counts: Counts, terms: Terms) -> Self {
+    pub fn new(counts: Counts, terms: SaleTerms) -> Self {
         Self {
             counts,
             terms,
-            book: None,
+            store: None,
             listed: Listed::default(),
         }
     }
@@ -217,13 +217,13 @@ impl Stock {
     }
 
     /// Its terms of sale.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &SaleTerms {
         &self.terms
     }
 
     /// Its orders and users, if it remembers any.
-    pub fn book(&self) -> Option<&Book> {
-        self.book.as_deref()
+    pub fn store(&self) -> Option<&OrderStore> {
+        self.store.as_deref()
     }
 
     /// Has it an event stream?
@@ -233,7 +233,7 @@ impl Stock {
 
     /// An order.
     pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
-        self.book.as_ref()?.order(id)
+        self.store.as_ref()?.order(id)
     }
 
     /// Does it know an order that is not closed?
@@ -244,7 +244,9 @@ impl Stock {
 
     /// When the next reservation ends (Unix ms); `u64::MAX`: there is none.
     pub fn next_end(&self) -> u64 {
-        self.book.as_ref().map_or(u64::MAX, |book| book.next_end())
+        self.store
+            .as_ref()
+            .map_or(u64::MAX, |store| store.next_end())
     }
 
     /// Is this a reservation that has ended at `now`, though nobody has said so yet?
@@ -255,8 +257,8 @@ impl Stock {
 
     /// When the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
     pub fn next_forgettable(&self) -> u64 {
-        let book = self.book.as_ref();
-        book.map_or(u64::MAX, |book| book.next_forgettable(self.terms.retain))
+        let store = self.store.as_ref();
+        store.map_or(u64::MAX, |store| store.next_forgettable(self.terms.retain))
     }
 
     /// When something is to be done by itself next (Unix ms); `u64::MAX`: never.
@@ -266,8 +268,11 @@ impl Stock {
 
     /// What comes of a request? Nothing is changed yet. Reservations that have ended are expected
     /// to be marked so: see [`Stock::is_overdue`].
-    pub fn decide<'a>(&self, request: &Request<'a>, now: u64) -> Result<Decision<'a>, Error> {
-        let needs_user = matches!(request.ask, Ask::Deduct { .. } | Ask::Reserve { .. });
+    pub fn decide<'a>(&self, request: &StockRequest<'a>, now: u64) -> Result<Decision<'a>, Error> {
+        let needs_user = matches!(
+            request.action,
+            StockAction::Deduct { .. } | StockAction::Reserve { .. }
+        );
         if needs_user && self.terms.per_user > 0 && request.user.is_empty() {
             return Err(Error::UserRequired);
         }
@@ -276,21 +281,23 @@ impl Stock {
         {
             return decide_known(&order, request, now);
         }
-        match request.ask {
-            Ask::Add { delta } => self.decide_add(request, delta, now),
-            Ask::Deduct { qty } => Ok(self.decide_take(request, Op::Deduct, qty, 0, now)),
-            Ask::Reserve { qty, px } => Ok(self.decide_take(request, Op::Reserve, qty, px, now)),
-            Ask::Confirm => Ok(Decision::Refused(Refusal::Unknown)),
-            Ask::Cancel => {
+        match request.action {
+            StockAction::Add { delta } => self.decide_add(request, delta, now),
+            StockAction::Deduct { qty } => Ok(self.decide_take(request, Op::Deduct, qty, 0, now)),
+            StockAction::Reserve { qty, px } => {
+                Ok(self.decide_take(request, Op::Reserve, qty, px, now))
+            }
+            StockAction::Confirm => Ok(Decision::Refused(StockRefusal::Unknown)),
+            StockAction::Cancel => {
                 let mark = Change::of(Op::Mark, request.order, now);
-                Ok(Decision::Change(mark, Refusal::Unknown as i64))
+                Ok(Decision::Change(mark, StockRefusal::Unknown as i64))
             }
         }
     }
 
     fn decide_add<'a>(
         &self,
-        request: &Request<'a>,
+        request: &StockRequest<'a>,
         delta: i64,
         now: u64,
     ) -> Result<Decision<'a>, Error> {
@@ -304,7 +311,7 @@ impl Stock {
         }
         let available = self.counts.available as i64 + delta;
         if available < 0 {
-            return Ok(Decision::Refused(Refusal::SoldOut));
+            return Ok(Decision::Refused(StockRefusal::SoldOut));
         }
         let change = Change {
             qty: delta,
@@ -315,19 +322,22 @@ impl Stock {
 
     fn decide_take<'a>(
         &self,
-        request: &Request<'a>,
+        request: &StockRequest<'a>,
         op: Op,
         qty: u64,
         px: u64,
         now: u64,
     ) -> Decision<'a> {
         if qty > self.counts.available {
-            return Decision::Refused(Refusal::SoldOut);
+            return Decision::Refused(StockRefusal::SoldOut);
         }
         if self.terms.per_user > 0 {
-            let held = self.book.as_ref().map_or(0, |book| book.held(request.user));
+            let held = self
+                .store
+                .as_ref()
+                .map_or(0, |store| store.held(request.user));
             if held + qty > self.terms.per_user {
-                return Decision::Refused(Refusal::UserLimit);
+                return Decision::Refused(StockRefusal::UserLimit);
             }
         }
         let change = Change {
@@ -380,7 +390,7 @@ impl Stock {
             Op::Mark => self.open(change, Status::Unborn, 0),
             Op::Forget => self.forget(change.order),
         }?;
-        if change.op.is_told() {
+        if change.op.is_announced() {
             self.counts.ver = next_ver(self.counts.ver);
         }
         Ok(due)
@@ -411,7 +421,7 @@ impl Stock {
             _ => self.counts.sold += qty,
         }
         if self.terms.per_user > 0 {
-            self.book_mut().give(change.user, qty);
+            self.store_mut().give(change.user, qty);
         }
         Ok(due)
     }
@@ -435,16 +445,16 @@ impl Stock {
             px: change.px,
         };
         let retain = self.terms.retain;
-        self.book_mut().open(&order, retain).ok_or(Corrupt)
+        self.store_mut().open(&order, retain).ok_or(Corrupt)
     }
 
     /// An order becomes final: `Released` stands for every kind of cancellation.
     fn finish(&mut self, change: &Change<'_>, to: Status) -> Result<u64, Corrupt> {
         let retain = self.terms.retain;
         let limited = self.terms.per_user > 0;
-        let book = self.book.as_mut().ok_or(Corrupt)?;
-        let handle = book.find(change.order).ok_or(Corrupt)?;
-        let order = book.at(handle).ok_or(Corrupt)?;
+        let store = self.store.as_mut().ok_or(Corrupt)?;
+        let handle = store.find(change.order).ok_or(Corrupt)?;
+        let order = store.at(handle).ok_or(Corrupt)?;
         let qty = order.qty.unsigned_abs();
         let to = match (order.status, to) {
             (Status::Reserved, to) => to,
@@ -463,24 +473,24 @@ impl Stock {
             self.counts.available += qty;
             if limited && !order.user.is_empty() {
                 let user: Box<[u8]> = order.user.into();
-                book.take(&user, qty);
+                store.take(&user, qty);
             }
         }
-        Ok(book.finish(handle, to, change.now, retain))
+        Ok(store.finish(handle, to, change.now, retain))
     }
 
     fn forget(&mut self, id: &[u8]) -> Result<u64, Corrupt> {
-        let book = self.book.as_mut().ok_or(Corrupt)?;
-        let handle = book.find(id).ok_or(Corrupt)?;
-        if book
+        let store = self.store.as_mut().ok_or(Corrupt)?;
+        let handle = store.find(id).ok_or(Corrupt)?;
+        if store
             .at(handle)
             .is_none_or(|order| order.status == Status::Reserved)
         {
             return Err(Corrupt);
         }
-        book.forget(handle);
-        if book.is_empty() {
-            self.book = None;
+        store.forget(handle);
+        if store.is_empty() {
+            self.store = None;
         }
         Ok(u64::MAX)
     }
@@ -488,7 +498,7 @@ impl Stock {
     /// Puts an order there as it is, without counting it: for a stock that is read from a file.
     pub fn put_order(&mut self, order: &Order<'_>) -> Result<(), Corrupt> {
         let retain = self.terms.retain;
-        self.book_mut().open(order, retain).ok_or(Corrupt)?;
+        self.store_mut().open(order, retain).ok_or(Corrupt)?;
         Ok(())
     }
 
@@ -496,11 +506,11 @@ impl Stock {
     pub fn put_user(&mut self, user: &[u8], held: u64) -> Result<(), Corrupt> {
         if self.terms.per_user == 0
             || held == 0
-            || self.book().is_some_and(|book| book.held(user) > 0)
+            || self.store().is_some_and(|store| store.held(user) > 0)
         {
             return Err(Corrupt);
         }
-        self.book_mut().give(user, held);
+        self.store_mut().give(user, held);
         Ok(())
     }
 
@@ -512,13 +522,13 @@ impl Stock {
         let (Some(taken), Some(true)) = (taken, total.map(|total| total <= MAX_QTY)) else {
             return false;
         };
-        let Some(book) = self.book() else {
+        let Some(store) = self.store() else {
             return counts.reserved == 0;
         };
         let mut reserved: u64 = 0;
         let mut sold: u64 = 0;
         let mut by_user: HashMap<&[u8], u64> = HashMap::new();
-        for order in book.iter_orders() {
+        for order in store.iter_orders() {
             let sum = match order.status {
                 Status::Reserved => &mut reserved,
                 status if status.is_sold() => &mut sold,
@@ -531,9 +541,9 @@ impl Stock {
                 *sum = sum.saturating_add(qty);
             }
         }
-        let users = book.iter_users();
+        let users = store.iter_users();
         let held = users.fold(0u64, |sum, user| sum.saturating_add(user.held));
-        let has = |(user, sum): (&&[u8], &u64)| book.held(user) >= *sum;
+        let has = |(user, sum): (&&[u8], &u64)| store.held(user) >= *sum;
         reserved == counts.reserved
             && sold <= counts.sold
             && held <= taken
@@ -543,13 +553,12 @@ impl Stock {
     /// The bytes that it takes from the allocator beside its own struct.
     pub fn memory(&self) -> usize {
         let events = self.terms.events.as_ref().map_or(0, |events| {
-            block_size(size_of::<Events>()) + block_size(events.stream.len())
+            block_size(size_of::<EventStream>()) + block_size(events.stream.len())
         });
-        let book = self
-            .book
-            .as_ref()
-            .map_or(0, |book| block_size(size_of::<Book>()) + book.memory());
-        events + book
+        let store = self.store.as_ref().map_or(0, |store| {
+            block_size(size_of::<OrderStore>()) + store.memory()
+        });
+        events + store
     }
 
     /// Calls `relocate` with some blocks of bytes, so that they can be moved: the `part`th of all.
@@ -560,12 +569,12 @@ impl Stock {
         {
             relocate(&mut events.stream);
         }
-        let book = self.book.as_mut();
-        book.is_some_and(|book| book.visit_part(part, relocate))
+        let store = self.store.as_mut();
+        store.is_some_and(|store| store.visit_part(part, relocate))
     }
 
-    fn book_mut(&mut self) -> &mut Book {
-        self.book.get_or_insert_default()
+    fn store_mut(&mut self) -> &mut OrderStore {
+        self.store.get_or_insert_default()
     }
 }
 
@@ -577,46 +586,46 @@ pub fn next_ver(ver: u64) -> u64 {
 /// What comes of a request with an order that is known?
 fn decide_known<'a>(
     order: &Order<'_>,
-    request: &Request<'a>,
+    request: &StockRequest<'a>,
     now: u64,
 ) -> Result<Decision<'a>, Error> {
     let closed = order.status.is_closed();
     let qty = order.qty;
-    match request.ask {
-        Ask::Cancel if order.status == Status::Added => Err(Error::Conflict),
-        Ask::Cancel if order.status == Status::Unborn => {
-            Ok(Decision::Repeated(Refusal::Unknown as i64))
+    match request.action {
+        StockAction::Cancel if order.status == Status::Added => Err(Error::Conflict),
+        StockAction::Cancel if order.status == Status::Unborn => {
+            Ok(Decision::Repeated(StockRefusal::Unknown as i64))
         }
-        Ask::Cancel if order.status.is_cancelled() => Ok(Decision::Repeated(qty)),
-        Ask::Cancel if !closed => {
+        StockAction::Cancel if order.status.is_cancelled() => Ok(Decision::Repeated(qty)),
+        StockAction::Cancel if !closed => {
             let cancel = Change::of(Op::Cancel, request.order, now);
             Ok(Decision::Change(cancel, qty))
         }
-        _ if closed => Ok(Decision::Refused(Refusal::Closed)),
-        Ask::Confirm if order.status == Status::Reserved => {
+        _ if closed => Ok(Decision::Refused(StockRefusal::Closed)),
+        StockAction::Confirm if order.status == Status::Reserved => {
             let confirm = Change::of(Op::Confirm, request.order, now);
             Ok(Decision::Change(confirm, qty))
         }
-        Ask::Confirm if order.status.is_sold() => Ok(Decision::Repeated(qty)),
+        StockAction::Confirm if order.status.is_sold() => Ok(Decision::Repeated(qty)),
         _ if is_same(order, request) => Ok(Decision::Repeated(order.reply as i64)),
         _ => Err(Error::Conflict),
     }
 }
 
 /// Is it the request that the order came with?
-fn is_same(order: &Order<'_>, request: &Request<'_>) -> bool {
+fn is_same(order: &Order<'_>, request: &StockRequest<'_>) -> bool {
     let (status, qty, px) = (order.status, order.qty, order.px);
-    let same = match request.ask {
-        Ask::Add { delta } => status == Status::Added && qty == delta,
-        Ask::Deduct { qty: wanted } => status == Status::Deducted && qty == wanted as i64,
-        Ask::Reserve {
+    let same = match request.action {
+        StockAction::Add { delta } => status == Status::Added && qty == delta,
+        StockAction::Deduct { qty: wanted } => status == Status::Deducted && qty == wanted as i64,
+        StockAction::Reserve {
             qty: wanted,
             px: lasts,
         } => {
             let reserved = matches!(status, Status::Reserved | Status::Confirmed);
             reserved && qty == wanted as i64 && px == lasts
         }
-        Ask::Confirm | Ask::Cancel => false,
+        StockAction::Confirm | StockAction::Cancel => false,
     };
     same && order.user == request.user
 }

@@ -10,16 +10,16 @@ use crate::support::filter::{
 use crate::support::{
     Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, field_of, used_memory,
 };
-use sluice::bloom::shape::Shape;
-use sluice::bloom::state::{Bloom, Terms as BloomTerms};
+use sluice::bloom::shape::BloomShape;
+use sluice::bloom::state::{Bloom, BloomParameters};
 use sluice::codec::put_uint;
-use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
+use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
 use sluice::filter::hash::Hash;
 use sluice::filter::persist::{
-    effects, head_of, load_piece, pieces, put_head, put_head_effect, put_item_effect,
-    put_layer_effect, put_piece, put_piece_effect, read_head, start_of,
+    effects, header_of, load_piece, pieces, put_header, put_header_effect, put_item_effect,
+    put_layer_effect, put_piece, put_piece_effect, read_header, start_of,
 };
-use sluice::filter::state::{Added, Filter, Head, Kind as Pure};
+use sluice::filter::state::{Added, Filter, FilterHeader, FilterKind as Pure};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The size of a forged filter that is honestly allowed.
@@ -413,16 +413,16 @@ fn odd(random: &mut Random, ordinary: u64) -> u64 {
 fn bloom_head(random: &mut Random) -> Vec<u8> {
     let layers = 1 + random.below(4);
     let errors = if random.below(3) == 0 { 12 } else { 3 };
-    let head: Head<Bloom> = Head {
+    let head: FilterHeader<Bloom> = FilterHeader {
         seed: random.word(),
-        terms: BloomTerms {
+        parameters: BloomParameters {
             error: *random.one(&ERRORS[..errors]),
             capacity: odd(random, 100),
             expansion: odd(random, 2),
         },
         layers: (0..layers)
             .map(|_| {
-                let shape = Shape {
+                let shape = BloomShape {
                     capacity: odd(random, 100),
                     blocks: odd(random, 4),
                     probes: odd(random, 7) as u32,
@@ -433,15 +433,15 @@ fn bloom_head(random: &mut Random) -> Vec<u8> {
         deleted: odd(random, 0),
     };
     let mut bytes = Vec::new();
-    put_head(&mut bytes, &head);
+    put_header(&mut bytes, &head);
     bytes
 }
 
 fn cuckoo_head(random: &mut Random) -> Vec<u8> {
     let layers = 1 + random.below(4);
-    let head: Head<Cuckoo> = Head {
+    let head: FilterHeader<Cuckoo> = FilterHeader {
         seed: random.word(),
-        terms: CuckooTerms {
+        parameters: CuckooParameters {
             capacity: odd(random, 100),
             bucket_size: odd(random, 4),
             width: odd(random, 2),
@@ -455,7 +455,7 @@ fn cuckoo_head(random: &mut Random) -> Vec<u8> {
         deleted: odd(random, 3),
     };
     let mut bytes = Vec::new();
-    put_head(&mut bytes, &head);
+    put_header(&mut bytes, &head);
     bytes
 }
 
@@ -485,11 +485,11 @@ fn absurd_numbers_with_a_right_checksum_are_refused_or_make_a_filter_that_works(
     }
 }
 
-fn bloom_with(layers: Vec<(Shape, u64)>) -> Vec<u8> {
+fn bloom_with(layers: Vec<(BloomShape, u64)>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let head: Head<Bloom> = Head {
+    let head: FilterHeader<Bloom> = FilterHeader {
         seed: 7,
-        terms: BloomTerms {
+        parameters: BloomParameters {
             error: 0.01,
             capacity: 100,
             expansion: 2,
@@ -497,15 +497,16 @@ fn bloom_with(layers: Vec<(Shape, u64)>) -> Vec<u8> {
         layers,
         deleted: 0,
     };
-    put_head(&mut bytes, &head);
+    put_header(&mut bytes, &head);
     bytes
 }
 
-fn cuckoo_with(change: impl FnOnce(&mut Head<Cuckoo>)) -> Vec<u8> {
-    let mut head: Head<Cuckoo> = Head::new(7, CuckooTerms::new(100, 4, 2, 20, 2)).expect("a head");
+fn cuckoo_with(change: impl FnOnce(&mut FilterHeader<Cuckoo>)) -> Vec<u8> {
+    let mut head: FilterHeader<Cuckoo> =
+        FilterHeader::new(7, CuckooParameters::new(100, 4, 2, 20, 2)).expect("a head");
     change(&mut head);
     let mut bytes = Vec::new();
-    put_head(&mut bytes, &head);
+    put_header(&mut bytes, &head);
     bytes
 }
 
@@ -514,7 +515,7 @@ fn cuckoo_with(change: impl FnOnce(&mut Head<Cuckoo>)) -> Vec<u8> {
 fn forged_sizes_beyond_the_limit_are_refused_without_taking_memory() {
     let (server, mut client) = careless_server();
     let mut heads = Vec::new();
-    let shape = |blocks| Shape {
+    let shape = |blocks| BloomShape {
         capacity: 100,
         blocks,
         probes: 7,
@@ -536,7 +537,10 @@ fn forged_sizes_beyond_the_limit_are_refused_without_taking_memory() {
     heads.push((Kind::Bloom, bloom_with(vec![(shape(1 << 57), 0); 2])));
     heads.push((Kind::Bloom, bloom_with(vec![(shape(1 << 63), 0); 2])));
     for base in [1 << 23, 1 << 30, 1 << 32] {
-        heads.push((Kind::Cuckoo, cuckoo_with(|head| head.terms.base = base)));
+        heads.push((
+            Kind::Cuckoo,
+            cuckoo_with(|head| head.parameters.base = base),
+        ));
     }
     for fine in [20, 31] {
         for count in [1, 31] {
@@ -544,9 +548,9 @@ fn forged_sizes_beyond_the_limit_are_refused_without_taking_memory() {
             heads.push((Kind::Cuckoo, cuckoo_with(|head| head.layers = layers)));
         }
         let widest = cuckoo_with(|head| {
-            head.terms.base = 1 << 32;
-            head.terms.bucket_size = 255;
-            head.terms.width = 4;
+            head.parameters.base = 1 << 32;
+            head.parameters.bucket_size = 255;
+            head.parameters.width = 4;
             head.layers = vec![(0, 0), (fine, 0)];
         });
         heads.push((Kind::Cuckoo, widest));
@@ -576,12 +580,12 @@ fn forged_sizes_beyond_the_limit_are_refused_without_taking_memory() {
 #[test]
 fn forged_counts_do_not_make_a_file_that_cannot_be_loaded() {
     const MOST: u64 = (1 << 53) - 1;
-    let full = Shape {
+    let full = BloomShape {
         capacity: MOST,
         blocks: 1,
         probes: 7,
     };
-    let shape = Shape {
+    let shape = BloomShape {
         capacity: 1000,
         blocks: 10,
         probes: 7,
@@ -676,7 +680,7 @@ fn a_forged_cuckoo_filter_whose_layers_shrink_is_refused_or_loses_nothing_when_i
 fn a_filter_of_very_many_layers_keeps_to_the_limit_and_answers() {
     let (server, mut client) = careless_server();
     client.must(&format!("CONFIG SET sluice.bloom-max-bytes {}", 2 * MIB));
-    let shape = Shape {
+    let shape = BloomShape {
         capacity: 1,
         blocks: 1,
         probes: 7,
@@ -688,7 +692,7 @@ fn a_filter_of_very_many_layers_keeps_to_the_limit_and_answers() {
         (
             Kind::Cuckoo,
             cuckoo_with(|head| {
-                head.terms.base = 8;
+                head.parameters.base = 8;
                 head.layers = vec![(0, 1); layers];
             }),
         ),
@@ -798,23 +802,23 @@ fn forged_effects_are_refused_or_leave_a_filter_that_works() {
 /// A kind of filter as the tests forge it.
 trait Forged: Pure {
     /// An ordinary head.
-    fn head(seed: u64, capacity: u64) -> Head<Self>;
+    fn head(seed: u64, capacity: u64) -> FilterHeader<Self>;
     /// The shape of some layer.
-    fn shape(random: &mut Random) -> Self::Shape;
+    fn shape(random: &mut Random) -> Self::LayerShape;
 }
 
 impl Forged for Bloom {
-    fn head(seed: u64, capacity: u64) -> Head<Self> {
-        let terms = BloomTerms {
+    fn head(seed: u64, capacity: u64) -> FilterHeader<Self> {
+        let terms = BloomParameters {
             error: 0.05,
             capacity,
             expansion: 2,
         };
-        Head::new(seed, terms).expect("a head")
+        FilterHeader::new(seed, terms).expect("a head")
     }
 
-    fn shape(random: &mut Random) -> Shape {
-        Shape {
+    fn shape(random: &mut Random) -> BloomShape {
+        BloomShape {
             capacity: odd(random, 20),
             blocks: odd(random, 3),
             probes: odd(random, 5) as u32,
@@ -823,8 +827,8 @@ impl Forged for Bloom {
 }
 
 impl Forged for Cuckoo {
-    fn head(seed: u64, capacity: u64) -> Head<Self> {
-        Head::new(seed, CuckooTerms::new(capacity, 4, 2, 20, 2)).expect("a head")
+    fn head(seed: u64, capacity: u64) -> FilterHeader<Self> {
+        FilterHeader::new(seed, CuckooParameters::new(capacity, 4, 2, 20, 2)).expect("a head")
     }
 
     fn shape(random: &mut Random) -> u32 {
@@ -834,7 +838,7 @@ impl Forged for Cuckoo {
 
 fn forged_effect<K: Forged>(random: &mut Random, out: &mut Vec<u8>) {
     match random.below(8) {
-        0 | 1 => put_head_effect(out, &K::head(7, 1 + random.below(30))),
+        0 | 1 => put_header_effect(out, &K::head(7, 1 + random.below(30))),
         2 => {
             let position = odd(random, random.0 % 100);
             let data: Vec<u8> = (0..random.below(70))
@@ -877,7 +881,7 @@ fn exercise<K: Pure>(filter: &mut Filter<K>) {
             assert!(K::holds(filter, hash));
         }
         if let Ok(shape) = K::next_shape(filter, hash) {
-            let _ = K::lines(&filter.terms, &shape);
+            let _ = K::lines(&filter.parameters, &shape);
         }
     }
     let mut written = 0;
@@ -893,8 +897,8 @@ fn fuzz_heads<K: Forged>(seed: u64) {
         let mut filter = K::head(random.word(), capacity).build().expect("memory");
         fill(&mut filter, 0..3 * capacity as u32);
         let mut bytes = Vec::new();
-        put_head(&mut bytes, &head_of(&filter));
-        assert!(read_head::<K>(&bytes).is_ok());
+        put_header(&mut bytes, &header_of(&filter));
+        assert!(read_header::<K>(&bytes).is_ok());
         originals.push(bytes);
     }
     let mut accepted = 0;
@@ -909,13 +913,13 @@ fn fuzz_heads<K: Forged>(seed: u64) {
             random.word()
         };
         bytes.extend(check.to_le_bytes());
-        let Ok(head) = read_head::<K>(&bytes) else {
+        let Ok(head) = read_header::<K>(&bytes) else {
             continue;
         };
         assert!(is_sealed || originals.contains(&bytes));
         // Nothing is read that would be written in another way.
         let mut again = Vec::new();
-        put_head(&mut again, &head);
+        put_header(&mut again, &head);
         assert_eq!(again, bytes);
         accepted += 1;
         if head.size() <= SMALL {
@@ -945,7 +949,7 @@ fn fuzz_pieces<K: Forged>(seed: u64) {
         .flat_map(|layer| source.layers[layer].lines.segment(0).to_vec())
         .collect();
     let size = data.len() as u64;
-    let empty = || head_of(&source).build().expect("memory");
+    let empty = || header_of(&source).build().expect("memory");
     let mut filter = empty();
     let mut accepted = 0;
     for round in 0..CASES {

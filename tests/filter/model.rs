@@ -2,24 +2,24 @@
 
 use crate::support::Random;
 use proptest::prelude::*;
-use sluice::bloom::shape::Shape;
-use sluice::bloom::state::{Bloom, Terms as BloomTerms};
-use sluice::cuckoo::state::{Cuckoo, Terms as CuckooTerms};
+use sluice::bloom::shape::BloomShape;
+use sluice::bloom::state::{Bloom, BloomParameters};
+use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
 use sluice::filter::persist;
-use sluice::filter::state::{Added, Filter, Head, Kind};
+use sluice::filter::state::{Added, Filter, FilterHeader, FilterKind};
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 const GOLDEN_BLOOM: u64 = 3_095_111_334_085_764_377;
 const GOLDEN_CUCKOO: u64 = 10_862_106_633_770_915_488;
 
-fn new<K: Kind>(seed: u64, terms: K::Terms) -> Filter<K> {
-    let head = Head::<K>::new(seed, terms).expect("a filter");
+fn new<K: FilterKind>(seed: u64, terms: K::Parameters) -> Filter<K> {
+    let head = FilterHeader::<K>::new(seed, terms).expect("a filter");
     head.build().expect("memory")
 }
 
 /// Adds an item, to another layer if there is no place; false if there can be none.
-fn add<K: Kind>(filter: &mut Filter<K>, item: &[u8], unique: bool) -> Option<Added> {
+fn add<K: FilterKind>(filter: &mut Filter<K>, item: &[u8], unique: bool) -> Option<Added> {
     let hash = filter.hash(item);
     match K::add(filter, hash, unique) {
         Added::Full => {
@@ -31,15 +31,15 @@ fn add<K: Kind>(filter: &mut Filter<K>, item: &[u8], unique: bool) -> Option<Add
     }
 }
 
-fn holds<K: Kind>(filter: &Filter<K>, item: &[u8]) -> bool {
+fn holds<K: FilterKind>(filter: &Filter<K>, item: &[u8]) -> bool {
     K::holds(filter, filter.hash(item))
 }
 
 /// A filter as a dump and back.
-fn through_chunks<K: Kind>(filter: &Filter<K>) -> Filter<K> {
+fn through_chunks<K: FilterKind>(filter: &Filter<K>) -> Filter<K> {
     let mut head = Vec::new();
-    persist::put_head(&mut head, &persist::head_of(filter));
-    let loaded = persist::read_head::<K>(&head).expect("its own head");
+    persist::put_header(&mut head, &persist::header_of(filter));
+    let loaded = persist::read_header::<K>(&head).expect("its own head");
     let mut copy = loaded.build().expect("memory");
     let mut end = 0;
     while let Some((next, piece)) = persist::chunk(filter, end) {
@@ -51,33 +51,33 @@ fn through_chunks<K: Kind>(filter: &Filter<K>) -> Filter<K> {
     copy
 }
 
-fn bytes_of<K: Kind>(filter: &Filter<K>) -> Vec<u8> {
+fn bytes_of<K: FilterKind>(filter: &Filter<K>) -> Vec<u8> {
     let mut bytes = Vec::new();
     persist::pieces(filter, &mut |piece| bytes.extend(piece));
     bytes
 }
 
-fn bloom_terms() -> impl Strategy<Value = BloomTerms> {
+fn bloom_terms() -> impl Strategy<Value = BloomParameters> {
     let errors = prop_oneof![Just(0.9), Just(0.25), Just(0.01), Just(0.001), Just(1e-9)];
     (
         errors,
         1u64..2000,
         prop_oneof![Just(0u64), Just(1), Just(2), Just(4)],
     )
-        .prop_map(|(error, capacity, expansion)| BloomTerms {
+        .prop_map(|(error, capacity, expansion)| BloomParameters {
             error,
             capacity,
             expansion,
         })
 }
 
-fn cuckoo_terms() -> impl Strategy<Value = CuckooTerms> {
+fn cuckoo_terms() -> impl Strategy<Value = CuckooParameters> {
     let widths = prop_oneof![Just(1u64), Just(2), Just(4)];
     let sizes = prop_oneof![1u64..=8, Just(12), Just(255)];
     let expansions = prop_oneof![Just(0u64), Just(1), Just(2), Just(4)];
     (1u64..300, sizes, widths, 1u64..100, expansions).prop_map(
         |(capacity, bucket_size, width, iterations, expansion)| {
-            CuckooTerms::new(capacity, bucket_size, width, iterations, expansion)
+            CuckooParameters::new(capacity, bucket_size, width, iterations, expansion)
         },
     )
 }
@@ -154,9 +154,9 @@ proptest! {
         }
         filters.sort_by_key(|filter| filter.layers.len());
         let [less, mut more] = filters;
-        prop_assert!(less.is_like(&more) && more.is_like(&less));
+        prop_assert!(less.is_compatible_with(&more) && more.is_compatible_with(&less));
         let sum = less.items() + more.items();
-        more.unite(&less);
+        more.merge_from(&less);
         prop_assert_eq!(more.items(), sum);
         for item in &added {
             prop_assert!(holds(&more, item));
@@ -222,7 +222,7 @@ proptest! {
 
 /// Fills a filter that may not expand with different items; how many it takes, up to its capacity,
 /// and in how many layers.
-fn fill(terms: CuckooTerms, random: &mut Random) -> (u64, usize) {
+fn fill(terms: CuckooParameters, random: &mut Random) -> (u64, usize) {
     let mut filter = new::<Cuckoo>(random.word(), terms);
     let taken = (0..terms.capacity)
         .take_while(|_| add(&mut filter, &random.word().to_le_bytes(), false).is_some())
@@ -247,7 +247,7 @@ fn a_reserved_cuckoo_filter_really_holds_its_capacity() {
             (20_000, 1),
         ] {
             for width in [1, 2, 4] {
-                let terms = CuckooTerms::new(capacity, bucket_size, width, 1, 0);
+                let terms = CuckooParameters::new(capacity, bucket_size, width, 1, 0);
                 for _ in 0..times {
                     // Three of many items may be alike in one byte, which is one too many for two slots.
                     if (bucket_size, width) != (1, 1) {
@@ -268,9 +268,9 @@ fn a_reserved_cuckoo_filter_really_holds_its_capacity() {
 /// version of it.
 #[test]
 fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
-    let bloom = Head::<Bloom> {
+    let bloom = FilterHeader::<Bloom> {
         seed: 7,
-        terms: BloomTerms {
+        parameters: BloomParameters {
             error: 0.01,
             capacity: 100,
             expansion: 2,
@@ -278,7 +278,7 @@ fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
         layers: [(100, 3, 9), (200, 7, 17)]
             .map(|(capacity, blocks, probes)| {
                 (
-                    Shape {
+                    BloomShape {
                         capacity,
                         blocks,
                         probes,
@@ -290,11 +290,11 @@ fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
         deleted: 0,
     };
     let mut bloom = bloom.build().expect("memory");
-    let mut terms = CuckooTerms::new(50, 4, 2, 20, 2);
+    let mut terms = CuckooParameters::new(50, 4, 2, 20, 2);
     terms.base = 19;
-    let cuckoo = Head::<Cuckoo> {
+    let cuckoo = FilterHeader::<Cuckoo> {
         seed: 7,
-        terms,
+        parameters: terms,
         layers: vec![(0, 0), (1, 0)],
         deleted: 0,
     };
@@ -309,7 +309,7 @@ fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
 
 #[test]
 fn layers_of_a_bloom_filter_that_do_not_differ_are_made_alike() {
-    let terms = BloomTerms {
+    let terms = BloomParameters {
         error: 0.01,
         capacity: 100,
         expansion: 2,
@@ -332,7 +332,7 @@ fn layers_of_a_bloom_filter_that_do_not_differ_are_made_alike() {
 }
 
 /// The share of items that were never added and that the filter holds all the same.
-fn error_rate<K: Kind>(filter: &Filter<K>, probes: u64, random: &mut Random) -> f64 {
+fn error_rate<K: FilterKind>(filter: &Filter<K>, probes: u64, random: &mut Random) -> f64 {
     // Items have 8 bytes; these have 9.
     let held = (0..probes).filter(|_| {
         let mut item = [0xff; 9];
@@ -353,7 +353,7 @@ fn error_rates_stay_below_the_declared_one_at_capacity_and_after_growth() {
             (1_000, 4, 200_000),
         ] {
             let mut random = Random(7);
-            let terms = BloomTerms {
+            let terms = BloomParameters {
                 error,
                 capacity,
                 expansion,
@@ -380,7 +380,7 @@ fn none_of_millions_of_items_is_denied() {
     let filters = std::thread::scope(|scope| {
         let blooms = [(0.01, 2), (0.0001, 4), (0.2, 1)].map(|(error, expansion)| {
             scope.spawn(move || {
-                let terms = BloomTerms {
+                let terms = BloomParameters {
                     error,
                     capacity: 500_000,
                     expansion,
@@ -397,7 +397,7 @@ fn none_of_millions_of_items_is_denied() {
         let cuckoos =
             [(1, 4, 2), (2, 4, 1), (4, 2, 4), (2, 7, 2)].map(|(width, bucket_size, expansion)| {
                 scope.spawn(move || {
-                    let terms = CuckooTerms::new(300_000, bucket_size, width, 20, expansion);
+                    let terms = CuckooParameters::new(300_000, bucket_size, width, 20, expansion);
                     let (mut filter, mut random) = (new::<Cuckoo>(3, terms), Random(3));
                     for _ in 0..1_500_000 {
                         add(&mut filter, &random.word().to_le_bytes(), false);

@@ -7,9 +7,9 @@
 
 use proptest::prelude::*;
 use sluice::error::Error;
-use sluice::stock::persist::{self, Builder, Effect};
+use sluice::stock::persist::{self, Builder, StockEffect};
 use sluice::stock::state::{
-    Announcement, Ask, Change, Counts, Decision, Op, Request, Stock, Terms,
+    Announcement, Change, Counts, Decision, Op, SaleTerms, Stock, StockAction, StockRequest,
 };
 use std::collections::HashSet;
 
@@ -317,7 +317,7 @@ impl World {
             sold: 0,
             ver: 1,
         };
-        let terms = Terms {
+        let terms = SaleTerms {
             per_user,
             retain: RETAIN,
             events: None,
@@ -344,16 +344,16 @@ impl World {
                 return Ok(0);
             }
         };
-        let ask = match *step {
-            Step::Add { delta, .. } => Ask::Add { delta },
-            Step::Deduct { qty, .. } => Ask::Deduct { qty },
-            Step::Reserve { qty, px, .. } => Ask::Reserve { qty, px },
-            Step::Confirm { .. } => Ask::Confirm,
-            _ => Ask::Cancel,
+        let action = match *step {
+            Step::Add { delta, .. } => StockAction::Add { delta },
+            Step::Deduct { qty, .. } => StockAction::Deduct { qty },
+            Step::Reserve { qty, px, .. } => StockAction::Reserve { qty, px },
+            Step::Confirm { .. } => StockAction::Confirm,
+            _ => StockAction::Cancel,
         };
         let (order, user) = (word("order:", order), word("user:", user));
-        let request = Request {
-            ask,
+        let request = StockRequest {
+            action,
             order: &order,
             user: &user,
         };
@@ -370,15 +370,15 @@ impl World {
     /// What the server does by itself, in slices.
     fn pass(&mut self, now: u64) {
         loop {
-            let Some(book) = self.stock.book() else {
+            let Some(store) = self.stock.store() else {
                 return;
             };
-            let mut due: Vec<_> = book
+            let mut due: Vec<_> = store
                 .ended(now, 2)
                 .into_iter()
                 .map(|id| (Op::Expire, id))
                 .collect();
-            let old = book.forgettable(now, self.stock.terms().retain, 2);
+            let old = store.forgettable(now, self.stock.terms().retain, 2);
             due.extend(old.into_iter().map(|id| (Op::Forget, id)));
             if due.is_empty() {
                 assert!(self.stock.next_due() > now);
@@ -401,7 +401,7 @@ impl World {
         persist::put_changed(&mut bytes, change, None);
         for effect in persist::effects(&bytes) {
             match effect {
-                Ok(Effect::Changed(change, None)) => {
+                Ok(StockEffect::Changed(change, None)) => {
                     self.replica.apply(&change).expect("the master did so");
                 }
                 effect => panic!("{effect:?}"),
@@ -418,7 +418,7 @@ impl World {
         );
         let reader = self.reader.as_ref();
         assert_eq!(reader.map(|reader| reader.counts), Some(counts));
-        let orders = self.stock.book().map_or(0, |book| book.orders());
+        let orders = self.stock.store().map_or(0, |store| store.order_count());
         assert_eq!(orders, model.known.len());
         assert!(self.stock.is_consistent());
         assert_eq!(self.replica.counts(), counts);
@@ -436,13 +436,13 @@ fn pieces(stock: &Stock) -> Vec<Vec<u8>> {
 fn content(stock: &Stock) -> Vec<Vec<u8>> {
     let mut content = vec![Vec::new()];
     persist::put_summary(&mut content[0], stock);
-    let book = stock.book();
-    for order in book.iter().flat_map(|book| book.iter_orders()) {
+    let store = stock.store();
+    for order in store.iter().flat_map(|store| store.iter_orders()) {
         let mut bytes = Vec::new();
         persist::put_order(&mut bytes, &order);
         content.push(bytes);
     }
-    for user in book.iter().flat_map(|book| book.iter_users()) {
+    for user in store.iter().flat_map(|store| store.iter_users()) {
         let mut bytes = Vec::new();
         persist::put_user(&mut bytes, &user.id, user.held);
         content.push(bytes);
@@ -482,7 +482,7 @@ proptest! {
             world.check(&model);
         }
         for user in 1..4u8 {
-            let held = world.stock.book().map_or(0, |book| book.held(&word("user:", user)));
+            let held = world.stock.store().map_or(0, |store| store.held(&word("user:", user)));
             let expected = if per_user > 0 { model.held_by(user) } else { 0 };
             prop_assert_eq!(held as i64, expected);
         }
@@ -539,7 +539,7 @@ proptest! {
             }
             // As an effect for a stock that is there, it does all or nothing.
             for effect in persist::effects(bytes) {
-                if let Ok(Effect::Changed(change, _)) = effect {
+                if let Ok(StockEffect::Changed(change, _)) = effect {
                     let _ = world.stock.apply(&change);
                 }
             }

@@ -8,7 +8,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
-use crate::usage::{self, Argument, Kind};
+use crate::usage::{self, Argument, ArgumentKind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
@@ -385,28 +385,28 @@ fn raw_arguments(
     let mut list: Vec<raw::RedisModuleCommandArg> = Vec::with_capacity(arguments.len() + 1);
     for argument in arguments {
         let (kind, parts): (_, &[Argument]) = match &argument.kind {
-            Kind::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, &[]),
-            Kind::Integer => (
+            ArgumentKind::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, &[]),
+            ArgumentKind::Integer => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                 &[],
             ),
-            Kind::Double => (
+            ArgumentKind::Double => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
                 &[],
             ),
-            Kind::String => (
+            ArgumentKind::String => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
                 &[],
             ),
-            Kind::Token => (
+            ArgumentKind::Token => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
                 &[],
             ),
-            Kind::OneOf(parts) => (
+            ArgumentKind::OneOf(parts) => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
                 parts,
             ),
-            Kind::Block(parts) => (
+            ArgumentKind::Block(parts) => (
                 raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
                 parts,
             ),
@@ -428,7 +428,7 @@ fn raw_arguments(
         out.name = keep(texts, &argument.name);
         out.type_ = kind;
         out.key_spec_index = -1;
-        if argument.kind == Kind::Key {
+        if argument.kind == ArgumentKind::Key {
             out.key_spec_index = *next_spec; // the specs are in the order of the arguments
             *next_spec += 1;
         }

@@ -1,9 +1,9 @@
 //! `BF.SCANDUMP` and `BF.LOADCHUNK`.
 
-use sluice::bloom::shape::Shape;
-use sluice::bloom::state::{Bloom, Terms};
-use sluice::filter::persist::put_head;
-use sluice::filter::state::Head;
+use sluice::bloom::shape::BloomShape;
+use sluice::bloom::state::{Bloom, BloomParameters};
+use sluice::filter::persist::put_header;
+use sluice::filter::state::FilterHeader;
 
 use super::{MISSING, terms};
 use crate::support::filter::{
@@ -182,7 +182,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
     const MOST: u64 = (1 << 53) - 1;
     let (server, mut client) = server_and_client();
     let mut broken = Vec::new();
-    let layer = |capacity, blocks, probes| Shape {
+    let layer = |capacity, blocks, probes| BloomShape {
         capacity,
         blocks,
         probes,
@@ -203,11 +203,11 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
         ("too many blocks", 2, vec![(layer(100, u64::MAX, 7), 0); 2]),
     ] {
         let mut bytes = Vec::new();
-        put_head(
+        put_header(
             &mut bytes,
-            &Head::<Bloom> {
+            &FilterHeader::<Bloom> {
                 seed: 5,
-                terms: Terms {
+                parameters: BloomParameters {
                     error: 0.01,
                     capacity: 100,
                     expansion,

@@ -1,8 +1,8 @@
 //! `CF.SCANDUMP` and `CF.LOADCHUNK`.
 
-use sluice::cuckoo::state::{Cuckoo, Terms};
-use sluice::filter::persist::put_head;
-use sluice::filter::state::Head;
+use sluice::cuckoo::state::{Cuckoo, CuckooParameters};
+use sluice::filter::persist::put_header;
+use sluice::filter::state::FilterHeader;
 
 use super::{MISSING, count_added};
 use crate::support::filter::{
@@ -131,9 +131,9 @@ fn loadchunk_believes_nothing_that_was_not_dumped() {
 fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
     let (server, mut client) = server_and_client();
     let mut broken = Vec::new();
-    let wide = Terms::new(100, 4, 4, 20, 2);
-    let strange = Terms { base: 1, ..wide };
-    let expansionless = Terms::new(100, 4, 4, 20, 0);
+    let wide = CuckooParameters::new(100, 4, 4, 20, 2);
+    let strange = CuckooParameters { base: 1, ..wide };
+    let expansionless = CuckooParameters::new(100, 4, 4, 20, 0);
     for (name, terms, layers) in [
         ("descending layers", wide, vec![(3, 0), (0, 0)]),
         ("a layer between", wide, vec![(0, 0), (4, 0), (1, 0)]),
@@ -149,11 +149,11 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
         ("many layers", wide, vec![(0, 0); 1000]),
     ] {
         let mut bytes = Vec::new();
-        put_head(
+        put_header(
             &mut bytes,
-            &Head::<Cuckoo> {
+            &FilterHeader::<Cuckoo> {
                 seed: 5,
-                terms,
+                parameters: terms,
                 layers,
                 deleted: 0,
             },

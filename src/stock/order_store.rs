@@ -1,8 +1,8 @@
 //! What a stock remembers beside its numbers: its orders, when each of them ends or can be
 //! forgotten, and what its users have.
 
-use super::linear_hash::{Entry, Handle, Table};
-use super::order::{Order, Record, Status};
+use super::linear_hash::{EntryHandle, HashEntry, LinearHash};
+use super::order::{Order, PackedOrder, Status};
 use crate::memory::block_size;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ pub struct User {
     pub held: u64,
 }
 
-impl Entry for User {
+impl HashEntry for User {
     fn key(&self) -> &[u8] {
         &self.id
     }
@@ -27,30 +27,30 @@ impl Entry for User {
 
 /// The orders and users of one stock.
 #[derive(Debug, Clone, Default)]
-pub struct Book {
-    orders: Table<Record>,
-    users: Table<User>,
+pub struct OrderStore {
+    orders: LinearHash<PackedOrder>,
+    users: LinearHash<User>,
     /// The live reservations by the time when they end (Unix ms).
-    ends: BTreeSet<(u64, Handle)>,
+    ends: BTreeSet<(u64, EntryHandle)>,
     /// The other orders, in the order in which they became final and are forgotten. An order that
     /// became final twice (sold, then cancelled) is in it twice, and is stale until the first
     /// place is passed.
-    finals: VecDeque<Handle>,
+    finals: VecDeque<EntryHandle>,
 }
 
-impl Book {
+impl OrderStore {
     /// Is nothing remembered?
     pub fn is_empty(&self) -> bool {
         self.orders.is_empty() && self.users.is_empty()
     }
 
     /// How many orders are remembered.
-    pub fn orders(&self) -> usize {
+    pub fn order_count(&self) -> usize {
         self.orders.len()
     }
 
     /// How many users have something.
-    pub fn users(&self) -> usize {
+    pub fn user_count(&self) -> usize {
         self.users.len()
     }
 
@@ -59,17 +59,17 @@ impl Book {
         if self.orders.is_empty() {
             return None;
         }
-        self.orders.get(id).map(Record::order)
+        self.orders.get(id).map(PackedOrder::order)
     }
 
     /// Where an order is.
-    pub fn find(&self, id: &[u8]) -> Option<Handle> {
+    pub fn find(&self, id: &[u8]) -> Option<EntryHandle> {
         self.orders.find(id)
     }
 
     /// The order that is there.
-    pub fn at(&self, handle: Handle) -> Option<Order<'_>> {
-        self.orders.at(handle).map(Record::order)
+    pub fn at(&self, handle: EntryHandle) -> Option<Order<'_>> {
+        self.orders.at(handle).map(PackedOrder::order)
     }
 
     /// How much a user has.
@@ -80,7 +80,7 @@ impl Book {
     /// Remembers a new order. Returns when something is to be done about it (Unix ms); `None` if its
     /// id is known already.
     pub fn open(&mut self, order: &Order<'_>, retain: u64) -> Option<u64> {
-        let handle = self.orders.insert(Record::pack(order))?;
+        let handle = self.orders.insert(PackedOrder::pack(order))?;
         let due = order.due(retain);
         if order.status == Status::Reserved {
             self.ends.insert((due, handle));
@@ -91,7 +91,7 @@ impl Book {
     }
 
     /// The order becomes final, perhaps once more. Returns when it can be forgotten (Unix ms).
-    pub fn finish(&mut self, handle: Handle, status: Status, now: u64, retain: u64) -> u64 {
+    pub fn finish(&mut self, handle: EntryHandle, status: Status, now: u64, retain: u64) -> u64 {
         let Some(before) = self.at(handle) else {
             return u64::MAX;
         };
@@ -101,7 +101,7 @@ impl Book {
             since: now,
             ..before
         };
-        let mut record = Record::pack(&after);
+        let mut record = PackedOrder::pack(&after);
         let due = after.due(retain);
         if was_reserved {
             self.ends.remove(&(end, handle));
@@ -115,7 +115,7 @@ impl Book {
     }
 
     /// Forgets an order that is final.
-    pub fn forget(&mut self, handle: Handle) {
+    pub fn forget(&mut self, handle: EntryHandle) {
         if self.finals.front() == Some(&handle) {
             self.finals.pop_front();
         } else {
@@ -198,7 +198,7 @@ impl Book {
     pub fn iter_orders(&self) -> impl Iterator<Item = Order<'_>> {
         let mut passed = HashSet::new();
         let finals = self.finals.iter().filter(move |handle| {
-            let stale = self.orders.at(**handle).is_some_and(Record::is_stale);
+            let stale = self.orders.at(**handle).is_some_and(PackedOrder::is_stale);
             !stale || !passed.insert(**handle)
         });
         let live = self.ends.iter().map(|(_, handle)| handle);
@@ -215,7 +215,7 @@ impl Book {
     pub fn visit_part(&mut self, part: usize, relocate: &mut dyn FnMut(&mut Box<[u8]>)) -> bool {
         let orders = self.orders.chunks();
         if part < orders {
-            let visit = &mut |record: &mut Record| relocate(record.bytes_mut());
+            let visit = &mut |record: &mut PackedOrder| relocate(record.bytes_mut());
             self.orders.visit_chunk(part, visit);
         } else {
             let visit = &mut |user: &mut User| relocate(&mut user.id);
@@ -232,7 +232,7 @@ impl Book {
                 0 => 0,
                 ends => (ends * BYTES_PER_END).max(SMALLEST_TREE),
             }
-            + block_size(self.finals.capacity() * size_of::<Handle>())
+            + block_size(self.finals.capacity() * size_of::<EntryHandle>())
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_parts_together_are_every_order_and_user_once() {
-        let mut book = Book::default();
+        let mut store = OrderStore::default();
         for number in 0..2000u32 {
             let id = number.to_be_bytes();
             let order = Order {
@@ -261,19 +261,19 @@ mod tests {
                 reply: 0,
                 px: 0,
             };
-            assert_eq!(book.open(&order, 9), Some(10));
-            assert_eq!(book.open(&order, 9), None);
-            book.give(&id, 1);
+            assert_eq!(store.open(&order, 9), Some(10));
+            assert_eq!(store.open(&order, 9), None);
+            store.give(&id, 1);
         }
         let (mut visited, mut part) = (0, 0);
-        while book.visit_part(part, &mut |bytes| {
+        while store.visit_part(part, &mut |bytes| {
             visited += 1;
             *bytes = bytes.clone(); // it is moved
         }) {
             part += 1;
         }
         assert_eq!((visited, part), (4000, 8));
-        assert_eq!(book.iter_orders().count(), 2000);
-        assert_eq!(book.held(&1999u32.to_be_bytes()), 1);
+        assert_eq!(store.iter_orders().count(), 2000);
+        assert_eq!(store.held(&1999u32.to_be_bytes()), 1);
     }
 }
