@@ -86,22 +86,20 @@ impl<const N: usize> OptionTable<N> {
         cursor: &mut Cursor<'a>,
         allowed: OptionSet,
     ) -> Result<Options<'a, N>, Error> {
-        if cursor.left() == 0 {
-            return Ok(Options::NONE);
+        let mut options = Options::NONE;
+        if cursor.left() > 0 {
+            self.read_into(&mut options, cursor, allowed)?;
         }
-        self.read_words(cursor, allowed)
+        Ok(options)
     }
 
-    fn read_words<'a>(
+    fn read_into<'a>(
         &'static self,
+        options: &mut Options<'a, N>,
         cursor: &mut Cursor<'a>,
         allowed: OptionSet,
-    ) -> Result<Options<'a, N>, Error> {
-        let mut options = Options {
-            given: 0,
-            values: [0; N],
-            arguments: cursor.arguments(),
-        };
+    ) -> Result<(), Error> {
+        options.arguments = cursor.arguments();
         while let Some(word) = cursor.next() {
             let word = FoldedWord::new(word).ok_or(Error::Syntax)?;
             let index = self.words.iter().position(|other| *other == word);
@@ -111,18 +109,18 @@ impl<const N: usize> OptionTable<N> {
                 return Err(Error::Syntax);
             }
             options.given |= option;
-            let (name, argument) = self.options[index];
+            let (name, argument) = &self.options[index];
             options.values[index] = match argument {
                 OptionArgument::None => 0,
-                OptionArgument::Integer(min, max) => cursor.uint(name, min..=max)?,
+                OptionArgument::Integer(min, max) => cursor.uint(name, *min..=*max)?,
                 OptionArgument::Name(max) => {
                     let position = cursor.position();
-                    cursor.name(name, max)?;
+                    cursor.name(name, *max)?;
                     position as u64
                 }
                 OptionArgument::Bytes(count) => {
                     let position = cursor.position();
-                    for _ in 0..count {
+                    for _ in 0..*count {
                         cursor.value()?;
                     }
                     position as u64
@@ -131,13 +129,15 @@ impl<const N: usize> OptionTable<N> {
                 OptionArgument::Items => break,
             };
         }
-        self.check(options.given)?;
-        Ok(options)
+        self.check(options.given)
     }
 
     #[inline]
     fn check(&self, given: OptionSet) -> Result<(), Error> {
-        let is_excluded = |set: &OptionSet| (given & set).count_ones() > 1;
+        let is_excluded = |set: &OptionSet| {
+            let present = given & set;
+            present & present.wrapping_sub(1) != 0 // two or more bits
+        };
         let is_alone =
             |(option, needed): &(OptionSet, OptionSet)| given & option != 0 && given & needed == 0;
         if self.exclusive.iter().any(is_excluded) || self.dependent.iter().any(is_alone) {
