@@ -51,9 +51,11 @@ pub struct Family {
     /// What a key of the selected database held went, of whatever type: the key is gone, or another value has come to
     /// it. Called as above; of keys that expire or are evicted only if some family [watches](server::hooks::deletions) all that goes.
     pub key_removed: fn(Ctx<'_>, &ServerString<'_>),
-    /// Somebody is about to delete a key of some database, which need not be there. Called as above, and under the same
+    /// Somebody is about to delete a key of some database, which need not be there; `None`: any keys. Called as above, and under the same
     /// condition.
-    pub key_deleting: fn(&[u8]),
+    pub key_deleting: fn(Option<&[u8]>),
+    /// Must it hear of deletions at this moment?
+    pub watches_deletions: fn() -> bool,
     /// The databases were flushed, loaded or swapped. Called at once, as above.
     pub dataset_changed: fn(&ServerEvent),
     /// Must it know when this client disconnects?
@@ -86,6 +88,7 @@ impl Family {
         key_changed: |_, _, _| {},
         key_removed: |_, _| {},
         key_deleting: |_| {},
+        watches_deletions: || false,
         dataset_changed: |_| {},
         follows_client: |_| false,
         on_event: |_, _, _| {},

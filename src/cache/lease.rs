@@ -192,6 +192,14 @@ impl Leases {
         dbs
     }
 
+    /// Takes all leases away, because any keys may have changed. Pauses go on.
+    pub fn revoke_all(&mut self) {
+        for leases in self.by_key.values_mut() {
+            leases.retain(|_, lease| lease.failed);
+        }
+        self.by_end.0[usize::from(false)].clear();
+    }
+
     /// Turns a key's lease into a pause until then (Unix ms), unless there are `most` others that go on.
     pub fn fail(&mut self, db: i32, key: &[u8], until: u64, now: u64, most: usize) {
         if let Some(lease) = self.remove(db, key) {

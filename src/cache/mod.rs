@@ -38,6 +38,7 @@ pub const FAMILY: Family = Family {
     key_changed: native::touched,
     key_removed: revoke::removed,
     key_deleting: revoke::deleting,
+    watches_deletions: revoke::has_leases,
     dataset_changed: revoke::moved,
     on_event: serve::happened,
     due: serve::due,

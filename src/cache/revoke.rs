@@ -21,9 +21,20 @@ pub(super) fn removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
     changed(ctx.db(), name.bytes());
 }
 
-/// Somebody is about to delete a key, which need not be there.
-pub(super) fn deleting(key: &[u8]) {
-    let mut state = STATE.get();
+/// Is any lease out, which a deletion would revoke?
+pub(super) fn has_leases() -> bool {
+    !STATE.get().leases.is_empty()
+}
+
+/// Somebody is about to delete a key, which need not be there; `None`: any keys.
+pub(super) fn deleting(key: Option<&[u8]>) {
+    let state = &mut *STATE.get();
+    let Some(key) = key else {
+        state.leases.revoke_all();
+        state.walks.push_back(state.queue.walk(None));
+        deferred::ask_for_slices();
+        return;
+    };
     for db in state.leases.revoke_in_all_databases(key) {
         if state.queue.waiting(db, key) > 0 {
             deferred::defer(ServerEvent::Unlinked(db, key.into()));

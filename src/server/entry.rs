@@ -177,7 +177,7 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     if WRITES {
-        deletions::run_deferred(); // a command that was put off has not come by there again
+        deletions::run_deferred(ctx); // a command that was put off has not come by there again
         events::run_deferred_before_command(ctx);
     }
     let strings = strings.get(1..).unwrap_or_default();

@@ -9,6 +9,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{bytes_of, slice_of};
+use crate::server::hooks::deletions;
 use crate::server::hooks::events;
 use crate::server::services::cluster;
 use crate::server::services::command;
@@ -218,6 +219,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_TryAlloc
         RedisModule_UnblockClient
         RedisModule_UnlinkKey
+        RedisModule_UnregisterCommandFilter
         RedisModule_ValueLength
     ]
     .into_iter()
@@ -334,6 +336,7 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
     // of the options; the server has logged which.
     let configured =
         unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
+    deletions::learn_clients(ctx);
     configured && events::subscribe(ctx)
 }
 

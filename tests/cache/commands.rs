@@ -1374,6 +1374,40 @@ fn a_deletion_that_a_pause_put_off_ends_no_lease_that_was_given_after_it() {
     assert!(stores(&mut client, "k", token));
 }
 
+#[test]
+fn a_deletion_that_a_pause_put_off_ends_a_lease_that_was_put_off_before_it() {
+    let (server, mut client) = server_and_client();
+    let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
+    lease(&mut client, "first");
+    client.must("CLIENT PAUSE 300 WRITE");
+    reader.ask("CACHE.FETCH k LEASE 60000");
+    eventually(SOON, || server.info_int("blocked_clients") == 1);
+    writer.ask("DEL k");
+    eventually(SOON, || server.info_int("blocked_clients") == 2);
+    assert_eq!(writer.read(), 0);
+    let token = number(&reader.read(), "LEASE -");
+    assert!(!stores(&mut client, "k", token));
+}
+
+/// The module hears of commands only while a lease is out.
+#[test]
+fn a_deletion_that_was_queued_before_any_lease_was_given_ends_one() {
+    let (server, mut client) = server_and_client();
+    let mut writer = Raw::connect(&server);
+    for pause_ms in [0, 12_000] {
+        sleep_ms(pause_ms);
+        writer.must("MULTI");
+        writer.must("DEL k");
+        let token = lease(&mut client, "k");
+        writer.must("EXEC");
+        assert!(!stores(&mut client, "k", token), "{pause_ms}");
+        // Once all leases are gone, it stops after some seconds.
+        let token = lease(&mut client, "k");
+        assert!(stores(&mut client, "k", token), "{pause_ms}");
+        client.must("CACHE.DEL k");
+    }
+}
+
 /// Their names are kept only until it is seen that they have run.
 #[test]
 fn deletions_that_are_not_queued_leave_nothing_behind() {

@@ -35,6 +35,25 @@ pub(in crate::server) fn commands(ctx: Ctx<'_>) -> Reply {
     }
 }
 
+/// The ids of all clients; none where `CLIENT` has another name.
+pub(in crate::server) fn clients(ctx: Ctx<'_>) -> Vec<u64> {
+    // SAFETY: "c" is a NUL-terminated string, which lives through the call.
+    let reply = unsafe {
+        Reply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"CLIENT".as_ptr(),
+            c"c".as_ptr(),
+            c"LIST".as_ptr()
+        )))
+    };
+    let list = reply.part().text().unwrap_or_default();
+    let ids = list.lines().filter_map(|line| {
+        let id = line.strip_prefix("id=")?;
+        id.split(' ').next()?.parse().ok()
+    });
+    ids.collect()
+}
+
 /// `RM_ConfigGetNumeric`.
 type GetNumber =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *mut c_longlong) -> c_int;

@@ -1,51 +1,229 @@
-//! A closer look at keys that go: those that expire or are evicted, of whatever type; `DEL` of keys that need not be
-//! there, and the slots of a cluster that come and go, of which no event tells. It costs every command of the server a
-//! little, so it begins when a family first asks for it. What other commands remove is told by the events that
-//! [`super::events`] subscribes to anyway.
+//! Keys that go: those that expire or are evicted, of whatever type; those that somebody deletes by name, which need not be there;
+//! and the slots of a cluster that come and go, which no event reports. The server calls a command filter for this with each of
+//! its commands, so the filter is registered when a family first asks for it, and removed when no family has needed it for a
+//! while. What other commands remove, the events report that [`super::events`] subscribes to anyway.
 
 use crate::request::{is, parse_int};
 use crate::server::base::guard::guard;
-use crate::server::handles::context::Ctx;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::call;
+use crate::server::handles::context::{Ctx, is_connected};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
-use crate::server::hooks::queued;
+use crate::server::hooks::queued::{Anonymous, ByClient, ClientState};
 use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
 use redis_module::raw;
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::Ordering;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// After so many calls of the server's cron without need, some ten seconds, the filter is removed.
+const MAX_IDLE_TICKS: u32 = 100;
+
+/// If the server does not say which client has sent a deletion, so many clients are asked at once whether they are in a transaction.
+/// More clients are asked ten times a second: an answer takes a system call for each.
+const FEW_CLIENTS: usize = 32;
+
+#[derive(Default)]
+struct Watch {
+    filter: Option<NonNull<raw::RedisModuleCommandFilter>>,
+    idle_ticks: u32,
+    /// All clients with a connection.
+    clients: BTreeSet<u64>,
+    by_client: ByClient,
+    /// Redis 7.0 does not say which client has sent a command.
+    anonymous: Anonymous,
+}
+
+static WATCH: MainThread<Watch> = MainThread::new();
+
+/// Is the filter registered?
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Is there a deletion that may have run? This is asked with every command.
+static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
+
+impl Watch {
+    /// The clients that are in transactions.
+    fn open_transactions(&self) -> Vec<u64> {
+        let clients = self.clients.iter().copied();
+        clients
+            .filter(|client| state_of(*client) == ClientState::InTransaction)
+            .collect()
+    }
+
+    fn note_settled(&self) {
+        let is_settled = self.by_client.is_settled() && self.anonymous.is_settled();
+        IS_UNSETTLED.store(!is_settled, Ordering::Relaxed);
+    }
+
+    fn look(&mut self, current: Option<u64>) {
+        self.by_client.look(current, state_of, &mut deleting);
+        self.anonymous.look(state_of, &mut deleting);
+        self.note_settled();
+    }
+}
+
+/// Notes the clients that connected before the module was loaded. Where `CLIENT` has another name, they stay unknown.
+pub(in crate::server) fn learn_clients(ctx: Ctx<'_>) {
+    WATCH.get().clients.extend(call::clients(ctx));
+}
 
 /// From now on families are told of all keys that go, and of all that are deleted by name, before they are.
 #[inline]
 pub fn all_that_goes(ctx: Ctx<'_>) {
-    if !deferred::tells_of_removals() {
+    if !IS_WATCHING.load(Ordering::Relaxed) {
         begin(ctx);
     }
 }
 
 #[cold]
 fn begin(ctx: Ctx<'_>) {
-    deferred::TELLS_OF_REMOVALS.store(true, Ordering::Relaxed);
-    deleters::learn(ctx);
-    // SAFETY: the context is alive, the callbacks live as long as the module.
-    let refused = unsafe {
-        let filter = api!(RedisModule_RegisterCommandFilter(
+    if !deferred::tells_of_removals() {
+        deferred::TELLS_OF_REMOVALS.store(true, Ordering::Relaxed);
+        deleters::learn(ctx);
+        // SAFETY: the context is alive, the callback lives as long as the module.
+        let status = unsafe {
+            api!(RedisModule_SubscribeToKeyspaceEvents(
+                ctx.raw(),
+                raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED,
+                Some(on_removal)
+            ))
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            log::warn_in(ctx, "cannot subscribe to the events expired and evicted");
+        }
+    }
+    // SAFETY: as above.
+    let filter = unsafe {
+        api!(RedisModule_RegisterCommandFilter(
             ctx.raw(),
             Some(on_command),
             0
-        ));
-        let subscribed = api!(RedisModule_SubscribeToKeyspaceEvents(
-            ctx.raw(),
-            raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED,
-            Some(on_removal)
-        ));
-        filter.is_null() || subscribed != raw::REDISMODULE_OK as c_int
+        ))
     };
-    if refused {
-        log::warn_in(ctx, "the server refuses to tell of all keys that go");
+    if filter.is_null() {
+        log::warn_in(ctx, "cannot register a command filter");
     }
+    let watch = &mut *WATCH.get();
+    watch.filter = NonNull::new(filter);
+    watch.idle_ticks = 0;
+    // What is queued already, nobody has seen.
+    let open = watch.open_transactions();
+    if names_clients() {
+        for client in open {
+            watch.by_client.has_queued_before(client);
+        }
+    } else {
+        watch.anonymous.have_queued_before(open);
+    }
+    IS_WATCHING.store(true, Ordering::Relaxed);
+}
+
+/// Removes the filter if no family needs it any more. In a cluster it stays, because it sees the commands that move slots. To be
+/// called by the server's cron.
+pub(in crate::server) fn tick(ctx: Ctx<'_>) {
+    if !IS_WATCHING.load(Ordering::Relaxed) {
+        return;
+    }
+    let watch = &mut *WATCH.get();
+    if watch.anonymous.wants_group() {
+        watch.look(None);
+        let open = watch.open_transactions();
+        watch.anonymous.group(open);
+    }
+    let is_needed = ctx.is_cluster()
+        || !watch.by_client.is_settled()
+        || crate::enabled_families().any(|family| (family.watches_deletions)());
+    watch.idle_ticks = if is_needed { 0 } else { watch.idle_ticks + 1 };
+    if watch.idle_ticks < MAX_IDLE_TICKS {
+        return;
+    }
+    if let Some(filter) = watch.filter {
+        // SAFETY: the context is alive, the filter is registered, and the server is not calling it now.
+        let status = unsafe {
+            api!(RedisModule_UnregisterCommandFilter(
+                ctx.raw(),
+                filter.as_ptr()
+            ))
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            watch.idle_ticks = 0;
+            return;
+        }
+    }
+    watch.filter = None;
+    watch.by_client = ByClient::default();
+    watch.anonymous = Anonymous::default();
+    watch.note_settled();
+    IS_WATCHING.store(false, Ordering::Relaxed);
+}
+
+/// A client has connected.
+pub(in crate::server) fn connects(client: u64) {
+    WATCH.get().clients.insert(client);
+}
+
+/// A client has disconnected, perhaps in a transaction.
+pub(in crate::server) fn disconnects(client: u64) {
+    let watch = &mut *WATCH.get();
+    watch.clients.remove(&client);
+    watch.by_client.disconnects(client);
+    watch.anonymous.ends();
+    watch.note_settled();
+}
+
+/// Does the server say which client has sent a command?
+fn names_clients() -> bool {
+    // SAFETY: the pointer was set when the module was initialized and never changes.
+    let function = unsafe { raw::RedisModule_CommandFilterGetClientId };
+    function.is_some()
+}
+
+/// The client whose command this is, if the server says it.
+fn client_of(command: *mut raw::RedisModuleCommandFilterCtx) -> Option<u64> {
+    names_clients()
+        // SAFETY: the server calls the filter with a live pointer, and has the function.
+        .then(|| unsafe { api!(RedisModule_CommandFilterGetClientId(command)) })
+}
+
+fn state_of(client: u64) -> ClientState {
+    let mut info = raw::RedisModuleClientInfo {
+        version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
+        flags: 0,
+        id: 0,
+        addr: [0; 46],
+        port: 0,
+        db: 0,
+    };
+    // SAFETY: the server fills in the struct, which has the version that it says.
+    let status = unsafe {
+        api!(RedisModule_GetClientInfoById(
+            (&raw mut info).cast(),
+            client
+        ))
+    };
+    let has = |flag: u32| info.flags & u64::from(flag) != 0;
+    if status != raw::REDISMODULE_OK as c_int {
+        ClientState::Gone
+    } else if has(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) {
+        ClientState::InTransaction
+    } else if has(raw::REDISMODULE_CLIENTINFO_FLAG_BLOCKED) {
+        ClientState::Blocked
+    } else {
+        ClientState::Free
+    }
+}
+
+/// Does the server do this at the moment?
+fn is_running(flag: u32) -> bool {
+    // SAFETY: a null context is allowed.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
+    flags as u32 & flag != 0
 }
 
 // SAFETY (for both callbacks): the server calls them with live pointers.
@@ -66,58 +244,118 @@ unsafe extern "C" fn on_removal(
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     guard((), || {
-        queued::run_deferred(deleting);
+        if IS_UNSETTLED.load(Ordering::Relaxed) {
+            settle_before(client_of(command));
+        }
         // SAFETY: see above.
         let argument = |index| unsafe {
             ServerString::borrowed(api!(RedisModule_CommandFilterArgGet(command, index)))
         };
+        // SAFETY: see above.
+        let count = || unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
         let command_name = argument(0);
         // Every command of the server passes here, so its name is all that most are asked for.
-        let told = match command_name.bytes() {
-            name if deleters::is_plain(name) => names_arrive,
+        match command_name.bytes() {
+            name if deleters::is_plain(name) => {
+                names_arrive(client_of(command), (1..count()).map(argument));
+            }
+            name if is(name, "multi") => WATCH.get().anonymous.begins(),
             name if ["exec", "discard", "reset"].iter().any(|end| is(name, end)) => {
-                return queued::transaction_ends();
+                transaction_ends(client_of(command));
             }
-            name if is(name, "cluster") => slots_may_move,
+            name if is(name, "cluster") => slots_may_move(&mut (1..count()).map(argument)),
             name if deleters::is_other(name) => {
-                // SAFETY: see above.
-                let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
-                return keys_arrive((0..count).map(argument).collect());
+                keys_arrive(client_of(command), (0..count()).map(argument).collect());
             }
-            _ if cluster::is_renamed() => slots_may_move,
-            _ => return,
-        };
-        // SAFETY: see above.
-        let count = unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
-        told(&mut (1..count).map(argument));
+            _ if cluster::is_renamed() => slots_may_move(&mut (1..count()).map(argument)),
+            _ => {}
+        }
     });
+}
+
+/// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
+#[cold]
+fn settle_before(client: Option<u64>) {
+    if is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
+        return;
+    }
+    let watch = &mut *WATCH.get();
+    watch.look(client);
+    if let Some(client) = client {
+        watch.by_client.arrives(client);
+    }
+}
+
+/// A transaction ends, one way or the other, before the next command arrives.
+fn transaction_ends(client: Option<u64>) {
+    let watch = &mut *WATCH.get();
+    match client {
+        Some(client) => watch.by_client.ends(client),
+        None => watch.anonymous.ends(),
+    }
+    watch.note_settled();
 }
 
 /// The arguments of a command that arrives.
 type Arguments<'a, 'n> = &'a mut dyn Iterator<Item = ServerString<'n>>;
 
 /// `DEL`, or a command like it: it runs now, or when its transaction does.
-fn names_arrive(names: Arguments<'_, '_>) {
-    queued::arrived(names.inspect(|name| deleting(name.bytes())));
+fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerString<'n>>) {
+    let names: Vec<_> = names.collect();
+    let names = || names.iter().map(ServerString::bytes);
+    names().for_each(|name| deleting(Some(name)));
+    let watch = &mut *WATCH.get();
+    match client {
+        // What is no connection is a script or another module, whose commands run at once.
+        Some(client) if is_connected(client) => watch.by_client.deletes(client, names()),
+        Some(_) => return,
+        None if is_running(raw::REDISMODULE_CTX_FLAGS_LUA) => return,
+        None => {
+            watch.anonymous.deletes(names());
+            if watch.anonymous.wants_group() && watch.clients.len() <= FEW_CLIENTS {
+                let open = watch.open_transactions();
+                watch.anonymous.group(open);
+            }
+        }
+    }
+    watch.note_settled();
 }
 
 /// A command that deletes keys among other arguments. One with a condition deletes them perhaps; it is taken for one that
 /// does.
-fn keys_arrive(command: Vec<ServerString<'_>>) {
+fn keys_arrive(client: Option<u64>, command: Vec<ServerString<'_>>) {
     let places = deleters::places_of_keys(&command);
     let is_key = |(place, name)| places.contains(&place).then_some(name);
-    names_arrive(&mut command.into_iter().enumerate().filter_map(is_key));
+    names_arrive(client, command.into_iter().enumerate().filter_map(is_key));
 }
 
-/// What was queued may have run, or been given up: to be called also before a command of the module, and before the server
-/// sleeps.
+/// Before a command of the module: a deletion that was put off may have run without a call of the filter.
 #[inline]
-pub(in crate::server) fn run_deferred() {
-    queued::run_deferred(deleting);
+pub(in crate::server) fn run_deferred(ctx: Ctx<'_>) {
+    if IS_UNSETTLED.load(Ordering::Relaxed) {
+        run_deferred_for(ctx);
+    }
 }
 
-/// A key of this name is about to be deleted.
-fn deleting(key: &[u8]) {
+#[cold]
+fn run_deferred_for(ctx: Ctx<'_>) {
+    if !is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
+        let client = ctx.client();
+        WATCH.get().look(client);
+    }
+}
+
+/// At the end of a round of the server's event loop.
+pub(in crate::server) fn ends_round() {
+    if IS_UNSETTLED.load(Ordering::Relaxed) {
+        let watch = &mut *WATCH.get();
+        watch.by_client.ends_round(state_of);
+        watch.look(None);
+    }
+}
+
+/// A key of this name is about to be deleted, or was; `None`: any keys.
+fn deleting(key: Option<&[u8]>) {
     for family in crate::enabled_families() {
         (family.key_deleting)(key);
     }

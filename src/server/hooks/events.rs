@@ -14,7 +14,6 @@ use crate::server::handles::native_type;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
 use crate::server::hooks::due;
-use crate::server::hooks::queued;
 use crate::server::services::blocked;
 use crate::server::services::cluster;
 use crate::server::services::commit;
@@ -236,10 +235,12 @@ unsafe extern "C" fn on_client(
     data: *mut c_void,
 ) {
     guard((), || {
-        if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
-            // SAFETY: see above.
-            let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
-            queued::transaction_ends(); // perhaps it had one
+        // SAFETY: see above.
+        let client = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
+        if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_CONNECTED {
+            deletions::connects(client);
+        } else if subevent == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+            deletions::disconnects(client);
             if crate::enabled_families().any(|family| (family.follows_client)(client)) {
                 defer_and_wake(ServerEvent::Disconnected(client));
             }
@@ -327,7 +328,7 @@ unsafe extern "C" fn on_event_loop(
     if subevent != raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
         return;
     }
-    guard((), deletions::run_deferred); // before anybody is served
+    guard((), deletions::ends_round); // before anybody is served
     if ANY_DEFERRED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) != NOTHING {
         timer::was_armed(); // before, by commands and timers, of which the server knows
         guard((), || {
@@ -366,6 +367,7 @@ unsafe extern "C" fn on_cron(
         due::ask_families(ctx);
         info::log_eviction(ctx);
         cluster::look_after(ctx);
+        deletions::tick(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);
         }

@@ -1,124 +1,515 @@
-//! Deletions that wait in transactions. The server tells of a command when it arrives, and in `MULTI` it arrives long before
-//! it runs. Of which client it is 7.0 does not say. But a command that is queued keeps its arguments: as long as the server
-//! holds on to a key's name its deletion is still to come, and when it lets go of it the deletion has run, or never will.
+//! Deletions that have arrived and have not run: a command in `MULTI` runs at `EXEC`, and one that a pause of writes puts off runs
+//! after the pause. The server reports neither, so this keeps the names of the keys until the deletion must have run. To revoke a
+//! lease once too often costs a rebuild, to miss one costs stale data: in doubt, a lease is revoked.
+//!
+//! [`ByClient`] is for servers that say which client has sent a command, [`Anonymous`] for Redis 7.0, which does not.
 
-use crate::server::base::main_thread::MainThread;
-use crate::server::handles::string::ServerString;
-use crate::waiting::SMALL;
-use redis_module::raw::RedisModuleString;
-use std::collections::HashMap;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeSet, HashMap};
 
-/// The keys that one command deletes.
-#[derive(Default)]
-struct Deletion {
-    names: Vec<ServerString<'static>>,
-    /// What the header of the first one was while the server held it, too.
-    header: u64,
+/// So many names are kept for all clients, in so many bytes. Beyond that, the end of a transaction revokes all leases.
+const MAX_NAMES: usize = 10_000;
+const MAX_BYTES: usize = 256 * 1024;
+
+/// An end of the server's event loop after which a client whose command was put off has run it: the loop in which the client was
+/// released, and one more.
+const ROUNDS: u32 = 2;
+
+/// The most groups of deletions on a server that does not say whose they are.
+const MAX_GROUPS: usize = 64;
+
+/// What the server says of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClientState {
+    /// It has no connection. It may be a script, whose commands run at once.
+    Gone,
+    /// It is in a transaction, perhaps with an `EXEC` that was put off.
+    InTransaction,
+    /// Its command was put off, or it waits for something.
+    Blocked,
+    Free,
 }
 
-impl Deletion {
-    /// Does the server still hold the command's arguments? Its count of references is in the header, wherever that is.
-    fn is_to_come(&self) -> bool {
-        self.names
-            .first()
-            .is_some_and(|name| header(name) == self.header)
+/// The keys of deletions.
+#[derive(Debug, PartialEq, Eq)]
+enum Keys {
+    Named(Vec<Box<[u8]>>),
+    All,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::Named(Vec::new())
     }
 }
 
-/// The first bytes of the server's object behind a string.
-fn header(name: &ServerString<'_>) -> u64 {
-    // SAFETY: the string is alive and on every server an aligned object of at least 8 bytes: type, encoding, access time
-    // and references. They are compared with those of the same string at another time, and mean nothing otherwise.
-    unsafe { name.raw().cast::<u64>().read_volatile() }
+impl Keys {
+    /// Adds names, as far as `room` reaches.
+    fn add<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>, room: &mut Room) {
+        for name in names {
+            let Self::Named(own) = self else {
+                return;
+            };
+            if room.take(name.len()) {
+                own.push(name.into());
+            } else {
+                self.release(room);
+                *self = Self::All;
+            }
+        }
+    }
+
+    fn release(&mut self, room: &mut Room) {
+        if let Self::Named(names) = self {
+            names.iter().for_each(|name| room.give_back(name.len()));
+        }
+    }
+
+    /// Calls `revoke` with each key; `None`: with all keys that there are.
+    fn revoke(&self, revoke: &mut dyn FnMut(Option<&[u8]>)) {
+        match self {
+            Self::All => revoke(None),
+            Self::Named(names) => names.iter().for_each(|name| revoke(Some(name))),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Named(names) if names.is_empty())
+    }
 }
 
-/// What is known of deletions.
-#[derive(Default)]
+/// The names that are kept.
+#[derive(Debug, Default)]
+struct Room {
+    names: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = self.names < MAX_NAMES && self.bytes + bytes <= MAX_BYTES;
+        if fits {
+            self.names += 1;
+            self.bytes += bytes;
+        }
+        fits
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.names -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+/// How far the deletions of a client have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The command has arrived. Whether it has run shows when the next command arrives.
+    Arrived,
+    /// The command runs at `EXEC`.
+    Queued,
+    /// `EXEC`, `DISCARD` or `RESET` has arrived.
+    Ending,
+    /// The server has put the command off. It has been free again at the end of so many rounds of the event loop.
+    PutOff { rounds: u32 },
+}
+
+#[derive(Debug)]
 struct Deletions {
-    /// The one that arrived last: whether it has run can be told when the next command arrives.
-    last: Deletion,
-    /// Those that are queued, by the first one's name: a command that was put off arrives again.
-    queued: HashMap<*mut RedisModuleString, Deletion>,
-    /// Has anything happened by which some of them may have run?
-    may_have_run: bool,
+    keys: Keys,
+    stage: Stage,
+    /// When the command arrived: commands that are put off run in this order.
+    position: u64,
 }
 
-static DELETIONS: MainThread<Deletions> = MainThread::new();
-
-/// Is there anything to be sorted out? It is asked with every command.
-static UNSETTLED: AtomicBool = AtomicBool::new(false);
-
-/// Can it be told on this server that it has given a string back?
-fn is_told() -> bool {
-    static IS_TOLD: OnceLock<bool> = OnceLock::new();
-    *IS_TOLD.get_or_init(|| {
-        let name = ServerString::new(b"name");
-        let alone = header(&name);
-        let other = name.retained();
-        let shared = header(&name);
-        drop(other);
-        alone != shared && alone == header(&name)
-    })
+/// The deletions of each client.
+#[derive(Debug, Default)]
+pub(super) struct ByClient {
+    clients: HashMap<u64, Deletions>,
+    /// The clients whose state is to be looked at: all but those whose deletions are queued.
+    unsettled: BTreeSet<u64>,
+    /// When the last command of each client arrived, if that was after a command that was put off.
+    positions: HashMap<u64, u64>,
+    last_position: u64,
+    room: Room,
 }
 
-/// A command has arrived that deletes the keys of these names, now or when its transaction runs.
-pub(in crate::server) fn arrived<'n>(names: impl Iterator<Item = ServerString<'n>>) {
-    if is_told() {
-        let last = &mut DELETIONS.get().last;
-        last.names.extend(names.map(|name| name.retained()));
-        last.header = last.names.first().map_or(0, header);
-        UNSETTLED.store(true, Ordering::Relaxed);
-    } else {
-        names.for_each(drop); // whoever counts the names as they pass does so at once, and not again
+impl ByClient {
+    /// Does anything remain to be looked at?
+    pub(super) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
     }
-}
 
-/// A transaction ends, one way or the other, before the next command arrives.
-pub(in crate::server) fn transaction_ends() {
-    let deletions = &mut *DELETIONS.get();
-    if !deletions.queued.is_empty() {
-        deletions.may_have_run = true;
-        UNSETTLED.store(true, Ordering::Relaxed);
+    /// Are there no deletions?
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.clients.is_empty()
     }
-}
 
-/// Calls `deleted` with the keys whose deletions have been queued and are no longer: they have run, or were given up. To be
-/// called before a command does anything.
-#[inline]
-pub(in crate::server) fn run_deferred(deleted: impl FnMut(&[u8])) {
-    if UNSETTLED.load(Ordering::Relaxed) {
-        sort_out(deleted);
+    /// This client is in a transaction, in which it may have queued anything.
+    pub(super) fn has_queued_before(&mut self, client: u64) {
+        let deletions = Deletions {
+            keys: Keys::All,
+            stage: Stage::Queued,
+            position: 0,
+        };
+        self.clients.insert(client, deletions);
     }
-}
 
-#[cold]
-fn sort_out(mut deleted: impl FnMut(&[u8])) {
-    let Deletions {
-        last,
-        queued,
-        may_have_run,
-    } = &mut *DELETIONS.get();
-    let first = last.names.first().map(ServerString::raw);
-    match first.filter(|first| last.is_to_come() && !queued.contains_key(first)) {
-        Some(first) => {
-            queued.insert(first, std::mem::take(last));
-        }
-        None => {
-            last.names.clear();
-            last.names.shrink_to(SMALL);
+    /// A command of a client has arrived. To be called after [`ByClient::look`].
+    pub(super) fn arrives(&mut self, client: u64) {
+        let put_off = |deletions: &Deletions| matches!(deletions.stage, Stage::PutOff { .. });
+        let mut unsettled = self.unsettled.iter().filter_map(|id| self.clients.get(id));
+        if unsettled.any(put_off) {
+            self.last_position += 1;
+            self.positions.insert(client, self.last_position);
+        } else {
+            self.positions = HashMap::new();
         }
     }
-    // A command that a pause of writes put off runs without a word: so of few, all are looked at each time.
-    if std::mem::take(may_have_run) || queued.len() <= SMALL {
-        let ended = queued.extract_if(|_, deletion| !deletion.is_to_come());
-        for name in ended.flat_map(|(_, deletion)| deletion.names) {
-            deleted(name.bytes());
-        }
-        if queued.is_empty() {
-            queued.shrink_to(SMALL);
+
+    /// A command of a client has arrived that deletes these keys, now or later.
+    pub(super) fn deletes<'n>(&mut self, client: u64, names: impl Iterator<Item = &'n [u8]>) {
+        self.last_position += 1;
+        let deletions = self.clients.entry(client).or_insert_with(|| {
+            self.unsettled.insert(client);
+            Deletions {
+                keys: Keys::default(),
+                stage: Stage::Arrived,
+                position: self.last_position,
+            }
+        });
+        deletions.keys.add(names, &mut self.room);
+    }
+
+    /// The client's transaction ends, if it has one, before its next command arrives.
+    pub(super) fn ends(&mut self, client: u64) {
+        if let Some(deletions) = self.clients.get_mut(&client) {
+            deletions.stage = Stage::Ending;
+            self.unsettled.insert(client);
         }
     }
-    UNSETTLED.store(!queued.is_empty(), Ordering::Relaxed);
+
+    /// The client has disconnected. What it has queued will never run; what was about to run may have run.
+    pub(super) fn disconnects(&mut self, client: u64) {
+        let stage = self.clients.get(&client).map(|deletions| deletions.stage);
+        if stage == Some(Stage::Queued) {
+            self.forget(client);
+        }
+    }
+
+    /// Calls `revoke` with the keys whose deletions may have run since the last call, and forgets deletions that have run.
+    /// `current` is the client whose command is about to run, if it is known.
+    pub(super) fn look(
+        &mut self,
+        current: Option<u64>,
+        state_of: impl Fn(u64) -> ClientState,
+        revoke: &mut dyn FnMut(Option<&[u8]>),
+    ) {
+        let unsettled: Vec<u64> = self.unsettled.iter().copied().collect();
+        for client in unsettled {
+            let Some(deletions) = self.clients.get_mut(&client) else {
+                self.unsettled.remove(&client);
+                continue;
+            };
+            let has_run = match (state_of(client), deletions.stage) {
+                (ClientState::Free, Stage::Arrived) => true, // it ran at once, and its leases were revoked when it arrived
+                (ClientState::InTransaction, Stage::Arrived) => {
+                    deletions.stage = Stage::Queued;
+                    self.unsettled.remove(&client);
+                    false
+                }
+                (ClientState::Blocked, Stage::Arrived) => {
+                    deletions.stage = Stage::PutOff { rounds: 0 };
+                    false
+                }
+                // Until `EXEC` has run, the client is in a transaction.
+                (ClientState::Blocked | ClientState::InTransaction, Stage::Ending) => false,
+                (ClientState::Blocked, Stage::PutOff { .. }) => false,
+                // The server has released the client, and runs its command after those that were put off before it.
+                (ClientState::Free, Stage::PutOff { rounds }) => {
+                    deletions.keys.revoke(revoke);
+                    let came_after = |current: u64| {
+                        let position = self.positions.get(&current);
+                        current == client
+                            || position.is_some_and(|position| *position > deletions.position)
+                    };
+                    rounds >= ROUNDS || current.is_some_and(came_after)
+                }
+                _ => {
+                    deletions.keys.revoke(revoke);
+                    true
+                }
+            };
+            if has_run {
+                self.forget(client);
+            }
+        }
+    }
+
+    /// A round of the server's event loop ends.
+    pub(super) fn ends_round(&mut self, state_of: impl Fn(u64) -> ClientState) {
+        for client in &self.unsettled {
+            if let Some(Deletions {
+                stage: Stage::PutOff { rounds },
+                ..
+            }) = self.clients.get_mut(client)
+                && state_of(*client) == ClientState::Free
+            {
+                *rounds += 1;
+            }
+        }
+    }
+
+    fn forget(&mut self, client: u64) {
+        self.unsettled.remove(&client);
+        if let Some(mut deletions) = self.clients.remove(&client) {
+            deletions.keys.release(&mut self.room);
+        }
+        if self.clients.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Deletions of clients that the server does not name. Commands that were put off arrive once more on such a server.
+#[derive(Debug, Default)]
+pub(super) struct Anonymous {
+    /// May any client be in a transaction?
+    may_queue: bool,
+    /// Has a transaction ended since the last look?
+    has_ended: bool,
+    /// Deletions since the last [`Anonymous::group`], of whatever client.
+    fresh: Keys,
+    /// Older ones, each with the clients that may have queued them.
+    groups: Vec<(Vec<u64>, Keys)>,
+    room: Room,
+}
+
+impl Anonymous {
+    pub(super) fn is_settled(&self) -> bool {
+        !self.has_ended
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.may_queue && self.fresh.is_empty() && self.groups.is_empty()
+    }
+
+    /// These clients are in transactions, in which they may have queued anything.
+    pub(super) fn have_queued_before(&mut self, clients: Vec<u64>) {
+        if !clients.is_empty() {
+            self.may_queue = true;
+            self.groups.push((clients, Keys::All));
+        }
+    }
+
+    /// A transaction begins.
+    pub(super) fn begins(&mut self) {
+        self.may_queue = true;
+    }
+
+    /// A command has arrived that deletes these keys, now or at an `EXEC`.
+    pub(super) fn deletes<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
+        if self.may_queue {
+            self.fresh.add(names, &mut self.room);
+        }
+    }
+
+    /// Some transaction ends before the next command arrives.
+    pub(super) fn ends(&mut self) {
+        self.has_ended = !self.is_empty();
+    }
+
+    /// As [`ByClient::look`].
+    pub(super) fn look(
+        &mut self,
+        state_of: impl Fn(u64) -> ClientState,
+        revoke: &mut dyn FnMut(Option<&[u8]>),
+    ) {
+        if !std::mem::take(&mut self.has_ended) {
+            return;
+        }
+        self.fresh.revoke(revoke);
+        let room = &mut self.room;
+        self.groups.retain_mut(|(clients, keys)| {
+            let before = clients.len();
+            clients.retain(|client| state_of(*client) == ClientState::InTransaction);
+            if clients.len() < before {
+                keys.revoke(revoke);
+            }
+            if clients.is_empty() {
+                keys.release(room);
+            }
+            !clients.is_empty()
+        });
+    }
+
+    /// Is it worth asking which clients are in transactions?
+    pub(super) fn wants_group(&self) -> bool {
+        self.may_queue
+    }
+
+    /// These clients, in ascending order, are in transactions: only they can have queued the deletions that have not run.
+    pub(super) fn group(&mut self, clients: Vec<u64>) {
+        let mut keys = std::mem::take(&mut self.fresh);
+        if clients.is_empty() {
+            self.may_queue = false;
+            keys.release(&mut self.room);
+        } else if let Some((_, own)) = self.groups.iter_mut().find(|(own, _)| *own == clients) {
+            match (own, keys) {
+                (Keys::Named(own), Keys::Named(keys)) => own.extend(keys),
+                (own, mut keys) => {
+                    own.release(&mut self.room);
+                    keys.release(&mut self.room);
+                    *own = Keys::All;
+                }
+            }
+        } else if !keys.is_empty() {
+            self.groups.push((clients, keys));
+            if self.groups.len() > MAX_GROUPS {
+                self.merge_groups();
+            }
+        }
+    }
+
+    /// Makes one group of all.
+    fn merge_groups(&mut self) {
+        let mut clients = BTreeSet::new();
+        for (own, mut keys) in self.groups.drain(..) {
+            clients.extend(own);
+            keys.release(&mut self.room);
+        }
+        self.groups.push((clients.into_iter().collect(), Keys::All));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Anonymous, ByClient, ClientState, MAX_NAMES};
+    use ClientState::{Blocked, Free, Gone, InTransaction};
+
+    fn names(line: &str) -> impl Iterator<Item = &[u8]> {
+        line.split(' ').map(str::as_bytes)
+    }
+
+    /// What a look revokes, where one client is in this state.
+    fn look(all: &mut ByClient, current: u64, state: ClientState) -> Vec<String> {
+        let mut revoked = Vec::new();
+        let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
+        all.look(Some(current), |_| state, &mut revoke);
+        revoked
+    }
+
+    fn text(key: &[u8]) -> String {
+        String::from_utf8_lossy(key).into_owned()
+    }
+
+    const NOTHING: [&str; 0] = [];
+
+    #[test]
+    fn a_deletion_that_runs_at_once_is_forgotten() {
+        let mut all = ByClient::default();
+        all.deletes(1, names("a b"));
+        assert!(!all.is_settled());
+        assert_eq!(look(&mut all, 2, Free), NOTHING);
+        assert!(all.is_settled() && all.is_empty());
+    }
+
+    #[test]
+    fn a_queued_deletion_is_revoked_when_its_own_client_ends() {
+        let mut all = ByClient::default();
+        all.deletes(1, names("a b"));
+        assert_eq!(look(&mut all, 1, InTransaction), NOTHING);
+        assert!(all.is_settled());
+        all.deletes(1, names("c"));
+        all.ends(2);
+        assert!(all.is_settled());
+        all.ends(1);
+        assert_eq!(look(&mut all, 2, InTransaction), NOTHING); // `EXEC` was put off
+        assert_eq!(look(&mut all, 2, Blocked), NOTHING);
+        assert_eq!(look(&mut all, 2, Free), ["a", "b", "c"]);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn what_a_client_has_queued_goes_with_its_connection() {
+        let mut all = ByClient::default();
+        all.deletes(1, names("a"));
+        look(&mut all, 1, InTransaction);
+        all.disconnects(1);
+        assert!(all.is_empty());
+        all.deletes(1, names("a"));
+        look(&mut all, 1, InTransaction);
+        all.ends(1);
+        all.disconnects(1);
+        assert_eq!(look(&mut all, 2, Gone), ["a"]);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn a_deletion_that_was_put_off_is_revoked_until_it_has_run() {
+        let mut all = ByClient::default();
+        all.deletes(1, names("a"));
+        assert_eq!(look(&mut all, 2, Blocked), NOTHING);
+        all.arrives(2); // behind the deletion
+        assert_eq!(look(&mut all, 3, Free), ["a"]); // ahead of it: it may run after this
+        assert_eq!(look(&mut all, 2, Free), ["a"]);
+        assert!(all.is_empty());
+        all.deletes(1, names("a"));
+        look(&mut all, 2, Blocked);
+        all.ends_round(|_| Free);
+        assert_eq!(look(&mut all, 3, Free), ["a"]);
+        assert!(!all.is_empty());
+        all.ends_round(|_| Free);
+        assert_eq!(look(&mut all, 3, Free), ["a"]);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn too_many_names_are_all_keys() {
+        let mut all = ByClient::default();
+        let many: Vec<String> = (0..=MAX_NAMES).map(|number| number.to_string()).collect();
+        all.deletes(1, many.iter().map(String::as_bytes));
+        all.deletes(2, names("a"));
+        look(&mut all, 1, InTransaction);
+        all.ends(1);
+        assert_eq!(look(&mut all, 1, Free), ["*"]);
+        all.ends(2);
+        assert_eq!(look(&mut all, 1, Free), ["a"]);
+        all.has_queued_before(3);
+        all.ends(3);
+        assert_eq!(look(&mut all, 1, Free), ["*"]);
+    }
+
+    #[test]
+    fn without_names_of_clients_any_end_counts_until_the_clients_are_known() {
+        let mut all = Anonymous::default();
+        let look = |all: &mut Anonymous, open: &[u64]| {
+            let mut revoked = Vec::new();
+            let state = |client| match open.contains(&client) {
+                true => InTransaction,
+                false => Free,
+            };
+            let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
+            all.look(state, &mut revoke);
+            revoked
+        };
+        all.deletes(names("a"));
+        assert!(all.is_empty()); // nobody can have queued it
+        all.begins();
+        all.deletes(names("a"));
+        all.ends();
+        assert_eq!(look(&mut all, &[1, 2]), ["a"]);
+        all.group(vec![1, 2]);
+        all.deletes(names("b"));
+        all.group(vec![1]);
+        all.ends();
+        assert_eq!(look(&mut all, &[1, 2]), NOTHING);
+        all.ends();
+        assert_eq!(look(&mut all, &[1]), ["a"]);
+        all.ends();
+        assert_eq!(look(&mut all, &[2]), ["a", "b"]);
+        assert!(!all.is_empty());
+        all.group(vec![]);
+        assert!(all.is_empty());
+    }
 }
