@@ -94,9 +94,10 @@ asan: ## the pure state machines under AddressSanitizer (TESTS=deadlock)
 audit: ## licences and sources of all crates, and advisories where cargo-deny is installed
 	@scripts/audit
 
-lint: ## formatting and clippy, warnings are errors
+lint: ## formatting, clippy and the words of the documentation; warnings are errors
 	@cargo fmt --check
 	@cargo clippy --all-targets -- -D warnings
+	@scripts/prose
 
 clean: ## remove what was built (the datasets of `make run`, in data/, stay)
 	@cargo clean
