@@ -2,15 +2,14 @@
 
 use std::fmt;
 
-/// Why a command was refused as a misuse. Business refusals (a taken lock, an empty stock) are
-/// replies, not errors.
+/// The error of a command that was misused. Business refusals (a held lock, a sold-out stock) are replies, not errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
     /// An unknown, repeated or incomplete option.
     Syntax,
     /// Not a plain decimal integer, or outside i64.
     NotInteger,
-    /// More arguments than this command takes, of those that take a few less as well.
+    /// Too many arguments for a command with optional ones.
     Arity(&'static str),
     /// Not a decimal number.
     NotFloat,
@@ -29,32 +28,32 @@ pub enum Error {
     Deadlock,
     /// The server has as many waiting clients as `lock-max-waiters` allows.
     TooManyWaiters,
-    /// The slot of the key that the client waited for is served by another node.
+    /// Another node serves the hash slot of the key that the client waited for.
     Moved {
         /// The hash slot, 0 to 16383.
         slot: u16,
         /// `host:port` of the node that serves it.
         address: String,
     },
-    /// The stock limits what a user may have, and the command names none.
+    /// The stock has a limit per user, and the command names no user.
     UserRequired,
-    /// An order id came with other arguments before.
+    /// The order id was used with other arguments before.
     Conflict,
-    /// A hash that is to become a stock is not one of the kind that can.
+    /// A hash that is to become a stock has other fields than `total` and `ordered`.
     NotAStockHash,
-    /// Two keys that are used together are in different slots of a cluster.
+    /// Two keys of one command are in different hash slots of a cluster.
     CrossSlot,
-    /// Of the keys that are used together, not all are on this node: their slot is being moved.
+    /// Not all keys of the command are on this node: their hash slot is being moved.
     TryAgain,
-    /// The cluster is down, and with it who the client waited for.
+    /// The cluster is down while the client waits.
     ClusterDown,
     /// The server became a replica while the client waited.
     Demoted,
     /// No more entries fit into a stream.
     StreamFull,
-    /// There is more in memory than `maxmemory` allows.
+    /// The server uses more memory than `maxmemory` allows.
     OutOfMemory,
-    /// The machine has not the memory for a filter.
+    /// The machine does not have the memory for a filter.
     NoMemory,
     /// A filter would take more memory than `bloom-max-bytes`.
     FilterTooLarge,
@@ -72,27 +71,27 @@ pub enum Error {
     ExpansionRange,
     /// `NONSCALING` with an `EXPANSION`.
     NonscalingExpands,
-    /// A width of fingerprints that there is not.
+    /// A width of fingerprints that is not 8, 16 or 32 bits.
     BadBits,
-    /// A Bloom filter that does not scale has as many items as it was made for.
+    /// A Bloom filter that does not scale is full.
     NonscalingFull,
-    /// A cuckoo filter that does not expand has no place for an item.
+    /// A cuckoo filter that does not expand is full.
     CuckooFull,
-    /// A cuckoo filter has as many sub-filters as it may.
+    /// A cuckoo filter has its largest number of layers.
     MaximumExpansions,
     /// There is no Bloom filter at the key.
     NoBloom,
     /// There is no cuckoo filter at the key.
     NoCuckoo,
-    /// There is something at the key already.
+    /// The key already holds a value.
     ItemExists,
-    /// What is loaded into a filter was not dumped from such a one.
+    /// The chunk was not dumped from such a filter.
     BadData,
-    /// Filters that cannot be united.
+    /// The filters cannot be merged.
     FiltersDiffer,
-    /// A limit of one kind was asked as if it were of another.
+    /// The key holds a limit of another kind.
     OtherLimit,
-    /// An internal command, by somebody who may not do what it does.
+    /// An internal command from a client without the permissions for it.
     NotAllowed,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,

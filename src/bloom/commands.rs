@@ -72,7 +72,7 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
     Ok(Reply::Ok)
 }
 
-/// A filter that can be united with the one that the third argument names.
+/// The header of an empty filter that can be merged with the one at the third argument.
 fn header_like(call: &Call<'_>) -> Result<FilterHeader<Bloom>, Error> {
     let name = call.name(2);
     let mut key = TypedKey::of(call.ctx.open_to_read(&name), &BLOOM)?;
@@ -253,14 +253,14 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     Ok(Reply::Ok)
 }
 
-/// What became of a destination.
+/// The result of a merge for its destination.
 enum MergeResult {
     Unchanged,
     Changed,
     New(BloomFilter),
 }
 
-/// Adds the items of the others to a filter, or to a new one.
+/// Merges filters into an existing one, or into a new one.
 fn merge_from(
     own: Option<&mut BloomFilter>,
     others: &[&BloomFilter],

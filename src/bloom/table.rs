@@ -20,7 +20,7 @@ impl Keys for KeyAndOther {
     ];
 }
 
-/// The destination, and those that are united in it.
+/// The destination, and the sources that are merged into it.
 struct KeyAndCounted;
 impl Keys for KeyAndCounted {
     const SPECS: &'static [KeySpec] = &[

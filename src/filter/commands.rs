@@ -1,4 +1,4 @@
-//! What is asked of both kinds of filters alike.
+//! The commands that Bloom and cuckoo filters have in common.
 
 use super::edit::{MemoryLimits, build, in_batches, put_layer};
 use super::persist::{self, FilterEffect};
@@ -34,7 +34,7 @@ pub fn error_rate(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
     fits.then_some(rate).ok_or(Error::ErrorRateRange)
 }
 
-/// What `look` makes of the filter at the first key; `None` if there is none.
+/// Calls `look` with the filter at the first key. Returns `None` if there is no filter.
 pub fn read_filter<K: FilterKind, T>(
     call: &Call<'_>,
     look: impl FnOnce(&mut Filter<K>) -> T,

@@ -1,5 +1,4 @@
-//! A change of one filter in the keyspace, and everything that follows from it: memory is asked for,
-//! replicas and AOF, watching clients and listeners to keyspace events are told.
+//! Changes one filter in the keyspace: checks the memory limits, changes the layers, and turns the changes into one commit.
 
 use super::hash::Hash;
 use super::persist;
@@ -14,12 +13,12 @@ use crate::server::services::commit::{Commit, Replicate};
 use crate::server::services::memory::check_room;
 use std::ffi::CStr;
 
-/// Do the limits on memory hold?
+/// Whether the limits on memory apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimits {
-    /// They do: a client of this very server wants more.
+    /// They apply: a client of this server asks for memory.
     Hold,
-    /// They don't: a master or this server's own dataset has decided already.
+    /// They do not apply: a master or this server's own dataset has decided already.
     Waived,
 }
 
@@ -34,7 +33,7 @@ impl MemoryLimits {
     }
 }
 
-/// May a filter of so many bytes get so many more?
+/// Checks that a filter of `before` bytes may get `more` bytes.
 fn admit(limits: MemoryLimits, before: u64, more: u64) -> Result<(), Error> {
     if limits == MemoryLimits::Waived {
         return Ok(());
@@ -45,7 +44,7 @@ fn admit(limits: MemoryLimits, before: u64, more: u64) -> Result<(), Error> {
     check_room(more as usize)
 }
 
-/// Gets the memory for a filter.
+/// Allocates a filter.
 pub fn build<K: FilterKind>(
     header: FilterHeader<K>,
     limits: MemoryLimits,
@@ -55,7 +54,7 @@ pub fn build<K: FilterKind>(
     built.inspect_err(count_refusal)
 }
 
-/// Counts something that was refused, for `INFO sluice`.
+/// Counts a refused item or filter, for `INFO sluice`.
 fn count_refusal(error: &Error) {
     match error {
         Error::OutOfMemory | Error::NoMemory | Error::FilterTooLarge => {
@@ -65,18 +64,18 @@ fn count_refusal(error: &Error) {
     }
 }
 
-/// Items are hashed, and their memory is asked for, so many at a time: about as many cache lines as
-/// a processor fetches at once.
-const BATCH: usize = 32;
+/// The number of items that are hashed and prefetched at a time: about as many as the cache lines that a processor fetches at
+/// once.
+const BATCH_ITEMS: usize = 32;
 
-/// Gives the hashes of items to `each`, in batches whose memory is under way when they come.
+/// Calls `each` with the hash of every item. The cache lines of a batch are prefetched before its first call.
 pub fn in_batches<K: FilterKind>(
     filter: &mut Filter<K>,
     items: &[&[u8]],
     mut each: impl FnMut(&mut Filter<K>, Hash),
 ) {
-    for batch in items.chunks(BATCH) {
-        let mut hashes = [Hash::from_bits(0); BATCH];
+    for batch in items.chunks(BATCH_ITEMS) {
+        let mut hashes = [Hash::from_bits(0); BATCH_ITEMS];
         for (hash, item) in hashes.iter_mut().zip(batch) {
             *hash = filter.hash(item);
             K::prefetch(filter, *hash);
@@ -92,9 +91,9 @@ pub struct FilterEdit<'k, K: FilterKind> {
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
     key: TypedKey<'k, Filter<K>>,
-    /// What was done, if replicas are told of each change; otherwise they get the command as it came.
+    /// The effects of all changes; `None` if replicas get the command as it came.
     effects: Option<Vec<u8>>,
-    changed: bool,
+    is_changed: bool,
 }
 
 impl<'k, K: FilterKind> FilterEdit<'k, K> {
@@ -107,7 +106,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
             name,
             key: TypedKey::of(ctx.open(name), K::native())?,
             effects: None,
-            changed: false,
+            is_changed: false,
         })
     }
 
@@ -117,9 +116,9 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         self.key.value()
     }
 
-    /// Notes that the filter was changed in a way that the command repeats on replicas.
+    /// Marks the filter as changed. Replicas repeat the change by the command as it came.
     pub fn mark_changed(&mut self) {
-        self.changed = true;
+        self.is_changed = true;
     }
 
     /// Puts a new filter at the key, which holds none.
@@ -128,11 +127,11 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         persist::put_header_effect(&mut effects, &header);
         self.key.create(build(header, MemoryLimits::of(self.ctx))?);
         self.effects = Some(effects);
-        self.changed = true;
+        self.is_changed = true;
         Ok(())
     }
 
-    /// Adds an item: true if it was not there.
+    /// Adds an item. Returns true if it was not in the filter.
     #[inline]
     pub fn add(&mut self, item: &[u8], unique: bool) -> Result<bool, Error> {
         if let Some(filter) = self.key.value()
@@ -143,7 +142,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
                 Added::Known => return Ok(false),
                 Added::New => {
                     COUNTERS.items_added.count();
-                    self.changed = true;
+                    self.is_changed = true;
                     return Ok(true);
                 }
                 Added::Full => {}
@@ -154,7 +153,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         answer
     }
 
-    /// Adds items, one after the other, and gives what became of each to `report`.
+    /// Adds items in order, and calls `report` with the result of each.
     pub fn add_all(
         &mut self,
         items: &[&[u8]],
@@ -165,7 +164,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         let Some(filter) = self.key.value() else {
             return Err(Error::Internal);
         };
-        // What is new so far, in case that replicas have to be told of it after all.
+        // The new items so far: if the filter grows, replicas get effects, and these items are among them.
         let mut new_hashes = Vec::with_capacity(items.len());
         let mut count = 0;
         // There will not be more memory for the next item than there was for this one.
@@ -198,14 +197,14 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
             });
         });
         COUNTERS.items_added.add(count);
-        self.changed |= count > 0;
+        self.is_changed |= count > 0;
         Ok(())
     }
 
-    /// Ends the edit: tells everybody, if anything changed. `event` is the keyspace event.
+    /// Commits the changes, if there are any, with `event` as the keyspace event.
     #[inline]
     pub fn close(mut self, event: &'static CStr) {
-        if !self.changed {
+        if !self.is_changed {
             return;
         }
         let commit = Commit {
@@ -221,7 +220,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     }
 }
 
-/// Is a filter that may not grow now refused for all further items of a command, too?
+/// Will all further items of the command that need a new layer fail in the same way?
 fn is_final(error: &Error) -> bool {
     matches!(
         error,
@@ -229,7 +228,7 @@ fn is_final(error: &Error) -> bool {
     )
 }
 
-/// Puts another layer on a filter that has no place for an item.
+/// Adds a layer to a filter that is full for an item.
 fn grow<K: FilterKind>(
     filter: &mut Filter<K>,
     item: Hash,
@@ -242,7 +241,7 @@ fn grow<K: FilterKind>(
     Ok(())
 }
 
-/// Puts a layer of this shape on top of a filter.
+/// Adds a layer of this shape.
 pub fn put_layer<K: FilterKind>(
     filter: &mut Filter<K>,
     shape: K::LayerShape,

@@ -19,8 +19,8 @@ pub fn register<K: FilterKind>(ctx: Ctx<'_>) -> bool {
 
 struct Filters<K>(PhantomData<K>);
 
-/// So many bytes are as much to free as one element of a built-in type.
-const EFFORT: u64 = 16 * 1024;
+/// Freeing this many bytes costs as much as freeing one element of a built-in type.
+const BYTES_PER_EFFORT: u64 = 16 * 1024;
 
 impl<K: FilterKind> Native for Filters<K> {
     type Value = Filter<K>;
@@ -88,7 +88,7 @@ impl<K: FilterKind> Native for Filters<K> {
     }
 
     fn free_effort(filter: &Filter<K>) -> usize {
-        (filter.size() / EFFORT) as usize
+        (filter.size() / BYTES_PER_EFFORT) as usize
     }
 
     fn copy(filter: &Filter<K>) -> Option<Filter<K>> {

@@ -1,6 +1,6 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
-use super::edit::{SLICE, StockEdit};
+use super::edit::{SLICE_ORDERS, StockEdit};
 use super::native::STOCK;
 use super::options::{NX, OPTIONS, ORDER, PX, TERMS, USER, XX};
 use super::order::Status;
@@ -290,7 +290,7 @@ fn step(call: &Call<'_>, request: &StockRequest<'_>, event: &'static CStr) -> An
         return step_plainly(call, &name, key, request, event);
     }
     let mut edit = StockEdit::for_call(call, &name, key);
-    edit.end_overdue(now, request.order, SLICE);
+    edit.end_overdue(now, request.order, SLICE_ORDERS);
     let answer = step_once(&mut edit, request, now);
     edit.close(Some(event));
     answer
@@ -400,7 +400,7 @@ fn step_all(
         let key = TypedKey::of(ctx.open(name), &STOCK)?; // nothing has changed yet
         edits.push(StockEdit::for_call(call, name, key));
     }
-    let most = (SLICE / edits.len().max(1)).max(1);
+    let most = (SLICE_ORDERS / edits.len().max(1)).max(1);
     for (edit, request) in edits.iter_mut().zip(requests) {
         edit.end_overdue(now, request.order, most);
     }

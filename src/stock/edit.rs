@@ -1,89 +1,29 @@
-//! A change of one stock in the keyspace, and everything that follows from it: the event stream,
-//! replicas, AOF, watching clients, listeners to keyspace events and the list of deadlines.
+//! Changes one stock in the keyspace: announces each decided change in the event stream, applies it, and turns all of them into
+//! one commit.
 
+use super::events::{SET, append, open_stream};
 use super::native::STOCK;
 use super::persist::{self, Created};
 use super::state::{Announcement, Change, Op, Stock};
-use super::{COUNTERS, DEADLINES};
+use super::{COUNTERS, DEADLINES, STATE};
 use crate::error::Error;
-use crate::server::base::main_thread::MainThread;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster::{is_moving, share_slot};
 use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::stream::{EntryId, Stream};
 use crate::server::services::timer;
 use std::ffi::CStr;
 
-/// At most so many reservations end, and so many orders are forgotten, at a time.
-pub(super) const SLICE: usize = 256;
+/// The most reservations that one slice ends, and the most orders that it forgets.
+pub(super) const SLICE_ORDERS: usize = 256;
 
-/// A stock whose orders can be forgotten is looked at again after so many milliseconds.
-const BATCH: u64 = 50;
+/// The shortest time between two slices that forget orders of a stock.
+const FORGET_INTERVAL_MS: u64 = 50;
 
-/// A buffer for effects is kept up to this capacity in bytes.
-const KEPT: usize = 64 * 1024;
-
-/// A buffer for effects, kept to be used again.
-static EFFECTS: MainThread<Vec<u8>> = MainThread::new();
-
-/// The strings that do not change from entry to entry of an event stream.
-struct EntryStrings {
-    fields: [ServerString<'static>; 7],
-    ops: [ServerString<'static>; 7],
-    none: ServerString<'static>,
-    one: ServerString<'static>,
-}
-
-impl Default for EntryStrings {
-    fn default() -> Self {
-        Self {
-            fields: ["op", "sku", "order", "user", "qty", "available", "ver"]
-                .map(|field| ServerString::new(field.as_bytes())),
-            ops: [
-                "add", "deduct", "reserve", "confirm", "cancel", "expire", "set",
-            ]
-            .map(|op| ServerString::new(op.as_bytes())),
-            none: ServerString::new(b""),
-            one: ServerString::new(b"1"),
-        }
-    }
-}
-
-static LABELS: MainThread<EntryStrings> = MainThread::new();
-
-/// Which of [`EntryStrings::ops`] tells that a stock is new; the others are in the order of [`Op`].
-const SET: usize = Op::Expire as usize + 1;
-
-/// The name of the event stream that was last written to, kept to be used again.
-static STREAM_NAME: MainThread<Option<ServerString<'static>>> = MainThread::new();
-
-/// Opens the event stream of the stock at `sku`. Who follows a master takes it as it is.
-fn open_stream<'k>(
-    ctx: Ctx<'k>,
-    sku: &ServerString<'_>,
-    key: &[u8],
-    follows: bool,
-) -> Result<Stream<'k>, Error> {
-    if *key == *sku.bytes() {
-        return Err(Error::WrongType); // it holds the stock, or is to hold it
-    }
-    let last = STREAM_NAME.get().take();
-    let same = last.filter(|name| name.bytes() == key);
-    let name = same.unwrap_or_else(|| ServerString::new(key));
-    if !follows && !share_slot(ctx, sku, &name) {
-        return Err(Error::CrossSlot); // a stock that was restored to another hash slot
-    }
-    let stream = Stream::open(ctx, name)?;
-    // A stream that is not here may be on the node that the hash slot comes from or goes to: one more of that name would keep
-    // them from ever meeting. The server does not look at it, because commands do not name it.
-    if !follows && stream.is_new() && is_moving(ctx, sku) {
-        return Err(Error::TryAgain);
-    }
-    Ok(stream)
-}
+/// The buffer for effects is kept up to this capacity.
+const MAX_KEPT_BYTES: usize = 64 * 1024;
 
 /// A stock's key, open for changes. Ends with [`StockEdit::close`].
 pub(super) struct StockEdit<'k> {
@@ -94,13 +34,14 @@ pub(super) struct StockEdit<'k> {
     key: TypedKey<'k, Stock>,
     /// The event stream, once something was announced.
     stream: Option<Stream<'k>>,
-    /// What was done, for replicas and the AOF.
+    /// The effects of all changes, for replicas and the AOF.
     effects: Vec<u8>,
-    /// Is this server told what to do, and has nobody to tell?
-    follows: bool,
-    changed: bool,
-    /// Did the command itself change anything, beside what had ended anyway?
-    stepped: bool,
+    /// Does this server repeat what a master did? Then it sends the command on as it came.
+    is_following: bool,
+    /// Was the stock changed?
+    is_changed: bool,
+    /// Did the command itself change the stock? Reservations may also end beside it.
+    is_changed_by_command: bool,
 }
 
 impl<'k> StockEdit<'k> {
@@ -118,9 +59,9 @@ impl<'k> StockEdit<'k> {
             key,
             stream: None,
             effects: Vec::new(),
-            follows: false,
-            changed: false,
-            stepped: false,
+            is_following: false,
+            is_changed: false,
+            is_changed_by_command: false,
         }
     }
 
@@ -136,14 +77,14 @@ impl<'k> StockEdit<'k> {
         }
     }
 
-    /// The same for effects that a master or an AOF hands down.
+    /// The same for effects from a master or an AOF.
     pub(super) fn for_effects(
         ctx: Ctx<'k>,
         name: &'k ServerString<'k>,
         key: TypedKey<'k, Stock>,
     ) -> Self {
         Self {
-            follows: true,
+            is_following: true,
             ..Self::of(ctx, name, key)
         }
     }
@@ -153,13 +94,12 @@ impl<'k> StockEdit<'k> {
         self.key.value()
     }
 
-    /// Has the server more in memory than `maxmemory` allows? Not asked of those who only follow.
+    /// Does the server use more memory than `maxmemory` allows? Always false where a command is replayed.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.ctx.is_out_of_memory() && !self.ctx.is_replay()
     }
 
-    /// Ends the reservations whose time is up, as far as that was not done yet: `most` of them, and
-    /// the one that a command is about.
+    /// Ends expired reservations: the first `most` of them, and the one that the command names.
     pub(super) fn end_overdue(&mut self, now: u64, order: &[u8], most: usize) {
         let Some(stock) = self.key.value() else {
             return;
@@ -176,7 +116,7 @@ impl<'k> StockEdit<'k> {
         self.replicate();
     }
 
-    /// Ends `most` reservations whose time is up.
+    /// Ends the first `most` expired reservations.
     pub(super) fn end_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
         let store = self.key.value().and_then(|stock| stock.store());
         let ids = store.map_or(Vec::new(), |store| store.ended(now, most));
@@ -195,7 +135,7 @@ impl<'k> StockEdit<'k> {
         Ok(())
     }
 
-    /// Forgets `most` orders that are final for long enough.
+    /// Forgets the first `most` orders whose retention time is over.
     pub(super) fn forget_slice(&mut self, now: u64, most: usize) -> Result<(), Error> {
         let ids = self.key.value().map_or(Vec::new(), |stock| {
             let retain = stock.terms().retain;
@@ -206,7 +146,7 @@ impl<'k> StockEdit<'k> {
         ids.iter().try_for_each(|id| forget(id))
     }
 
-    /// Announces a decided change and carries it out.
+    /// Announces a decided change and applies it.
     pub(super) fn change(&mut self, change: &Change<'_>) -> Result<(), Error> {
         let entry = self.announce(change, None)?;
         let applied = self.apply(change, entry);
@@ -252,7 +192,7 @@ impl<'k> StockEdit<'k> {
             && let Some(stock) = self.key.value()
             && let Some(events) = &stock.terms().events
         {
-            let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
+            let stream = open_stream(self.ctx, self.name, &events.stream, self.is_following)?;
             self.stream = Some(stream);
         }
         Ok(self.stream.as_mut())
@@ -289,7 +229,7 @@ impl<'k> StockEdit<'k> {
             available: counts.available,
             ver: counts.ver,
         };
-        let stream = open_stream(self.ctx, self.name, &events.stream, self.follows)?;
+        let stream = open_stream(self.ctx, self.name, &events.stream, self.is_following)?;
         let stream = self.stream.insert(stream);
         let entry = append(stream, None, self.name, SET, &announcement, created.entry)?;
         Ok(Some(entry))
@@ -314,7 +254,7 @@ impl<'k> StockEdit<'k> {
         }
     }
 
-    /// Carries a change out that was announced by this entry.
+    /// Applies a change that this entry has announced.
     pub(super) fn apply(
         &mut self,
         change: &Change<'_>,
@@ -328,13 +268,13 @@ impl<'k> StockEdit<'k> {
             DEADLINES.list(&mut stock.listed, self.ctx.db(), self.name.bytes(), due);
             timer::arm(self.ctx, due);
         }
-        self.changed = true;
-        if self.follows {
+        self.is_changed = true;
+        if self.is_following {
             return Ok(());
         }
-        self.stepped |= !matches!(change.op, Op::Expire | Op::Forget);
+        self.is_changed_by_command |= !matches!(change.op, Op::Expire | Op::Forget);
         if self.effects.capacity() == 0 {
-            self.effects = std::mem::take(&mut *EFFECTS.get());
+            self.effects = std::mem::take(&mut STATE.get().effects);
         }
         persist::put_changed(&mut self.effects, change, entry);
         if entry.is_some() {
@@ -347,7 +287,7 @@ impl<'k> StockEdit<'k> {
     pub(super) fn create(&mut self, mut created: Created) -> Result<(), Error> {
         created.entry = self.announce_new(&created)?;
         persist::put_created(&mut self.effects, &created);
-        (self.changed, self.stepped) = (true, true);
+        (self.is_changed, self.is_changed_by_command) = (true, true);
         self.replace(created);
         self.trim_stream();
         Ok(())
@@ -364,7 +304,7 @@ impl<'k> StockEdit<'k> {
         self.key.commit(self.ctx, self.name, &commit);
     }
 
-    /// Repeats what a master did to the event stream.
+    /// Drops as many of the oldest entries of the event stream as the master dropped.
     pub(super) fn drop_oldest(&mut self, count: u64) -> Result<(), Error> {
         if let Some(stream) = self.open_stream()? {
             stream.drop_oldest(count);
@@ -372,23 +312,23 @@ impl<'k> StockEdit<'k> {
         Ok(())
     }
 
-    /// Lists the stock anew, after it was looked at: not before `earliest` (Unix ms), and for orders
-    /// that can be forgotten not before a while later, so that they come in batches.
+    /// Lists the next deadline of the stock: not before `earliest` (Unix ms), and a little later for orders that can be
+    /// forgotten, so that they are forgotten in batches.
     pub(super) fn relist(&mut self, earliest: u64) {
         let (db, key) = (self.ctx.db(), self.name.bytes());
         if let Some(stock) = self.key.value() {
             let end = stock.next_end().max(earliest);
-            let forget = stock.next_forgettable().max(earliest + BATCH);
+            let forget = stock.next_forgettable().max(earliest + FORGET_INTERVAL_MS);
             DEADLINES.list(&mut stock.listed, db, key, end.min(forget));
         }
     }
 
-    /// Ends the edit, and commits what was changed. `event` is the keyspace event.
+    /// Commits all changes, with `event` as the keyspace event.
     pub(super) fn close(&mut self, event: Option<&'static CStr>) {
-        if !self.changed {
+        if !self.is_changed {
             return;
         }
-        let event = event.filter(|_| self.stepped);
+        let event = event.filter(|_| self.is_changed_by_command);
         self.announce_stream();
         self.commit_effects(true, event);
     }
@@ -405,7 +345,7 @@ impl<'k> StockEdit<'k> {
 
     /// Has the edit changed nothing?
     pub(super) fn is_unchanged(&self) -> bool {
-        !self.changed
+        !self.is_changed
     }
 
     /// Replicates what was done so far. Where several stocks share an event stream, replicas must append to it in the same
@@ -426,13 +366,13 @@ impl<'k> StockEdit<'k> {
             event,
         };
         self.key.commit(self.ctx, self.name, &commit);
-        if !effects.is_empty() && effects.capacity() <= KEPT {
+        if !effects.is_empty() && effects.capacity() <= MAX_KEPT_BYTES {
             effects.clear();
-            *EFFECTS.get() = effects;
+            STATE.get().effects = effects;
         }
     }
 
-    /// Ends the edit of a replica or an AOF, which hands on what it was given.
+    /// Commits the changes of a replica or an AOF: the command is sent on as it came.
     pub(super) fn close_applied(&mut self) {
         self.announce_stream();
         let commit = Commit {
@@ -445,40 +385,7 @@ impl<'k> StockEdit<'k> {
 
     fn announce_stream(&mut self) {
         if let Some(stream) = self.stream.take() {
-            *STREAM_NAME.get() = Some(stream.announce());
+            STATE.get().stream_name = Some(stream.announce());
         }
     }
-}
-
-fn append(
-    stream: &mut Stream<'_>,
-    call: Option<&Call<'_>>,
-    sku: &ServerString<'_>,
-    op: usize,
-    announcement: &Announcement<'_>,
-    id: Option<EntryId>,
-) -> Result<EntryId, Error> {
-    let labels = &*LABELS.get();
-    let argument = |bytes: &[u8]| call.and_then(|call| call.argument(bytes));
-    let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| ServerString::new(bytes));
-    let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| make(bytes));
-    let (order, user) = (named(announcement.order), named(announcement.user));
-    let qty = (announcement.qty != 1).then(|| ServerString::number(announcement.qty));
-    let available = ServerString::number(announcement.available as i64);
-    let ver = ServerString::number(announcement.ver as i64);
-    let values = [
-        &labels.ops[op],
-        sku,
-        order.as_ref().unwrap_or(&labels.none),
-        user.as_ref().unwrap_or(&labels.none),
-        qty.as_ref().unwrap_or(&labels.one),
-        &available,
-        &ver,
-    ];
-    let mut pairs = [&labels.none; 14];
-    for (index, (field, value)) in labels.fields.iter().zip(values).enumerate() {
-        pairs[index * 2] = field;
-        pairs[index * 2 + 1] = value;
-    }
-    stream.append(&pairs, id)
 }

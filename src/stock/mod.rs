@@ -8,6 +8,7 @@
 
 pub mod commands;
 pub mod edit;
+mod events;
 pub mod linear_hash;
 pub mod native;
 mod options;
@@ -18,9 +19,12 @@ pub mod serve;
 pub mod state;
 pub mod table;
 
+use self::events::EntryStrings;
 use crate::Family;
 use crate::deadlines::Listing;
 use crate::request::MAX_SAFE;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::string::ServerString;
 use crate::server::services::info::Counter;
 use crate::server::services::stream;
 
@@ -31,7 +35,7 @@ pub const MAX_QTY: u64 = MAX_SAFE as u64;
 pub const MAX_ID: usize = 512;
 
 /// How long final orders are remembered unless `RETAIN` says otherwise, in milliseconds: a day.
-pub const DEFAULT_RETAIN: u64 = 86_400_000;
+pub const DEFAULT_RETAIN_MS: u64 = 86_400_000;
 
 /// About how many entries an event stream keeps unless `MAXLEN` says otherwise.
 pub const DEFAULT_MAXLEN: u64 = 100_000;
@@ -78,6 +82,18 @@ static COUNTERS: StockCounters = StockCounters {
     duplicates: Counter::new(),
     conflicts: Counter::new(),
 };
+
+/// What the family keeps between two commands.
+#[derive(Default)]
+struct StockState {
+    /// A buffer for effects.
+    effects: Vec<u8>,
+    /// The name of the event stream that was written last.
+    stream_name: Option<ServerString<'static>>,
+    entry_strings: EntryStrings,
+}
+
+static STATE: MainThread<StockState> = MainThread::new();
 
 /// Which stocks have something to do by themselves, and when.
 static DEADLINES: Listing = Listing::new();

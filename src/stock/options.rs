@@ -1,7 +1,7 @@
 //! The options of the family's commands.
 
 use super::state::{EventStream, SaleTerms, StockAction, StockRequest};
-use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN, MAX_ID};
+use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN_MS, MAX_ID};
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 
@@ -44,7 +44,7 @@ impl<'a> StockOptions<'a> {
         });
         SaleTerms {
             per_user: self.number_or(PERUSER, 0),
-            retain: self.number_or(RETAIN, DEFAULT_RETAIN),
+            retain: self.number_or(RETAIN, DEFAULT_RETAIN_MS),
             events: events.map(Box::new),
         }
     }

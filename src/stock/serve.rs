@@ -1,7 +1,7 @@
-//! What happens without a command: reservations end, old orders are forgotten, and the list of
-//! deadlines follows the stocks through the keyspace.
+//! The work that no command asks for: reservations end, old orders are forgotten, and the list of deadlines follows the stocks
+//! through the keyspace.
 
-use super::edit::{SLICE, StockEdit};
+use super::edit::{SLICE_ORDERS, StockEdit};
 use super::native::{STOCK, list};
 use super::{COUNTERS, DEADLINES};
 use crate::deadlines::ANY_DB;
@@ -12,14 +12,13 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
 use crate::server::services::deferred::{KeyChange, ServerEvent};
 
-/// For so long (in microseconds) the server may deal with what is due before it serves clients
-/// again.
-const PATIENCE: u64 = 1000;
+/// The longest time for due work before the server serves clients again.
+const SLICE_BUDGET_US: u64 = 1000;
 
-/// When a stock is looked at again (ms) whose changes cannot be announced.
-const RETRY: u64 = 100;
+/// The time until the next attempt if the changes of a stock cannot be announced.
+const RETRY_MS: u64 = 100;
 
-/// Does what is due, as far as time allows, and says when to go on.
+/// Does due work within the time budget. Returns when to continue (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     if DEADLINES.get().is_empty() || !ctx.may_act() {
         return None; // the cron event asks again
@@ -30,13 +29,13 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
             return Some(at);
         }
         process(ctx, number, now.ms());
-        if Now::read().micros().saturating_sub(now.micros()) > PATIENCE {
+        if Now::read().micros().saturating_sub(now.micros()) > SLICE_BUDGET_US {
             return Some(now.ms() + 1);
         }
     }
 }
 
-/// Does a slice of what is due for one stock.
+/// Does one slice of the due work of one stock.
 fn process(ctx: Ctx<'_>, number: u64, now: u64) {
     let Some(place) = DEADLINES.get().place(number).cloned() else {
         return;
@@ -67,10 +66,10 @@ fn process_in(
         let Some(mut edit) = open_listed(ctx, name, number) else {
             return false;
         };
-        let ended = edit.end_slice(now, SLICE);
-        let forgotten = edit.forget_slice(now, SLICE);
+        let ended = edit.end_slice(now, SLICE_ORDERS);
+        let forgotten = edit.forget_slice(now, SLICE_ORDERS);
         let done = ended.is_ok() && forgotten.is_ok();
-        edit.relist(if done { now + 1 } else { now + RETRY });
+        edit.relist(if done { now + 1 } else { now + RETRY_MS });
         edit.close(None);
         true
     })
@@ -83,7 +82,7 @@ fn open_listed<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>, number: u64) -> Opt
     (listed.number == number).then_some(edit)
 }
 
-/// A stock that has come to a key is listed there. The key's expiry is not its affair.
+/// Lists a stock that has come to a key. A change of the key's expiry does not matter.
 pub(super) fn on_key_change(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
     if touch == KeyChange::Expiry || STOCK.live() == 0 {
         return;

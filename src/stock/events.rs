@@ -1,0 +1,97 @@
+//! The event streams of stocks: opening them, and the entries that announce changes.
+
+use super::STATE;
+use super::state::{Announcement, Op};
+use crate::error::Error;
+use crate::server::entry::Call;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster::{is_moving, share_slot};
+use crate::server::services::stream::{EntryId, Stream};
+
+/// The strings that do not change from entry to entry of an event stream.
+pub(super) struct EntryStrings {
+    fields: [ServerString<'static>; 7],
+    ops: [ServerString<'static>; 7],
+    none: ServerString<'static>,
+    one: ServerString<'static>,
+}
+
+impl Default for EntryStrings {
+    fn default() -> Self {
+        Self {
+            fields: ["op", "sku", "order", "user", "qty", "available", "ver"]
+                .map(|field| ServerString::new(field.as_bytes())),
+            ops: [
+                "add", "deduct", "reserve", "confirm", "cancel", "expire", "set",
+            ]
+            .map(|op| ServerString::new(op.as_bytes())),
+            none: ServerString::new(b""),
+            one: ServerString::new(b"1"),
+        }
+    }
+}
+
+/// Which of [`EntryStrings::ops`] tells that a stock is new; the others are in the order of [`Op`].
+pub(super) const SET: usize = Op::Expire as usize + 1;
+
+/// Opens the event stream of the stock at `sku`. With `is_following`, this server repeats what a master did, so the stream is
+/// used as it is.
+pub(super) fn open_stream<'k>(
+    ctx: Ctx<'k>,
+    sku: &ServerString<'_>,
+    key: &[u8],
+    is_following: bool,
+) -> Result<Stream<'k>, Error> {
+    if *key == *sku.bytes() {
+        return Err(Error::WrongType); // it holds the stock, or is to hold it
+    }
+    let last = STATE.get().stream_name.take();
+    let same = last.filter(|name| name.bytes() == key);
+    let name = same.unwrap_or_else(|| ServerString::new(key));
+    if !is_following && !share_slot(ctx, sku, &name) {
+        return Err(Error::CrossSlot); // a stock that was restored to another hash slot
+    }
+    let stream = Stream::open(ctx, name)?;
+    // A stream that is not here may be on the node that the hash slot comes from or goes to: one more of that name would keep
+    // them from ever meeting. The server does not look at it, because commands do not name it.
+    if !is_following && stream.is_new() && is_moving(ctx, sku) {
+        return Err(Error::TryAgain);
+    }
+    Ok(stream)
+}
+
+/// Appends an entry with this id, or the next one.
+pub(super) fn append(
+    stream: &mut Stream<'_>,
+    call: Option<&Call<'_>>,
+    sku: &ServerString<'_>,
+    op: usize,
+    announcement: &Announcement<'_>,
+    id: Option<EntryId>,
+) -> Result<EntryId, Error> {
+    let state = STATE.get();
+    let strings = &state.entry_strings;
+    let argument = |bytes: &[u8]| call.and_then(|call| call.argument(bytes));
+    let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| ServerString::new(bytes));
+    let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| make(bytes));
+    let (order, user) = (named(announcement.order), named(announcement.user));
+    let qty = (announcement.qty != 1).then(|| ServerString::number(announcement.qty));
+    let available = ServerString::number(announcement.available as i64);
+    let ver = ServerString::number(announcement.ver as i64);
+    let values = [
+        &strings.ops[op],
+        sku,
+        order.as_ref().unwrap_or(&strings.none),
+        user.as_ref().unwrap_or(&strings.none),
+        qty.as_ref().unwrap_or(&strings.one),
+        &available,
+        &ver,
+    ];
+    let mut pairs = [&strings.none; 14];
+    for (index, (field, value)) in strings.fields.iter().zip(values).enumerate() {
+        pairs[index * 2] = field;
+        pairs[index * 2 + 1] = value;
+    }
+    stream.append(&pairs, id)
+}
