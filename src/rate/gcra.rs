@@ -1,57 +1,56 @@
-//! GCRA, the generic cell rate algorithm (ITU-T I.371, 1992), as a leaky bucket: each request pours
-//! its cost in, and the bucket leaks evenly.
+//! GCRA, the generic cell rate algorithm (ITU-T I.371, 1992), as a leaky bucket: each request adds its cost to the bucket,
+//! and the bucket leaks evenly.
 //!
-//! Everything is an integer, and nothing is rounded: what is in the bucket is whole requests and a
-//! fraction whose denominator is the period, since in each microsecond `count / period` of a request
-//! leaks out.
+//! The content of a bucket is exact: a whole number of requests and a fraction whose denominator is the period, because
+//! `count / period` of a request leaks out in each microsecond.
 
-use super::outcome::{Cost, Outcome, Verdict, ceil_ms, div_ceil, div_rem};
+use super::decision::{RateDecision, RateVerdict, RequestCost, ceil_ms, div_ceil, div_rem};
 use crate::request::MAX_SAFE;
 
-/// How fast and how far: `limit` requests at once, `count` of them again in each period.
+/// The limit of one bucket: `limit` requests at once, and `count` more in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tier {
     /// The size of the bucket in requests, 1 to 2^53 - 1.
     pub limit: u64,
-    /// How fast it leaks.
-    pub rate: Rate,
+    /// The rate at which the bucket leaks.
+    pub rate: LeakRate,
 }
 
-/// So many requests in each period.
+/// A number of requests in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
+pub struct LeakRate {
     /// Requests, 1 to 2^53 - 1.
     pub count: u64,
     /// Microseconds, at least 1.
     pub period: u64,
 }
 
-impl Rate {
+impl LeakRate {
     fn is_faster_than(self, other: Self) -> bool {
         let parts = |count: u64, period: u64| u128::from(count) * u128::from(period);
         parts(self.count, other.period) > parts(other.count, self.period)
     }
 }
 
-/// Costs of the same moment, in microseconds, are added without regard to the time.
-pub const MOMENT: u64 = 1000;
+/// A cost that comes within this time after the last one is added without regard to the time.
+pub const MOMENT_US: u64 = 1000;
 
 /// One bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// How fast it leaks.
-    pub rate: Rate,
-    /// Whole requests in it.
+    /// The rate at which it leaks.
+    pub rate: LeakRate,
+    /// The whole requests in it.
     pub spent: u64,
-    /// And so many parts of one more, of which `rate.period` are one request.
+    /// The fraction of another request in it, in parts. One request has `rate.period` parts.
     pub parts: u64,
-    /// When that was so (Unix us).
+    /// The time of this content (Unix us).
     pub at: u64,
 }
 
 impl Bucket {
     /// An empty bucket.
-    pub fn empty(rate: Rate, now: u64) -> Self {
+    pub fn empty(rate: LeakRate, now: u64) -> Self {
         Self {
             rate,
             spent: 0,
@@ -60,8 +59,7 @@ impl Bucket {
         }
     }
 
-    /// What is left in the bucket at a later time. A clock that was set back lets nothing out until it is
-    /// there again.
+    /// The bucket at a later time. If the clock was set back, nothing leaks until it has caught up.
     pub fn leaked(&self, now: u64) -> Self {
         let leaked = u128::from(now.saturating_sub(self.at)) * u128::from(self.rate.count);
         let parts = self.content().saturating_sub(leaked);
@@ -69,21 +67,21 @@ impl Bucket {
         Self { at, ..*self }.with_content(parts)
     }
 
-    /// The same for whoever asks with another rate. What is in it has leaked at the faster of both: since
-    /// a refusal changes nothing, the rate that it was asked with must count for as long as it tells to
-    /// wait. That counts from the end of the moment in which costs may have been added; before, `at` is still to come.
-    pub fn leaked_at(&self, rate: Rate, now: u64) -> Self {
+    /// The bucket at a later time for a request with another rate. The content has leaked at the faster of both rates: a
+    /// refused request changes nothing, and its caller was told to wait at its own rate. This holds from the end of the
+    /// moment in which costs may have been added; before that, `at` is still to come.
+    pub fn leaked_at(&self, rate: LeakRate, now: u64) -> Self {
         if !rate.is_faster_than(self.rate) {
             return self.leaked(now).at_rate(rate);
         }
-        let moment = self.at + MOMENT; // when the last cost may have been added
+        let moment = self.at + MOMENT_US; // a cost may have been added until then
         let mut since = self.leaked(now.min(moment)).at_rate(rate);
         since.at = moment;
         since.leaked(now)
     }
 
-    /// The same with another rate: as many requests are in it. A fraction is rounded up.
-    pub fn at_rate(&self, rate: Rate) -> Self {
+    /// The bucket with another rate and the same number of requests. The fraction is rounded up.
+    pub fn at_rate(&self, rate: LeakRate) -> Self {
         if rate == self.rate {
             return *self;
         }
@@ -92,27 +90,27 @@ impl Bucket {
         Self { rate, ..*self }.with_content(content)
     }
 
-    /// May a cost be added to what was in it a moment ago, rather than to what is `left` of it now? As long as it has not
-    /// run empty since, it makes no difference whether it leaked before or leaks afterwards.
+    /// Whether a cost may be added to the stored content instead of the content that is `left` now. If the bucket has not run
+    /// empty since, it makes no difference whether it leaks before or after the addition.
     pub fn can_add(&self, cost: u64, left: &Self, now: u64) -> bool {
         self.rate == left.rate
-            && (self.at..self.at + MOMENT).contains(&now)
+            && (self.at..self.at + MOMENT_US).contains(&now)
             && self.spent.saturating_add(cost) <= MAX_SAFE as u64
             && !left.is_empty()
     }
 
-    /// Adds a cost to what was in it when it was last looked at.
+    /// Adds a cost to the stored content.
     pub fn add(&mut self, cost: u64) {
         self.spent = self.spent.saturating_add(cost).min(MAX_SAFE as u64);
     }
 
-    /// Takes requests out again, at most all, of what was in it when it was last looked at.
+    /// Removes requests from the stored content, at most all.
     pub fn refund(&mut self, count: u64) {
         let refunded = u128::from(count) * u128::from(self.rate.period);
         *self = self.with_content(self.content().saturating_sub(refunded));
     }
 
-    /// Is it as if it had never been used?
+    /// Whether nothing is in the bucket.
     pub fn is_empty(&self) -> bool {
         self.spent == 0 && self.parts == 0
     }
@@ -122,7 +120,7 @@ impl Bucket {
         u128::from(self.at) + div_ceil(self.content(), self.rate.count)
     }
 
-    /// In how many microseconds it will be empty.
+    /// The time until it is empty, in microseconds.
     pub fn empty_in(&self, now: u64) -> u128 {
         if self.is_empty() {
             0
@@ -131,7 +129,7 @@ impl Bucket {
         }
     }
 
-    /// What is in it, in parts.
+    /// The content in parts.
     fn content(&self) -> u128 {
         u128::from(self.spent) * u128::from(self.rate.period) + u128::from(self.parts)
     }
@@ -146,14 +144,14 @@ impl Bucket {
         }
     }
 
-    /// How many more requests fit.
+    /// The number of requests for which the bucket has room.
     fn remaining(&self, limit: u64) -> u64 {
         let begun = u64::from(self.parts > 0);
         limit.saturating_sub(self.spent + begun)
     }
 
-    /// In how many microseconds there is room for `cost` requests; 0: there is. `None`: never.
-    fn room_in(&self, limit: u64, cost: u64, now: u64) -> Option<u128> {
+    /// The time until there is room for `cost` requests, in microseconds. `None`: there never is.
+    fn wait_for_room(&self, limit: u64, cost: u64, now: u64) -> Option<u128> {
         if cost > limit {
             return None;
         }
@@ -166,7 +164,7 @@ impl Bucket {
     }
 }
 
-/// The buckets of these tiers as they are now, out of those that there were.
+/// The present buckets of these tiers, made from the stored buckets.
 pub fn buckets_of(before: &[Bucket], tiers: &[Tier], now: u64) -> Box<[Bucket]> {
     let mut pairs = before.iter().zip(tiers);
     let is_same = before.len() == tiers.len() && pairs.all(|(old, tier)| old.rate == tier.rate);
@@ -178,9 +176,9 @@ pub fn buckets_of(before: &[Bucket], tiers: &[Tier], now: u64) -> Box<[Bucket]> 
     buckets.collect()
 }
 
-/// How the bucket of a tier is recognized, by the old and the new rate and whether the place is the same. First those
-/// that say the most.
-const RULES: [fn(Rate, Rate, bool) -> bool; 5] = [
+/// The rules by which a tier finds its stored bucket: by the old rate, the new rate and whether the index is the same. The
+/// most specific rule comes first.
+const RULES: [fn(LeakRate, LeakRate, bool) -> bool; 5] = [
     |old, new, is_here| is_here && old == new,
     |old, new, _| old == new,
     |old, new, is_here| is_here && old.period == new.period,
@@ -188,8 +186,7 @@ const RULES: [fn(Rate, Rate, bool) -> bool; 5] = [
     |_, _, is_here| is_here,
 ];
 
-/// The bucket that each tier goes on with. One of the same rate has what each of several such tiers would have in it;
-/// otherwise no bucket serves two of them.
+/// The stored bucket of each tier. Several tiers may share a bucket only if its rate is theirs.
 #[cold]
 fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> Vec<Option<&'b Bucket>> {
     let mut found = vec![None; tiers.len()];
@@ -212,53 +209,52 @@ fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> Vec<Option<&'b Buck
     found
 }
 
-/// The bucket as it is now, at this rate.
-pub fn bucket_of(before: Option<&Bucket>, rate: Rate, now: u64) -> Bucket {
+/// The present bucket at this rate.
+pub fn bucket_of(before: Option<&Bucket>, rate: LeakRate, now: u64) -> Bucket {
     match before {
         Some(bucket) => bucket.leaked_at(rate, now),
         None => Bucket::empty(rate, now),
     }
 }
 
-/// Pours `cost` requests into all buckets, or into none if one has no room. The buckets are those of
-/// the tiers, as they are now.
-#[inline(always)] // for one bucket, the most frequent case, that leaves no loops
+/// Adds the cost to all buckets, or to none if one of them has no room. `buckets`: the present buckets of the tiers.
+#[inline(always)] // no loop is left for one bucket, the most frequent case
 pub fn pour(
     buckets: &mut [Bucket],
     tiers: &[Tier],
-    Cost { cost, spends }: Cost,
+    RequestCost { cost, is_counted }: RequestCost,
     now: u64,
-) -> Outcome {
+) -> RateDecision {
     let waits = buckets.iter().zip(tiers).enumerate();
     let waits = waits.map(|(place, (bucket, tier))| {
-        let wait = bucket.room_in(tier.limit, cost, now);
+        let wait = bucket.wait_for_room(tier.limit, cost, now);
         (wait.unwrap_or(u128::MAX), place)
     });
-    // Of tiers that keep it waiting for as long, the first.
+    // The first of the tiers with the longest wait.
     let (wait, longest) = waits.fold(
         (0, 0),
         |most, next| if next.0 > most.0 { next } else { most },
     );
     let verdict = match wait {
-        0 => Verdict::Allowed,
-        u128::MAX => Verdict::Never,
-        wait => Verdict::Retry(ceil_ms(wait)),
+        0 => RateVerdict::Allowed,
+        u128::MAX => RateVerdict::Never,
+        wait => RateVerdict::Retry(ceil_ms(wait)),
     };
-    if verdict == Verdict::Allowed && spends && cost > 0 {
+    if verdict == RateVerdict::Allowed && is_counted && cost > 0 {
         for bucket in buckets.iter_mut() {
             bucket.spent += cost;
-            bucket.at = now; // also on a clock that was set back
+            bucket.at = now; // even if the clock was set back
         }
     }
     let left = |place: usize| buckets[place].remaining(tiers[place].limit);
     let tier = match verdict {
-        Verdict::Allowed => (0..tiers.len())
+        RateVerdict::Allowed => (0..tiers.len())
             .min_by_key(|place| left(*place))
             .unwrap_or(0),
         _ => longest,
     };
     let reset = buckets.iter().map(|bucket| bucket.empty_in(now)).max();
-    Outcome {
+    RateDecision {
         verdict,
         limit: tiers[tier].limit,
         remaining: left(tier),

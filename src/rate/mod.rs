@@ -1,41 +1,43 @@
-//! `RATE.*`, `CL.THROTTLE`: limits on how often something may happen, and keys that let only the first pass.
+//! `RATE.*`, `CL.THROTTLE`: rate limits and idempotency keys.
 //!
-//! A limit is a key whose value is a [`state::Limit`]: a leaky bucket ([`gcra`]) or several, or a [`window`]. It expires
-//! when it is as if it had never been used.
+//! A limit is a key whose value is a [`state::Limit`]: one or more leaky buckets ([`gcra`]), or a [`window`]. The key expires
+//! when the limit is as good as unused. [`commands`] reads requests, [`edit`] carries out their changes of a key.
 
 pub mod commands;
+pub mod decision;
+pub mod edit;
 pub mod gcra;
 pub mod native;
 mod options;
-pub mod outcome;
 pub mod persist;
 pub mod state;
+pub mod table;
 pub mod window;
 
 use crate::Family;
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::info::Counter;
 
-/// The most tiers of one limit.
+/// The highest number of tiers of one limit.
 pub const MAX_TIERS: usize = 64;
 
-/// The longest period, ten years, in microseconds.
-pub const MAX_US: u64 = TEN_YEARS_MS as u64 * 1000;
+/// The longest period in microseconds: ten years.
+pub const MAX_PERIOD_US: u64 = TEN_YEARS_MS as u64 * 1000;
 
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "rate",
-    commands: &[commands::TABLE],
+    commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[],
-    key_changed: native::touched,
-    on_event: native::happened,
+    key_changed: native::key_changed,
+    on_event: native::handle_event,
     info,
     ..Family::PLAIN
 };
 
 /// The counters of `INFO sluice`.
-struct Stats {
+struct RateCounters {
     allowed: Counter,
     limited: Counter,
     peeked: Counter,
@@ -44,7 +46,7 @@ struct Stats {
     once_duplicate: Counter,
 }
 
-static STATS: Stats = Stats {
+static COUNTERS: RateCounters = RateCounters {
     allowed: Counter::new(),
     limited: Counter::new(),
     peeked: Counter::new(),
@@ -55,11 +57,11 @@ static STATS: Stats = Stats {
 
 fn info() -> Option<Vec<(&'static str, u64)>> {
     Some(vec![
-        ("rate_allowed", STATS.allowed.get()),
-        ("rate_limited", STATS.limited.get()),
-        ("rate_peeked", STATS.peeked.get()),
-        ("rate_refunded", STATS.refunded.get()),
-        ("rate_once_first", STATS.once_first.get()),
-        ("rate_once_duplicate", STATS.once_duplicate.get()),
+        ("rate_allowed", COUNTERS.allowed.get()),
+        ("rate_limited", COUNTERS.limited.get()),
+        ("rate_peeked", COUNTERS.peeked.get()),
+        ("rate_refunded", COUNTERS.refunded.get()),
+        ("rate_once_first", COUNTERS.once_first.get()),
+        ("rate_once_duplicate", COUNTERS.once_duplicate.get()),
     ])
 }

@@ -1,5 +1,6 @@
-//! The native type: how limits are saved, copied and measured, and that no key outlives its limit.
+//! The native type: saves, copies and measures limits. No key outlives its limit.
 
+use super::edit::{end_before_expiry, limit_expiry};
 use super::gcra::Bucket;
 use super::persist;
 use super::state::Limit;
@@ -10,59 +11,40 @@ use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
-use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
 use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
-/// Limits in the keyspace.
+/// The native type of a limit.
 pub static RATE: NativeType<Limit> = NativeType::new("sluice-ra");
 
-/// What registers it.
-pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Limits>];
+/// The functions that register the type.
+pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<LimitType>];
 
-/// Notes that a limit came to a key that stays for longer than it matters, or that its key was made to.
-pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, _touch: KeyChange) {
+/// Defers an event for a key that would outlive its limit: somebody has changed the key's expiry, or the limit has come to
+/// the key from elsewhere.
+pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyChange) {
     if RATE.live() == 0 || ctx.is_replica() {
         return;
     }
-    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &RATE)
-        && end_before_expiry(&mut slot).is_some()
+    if let Ok(mut key) = TypedKey::of(ctx.peek(name), &RATE)
+        && end_before_expiry(&mut key).is_some()
     {
         defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
     }
 }
 
-/// Lets such a key expire with its limit.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
-    let ServerEvent::Touched(db, key) = event else {
-        return;
-    };
-    cluster::act_on(ctx, &(*db, (**key).into()), |name| {
-        if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &RATE)
-            && let Some(end) = end_before_expiry(&mut slot)
-        {
-            let commit = Commit {
-                key: KeyFate::ExpireAt(end),
-                replicate: Replicate::ExpireAt(end),
-                is_modified: true,
-                event: None,
-            };
-            slot.commit(ctx, name, &commit);
-        }
-    });
+/// Lets such a key expire at the limit's end.
+pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+    if let ServerEvent::Touched(db, key) = event {
+        cluster::act_on(ctx, &(*db, (**key).into()), |name| limit_expiry(ctx, name));
+    }
 }
 
-/// The end of a limit whose key expires later, or never.
-fn end_before_expiry(slot: &mut TypedKey<'_, Limit>) -> Option<u64> {
-    let end = slot.value()?.end()?;
-    let stays = slot.expires().is_none_or(|at| at > end);
-    stays.then_some(end)
-}
+/// The callbacks of the type.
+struct LimitType;
 
-struct Limits;
-
-impl Native for Limits {
+impl Native for LimitType {
     type Value = Limit;
     const ENCODING: c_int = 0;
 
@@ -110,6 +92,6 @@ impl Native for Limits {
     fn unlinked(_limit: &Limit, _db: i32, _key: &[u8]) {}
 
     fn defrag(_limit: &mut Limit, _relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
-        None // the tiers are small, and few have any
+        None // the tiers are small, and few limits have any
     }
 }

@@ -8,7 +8,7 @@ pub(super) const PEEK: OptionSet = 2;
 pub(super) const SLIDING: OptionSet = 4;
 pub(super) const PX: OptionSet = 8;
 
-/// All options of the family.
+/// The options of the family.
 pub(super) static OPTIONS: OptionTable<4> = OptionTable::new([
     (COST, "COST", OptionArgument::Integer(0, MAX_SAFE)),
     (PEEK, "PEEK", OptionArgument::None),

@@ -1,21 +1,21 @@
-//! The bytes of a limit, in RDB files, AOFs, replication and `DUMP`: a letter for its kind, then its numbers in LEB128
+//! The bytes of a limit in RDB files, AOFs, replication and `DUMP`: a letter for the kind, followed by numbers in LEB128
 //! ([`crate::codec`]).
 //!
 //! ```text
 //! G period count spent parts at            a GCRA
 //! T n (period count spent parts at) * n    tiers
-//! W start length used                      a window
-//! S start length used before               a sliding one
-//! O                                        once
+//! W start length used                      a fixed window
+//! S start length used previous             a sliding one
+//! O                                        RATE.ONCE
 //! ```
 //!
-//! An effect (`RATE.APPLY key effect`) is a limit behind the time at which its key expires (Unix ms), 0 if that stays
-//! as it is.
+//! An effect (`RATE.APPLY key effect`) is the time at which the key expires (Unix ms; 0: the expiry stays as it is),
+//! followed by a limit.
 
-use super::gcra::{Bucket, Rate};
+use super::gcra::{Bucket, LeakRate};
 use super::state::Limit;
 use super::window::Window;
-use super::{MAX_TIERS, MAX_US};
+use super::{MAX_PERIOD_US, MAX_TIERS};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 
@@ -37,12 +37,12 @@ pub fn put(out: &mut Vec<u8>, limit: &Limit) {
             }
         }
         Limit::Window(window) => {
-            out.push(if window.slides { b'S' } else { b'W' });
+            out.push(if window.is_sliding { b'S' } else { b'W' });
             put_uint(out, window.start);
             put_uint(out, window.length);
             put_uint(out, window.used);
-            if window.slides {
-                put_uint(out, window.before);
+            if window.is_sliding {
+                put_uint(out, window.previous);
             }
         }
         Limit::Once => out.push(b'O'),
@@ -57,7 +57,7 @@ fn put_bucket(out: &mut Vec<u8>, bucket: &Bucket) {
     put_uint(out, bucket.at);
 }
 
-/// Reads what [`put`] wrote, and nothing else.
+/// Reads the bytes of [`put`]. Error: there are other bytes, or more.
 pub fn read(input: &[u8]) -> Result<Limit, Corrupt> {
     let mut reader = Reader::new(input);
     let limit = read_limit(&mut reader)?;
@@ -70,7 +70,7 @@ pub fn put_effect(out: &mut Vec<u8>, limit: &Limit, expires: u64) {
     put(out, limit);
 }
 
-/// Reads what [`put_effect`] wrote.
+/// Reads the bytes of [`put_effect`].
 pub fn read_effect(input: &[u8]) -> Result<(Limit, u64), Corrupt> {
     let mut reader = Reader::new(input);
     let expires = reader.uint(0, MAX)?;
@@ -94,9 +94,9 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<Limit, Corrupt> {
 }
 
 fn read_bucket(reader: &mut Reader<'_>) -> Result<Bucket, Corrupt> {
-    let period = reader.uint(1, MAX_US)?;
+    let period = reader.uint(1, MAX_PERIOD_US)?;
     Ok(Bucket {
-        rate: Rate {
+        rate: LeakRate {
             period,
             count: reader.uint(1, MAX)?,
         },
@@ -106,13 +106,13 @@ fn read_bucket(reader: &mut Reader<'_>) -> Result<Bucket, Corrupt> {
     })
 }
 
-fn read_window(reader: &mut Reader<'_>, slides: bool) -> Result<Window, Corrupt> {
+fn read_window(reader: &mut Reader<'_>, is_sliding: bool) -> Result<Window, Corrupt> {
     Ok(Window {
-        slides,
+        is_sliding,
         start: reader.uint(0, MAX)?,
         length: reader.uint(1, TEN_YEARS_MS as u64)?,
         used: reader.uint(0, MAX)?,
-        before: if slides { reader.uint(0, MAX)? } else { 0 },
+        previous: if is_sliding { reader.uint(0, MAX)? } else { 0 },
     })
 }
 
@@ -122,9 +122,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn bucket() -> impl Strategy<Value = Bucket> {
-        (1..=MAX_US, 1..=MAX, 0..=MAX, 0..=MAX, any::<u64>()).prop_map(
+        (1..=MAX_PERIOD_US, 1..=MAX, 0..=MAX, 0..=MAX, any::<u64>()).prop_map(
             |(period, count, spent, at, parts)| Bucket {
-                rate: Rate { count, period },
+                rate: LeakRate { count, period },
                 spent,
                 parts: parts % period,
                 at,
@@ -144,13 +144,13 @@ mod tests {
             bucket().prop_map(Limit::Gcra),
             proptest::collection::vec(bucket(), 1..=MAX_TIERS)
                 .prop_map(|buckets| Limit::Tiers(buckets.into())),
-            window.prop_map(|(start, length, used, before, slides)| {
+            window.prop_map(|(start, length, used, previous, is_sliding)| {
                 Limit::Window(Window {
-                    slides,
+                    is_sliding,
                     start,
                     length,
                     used,
-                    before: if slides { before } else { 0 },
+                    previous: if is_sliding { previous } else { 0 },
                 })
             }),
             Just(Limit::Once),
@@ -177,20 +177,20 @@ mod tests {
 
         #[test]
         fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..5, now in 0..=MAX, cost in 0..=MAX) {
-            use crate::rate::outcome::Cost;
-            use crate::rate::state::{Next, Request, ask, refund};
+            use crate::rate::decision::RequestCost;
+            use crate::rate::state::{LimitChange, LimitRequest, ask, refund};
             use crate::rate::gcra::Tier;
             bytes.insert(0, b"GTWSO"[kind]);
             if let Ok(limit) = read(&bytes) {
-                let tier = Tier { limit: cost.max(1), rate: Rate { count: 1, period: MAX_US } };
+                let tier = Tier { limit: cost.max(1), rate: LeakRate { count: 1, period: MAX_PERIOD_US } };
                 let requests = [
-                    Request::Gcra(tier),
-                    Request::Tiers(&[tier, tier]),
-                    Request::Window { limit: cost, length: 1, slides: false },
-                    Request::Window { limit: cost, length: TEN_YEARS_MS as u64, slides: true },
+                    LimitRequest::Gcra(tier),
+                    LimitRequest::Tiers(&[tier, tier]),
+                    LimitRequest::Window { limit: cost, length: 1, is_sliding: false },
+                    LimitRequest::Window { limit: cost, length: TEN_YEARS_MS as u64, is_sliding: true },
                 ];
                 for request in requests {
-                    if let Ok((_, Next::Set(after))) = ask(Some(&limit), request, Cost { cost, spends: true }, now) {
+                    if let Ok((_, LimitChange::Replace(after))) = ask(Some(&limit), request, RequestCost { cost, is_counted: true }, now) {
                         after.end();
                     }
                 }
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn the_bytes_never_change() {
         let bucket = Bucket {
-            rate: Rate {
+            rate: LeakRate {
                 count: 5,
                 period: 1000,
             },
@@ -217,11 +217,11 @@ mod tests {
             at: 1_700_000_000_000_000,
         };
         let window = Window {
-            slides: true,
+            is_sliding: true,
             start: 1_700_000_000_000,
             length: 60_000,
             used: 3,
-            before: 4,
+            previous: 4,
         };
         for (limit, bytes) in [
             (Limit::Gcra(bucket), "47e8070502ac028080f9c0c1c48203"),
@@ -231,8 +231,8 @@ mod tests {
             ),
             (
                 Limit::Window(Window {
-                    slides: false,
-                    before: 0,
+                    is_sliding: false,
+                    previous: 0,
                     ..window
                 }),
                 "5780d095ffbc31e0d40303",

@@ -1,64 +1,65 @@
-//! A limit: what was consumed of it, and what comes of a request. It knows no server and no clock.
+//! The state machine of a limit: a request, a refund, and what they change. It knows no server and no clock.
 
+use super::decision::{RateDecision, RateVerdict, RequestCost, ceil_ms};
 use super::gcra::{Bucket, Tier, bucket_of, buckets_of, pour};
-use super::outcome::{Cost, Outcome, Verdict, ceil_ms};
 use super::window::Window;
 
-/// What a key holds. Which kind it is never changes.
+/// The value of a key. The kind of a limit never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Limit {
-    /// `RATE.GCRA`, `CL.THROTTLE`.
+    /// The limit of `RATE.GCRA` and `CL.THROTTLE`.
     Gcra(Bucket),
-    /// `RATE.TIERS`: all of them at once.
+    /// The limit of `RATE.TIERS`: a bucket for each tier.
     Tiers(Box<[Bucket]>),
-    /// `RATE.WINDOW`, with `SLIDING` or without, which are two kinds.
+    /// The limit of `RATE.WINDOW`. A fixed and a sliding window are two kinds.
     Window(Window),
-    /// `RATE.ONCE`: that there is a key is all that it says.
+    /// The limit of `RATE.ONCE`, which has no state besides the existence of its key.
     Once,
 }
 
-/// What a request asks of a limit.
+/// A request to a limit.
 #[derive(Debug, Clone, Copy)]
-pub enum Request<'a> {
-    /// Of a GCRA.
+pub enum LimitRequest<'a> {
+    /// `RATE.GCRA`, `CL.THROTTLE`
     Gcra(Tier),
-    /// Of several at once.
+    /// `RATE.TIERS`
     Tiers(&'a [Tier]),
-    /// Of a window.
+    /// `RATE.WINDOW`
     Window {
-        /// How many requests it allows.
+        /// The number of requests that a window allows.
         limit: u64,
-        /// Its length in milliseconds, at least 1.
+        /// The length of the window in milliseconds, at least 1.
         length: u64,
-        /// Does it slide?
-        slides: bool,
+        /// Whether the window slides.
+        is_sliding: bool,
     },
 }
 
 /// The limit is of another kind than the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OtherKind;
+pub struct WrongLimitKind;
 
-/// What becomes of a limit that was asked.
+/// How a request changes the limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
-    /// It stays as it is: the request was refused, or is not counted.
-    Same,
-    /// The cost is [added](Limit::add), which has nothing to do with the time.
-    Added,
-    /// It is this.
-    Set(Limit),
+pub enum LimitChange {
+    /// It does not: the request is refused or not counted.
+    Unchanged,
+    /// The cost is [added](Limit::add). The result does not depend on the time.
+    AddCost,
+    /// This limit replaces it.
+    Replace(Limit),
 }
 
-/// What comes of a request, and what becomes of the limit. `now` is in Unix microseconds.
+/// Decides a request: returns the reply and the change of the limit, `None` if the key does not exist. `now` is in Unix
+/// microseconds. Error: the limit is of another kind.
 pub fn ask(
     limit: Option<&Limit>,
-    request: Request<'_>,
-    cost: Cost,
+    request: LimitRequest<'_>,
+    cost: RequestCost,
     now: u64,
-) -> Result<(Outcome, Next), OtherKind> {
+) -> Result<(RateDecision, LimitChange), WrongLimitKind> {
     match (request, limit) {
-        (Request::Gcra(tier), None | Some(Limit::Gcra(_))) => {
+        (LimitRequest::Gcra(tier), None | Some(Limit::Gcra(_))) => {
             let before = match limit {
                 Some(Limit::Gcra(bucket)) => Some(bucket),
                 _ => None,
@@ -69,7 +70,7 @@ pub fn ask(
             let next = || Limit::Gcra(bucket);
             Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
-        (Request::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
+        (LimitRequest::Tiers(tiers), None | Some(Limit::Tiers(_))) => {
             let before: &[Bucket] = match limit {
                 Some(Limit::Tiers(buckets)) => buckets,
                 _ => &[],
@@ -83,57 +84,88 @@ pub fn ask(
             Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
         (
-            Request::Window {
+            LimitRequest::Window {
                 limit: most,
                 length,
-                slides,
+                is_sliding,
             },
             None | Some(Limit::Window(_)),
         ) => {
             let now = now / 1000;
             let before = match limit {
-                Some(Limit::Window(window)) if window.slides != slides => return Err(OtherKind),
+                Some(Limit::Window(window)) if window.is_sliding != is_sliding => {
+                    return Err(WrongLimitKind);
+                }
                 Some(Limit::Window(window)) => Some(window),
                 _ => None,
             };
             let mut window = match before {
                 Some(before) => before.at(now, length),
-                None => Window::starting(now, length, slides),
+                None => Window::starting(now, length, is_sliding),
             };
             let adds = before == Some(&window) && window.start <= now;
             let outcome = window.count(most, cost, now);
             let next = || Limit::Window(window);
             Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
-        _ => Err(OtherKind),
+        _ => Err(WrongLimitKind),
     }
 }
 
-/// What becomes of a limit after a verdict; `adds`: is it enough to add the cost to what it was?
-fn after(verdict: Verdict, cost: Cost, adds: bool, limit: impl FnOnce() -> Limit) -> Next {
+/// The change that follows from a verdict. `adds`: whether it is enough to add the cost to the limit as it was.
+fn after(
+    verdict: RateVerdict,
+    cost: RequestCost,
+    adds: bool,
+    limit: impl FnOnce() -> Limit,
+) -> LimitChange {
     match verdict {
-        Verdict::Allowed if !cost.spends || cost.cost == 0 => Next::Same,
-        Verdict::Allowed if adds => Next::Added,
-        Verdict::Allowed => Next::Set(limit()),
-        Verdict::Retry(_) | Verdict::Never => Next::Same,
+        RateVerdict::Allowed if !cost.is_counted || cost.cost == 0 => LimitChange::Unchanged,
+        RateVerdict::Allowed if adds => LimitChange::AddCost,
+        RateVerdict::Allowed => LimitChange::Replace(limit()),
+        RateVerdict::Retry(_) | RateVerdict::Never => LimitChange::Unchanged,
     }
 }
 
-/// The limit after `count` requests were given back. That has nothing to do with the time: what has leaked since the last
-/// change is known only when it is asked again, at the rate that it is asked with then.
-pub fn refund(limit: &Limit, count: u64) -> Result<Limit, OtherKind> {
+/// The limit after a refund of `count` requests. The result does not depend on the time: how much has leaked since the last
+/// change depends on the rate of the next request.
+pub fn refund(limit: &Limit, count: u64) -> Result<Limit, WrongLimitKind> {
     let mut limit = limit.clone();
     match &mut limit {
         Limit::Gcra(bucket) => bucket.refund(count),
         Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.refund(count)),
         Limit::Window(window) => window.refund(count),
-        Limit::Once => return Err(OtherKind),
+        Limit::Once => return Err(WrongLimitKind),
     }
     Ok(limit)
 }
 
+/// The decision of `RATE.ONCE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnceVerdict {
+    /// The caller is the first.
+    First,
+    /// Another caller was the first.
+    Duplicate,
+}
+
+/// Decides `RATE.ONCE`. `expires`: when the key expires; times are Unix ms. Error: the limit is of another kind.
+pub fn ask_once(
+    limit: Option<&Limit>,
+    expires: Option<u64>,
+    now: u64,
+) -> Result<OnceVerdict, WrongLimitKind> {
+    match limit {
+        None => Ok(OnceVerdict::First),
+        // The server keeps a key through the millisecond in which it expires, and for as long as a script runs.
+        Some(Limit::Once) if expires.is_some_and(|at| at <= now) => Ok(OnceVerdict::First),
+        Some(Limit::Once) => Ok(OnceVerdict::Duplicate),
+        Some(_) => Err(WrongLimitKind),
+    }
+}
+
 impl Limit {
-    /// Counts the cost of a request that was allowed, whenever that was.
+    /// Adds the cost of a request that was allowed at whatever time.
     pub fn add(&mut self, cost: u64) {
         match self {
             Limit::Gcra(bucket) => bucket.add(cost),
@@ -143,8 +175,8 @@ impl Limit {
         }
     }
 
-    /// Is it as if it had never been used? `now` is in Unix microseconds.
-    pub fn is_over(&self, now: u64) -> bool {
+    /// Whether the limit allows as much as one that was never used. `now` is in Unix microseconds.
+    pub fn is_unused(&self, now: u64) -> bool {
         match self {
             Limit::Gcra(bucket) => bucket.empty_in(now) == 0,
             Limit::Tiers(buckets) => buckets.iter().all(|bucket| bucket.empty_in(now) == 0),
@@ -153,7 +185,7 @@ impl Limit {
         }
     }
 
-    /// When nothing of it matters any more (Unix ms); of one that is asked once, the key alone knows.
+    /// When the limit will be unused (Unix ms). `None` for `RATE.ONCE`, where the expiry of the key is the end.
     pub fn end(&self) -> Option<u64> {
         let end = |bucket: &Bucket| ceil_ms(bucket.empty_at());
         match self {

@@ -6,11 +6,11 @@
 use std::time::{Duration, Instant};
 
 use crate::support::Random;
-use sluice::rate::gcra::{Bucket, Rate, Tier};
-use sluice::rate::outcome::{Cost, Outcome, Verdict};
-use sluice::rate::state::{self, Limit, Next, OtherKind, Request, refund};
+use sluice::rate::decision::{RateDecision, RateVerdict, RequestCost};
+use sluice::rate::gcra::{Bucket, LeakRate, Tier};
+use sluice::rate::state::{self, Limit, LimitChange, LimitRequest, WrongLimitKind, refund};
 use sluice::rate::window::Window;
-use sluice::rate::{MAX_TIERS, MAX_US, persist};
+use sluice::rate::{MAX_PERIOD_US, MAX_TIERS, persist};
 use sluice::request::{MAX_SAFE, TEN_YEARS_MS};
 
 /// The largest quantity.
@@ -34,15 +34,24 @@ const CALLS_OF_A_KEY: u64 = 60;
 
 /// A peek says the same of what is allowed, otherwise how it stands before, and changes nothing.
 #[track_caller]
-fn check_peek(limit: Option<&Limit>, request: Request<'_>, told: &Outcome, spend: Cost, now: u64) {
-    let peek = Cost {
-        spends: false,
+fn check_peek(
+    limit: Option<&Limit>,
+    request: LimitRequest<'_>,
+    told: &RateDecision,
+    spend: RequestCost,
+    now: u64,
+) {
+    let peek = RequestCost {
+        is_counted: false,
         ..spend
     };
-    let nothing = Cost { cost: 0, ..peek };
+    let nothing = RequestCost { cost: 0, ..peek };
     let (peeked, next) = state::ask(limit, request, peek, now).expect("the kind");
     let (before, _) = state::ask(limit, request, nothing, now).expect("the kind");
-    assert_eq!((peeked.verdict, next), (told.verdict, Next::Same));
+    assert_eq!(
+        (peeked.verdict, next),
+        (told.verdict, LimitChange::Unchanged)
+    );
     assert_eq!(peeked.reset, before.reset);
     if peeked.tier == before.tier {
         assert_eq!(peeked.remaining, before.remaining);
@@ -52,34 +61,37 @@ fn check_peek(limit: Option<&Limit>, request: Request<'_>, told: &Outcome, spend
 /// What comes of a request, and the limit afterwards; an empty one, if there is none.
 fn ask(
     limit: Option<&Limit>,
-    request: Request<'_>,
+    request: LimitRequest<'_>,
     cost: u64,
     now: u64,
-) -> Result<(Outcome, Limit), OtherKind> {
-    let spend = Cost { cost, spends: true };
+) -> Result<(RateDecision, Limit), WrongLimitKind> {
+    let spend = RequestCost {
+        cost,
+        is_counted: true,
+    };
     let (outcome, next) = state::ask(limit, request, spend, now)?;
     check_peek(limit, request, &outcome, spend, now);
-    let counts = outcome.verdict == Verdict::Allowed && cost > 0;
+    let counts = outcome.verdict == RateVerdict::Allowed && cost > 0;
     assert_eq!(
-        next == Next::Same,
+        next == LimitChange::Unchanged,
         !counts,
         "a request that counts changes something"
     );
     let mut after = limit.cloned();
     match next {
-        Next::Same => {}
-        Next::Added => after.as_mut().expect("there is one").add(cost),
-        Next::Set(limit) => after = Some(limit),
+        LimitChange::Unchanged => {}
+        LimitChange::AddCost => after.as_mut().expect("there is one").add(cost),
+        LimitChange::Replace(limit) => after = Some(limit),
     }
     let empty = match request {
-        Request::Gcra(tier) => Limit::Gcra(Bucket::empty(tier.rate, now)),
-        Request::Tiers(tiers) => {
+        LimitRequest::Gcra(tier) => Limit::Gcra(Bucket::empty(tier.rate, now)),
+        LimitRequest::Tiers(tiers) => {
             let buckets = tiers.iter().map(|tier| Bucket::empty(tier.rate, now));
             Limit::Tiers(buckets.collect())
         }
-        Request::Window { length, slides, .. } => {
-            Limit::Window(Window::starting(now / 1000, length, slides))
-        }
+        LimitRequest::Window {
+            length, is_sliding, ..
+        } => Limit::Window(Window::starting(now / 1000, length, is_sliding)),
     };
     Ok((outcome, after.unwrap_or(empty)))
 }
@@ -104,7 +116,7 @@ impl Random {
         if self.below(3) > 0 {
             return Tier {
                 limit: 1 + self.below(8),
-                rate: Rate {
+                rate: LeakRate {
                     count: 1 + self.below(12),
                     period: *self.one(&[1000, 7000, 60_000, 1_000_000, 999_983, 60_000_000]),
                 },
@@ -112,7 +124,7 @@ impl Random {
         }
         Tier {
             limit: self.up_to(MOST).max(1),
-            rate: Rate {
+            rate: LeakRate {
                 count: self.up_to(MOST).max(1),
                 period: 1000 * self.up_to(TEN_YEARS).max(1),
             },
@@ -131,9 +143,9 @@ impl Random {
     }
 
     /// How long until the next call: often just as long as the last one was told to wait, or a little less.
-    fn pause(&mut self, told: &Outcome) -> u64 {
+    fn pause(&mut self, told: &RateDecision) -> u64 {
         let retry = match told.verdict {
-            Verdict::Retry(ms) => ms.saturating_mul(1000),
+            RateVerdict::Retry(ms) => ms.saturating_mul(1000),
             _ => 0,
         };
         let reset = told.reset.saturating_mul(1000);
@@ -144,7 +156,7 @@ impl Random {
             4 => reset,
             5 => reset.saturating_sub(1),
             6 => self.up_to(reset),
-            7 => self.up_to(10 * MAX_US),
+            7 => self.up_to(10 * MAX_PERIOD_US),
             8 => self.below(1000),
             _ => self.below(2_000_000),
         }
@@ -155,7 +167,7 @@ impl Random {
 struct Clock(u64);
 
 impl Clock {
-    fn next(&mut self, random: &mut Random, told: Option<&Outcome>) {
+    fn next(&mut self, random: &mut Random, told: Option<&RateDecision>) {
         let pause = told.map_or(0, |told| random.pause(told));
         self.0 = match random.below(40) {
             0 => self.0 - random.up_to(self.0 / 2).min(self.0),
@@ -176,9 +188,9 @@ struct Said {
 }
 
 /// The same of the machine under test.
-fn said(outcome: &Outcome) -> Said {
+fn said(outcome: &RateDecision) -> Said {
     Said {
-        allowed: outcome.verdict == Verdict::Allowed,
+        allowed: outcome.verdict == RateVerdict::Allowed,
         remaining: outcome.remaining,
         reset: outcome.reset,
     }
@@ -212,15 +224,15 @@ struct Arrival {
     moment: i128,
     /// Does the next call begin a moment, because this has just come to be, if only at another rate?
     is_new: bool,
-    rate: Rate,
+    rate: LeakRate,
 }
 
 impl Arrival {
-    fn new(rate: Rate, now: i128) -> Self {
+    fn new(rate: LeakRate, now: i128) -> Self {
         Self::of(0, rate, now)
     }
 
-    fn of(ahead: i128, rate: Rate, moment: i128) -> Self {
+    fn of(ahead: i128, rate: LeakRate, moment: i128) -> Self {
         let time = moment * i128::from(rate.count) + ahead;
         Self {
             time,
@@ -237,7 +249,7 @@ impl Arrival {
     }
 
     /// As many requests ahead at another rate, a fraction of 1/count us rounded up.
-    fn changed_to(&self, rate: Rate, now: i128) -> Self {
+    fn changed_to(&self, rate: LeakRate, now: i128) -> Self {
         let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
         Self::of(
             scaled(self.ahead(now), new, old),
@@ -249,7 +261,7 @@ impl Arrival {
     /// As a call with another rate sees it: whether that rate counts from now on or, if it is faster, since the moment of
     /// the last change. A refused call may not store that it came, and yet the wait that it was told is enough.
     /// Of calls within a moment only the first one's time is known: it has its own rate until it ends.
-    fn seen(&self, rate: Rate, now: i128) -> Self {
+    fn seen(&self, rate: LeakRate, now: i128) -> Self {
         if rate == self.rate {
             return *self;
         }
@@ -257,7 +269,7 @@ impl Arrival {
         let (new, old) = (i128::from(rate.period), i128::from(self.rate.period));
         let end = self.moment + 1000;
         let since_then = Self::of(scaled(self.ahead(now.min(end)), new, old), rate, end);
-        let pace = |rate: Rate, over: i128| i128::from(rate.count) * over;
+        let pace = |rate: LeakRate, over: i128| i128::from(rate.count) * over;
         match pace(rate, old) > pace(self.rate, new) {
             true => since_then,
             false => from_now_on,
@@ -338,14 +350,14 @@ fn is_reachable(now: u64, ms: u64) -> Option<u64> {
 #[track_caller]
 fn check_retry(
     limit: Option<&Limit>,
-    (request, cost): (Request<'_>, u64),
+    (request, cost): (LimitRequest<'_>, u64),
     now: u64,
     ms: u64,
     is_exact: bool,
 ) {
     let allowed = |later| {
         let (outcome, _) = ask(limit, request, cost, later).expect("the kind");
-        outcome.verdict == Verdict::Allowed
+        outcome.verdict == RateVerdict::Allowed
     };
     assert!(ms > 0, "a refusal that is none");
     if let Some(later) = is_reachable(now, ms) {
@@ -356,12 +368,15 @@ fn check_retry(
 
 /// After `reset` ms a key is as if it had never been used, and its own end says so: whoever loses it then, loses nothing.
 #[track_caller]
-fn check_reset(limit: &Limit, request: Request<'_>, outcome: &Outcome, now: u64) {
+fn check_reset(limit: &Limit, request: LimitRequest<'_>, outcome: &RateDecision, now: u64) {
     let Some(later) = is_reachable(now, outcome.reset) else {
         return;
     };
     for cost in [0, 1, outcome.limit] {
-        let spend = Cost { cost, spends: true };
+        let spend = RequestCost {
+            cost,
+            is_counted: true,
+        };
         let after = state::ask(Some(limit), request, spend, later).expect("the kind");
         let fresh = state::ask(None, request, spend, later).expect("the kind");
         assert_eq!(after, fresh, "{limit:?} at {later}");
@@ -407,14 +422,14 @@ fn gcra_is_exact_over_random_calls() {
                         let count = random.cost(tier.limit).min(MOST);
                         let after = refund(old, count).expect("a GCRA");
                         model.give_back(count);
-                        assert_eq!(after.is_over(now), model.ahead(now.into()) == 0);
+                        assert_eq!(after.is_unused(now), model.ahead(now.into()) == 0);
                         limit = Some(after);
                     }
                 }
                 _ => {}
             }
             let cost = random.cost(tier.limit);
-            let request = Request::Gcra(tier);
+            let request = LimitRequest::Gcra(tier);
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
 
             let at = i128::from(now);
@@ -432,12 +447,12 @@ fn gcra_is_exact_over_random_calls() {
             assert_eq!(said(&outcome), expected, "{limit:?} {tier:?} {cost} {now}");
             assert_eq!((outcome.limit, outcome.tier), (tier.limit, 0));
             match outcome.verdict {
-                Verdict::Allowed => verdicts[0] += 1,
-                Verdict::Never => {
+                RateVerdict::Allowed => verdicts[0] += 1,
+                RateVerdict::Never => {
                     verdicts[1] += 1;
                     assert!(cost > tier.limit);
                 }
-                Verdict::Retry(ms) => {
+                RateVerdict::Retry(ms) => {
                     verdicts[2] += 1;
                     assert_eq!(Some(ms), wait.map(told_ms));
                     let is_exact = model.is_none_or(|model| model.rate == tier.rate);
@@ -445,7 +460,7 @@ fn gcra_is_exact_over_random_calls() {
                 }
             }
             // PEEK is to ask and to forget the answer.
-            let stores = outcome.verdict == Verdict::Allowed && cost > 0 && random.below(8) > 0;
+            let stores = outcome.verdict == RateVerdict::Allowed && cost > 0 && random.below(8) > 0;
             if stores {
                 check_reset(&after, request, &outcome, now);
                 check_bytes(&after);
@@ -464,18 +479,19 @@ fn gcra_is_exact_over_random_calls() {
 fn gcra_never_drifts() {
     let tier = Tier {
         limit: 2,
-        rate: Rate {
+        rate: LeakRate {
             count: 3,
             period: 1000,
         },
     };
     let mut limit = None;
     let mut is_allowed = |now| {
-        let (outcome, after) = ask(limit.as_ref(), Request::Gcra(tier), 1, now).expect("a GCRA");
-        if outcome.verdict == Verdict::Allowed {
+        let (outcome, after) =
+            ask(limit.as_ref(), LimitRequest::Gcra(tier), 1, now).expect("a GCRA");
+        if outcome.verdict == RateVerdict::Allowed {
             limit = Some(after);
         }
-        outcome.verdict == Verdict::Allowed
+        outcome.verdict == RateVerdict::Allowed
     };
     assert!(is_allowed(TODAY) && is_allowed(TODAY));
     for call in 1..=300_000u64 {
@@ -492,7 +508,7 @@ fn gcra_never_allows_more_than_burst_and_rate() {
     for _ in 0..200 {
         let tier = Tier {
             limit: 1 + random.below(20),
-            rate: Rate {
+            rate: LeakRate {
                 count: 1 + random.below(50),
                 period: 1000 * (1 + random.below(1000)),
             },
@@ -503,9 +519,9 @@ fn gcra_never_allows_more_than_burst_and_rate() {
         for _ in 0..150 {
             now += random.below(3 * tier.rate.period / tier.rate.count + 2);
             let cost = random.below(tier.limit.min(4) + 1);
-            let request = Request::Gcra(tier);
+            let request = LimitRequest::Gcra(tier);
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
-            if outcome.verdict == Verdict::Allowed {
+            if outcome.verdict == RateVerdict::Allowed {
                 allowed.push((now, cost));
                 limit = Some(after);
             }
@@ -528,16 +544,16 @@ fn gcra_never_allows_more_than_burst_and_rate() {
 fn another_configuration_keeps_the_number_of_consumed_requests() {
     let tier = |limit, count, period_ms| Tier {
         limit,
-        rate: Rate {
+        rate: LeakRate {
             count,
             period: 1000 * period_ms,
         },
     };
     let first = tier(10, 10, 60_000);
-    let start = ask(None, Request::Gcra(first), 6, TODAY);
+    let start = ask(None, LimitRequest::Gcra(first), 6, TODAY);
     let six = start.expect("a GCRA").1;
     let ask = |limit: &Limit, tier, cost| {
-        ask(Some(limit), Request::Gcra(tier), cost, TODAY)
+        ask(Some(limit), LimitRequest::Gcra(tier), cost, TODAY)
             .expect("a GCRA")
             .0
     };
@@ -557,9 +573,9 @@ fn another_configuration_keeps_the_number_of_consumed_requests() {
     }
     // The new limit counts at once: even nothing must wait if more is consumed than there may be.
     let over = ask(&six, tier(3, 3, 1000), 0);
-    assert_eq!(over.verdict, Verdict::Retry(1001));
+    assert_eq!(over.verdict, RateVerdict::Retry(1001));
     let one = ask(&six, tier(6, 1, 1000), 1);
-    assert_eq!(one.verdict, Verdict::Retry(1001));
+    assert_eq!(one.verdict, RateVerdict::Retry(1001));
 }
 
 /// A refusal stores nothing, also not that somebody asked with another rate: the rate must count nevertheless.
@@ -567,12 +583,15 @@ fn another_configuration_keeps_the_number_of_consumed_requests() {
 fn a_faster_rate_counts_for_those_who_are_refused() {
     let tier = |period_ms: u64| Tier {
         limit: 1,
-        rate: Rate {
+        rate: LeakRate {
             count: 1,
             period: 1000 * period_ms,
         },
     };
-    let (slow, fast) = (Request::Gcra(tier(3_600_000)), Request::Gcra(tier(1000)));
+    let (slow, fast) = (
+        LimitRequest::Gcra(tier(3_600_000)),
+        LimitRequest::Gcra(tier(1000)),
+    );
     let limit = ask(None, slow, 1, TODAY).expect("a GCRA").1;
     let verdict = |request, now| {
         ask(Some(&limit), request, 1, now)
@@ -580,11 +599,11 @@ fn a_faster_rate_counts_for_those_who_are_refused() {
             .0
             .verdict
     };
-    assert_eq!(verdict(slow, TODAY), Verdict::Retry(3_600_000));
+    assert_eq!(verdict(slow, TODAY), RateVerdict::Retry(3_600_000));
     // From the end of the millisecond on: within it, calls may have come at any time.
-    assert_eq!(verdict(fast, TODAY), Verdict::Retry(1001));
-    assert_eq!(verdict(fast, TODAY + 400_000), Verdict::Retry(601));
-    assert_eq!(verdict(fast, TODAY + 1_001_000), Verdict::Allowed);
+    assert_eq!(verdict(fast, TODAY), RateVerdict::Retry(1001));
+    assert_eq!(verdict(fast, TODAY + 400_000), RateVerdict::Retry(601));
+    assert_eq!(verdict(fast, TODAY + 1_001_000), RateVerdict::Allowed);
 }
 
 /// What is told on a clock that was set back is true as well.
@@ -592,25 +611,25 @@ fn a_faster_rate_counts_for_those_who_are_refused() {
 fn a_clock_that_was_set_back_makes_no_retry_too_short() {
     let tier = Tier {
         limit: 1,
-        rate: Rate {
+        rate: LeakRate {
             count: 1,
             period: 1_000_000,
         },
     };
-    let window = |slides| Request::Window {
+    let window = |is_sliding| LimitRequest::Window {
         limit: 1,
         length: 1000,
-        slides,
+        is_sliding,
     };
     for (request, waits) in [
-        (Request::Gcra(tier), 8000),
+        (LimitRequest::Gcra(tier), 8000),
         (window(false), 8000),
         (window(true), 9000),
     ] {
         let limit = ask(None, request, 1, TODAY).expect("the kind").1;
         let set_back = TODAY - 7_000_000;
         let told = ask(Some(&limit), request, 1, set_back).expect("the kind").0;
-        assert_eq!(told.verdict, Verdict::Retry(waits), "{request:?}");
+        assert_eq!(told.verdict, RateVerdict::Retry(waits), "{request:?}");
         check_retry(Some(&limit), (request, 1), set_back, waits, true);
     }
 }
@@ -622,7 +641,7 @@ fn configurations_that_alternate_allow_what_the_slower_one_does() {
     const SECOND: u64 = 1_000_000;
     let tier = |count| Tier {
         limit: 10,
-        rate: Rate {
+        rate: LeakRate {
             count,
             period: SECOND,
         },
@@ -640,10 +659,10 @@ fn configurations_that_alternate_allow_what_the_slower_one_does() {
         let mut allowed = 0;
         let calls = 10 * SECOND / every;
         for call in 0..calls {
-            let request = Request::Gcra(tier(counts[(call % 2) as usize]));
+            let request = LimitRequest::Gcra(tier(counts[(call % 2) as usize]));
             let (outcome, after) =
                 ask(limit.as_ref(), request, 1, TODAY + every * call).expect("it");
-            if outcome.verdict == Verdict::Allowed {
+            if outcome.verdict == RateVerdict::Allowed {
                 allowed += 1;
                 limit = Some(after);
             }
@@ -667,7 +686,7 @@ fn configurations_that_change_break_no_promise() {
         let configs: Vec<_> = (0..3)
             .map(|_| Tier {
                 limit: 1 + random.below(6),
-                rate: Rate {
+                rate: LeakRate {
                     count: 1 + random.below(9),
                     period: *random.one(&[1000, 3000, 7000, 999_000]),
                 },
@@ -699,26 +718,26 @@ fn configurations_that_change_break_no_promise() {
                 spent.push((now, -i128::from(count)));
             }
             let (tier, cost) = (*random.one(&configs), 1 + random.below(3));
-            let request = Request::Gcra(tier);
+            let request = LimitRequest::Gcra(tier);
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("a GCRA");
             match outcome.verdict {
-                Verdict::Allowed => {
+                RateVerdict::Allowed => {
                     spent.push((now, cost.into()));
                     (limit, told) = (Some(after), Vec::new());
                 }
-                Verdict::Retry(ms) => {
+                RateVerdict::Retry(ms) => {
                     refused += 1;
                     check_retry(limit.as_ref(), (request, cost), now, ms, false);
                     told.push((now + 1000 * ms, tier, cost));
                 }
-                Verdict::Never => {}
+                RateVerdict::Never => {}
             }
             for (until, tier, cost) in &told {
-                let (later, request) = (now.max(*until), Request::Gcra(*tier));
+                let (later, request) = (now.max(*until), LimitRequest::Gcra(*tier));
                 let (outcome, _) = ask(limit.as_ref(), request, *cost, later).expect("a GCRA");
                 assert_eq!(
                     outcome.verdict,
-                    Verdict::Allowed,
+                    RateVerdict::Allowed,
                     "{limit:?} {tier:?} {cost}"
                 );
             }
@@ -744,26 +763,28 @@ fn configurations_that_change_break_no_promise() {
 fn a_refund_takes_nothing_away_from_another_configuration() {
     let tier = |period_ms: u64| Tier {
         limit: 10,
-        rate: Rate {
+        rate: LeakRate {
             count: 10,
             period: 1000 * period_ms,
         },
     };
     let (slow, fast) = (tier(3_600_000), tier(1000));
-    let limit = ask(None, Request::Gcra(slow), 10, TODAY).expect("a GCRA").1;
+    let limit = ask(None, LimitRequest::Gcra(slow), 10, TODAY)
+        .expect("a GCRA")
+        .1;
     let later = TODAY + 900_000;
     let left = |limit: &Limit| {
-        let asked = ask(Some(limit), Request::Gcra(fast), 0, later);
+        let asked = ask(Some(limit), LimitRequest::Gcra(fast), 0, later);
         asked.expect("a GCRA").0.remaining
     };
     assert_eq!(left(&limit), 8);
     let refunded = refund(&limit, 1).expect("a GCRA");
     assert_eq!(left(&refunded), 9);
     // A window that has gone over into the next one since.
-    let window = |length| Request::Window {
+    let window = |length| LimitRequest::Window {
         limit: 9,
         length,
-        slides: true,
+        is_sliding: true,
     };
     let limit = ask(None, window(1000), 5, TODAY).expect("a window").1;
     let later = TODAY + 1_050_000;
@@ -796,7 +817,7 @@ fn sum(calls: &[u64]) -> i128 {
 
 impl Calls {
     /// The calls that a window of this length can reach at `now`.
-    fn seen(&self, now: u64, length: u64, slides: bool) -> Self {
+    fn seen(&self, now: u64, length: u64, is_sliding: bool) -> Self {
         let mut seen = self.clone();
         // Window after window goes by.
         while let Some((start, calls)) = &mut seen.current {
@@ -805,7 +826,7 @@ impl Calls {
             }
             let calls = std::mem::take(calls);
             let start = *start + length;
-            let follows = slides && sum(&calls) > 0 && now < start + length;
+            let follows = is_sliding && sum(&calls) > 0 && now < start + length;
             seen.previous = if follows { calls } else { Vec::new() };
             seen.current = follows.then_some((start, Vec::new()));
         }
@@ -859,13 +880,13 @@ impl Calls {
 
 #[test]
 fn windows_are_exact_over_random_calls() {
-    for slides in [false, true] {
-        windows_are_the_models(slides);
+    for is_sliding in [false, true] {
+        windows_are_the_models(is_sliding);
     }
 }
 
-fn windows_are_the_models(slides: bool) {
-    let mut random = Random(0x6c7a_0003 + u64::from(slides));
+fn windows_are_the_models(is_sliding: bool) {
+    let mut random = Random(0x6c7a_0003 + u64::from(is_sliding));
     let mut verdicts = [0; 3];
     for _ in 0..CALLS / CALLS_OF_A_KEY {
         let config = |random: &mut Random| match random.below(4) {
@@ -891,11 +912,11 @@ fn windows_are_the_models(slides: bool) {
                         let count = random.cost(most).min(MOST);
                         model.give_back(count);
                         let after = refund(old, count).expect("a window");
-                        let seen = model.seen(now, window.length, slides);
+                        let seen = model.seen(now, window.length, is_sliding);
                         let left = seen.current.as_ref().map_or(0, |(_, calls)| sum(calls));
-                        let is_over = left + sum(&seen.previous) == 0;
-                        assert_eq!(after.is_over(micros), is_over);
-                        if is_over {
+                        let is_unused = left + sum(&seen.previous) == 0;
+                        assert_eq!(after.is_unused(micros), is_unused);
+                        if is_unused {
                             (limit, model) = (None, Calls::default());
                         } else {
                             limit = Some(after);
@@ -905,21 +926,21 @@ fn windows_are_the_models(slides: bool) {
                 _ => {}
             }
             let cost = random.cost(most);
-            let request = Request::Window {
+            let request = LimitRequest::Window {
                 limit: most,
                 length,
-                slides,
+                is_sliding,
             };
             let (outcome, after) = ask(limit.as_ref(), request, cost, micros).expect("a window");
 
-            let seen = model.seen(now, length, slides);
+            let seen = model.seen(now, length, is_sliding);
             let allowed = cost <= most && seen.fits(most, length, cost, now);
             let mut next = seen.clone();
             if allowed {
                 next.count(cost, now);
             }
             assert_eq!(
-                outcome.verdict == Verdict::Allowed,
+                outcome.verdict == RateVerdict::Allowed,
                 allowed,
                 "{limit:?} {request:?} {cost} {now}"
             );
@@ -928,19 +949,19 @@ fn windows_are_the_models(slides: bool) {
             assert!(left == 0 || at(left), "{limit:?} {request:?} {cost} {now}");
             assert!(!at(left + 1), "{limit:?} {request:?} {cost} {now}");
             assert_eq!((outcome.limit, outcome.tier), (most, 0));
-            check_window_reset(&next, &outcome, (length, slides), now);
+            check_window_reset(&next, &outcome, (length, is_sliding), now);
             match outcome.verdict {
-                Verdict::Allowed => verdicts[0] += 1,
-                Verdict::Never => {
+                RateVerdict::Allowed => verdicts[0] += 1,
+                RateVerdict::Never => {
                     verdicts[1] += 1;
                     assert!(cost > most);
                 }
-                Verdict::Retry(ms) => {
+                RateVerdict::Retry(ms) => {
                     verdicts[2] += 1;
                     check_retry(limit.as_ref(), (request, cost), micros, ms, true);
                     // By the model as well.
                     let fits = |later: u64| {
-                        let seen = model.seen(later, length, slides);
+                        let seen = model.seen(later, length, is_sliding);
                         seen.fits(most, length, cost, later)
                     };
                     assert!(fits(now + ms) && !fits(now + ms - 1), "{limit:?} {ms}");
@@ -962,9 +983,14 @@ fn windows_are_the_models(slides: bool) {
 
 /// When the last call is out of reach, and not earlier.
 #[track_caller]
-fn check_window_reset(calls: &Calls, outcome: &Outcome, (length, slides): (u64, bool), now: u64) {
+fn check_window_reset(
+    calls: &Calls,
+    outcome: &RateDecision,
+    (length, is_sliding): (u64, bool),
+    now: u64,
+) {
     let is_used = |later: u64| {
-        let seen = calls.seen(later, length, slides);
+        let seen = calls.seen(later, length, is_sliding);
         let here = seen.current.as_ref().map_or(0, |(_, calls)| sum(calls));
         here + sum(&seen.previous) > 0
     };
@@ -979,11 +1005,11 @@ fn check_window_reset(calls: &Calls, outcome: &Outcome, (length, slides): (u64, 
 /// What a fixed window lets through at its boundary, a sliding one does not.
 #[test]
 fn a_sliding_window_has_no_double_burst_at_its_boundary() {
-    let burst = |slides| {
-        let request = Request::Window {
+    let burst = |is_sliding| {
+        let request = LimitRequest::Window {
             limit: 100,
             length: 1000,
-            slides,
+            is_sliding,
         };
         let mut limit = None;
         let mut allowed = 0;
@@ -992,7 +1018,7 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
             for _ in 0..calls {
                 let now = TODAY + 1000 * at;
                 let (outcome, after) = ask(limit.as_ref(), request, 1, now).expect("a window");
-                if outcome.verdict == Verdict::Allowed {
+                if outcome.verdict == RateVerdict::Allowed {
                     allowed += 1;
                     limit = Some(after);
                 }
@@ -1009,17 +1035,17 @@ fn a_sliding_window_has_no_double_burst_at_its_boundary() {
 #[test]
 fn a_window_on_a_clock_that_was_set_back_ends_in_time() {
     let set_back = TODAY - HOUR_US;
-    for slides in [false, true] {
-        let request = Request::Window {
+    for is_sliding in [false, true] {
+        let request = LimitRequest::Window {
             limit: 3,
             length: 1000,
-            slides,
+            is_sliding,
         };
         let ask = |limit: &Limit, cost, now| ask(Some(limit), request, cost, now).expect("it");
         let full = self::ask(None, request, 2, TODAY).expect("a window").1;
         // Nothing moves for whoever is refused, or counts for nothing.
         let (refused, same) = ask(&full, 2, set_back);
-        let Verdict::Retry(told) = refused.verdict else {
+        let RateVerdict::Retry(told) = refused.verdict else {
             panic!("{refused:?}");
         };
         assert_eq!(
@@ -1027,24 +1053,27 @@ fn a_window_on_a_clock_that_was_set_back_ends_in_time() {
             (full.clone(), full.clone())
         );
         let (allowed, moved) = ask(&full, 1, set_back);
-        assert_eq!((allowed.verdict, allowed.remaining), (Verdict::Allowed, 0));
-        assert_eq!(allowed.reset, if slides { 2000 } else { 1000 });
+        assert_eq!(
+            (allowed.verdict, allowed.remaining),
+            (RateVerdict::Allowed, 0)
+        );
+        assert_eq!(allowed.reset, if is_sliding { 2000 } else { 1000 });
         let ends = moved.end().map(|end| 1000 * end);
         assert_eq!(ends, Some(set_back + 1000 * allowed.reset));
         assert_eq!(ask(&moved, 1, set_back + 999_000).0.remaining, 0);
         assert_eq!(ask(&moved, 0, set_back + 2_000_000).0.remaining, 3);
         // What the one before was told is still enough.
         let later = set_back + 1000 * told;
-        assert_eq!(ask(&moved, 2, later).0.verdict, Verdict::Allowed);
+        assert_eq!(ask(&moved, 2, later).0.verdict, RateVerdict::Allowed);
         // It is no addition to what replicas have.
-        let spend = Cost {
+        let spend = RequestCost {
             cost: 1,
-            spends: true,
+            is_counted: true,
         };
         let next = state::ask(Some(&full), request, spend, set_back)
             .expect("it")
             .1;
-        assert_eq!(next, Next::Set(moved));
+        assert_eq!(next, LimitChange::Replace(moved));
     }
 }
 
@@ -1113,7 +1142,7 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
                         each.for_each(|old| old.give_back(count));
                         let mut each = models.iter();
                         let is_empty = each.all(|model| model.ahead(now.into()) == 0);
-                        assert_eq!(after.is_over(now), is_empty);
+                        assert_eq!(after.is_unused(now), is_empty);
                         limit = Some(after);
                     }
                 }
@@ -1134,7 +1163,7 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             }
             let least = tiers.iter().map(|tier| tier.limit).min().unwrap_or(1);
             let cost = random.cost(least);
-            let request = Request::Tiers(&tiers);
+            let request = LimitRequest::Tiers(&tiers);
             let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("tiers");
 
             let at = i128::from(now);
@@ -1185,9 +1214,9 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             assert_eq!(outcome.tier, binds, "{limit:?} {tiers:?} {cost} {now}");
             assert_eq!(outcome.limit, tiers[binds].limit);
             match outcome.verdict {
-                Verdict::Allowed => allowed += 1,
-                Verdict::Never => assert_eq!(longest, Some(i128::MAX)),
-                Verdict::Retry(ms) => {
+                RateVerdict::Allowed => allowed += 1,
+                RateVerdict::Never => assert_eq!(longest, Some(i128::MAX)),
+                RateVerdict::Retry(ms) => {
                     refused += 1;
                     assert_eq!(Some(ms), longest.map(told_ms));
                     let mut pairs = before.iter().zip(&tiers);
@@ -1212,23 +1241,23 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
 
 #[test]
 fn of_tiers_that_bind_alike_the_first_is_named() {
-    let rate = Rate {
+    let rate = LeakRate {
         count: 1,
         period: 1_000_000,
     };
     let tiers = [3, 2, 2].map(|limit| Tier { limit, rate });
     let mut limit = None;
     for (cost, verdict) in [
-        (1, Verdict::Allowed),
-        (1, Verdict::Allowed),
-        (1, Verdict::Retry(1000)),
-        (2, Verdict::Retry(2000)),
-        (3, Verdict::Never),
+        (1, RateVerdict::Allowed),
+        (1, RateVerdict::Allowed),
+        (1, RateVerdict::Retry(1000)),
+        (2, RateVerdict::Retry(2000)),
+        (3, RateVerdict::Never),
     ] {
-        let asked = ask(limit.as_ref(), Request::Tiers(&tiers), cost, TODAY);
+        let asked = ask(limit.as_ref(), LimitRequest::Tiers(&tiers), cost, TODAY);
         let (outcome, after) = asked.expect("tiers");
         assert_eq!((outcome.verdict, outcome.tier), (verdict, 1), "{cost}");
-        if verdict == Verdict::Allowed {
+        if verdict == RateVerdict::Allowed {
             limit = Some(after);
         }
     }
@@ -1292,7 +1321,7 @@ fn tiers_that_change_keep_what_was_consumed() {
         let (tiers, left): (Vec<_>, Vec<_>) = after.into_iter().unzip();
         (before, tiers, left)
     }) {
-        let limit = ask(None, Request::Tiers(&before), 10, TODAY)
+        let limit = ask(None, LimitRequest::Tiers(&before), 10, TODAY)
             .expect("tiers")
             .1;
         let now = TODAY + 1_000_000;
@@ -1306,7 +1335,7 @@ fn tiers_that_change_keep_what_was_consumed() {
                 })
                 .collect();
             tiers[place] = after[place];
-            let outcome = ask(Some(&limit), Request::Tiers(&tiers), 0, now)
+            let outcome = ask(Some(&limit), LimitRequest::Tiers(&tiers), 0, now)
                 .expect("tiers")
                 .0;
             let found = (outcome.tier, outcome.remaining);
@@ -1318,7 +1347,7 @@ fn tiers_that_change_keep_what_was_consumed() {
 fn tier_of(limit: u64, count: u64, period: u64) -> Tier {
     Tier {
         limit,
-        rate: Rate { count, period },
+        rate: LeakRate { count, period },
     }
 }
 
@@ -1328,24 +1357,24 @@ fn tier_of(limit: u64, count: u64, period: u64) -> Tier {
 fn no_kind_of_limit_answers_for_another() {
     let tier = Tier {
         limit: 5,
-        rate: Rate {
+        rate: LeakRate {
             count: 5,
             period: 1000,
         },
     };
-    let window = |slides| Request::Window {
+    let window = |is_sliding| LimitRequest::Window {
         limit: 5,
         length: 5,
-        slides,
+        is_sliding,
     };
     let tiers = [tier];
     let requests = [
-        Request::Gcra(tier),
-        Request::Tiers(&tiers),
+        LimitRequest::Gcra(tier),
+        LimitRequest::Tiers(&tiers),
         window(false),
         window(true),
     ];
-    let made = |request: &Request<'_>| ask(None, *request, 1, TODAY).expect("the kind").1;
+    let made = |request: &LimitRequest<'_>| ask(None, *request, 1, TODAY).expect("the kind").1;
     let mut limits: Vec<_> = requests.iter().map(made).collect();
     limits.push(Limit::Once);
     for (kind, limit) in limits.iter().enumerate() {
@@ -1354,9 +1383,9 @@ fn no_kind_of_limit_answers_for_another() {
             assert_eq!(answer.is_ok(), kind == asked, "{limit:?} {request:?}");
         }
     }
-    assert_eq!(refund(&Limit::Once, 1), Err(OtherKind));
+    assert_eq!(refund(&Limit::Once, 1), Err(WrongLimitKind));
     assert_eq!(Limit::Once.end(), None);
-    assert!(!Limit::Once.is_over(u64::MAX));
+    assert!(!Limit::Once.is_unused(u64::MAX));
 }
 
 // Extremes
@@ -1381,10 +1410,12 @@ const PERIODS_MS: [u64; 5] = [1, 2, 1000, TEN_YEARS - 1, TEN_YEARS];
 fn no_extremes_make_it_panic() {
     let mut limits = vec![None, Some(Limit::Once)];
     let ends = [1, MOST];
-    for (count, period, spent, at) in combined(&ends, &[1, MAX_US], &[0, 1, MOST], &[0, MOST]) {
+    for (count, period, spent, at) in
+        combined(&ends, &[1, MAX_PERIOD_US], &[0, 1, MOST], &[0, MOST])
+    {
         for parts in [0, period - 1] {
             let bucket = Bucket {
-                rate: Rate { count, period },
+                rate: LeakRate { count, period },
                 spent,
                 parts,
                 at,
@@ -1396,13 +1427,13 @@ fn no_extremes_make_it_panic() {
     for (start, length, used, before) in
         combined(&[0, MOST], &[1, TEN_YEARS], &[0, 1, MOST], &[0, 1, MOST])
     {
-        for slides in [false, true] {
+        for is_sliding in [false, true] {
             limits.push(Some(Limit::Window(Window {
-                slides,
+                is_sliding,
                 start,
                 length,
                 used,
-                before: if slides { before } else { 0 },
+                previous: if is_sliding { before } else { 0 },
             })));
         }
     }
@@ -1436,7 +1467,7 @@ fn no_extremes_make_it_panic() {
 fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now: u64) {
     let tier = Tier {
         limit: most,
-        rate: Rate {
+        rate: LeakRate {
             count: most,
             period: 1000 * period_ms,
         },
@@ -1444,7 +1475,7 @@ fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now
     let tiers = [
         tier,
         Tier {
-            rate: Rate {
+            rate: LeakRate {
                 count: 1,
                 ..tier.rate
             },
@@ -1452,18 +1483,18 @@ fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now
         },
     ];
     for request in [
-        Request::Gcra(tier),
-        Request::Gcra(tiers[1]),
-        Request::Tiers(&tiers),
-        Request::Window {
+        LimitRequest::Gcra(tier),
+        LimitRequest::Gcra(tiers[1]),
+        LimitRequest::Tiers(&tiers),
+        LimitRequest::Window {
             limit: most,
             length: period_ms,
-            slides: false,
+            is_sliding: false,
         },
-        Request::Window {
+        LimitRequest::Window {
             limit: most,
             length: period_ms,
-            slides: true,
+            is_sliding: true,
         },
     ] {
         let Ok((outcome, after)) = ask(limit, request, cost, now) else {
@@ -1476,12 +1507,12 @@ fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now
                 "{limit:?} {request:?} {cost} {now} {outcome:?}"
             );
         }
-        if let Verdict::Retry(ms) = outcome.verdict {
+        if let RateVerdict::Retry(ms) = outcome.verdict {
             assert!(ms > 0 && ms <= MOST, "{limit:?} {request:?} {cost} {now}");
         }
         assert!(after.end().is_some());
         // What the server can come to hold is read back as it was: its clock is no further than that.
-        if outcome.verdict == Verdict::Allowed && now <= MOST {
+        if outcome.verdict == RateVerdict::Allowed && now <= MOST {
             check_bytes(&after);
         }
     }

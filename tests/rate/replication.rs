@@ -10,7 +10,7 @@ use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, WRONGTYPE, assert_identical, await_role, eventually,
     follow, now_ms, now_us, pair, quiet, random_load, server_and_client, wait_for_replica_sync,
 };
-use sluice::rate::gcra::{Bucket, Rate};
+use sluice::rate::gcra::{Bucket, LeakRate};
 use sluice::rate::persist;
 use sluice::rate::state::Limit;
 
@@ -442,7 +442,7 @@ fn a_replica_counts_and_announces_nothing_of_its_own() {
 /// An effect that consumes three of a GCRA.
 fn effect(expires: u64) -> Vec<u8> {
     let bucket = Bucket {
-        rate: Rate {
+        rate: LeakRate {
             count: 1,
             period: 315_360_000_000_000,
         },

@@ -1,0 +1,86 @@
+//! The command table of the family.
+
+use super::commands;
+use crate::server::entry::{apply, write};
+use crate::server::services::command::{Command, ONE_KEY};
+
+/// The commands of the family.
+pub const TABLE: &[Command] = &[
+    Command {
+        name: "RATE.GCRA",
+        usage: "key burst count period-ms [COST n] [PEEK]",
+        summary: "Allows so many requests per period, evenly, with a burst more at once.",
+        complexity: "O(1)",
+        arity: -5,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::gcra),
+    },
+    Command {
+        name: "RATE.WINDOW",
+        usage: "key limit window-ms [COST n] [PEEK] [SLIDING]",
+        summary: "Allows so many requests in each window of time.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::window),
+    },
+    Command {
+        name: "RATE.TIERS",
+        usage: "key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]",
+        summary: "Allows what several limits allow at once, all or nothing.",
+        complexity: "O(T) with T tiers",
+        arity: -6,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::tiers),
+    },
+    Command {
+        name: "RATE.REFUND",
+        usage: "key n",
+        summary: "Gives back what requests cost that came to nothing.",
+        complexity: "O(1); O(T) with T tiers",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::refund),
+    },
+    Command {
+        name: "RATE.ONCE",
+        usage: "key PX ms",
+        summary: "Tells the first caller within a time from all others.",
+        complexity: "O(1)",
+        arity: -4,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::once),
+    },
+    Command {
+        name: "CL.THROTTLE",
+        usage: "key max_burst count period-s [quantity]",
+        summary: "The same as RATE.GCRA with the arguments and the reply of redis-cell, in seconds.",
+        complexity: "O(1)",
+        arity: -5,
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::throttle),
+    },
+    Command {
+        name: "RATE.APPLY",
+        usage: "key effect",
+        summary: "Internal: what a master decided about a limit, for replicas and the AOF.",
+        complexity: "O(1)",
+        arity: 3,
+        flags: "write",
+        categories: "write slow dangerous",
+        keys: ONE_KEY,
+        run: apply(commands::apply_effect),
+    },
+];
