@@ -1,4 +1,4 @@
-//! A Bloom or cuckoo filter in front of a miss.
+//! `GUARD` of `CACHE.FETCH`: a Bloom or cuckoo filter against cache penetration.
 
 use crate::bloom::{BLOOM, state::Bloom};
 use crate::cuckoo::{CUCKOO, state::Cuckoo};
@@ -8,7 +8,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 
-/// Has the filter never seen the item? Where there is no filter nobody knows. Error: `WRONGTYPE`, if it is something else.
+/// Whether the filter says that it does not contain the item. A filter that does not exist says nothing. Error: `WRONGTYPE`.
 pub(super) fn is_absent(
     ctx: Ctx<'_>,
     filter: &ServerString<'_>,
@@ -16,11 +16,11 @@ pub(super) fn is_absent(
 ) -> Result<bool, Error> {
     let key = ctx.open_to_read(filter);
     if key.holds(&CUCKOO) {
-        let mut slot = TypedKey::of(key, &CUCKOO)?;
-        let filter = slot.value();
+        let mut key = TypedKey::of(key, &CUCKOO)?;
+        let filter = key.value();
         return Ok(filter.is_some_and(|filter| !Cuckoo::holds(filter, filter.hash(item))));
     }
-    let mut slot = TypedKey::of(key, &BLOOM)?;
-    let filter = slot.value();
+    let mut key = TypedKey::of(key, &BLOOM)?;
+    let filter = key.value();
     Ok(filter.is_some_and(|filter| !Bloom::holds(filter, filter.hash(item))))
 }

@@ -1,224 +1,281 @@
-//! Who may rebuild what: at most one lease for each key is out. The table is bounded, in memory only, and beside the
-//! keyspace: what it loses, late writes lose, and nothing else.
+//! The leases: at most one client at a time has the right to rebuild a key. The table is bounded, in memory only, and beside
+//! the keyspace. If the table loses a lease, the server refuses its holder's store, and nothing else happens.
 //!
-//! A key is known by 128 bits of XXH3 with a secret seed, so that a lease takes as much memory for a long one as for a
-//! short one. Two keys of the same bits would share a lease; of a hundred thousand there are such with a probability of
-//! 10^-29.
+//! The table has 128 bits of XXH3 with a secret seed for each key, so that a lease of a long key takes no more memory. Two
+//! keys with the same bits would share a lease. The probability that a hundred thousand keys contain such a pair is 10^-29.
 
 use crate::server::services::slots::contains;
 use crate::waiting::SMALL;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// A lease that is out, or the pause after a rebuild that failed.
+/// A lease, or the backoff after a rebuild that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// What its holder proves itself with; no other lease has the same.
+    /// The token of its holder. Each lease has another one.
     pub token: u64,
-    /// When it was given (Unix us).
+    /// When it was granted (Unix us).
     pub since: u64,
-    /// Until when nobody else gets one (Unix ms).
+    /// Until when no other client is granted one (Unix ms).
     pub until: u64,
-    /// Has its holder failed? Then this is the time until the next try.
-    pub failed: bool,
+    /// Whether its holder has failed, and this is the backoff.
+    pub is_backoff: bool,
     /// The hash slot of its key, in a cluster.
     pub slot: u16,
 }
 
-/// May somebody rebuild a key?
+/// The status of a key's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rebuild {
-    /// Yes.
+pub enum LeaseStatus {
+    /// No client has a lease, and there is no backoff.
     Free,
-    /// Somebody does, for at most so many milliseconds.
-    Out(u64),
-    /// Not yet: the loader failed, and is not to be tried for so many milliseconds.
-    Down(u64),
+    /// A client has the lease for this time in milliseconds.
+    Leased(u64),
+    /// The loader failed. The backoff lasts for this time in milliseconds.
+    BackingOff(u64),
 }
 
-/// What a key is known by.
-type Known = u128;
+/// A request for a key's lease.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseRequest {
+    /// The length of the lease in milliseconds.
+    pub length_ms: u64,
+    /// The present time (Unix us).
+    pub now_us: u64,
+    /// The hash slot of the key, in a cluster.
+    pub slot: u16,
+    /// The highest number of leases.
+    pub max_leases: usize,
+}
+
+/// The reply to a request for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseOffer {
+    /// The client is granted the lease with this token.
+    Granted(u64),
+    /// Another client has the lease for this time in milliseconds.
+    Leased(u64),
+    /// The loader failed. The backoff lasts for this time in milliseconds.
+    BackingOff(u64),
+    /// There are too many leases of other keys.
+    TableFull,
+}
+
+/// The hash of a key.
+type KeyHash = u128;
 
 /// The leases of a server.
 #[derive(Debug, Default)]
 pub struct Leases {
     seed: u64,
-    by_key: BTreeMap<i32, HashMap<Known, Lease>>,
+    last_token: u64,
+    by_key: BTreeMap<i32, HashMap<KeyHash, Lease>>,
     by_end: ByEnd,
 }
 
-/// The database and the key of each lease, in the order of their ends; those that are out, and pauses.
+/// The database and the key of each lease in the order of the ends, and those of each backoff.
 #[derive(Debug, Default)]
-struct ByEnd([BTreeMap<(u64, u64), (i32, Known)>; 2]);
+struct ByEnd([BTreeMap<(u64, u64), (i32, KeyHash)>; 2]);
 
 impl ByEnd {
-    fn of(&self, failed: bool) -> &BTreeMap<(u64, u64), (i32, Known)> {
-        &self.0[usize::from(failed)]
+    fn of(&self, is_backoff: bool) -> &BTreeMap<(u64, u64), (i32, KeyHash)> {
+        &self.0[usize::from(is_backoff)]
     }
 
-    fn insert(&mut self, lease: &Lease, place: (i32, Known)) {
-        self.0[usize::from(lease.failed)].insert((lease.until, lease.token), place);
+    fn insert(&mut self, lease: &Lease, key: (i32, KeyHash)) {
+        self.0[usize::from(lease.is_backoff)].insert((lease.until, lease.token), key);
     }
 
     fn remove(&mut self, lease: &Lease) {
-        self.0[usize::from(lease.failed)].remove(&(lease.until, lease.token));
+        self.0[usize::from(lease.is_backoff)].remove(&(lease.until, lease.token));
     }
 }
 
 impl Leases {
-    /// An empty table, whose keys are known by this seed.
-    pub fn seeded(seed: u64) -> Self {
+    /// An empty table. `seed`: the seed of the hashes of keys. `last_token`: the number from which tokens are counted.
+    pub fn new(seed: u64, last_token: u64) -> Self {
         Self {
             seed,
+            last_token,
             ..Self::default()
         }
     }
 
-    /// How many there are, with those whose time is up.
+    /// The number of leases and backoffs, ended ones included.
     pub fn len(&self) -> usize {
         self.by_end.of(false).len() + self.by_end.of(true).len()
     }
 
-    /// Is there none?
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn known(&self, key: &[u8]) -> Known {
+    fn hash(&self, key: &[u8]) -> KeyHash {
         xxh3_128_with_seed(key, self.seed)
     }
 
-    /// How many are out at this time (Unix ms). It goes through all of them.
-    pub fn out(&self, now: u64) -> usize {
+    /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to that number.
+    pub fn count_active(&self, now: u64) -> usize {
         self.by_end.of(false).range((now + 1, 0)..).count()
     }
 
-    /// A key's lease or pause, also if its time is up.
+    /// A key's lease or backoff, even if it has ended.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&Lease> {
         let leases = self.by_key.get(&db).filter(|leases| !leases.is_empty())?;
-        leases.get(&self.known(key))
+        leases.get(&self.hash(key))
     }
 
-    /// May somebody rebuild the key at this time (Unix ms)?
-    pub fn look(&self, db: i32, key: &[u8], now: u64) -> Rebuild {
+    /// The status of the key's lease at this time (Unix ms).
+    pub fn status(&self, db: i32, key: &[u8], now: u64) -> LeaseStatus {
         match self.get(db, key) {
             Some(lease) if now < lease.until => {
                 let left = lease.until - now;
-                if lease.failed {
-                    Rebuild::Down(left)
+                if lease.is_backoff {
+                    LeaseStatus::BackingOff(left)
                 } else {
-                    Rebuild::Out(left)
+                    LeaseStatus::Leased(left)
                 }
             }
-            _ => Rebuild::Free,
+            _ => LeaseStatus::Free,
         }
     }
 
-    /// Is this the token of the key's current lease? Also of one whose time is up, as long as nobody else got one.
+    /// Whether this is the token of the key's current lease. A lease that has ended is current until another client is granted
+    /// one.
     pub fn is_current(&self, db: i32, key: &[u8], token: u64) -> bool {
         self.get(db, key)
-            .is_some_and(|lease| !lease.failed && lease.token == token)
+            .is_some_and(|lease| !lease.is_backoff && lease.token == token)
     }
 
-    /// Gives a key's lease away, in place of one whose time is up. False if there are `most` others, none of which has
-    /// come to its end (Unix ms).
+    /// Grants a key's lease if it is free.
+    pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest) -> LeaseOffer {
+        let now = request.now_us / 1000;
+        match self.status(db, key, now) {
+            LeaseStatus::Leased(left) => return LeaseOffer::Leased(left),
+            LeaseStatus::BackingOff(left) => return LeaseOffer::BackingOff(left),
+            LeaseStatus::Free => {}
+        }
+        let lease = Lease {
+            token: self.next_token(),
+            since: request.now_us,
+            until: now + request.length_ms,
+            is_backoff: false,
+            slot: request.slot,
+        };
+        match self.grant(db, key, lease, now, request.max_leases) {
+            true => LeaseOffer::Granted(lease.token),
+            false => LeaseOffer::TableFull,
+        }
+    }
+
+    /// Tokens are counted from a secret number, so that those of another server, or of this one before a restart, differ.
+    /// All have the same length, and Lua and JavaScript read them exactly.
+    fn next_token(&mut self) -> u64 {
+        const FIRST: u64 = 1 << 52;
+        self.last_token = self.last_token.wrapping_add(1);
+        FIRST + self.last_token % FIRST
+    }
+
+    /// Adds a key's lease or backoff, in place of an ended one. Returns false if there are `most` others, none of which has
+    /// ended (Unix ms).
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
-        let is_same = |own: &&Lease| own.failed == lease.failed;
-        while self.by_end.of(lease.failed).len()
+        let is_same = |own: &&Lease| own.is_backoff == lease.is_backoff;
+        while self.by_end.of(lease.is_backoff).len()
             - usize::from(self.get(db, key).filter(is_same).is_some())
             >= most
         {
-            if !self.forget_first(lease.failed, now) {
+            if !self.forget_first(lease.is_backoff, now) {
                 return false;
             }
         }
         self.remove(db, key);
-        self.insert(db, self.known(key), lease);
+        self.insert(db, self.hash(key), lease);
         true
     }
 
-    /// Forgets the lease, or the pause, that ended first, if one has.
-    fn forget_first(&mut self, failed: bool, now: u64) -> bool {
-        let ended = self.by_end.of(failed).first_key_value();
+    /// Forgets the lease, or the backoff, that ended first, if one has ended.
+    fn forget_first(&mut self, is_backoff: bool, now: u64) -> bool {
+        let ended = self.by_end.of(is_backoff).first_key_value();
         let ended = ended.filter(|((until, _), _)| *until <= now);
-        match ended.map(|(_, place)| *place) {
+        match ended.map(|(_, key)| *key) {
             Some((db, key)) => self.take_out(db, key).is_some(),
             None => false,
         }
     }
 
-    fn insert(&mut self, db: i32, key: Known, lease: Lease) {
+    fn insert(&mut self, db: i32, key: KeyHash, lease: Lease) {
         self.by_end.insert(&lease, (db, key));
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
-    fn take_out(&mut self, db: i32, key: Known) -> Option<Lease> {
+    fn take_out(&mut self, db: i32, key: KeyHash) -> Option<Lease> {
         let leases = self.by_key.get_mut(&db)?;
         let lease = leases.remove(&key)?;
         if leases.is_empty() {
-            leases.shrink_to(SMALL); // the memory of a crowd that has gone
+            leases.shrink_to(SMALL); // frees the memory of many leases that ended
         }
         self.by_end.remove(&lease);
         Some(lease)
     }
 
-    /// Takes a key's lease or pause away.
+    /// Removes a key's lease or backoff.
     pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
         self.get(db, key)?;
-        self.take_out(db, self.known(key))
+        self.take_out(db, self.hash(key))
     }
 
-    /// Takes a key's lease away, because the key has changed. A pause goes on: the loader is no better for it.
+    /// Revokes a key's lease because the key has changed. A backoff goes on: the change says nothing about the loader.
     pub fn revoke(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
         match self.get(db, key) {
-            Some(lease) if !lease.failed => self.remove(db, key),
+            Some(lease) if !lease.is_backoff => self.remove(db, key),
             _ => None,
         }
     }
 
-    /// The same for a key of any database. Returns the databases.
+    /// Revokes the leases of a key in all databases. Returns the databases.
     pub fn revoke_in_all_databases(&mut self, key: &[u8]) -> Vec<i32> {
         if self.is_empty() {
             return Vec::new();
         }
-        let known = self.known(key);
-        let holds =
-            |leases: &HashMap<Known, Lease>| leases.get(&known).is_some_and(|lease| !lease.failed);
+        let hash = self.hash(key);
+        let holds = |leases: &HashMap<KeyHash, Lease>| {
+            leases.get(&hash).is_some_and(|lease| !lease.is_backoff)
+        };
         let dbs = self.by_key.iter().filter(|(_, leases)| holds(leases));
         let dbs: Vec<i32> = dbs.map(|(db, _)| *db).collect();
         for db in &dbs {
-            self.take_out(*db, known);
+            self.take_out(*db, hash);
         }
         dbs
     }
 
-    /// Takes all leases away, because any keys may have changed. Pauses go on.
+    /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.
     pub fn revoke_all(&mut self) {
         for leases in self.by_key.values_mut() {
-            leases.retain(|_, lease| lease.failed);
+            leases.retain(|_, lease| lease.is_backoff);
         }
         self.by_end.0[usize::from(false)].clear();
     }
 
-    /// Turns a key's lease into a pause until then (Unix ms), unless there are `most` others that go on.
+    /// Replaces a key's lease by a backoff until this time (Unix ms), unless there are `most` others that have not ended.
     pub fn fail(&mut self, db: i32, key: &[u8], until: u64, now: u64, most: usize) {
         if let Some(lease) = self.remove(db, key) {
-            let failed = true;
-            let pause = Lease {
+            let backoff = Lease {
                 until,
-                failed,
+                is_backoff: true,
                 ..lease
             };
-            self.grant(db, key, pause, now, most);
+            self.grant(db, key, backoff, now, most);
         }
     }
 
-    /// Forgets all of a hash slot, in whatever database: Valkey 9 has several in a cluster.
+    /// Forgets all leases and backoffs of a hash slot, in all databases: Valkey 9 has several in a cluster.
     pub fn clear_slot(&mut self, slot: u16) {
         self.clear_slots(&[(slot, slot)]);
     }
 
-    /// Forgets all of these ranges of hash slots.
+    /// Forgets all leases and backoffs of these ranges of hash slots.
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
         for leases in self.by_key.values_mut() {
             for (_, lease) in leases.extract_if(|_, lease| contains(ranges, lease.slot)) {
@@ -227,10 +284,10 @@ impl Leases {
         }
     }
 
-    /// Forgets all of a database; `None`: of all of them.
+    /// Forgets all leases and backoffs of a database; `None`: of all databases.
     pub fn clear(&mut self, db: Option<i32>) {
         match db {
-            None => *self = Self::seeded(self.seed),
+            None => *self = Self::new(self.seed, self.last_token),
             Some(db) => {
                 let leases = self.by_key.remove(&db).into_iter().flatten();
                 for (_, lease) in leases {

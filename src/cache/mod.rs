@@ -1,9 +1,9 @@
-//! `CACHE.*`: a cache beside a database, without penetration, stampede, avalanche or stale writes.
+//! `CACHE.*`: a cache in front of a database, protected from cache penetration, stampede, avalanche and stale writes.
 //!
-//! A cached entry is a key whose value is a [`state::Entry`]. Who may rebuild which entry is in [`lease::Leases`], who
-//! waits for one in [`queue::Queue`]; both are beside the keyspace and in memory only. [`commands`] reads requests,
-//! [`edit`] changes entries, [`revoke`] revokes the leases of keys that change from any side, and [`serve`] does what happens
-//! without a command: it answers who waits.
+//! A cached entry is a key whose value is a [`state::CacheEntry`]. The leases and the waiting clients of all keys are in
+//! [`rebuilds::Rebuilds`], beside the keyspace and in memory only. [`commands`] reads requests, [`step`] decides them,
+//! [`edit`] carries out their changes of a key, [`revoke`] revokes the leases of keys that change, and [`serve`] answers
+//! waiting clients.
 
 pub mod commands;
 pub mod edit;
@@ -13,9 +13,12 @@ pub mod native;
 mod options;
 pub mod persist;
 pub mod queue;
+pub mod rebuilds;
 pub mod revoke;
 pub mod serve;
 pub mod state;
+pub mod step;
+pub mod table;
 
 use crate::Family;
 use crate::error::Error;
@@ -24,23 +27,23 @@ use crate::server::base::random;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::config::Integer;
 use crate::server::services::info::Counter;
-use crate::waiting::{Agenda, Key, Ticket, Walk};
+use crate::waiting::{Agenda, Key, Walk};
 use lease::Leases;
-use queue::Queue;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use rebuilds::Rebuilds;
+use std::collections::VecDeque;
 
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "cache",
-    commands: &[commands::TABLE],
+    commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[&MAX_LEASES],
-    key_changed: native::touched,
-    key_removed: revoke::removed,
-    key_deleting: revoke::deleting,
+    key_changed: native::key_changed,
+    key_removed: revoke::key_removed,
+    key_deleting: revoke::key_deleting,
     watches_deletions: revoke::has_leases,
-    dataset_changed: revoke::moved,
-    on_event: serve::happened,
+    dataset_changed: revoke::dataset_changed,
+    on_event: serve::handle_event,
     due: serve::due,
     go_on: serve::go_on,
     cron: serve::cron,
@@ -51,75 +54,49 @@ pub const FAMILY: Family = Family {
 
 static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000_000);
 
-/// When to ask again if there is no room for another lease, in milliseconds.
-const RETRY: u64 = 50;
+/// The blocked clients.
+static BLOCKED: BlockedClients = BlockedClients::new(serve::client_left, serve::reply_sent);
 
-/// The clients that wait for entries.
-static BLOCKED: BlockedClients = BlockedClients::new(serve::left, serve::answered);
-
-/// What the family remembers beside the keyspace. Keys that are opened may turn out to be expired, which voids their
-/// leases: so nobody opens a key while he holds this.
-struct State {
-    leases: Leases,
-    queue: Queue,
-    /// What is to be done when (Unix ms).
-    deadlines: BTreeSet<(u64, Due)>,
-    /// The leases of waiters that have not got their answer yet: for a moment only.
-    unanswered: BTreeMap<Ticket, (Key, u64)>,
-    /// The leases of waiters that will never get their answer: to be taken back.
-    undelivered: VecDeque<(Key, u64)>,
-    /// The keys whose queues are to be looked at, in slices.
+/// The family's state beside the keyspace. To open a key may run callbacks that need it: the server may find the key expired,
+/// and then its lease is revoked. So no code opens a key while it borrows this state.
+struct CacheState {
+    /// The leases and the waiting clients.
+    rebuilds: Rebuilds,
+    /// The keys whose queues are to be served, in slices.
     agenda: Agenda,
-    /// Walks through queues that are to be looked at, in slices.
+    /// The walks through queues that are to be served, in slices.
     walks: VecDeque<Walk>,
-    /// Who is to be sent away, in slices.
-    farewells: VecDeque<Farewell>,
-    /// The slots of this node of a cluster, when they were looked at last.
+    /// The clients whose waits are to end with an error, in slices.
+    dismissals: VecDeque<Dismissal>,
+    /// The hash slots of this node of a cluster at the last look.
     own_slots: Option<String>,
-    /// Where the count of tokens is.
-    tokens: u64,
 }
 
-impl Default for State {
-    /// Nothing yet. Tokens are counted from where nobody knows.
+impl Default for CacheState {
     fn default() -> Self {
         Self {
-            leases: Leases::seeded(random::secret()),
-            queue: Queue::default(),
-            deadlines: BTreeSet::new(),
-            unanswered: BTreeMap::new(),
-            undelivered: VecDeque::new(),
+            rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
             agenda: Agenda::default(),
             walks: VecDeque::new(),
-            farewells: VecDeque::new(),
+            dismissals: VecDeque::new(),
             own_slots: None,
-            tokens: random::secret(),
         }
     }
 }
 
-/// Clients that are to be sent away.
+/// Clients whose waits end with an error.
 #[derive(Debug)]
-enum Farewell {
-    /// Those in the queues of a replica.
+enum Dismissal {
+    /// The clients of the queues of this walk: the server has become a replica.
     All(Walk),
-    /// Those who wait for a key, with an error.
+    /// The clients that wait for a key receive this error.
     Key(Key, Error),
 }
 
-/// Something to do at a deadline.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// This waiter's time is up.
-    Timeout(Ticket),
-    /// Something that a line waits for has ended.
-    Retry(Key),
-}
-
-static STATE: MainThread<State> = MainThread::new();
+static STATE: MainThread<CacheState> = MainThread::new();
 
 /// The counters of `INFO sluice`.
-struct Stats {
+struct CacheCounters {
     hits: Counter,
     nulls: Counter,
     misses: Counter,
@@ -132,7 +109,7 @@ struct Stats {
     early: Counter,
 }
 
-static STATS: Stats = Stats {
+static COUNTERS: CacheCounters = CacheCounters {
     hits: Counter::new(),
     nulls: Counter::new(),
     misses: Counter::new(),

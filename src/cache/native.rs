@@ -1,8 +1,8 @@
-//! The native type: how entries are saved, copied and measured.
+//! The native type: saves, copies and measures entries.
 
 use super::persist;
-use super::revoke::changed;
-use super::state::{Entry, Grace, Kind};
+use super::revoke::key_has_changed;
+use super::state::{CacheEntry, EntryKind, GracePeriod};
 use crate::memory::block_size;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -12,37 +12,38 @@ use crate::server::services::deferred::KeyChange;
 use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
-/// Entries in the keyspace.
-pub static CACHE: NativeType<Entry> = NativeType::new("sluice-ca");
+/// CacheEntryType in the keyspace.
+pub static CACHE: NativeType<CacheEntry> = NativeType::new("sluice-ca");
 
-/// What registers it.
-pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Entries>];
+/// The functions that register the type.
+pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<CacheEntryType>];
 
-/// An entry is fresh no longer than its key lives, also if something else gave that another expiry. Replicas and AOFs
-/// are told of the expiry, so it is the same there.
-pub(super) fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, _touch: KeyChange) {
+/// Ends the fresh time of an entry with its key, if somebody has set the key's expiry to an earlier time. Replicas and AOFs
+/// receive the expiry and do the same.
+pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyChange) {
     if CACHE.live() == 0 {
         return;
     }
-    if let Ok(mut slot) = TypedKey::of(ctx.peek(name), &CACHE)
-        && let Some(expires) = slot.expires()
-        && let Some(entry) = slot.value()
+    if let Ok(mut key) = TypedKey::of(ctx.peek(name), &CACHE)
+        && let Some(expires) = key.expires()
+        && let Some(entry) = key.value()
     {
         entry.fresh_until = entry.fresh_until.min(expires);
     }
 }
 
-struct Entries;
+/// The callbacks of the type.
+struct CacheEntryType;
 
-impl Native for Entries {
-    type Value = Entry;
+impl Native for CacheEntryType {
+    type Value = CacheEntry;
     const ENCODING: c_int = 0;
 
-    fn native() -> &'static NativeType<Entry> {
+    fn native() -> &'static NativeType<CacheEntry> {
         &CACHE
     }
 
-    fn save(entry: &Entry, out: &mut RdbWriter<'_>) {
+    fn save(entry: &CacheEntry, out: &mut RdbWriter<'_>) {
         let mut head = Vec::new();
         persist::put_head(&mut head, entry);
         out.bytes(&head);
@@ -51,15 +52,15 @@ impl Native for Entries {
         }
     }
 
-    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Entry> {
+    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<CacheEntry> {
         let mut entry = input.bytes(persist::read_head)?.ok()?;
-        if entry.kind == Kind::Value {
+        if entry.kind == EntryKind::Value {
             entry.bytes = input.bytes(|value| value.into())?;
         }
         Some(entry)
     }
 
-    fn rewrite(entry: &Entry, out: &mut AofWriter<'_>) {
+    fn rewrite(entry: &CacheEntry, out: &mut AofWriter<'_>) {
         let mut effect = Vec::new();
         persist::put_effect(&mut effect, entry, false, 0); // the server writes the expiry
         match entry.value() {
@@ -68,34 +69,34 @@ impl Native for Entries {
         }
     }
 
-    fn digest(entry: &Entry, digest: &mut Digest<'_>) {
+    fn digest(entry: &CacheEntry, digest: &mut Digest<'_>) {
         let mut element = Vec::new();
         persist::put_head(&mut element, entry);
         element.extend(&entry.bytes);
         digest.element(&element);
     }
 
-    fn memory(entry: &Entry) -> usize {
+    fn memory(entry: &CacheEntry) -> usize {
         let grace = entry
             .grace
             .as_ref()
-            .map_or(0, |_| block_size(size_of::<Grace>()));
+            .map_or(0, |_| block_size(size_of::<GracePeriod>()));
         block_size(entry.bytes.len()) + grace
     }
 
-    fn free_effort(_entry: &Entry) -> usize {
+    fn free_effort(_entry: &CacheEntry) -> usize {
         1
     }
 
-    fn copy(entry: &Entry) -> Option<Entry> {
+    fn copy(entry: &CacheEntry) -> Option<CacheEntry> {
         Some(entry.clone())
     }
 
-    fn unlinked(_entry: &Entry, db: i32, key: &[u8]) {
-        changed(db, key);
+    fn unlinked(_entry: &CacheEntry, db: i32, key: &[u8]) {
+        key_has_changed(db, key);
     }
 
-    fn defrag(entry: &mut Entry, relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
+    fn defrag(entry: &mut CacheEntry, relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
         relocate.bytes(&mut entry.bytes);
         None
     }

@@ -1,6 +1,6 @@
 //! The options of the family's commands.
 
-use super::state::{Refresh, Version};
+use super::state::{EarlyRefresh, Version};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, parse_decimal};
@@ -18,14 +18,14 @@ pub(super) const JITTER: OptionSet = 512;
 pub(super) const VER: OptionSet = 1024;
 pub(super) const GRACE: OptionSet = 2048;
 pub(super) const BACKOFF: OptionSet = 4096;
-/// The options for a refresh ahead of time.
+/// The options of an early refresh.
 pub(super) const REFRESH: OptionSet = EARLY | BETA;
 
 const TIME: OptionArgument = OptionArgument::Integer(0, TEN_YEARS_MS);
 const TIME_FROM_1: OptionArgument = OptionArgument::Integer(1, TEN_YEARS_MS);
 const NUMBER: OptionArgument = OptionArgument::Integer(0, MAX_SAFE);
 
-/// All options of the family.
+/// The options of the family.
 pub(super) static OPTIONS: OptionTable<13> = OptionTable::new([
     (LEASE, "LEASE", TIME_FROM_1),
     (PX, "PX", TIME_FROM_1),
@@ -47,14 +47,14 @@ pub(super) static OPTIONS: OptionTable<13> = OptionTable::new([
 pub(super) type CacheOptions<'a> = Options<'a, 13>;
 
 impl CacheOptions<'_> {
-    /// When a fresh entry is rebuilt ahead of time.
-    pub(super) fn refresh(&self) -> Refresh {
+    /// When a client rebuilds a fresh entry.
+    pub(super) fn refresh(&self) -> EarlyRefresh {
         if let Some(early) = self.number(EARLY) {
-            Refresh::Early(early)
+            EarlyRefresh::Before(early)
         } else if let Some(beta) = self.number(BETA) {
-            Refresh::Beta(f64::from_bits(beta))
+            EarlyRefresh::Beta(f64::from_bits(beta))
         } else {
-            Refresh::Late
+            EarlyRefresh::Off
         }
     }
 

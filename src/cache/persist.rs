@@ -1,48 +1,48 @@
-//! The bytes of an entry, in RDB files, AOFs, replication and `DUMP`: a letter for its kind, then numbers in LEB128
-//! ([`crate::codec`]). A value stands behind them as a string of its own, so that it is not copied.
+//! The bytes of an entry in RDB files, AOFs, replication and `DUMP`: a letter for the kind, followed by numbers in LEB128
+//! ([`crate::codec`]). The value follows as a string of its own, so that it is not copied.
 //!
 //! ```text
 //! V | N | G   fresh_until   version + 1   rebuild_us   grace_until [stale_until]
 //! ```
 //!
-//! V is a value, N a null, G a tombstone. A `version + 1` of 0 means none, and so does a `grace_until`, behind which
-//! there is no `stale_until` then. Times are Unix ms.
+//! V is a value, N a negative entry, G a tombstone. If `version + 1` is 0, there is no version. If `grace_until` is 0, there
+//! is no grace period, and no `stale_until` follows. Times are Unix ms.
 //!
-//! An effect (`CACHE.APPLY key effect [value]`) has in front when the key expires (0: that stays as it is), and may have
-//! K for its kind: kind and value stay as they are.
+//! An effect (`CACHE.APPLY key effect [value]`) begins with the time at which the key expires (0: the expiry stays as it is).
+//! Its kind may be K: kind and value of the entry stay as they are.
 
-use super::state::{Entry, Grace, Kind, Version};
+use super::state::{CacheEntry, EntryKind, GracePeriod, Version};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::request::MAX_SAFE;
 
 /// The largest time and version.
 const MAX: u64 = MAX_SAFE as u64;
 
-/// What an effect makes of an entry.
+/// A change of an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Effect {
-    /// When the key expires (Unix ms); 0: that stays as it is.
+pub struct EntryEffect {
+    /// When the key expires (Unix ms); 0: the expiry stays as it is.
     pub expires: u64,
     /// The entry without its value.
-    pub head: Entry,
-    /// Does it keep the kind and the value that it has?
-    pub keeps: bool,
+    pub head: CacheEntry,
+    /// Whether kind and value stay as they are.
+    pub keeps_value: bool,
 }
 
-/// Appends all of an entry but its value.
-pub fn put_head(out: &mut Vec<u8>, entry: &Entry) {
+/// Appends an entry without its value.
+pub fn put_head(out: &mut Vec<u8>, entry: &CacheEntry) {
     put_letter(out, letter(entry.kind), entry);
 }
 
-fn letter(kind: Kind) -> u8 {
+fn letter(kind: EntryKind) -> u8 {
     match kind {
-        Kind::Value => b'V',
-        Kind::Null => b'N',
-        Kind::Gone => b'G',
+        EntryKind::Value => b'V',
+        EntryKind::Negative => b'N',
+        EntryKind::Tombstone => b'G',
     }
 }
 
-fn put_letter(out: &mut Vec<u8>, letter: u8, entry: &Entry) {
+fn put_letter(out: &mut Vec<u8>, letter: u8, entry: &CacheEntry) {
     out.push(letter);
     put_uint(out, entry.fresh_until);
     put_uint(out, entry.version.map_or(0, |version| version.number() + 1));
@@ -56,58 +56,62 @@ fn put_letter(out: &mut Vec<u8>, letter: u8, entry: &Entry) {
     }
 }
 
-/// Reads what [`put_head`] wrote, and nothing else.
-pub fn read_head(input: &[u8]) -> Result<Entry, Corrupt> {
+/// Reads the bytes of [`put_head`]. Error: there are other bytes, or more.
+pub fn read_head(input: &[u8]) -> Result<CacheEntry, Corrupt> {
     let mut reader = Reader::new(input);
-    let (entry, keeps) = read_entry(&mut reader)?;
-    (reader.is_empty() && !keeps)
+    let (entry, keeps_value) = read_entry(&mut reader)?;
+    (reader.is_empty() && !keeps_value)
         .then_some(entry)
         .ok_or(Corrupt)
 }
 
-/// Appends an effect: the entry as it is now, with the value that it had if it `keeps` that.
-pub fn put_effect(out: &mut Vec<u8>, entry: &Entry, keeps: bool, expires: u64) {
+/// Appends an effect: the entry as it is now, without its value. `keeps_value`: kind and value have not changed.
+pub fn put_effect(out: &mut Vec<u8>, entry: &CacheEntry, keeps_value: bool, expires: u64) {
     put_uint(out, expires);
-    let letter = if keeps { b'K' } else { letter(entry.kind) };
+    let letter = if keeps_value {
+        b'K'
+    } else {
+        letter(entry.kind)
+    };
     put_letter(out, letter, entry);
 }
 
-/// Reads what [`put_effect`] wrote.
-pub fn read_effect(input: &[u8]) -> Result<Effect, Corrupt> {
+/// Reads the bytes of [`put_effect`].
+pub fn read_effect(input: &[u8]) -> Result<EntryEffect, Corrupt> {
     let mut reader = Reader::new(input);
     let expires = reader.uint(0, MAX)?;
-    let (head, keeps) = read_entry(&mut reader)?;
-    let effect = Effect {
+    let (head, keeps_value) = read_entry(&mut reader)?;
+    let effect = EntryEffect {
         expires,
         head,
-        keeps,
+        keeps_value,
     };
     reader.is_empty().then_some(effect).ok_or(Corrupt)
 }
 
-fn read_entry(reader: &mut Reader<'_>) -> Result<(Entry, bool), Corrupt> {
-    let (kind, keeps) = match reader.byte()? {
-        b'V' => (Kind::Value, false),
-        b'N' => (Kind::Null, false),
-        b'G' => (Kind::Gone, false),
-        b'K' => (Kind::Gone, true),
+fn read_entry(reader: &mut Reader<'_>) -> Result<(CacheEntry, bool), Corrupt> {
+    let (kind, keeps_value) = match reader.byte()? {
+        b'V' => (EntryKind::Value, false),
+        b'N' => (EntryKind::Negative, false),
+        b'G' => (EntryKind::Tombstone, false),
+        b'K' => (EntryKind::Tombstone, true),
         _ => return Err(Corrupt),
     };
-    let entry = Entry {
+    let entry = CacheEntry {
         kind,
         fresh_until: reader.uint(0, MAX)?,
         version: reader.uint(0, MAX + 1)?.checked_sub(1).map(Version::new),
         rebuild_us: reader.uint(0, u32::MAX.into())? as u32,
         grace: match reader.uint(0, MAX)? {
             0 => None,
-            until => Some(Box::new(Grace {
+            until => Some(Box::new(GracePeriod {
                 until,
                 stale_until: reader.uint(0, MAX)?,
             })),
         },
-        ..Entry::gone()
+        ..CacheEntry::tombstone()
     };
-    Ok((entry, keeps))
+    Ok((entry, keeps_value))
 }
 
 #[cfg(test)]
@@ -115,38 +119,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry() -> impl Strategy<Value = Entry> {
-        let kind = prop_oneof![Just(Kind::Value), Just(Kind::Null), Just(Kind::Gone)];
+    fn entry() -> impl Strategy<Value = CacheEntry> {
+        let kind = prop_oneof![
+            Just(EntryKind::Value),
+            Just(EntryKind::Negative),
+            Just(EntryKind::Tombstone)
+        ];
         let grace = proptest::option::of((1..=MAX, 0..=MAX));
         let version = proptest::option::of(prop_oneof![Just(MAX), 0..=MAX]);
         (kind, 0..=MAX, version, any::<u32>(), grace).prop_map(
-            |(kind, fresh_until, version, rebuild_us, grace)| Entry {
+            |(kind, fresh_until, version, rebuild_us, grace)| CacheEntry {
                 kind,
                 fresh_until,
                 version: version.map(Version::new),
                 rebuild_us,
-                grace: grace.map(|(until, stale_until)| Box::new(Grace { until, stale_until })),
-                ..Entry::gone()
+                grace: grace
+                    .map(|(until, stale_until)| Box::new(GracePeriod { until, stale_until })),
+                ..CacheEntry::tombstone()
             },
         )
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(entry in entry(), keeps: bool, expires in 0..=MAX) {
+        fn what_is_written_is_read_back(entry in entry(), keeps_value: bool, expires in 0..=MAX) {
             let mut out = Vec::new();
             put_head(&mut out, &entry);
             prop_assert_eq!(read_head(&out), Ok(entry.clone()));
             for end in 0..out.len() {
                 prop_assert_eq!(read_head(&out[..end]), Err(Corrupt));
             }
-            // What keeps something is no entry.
+            // An effect that keeps the value is no entry.
             out[0] = b'K';
             prop_assert_eq!(read_head(&out), Err(Corrupt));
             out.clear();
-            put_effect(&mut out, &entry, keeps, expires);
-            let head = Entry { kind: if keeps { Kind::Gone } else { entry.kind }, ..entry };
-            prop_assert_eq!(read_effect(&out), Ok(Effect { expires, head, keeps }));
+            put_effect(&mut out, &entry, keeps_value, expires);
+            let head = CacheEntry { kind: if keeps_value { EntryKind::Tombstone } else { entry.kind }, ..entry };
+            prop_assert_eq!(read_effect(&out), Ok(EntryEffect { expires, head, keeps_value }));
             out.push(0);
             prop_assert_eq!(read_effect(&out), Err(Corrupt));
         }
@@ -161,21 +170,21 @@ mod tests {
 
     #[test]
     fn the_bytes_never_change() {
-        let entry = Entry {
-            kind: Kind::Value,
+        let entry = CacheEntry {
+            kind: EntryKind::Value,
             fresh_until: 1_700_000_000_000,
             version: Some(Version::new(0)),
             rebuild_us: 300,
-            ..Entry::gone()
+            ..CacheEntry::tombstone()
         };
         let mut out = Vec::new();
         put_effect(&mut out, &entry, false, 1_700_000_060_000);
-        let grace = Grace {
+        let grace = GracePeriod {
             until: 1_700_000_060_000,
             stale_until: 0,
         };
-        let entry = Entry {
-            kind: Kind::Gone,
+        let entry = CacheEntry {
+            kind: EntryKind::Tombstone,
             fresh_until: 0,
             version: None,
             grace: Some(Box::new(grace)),

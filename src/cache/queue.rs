@@ -1,121 +1,176 @@
-//! Who waits for which entry, in order. A waiter is a number here; its blocked client is kept elsewhere under the
-//! same number.
+//! The queues of clients that wait for entries, and their deadlines. A waiting client is a ticket here; its blocked client
+//! is kept elsewhere under the same ticket.
 
 use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A client that waits.
+/// A client that waits for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiter {
-    /// For what.
+pub struct CacheWaiter {
+    /// The key.
     pub key: Key,
-    /// The lease that it wants, in milliseconds, if it is to rebuild.
-    pub lease: u64,
+    /// The length of the lease that it wants, in milliseconds.
+    pub lease_ms: u64,
     /// Until when it waits (Unix ms); `None`: without limit.
     pub deadline: Option<u64>,
 }
 
+/// The event at a deadline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueueDeadline {
+    /// A waiting client's time is up.
+    Timeout(Ticket),
+    /// A key's queue is to be served again: the lease or backoff that its clients wait for has ended.
+    Retry(Key),
+}
+
+/// The queue of one key.
 #[derive(Debug, Default)]
-struct WaitQueue {
+struct KeyQueue {
     tickets: BTreeSet<Ticket>,
     retry_at: Option<u64>,
 }
 
-/// All lines of a server.
+/// The waiting clients of a server.
 #[derive(Debug, Default)]
-pub struct Queue {
-    waiters: BTreeMap<Ticket, Waiter>,
-    lines: WaitQueues<WaitQueue>,
+pub struct FetchQueue {
+    waiters: BTreeMap<Ticket, CacheWaiter>,
+    queues: WaitQueues<KeyQueue>,
+    /// The deadlines by time (Unix ms).
+    deadlines: BTreeSet<(u64, QueueDeadline)>,
     last: Ticket,
 }
 
-impl Queue {
-    /// How many clients wait.
+impl FetchQueue {
+    /// The number of waiting clients.
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Does nobody wait?
+    /// Whether no client waits.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// Puts a waiter at the end of its key's line.
-    pub fn push(&mut self, waiter: Waiter) -> Ticket {
+    /// Adds a client at the end of its key's queue.
+    pub fn push(&mut self, waiter: CacheWaiter) -> Ticket {
         self.last += 1;
-        let (_, line) = self.lines.line(&waiter.key);
-        line.tickets.insert(self.last);
+        let (_, queue) = self.queues.line(&waiter.key);
+        queue.tickets.insert(self.last);
+        if let Some(at) = waiter.deadline {
+            let timeout = QueueDeadline::Timeout(self.last);
+            self.deadlines.insert((at, timeout));
+        }
         self.waiters.insert(self.last, waiter);
         self.last
     }
 
-    /// Takes a waiter out. If it was the last in its line: also when that was to be looked at next.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<(Waiter, Option<u64>)> {
+    /// Removes a client, and the deadlines that only it needs.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<CacheWaiter> {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
-        let mut retry_at = None;
-        if let Some(number) = self.lines.number(*db, key)
-            && let Some(line) = self.lines.numbered_mut(number)
+        if let Some(at) = waiter.deadline {
+            self.deadlines.remove(&(at, QueueDeadline::Timeout(ticket)));
+        }
+        if let Some(number) = self.queues.number(*db, key)
+            && let Some(queue) = self.queues.numbered_mut(number)
         {
-            line.tickets.remove(&ticket);
-            if line.tickets.is_empty() {
-                retry_at = line.retry_at;
-                self.lines.remove(number);
+            queue.tickets.remove(&ticket);
+            if queue.tickets.is_empty() {
+                if let Some(at) = queue.retry_at {
+                    let retry = QueueDeadline::Retry(waiter.key.clone());
+                    self.deadlines.remove(&(at, retry));
+                }
+                self.queues.remove(number);
             }
         }
-        Some((waiter, retry_at))
+        Some(waiter)
     }
 
-    /// A waiter.
-    pub fn get(&self, ticket: Ticket) -> Option<&Waiter> {
+    /// A waiting client.
+    pub fn get(&self, ticket: Ticket) -> Option<&CacheWaiter> {
         self.waiters.get(&ticket)
     }
 
-    /// The first in a key's line.
+    /// The first client of a key's queue.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
-        self.lines.get(db, key)?.tickets.first().copied()
+        self.queues.get(db, key)?.tickets.first().copied()
     }
 
-    /// How many wait for a key.
+    /// The number of clients that wait for a key.
     pub fn waiting(&self, db: i32, key: &[u8]) -> usize {
-        self.lines.get(db, key).map_or(0, |line| line.tickets.len())
+        let queue = self.queues.get(db, key);
+        queue.map_or(0, |queue| queue.tickets.len())
     }
 
-    /// The waiters of a key, in order.
+    /// The clients of a key's queue, in order.
     pub fn tickets(&self, db: i32, key: &[u8]) -> impl Iterator<Item = Ticket> {
-        let line = self.lines.get(db, key).into_iter();
-        line.flat_map(|line| line.tickets.iter().copied())
+        let queue = self.queues.get(db, key).into_iter();
+        queue.flat_map(|queue| queue.tickets.iter().copied())
     }
 
-    /// Is it noted when to look again at a key's line?
-    pub fn knows_when(&self, db: i32, key: &[u8]) -> bool {
-        let line = self.lines.get(db, key);
-        line.is_some_and(|line| line.retry_at.is_some())
+    /// Whether a time is set at which the key's queue is served again.
+    pub fn has_retry(&self, db: i32, key: &[u8]) -> bool {
+        let queue = self.queues.get(db, key);
+        queue.is_some_and(|queue| queue.retry_at.is_some())
     }
 
-    /// Notes when to look again at a line, if there is one. Returns what was noted before.
-    pub fn set_retry(&mut self, db: i32, key: &[u8], at: Option<u64>) -> Option<u64> {
-        let line = self.lines.get_mut(db, key)?;
-        std::mem::replace(&mut line.retry_at, at)
+    /// Sets when a key's queue is served again (Unix ms); `None`: only when something happens to the key. Without a queue,
+    /// nothing is set.
+    pub fn set_retry(&mut self, db: i32, key: &[u8], at: Option<u64>) {
+        let Some(number) = self.queues.number(db, key) else {
+            return;
+        };
+        let Some(queue) = self.queues.numbered_mut(number) else {
+            return;
+        };
+        let before = std::mem::replace(&mut queue.retry_at, at);
+        if before == at {
+            return;
+        }
+        let Some((key, _)) = self.queues.numbered(number) else {
+            return;
+        };
+        let retry = |at| (at, QueueDeadline::Retry(key.clone()));
+        if let Some(before) = before {
+            self.deadlines.remove(&retry(before));
+        }
+        self.deadlines.extend(at.map(retry));
     }
 
-    /// In a cluster, the hash slots that somebody waits in.
+    /// The next deadline (Unix ms).
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Removes the next deadline. The client of a timeout stays in its queue.
+    pub fn pop_deadline(&mut self) -> Option<QueueDeadline> {
+        let (_, deadline) = self.deadlines.pop_first()?;
+        if let QueueDeadline::Retry((db, key)) = &deadline
+            && let Some(queue) = self.queues.get_mut(*db, key)
+        {
+            queue.retry_at = None;
+        }
+        Some(deadline)
+    }
+
+    /// In a cluster, the hash slots of the keys that clients wait for.
     pub fn slots(&self) -> Vec<u16> {
-        self.lines.slots()
+        self.queues.slots()
     }
 
-    /// In a cluster, `most` keys of a slot that somebody waits for, behind one of them.
+    /// In a cluster, at most `most` keys of a hash slot that clients wait for, after the key `behind`.
     pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
-        self.lines.keys_of_slot(slot, behind, most)
+        self.queues.keys_of_slot(slot, behind, most)
     }
 
-    /// A walk through the queues of a database; `None`: of all of them.
+    /// A walk through the queues of a database; `None`: of all databases.
     pub fn walk(&self, db: Option<i32>) -> Walk {
-        Walk::through(&self.lines, db)
+        Walk::through(&self.queues, db)
     }
 
     /// The next key of a walk; see [`Walk::step`].
     pub fn step(&self, walk: &mut Walk) -> Option<Step> {
-        walk.step(&self.lines)
+        walk.step(&self.queues)
     }
 }

@@ -1,5 +1,5 @@
-//! Keys that change lose their leases, whoever changes them. All of this is called in the middle of the change: nothing
-//! may be answered or opened, only noted.
+//! The revocation of leases: a key that changes loses its lease, no matter who changes it. These functions run in the middle
+//! of the change. They may defer work, but must not reply and must not open keys.
 
 use super::STATE;
 use crate::server::handles::context::Ctx;
@@ -7,44 +7,45 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 
-/// A key has changed: its lease is void, and who waits is to be looked after.
-pub(super) fn changed(db: i32, key: &[u8]) {
+/// Revokes the lease of a key that has changed. The clients that wait for the key are served later.
+pub(super) fn key_has_changed(db: i32, key: &[u8]) {
     let mut state = STATE.get();
-    state.leases.revoke(db, key);
-    if state.queue.waiting(db, key) > 0 {
+    state.rebuilds.leases.revoke(db, key);
+    if state.rebuilds.queue.waiting(db, key) > 0 {
         deferred::defer(ServerEvent::Unlinked(db, key.into()));
     }
 }
 
-/// A key went, of whatever type: one that came to be since its lease was given, or an entry.
-pub(super) fn removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
-    changed(ctx.db(), name.bytes());
+/// A key of any type was removed: an entry, or a key that was created after its lease was granted.
+pub(super) fn key_removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    key_has_changed(ctx.db(), name.bytes());
 }
 
-/// Is any lease out, which a deletion would revoke?
+/// Whether there are leases, which a deletion would revoke.
 pub(super) fn has_leases() -> bool {
-    !STATE.get().leases.is_empty()
+    !STATE.get().rebuilds.leases.is_empty()
 }
 
-/// Somebody is about to delete a key, which need not be there; `None`: any keys.
-pub(super) fn deleting(key: Option<&[u8]>) {
+/// A client is about to delete a key, which may not exist; `None`: any keys.
+pub(super) fn key_deleting(key: Option<&[u8]>) {
     let state = &mut *STATE.get();
+    let rebuilds = &mut state.rebuilds;
     let Some(key) = key else {
-        state.leases.revoke_all();
-        state.walks.push_back(state.queue.walk(None));
+        rebuilds.leases.revoke_all();
+        state.walks.push_back(rebuilds.queue.walk(None));
         deferred::ask_for_slices();
         return;
     };
-    for db in state.leases.revoke_in_all_databases(key) {
-        if state.queue.waiting(db, key) > 0 {
+    for db in rebuilds.leases.revoke_in_all_databases(key) {
+        if rebuilds.queue.waiting(db, key) > 0 {
             deferred::defer(ServerEvent::Unlinked(db, key.into()));
         }
     }
 }
 
-/// Whole databases went, came or moved.
-pub(super) fn moved(event: &ServerEvent) {
-    let leases = &mut STATE.get().leases;
+/// Whole databases were flushed, loaded or swapped, or hash slots moved.
+pub(super) fn dataset_changed(event: &ServerEvent) {
+    let leases = &mut STATE.get().rebuilds.leases;
     match event {
         ServerEvent::Flushed(db) => leases.clear(*db),
         ServerEvent::Loaded | ServerEvent::Replaced => leases.clear(None),
@@ -52,7 +53,7 @@ pub(super) fn moved(event: &ServerEvent) {
             leases.clear(Some(*first));
             leases.clear(Some(*second));
         }
-        // What happens to keys on another node, this one does not hear.
+        // This node does not hear of changes of keys on another node.
         ServerEvent::SlotsMoved(ranges) | ServerEvent::SlotsDropped(ranges) => {
             leases.clear_slots(ranges);
         }

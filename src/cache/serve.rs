@@ -1,10 +1,12 @@
-//! What readers get: at once, or later, when they wait.
+//! Waiting clients and leases over time: clients that begin to wait, replies to them, timeouts, and server events.
 
-use super::edit::Edit;
-use super::lease::{Lease, Rebuild};
-use super::queue::Waiter;
-use super::state::{Kind, Look};
-use super::{BLOCKED, Due, Farewell, MAX_LEASES, RETRY, STATE, STATS, State};
+use super::edit::EntryEdit;
+use super::lease::{LeaseOffer, LeaseRequest};
+use super::queue::{CacheWaiter, QueueDeadline};
+use super::rebuilds::HeadStep;
+use super::state::Freshness;
+use super::step::{FetchReply, FetchState, RETRY_MS};
+use super::{BLOCKED, COUNTERS, CacheState, Dismissal, MAX_LEASES, STATE};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::base::clock::Now;
@@ -20,390 +22,272 @@ use crate::server::services::timer;
 use crate::waiting::{InSlots, Key, Step, Ticket};
 use std::sync::Arc;
 
-/// What a reader is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Advice {
-    /// Use the value.
-    Hit,
-    /// Know that there is none.
-    Null,
-    /// Rebuild it.
-    Lease,
-    /// Use what is out of date: somebody else is rebuilding it.
-    Stale,
-    /// Ask again: somebody else is rebuilding it.
-    Wait,
-    /// Know that there is none: its guard says so.
-    Absent,
-    /// Do without: the loader has failed.
-    Down,
-}
-
-impl Advice {
-    /// The word for it on the wire.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Advice::Hit => "HIT",
-            Advice::Null => "NULL",
-            Advice::Lease => "LEASE",
-            Advice::Stale => "STALE",
-            Advice::Wait => "WAIT",
-            Advice::Absent => "ABSENT",
-            Advice::Down => "DOWN",
-        }
-    }
-}
-
-/// What a reader of an entry gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
-    /// What it is to do.
-    pub(super) advice: Advice,
-    /// Is the value shown to it, if there is one?
-    pub(super) shows: bool,
-    /// A time in milliseconds, or a token.
-    pub(super) n: u64,
-}
-
-impl Found {
-    pub(super) fn new(advice: Advice, shows: bool, n: u64) -> Self {
-        Self { advice, shows, n }
-    }
-
-    /// Might it have something if it waited?
-    pub(super) fn must_wait(&self) -> bool {
-        self.advice == Advice::Wait
-    }
-
-    pub(super) fn count(&self) {
-        let counter = match self.advice {
-            Advice::Hit => &STATS.hits,
-            Advice::Null => &STATS.nulls,
-            Advice::Lease => &STATS.leases,
-            Advice::Stale => &STATS.stale,
-            Advice::Wait => &STATS.waits,
-            Advice::Absent => &STATS.absent,
-            Advice::Down => &STATS.down,
-        };
-        counter.count();
-    }
-}
-
-/// What a reader gets of a fresh entry.
-pub(super) fn fresh(kind: Kind, left: u64) -> Found {
-    let advice = if kind == Kind::Value {
-        Advice::Hit
-    } else {
-        Advice::Null
+/// Counts a reply of `CACHE.FETCH`.
+pub(super) fn count_reply(reply: FetchReply) {
+    let counter = match reply.state {
+        FetchState::Hit => &COUNTERS.hits,
+        FetchState::Null => &COUNTERS.nulls,
+        FetchState::Lease => &COUNTERS.leases,
+        FetchState::Stale => &COUNTERS.stale,
+        FetchState::Wait => &COUNTERS.waits,
+        FetchState::Absent => &COUNTERS.absent,
+        FetchState::Down => &COUNTERS.down,
     };
-    Found::new(advice, true, left)
+    counter.count();
 }
 
-/// What a reader gets of an entry that is not fresh, or of none: the lease, if it is free.
-pub(super) fn rebuild(
-    ctx: Ctx<'_>,
-    db: i32,
-    key: &[u8],
-    look: Look,
-    lease: u64,
-    now: Now,
-) -> Found {
-    let shows = look != Look::Missing;
-    let busy = if shows { Advice::Stale } else { Advice::Wait };
-    let rebuild = STATE.get().leases.look(db, key, now.ms());
-    match rebuild {
-        Rebuild::Out(left) => Found::new(busy, shows, left),
-        Rebuild::Down(left) => Found::new(Advice::Down, shows, left),
-        Rebuild::Free => match grant(ctx, db, key, lease, now) {
-            Some(token) => Found::new(Advice::Lease, shows, token),
-            None => Found::new(busy, shows, RETRY),
-        },
+/// Asks the table for a key's lease.
+pub(super) fn offer_lease(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) -> LeaseOffer {
+    let request = lease_request(ctx, key, length_ms, now);
+    let db = ctx.db();
+    let offer = STATE.get().rebuilds.leases.offer(db, key, &request);
+    if let LeaseOffer::Granted(_) = offer {
+        watch_for_changes(ctx);
+    }
+    offer
+}
+
+fn lease_request(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) -> LeaseRequest {
+    LeaseRequest {
+        length_ms,
+        now_us: now.micros(),
+        slot: cluster::slot(ctx, key),
+        max_leases: MAX_LEASES.get() as usize,
     }
 }
 
-/// Gives a key's lease away, which is free. Returns its token; `None`: there are too many.
-pub(super) fn grant(ctx: Ctx<'_>, db: i32, key: &[u8], lease: u64, now: Now) -> Option<u64> {
+/// While there are leases, the module must hear of each key that is removed, and of each hash slot that moves.
+fn watch_for_changes(ctx: Ctx<'_>) {
     deletions::all_that_goes(ctx);
-    remember_slots(ctx);
-    let slot = cluster::slot(ctx, key);
-    let mut state = STATE.get();
-    let lease = Lease {
-        token: next_token(&mut state),
-        since: now.micros(),
-        until: now.ms() + lease,
-        failed: false,
-        slot,
-    };
-    let most = MAX_LEASES.get() as usize;
-    let granted = state.leases.grant(db, key, lease, now.ms(), most);
-    granted.then_some(lease.token)
-}
-
-/// Notes which slots this node has when the watch begins: whether they change is asked later.
-fn remember_slots(ctx: Ctx<'_>) {
     if ctx.is_cluster() && STATE.get().own_slots.is_none() {
-        let own = cluster::own_slots(ctx);
-        STATE.get().own_slots = own;
+        let own_slots = cluster::own_slots(ctx);
+        STATE.get().own_slots = own_slots;
     }
 }
 
-/// Tokens count up from where nobody knows: those that another server gave, or this one before a restart, are others.
-/// All have the same length, and Lua and JavaScript read them exactly.
-fn next_token(state: &mut State) -> u64 {
-    const FIRST: u64 = 1 << 52;
-    state.tokens = state.tokens.wrapping_add(1);
-    FIRST + state.tokens % FIRST
-}
-
-/// Lets the client that sent the running command wait for an entry. Does it? Not if the server does not allow it.
-pub(super) fn wait(ctx: Ctx<'_>, key: &[u8], lease: u64, block: u64, retry: u64, now: u64) -> bool {
+/// Blocks the client of the running command, which waits for an entry. `block_ms`: the longest wait; 0: without limit.
+/// `retry_ms`: when the key's queue is served again. Returns false if the server does not let the client block.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    key: &[u8],
+    lease_ms: u64,
+    block_ms: u64,
+    retry_ms: u64,
+    now: u64,
+) -> bool {
     let Some(blocked) = BLOCKED.block(ctx) else {
         return false;
     };
-    let key: Key = (ctx.db(), key.into());
-    let deadline = (block > 0).then(|| now + block);
-    let waiter = Waiter {
-        key: key.clone(),
-        lease,
-        deadline,
+    let waiter = CacheWaiter {
+        key: (ctx.db(), key.into()),
+        lease_ms,
+        deadline: (block_ms > 0).then(|| now + block_ms),
     };
-    let ticket = STATE.get().queue.push(waiter);
+    let deadline = waiter.deadline;
+    let ticket = STATE.get().rebuilds.wait(waiter, retry_ms, now);
     blocked.wait(ticket);
     if let Some(at) = deadline {
-        STATE.get().deadlines.insert((at, Due::Timeout(ticket)));
         timer::arm(ctx, at);
     }
-    set_retry(ctx, &key, Some(now + retry));
+    timer::arm(ctx, now + retry_ms);
     true
 }
 
-/// Looks at a line again at this time (Unix ms); `None`: when something happens.
 fn set_retry(ctx: Ctx<'_>, key: &Key, at: Option<u64>) {
-    let state = &mut *STATE.get();
-    let before = state.queue.set_retry(key.0, &key.1, at);
-    if before == at {
-        return;
-    }
-    if let Some(before) = before {
-        state.deadlines.remove(&(before, Due::Retry(key.clone())));
-    }
+    STATE.get().rebuilds.queue.set_retry(key.0, &key.1, at);
     if let Some(at) = at {
-        state.deadlines.insert((at, Due::Retry(key.clone())));
         timer::arm(ctx, at);
     }
 }
 
-/// Answers whoever can be answered in a key's queue, in order; what would take longer goes on in slices.
+/// Serves a key's queue in order, as far as there are replies for its clients. A long queue is served in slices.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, key: &Key) {
     serve_in(ctx, now, key, &mut Slice::begin());
+    ask_for_slices_if_needed();
+}
+
+fn ask_for_slices_if_needed() {
     if has_work(&STATE.get()) {
         deferred::ask_for_slices();
     }
 }
 
 fn serve_in(ctx: Ctx<'_>, now: Now, key: &Key, slice: &mut Slice) {
-    if STATE.get().queue.head(key.0, &key.1).is_none() {
+    if waiting(key) == 0 {
         return;
     }
     ctx.in_db(key.0, || {
         let name = ServerString::new(&key.1);
         if !cluster::serves(ctx, &name) {
-            // The cron event sends the clients after their slot, or serves them once the key is here again: what they
-            // waited for may have ended by then.
+            // The cron event redirects the clients to the node of their hash slot, or serves them once the slot is here
+            // again. What they wait for may have ended by then.
             return set_retry(ctx, key, None);
         }
-        serve_line(ctx, now, key, &name, slice);
+        serve_queue(ctx, now, key, &name, slice);
     });
 }
 
-fn serve_line(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice: &mut Slice) {
-    // All get the same value: it is copied once, however many they are.
+fn waiting(key: &Key) -> usize {
+    STATE.get().rebuilds.queue.waiting(key.0, &key.1)
+}
+
+fn serve_queue(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice: &mut Slice) {
+    // The value is copied once for all clients.
     let mut shared: Option<Arc<[u8]>> = None;
-    while let Some((ticket, waiter)) = first(key) {
+    while waiting(key) > 0 {
         if slice.is_over() {
             return STATE.get().agenda.push_front(key.clone());
         }
         slice.has_answered();
-        let mut edit = match Edit::open(ctx, name) {
+        let mut edit = match EntryEdit::open(ctx, name) {
             Ok(edit) => edit,
             Err(error) => {
-                dismiss(ticket, Err(error), None);
+                dismiss_head(key, error);
                 continue;
             }
         };
-        let look = edit.look(now.ms());
-        if look == Look::Missing {
+        let freshness = edit.freshness(now.ms());
+        if freshness == Freshness::Missing {
             if edit.entry().is_some() && ctx.is_paused() {
-                return set_retry(ctx, key, Some(now.ms() + RETRY)); // nothing may be removed now
+                return set_retry(ctx, key, Some(now.ms() + RETRY_MS)); // nothing may be removed now
             }
-            edit.remove_if_over(now.ms());
+            edit.remove_if_expired(now.ms());
         }
         let entry = edit.entry();
-        let found = match (look, &entry) {
-            (Look::Fresh(left), Some(entry)) => fresh(entry.kind, left),
-            _ => rebuild(ctx, key.0, &key.1, look, waiter.lease, now),
-        };
-        if found.must_wait() {
-            return set_retry(ctx, key, Some(now.ms() + found.n));
+        let lease = lease_request(ctx, &key.1, 0, now);
+        let step = STATE
+            .get()
+            .rebuilds
+            .serve_head(key, entry.as_deref(), freshness, &lease);
+        match step {
+            HeadStep::Empty => return,
+            HeadStep::Waits(at) => return timer::arm(ctx, at),
+            HeadStep::Served(ticket, reply) => {
+                let value = entry.as_deref().filter(|_| reply.has_value);
+                let value = value.and_then(|entry| entry.value());
+                let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
+                count_reply(reply);
+                BLOCKED.wake(ticket, Ok(fetched(reply, value)));
+                if reply.token().is_some() {
+                    watch_for_changes(ctx);
+                }
+            }
         }
-        let value = entry.as_deref().filter(|_| found.shows);
-        let value = value.and_then(|entry| entry.value());
-        let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
-        found.count();
-        let token = (found.advice == Advice::Lease).then_some(found.n);
-        dismiss(ticket, Ok(reply(found, value)), token);
     }
 }
 
-fn first(key: &Key) -> Option<(Ticket, Waiter)> {
-    let queue = &STATE.get().queue;
-    let ticket = queue.head(key.0, &key.1)?;
-    Some((ticket, queue.get(ticket)?.clone()))
-}
-
-fn reply(found: Found, value: Option<Arc<[u8]>>) -> Reply {
+fn fetched(reply: FetchReply, value: Option<Arc<[u8]>>) -> Reply {
     Reply::Fetched(Fetched {
-        state: found.advice.word(),
+        state: reply.state.word(),
         value,
-        n: found.n,
+        n: reply.n,
     })
 }
 
-/// Takes a waiter out of its line and answers it, with the token of a lease perhaps.
-fn dismiss(ticket: Ticket, answer: Answer, token: Option<u64>) {
-    BLOCKED.wake(ticket, answer);
-    let state = &mut *STATE.get();
-    if let Some(waiter) = forget(state, ticket)
-        && let Some(token) = token
-    {
-        state.unanswered.insert(ticket, (waiter.key, token));
-    }
+/// Ends the wait of the first client of a queue with an error. Returns whether there was one.
+fn dismiss_head(key: &Key, error: Error) -> bool {
+    let queue = &mut STATE.get().rebuilds.queue;
+    let Some(ticket) = queue.head(key.0, &key.1) else {
+        return false;
+    };
+    queue.remove(ticket);
+    BLOCKED.wake(ticket, Err(error));
+    true
 }
 
-fn forget(state: &mut State, ticket: Ticket) -> Option<Waiter> {
-    let (waiter, retry_at) = state.queue.remove(ticket)?;
-    if let Some(at) = waiter.deadline {
-        state.deadlines.remove(&(at, Due::Timeout(ticket)));
-    }
-    if let Some(at) = retry_at {
-        let retry = Due::Retry(waiter.key.clone());
-        state.deadlines.remove(&(at, retry));
-    }
-    Some(waiter)
+/// The reply of a client that was served has been sent.
+pub(super) fn reply_sent(ticket: Ticket) {
+    STATE.get().rebuilds.sent(ticket);
 }
 
-/// A waiter that was woken has got its answer.
-pub(super) fn answered(ticket: Ticket) {
-    STATE.get().unanswered.remove(&ticket);
-}
-
-/// A waiter is gone, or was unblocked by an operator, who wants it to have this answer.
-pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
-    let state = &mut *STATE.get();
+/// A client has left. Returns the reply for a client that `CLIENT UNBLOCK` has unblocked.
+pub(super) fn client_left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
     if departure == Departure::Unanswered {
-        if let Some((key, token)) = state.unanswered.remove(&ticket) {
-            state.undelivered.push_back((key, token));
+        if STATE.get().rebuilds.not_sent(ticket) {
             deferred::ask_for_slices_and_wake();
         }
         return Ok(Reply::Nil);
     }
-    let waiter = forget(state, ticket);
-    Ok(waiter.map_or(Reply::Nil, |waiter| timed_out(state, &waiter.key)))
+    let reply = time_out(ticket, Now::read());
+    Ok(reply.map_or(Reply::Nil, |reply| fetched(reply, None)))
 }
 
-/// What a waiter is told whose time is up.
-fn timed_out(state: &State, key: &Key) -> Reply {
-    let left = match state.leases.look(key.0, &key.1, Now::read().ms()) {
-        Rebuild::Out(left) | Rebuild::Down(left) => left,
-        Rebuild::Free => RETRY, // there are too many others
-    };
-    reply(Found::new(Advice::Wait, false, left), None)
+fn time_out(ticket: Ticket, now: Now) -> Option<FetchReply> {
+    STATE.get().rebuilds.time_out(ticket, now.ms())
 }
 
-/// Takes a lease back whose holder will never know of it.
-fn take_back(state: &mut State, (db, key): Key, token: u64) {
-    if state.leases.is_current(db, &key, token) {
-        state.leases.remove(db, &key);
-    }
-    state.agenda.push((db, key));
-}
-
-/// Deals with something that happened outside of the family's commands.
-pub(super) fn happened(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+/// Handles a server event.
+pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     let own_slots = match event {
         ServerEvent::SlotMayMove(_) => cluster::own_slots(ctx),
         _ => None,
     };
     let state = &mut *STATE.get();
+    let (rebuilds, walks) = (&mut state.rebuilds, &mut state.walks);
     match event {
         ServerEvent::Unlinked(db, key) | ServerEvent::Touched(db, key) => {
-            if state.queue.waiting(*db, key) == 0 {
+            if rebuilds.queue.waiting(*db, key) == 0 {
                 return;
             }
             state.agenda.push((*db, (**key).into()));
         }
-        ServerEvent::Flushed(db) => state.walks.push_back(state.queue.walk(*db)),
+        ServerEvent::Flushed(db) => walks.push_back(rebuilds.queue.walk(*db)),
         ServerEvent::Swapped(first, second) => {
-            for db in [*first, *second] {
-                state.walks.push_back(state.queue.walk(Some(db)));
-            }
+            walks.extend([*first, *second].map(|db| rebuilds.queue.walk(Some(db))));
         }
-        ServerEvent::Loaded | ServerEvent::Replaced => {
-            state.walks.push_back(state.queue.walk(None))
-        }
-        ServerEvent::Demoted => demoted(state),
+        ServerEvent::Loaded | ServerEvent::Replaced => walks.push_back(rebuilds.queue.walk(None)),
+        ServerEvent::Demoted => demote(state),
         ServerEvent::SlotMayMove(slot) => {
             if state.own_slots == own_slots && own_slots.is_some() {
-                return; // somebody who may not do that has tried
+                return; // the slots are the same: a client without the permission has tried to move one
             }
-            // What happens to keys elsewhere, nobody will tell us when they come back.
+            // This node does not hear of changes of keys on another node.
             match slot {
-                Some(slot) => state.leases.clear_slot(*slot),
-                None => state.leases.clear(None),
+                Some(slot) => rebuilds.leases.clear_slot(*slot),
+                None => rebuilds.leases.clear(None),
             }
+            walks.push_back(rebuilds.queue.walk(None));
             state.own_slots = own_slots;
-            state.walks.push_back(state.queue.walk(None));
         }
-        // Leases are taken away at once, and waiting clients are looked after slot by slot.
+        // The leases are revoked at once, and the waiting clients are redirected slot by slot.
         ServerEvent::SlotsMoved(_) | ServerEvent::SlotsDropped(_) => return,
         ServerEvent::Disconnected(_) | ServerEvent::Saving | ServerEvent::Discarded => return,
     }
     deferred::ask_for_slices();
 }
 
-/// Leases are the master's affair, and so is waiting.
-fn demoted(state: &mut State) {
-    state.leases.clear(None);
-    state.undelivered.clear();
+/// The server has become a replica. Only masters have leases and waiting clients.
+fn demote(state: &mut CacheState) {
+    state.rebuilds.clear_leases();
     state.agenda.clear();
     state.walks.clear();
-    state.own_slots = None; // to be asked again with the next lease
-    // Most servers have told the waiting clients already. Valkey 9.1 does not, in a cluster.
-    let farewell = Farewell::All(state.queue.walk(None));
-    state.farewells.push_back(farewell);
+    state.own_slots = None; // to be read again with the next lease
+    // Most servers have ended the waits already. Valkey 9.1 does not, in a cluster.
+    let walk = state.rebuilds.queue.walk(None);
+    state.dismissals.push_back(Dismissal::All(walk));
 }
 
-fn has_work(state: &State) -> bool {
+fn has_work(state: &CacheState) -> bool {
     !state.agenda.is_empty()
         || !state.walks.is_empty()
-        || !state.farewells.is_empty()
-        || !state.undelivered.is_empty()
+        || !state.dismissals.is_empty()
+        || state.rebuilds.has_undelivered()
 }
 
-/// Goes on with what is done in slices.
+/// Continues the work in slices.
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     let now = Now::read();
     let may_act = ctx.may_act();
-    while !slice.is_over() && (say_farewell(ctx, slice) || may_act && step(ctx, now, slice)) {}
+    while !slice.is_over() && (dismiss_next(ctx, slice) || may_act && take_step(ctx, now, slice)) {}
     let state = STATE.get();
-    !state.farewells.is_empty() || may_act && has_work(&state)
+    !state.dismissals.is_empty() || may_act && has_work(&state)
 }
 
-/// Takes a step of what is to be done. False if there is nothing.
-fn step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
+/// Takes the next step of the work in slices. Returns false if there is none.
+fn take_step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
     let mut state = STATE.get();
-    if let Some((key, token)) = state.undelivered.pop_front() {
-        take_back(&mut state, key, token);
+    if let Some(key) = state.rebuilds.take_back() {
+        state.agenda.push(key);
         return true;
     }
     if let Some(key) = state.agenda.pop() {
@@ -415,37 +299,36 @@ fn step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
     let Some(walk) = state.walks.front_mut() else {
         return false;
     };
-    match state.queue.step(walk) {
+    match state.rebuilds.queue.step(walk) {
         Some(Step(key)) => key.into_iter().for_each(|key| state.agenda.push(key)),
         None => drop(state.walks.pop_front()),
     }
     true
 }
 
-/// Sends the next one away who is to be. False if nobody is.
-fn say_farewell(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
+/// Ends the next wait that is to end with an error. Returns false if there is none.
+fn dismiss_next(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     let mut state = STATE.get();
-    let Some(farewell) = state.farewells.pop_front() else {
+    let Some(dismissal) = state.dismissals.pop_front() else {
         return false;
     };
-    match farewell {
-        Farewell::All(mut walk) => {
-            if let Some(Step(key)) = state.queue.step(&mut walk) {
-                state.farewells.push_front(Farewell::All(walk));
+    match dismissal {
+        Dismissal::All(mut walk) => {
+            if let Some(Step(key)) = state.rebuilds.queue.step(&mut walk) {
+                state.dismissals.push_front(Dismissal::All(walk));
                 drop(state);
                 if let Some(key) = key {
                     let error = cluster::farewell(ctx, &ServerString::new(&key.1));
-                    let farewell = Farewell::Key(key, error);
-                    STATE.get().farewells.push_front(farewell);
+                    let dismissal = Dismissal::Key(key, error);
+                    STATE.get().dismissals.push_front(dismissal);
                 }
             }
         }
-        Farewell::Key(key, error) => {
-            if let Some(ticket) = state.queue.head(key.0, &key.1) {
-                let answer = Err(error.clone());
-                state.farewells.push_front(Farewell::Key(key, error));
-                drop(state);
-                dismiss(ticket, answer, None);
+        Dismissal::Key(key, error) => {
+            drop(state);
+            if dismiss_head(&key, error.clone()) {
+                let dismissal = Dismissal::Key(key, error);
+                STATE.get().dismissals.push_front(dismissal);
                 slice.has_answered();
             }
         }
@@ -453,99 +336,88 @@ fn say_farewell(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     true
 }
 
-/// Does what is due, and says when something is next due (Unix ms).
+/// Handles the deadlines that have passed. Returns the next deadline (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     let mut slice = Slice::begin();
-    while let Some((at, due)) = next_due() {
+    while let Some(at) = next_deadline() {
         if at > now.ms() {
             return Some(at);
         }
         if slice.is_over() {
             return Some(now.ms() + 1);
         }
-        STATE.get().deadlines.remove(&(at, due.clone()));
-        match due {
-            Due::Timeout(ticket) => {
-                let state = STATE.get();
-                let waiter = state.queue.get(ticket);
-                let answer = waiter.map(|waiter| timed_out(&state, &waiter.key));
-                drop(state);
-                if let Some(answer) = answer {
-                    dismiss(ticket, Ok(answer), None);
+        match pop_deadline() {
+            Some(QueueDeadline::Timeout(ticket)) => {
+                if let Some(reply) = time_out(ticket, Now::read()) {
+                    BLOCKED.wake(ticket, Ok(fetched(reply, None)));
                     slice.has_answered();
                 }
             }
-            Due::Retry(key) => {
-                STATE.get().queue.set_retry(key.0, &key.1, None);
+            Some(QueueDeadline::Retry(key)) => {
                 serve_in(ctx, now, &key, &mut slice);
-                if has_work(&STATE.get()) {
-                    deferred::ask_for_slices();
-                }
+                ask_for_slices_if_needed();
             }
+            None => break,
         }
     }
     None
 }
 
-fn next_due() -> Option<(u64, Due)> {
-    STATE.get().deadlines.first().cloned()
+fn next_deadline() -> Option<u64> {
+    STATE.get().rebuilds.queue.next_deadline()
 }
 
-/// In a cluster, slots can come and go without an event, and leases with them.
+fn pop_deadline() -> Option<QueueDeadline> {
+    STATE.get().rebuilds.queue.pop_deadline()
+}
+
+/// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
-    if has_work(&STATE.get()) {
-        deferred::ask_for_slices(); // which may have had to wait
-    }
-    if ctx.is_cluster() && !STATE.get().leases.is_empty() {
+    ask_for_slices_if_needed();
+    if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
         cluster::notice_changes(ctx);
     }
 }
 
-/// How waiting clients are looked after in a cluster.
+/// How waiting clients are handled in a cluster.
 pub(super) const WAITING: InSlots = InSlots {
-    slots: || STATE.get().queue.slots(),
-    keys: |slot, behind, most| STATE.get().queue.keys_of_slot(slot, behind, most),
-    send_away,
+    slots: || STATE.get().rebuilds.queue.slots(),
+    keys: |slot, behind, most| {
+        let rebuilds = &STATE.get().rebuilds;
+        rebuilds.queue.keys_of_slot(slot, behind, most)
+    },
+    send_away: dismiss,
     serve: |ctx, key| {
-        let knows_when = STATE.get().queue.knows_when(key.0, &key.1);
-        if !knows_when {
+        let has_retry = STATE.get().rebuilds.queue.has_retry(key.0, &key.1);
+        if !has_retry {
             serve(ctx, Now::read(), key);
         }
     },
 };
 
-/// Answers clients that wait for a key with an error, so many at most. Returns how many there were.
-fn send_away(key: &Key, error: &Error, most: usize) -> usize {
-    let tickets: Vec<Ticket> = STATE
-        .get()
-        .queue
-        .tickets(key.0, &key.1)
-        .take(most)
-        .collect();
-    for ticket in &tickets {
-        dismiss(*ticket, Err(error.clone()), None);
-    }
-    tickets.len()
+/// Ends the waits of at most `most` clients of a key with an error. Returns the number of these clients.
+fn dismiss(key: &Key, error: &Error, most: usize) -> usize {
+    (0..most)
+        .take_while(|_| dismiss_head(key, error.clone()))
+        .count()
 }
 
 /// The section `cache` of `INFO sluice`.
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
-    let state = STATE.try_get()?;
+    let rebuilds = &STATE.try_get()?.rebuilds;
+    let leases = rebuilds.leases.count_active(Now::read().ms());
     Some(vec![
-        ("cache_hits", STATS.hits.get()),
-        ("cache_nulls", STATS.nulls.get()),
-        ("cache_misses", STATS.misses.get()),
-        ("cache_stale", STATS.stale.get()),
-        ("cache_leases", STATS.leases.get()),
-        ("cache_waits", STATS.waits.get()),
-        ("cache_absent", STATS.absent.get()),
-        ("cache_down", STATS.down.get()),
-        ("cache_refused_sets", STATS.refused_sets.get()),
-        ("cache_early", STATS.early.get()),
-        (
-            "cache_leases_now",
-            state.leases.out(Now::read().ms()) as u64,
-        ),
-        ("cache_waiters_now", state.queue.len() as u64),
+        ("cache_hits", COUNTERS.hits.get()),
+        ("cache_nulls", COUNTERS.nulls.get()),
+        ("cache_misses", COUNTERS.misses.get()),
+        ("cache_stale", COUNTERS.stale.get()),
+        ("cache_leases", COUNTERS.leases.get()),
+        ("cache_waits", COUNTERS.waits.get()),
+        ("cache_absent", COUNTERS.absent.get()),
+        ("cache_down", COUNTERS.down.get()),
+        ("cache_refused_sets", COUNTERS.refused_sets.get()),
+        ("cache_early", COUNTERS.early.get()),
+        ("cache_leases_now", leases as u64),
+        ("cache_waiters_now", rebuilds.queue.len() as u64),
     ])
 }

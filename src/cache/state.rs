@@ -1,39 +1,39 @@
-//! A cached entry: whether it is fresh, and what may take its place. It knows no server, no clock and no chance.
+//! The state machine of a cached entry. It knows no server, no clock and no randomness.
 
 use crate::request::MAX_SAFE;
 
-/// The last moment that there is (Unix ms).
-const LAST: u64 = MAX_SAFE as u64;
+/// The largest time (Unix ms).
+const LAST_MS: u64 = MAX_SAFE as u64;
 
-/// An entry, or what is left of one.
+/// A cached entry, or the tombstone of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// What it says.
-    pub kind: Kind,
-    /// The value; empty unless there is one.
+pub struct CacheEntry {
+    /// Its kind.
+    pub kind: EntryKind,
+    /// The value; empty for other kinds.
     pub bytes: Box<[u8]>,
-    /// Until when it is fresh (Unix ms); 0 once it was invalidated.
+    /// Until when it is fresh (Unix ms); 0 after an invalidation.
     pub fresh_until: u64,
     /// The version that it was stored with.
     pub version: Option<Version>,
     /// How long its last rebuild took from lease to store, in microseconds; 0: unknown.
     pub rebuild_us: u32,
-    /// What an invalidation has left behind.
-    pub grace: Option<Box<Grace>>,
+    /// The effects of the last invalidation.
+    pub grace: Option<Box<GracePeriod>>,
 }
 
-/// What an entry says.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// There is a value.
+pub enum EntryKind {
+    /// A value.
     Value,
-    /// There is none: a cached null.
-    Null,
-    /// Nothing: a tombstone, which reads as a miss.
-    Gone,
+    /// A negative entry: the source has no value.
+    Negative,
+    /// A tombstone, which reads as a miss.
+    Tombstone,
 }
 
-/// A version. It is one less than what is stored, so that an entry without one costs no more.
+/// A version. The stored number is one higher, so that an entry without a version takes no more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(std::num::NonZeroU64);
 
@@ -43,82 +43,115 @@ impl Version {
         Self(std::num::NonZeroU64::MIN.saturating_add(version))
     }
 
-    /// Its number.
+    /// The number of the version.
     pub fn number(self) -> u64 {
         self.0.get() - 1
     }
 }
 
-/// For a while after an invalidation.
+/// The times that an invalidation sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grace {
+pub struct GracePeriod {
     /// Until when nothing is stored with a token (Unix ms).
     pub until: u64,
-    /// Until when the entry may be served stale (Unix ms); of others the key's own expiry says so.
+    /// Until when the entry may be served stale (Unix ms). Without an invalidation, this is the expiry of the key.
     pub stale_until: u64,
 }
 
-/// How an entry looks at a moment.
+/// The freshness of an entry at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// It is fresh for so many milliseconds.
+pub enum Freshness {
+    /// It is fresh for this time in milliseconds.
     Fresh(u64),
-    /// It may be served while somebody rebuilds it, for so many milliseconds (`u64::MAX`: without limit).
+    /// It may be served stale for this time in milliseconds (`u64::MAX`: without limit).
     Stale(u64),
-    /// There is nothing to be served.
+    /// It may not be served, or does not exist.
     Missing,
 }
 
-/// When a fresh entry is rebuilt already.
+/// When a client rebuilds an entry that is still fresh.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Refresh {
-    /// Not before it is stale.
-    Late,
-    /// When less than so many milliseconds are left.
-    Early(u64),
-    /// At random, sooner the longer the last rebuild took: with this factor, of which 1 is the optimum. XFetch:
-    /// Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015.
+pub enum EarlyRefresh {
+    /// Never.
+    Off,
+    /// When the remaining fresh time is less than this, in milliseconds.
+    Before(u64),
+    /// At random, earlier if the last rebuild took longer. The factor 1 is the optimum. XFetch: Vattani, Chierichetti and
+    /// Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015.
     Beta(f64),
 }
 
-/// Why something is not stored.
+/// Why an entry is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The token's lease is not the key's current one.
+pub enum StoreRefusal {
+    /// The token's lease is not the key's current lease.
     NotCurrent,
-    /// The key had been invalidated so recently when the lease was given that what its holder has read may be older.
+    /// The lease was granted in the grace period of an invalidation. Its holder may have read an older value.
     InGrace,
-    /// There is a newer version.
+    /// The stored version is newer.
     Older,
 }
 
-/// What is to be stored.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    /// For how long it is fresh, in milliseconds.
-    pub fresh: u64,
-    /// For how long it is served stale after that, in milliseconds.
-    pub stale: u64,
+/// An entry that is to be stored, besides its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewEntry {
+    /// Its kind.
+    pub kind: EntryKind,
+    /// How long it is fresh, in milliseconds.
+    pub fresh_ms: u64,
+    /// How long it is served stale after that, in milliseconds.
+    pub stale_ms: u64,
     /// Its version.
     pub version: Option<Version>,
+    /// How long the rebuild took, in microseconds, if that is known.
+    pub rebuild_us: Option<u32>,
 }
 
-/// What an invalidation leaves, in milliseconds.
+/// A request to invalidate an entry.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Remains {
-    /// For how long the entry is served stale.
-    pub stale: u64,
-    /// For how long nothing is stored with a token.
-    pub grace: u64,
-    /// The version that nothing older than is stored, meanwhile.
+pub struct Invalidation {
+    /// How long the entry is served stale, in milliseconds.
+    pub stale_ms: u64,
+    /// How long nothing is stored with a token, in milliseconds.
+    pub grace_ms: u64,
+    /// The lowest version that is stored during this time.
     pub version: Option<Version>,
 }
 
-impl Entry {
-    /// A tombstone that stands for nothing.
-    pub fn gone() -> Self {
+/// How an invalidation changes the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InvalidationChange {
+    /// It does not.
+    Unchanged,
+    /// The key is deleted.
+    Delete,
+    /// The entry becomes stale, or a tombstone.
+    Mark(InvalidationMark),
+}
+
+/// The changes of an entry that is invalidated and stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidationMark {
+    /// Whether the entry stays to be served stale. Otherwise it becomes a tombstone.
+    pub keeps_value: bool,
+    /// The version that is remembered.
+    pub version: Option<Version>,
+    /// The times of the invalidation.
+    pub grace: GracePeriod,
+}
+
+impl InvalidationMark {
+    /// When the key expires (Unix ms).
+    pub fn expires(&self) -> u64 {
+        self.grace.until.max(self.grace.stale_until)
+    }
+}
+
+impl CacheEntry {
+    /// A tombstone without a version and without a grace period.
+    pub fn tombstone() -> Self {
         Self {
-            kind: Kind::Gone,
+            kind: EntryKind::Tombstone,
             bytes: Box::default(),
             fresh_until: 0,
             version: None,
@@ -127,18 +160,18 @@ impl Entry {
         }
     }
 
-    /// How it looks now (Unix ms), at a key that expires then, if it does.
-    pub fn look(&self, now: u64, expires: impl FnOnce() -> Option<u64>) -> Look {
-        if self.kind == Kind::Gone {
-            return Look::Missing;
+    /// The freshness now (Unix ms). `expires`: when the key expires, if it does.
+    pub fn freshness(&self, now: u64, expires: impl FnOnce() -> Option<u64>) -> Freshness {
+        if self.kind == EntryKind::Tombstone {
+            return Freshness::Missing;
         }
         if now < self.fresh_until {
-            return Look::Fresh(self.fresh_until - now);
+            return Freshness::Fresh(self.fresh_until - now);
         }
         match self.stale_until(expires) {
-            u64::MAX => Look::Stale(u64::MAX),
-            end if now < end => Look::Stale(end - now),
-            _ => Look::Missing,
+            u64::MAX => Freshness::Stale(u64::MAX),
+            end if now < end => Freshness::Stale(end - now),
+            _ => Freshness::Missing,
         }
     }
 
@@ -150,7 +183,7 @@ impl Entry {
         }
     }
 
-    /// For how long it may be served after it is fresh, in milliseconds; `u64::MAX`: without limit.
+    /// How long it may be served stale after its fresh time, in milliseconds; `u64::MAX`: without limit.
     pub fn stale_time(&self, expires: Option<u64>) -> u64 {
         match self.stale_until(|| expires) {
             u64::MAX => u64::MAX,
@@ -158,19 +191,24 @@ impl Entry {
         }
     }
 
-    /// The value, if there is one to serve.
+    /// The value, if the entry has one.
     pub fn value(&self) -> Option<&[u8]> {
-        (self.kind == Kind::Value).then_some(&self.bytes)
+        (self.kind == EntryKind::Value).then_some(&self.bytes)
     }
 
-    /// Should it be rebuilt already, with `left` milliseconds of fresh time? `draw` is random in all its bits.
-    pub fn wants_refresh(&self, refresh: Refresh, left: u64, draw: impl FnOnce() -> u64) -> bool {
+    /// Whether a client rebuilds it although it is fresh for `left` milliseconds. All bits of `draw` are random.
+    pub fn wants_refresh(
+        &self,
+        refresh: EarlyRefresh,
+        left: u64,
+        draw: impl FnOnce() -> u64,
+    ) -> bool {
         match refresh {
-            Refresh::Late => false,
-            Refresh::Early(early) => left < early,
-            Refresh::Beta(beta) => {
+            EarlyRefresh::Off => false,
+            EarlyRefresh::Before(early) => left < early,
+            EarlyRefresh::Beta(beta) => {
                 let scale = f64::from(self.rebuild_us) / 1000.0 * beta;
-                // No draw of 53 bits makes it more than this.
+                // No draw of 53 bits makes the time longer than this.
                 if scale * 37.0 < left as f64 {
                     return false;
                 }
@@ -180,116 +218,158 @@ impl Entry {
         }
     }
 
-    /// Until when nothing is stored with a token (Unix ms), if that is to come.
+    /// The end of the grace period (Unix ms), if it is later than `now`.
     pub fn grace_until(&self, now: u64) -> Option<u64> {
         let until = self.grace.as_ref()?.until;
         (until > now).then_some(until)
     }
 
-    /// Invalidates it. Returns whether there was something to serve, until now (Unix ms), and until when the key stays;
-    /// `None`: no longer.
-    pub fn invalidate(
-        &mut self,
-        remains: Remains,
-        now: u64,
-        expires: Option<u64>,
-    ) -> (bool, Option<u64>) {
-        let look = self.look(now, || expires);
-        let stale_until = match look {
-            Look::Missing => 0,
-            Look::Fresh(_) => now + remains.stale,
-            // Out of date for some time already: that is not made longer.
-            Look::Stale(left) => now + remains.stale.min(left),
-        };
-        let until = (now + remains.grace).max(self.grace_until(now).unwrap_or(0));
-        // What an earlier invalidation remembers is remembered on, and so is what is still served.
-        let in_grace = self.fresh_until == 0 || self.grace_until(now).is_some();
-        let keeps = in_grace || stale_until > now || remains.version.is_some();
-        let remembered = self.version.filter(|_| keeps);
-        self.fresh_until = 0;
-        self.version = remembered.max(remains.version);
-        if stale_until <= now {
-            self.kind = Kind::Gone;
-            self.bytes = Box::default();
-        }
-        self.grace = Some(Box::new(Grace { until, stale_until }));
-        let stays = until.max(stale_until);
-        (look != Look::Missing, (stays > now).then_some(stays))
+    /// Whether neither the entry nor its grace period matters any more.
+    pub fn is_expired(&self, freshness: Freshness, now: u64) -> bool {
+        freshness == Freshness::Missing && self.grace_until(now).is_none()
     }
 
-    /// Keeps it fresh for `slide` more milliseconds, and stale for as long as before. Returns when the key now expires;
-    /// `None`: as it did.
+    /// Carries out an invalidation after which the entry stays.
+    pub fn invalidate(&mut self, mark: &InvalidationMark) {
+        self.fresh_until = 0;
+        self.version = mark.version;
+        if !mark.keeps_value {
+            self.kind = EntryKind::Tombstone;
+            self.bytes = Box::default();
+        }
+        self.grace = Some(Box::new(mark.grace));
+    }
+
+    /// Keeps it fresh for `slide` milliseconds from now; its stale time stays as long as it was. Returns when the key
+    /// expires; `None`: as before.
     pub fn slide(&mut self, slide: u64, now: u64, expires: Option<u64>) -> Option<u64> {
         let fresh_until = now + slide;
         let later = fresh_until.saturating_sub(self.fresh_until);
         self.fresh_until = fresh_until;
         match &mut self.grace {
             Some(grace) => {
-                grace.stale_until = (grace.stale_until + later).min(LAST);
+                grace.stale_until = (grace.stale_until + later).min(LAST_MS);
                 Some(grace.stale_until.max(grace.until))
             }
-            // The server itself takes later ones.
-            None => expires.map(|at| at.saturating_add(later).min(LAST)),
+            // The server accepts later times.
+            None => expires.map(|at| at.saturating_add(later).min(LAST_MS)),
         }
     }
 
-    /// Stores something in its place. Returns when the key now expires.
-    pub fn store(&mut self, kind: Kind, bytes: &[u8], terms: Terms, now: u64) -> u64 {
-        self.kind = kind;
+    /// Replaces it by a new entry. Returns when the key expires.
+    pub fn store(&mut self, new: &NewEntry, bytes: &[u8], now: u64) -> u64 {
+        self.kind = new.kind;
         if self.bytes.len() == bytes.len() {
             self.bytes.copy_from_slice(bytes);
         } else {
             self.bytes = bytes.into();
         }
-        self.fresh_until = now + terms.fresh;
-        let stale_until = self.fresh_until + terms.stale;
+        self.fresh_until = now + new.fresh_ms;
+        let stale_until = self.fresh_until + new.stale_ms;
         let grace = self.grace_until(now);
         let remembered = self.version.filter(|_| grace.is_some());
-        self.version = remembered.max(terms.version);
-        self.grace = grace.map(|until| Box::new(Grace { until, stale_until }));
+        self.version = remembered.max(new.version);
+        self.rebuild_us = new.rebuild_us.unwrap_or(self.rebuild_us);
+        self.grace = grace.map(|until| Box::new(GracePeriod { until, stale_until }));
         stale_until.max(grace.unwrap_or(0))
     }
 }
 
-/// By what something is stored.
+/// Decides an invalidation. Returns whether there was an entry to serve, and the change of the key. `expires`: when the key
+/// expires; times are Unix ms.
+pub fn decide_invalidation(
+    entry: Option<&CacheEntry>,
+    expires: Option<u64>,
+    request: &Invalidation,
+    now: u64,
+) -> (bool, InvalidationChange) {
+    let Some(entry) = entry else {
+        if request.grace_ms == 0 {
+            return (false, InvalidationChange::Unchanged);
+        }
+        let empty = CacheEntry::tombstone();
+        return decide_invalidation(Some(&empty), expires, request, now);
+    };
+    let freshness = entry.freshness(now, || expires);
+    let stale_until = match freshness {
+        Freshness::Missing => 0,
+        Freshness::Fresh(_) => now + request.stale_ms,
+        // An entry that is stale already does not stay longer.
+        Freshness::Stale(left) => now + request.stale_ms.min(left),
+    };
+    let until = (now + request.grace_ms).max(entry.grace_until(now).unwrap_or(0));
+    let keeps_value = stale_until > now;
+    // The version of an earlier invalidation is kept, and so is that of an entry that is still served.
+    let in_grace = entry.fresh_until == 0 || entry.grace_until(now).is_some();
+    let keeps_version = in_grace || keeps_value || request.version.is_some();
+    let mark = InvalidationMark {
+        keeps_value,
+        version: entry.version.filter(|_| keeps_version).max(request.version),
+        grace: GracePeriod { until, stale_until },
+    };
+    let change = if request.grace_ms == 0 && entry.is_marked(&mark) {
+        InvalidationChange::Unchanged
+    } else if mark.expires() > now {
+        InvalidationChange::Mark(mark)
+    } else {
+        InvalidationChange::Delete
+    };
+    (freshness != Freshness::Missing, change)
+}
+
+impl CacheEntry {
+    /// Whether it is the tombstone that this mark makes.
+    fn is_marked(&self, mark: &InvalidationMark) -> bool {
+        self.kind == EntryKind::Tombstone
+            && self.fresh_until == 0
+            && self.version == mark.version
+            && self.grace.as_deref() == Some(&mark.grace)
+    }
+}
+
+/// The token of a request to store an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// By nothing: there is no token.
+pub enum TokenStatus {
+    /// The request has no token.
     None,
-    /// By the token of the key's current lease, which was given then (Unix ms).
+    /// It has the token of the key's current lease, granted at this time (Unix ms).
     Current(u64),
-    /// By the token of a lease that has ended, or of none.
+    /// It has another token.
     Ended,
 }
 
-/// May something be stored in an entry's place?
+/// Decides whether a request may store an entry.
 ///
-/// A lease that was given in a time of grace is as good as void: its holder may have read what is older than the
-/// invalidation, however late it stores that.
-pub fn admit(entry: Option<&Entry>, claim: Claim, version: Option<Version>) -> Result<(), Refusal> {
-    if claim == Claim::Ended {
-        return Err(Refusal::NotCurrent);
+/// A lease of a grace period does not count: its holder may have read a value older than the invalidation, no matter when it
+/// stores that value.
+pub fn admit(
+    entry: Option<&CacheEntry>,
+    token: TokenStatus,
+    version: Option<Version>,
+) -> Result<(), StoreRefusal> {
+    if token == TokenStatus::Ended {
+        return Err(StoreRefusal::NotCurrent);
     }
     let Some(entry) = entry else {
         return Ok(());
     };
-    if let Claim::Current(since) = claim
+    if let TokenStatus::Current(since) = token
         && entry.grace_until(since).is_some()
     {
-        return Err(Refusal::InGrace);
+        return Err(StoreRefusal::InGrace);
     }
     if version.is_some() && entry.version > version {
-        return Err(Refusal::Older);
+        return Err(StoreRefusal::Older);
     }
     Ok(())
 }
 
-/// A hit slides when less than 7/8 of the time (all in milliseconds) is left, so that few hits write.
+/// Whether a hit slides the entry: less than 7/8 of the time (all in milliseconds) is left. So few hits write.
 pub fn is_due_to_slide(slide: u64, left: u64) -> bool {
     left < slide - slide / 8
 }
 
-/// A duration with up to so many percent (0 to 100) more or less, at least 1. `draw` is random in all its bits.
+/// A duration with up to `percent` percent (0 to 100) more or less, at least 1. All bits of `draw` are random.
 pub fn jittered(ms: u64, percent: u64, draw: u64) -> u64 {
     let most = (u128::from(ms) * u128::from(percent) / 100) as u64;
     (ms - most + draw % (2 * most + 1)).max(1)

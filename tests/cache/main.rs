@@ -1,12 +1,13 @@
 //! Cached entries: what their commands reply (`commands.rs`), how one waits for them (`waiting.rs`, `crowd.rs`), what
 //! servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
-//! (`model.rs`).
+//! (`model.rs`; `histories.rs` has entries, leases and queues together).
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod commands;
 mod crowd;
+mod histories;
 mod model;
 mod native;
 mod persistence;

@@ -1,22 +1,22 @@
-//! The state machine of an entry, the leases and the lines of those who wait, against models so naive that one sees that
-//! they are right: entries that keep their whole history, tables that are lists.
+//! The state machines of entries, leases and queues against naive models: each by itself, and all together in random
+//! histories of commands, time, server events and disconnects.
 
 use std::collections::BTreeMap;
 
 use crate::support::Random;
 use proptest::prelude::*;
-use sluice::cache::lease::{Lease, Leases, Rebuild};
-use sluice::cache::queue::{Queue, Waiter};
+use sluice::cache::lease::{Lease, LeaseStatus, Leases};
+use sluice::cache::queue::{CacheWaiter, FetchQueue};
 use sluice::cache::state::{
-    Claim, Entry, Kind, Look, Refresh, Refusal, Remains, Terms, Version, admit, is_due_to_slide,
-    jittered,
+    CacheEntry, EarlyRefresh, EntryKind, Freshness, Invalidation, InvalidationChange, NewEntry,
+    StoreRefusal, TokenStatus, Version, admit, decide_invalidation, is_due_to_slide, jittered,
 };
 use sluice::waiting;
 
 // Entries
 
-/// When the model's story begins: any time would do.
-const START: u64 = 1_000_000;
+/// The start of each history (Unix ms). It is arbitrary.
+pub(super) const START: u64 = 1_000_000;
 
 /// A step in the life of a key, with small numbers so that its times meet often.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 /// The key as the server has it.
 #[derive(Default)]
 struct Subject {
-    entry: Option<Entry>,
+    entry: Option<CacheEntry>,
     expires: u64,
     /// When the key's lease was given, if there is one.
     lease: Option<u64>,
@@ -76,41 +76,127 @@ impl Subject {
         }
     }
 
-    fn look(&self, now: u64) -> Look {
-        let look = |entry: &Entry| entry.look(now, || Some(self.expires));
-        self.entry.as_ref().map_or(Look::Missing, look)
+    fn freshness(&self, now: u64) -> Freshness {
+        let freshness = |entry: &CacheEntry| entry.freshness(now, || Some(self.expires));
+        self.entry.as_ref().map_or(Freshness::Missing, freshness)
+    }
+
+    fn invalidate(&mut self, request: &Invalidation, now: u64) -> bool {
+        let expires = self.entry.is_some().then_some(self.expires);
+        let (existed, change) = decide_invalidation(self.entry.as_ref(), expires, request, now);
+        match change {
+            InvalidationChange::Unchanged => {}
+            InvalidationChange::Delete => self.entry = None,
+            InvalidationChange::Mark(mark) => {
+                let entry = self.entry.get_or_insert_with(CacheEntry::tombstone);
+                entry.invalidate(&mark);
+                self.expires = mark.expires();
+            }
+        }
+        existed
     }
 }
 
-/// The contract, as one would tell it: what a reader sees until when, and what is refused until when.
+/// The contract of an entry: what a reader sees until when, and what is refused until when.
 #[derive(Default)]
-struct Model {
-    value: Option<u8>,
-    fresh_until: u64,
-    stale_until: u64,
+pub(super) struct Model {
+    pub(super) value: Option<u8>,
+    pub(super) fresh_until: u64,
+    pub(super) stale_until: u64,
     /// Whether there is anything to serve at all.
-    stored: bool,
+    pub(super) stored: bool,
     /// The version that is remembered, and whether it is that of a deletion.
-    version: Option<u64>,
-    deleted: bool,
+    pub(super) version: Option<u64>,
+    pub(super) deleted: bool,
     /// Until when the version is remembered, if the entry itself does not keep it.
-    grace_until: u64,
-    lease: Option<u64>,
+    pub(super) grace_until: u64,
+    pub(super) lease: Option<u64>,
 }
 
 impl Model {
-    fn is_served(&self, now: u64) -> bool {
+    pub(super) fn is_served(&self, now: u64) -> bool {
         self.stored && now < self.stale_until.max(self.fresh_until)
     }
 
     /// Nothing of it is left.
-    fn is_gone(&self, now: u64) -> bool {
+    pub(super) fn is_gone(&self, now: u64) -> bool {
         !self.is_served(now) && self.grace_until <= now
     }
 
+    pub(super) fn store(
+        &mut self,
+        value: Option<u8>,
+        fresh: u64,
+        stale: u64,
+        version: Option<u64>,
+        now: u64,
+    ) {
+        let grace_until = match self.grace_until {
+            until if until > now => until,
+            _ => 0,
+        };
+        let remembered = self.version.filter(|_| grace_until > 0);
+        *self = Model {
+            value,
+            fresh_until: now + fresh,
+            stale_until: now + fresh + stale,
+            stored: true,
+            version: remembered.max(version),
+            deleted: false,
+            grace_until,
+            lease: self.lease,
+        };
+    }
+
+    pub(super) fn slide(&mut self, slide: u64, now: u64) {
+        let stale = self.stale_until - self.fresh_until;
+        self.fresh_until = now + slide;
+        self.stale_until = self.fresh_until + stale;
+    }
+
+    /// Returns whether there was an entry to serve.
+    pub(super) fn invalidate(
+        &mut self,
+        stale: u64,
+        grace: u64,
+        version: Option<u64>,
+        now: u64,
+    ) -> bool {
+        let existed = self.is_served(now);
+        if existed || self.grace_until > now || grace > 0 {
+            let serves = existed && stale > 0;
+            let limit = if self.fresh_until > now {
+                u64::MAX
+            } else {
+                self.stale_until
+            };
+            // The version of an earlier invalidation is kept, and so is that of an entry that is still served.
+            let in_grace = self.deleted || self.grace_until > now;
+            let keeps = in_grace || serves || version.is_some();
+            let kept = self.version.filter(|_| keeps);
+            *self = Model {
+                value: self.value.filter(|_| serves),
+                fresh_until: 0,
+                stale_until: if serves { limit.min(now + stale) } else { 0 },
+                stored: serves,
+                version: kept.max(version),
+                deleted: true,
+                grace_until: self.grace_until.max(now + grace),
+                lease: None,
+            };
+            if self.is_gone(now) {
+                *self = Model::default();
+            }
+        }
+        existed
+    }
+
+    pub(super) fn was_there(&self) -> bool {
+        self.stored || self.grace_until > 0
+    }
+
     fn pass(&mut self, now: u64) {
-        let was_there = self.stored || self.grace_until > 0;
-        if was_there && self.is_gone(now) {
+        if self.was_there() && self.is_gone(now) {
             *self = Self::default();
         }
     }
@@ -136,50 +222,39 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                 token,
             } => {
                 let claim = match (token, subject.lease) {
-                    (false, _) => Claim::None,
-                    (true, Some(since)) => Claim::Current(since),
-                    (true, None) => Claim::Ended,
+                    (false, _) => TokenStatus::None,
+                    (true, Some(since)) => TokenStatus::Current(since),
+                    (true, None) => TokenStatus::Ended,
                 };
                 let new = version.map(Version::new);
                 let got = admit(subject.entry.as_ref(), claim, new);
                 let expected = match model.lease {
-                    None if token => Err(Refusal::NotCurrent),
-                    Some(since) if token && since < model.grace_until => Err(Refusal::InGrace),
-                    _ if version.is_some() && model.version > version => Err(Refusal::Older),
+                    None if token => Err(StoreRefusal::NotCurrent),
+                    Some(since) if token && since < model.grace_until => Err(StoreRefusal::InGrace),
+                    _ if version.is_some() && model.version > version => Err(StoreRefusal::Older),
                     _ => Ok(()),
                 };
                 prop_assert_eq!(got, expected);
                 if got.is_ok() {
                     let kind = if value.is_some() {
-                        Kind::Value
+                        EntryKind::Value
                     } else {
-                        Kind::Null
+                        EntryKind::Negative
                     };
                     let bytes: &[u8] = &value.map_or(vec![], |byte| vec![byte; 3]);
-                    let terms = Terms {
-                        fresh,
-                        stale,
+                    let new = NewEntry {
+                        kind,
+                        fresh_ms: fresh,
+                        stale_ms: stale,
                         version: new,
+                        rebuild_us: None,
                     };
-                    let entry = subject.entry.get_or_insert_with(Entry::gone);
-                    subject.expires = entry.store(kind, bytes, terms, now);
-                    let grace_until = match model.grace_until {
-                        until if until > now => until,
-                        _ => 0,
-                    };
-                    let remembered = model.version.filter(|_| grace_until > 0);
-                    model = Model {
-                        value,
-                        fresh_until: now + fresh,
-                        stale_until: now + fresh + stale,
-                        stored: true,
-                        version: remembered.max(version),
-                        deleted: false,
-                        grace_until,
-                        lease: None,
-                    };
+                    let entry = subject.entry.get_or_insert_with(CacheEntry::tombstone);
+                    subject.expires = entry.store(&new, bytes, now);
+                    model.store(value, fresh, stale, version, now);
+                    model.lease = None;
                 }
-                if got.is_ok() || token && got != Err(Refusal::NotCurrent) {
+                if got.is_ok() || token && got != Err(StoreRefusal::NotCurrent) {
                     subject.lease = None;
                     model.lease = None;
                 }
@@ -189,55 +264,20 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                 grace,
                 version,
             } => {
-                let remains = Remains {
-                    stale,
-                    grace,
+                let request = Invalidation {
+                    stale_ms: stale,
+                    grace_ms: grace,
                     version: version.map(Version::new),
                 };
-                let existed = if subject.entry.is_some() || grace > 0 {
-                    let expires = subject.entry.is_some().then_some(subject.expires);
-                    let entry = subject.entry.get_or_insert_with(Entry::gone);
-                    let (existed, stays) = entry.invalidate(remains, now, expires);
-                    match stays {
-                        Some(until) => subject.expires = until,
-                        None => subject.entry = None,
-                    }
-                    existed
-                } else {
-                    false
-                };
-                prop_assert_eq!(existed, model.is_served(now));
-                if existed || model.grace_until > now || grace > 0 {
-                    let serves = existed && stale > 0;
-                    let limit = if model.fresh_until > now {
-                        u64::MAX
-                    } else {
-                        model.stale_until
-                    };
-                    // A version that an earlier deletion remembers stays, and that of what is still served.
-                    let in_grace = model.deleted || model.grace_until > now;
-                    let keeps = in_grace || serves || version.is_some();
-                    let kept = model.version.filter(|_| keeps);
-                    model = Model {
-                        value: model.value.filter(|_| serves),
-                        fresh_until: 0,
-                        stale_until: if serves { limit.min(now + stale) } else { 0 },
-                        stored: serves,
-                        version: kept.max(version),
-                        deleted: true,
-                        grace_until: model.grace_until.max(now + grace),
-                        lease: None,
-                    };
-                    if model.is_gone(now) {
-                        model = Model::default();
-                    }
-                }
+                let existed = subject.invalidate(&request, now);
+                let expected = model.invalidate(stale, grace, version, now);
+                prop_assert_eq!(existed, expected);
                 subject.lease = None;
                 model.lease = None;
             }
             Step::Slide { slide } => {
                 // Only a fresh value slides.
-                if let Look::Fresh(left) = subject.look(now)
+                if let Freshness::Fresh(left) = subject.freshness(now)
                     && is_due_to_slide(slide, left)
                 {
                     let expires = Some(subject.expires);
@@ -246,9 +286,7 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                     {
                         subject.expires = later;
                     }
-                    let stale = model.stale_until - model.fresh_until;
-                    model.fresh_until = now + slide;
-                    model.stale_until = model.fresh_until + stale;
+                    model.slide(slide, now);
                 }
             }
         }
@@ -262,11 +300,11 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
 /// What can be seen of both is the same.
 fn agree(subject: &Subject, model: &Model, now: u64) -> Result<(), TestCaseError> {
     let expected = match model {
-        model if !model.is_served(now) => Look::Missing,
-        model if now < model.fresh_until => Look::Fresh(model.fresh_until - now),
-        model => Look::Stale(model.stale_until - now),
+        model if !model.is_served(now) => Freshness::Missing,
+        model if now < model.fresh_until => Freshness::Fresh(model.fresh_until - now),
+        model => Freshness::Stale(model.stale_until - now),
     };
-    prop_assert_eq!(subject.look(now), expected);
+    prop_assert_eq!(subject.freshness(now), expected);
     prop_assert_eq!(subject.entry.is_none(), model.is_gone(now));
     let Some(entry) = &subject.entry else {
         return Ok(());
@@ -276,11 +314,11 @@ fn agree(subject: &Subject, model: &Model, now: u64) -> Result<(), TestCaseError
     let grace = (model.grace_until > now).then_some(model.grace_until);
     prop_assert_eq!(entry.grace_until(now), grace);
     prop_assert_eq!(entry.version.map(Version::number), model.version);
-    if expected != Look::Missing {
+    if expected != Freshness::Missing {
         let value = model.value.map(|byte| vec![byte; 3]);
         prop_assert_eq!(entry.value().map(<[u8]>::to_vec), value);
     }
-    if let Look::Fresh(_) = expected {
+    if let Freshness::Fresh(_) = expected {
         let stale = model.stale_until - model.fresh_until;
         prop_assert_eq!(entry.stale_time(Some(subject.expires)), stale);
     }
@@ -300,23 +338,31 @@ proptest! {
 
 #[test]
 fn an_entry_whose_key_never_expires_is_stale_without_end() {
-    let mut entry = Entry::gone();
-    let terms = Terms {
-        fresh: 10,
-        stale: 5,
+    let mut entry = CacheEntry::tombstone();
+    let new = NewEntry {
+        kind: EntryKind::Value,
+        fresh_ms: 10,
+        stale_ms: 5,
         version: None,
+        rebuild_us: None,
     };
-    entry.store(Kind::Value, b"v", terms, START);
-    assert_eq!(entry.look(START + 9, || None), Look::Fresh(1));
-    assert_eq!(entry.look(START + 10, || None), Look::Stale(u64::MAX));
+    entry.store(&new, b"v", START);
+    assert_eq!(entry.freshness(START + 9, || None), Freshness::Fresh(1));
+    assert_eq!(
+        entry.freshness(START + 10, || None),
+        Freshness::Stale(u64::MAX)
+    );
     assert_eq!(entry.stale_time(None), u64::MAX);
-    let remains = Remains {
-        stale: 7,
-        ..Remains::default()
+    let request = Invalidation {
+        stale_ms: 7,
+        ..Invalidation::default()
     };
-    let (existed, stays) = entry.invalidate(remains, START + 20, None);
+    let (existed, change) = decide_invalidation(Some(&entry), None, &request, START + 20);
     assert!(existed);
-    assert_eq!(stays, Some(START + 27));
+    let InvalidationChange::Mark(mark) = change else {
+        panic!("{change:?}");
+    };
+    assert_eq!(mark.expires(), START + 27);
 }
 
 #[test]
@@ -369,10 +415,10 @@ fn jitter_stays_within_its_percentage_and_is_spread_evenly() {
     }
 }
 
-fn rebuilt_in(ms: u32) -> Entry {
-    Entry {
+fn rebuilt_in(ms: u32) -> CacheEntry {
+    CacheEntry {
         rebuild_us: ms * 1000,
-        ..Entry::gone()
+        ..CacheEntry::tombstone()
     }
 }
 
@@ -393,8 +439,8 @@ fn early_rebuilds_come_as_often_as_xfetch_says() {
         (5000, 0.1, 400),
     ] {
         let entry = rebuilt_in(delta);
-        let early =
-            (0..DRAWS).filter(|_| entry.wants_refresh(Refresh::Beta(beta), left, || random.word()));
+        let early = (0..DRAWS)
+            .filter(|_| entry.wants_refresh(EarlyRefresh::Beta(beta), left, || random.word()));
         let rate = early.count() as f64 / f64::from(DRAWS);
         // P(-delta * beta * ln(u) >= left)
         let expected = (-(left as f64) / (f64::from(delta) * beta)).exp();
@@ -408,17 +454,21 @@ fn early_rebuilds_come_as_often_as_xfetch_says() {
 
 #[test]
 fn no_early_rebuild_without_a_reason() {
-    let never = |entry: &Entry, refresh, left| {
+    let never = |entry: &CacheEntry, refresh, left| {
         [0, 1 << 11, u64::MAX]
             .into_iter()
             .all(|draw| !entry.wants_refresh(refresh, left, || draw))
     };
-    assert!(never(&rebuilt_in(4_000_000), Refresh::Late, 1));
+    assert!(never(&rebuilt_in(4_000_000), EarlyRefresh::Off, 1));
     // It is not known how long a rebuild takes, or nobody is to care.
-    assert!(never(&Entry::gone(), Refresh::Beta(1000.0), 1));
-    assert!(never(&rebuilt_in(100), Refresh::Beta(0.0), 1));
+    assert!(never(
+        &CacheEntry::tombstone(),
+        EarlyRefresh::Beta(1000.0),
+        1
+    ));
+    assert!(never(&rebuilt_in(100), EarlyRefresh::Beta(0.0), 1));
     // No draw is so small that a quick rebuild begins hours before.
-    assert!(never(&rebuilt_in(1), Refresh::Beta(1.0), 3_600_000));
+    assert!(never(&rebuilt_in(1), EarlyRefresh::Beta(1.0), 3_600_000));
     let entry = rebuilt_in(100);
     for (early, left, expected) in [
         (0, 1, false),
@@ -427,7 +477,7 @@ fn no_early_rebuild_without_a_reason() {
         (u64::MAX, 9, true),
     ] {
         assert_eq!(
-            entry.wants_refresh(Refresh::Early(early), left, || panic!("no chance")),
+            entry.wants_refresh(EarlyRefresh::Before(early), left, || panic!("no chance")),
             expected
         );
     }
@@ -435,17 +485,17 @@ fn no_early_rebuild_without_a_reason() {
 
 #[test]
 fn all_draws_are_good_for_an_early_rebuild() {
-    let entry = Entry {
+    let entry = CacheEntry {
         rebuild_us: u32::MAX,
-        ..Entry::gone()
+        ..CacheEntry::tombstone()
     };
     // The smallest gives the longest time, and neither it nor the largest is infinite.
-    assert!(entry.wants_refresh(Refresh::Beta(1.0), 1_000_000, || 0));
-    assert!(!entry.wants_refresh(Refresh::Beta(1.0), 1, || u64::MAX));
-    assert!(entry.wants_refresh(Refresh::Beta(1.0), 0, || u64::MAX));
+    assert!(entry.wants_refresh(EarlyRefresh::Beta(1.0), 1_000_000, || 0));
+    assert!(!entry.wants_refresh(EarlyRefresh::Beta(1.0), 1, || u64::MAX));
+    assert!(entry.wants_refresh(EarlyRefresh::Beta(1.0), 0, || u64::MAX));
     // -ln(2^-53) is 36.737, and no draw gives more.
     for (left, expected) in [(36_700, true), (36_800, false)] {
-        let is_early = rebuilt_in(1000).wants_refresh(Refresh::Beta(1.0), left, || 0);
+        let is_early = rebuilt_in(1000).wants_refresh(EarlyRefresh::Beta(1.0), left, || 0);
         assert_eq!(is_early, expected, "{left}");
     }
 }
@@ -455,8 +505,8 @@ fn all_draws_are_good_for_an_early_rebuild() {
 #[derive(Debug, Clone)]
 enum Act {
     Grant { db: i32, key: u8, ms: u64 },
-    Void { db: i32, key: u8 },
-    VoidAnywhere { key: u8 },
+    Revoke { db: i32, key: u8 },
+    RevokeAnywhere { key: u8 },
     Fail { db: i32, key: u8, ms: u64 },
     Remove { db: i32, key: u8 },
     Clear { db: Option<i32> },
@@ -468,8 +518,8 @@ fn any_act() -> impl Strategy<Value = Act> {
     let place = || (0..3i32, 0..5u8);
     prop_oneof![
         8 => (place(), 1..60u64).prop_map(|((db, key), ms)| Act::Grant { db, key, ms }),
-        2 => place().prop_map(|(db, key)| Act::Void { db, key }),
-        1 => (0..5u8).prop_map(|key| Act::VoidAnywhere { key }),
+        2 => place().prop_map(|(db, key)| Act::Revoke { db, key }),
+        1 => (0..5u8).prop_map(|key| Act::RevokeAnywhere { key }),
         3 => (place(), 1..60u64).prop_map(|((db, key), ms)| Act::Fail { db, key, ms }),
         1 => place().prop_map(|(db, key)| Act::Remove { db, key }),
         1 => proptest::option::of(0..3i32).prop_map(|db| Act::Clear { db }),
@@ -487,11 +537,12 @@ type List = Vec<((i32, u8), Lease)>;
 /// Gives a lease away, or makes it pause, as one would by hand: in the place of the key's own, in a free place, or in that
 /// of the one that has ended first.
 fn grant_by_hand(list: &mut List, place: (i32, u8), lease: Lease, now: u64, most: usize) -> bool {
-    let is_other = |(at, other): &&((i32, u8), Lease)| *at != place && other.failed == lease.failed;
+    let is_other =
+        |(at, other): &&((i32, u8), Lease)| *at != place && other.is_backoff == lease.is_backoff;
     while list.iter().filter(is_other).count() >= most {
         let ended = list.iter().enumerate();
-        let ended =
-            ended.filter(|(_, (_, other))| other.until <= now && other.failed == lease.failed);
+        let ended = ended
+            .filter(|(_, (_, other))| other.until <= now && other.is_backoff == lease.is_backoff);
         let first = ended.min_by_key(|(_, (_, lease))| (lease.until, lease.token));
         let Some((index, _)) = first else {
             return false;
@@ -510,7 +561,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
         match *act {
             Act::Wait { ms } => now += ms,
             Act::Grant { db, key, ms } => {
-                if leases.look(db, &[key], now) != Rebuild::Free {
+                if leases.status(db, &[key], now) != LeaseStatus::Free {
                     continue; // nobody asks then
                 }
                 last_token += 1;
@@ -518,7 +569,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                     token: last_token,
                     since: now * 1000,
                     until: now + ms,
-                    failed: false,
+                    is_backoff: false,
                     slot: u16::from(key) % SLOTS,
                 };
                 let granted = leases.grant(db, &[key], lease, now, most);
@@ -526,27 +577,27 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                 prop_assert_eq!(granted, expected);
                 prop_assert_eq!(leases.is_current(db, &[key], last_token), granted);
             }
-            Act::Void { db, key } => {
+            Act::Revoke { db, key } => {
                 leases.revoke(db, &[key]);
-                list.retain(|(at, lease)| *at != (db, key) || lease.failed);
+                list.retain(|(at, lease)| *at != (db, key) || lease.is_backoff);
             }
-            Act::VoidAnywhere { key } => {
+            Act::RevokeAnywhere { key } => {
                 let mut dbs = leases.revoke_in_all_databases(&[key]);
                 dbs.sort_unstable();
                 let mut expected: Vec<i32> = list
                     .iter()
-                    .filter(|((_, at), lease)| *at == key && !lease.failed)
+                    .filter(|((_, at), lease)| *at == key && !lease.is_backoff)
                     .map(|((db, _), _)| *db)
                     .collect();
                 expected.sort_unstable();
                 prop_assert_eq!(dbs, expected);
-                list.retain(|((_, at), lease)| *at != key || lease.failed);
+                list.retain(|((_, at), lease)| *at != key || lease.is_backoff);
             }
             Act::Fail { db, key, ms } => {
                 leases.fail(db, &[key], now + ms, now, most);
                 if let Some(index) = list.iter().position(|(at, _)| *at == (db, key)) {
                     let (place, mut pause) = list.remove(index);
-                    (pause.until, pause.failed) = (now + ms, true);
+                    (pause.until, pause.is_backoff) = (now + ms, true);
                     grant_by_hand(&mut list, place, pause, now, most);
                 }
             }
@@ -573,28 +624,31 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
 fn same_leases(leases: &Leases, list: &List, now: u64, most: usize) -> Result<(), TestCaseError> {
     prop_assert_eq!(leases.len(), list.len());
     prop_assert_eq!(leases.is_empty(), list.is_empty());
-    let pauses = list.iter().filter(|(_, lease)| lease.failed).count();
+    let pauses = list.iter().filter(|(_, lease)| lease.is_backoff).count();
     prop_assert!(pauses <= most && list.len() - pauses <= most);
     let out = list
         .iter()
-        .filter(|(_, lease)| !lease.failed && lease.until > now);
-    prop_assert_eq!(leases.out(now), out.count());
+        .filter(|(_, lease)| !lease.is_backoff && lease.until > now);
+    prop_assert_eq!(leases.count_active(now), out.count());
     for db in 0..3 {
         for key in 0..5u8 {
             let found = list.iter().find(|(at, _)| *at == (db, key));
             let lease = found.map(|(_, lease)| *lease);
             prop_assert_eq!(leases.get(db, &[key]).copied(), lease);
             let expected = match lease {
-                Some(lease) if lease.until > now && lease.failed => {
-                    Rebuild::Down(lease.until - now)
+                Some(lease) if lease.until > now && lease.is_backoff => {
+                    LeaseStatus::BackingOff(lease.until - now)
                 }
-                Some(lease) if lease.until > now => Rebuild::Out(lease.until - now),
-                _ => Rebuild::Free,
+                Some(lease) if lease.until > now => LeaseStatus::Leased(lease.until - now),
+                _ => LeaseStatus::Free,
             };
-            prop_assert_eq!(leases.look(db, &[key], now), expected);
+            prop_assert_eq!(leases.status(db, &[key], now), expected);
             // Also a lease whose time is up is current until somebody else gets one.
             if let Some(lease) = lease {
-                prop_assert_eq!(leases.is_current(db, &[key], lease.token), !lease.failed);
+                prop_assert_eq!(
+                    leases.is_current(db, &[key], lease.token),
+                    !lease.is_backoff
+                );
                 prop_assert!(!leases.is_current(db, &[key], lease.token + 1));
             }
         }
@@ -621,7 +675,7 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
         token,
         since: 0,
         until,
-        failed: false,
+        is_backoff: false,
         slot: 0,
     };
     assert!(leases.grant(0, b"a", lease(1, 30), 0, 3));
@@ -639,7 +693,7 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
     assert!(!leases.grant(0, b"d", lease(8, 99), 200, 0));
 }
 
-// Lines
+// Queues
 
 #[derive(Debug, Clone)]
 enum Turn {
@@ -657,64 +711,74 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// The lines of those who wait by what they wait for, each with when it is looked at again.
-type Lines = BTreeMap<(i32, u8), (Vec<u64>, Option<u64>)>;
+/// The queue of each key, and when it is served again.
+type Queues = BTreeMap<(i32, u8), (Vec<u64>, Option<u64>)>;
 
 fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
-    let (mut queue, mut lines) = (Queue::default(), Lines::new());
+    let (mut queue, mut queues) = (FetchQueue::default(), Queues::new());
     let mut tickets: Vec<u64> = Vec::new();
     for turn in turns {
         match *turn {
             Turn::Push { db, key } => {
-                let waiter = Waiter {
+                let waiter = CacheWaiter {
                     key: (db, [key].into()),
-                    lease: u64::from(key),
+                    lease_ms: u64::from(key),
                     deadline: None,
                 };
                 let ticket = queue.push(waiter.clone());
                 prop_assert!(tickets.iter().all(|earlier| *earlier < ticket));
                 prop_assert_eq!(queue.get(ticket), Some(&waiter));
                 tickets.push(ticket);
-                lines.entry((db, key)).or_default().0.push(ticket);
+                queues.entry((db, key)).or_default().0.push(ticket);
             }
             Turn::Remove { index } => {
                 // Also those that have gone before.
                 let Some(ticket) = tickets.get(index).copied() else {
                     continue;
                 };
-                let of = lines.iter().find(|(_, (line, _))| line.contains(&ticket));
+                let of = queues
+                    .iter()
+                    .find(|(_, (tickets_of_key, _))| tickets_of_key.contains(&ticket));
                 let of = of.map(|(of, _)| *of);
-                let removed = queue.remove(ticket).map(|waiter| waiter.0.key);
+                let removed = queue.remove(ticket).map(|waiter| waiter.key);
                 prop_assert_eq!(removed, of.map(|(db, key)| (db, [key].into())));
                 prop_assert_eq!(queue.get(ticket), None);
-                for (line, _) in lines.values_mut() {
-                    line.retain(|other| *other != ticket);
+                for (tickets_of_key, _) in queues.values_mut() {
+                    tickets_of_key.retain(|other| *other != ticket);
                 }
-                lines.retain(|_, (line, _)| !line.is_empty());
+                queues.retain(|_, (tickets_of_key, _)| !tickets_of_key.is_empty());
             }
             Turn::Retry { db, key, at } => {
-                let before = queue.set_retry(db, &[key], at);
-                let line = lines.get_mut(&(db, key));
-                let expected = line.and_then(|(_, retry)| std::mem::replace(retry, at));
-                prop_assert_eq!(before, expected);
+                queue.set_retry(db, &[key], at);
+                if let Some((_, retry)) = queues.get_mut(&(db, key)) {
+                    *retry = at;
+                }
             }
         }
-        same_lines(&queue, &lines)?;
+        same_queues(&queue, &queues)?;
     }
     Ok(())
 }
 
-fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
-    let all: usize = lines.values().map(|(line, _)| line.len()).sum();
+fn same_queues(queue: &FetchQueue, queues: &Queues) -> Result<(), TestCaseError> {
+    let all: usize = queues
+        .values()
+        .map(|(tickets_of_key, _)| tickets_of_key.len())
+        .sum();
     prop_assert_eq!(queue.len(), all);
     prop_assert_eq!(queue.is_empty(), all == 0);
+    let retries = queues.values().filter_map(|(_, retry)| *retry);
+    prop_assert_eq!(queue.next_deadline(), retries.min());
     for db in 0..3 {
         for key in 0..4u8 {
-            let (line, retry) = lines.get(&(db, key)).cloned().unwrap_or_default();
-            prop_assert_eq!(queue.head(db, &[key]), line.first().copied());
-            prop_assert_eq!(queue.waiting(db, &[key]), line.len());
-            prop_assert_eq!(queue.tickets(db, &[key]).collect::<Vec<_>>(), line);
-            prop_assert_eq!(queue.knows_when(db, &[key]), retry.is_some());
+            let (tickets_of_key, retry) = queues.get(&(db, key)).cloned().unwrap_or_default();
+            prop_assert_eq!(queue.head(db, &[key]), tickets_of_key.first().copied());
+            prop_assert_eq!(queue.waiting(db, &[key]), tickets_of_key.len());
+            prop_assert_eq!(
+                queue.tickets(db, &[key]).collect::<Vec<_>>(),
+                tickets_of_key
+            );
+            prop_assert_eq!(queue.has_retry(db, &[key]), retry.is_some());
         }
     }
     for of in [None, Some(0), Some(1), Some(2)] {
@@ -724,7 +788,9 @@ fn same_lines(queue: &Queue, lines: &Lines) -> Result<(), TestCaseError> {
             keys.extend(key);
         }
         keys.sort();
-        let expected = lines.keys().filter(|(db, _)| of.is_none_or(|of| of == *db));
+        let expected = queues
+            .keys()
+            .filter(|(db, _)| of.is_none_or(|of| of == *db));
         let expected: Vec<waiting::Key> = expected.map(|(db, key)| (*db, [*key].into())).collect();
         prop_assert_eq!(keys, expected);
     }
@@ -735,7 +801,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 50 } else { 5000 }, ..ProptestConfig::default() })]
 
     #[test]
-    fn lines_are_what_lists_of_tickets_are(
+    fn queues_are_what_lists_of_tickets_are(
         turns in proptest::collection::vec(any_turn(), 1..60)
     ) {
         queue_story(&turns)?;

@@ -11,7 +11,7 @@ use crate::support::{
     follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
 };
 use sluice::cache::persist::put_effect;
-use sluice::cache::state::{Entry, Kind};
+use sluice::cache::state::{CacheEntry, EntryKind};
 
 #[test]
 fn every_change_arrives_as_it_is() {
@@ -349,10 +349,10 @@ fn an_entry_that_is_handed_down_ends_the_lease_and_serves_who_waits() {
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k");
     let mut next = waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0");
-    let entry = Entry {
-        kind: Kind::Value,
+    let entry = CacheEntry {
+        kind: EntryKind::Value,
         fresh_until: 99_999_999_999_999,
-        ..Entry::gone()
+        ..CacheEntry::tombstone()
     };
     let mut effect = Vec::new();
     put_effect(&mut effect, &entry, false, 99_999_999_999_999);
@@ -367,21 +367,21 @@ fn effects_that_do_not_fit_what_is_there_are_refused() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let effect = |kind, keeps| {
-        let entry = Entry {
+        let entry = CacheEntry {
             kind,
-            ..Entry::gone()
+            ..CacheEntry::tombstone()
         };
         let mut effect = Vec::new();
         put_effect(&mut effect, &entry, keeps, 99_999_999_999_999);
         effect
     };
     for (kind, keeps, value) in [
-        (Kind::Value, false, None),
-        (Kind::Null, false, Some(b"v")),
-        (Kind::Gone, false, Some(b"v")),
-        (Kind::Gone, true, Some(b"v")),
+        (EntryKind::Value, false, None),
+        (EntryKind::Negative, false, Some(b"v")),
+        (EntryKind::Tombstone, false, Some(b"v")),
+        (EntryKind::Tombstone, true, Some(b"v")),
         // There is nothing to keep.
-        (Kind::Gone, true, None),
+        (EntryKind::Tombstone, true, None),
     ] {
         let effect = effect(kind, keeps);
         let mut apply: Vec<&[u8]> = vec![b"CACHE.APPLY", b"k", &effect];

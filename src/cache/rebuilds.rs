@@ -1,0 +1,151 @@
+//! The leases and the waiting clients of all keys: which client rebuilds an entry, and which clients wait for it. It knows no
+//! server, no clock and no randomness. All of it is beside the keyspace and in memory only.
+
+use super::lease::{LeaseRequest, LeaseStatus, Leases};
+use super::queue::{CacheWaiter, FetchQueue};
+use super::state::{CacheEntry, EarlyRefresh, Freshness};
+use super::step::{FetchReply, FetchRequest, RETRY_MS, decide_fetch};
+use crate::waiting::{Key, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The leases and the waiting clients of a server.
+#[derive(Debug, Default)]
+pub struct Rebuilds {
+    /// The leases.
+    pub leases: Leases,
+    /// The waiting clients.
+    pub queue: FetchQueue,
+    /// The leases of clients whose wait has ended and whose reply has not been sent yet.
+    unsent: BTreeMap<Ticket, (Key, u64)>,
+    /// The leases of clients that left before their reply was sent. They are taken back.
+    undelivered: VecDeque<(Key, u64)>,
+}
+
+/// The decision about the first client of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadStep {
+    /// The queue is empty.
+    Empty,
+    /// The client waits on, and the queue is served again at this time (Unix ms) at the latest.
+    Waits(u64),
+    /// The client receives this reply, and has left the queue.
+    Served(Ticket, FetchReply),
+}
+
+impl Rebuilds {
+    /// No waiting clients, and these leases.
+    pub fn new(leases: Leases) -> Self {
+        Self {
+            leases,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a client to its key's queue. `retry_ms`: when the queue is served again. Times are Unix ms.
+    pub fn wait(&mut self, waiter: CacheWaiter, retry_ms: u64, now: u64) -> Ticket {
+        let key = waiter.key.clone();
+        let ticket = self.queue.push(waiter);
+        self.queue.set_retry(key.0, &key.1, Some(now + retry_ms));
+        ticket
+    }
+
+    /// Serves the first client of a key's queue, if the entry, the lease or the backoff has a reply for it. `lease`: a
+    /// request for the key's lease; the length is that which the client wants.
+    pub fn serve_head(
+        &mut self,
+        key: &Key,
+        entry: Option<&CacheEntry>,
+        freshness: Freshness,
+        lease: &LeaseRequest,
+    ) -> HeadStep {
+        let head = self.queue.head(key.0, &key.1);
+        let Some((ticket, waiter)) = head.and_then(|head| Some((head, self.queue.get(head)?)))
+        else {
+            return HeadStep::Empty;
+        };
+        let request = FetchRequest {
+            lease_ms: waiter.lease_ms,
+            refresh: EarlyRefresh::Off,
+            slide_ms: 0,
+            is_absent: false,
+        };
+        let lease = LeaseRequest {
+            length_ms: waiter.lease_ms,
+            ..*lease
+        };
+        let offer = || self.leases.offer(key.0, &key.1, &lease);
+        let reply = decide_fetch(entry, freshness, &request, || 0, offer).reply;
+        if reply.must_wait() {
+            let retry_at = lease.now_us / 1000 + reply.n;
+            self.queue.set_retry(key.0, &key.1, Some(retry_at));
+            return HeadStep::Waits(retry_at);
+        }
+        self.queue.remove(ticket);
+        if let Some(token) = reply.token() {
+            self.unsent.insert(ticket, (key.clone(), token));
+        }
+        HeadStep::Served(ticket, reply)
+    }
+
+    /// Takes a client out of its queue whose time is up, or that left. Returns the reply of a timeout.
+    pub fn time_out(&mut self, ticket: Ticket, now: u64) -> Option<FetchReply> {
+        let waiter = self.queue.remove(ticket)?;
+        let left = match self.leases.status(waiter.key.0, &waiter.key.1, now) {
+            LeaseStatus::Leased(left) | LeaseStatus::BackingOff(left) => left,
+            LeaseStatus::Free => RETRY_MS, // the table of leases is full
+        };
+        Some(FetchReply::wait(left))
+    }
+
+    /// The reply of a client that was served has been sent.
+    pub fn sent(&mut self, ticket: Ticket) {
+        self.unsent.remove(&ticket);
+    }
+
+    /// A client that was served left before its reply was sent. Returns whether its lease is to be taken back.
+    pub fn not_sent(&mut self, ticket: Ticket) -> bool {
+        let lease = self.unsent.remove(&ticket);
+        let has_lease = lease.is_some();
+        self.undelivered.extend(lease);
+        has_lease
+    }
+
+    /// Whether leases are to be taken back.
+    pub fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Takes back the lease of a client that left before its reply was sent. Returns the key, whose queue is to be served.
+    pub fn take_back(&mut self) -> Option<Key> {
+        let ((db, key), token) = self.undelivered.pop_front()?;
+        if self.leases.is_current(db, &key, token) {
+            self.leases.remove(db, &key);
+        }
+        Some((db, key))
+    }
+
+    /// Ends a lease because the loader failed. For `backoff_ms` no client is granted another one. Returns whether the token
+    /// was that of the key's current lease. `now` is in Unix ms.
+    pub fn fail(
+        &mut self,
+        (db, key): (i32, &[u8]),
+        token: u64,
+        backoff_ms: u64,
+        now: u64,
+        max_leases: usize,
+    ) -> bool {
+        let is_current = self.leases.is_current(db, key, token);
+        if is_current && backoff_ms > 0 {
+            self.leases.fail(db, key, now + backoff_ms, now, max_leases);
+        } else if is_current {
+            self.leases.remove(db, key);
+        }
+        is_current
+    }
+
+    /// Forgets all leases. The waiting clients stay.
+    pub fn clear_leases(&mut self) {
+        self.leases.clear(None);
+        self.undelivered.clear();
+    }
+}
