@@ -9,7 +9,7 @@ use super::options::{
 };
 use super::revoke::key_has_changed;
 use super::serve::{self, count_reply, offer_lease, serve as serve_waiting_clients};
-use super::state::{EntryKind, Freshness, Invalidation, Version};
+use super::state::{EntryKind, EntryVersion, Freshness, Invalidation};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
 use super::{COUNTERS, MAX_LEASES, STATE};
 use crate::error::Error;
@@ -288,7 +288,7 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
             "stale_ms",
             Reply::int_or_nil((stale < u64::MAX).then_some(stale.min(MAX_SAFE as u64))),
         ),
-        ("ver", Reply::int_or_nil(version.map(Version::number))),
+        ("ver", Reply::int_or_nil(version.map(EntryVersion::number))),
         ("lease_ms", Reply::int(lease)),
         ("waiters", Reply::int(waiters)),
         (

@@ -1,6 +1,6 @@
 //! The options of the family's commands.
 
-use super::state::{EarlyRefresh, Version};
+use super::state::{EarlyRefresh, EntryVersion};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, parse_decimal};
@@ -59,8 +59,8 @@ impl CacheOptions<'_> {
     }
 
     /// The version of the entry.
-    pub(super) fn version(&self) -> Option<Version> {
-        self.number(VER).map(Version::new)
+    pub(super) fn version(&self) -> Option<EntryVersion> {
+        self.number(VER).map(EntryVersion::new)
     }
 }
 

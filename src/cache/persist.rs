@@ -11,7 +11,7 @@
 //! An effect (`CACHE.APPLY key effect [value]`) begins with the time at which the key expires (0: the expiry stays as it is).
 //! Its kind may be K: kind and value of the entry stay as they are.
 
-use super::state::{CacheEntry, EntryKind, GracePeriod, Version};
+use super::state::{CacheEntry, EntryKind, EntryVersion, GracePeriod};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::request::MAX_SAFE;
 
@@ -100,7 +100,10 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<(CacheEntry, bool), Corrupt> {
     let entry = CacheEntry {
         kind,
         fresh_until: reader.uint(0, MAX)?,
-        version: reader.uint(0, MAX + 1)?.checked_sub(1).map(Version::new),
+        version: reader
+            .uint(0, MAX + 1)?
+            .checked_sub(1)
+            .map(EntryVersion::new),
         rebuild_us: reader.uint(0, u32::MAX.into())? as u32,
         grace: match reader.uint(0, MAX)? {
             0 => None,
@@ -131,7 +134,7 @@ mod tests {
             |(kind, fresh_until, version, rebuild_us, grace)| CacheEntry {
                 kind,
                 fresh_until,
-                version: version.map(Version::new),
+                version: version.map(EntryVersion::new),
                 rebuild_us,
                 grace: grace
                     .map(|(until, stale_until)| Box::new(GracePeriod { until, stale_until })),
@@ -173,7 +176,7 @@ mod tests {
         let entry = CacheEntry {
             kind: EntryKind::Value,
             fresh_until: 1_700_000_000_000,
-            version: Some(Version::new(0)),
+            version: Some(EntryVersion::new(0)),
             rebuild_us: 300,
             ..CacheEntry::tombstone()
         };

@@ -15,7 +15,7 @@ pub struct CacheEntry {
     /// Until when it is fresh (Unix ms); 0 after an invalidation.
     pub fresh_until: u64,
     /// The version that it was stored with.
-    pub version: Option<Version>,
+    pub version: Option<EntryVersion>,
     /// How long its last rebuild took from lease to store, in microseconds; 0: unknown.
     pub rebuild_us: u32,
     /// The effects of the last invalidation.
@@ -35,9 +35,9 @@ pub enum EntryKind {
 
 /// A version. The stored number is one higher, so that an entry without a version takes no more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(std::num::NonZeroU64);
+pub struct EntryVersion(std::num::NonZeroU64);
 
-impl Version {
+impl EntryVersion {
     /// A version from 0 to 2^53 - 1.
     pub fn new(version: u64) -> Self {
         Self(std::num::NonZeroU64::MIN.saturating_add(version))
@@ -102,7 +102,7 @@ pub struct NewEntry {
     /// How long it is served stale after that, in milliseconds.
     pub stale_ms: u64,
     /// Its version.
-    pub version: Option<Version>,
+    pub version: Option<EntryVersion>,
     /// How long the rebuild took, in microseconds, if that is known.
     pub rebuild_us: Option<u32>,
 }
@@ -115,7 +115,7 @@ pub struct Invalidation {
     /// How long nothing is stored with a token, in milliseconds.
     pub grace_ms: u64,
     /// The lowest version that is stored during this time.
-    pub version: Option<Version>,
+    pub version: Option<EntryVersion>,
 }
 
 /// How an invalidation changes the key.
@@ -135,7 +135,7 @@ pub struct InvalidationMark {
     /// Whether the entry stays to be served stale. Otherwise it becomes a tombstone.
     pub keeps_value: bool,
     /// The version that is remembered.
-    pub version: Option<Version>,
+    pub version: Option<EntryVersion>,
     /// The times of the invalidation.
     pub grace: GracePeriod,
 }
@@ -345,7 +345,7 @@ pub enum TokenStatus {
 pub fn admit(
     entry: Option<&CacheEntry>,
     token: TokenStatus,
-    version: Option<Version>,
+    version: Option<EntryVersion>,
 ) -> Result<(), StoreRefusal> {
     if token == TokenStatus::Ended {
         return Err(StoreRefusal::NotCurrent);

@@ -2,8 +2,8 @@
 
 use super::lease::{Lease, LeaseOffer};
 use super::state::{
-    CacheEntry, EarlyRefresh, EntryKind, Freshness, NewEntry, StoreRefusal, TokenStatus, Version,
-    admit, is_due_to_slide, jittered,
+    CacheEntry, EarlyRefresh, EntryKind, EntryVersion, Freshness, NewEntry, StoreRefusal,
+    TokenStatus, admit, is_due_to_slide, jittered,
 };
 
 /// When a client asks again if the table of leases is full, in milliseconds.
@@ -179,7 +179,7 @@ pub struct StoreRequest {
     /// The token of the lease.
     pub token: Option<u64>,
     /// The version of the entry.
-    pub version: Option<Version>,
+    pub version: Option<EntryVersion>,
 }
 
 /// The decision about a request to store an entry.

@@ -9,7 +9,7 @@ use sluice::cache::lease::{LeaseRequest, LeaseStatus, Leases};
 use sluice::cache::queue::{CacheWaiter, QueueDeadline};
 use sluice::cache::rebuilds::{HeadStep, Rebuilds};
 use sluice::cache::state::{
-    CacheEntry, EarlyRefresh, EntryKind, Freshness, Invalidation, InvalidationChange, Version,
+    CacheEntry, EarlyRefresh, EntryKind, EntryVersion, Freshness, Invalidation, InvalidationChange,
     decide_invalidation,
 };
 use sluice::cache::step::{
@@ -760,7 +760,7 @@ fn history(events: &[Event], max_leases: usize) -> Result<(), TestCaseError> {
                     stale_ms: stale,
                     jitter_percent: 0,
                     token: subject.token(key, proof),
-                    version: version.map(Version::new),
+                    version: version.map(EntryVersion::new),
                 };
                 prop_assert_eq!(subject.set(key, &request, value), world.set(event));
             }
@@ -773,7 +773,7 @@ fn history(events: &[Event], max_leases: usize) -> Result<(), TestCaseError> {
                 let request = Invalidation {
                     stale_ms: stale,
                     grace_ms: grace,
-                    version: version.map(Version::new),
+                    version: version.map(EntryVersion::new),
                 };
                 let existed = subject.del(key, &request);
                 world.touch(key, true);

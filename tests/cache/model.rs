@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use sluice::cache::lease::{Lease, LeaseStatus, Leases};
 use sluice::cache::queue::{CacheWaiter, FetchQueue};
 use sluice::cache::state::{
-    CacheEntry, EarlyRefresh, EntryKind, Freshness, Invalidation, InvalidationChange, NewEntry,
-    StoreRefusal, TokenStatus, Version, admit, decide_invalidation, is_due_to_slide, jittered,
+    CacheEntry, EarlyRefresh, EntryKind, EntryVersion, Freshness, Invalidation, InvalidationChange,
+    NewEntry, StoreRefusal, TokenStatus, admit, decide_invalidation, is_due_to_slide, jittered,
 };
 use sluice::waiting;
 
@@ -226,7 +226,7 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                     (true, Some(since)) => TokenStatus::Current(since),
                     (true, None) => TokenStatus::Ended,
                 };
-                let new = version.map(Version::new);
+                let new = version.map(EntryVersion::new);
                 let got = admit(subject.entry.as_ref(), claim, new);
                 let expected = match model.lease {
                     None if token => Err(StoreRefusal::NotCurrent),
@@ -267,7 +267,7 @@ fn entry_story(steps: &[Step]) -> Result<(), TestCaseError> {
                 let request = Invalidation {
                     stale_ms: stale,
                     grace_ms: grace,
-                    version: version.map(Version::new),
+                    version: version.map(EntryVersion::new),
                 };
                 let existed = subject.invalidate(&request, now);
                 let expected = model.invalidate(stale, grace, version, now);
@@ -313,7 +313,7 @@ fn agree(subject: &Subject, model: &Model, now: u64) -> Result<(), TestCaseError
     prop_assert_eq!(subject.expires, until.max(model.grace_until));
     let grace = (model.grace_until > now).then_some(model.grace_until);
     prop_assert_eq!(entry.grace_until(now), grace);
-    prop_assert_eq!(entry.version.map(Version::number), model.version);
+    prop_assert_eq!(entry.version.map(EntryVersion::number), model.version);
     if expected != Freshness::Missing {
         let value = model.value.map(|byte| vec![byte; 3]);
         prop_assert_eq!(entry.value().map(<[u8]>::to_vec), value);
