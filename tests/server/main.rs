@@ -1,8 +1,8 @@
 //! What concerns no family alone: how Sluice is loaded and configured (`loading.rs`), the databases of a server
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`, `random.rs`; `forms.rs` has the forms of all commands), keys that
 //! are not there (`missing.rs`), the number of keys of a command (`numkeys.rs`), commands that another module calls
-//! (`callers.rs`), Valkey's import mode (`import.rs`), files of an earlier build (`upgrade.rs`), and a server with nothing to
-//! do (`idle.rs`).
+//! (`callers.rs`), also from keyspace events (`listener.rs`), Valkey's import mode (`import.rs`), files of an earlier build
+//! (`upgrade.rs`), and a server with nothing to do (`idle.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -14,6 +14,7 @@ mod databases;
 mod forms;
 mod idle;
 mod import;
+mod listener;
 mod loading;
 mod missing;
 mod numkeys;
