@@ -6,6 +6,7 @@ use crate::reply::Answer;
 use crate::request::Cursor;
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
 use crate::server::handles::reply;
 use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use crate::server::hooks::deletions;
@@ -117,6 +118,7 @@ where
 {
     // SAFETY: the server gives a live context and `argc` strings that live through the call.
     unsafe {
+        // Guarded by `enter` in the common case.
         if api!(RedisModule_IsKeysPositionRequest(ctx)) == 0 {
             return enter::<F, true>(ctx, argv, argc);
         }
@@ -161,10 +163,37 @@ where
         reply::send(ctx, answer);
         true
     });
-    if !done && !replies {
-        guard((), || reply::send(ctx, Err(Error::Internal)));
+    if !done {
+        guard((), || after_panic(ctx, strings, replies));
     }
     raw::REDISMODULE_OK as c_int
+}
+
+/// Logs which command panicked, and replies unless the command has begun to. The panic itself is in the log already.
+#[cold]
+fn after_panic(ctx: Ctx<'_>, strings: &[*mut raw::RedisModuleString], has_replied: bool) {
+    if !has_replied {
+        reply::send(ctx, Err(Error::Internal));
+    }
+    // SAFETY: the strings live through the call.
+    let mut args = strings.iter().map(|string| unsafe { bytes_of(*string) });
+    let (command, key) = (args.next().unwrap_or(b""), args.next().unwrap_or(b""));
+    log::warn_in(ctx, &panic_line(command, key));
+    commit::emit_events(ctx); // of what was done before the panic
+}
+
+/// So many bytes of a key's name are logged at most.
+const MAX_LOGGED_BYTES: usize = 128;
+
+fn panic_line(command: &[u8], key: &[u8]) -> String {
+    let end = if key.len() > MAX_LOGGED_BYTES {
+        "..."
+    } else {
+        ""
+    };
+    let key = &key[..key.len().min(MAX_LOGGED_BYTES)];
+    let (command, key) = (command.escape_ascii(), key.escape_ascii());
+    format!("the command {command} panicked: the value at key \"{key}\"{end} may be half changed")
 }
 
 #[inline]
@@ -199,4 +228,19 @@ where
         &many
     };
     run(&Call { ctx, args, strings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::panic_line;
+
+    #[test]
+    fn the_log_names_the_command_and_the_key() {
+        let line = panic_line(b"LOCK.ACQUIRE", b"a\n\xff");
+        assert!(
+            line.contains("LOCK.ACQUIRE") && line.contains("\"a\\n\\xff\""),
+            "{line}"
+        );
+        assert!(panic_line(b"x", &[b'k'; 1_000_000]).len() < 300);
+    }
 }

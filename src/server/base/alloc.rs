@@ -37,7 +37,7 @@ pub(in crate::server) fn learn_sizes() {
 
 /// What the server's allocator guarantees: where it keeps each block's size in front of the block,
 /// as builds without jemalloc may do, no more than this.
-const GUARANTEED_ALIGN: usize = size_of::<usize>();
+pub(in crate::server) const GUARANTEED_ALIGN: usize = size_of::<usize>();
 
 /// The request of which an aligned block of `layout` can be carved out, with room in front of it for
 /// the address of the whole.

@@ -17,13 +17,30 @@ impl<T: Default> MainThread<T> {
         Self(LazyCell::new(RefCell::default))
     }
 
-    /// The value. Panics if it is in use already: who holds it calls nothing that needs it.
+    /// The value. Panics if it is borrowed already: the borrower calls nothing that needs it.
     pub fn get(&self) -> RefMut<'_, T> {
+        check_thread();
         self.0.borrow_mut()
     }
 
-    /// The value, unless it is in use already.
+    /// The value, unless it is borrowed already.
     pub fn try_get(&self) -> Option<RefMut<'_, T>> {
+        check_thread();
         self.0.try_borrow_mut().ok()
+    }
+}
+
+/// Panics in debug builds if another thread has used such a value before. Unit tests have several threads and no server.
+#[inline]
+fn check_thread() {
+    #[cfg(all(debug_assertions, not(test)))]
+    {
+        static FIRST: std::sync::OnceLock<std::thread::ThreadId> = std::sync::OnceLock::new();
+        let this = std::thread::current().id();
+        assert_eq!(
+            *FIRST.get_or_init(|| this),
+            this,
+            "a value of the main thread is used on another thread"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! the values of a family.
 
 use crate::memory::block_size;
+use crate::server::base::alloc::GUARANTEED_ALIGN;
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -316,6 +317,12 @@ unsafe extern "C" fn defrag<N: Native>(
     _key: *mut raw::RedisModuleString,
     value: *mut *mut c_void,
 ) -> c_int {
+    const {
+        assert!(
+            align_of::<N::Value>() <= GUARANTEED_ALIGN,
+            "a moved value stays aligned"
+        );
+    }
     guard(0, || {
         let mut relocate = Relocate {
             ctx,
