@@ -1,8 +1,8 @@
 //! The internal commands that carry a master's decisions to replicas and the AOF.
 
-use super::native::{Kind, list_earlier};
-use super::persist::{self, Effect};
-use super::state::{Lock, Mode};
+use super::native::list_earlier;
+use super::persist::{self, LockEffect};
+use super::state::{Lock, LockKind, Mode};
 use super::{LISTENING, is_plausible_fence, remember_fence};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -23,29 +23,29 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         verbatim(call); // of a repeated request, which changed nothing
         return Ok(Reply::Ok);
     }
-    let fence = |effect: &Effect<'_>| match effect {
-        Effect::Held(_, _, hold) => hold.fence,
-        Effect::Fence(fence) => *fence,
+    let fence = |effect: &LockEffect<'_>| match effect {
+        LockEffect::Held(_, _, hold) => hold.fence,
+        LockEffect::Fence(fence) => *fence,
         _ => 0,
     };
     if !effects.iter().map(fence).all(is_plausible_fence) {
         return Err(Error::BadEffect);
     }
     let (ctx, name) = (call.ctx, call.name(0));
-    if let [Effect::Fence(fence)] = effects[..] {
+    if let [LockEffect::Fence(fence)] = effects[..] {
         remember_fence(fence);
         verbatim(call);
         return Ok(Reply::Ok); // this is about no key
     }
-    let open = |kind: Kind| TypedKey::of(ctx.open(&name), kind.native());
-    let mut slot = match kind_of(&effects)? {
+    let open = |kind: LockKind| TypedKey::of(ctx.open(&name), kind.native());
+    let mut key = match kind_of(&effects)? {
         Some(kind) => open(kind)?,
-        None => open(Kind::Lock).or_else(|_| open(Kind::Sem))?, // whatever is there
+        None => open(LockKind::Lock).or_else(|_| open(LockKind::Semaphore))?, // whatever is there
     };
-    if slot.value().is_none() {
-        slot.create(Lock::new(Mode::Exclusive));
+    if key.value().is_none() {
+        key.create(Lock::new(Mode::Exclusive));
     }
-    let Some(lock) = slot.value() else {
+    let Some(lock) = key.value() else {
         return Err(Error::Internal);
     };
     remember_fence(persist::apply(lock, effects));
@@ -59,8 +59,8 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         is_modified: true,
         event: None,
     };
-    slot.commit(ctx, &name, &commit);
-    if let Some(lock) = slot.value() {
+    key.commit(ctx, &name, &commit);
+    if let Some(lock) = key.value() {
         list_earlier(lock, ctx.db(), name.bytes()); // the cron event asks, should this server become a master
     }
     if LISTENING.load(Ordering::Relaxed) {
@@ -79,9 +79,9 @@ fn verbatim(call: &Call<'_>) {
 }
 
 /// Which type the effects are about, if they tell; both at once is nonsense.
-fn kind_of(effects: &[Effect<'_>]) -> Result<Option<Kind>, Error> {
+fn kind_of(effects: &[LockEffect<'_>]) -> Result<Option<LockKind>, Error> {
     let mut kinds = effects.iter().filter_map(|effect| match effect {
-        Effect::Held(mode, ..) => Some(Kind::of(*mode)),
+        LockEffect::Held(mode, ..) => Some(LockKind::of(*mode)),
         _ => None,
     });
     let first = kinds.next();

@@ -1,106 +1,149 @@
-//! How a client joins the queue of a lock that it cannot have yet.
+//! How clients join the queues of locks that they cannot have yet, and how they leave.
 
 use super::deadlock::{self, Check};
+use super::handover::Outcome;
 use super::options::{BLOCK, LockOptions};
-use super::queue::Waiter;
-use super::serve::{BEFORE_SEARCH_MS, Outcome, read_lock, search_soon, serve};
-use super::{BLOCKED, LISTENING, MAX_WAITED_KEYS, MAX_WAITERS, State};
+use super::queue::LockWaiter;
+use super::search::{BEFORE_SEARCH_MS, read_lock};
+use super::slices::serve;
+use super::world::ServerClients;
+use super::{BLOCKED, LISTENING, LockService, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
-use crate::server::services::timer;
-use crate::waiting::Ticket;
+use crate::server::services::blocked::Departure;
+use crate::server::services::deferred;
+use crate::waiting::{InSlots, Ticket};
 use std::sync::atomic::Ordering;
 
+/// Answers an acquisition, or lets the client wait if it asked for that.
 pub(super) fn answer_or_wait(
     ctx: Ctx<'_>,
-    state: &mut State,
+    service: &mut LockService,
     now: Now,
     outcome: Outcome,
     options: &LockOptions<'_>,
-    waiter: impl FnOnce() -> Waiter,
+    waiter: impl FnOnce() -> LockWaiter,
 ) -> Answer {
     match outcome {
         Outcome::Acquired(reply) => Ok(reply),
         Outcome::Busy(_) if options.has(BLOCK) && ctx.may_block() => {
-            wait(ctx, state, now, waiter())
+            wait(ctx, service, now, waiter())
         }
         Outcome::Busy(_) | Outcome::Never => {
-            state.stats.refused += 1;
+            service.handover.counters.refused += 1;
             Ok(Reply::Nil)
         }
     }
 }
 
-/// Puts the client into the queue.
-pub(super) fn wait(ctx: Ctx<'_>, state: &mut State, now: Now, waiter: Waiter) -> Answer {
-    if let Some(first) = state.queues.repeated_by(&waiter) {
-        return wait_instead(ctx, state, now, first, waiter);
+/// Lets the client wait, unless its wait would never end or too many clients wait.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    service: &mut LockService,
+    now: Now,
+    waiter: LockWaiter,
+) -> Answer {
+    let handover = &mut service.handover;
+    if let Some(first) = handover.queues.repeated_by(&waiter) {
+        return wait_instead(ctx, service, now, first, waiter);
     }
-    let waited_keys = state.queues.waited_keys() + waiter.keys.len();
-    if state.queues.len() as i64 >= MAX_WAITERS.get() || waited_keys as i64 > MAX_WAITED_KEYS.get()
+    let waited_keys = handover.queues.waited_keys() + waiter.keys.len();
+    if handover.queues.len() as i64 >= MAX_WAITERS.get()
+        || waited_keys as i64 > MAX_WAITED_KEYS.get()
     {
         return Err(Error::TooManyWaiters);
     }
-    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
-    let (ticket, limit_before) = state.queues.join(waiter);
-    let queues = &state.queues;
-    let check = state.search_budget.spend(now.ms(), |steps| {
+    let keys = waiter.keys.clone();
+    let (ticket, limit_before) = handover.queues.join(waiter);
+    let queues = &handover.queues;
+    let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
             read_lock(ctx, key, visit);
         })
     });
     if check == Check::Deadlock {
-        state.queues.withdraw(ticket, limit_before);
-        state.stats.deadlocks += 1;
+        handover.queues.withdraw(ticket, limit_before);
+        handover.counters.deadlocks += 1;
         return Err(Error::Deadlock);
     }
     let Some(blocked) = BLOCKED.block(ctx) else {
-        state.queues.withdraw(ticket, limit_before);
-        state.stats.refused += 1;
+        handover.queues.withdraw(ticket, limit_before);
+        handover.counters.refused += 1;
         return Ok(Reply::Nil);
     };
     blocked.wait(ticket);
-    state.stats.waited += 1;
     LISTENING.store(true, Ordering::Relaxed);
-    if let Some(at) = deadline {
-        state.timeouts.insert((at, ticket));
-        timer::arm(ctx, at);
-    }
+    let (handover, mut world) = service.hand_over(ctx, now);
+    handover.begin_wait(&mut world, ticket);
     if check == Check::Unknown {
-        state.queues.doubt(ticket);
-        search_soon(ctx, state, now.ms() + BEFORE_SEARCH_MS);
+        handover.queues.mark_unverified(ticket);
+        service.search.plan(ctx, now.ms() + BEFORE_SEARCH_MS);
     }
-    serve(ctx, state, now, keys); // learns when to look again
+    serve(ctx, service, now, keys); // finds out when to try again
     Ok(Reply::Later)
 }
 
-/// Puts the client in the place of the one whose request it repeats. That one is told what it is told when its time is up: its
-/// client does not listen any more, or it would not have repeated the request.
+/// Lets the client wait in the position of the one whose request it repeats. That one receives the reply of a wait that ended:
+/// it does not listen any more, or it would not have repeated the request.
 fn wait_instead(
     ctx: Ctx<'_>,
-    state: &mut State,
+    service: &mut LockService,
     now: Now,
     ticket: Ticket,
-    waiter: Waiter,
+    waiter: LockWaiter,
 ) -> Answer {
     let Some(blocked) = BLOCKED.block(ctx) else {
-        state.stats.refused += 1;
+        service.handover.counters.refused += 1;
         return Ok(Reply::Nil);
     };
     BLOCKED.wake(ticket, Ok(Reply::Nil));
     blocked.wait(ticket);
-    state.stats.waited += 1;
-    let (keys, deadline) = (waiter.keys.clone(), waiter.deadline());
-    let first = state.queues.replace(ticket, waiter);
-    if let Some(at) = first.and_then(|first| first.deadline()) {
-        state.timeouts.remove(&(at, ticket));
-    }
-    if let Some(at) = deadline {
-        state.timeouts.insert((at, ticket));
-        timer::arm(ctx, at);
-    }
-    serve(ctx, state, now, keys);
+    let keys = waiter.keys.clone();
+    let (handover, mut world) = service.hand_over(ctx, now);
+    handover.replace(&mut world, ticket, waiter);
+    serve(ctx, service, now, keys);
     Ok(Reply::Later)
 }
+
+/// A client that was served has received its answer.
+pub(super) fn answered(ticket: Ticket) {
+    SERVICE.get().handover.delivered(ticket);
+}
+
+/// A waiting client left, or somebody ended its wait: then it receives this answer.
+pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
+    let handover = &mut SERVICE.get().handover;
+    let has_left = match departure {
+        Departure::Gone => handover.leave(ticket),
+        Departure::Unblocked => {
+            handover.counters.timeouts += 1;
+            handover.leave(ticket)
+        }
+        Departure::Unanswered => handover.leave_undelivered(ticket),
+    };
+    if has_left {
+        deferred::ask_for_slices_and_wake();
+    }
+    Ok(Reply::Nil)
+}
+
+/// How waiting clients are looked after in a cluster.
+pub(super) const WAITING: InSlots = InSlots {
+    slots: || SERVICE.get().handover.queues.slots(),
+    keys: |slot, behind, most| {
+        let handover = &SERVICE.get().handover;
+        handover.queues.keys_of_slot(slot, behind, most)
+    },
+    send_away: |key, error, most| {
+        let handover = &mut SERVICE.get().handover;
+        handover.refuse_some(&mut ServerClients, key, error, most)
+    },
+    serve: |ctx, key| {
+        let service = &mut *SERVICE.get();
+        if !service.handover.queues.has_retry(key.0, &key.1) {
+            serve(ctx, service, Now::read(), [key.clone()]);
+        }
+    },
+};

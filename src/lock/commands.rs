@@ -1,16 +1,16 @@
 //! The commands that change locks: each reads its request, takes its step and answers.
 
-use super::STATE;
-use super::State;
 use super::blocking::{answer_or_wait, wait};
-use super::edit::Edit;
-use super::native::Kind;
+use super::edit::{LockKey, OpenKeys, with_open_keys};
+use super::handover::{acquire_all, acquire_one};
 use super::options::{
     ALL, BLOCK, ID, LIMIT, LockOptions, OPTIONS, PERMITS, PX, SHARED, WATCHDOG, owner,
 };
-use super::queue::{Waiter, Want};
-use super::serve::{acquire_all, acquire_one, serve};
-use super::state::{Acquire, Claim, Released, Upgraded};
+use super::queue::{LockWaiter, Want};
+use super::slices::serve;
+use super::state::LockKind;
+use super::state::{Acquire, Released, RequestedMode, Upgraded};
+use super::{LockService, SERVICE};
 use crate::error::Error;
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
@@ -34,12 +34,12 @@ pub(super) fn acquire(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, SHARED | PX | BLOCK | WATCHDOG | ID)?;
-    let claim = if options.has(SHARED) {
-        Claim::Shared
+    let mode = if options.has(SHARED) {
+        RequestedMode::Shared
     } else {
-        Claim::Exclusive
+        RequestedMode::Exclusive
     };
-    acquire_key(call, owner, &options, claim, Kind::Lock, c"lock.acquire")
+    acquire_key(call, owner, &options, mode, LockKind::Lock, c"lock.acquire")
 }
 
 /// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
@@ -60,40 +60,53 @@ pub(super) fn sem_acquire(call: &Call<'_>) -> Answer {
             max: limit as i64,
         });
     }
-    let claim = Claim::Permits { count, limit };
-    acquire_key(call, owner, &options, claim, Kind::Sem, c"sem.acquire")
+    let mode = RequestedMode::Permits { count, limit };
+    acquire_key(
+        call,
+        owner,
+        &options,
+        mode,
+        LockKind::Semaphore,
+        c"sem.acquire",
+    )
 }
 
 fn acquire_key(
     call: &Call<'_>,
     owner: &[u8],
     options: &LockOptions<'_>,
-    claim: Claim,
-    kind: Kind,
+    mode: RequestedMode,
+    kind: LockKind,
     event: &'static CStr,
 ) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
-    let state = &mut *STATE.get();
-    let mut slot = TypedKey::of(ctx.open(&name), kind.native())?;
+    let service = &mut *SERVICE.get();
+    let mut lock_key = TypedKey::of(ctx.open(&name), kind.native())?;
     let now = Now::read();
     if !options.has(BLOCK)
-        && slot
+        && lock_key
             .value()
             .is_some_and(|lock| lock.plainly_refuses(owner, now.ms()))
     {
-        state.stats.refused += 1;
+        service.handover.counters.refused += 1;
         return Ok(Reply::Nil);
     }
-    let request = options.request(ctx, state, &name, owner, claim);
-    let edit = Edit::of(ctx, state, &name, slot, kind, now);
-    let outcome = acquire_one(state, edit, &request, event)?;
-    let waiter = || options.waiter(ctx, now, &[name], owner, claim, event);
-    answer_or_wait(ctx, state, now, outcome, options, waiter)
+    let request = options.request(ctx, service, &name, owner, mode);
+    let LockService {
+        handover, steps, ..
+    } = service;
+    let mut key = LockKey::of(ctx, steps, &name, lock_key, kind, now);
+    let mut locks = OpenKeys::one(&mut key, steps);
+    let outcome = acquire_one(&mut locks, &mut handover.counters, &request);
+    key.close(steps, event);
+    let outcome = outcome?;
+    let waiter = || options.waiter(ctx, now, &[name], owner, mode, event);
+    answer_or_wait(ctx, service, now, outcome, options, waiter)
 }
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
 ///
-/// All keys are different and in one slot. Replies with an array of fences, one for each key, or
+/// All keys are different and in one lock_key. Replies with an array of fences, one for each key, or
 /// nil; the options and errors are those of `LOCK.ACQUIRE`.
 pub(super) fn macquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
@@ -102,18 +115,24 @@ pub(super) fn macquire(call: &Call<'_>) -> Answer {
     let options = OPTIONS.read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
     let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
-    let state = &mut *STATE.get();
-    let (claim, event) = (Claim::Exclusive, c"lock.macquire");
+    let service = &mut *SERVICE.get();
+    let (mode, event) = (RequestedMode::Exclusive, c"lock.macquire");
     let requests = names
         .iter()
-        .map(|name| options.request(ctx, state, name, owner, claim));
+        .map(|name| options.request(ctx, service, name, owner, mode));
     let requests: Vec<Acquire<'_>> = requests.collect();
-    let outcome = acquire_all(ctx, state, now, &names, &requests, event)?;
-    let waiter = || Waiter {
+    let LockService {
+        handover, steps, ..
+    } = service;
+    let outcome = with_open_keys(ctx, steps, now, &names, event, |locks| {
+        acquire_all(locks, &mut handover.counters, &requests)
+    });
+    let outcome = outcome??;
+    let waiter = || LockWaiter {
         takes_many: true,
-        ..options.waiter(ctx, now, &names, owner, claim, event)
+        ..options.waiter(ctx, now, &names, owner, mode, event)
     };
-    answer_or_wait(ctx, state, now, outcome, &options, waiter)
+    answer_or_wait(ctx, service, now, outcome, &options, waiter)
 }
 
 /// `LOCK.RELEASE key owner [ALL] [ID request-id]`
@@ -121,7 +140,7 @@ pub(super) fn macquire(call: &Call<'_>) -> Answer {
 /// Replies with the holds that the owner has left (0: gone), nil if it holds nothing. Error:
 /// `WRONGTYPE`.
 pub(super) fn release(call: &Call<'_>) -> Answer {
-    release_key(call, ALL | ID, Kind::Lock, c"lock.release")
+    release_key(call, ALL | ID, LockKind::Lock, c"lock.release")
 }
 
 /// `SEM.RELEASE key owner [PERMITS k | ALL] [ID request-id]`
@@ -129,10 +148,20 @@ pub(super) fn release(call: &Call<'_>) -> Answer {
 /// `PERMITS`: 1 to what the owner has, default 1. Replies with the permits that the owner has left,
 /// nil if it has none. Error: `WRONGTYPE`.
 pub(super) fn sem_release(call: &Call<'_>) -> Answer {
-    release_key(call, PERMITS | ALL | ID, Kind::Sem, c"sem.release")
+    release_key(
+        call,
+        PERMITS | ALL | ID,
+        LockKind::Semaphore,
+        c"sem.release",
+    )
 }
 
-fn release_key(call: &Call<'_>, allowed: OptionSet, kind: Kind, event: &'static CStr) -> Answer {
+fn release_key(
+    call: &Call<'_>,
+    allowed: OptionSet,
+    kind: LockKind,
+    event: &'static CStr,
+) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
@@ -144,13 +173,13 @@ fn release_key(call: &Call<'_>, allowed: OptionSet, kind: Kind, event: &'static 
     } else {
         Now::read()
     };
-    let state = &mut *STATE.get();
-    let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
-    edit.replicate_verbatim();
-    let released = edit.release(state, owner, amount, options.id());
-    edit.close(state, event);
+    let service = &mut *SERVICE.get();
+    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], kind, now)?;
+    key.replicate_verbatim();
+    let released = key.release(&mut service.steps, owner, amount, options.id());
+    key.close(&mut service.steps, event);
     if now != Now::BEFORE_ALL {
-        serve_queues(ctx, state, now, &names);
+        serve_queues(ctx, service, now, &names);
     }
     released_reply(released)
 }
@@ -168,17 +197,17 @@ pub(super) fn mrelease(call: &Call<'_>) -> Answer {
     let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     for name in &names {
-        TypedKey::of(ctx.open(name), Kind::Lock.native())?; // all of them, before anything changes
+        TypedKey::of(ctx.open(name), LockKind::Lock.native())?; // all of them, before anything changes
     }
-    let state = &mut *STATE.get();
+    let service = &mut *SERVICE.get();
     let mut replies = Vec::with_capacity(count);
     for name in &names {
-        let mut edit = Edit::open(ctx, state, name, Kind::Lock, now)?;
-        let released = edit.release(state, owner, amount, options.id());
-        edit.close(state, c"lock.mrelease");
+        let mut key = LockKey::open(ctx, &mut service.steps, name, LockKind::Lock, now)?;
+        let released = key.release(&mut service.steps, owner, amount, options.id());
+        key.close(&mut service.steps, c"lock.mrelease");
         replies.push(released_reply(released)?);
     }
-    serve_queues(ctx, state, now, &names);
+    serve_queues(ctx, service, now, &names);
     Ok(Reply::Array(replies))
 }
 
@@ -195,13 +224,13 @@ fn released_reply(released: Released) -> Answer {
 }
 
 /// Looks at the queues of keys that a command has changed.
-fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[ServerString<'_>]) {
-    if state.queues.is_empty() {
+fn serve_queues(ctx: Ctx<'_>, service: &mut LockService, now: Now, names: &[ServerString<'_>]) {
+    if service.handover.queues.is_empty() {
         return;
     }
     let db = ctx.db();
     let keys = names.iter().map(|name| (db, name.bytes().into()));
-    serve(ctx, state, now, keys);
+    serve(ctx, service, now, keys);
 }
 
 /// `LOCK.RENEW key owner [PX ms]`
@@ -209,27 +238,27 @@ fn serve_queues(ctx: Ctx<'_>, state: &mut State, now: Now, names: &[ServerString
 /// `PX`: the lease from now on, 1 ms to 10 years, default `lock-default-lease`. Replies with the
 /// fence, nil if the owner holds nothing. Error: `WRONGTYPE`.
 pub(super) fn renew(call: &Call<'_>) -> Answer {
-    renew_hold(call, Kind::Lock, c"lock.renew")
+    renew_hold(call, LockKind::Lock, c"lock.renew")
 }
 
 /// `SEM.RENEW key owner [PX ms]`: as `LOCK.RENEW`.
 pub(super) fn sem_renew(call: &Call<'_>) -> Answer {
-    renew_hold(call, Kind::Sem, c"sem.renew")
+    renew_hold(call, LockKind::Semaphore, c"sem.renew")
 }
 
-fn renew_hold(call: &Call<'_>, kind: Kind, event: &'static CStr) -> Answer {
+fn renew_hold(call: &Call<'_>, kind: LockKind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, PX)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
-    let state = &mut *STATE.get();
-    let mut edit = Edit::open(ctx, state, &names[0], kind, now)?;
-    let fence = edit.renew(state, owner, options.lease());
-    edit.close(state, event);
+    let service = &mut *SERVICE.get();
+    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], kind, now)?;
+    let fence = key.renew(&mut service.steps, owner, options.lease());
+    key.close(&mut service.steps, event);
     if fence.is_some() {
-        state.stats.renewed += 1;
-        serve_queues(ctx, state, now, &names); // a shorter lease is to be looked at sooner
+        service.handover.counters.renewed += 1;
+        serve_queues(ctx, service, now, &names); // a shorter lease is to be looked at sooner
     }
     Ok(Reply::int_or_nil(fence))
 }
@@ -246,25 +275,25 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
     let owner = owner(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, PX | BLOCK)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
-    let state = &mut *STATE.get();
-    let mut edit = Edit::open(ctx, state, &name, Kind::Lock, now)?;
-    let upgraded = edit.upgrade(owner, options.lease());
+    let service = &mut *SERVICE.get();
+    let mut key = LockKey::open(ctx, &mut service.steps, &name, LockKind::Lock, now)?;
+    let upgraded = key.upgrade(owner, options.lease());
     let event = c"lock.upgrade";
-    edit.close(state, event);
+    key.close(&mut service.steps, event);
     match upgraded? {
         Upgraded::Already(fence) => return Ok(Reply::int(fence)),
         Upgraded::Upgraded(fence) => {
-            state.queues.note_more_holds(); // it excludes waiting clients that could have shared the lock
+            service.handover.queues.record_new_holds(); // it excludes waiting clients that could have shared the lock
             return Ok(Reply::int(fence));
         }
         Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
-            state.stats.refused += 1;
+            service.handover.counters.refused += 1;
             return Ok(Reply::Nil);
         }
         Upgraded::NotHeld => return Ok(Reply::Nil),
     }
-    let waiter = Waiter {
+    let waiter = LockWaiter {
         keys: vec![(ctx.db(), name.bytes().into())],
         owner: owner.into(),
         want: Want::Upgrade,
@@ -276,7 +305,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         since: now.ms(),
         timeout: options.number_or(BLOCK, 0),
     };
-    wait(ctx, state, now, waiter)
+    wait(ctx, service, now, waiter)
 }
 
 /// `LOCK.DOWNGRADE key owner`
@@ -287,10 +316,10 @@ pub(super) fn downgrade(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
-    let state = &mut *STATE.get();
-    let mut edit = Edit::open(ctx, state, &names[0], Kind::Lock, now)?;
-    let fence = edit.downgrade(owner);
-    edit.close(state, c"lock.downgrade");
-    serve_queues(ctx, state, now, &names);
+    let service = &mut *SERVICE.get();
+    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], LockKind::Lock, now)?;
+    let fence = key.downgrade(owner);
+    key.close(&mut service.steps, c"lock.downgrade");
+    serve_queues(ctx, service, now, &names);
     Ok(Reply::int_or_nil(fence))
 }

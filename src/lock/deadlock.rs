@@ -13,7 +13,7 @@
 //! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
 use super::queue::{Queues, Want};
-use super::state::{Claim, Lock, Mode};
+use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -106,7 +106,7 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
     let Some(waiter) = queues.get(newcomer) else {
         return true;
     };
-    let lines = (0..waiter.keys.len()).filter_map(|index| queues.line_of_waiter(newcomer, index));
+    let lines = (0..waiter.keys.len()).filter_map(|index| queues.queue_of_waiter(newcomer, index));
     let is_behind_entangled = |line| {
         let first = queues.entangled_after(line, None, newcomer);
         first.is_some_and(|first| first != newcomer)
@@ -160,7 +160,7 @@ struct KeyNode {
     /// The permits that these have.
     total: u64,
     /// Who has not been served yet, in order.
-    waiting: BTreeMap<Ticket, Place>,
+    waiting: BTreeMap<Ticket, QueuePosition>,
     /// Who has been served last: those before it are served as well.
     passed: Option<Ticket>,
     /// The same waiters by owners.
@@ -176,7 +176,7 @@ struct Held {
 
 /// A waiter's place in the queue of one key.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct QueuePosition {
     waiter: usize,
     /// Could it be served, if only this key mattered?
     is_ready: bool,
@@ -211,7 +211,7 @@ struct WaiterNode {
 
 /// A step that is still to be taken.
 #[derive(Debug, Clone, Copy)]
-enum Task {
+enum SearchTask {
     /// Find the doubtful waiters that came after this one.
     Doubts(u64),
     /// Find an owner's waiters from this ticket on.
@@ -243,7 +243,7 @@ enum Task {
 /// A search for waiters who can never be served.
 #[derive(Debug)]
 pub struct Search {
-    tasks: Vec<Task>,
+    tasks: Vec<SearchTask>,
     /// Is everybody found who matters?
     is_gathered: bool,
     keys: Vec<KeyNode>,
@@ -298,10 +298,10 @@ impl Search {
     }
 
     /// A search that checks all doubtful waiters that have come until now. Ends with [`Search::conclude`].
-    pub fn of_doubts(queues: &mut Queues) -> Self {
-        queues.note_changes(true);
+    pub fn of_unverified(queues: &mut Queues) -> Self {
+        queues.record_changes(true);
         let mut search = Self::empty(queues.last_arrival());
-        search.tasks.push(Task::Doubts(0));
+        search.tasks.push(SearchTask::Doubts(0));
         search
     }
 
@@ -322,8 +322,8 @@ impl Search {
             }
             if !self.is_gathered {
                 self.is_gathered = true;
-                self.tasks.push(Task::StartOwners(0));
-                self.tasks.push(Task::Start(0));
+                self.tasks.push(SearchTask::StartOwners(0));
+                self.tasks.push(SearchTask::Start(0));
                 continue;
             }
             // The newest goes first: the last who has to go is the one whose coming made the others wait in vain.
@@ -352,7 +352,7 @@ impl Search {
             if self.is_outdated {
                 *steps -= 1;
                 if !self.crumble() {
-                    *self = Self::of_doubts(queues);
+                    *self = Self::of_unverified(queues);
                 }
                 continue;
             }
@@ -374,7 +374,7 @@ impl Search {
                 .and_then(|changes| changes.keys.pop_first())
             {
                 if let Some(key) = self.key_of_line.get(&line) {
-                    self.tasks.push(Task::Reread(*key, None));
+                    self.tasks.push(SearchTask::Reread(*key, None));
                 }
                 continue;
             }
@@ -387,13 +387,13 @@ impl Search {
     }
 
     /// Ends the search: who came before the one that waits in vain is trusted.
-    pub fn conclude(self, queues: &mut Queues, in_vain: Option<Ticket>) -> Remains {
-        queues.note_changes(false);
+    pub fn conclude(self, queues: &mut Queues, in_vain: Option<Ticket>) -> FinishedSearch {
+        queues.record_changes(false);
         let last = match in_vain.and_then(|ticket| queues.arrival(ticket)) {
             Some(arrival) => arrival - 1,
             None => self.last,
         };
-        Remains { search: self, last }
+        FinishedSearch { search: self, last }
     }
 
     /// Forgets a little of what was found. False if nothing is left.
@@ -411,71 +411,71 @@ impl Search {
     /// Is anybody left of whom it is not known whether he waits in vain, beside the newcomer?
     fn left_others(&self, queues: &Queues) -> bool {
         let mut left = self.waiters.iter().filter(|waiter| !waiter.is_done);
-        queues.has_doubts() && left.any(|waiter| queues.is_doubted(waiter.ticket))
+        queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
     }
 
-    fn take(&mut self, queues: &Queues, task: Task, steps: &mut u64, read: Read<'_>) {
+    fn take(&mut self, queues: &Queues, task: SearchTask, steps: &mut u64, read: Read<'_>) {
         match task {
-            Task::Doubts(after) => {
-                if let Some((arrival, ticket)) = queues.doubted_after(after, self.last) {
-                    self.tasks.push(Task::Doubts(arrival));
+            SearchTask::Doubts(after) => {
+                if let Some((arrival, ticket)) = queues.unverified_after(after, self.last) {
+                    self.tasks.push(SearchTask::Doubts(arrival));
                     if let Some(waiter) = self.find(queues, ticket) {
                         self.doubts.insert(arrival, waiter);
                     }
                 }
             }
-            Task::Owner(owner, from) => {
+            SearchTask::Owner(owner, from) => {
                 if let Some(ticket) = queues.ticket_of_owner(self.owners[owner].number, from) {
-                    self.tasks.push(Task::Owner(owner, ticket + 1));
+                    self.tasks.push(SearchTask::Owner(owner, ticket + 1));
                     self.find(queues, ticket);
                 }
             }
-            Task::Keys(waiter, index) => self.find_key(queues, waiter, index),
-            Task::Queue(key, last) => {
+            SearchTask::Keys(waiter, index) => self.find_key(queues, waiter, index),
+            SearchTask::Queue(key, last) => {
                 let node = &mut self.keys[key];
                 match queues.entangled_after(node.line, node.found, last) {
                     Some(ticket) => {
                         node.found = Some(ticket);
-                        self.tasks.push(Task::Queue(key, last));
+                        self.tasks.push(SearchTask::Queue(key, last));
                         self.find(queues, ticket);
                     }
                     None => node.found = node.found.max(Some(last)),
                 }
             }
-            Task::Holders(key, after) => self.find_holders(queues, key, after, steps, read),
-            Task::Start(key) => {
+            SearchTask::Holders(key, after) => self.find_holders(queues, key, after, steps, read),
+            SearchTask::Start(key) => {
                 if key < self.keys.len() {
-                    self.tasks.push(Task::Start(key + 1));
+                    self.tasks.push(SearchTask::Start(key + 1));
                     self.list(key);
                     if !self.keys[key].is_semaphore {
-                        self.tasks.push(Task::EnterAll(key, None));
+                        self.tasks.push(SearchTask::EnterAll(key, None));
                     }
                 }
             }
-            Task::StartOwners(owner) => {
+            SearchTask::StartOwners(owner) => {
                 if let Some(node) = self.owners.get(owner) {
-                    self.tasks.push(Task::StartOwners(owner + 1));
+                    self.tasks.push(SearchTask::StartOwners(owner + 1));
                     if node.waiting == 0 {
-                        self.tasks.push(Task::Release(owner, 0));
+                        self.tasks.push(SearchTask::Release(owner, 0));
                     }
                 }
             }
-            Task::EnterAll(key, after) => {
+            SearchTask::EnterAll(key, after) => {
                 let after = after.map_or(Unbounded, Excluded);
                 let holder = self.keys[key].held.range((after, Unbounded)).next();
                 if let Some(holder) = holder.map(|(holder, _)| *holder) {
-                    self.tasks.push(Task::EnterAll(key, Some(holder)));
-                    self.tasks.push(Task::Enter(key, holder, None));
+                    self.tasks.push(SearchTask::EnterAll(key, Some(holder)));
+                    self.tasks.push(SearchTask::Enter(key, holder, None));
                 }
             }
-            Task::Enter(key, owner, after) => self.enter_again(key, owner, after),
-            Task::Look(key) => self.look(queues, key),
-            Task::Serve(waiter) => {
+            SearchTask::Enter(key, owner, after) => self.enter_again(key, owner, after),
+            SearchTask::Look(key) => self.look(queues, key),
+            SearchTask::Serve(waiter) => {
                 *steps = steps.saturating_sub(self.waiters[waiter].keys.len() as u64);
                 self.serve(waiter);
             }
-            Task::Release(owner, index) => self.release(owner, index),
-            Task::Reread(key, after) => self.reread(queues, key, after, steps, read),
+            SearchTask::Release(owner, index) => self.release(owner, index),
+            SearchTask::Reread(key, after) => self.reread(queues, key, after, steps, read),
         }
     }
 
@@ -500,7 +500,7 @@ impl Search {
         });
         self.waiter_of_ticket.insert(ticket, index);
         self.owners[owner].waiting += 1;
-        self.tasks.push(Task::Keys(index, 0));
+        self.tasks.push(SearchTask::Keys(index, 0));
         Some(index)
     }
 
@@ -516,7 +516,7 @@ impl Search {
             is_live: false,
         });
         self.owner_of_number.insert(number, index);
-        self.tasks.push(Task::Owner(index, 0));
+        self.tasks.push(SearchTask::Owner(index, 0));
         index
     }
 
@@ -525,10 +525,10 @@ impl Search {
         if self.waiters[waiter].is_done {
             return; // it has gone meanwhile
         }
-        let Some(line) = queues.line_of_waiter(ticket, index) else {
+        let Some(line) = queues.queue_of_waiter(ticket, index) else {
             return;
         };
-        self.tasks.push(Task::Keys(waiter, index + 1));
+        self.tasks.push(SearchTask::Keys(waiter, index + 1));
         let key = match self.key_of_line.get(&line) {
             Some(known) => *known,
             None => {
@@ -547,12 +547,12 @@ impl Search {
                     is_listed: false,
                 });
                 self.key_of_line.insert(line, key);
-                self.tasks.push(Task::Holders(key, 0));
+                self.tasks.push(SearchTask::Holders(key, 0));
                 key
             }
         };
         let node = &mut self.keys[key];
-        let place = Place {
+        let place = QueuePosition {
             waiter,
             is_ready: false,
             spare: None,
@@ -564,7 +564,7 @@ impl Search {
             .is_some_and(|waiter| waiter.permits().is_some());
         self.waiters[waiter].keys.push(key);
         if self.keys[key].found < Some(ticket) {
-            self.tasks.push(Task::Queue(key, ticket));
+            self.tasks.push(SearchTask::Queue(key, ticket));
         }
     }
 
@@ -619,7 +619,7 @@ impl Search {
         });
         self.keys[key].is_shared = is_shared;
         if let Some(next) = next {
-            self.tasks.push(Task::Holders(key, next));
+            self.tasks.push(SearchTask::Holders(key, next));
         }
         for (number, really) in found {
             let owner = self.find_owner(number);
@@ -638,7 +638,7 @@ impl Search {
     fn list(&mut self, key: usize) {
         if self.is_gathered && !self.keys[key].is_listed {
             self.keys[key].is_listed = true;
-            self.tasks.push(Task::Look(key));
+            self.tasks.push(SearchTask::Look(key));
         }
     }
 
@@ -659,12 +659,12 @@ impl Search {
         let own = node.held.contains_key(&waiter.owner);
         let can_be_had = match waiter.want {
             Want::Upgrade => !others_hold,
-            Want::Claim(Claim::Exclusive) => !others_hold || own,
-            Want::Claim(Claim::Shared) => {
+            Want::Acquire(RequestedMode::Exclusive) => !others_hold || own,
+            Want::Acquire(RequestedMode::Shared) => {
                 let is_free = !others_hold || own;
                 is_free || node.is_shared && !queues.unshared_between(line, passed, *ticket)
             }
-            Want::Claim(Claim::Permits { .. }) => {
+            Want::Acquire(RequestedMode::Permits { .. }) => {
                 let (mut at, mut spare) = match place.spare {
                     Some(measured) => measured,
                     None => {
@@ -700,7 +700,7 @@ impl Search {
         let node = &mut self.waiters[waiter];
         node.missing -= 1;
         if node.missing == 0 && !node.is_done {
-            self.tasks.push(Task::Serve(waiter));
+            self.tasks.push(SearchTask::Serve(waiter));
         }
     }
 
@@ -711,7 +711,7 @@ impl Search {
         let owner = self.waiters[waiter].owner;
         let (ticket, want) = (self.waiters[waiter].ticket, self.waiters[waiter].want);
         let permits = match want {
-            Want::Claim(Claim::Permits { count, .. }) => count,
+            Want::Acquire(RequestedMode::Permits { count, .. }) => count,
             _ => 1,
         };
         for index in 0..self.waiters[waiter].keys.len() {
@@ -723,7 +723,7 @@ impl Search {
             let is_new = !node.held.contains_key(&owner);
             if is_new {
                 self.owners[owner].holds.push(key);
-                node.is_shared = want == Want::Claim(Claim::Shared);
+                node.is_shared = want == Want::Acquire(RequestedMode::Shared);
             } else if want == Want::Upgrade {
                 node.is_shared = false;
             }
@@ -731,7 +731,7 @@ impl Search {
             held.served = held.served.saturating_add(permits);
             node.total = node.total.saturating_add(permits);
             if !node.is_semaphore {
-                self.tasks.push(Task::Enter(key, owner, None));
+                self.tasks.push(SearchTask::Enter(key, owner, None));
             }
         }
         self.done(waiter);
@@ -745,7 +745,7 @@ impl Search {
         let Some((_, ticket)) = next.copied() else {
             return;
         };
-        self.tasks.push(Task::Enter(key, owner, Some(ticket)));
+        self.tasks.push(SearchTask::Enter(key, owner, Some(ticket)));
         if let Some(place) = self.keys[key].waiting.get_mut(&ticket)
             && !place.is_ready
             && self.waiters[place.waiter].want != Want::Upgrade
@@ -769,14 +769,14 @@ impl Search {
         }
         self.owners[owner].waiting -= 1;
         if self.owners[owner].waiting == 0 && self.is_gathered {
-            self.tasks.push(Task::Release(owner, 0));
+            self.tasks.push(SearchTask::Release(owner, 0));
         }
     }
 
     fn release(&mut self, owner: usize, index: usize) {
         self.owners[owner].is_live |= self.culprit.is_none();
         if let Some(key) = self.owners[owner].holds.get(index).copied() {
-            self.tasks.push(Task::Release(owner, index + 1));
+            self.tasks.push(SearchTask::Release(owner, index + 1));
             if let Some(held) = self.keys[key].held.remove(&owner) {
                 let node = &mut self.keys[key];
                 node.total = node
@@ -834,7 +834,7 @@ impl Search {
         let Some(last) = known.last() else {
             return;
         };
-        self.tasks.push(Task::Reread(key, Some(*last)));
+        self.tasks.push(SearchTask::Reread(key, Some(*last)));
         let mut left = vec![0; known.len()];
         read(name, &mut |lock| {
             for (owner, left) in known.iter().zip(&mut left) {
@@ -864,18 +864,18 @@ impl Search {
 
 /// What is left of a search that has ended: it is forgotten in steps, too.
 #[derive(Debug)]
-pub struct Remains {
+pub struct FinishedSearch {
     search: Search,
     last: u64,
 }
 
-impl Remains {
+impl FinishedSearch {
     /// Takes up to so many steps. True when nothing is left.
-    pub fn forget(&mut self, queues: &mut Queues, steps: &mut u64) -> bool {
+    pub fn free(&mut self, queues: &mut Queues, steps: &mut u64) -> bool {
         while *steps > 0 {
             *steps -= 1;
-            if let Some((arrival, _)) = queues.doubted_after(0, self.last) {
-                queues.trust(arrival);
+            if let Some((arrival, _)) = queues.unverified_after(0, self.last) {
+                queues.mark_verified(arrival);
                 continue;
             }
             if !self.search.crumble() {

@@ -2,12 +2,15 @@
 //! goes, its expiry follows the longest lease, replicas, AOF, watching clients and listeners to
 //! keyspace events are told.
 
+use super::handover::OpenLocks;
 use super::holds::Watch;
-use super::native::{Kind, list, list_earlier};
+use super::native::{list, list_earlier};
 use super::persist;
-use super::state::{Acquire, Acquired, Admission, Amount, Lock, Mode, Released, Upgraded};
-use super::watch::Watched;
-use super::{Due, EXPIRED_LEASES, LISTENING, State, next_fence, remember_fence};
+use super::state::{
+    Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
+};
+use super::watch::{Watched, Watches};
+use super::{EXPIRED_LEASES, LISTENING, next_fence, remember_fence};
 use crate::error::Error;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
@@ -15,15 +18,17 @@ use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::timer;
+use std::collections::BTreeSet;
 use std::ffi::CStr;
+use std::slice;
 use std::sync::atomic::Ordering;
 
-/// A lock's key, open for a step. Ends with [`Edit::close`].
-pub(super) struct Edit<'k> {
+/// A lock's key, open for a step. Ends with [`LockKey::close`].
+pub(super) struct LockKey<'k> {
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
-    slot: TypedKey<'k, Lock>,
-    kind: Kind,
+    key: TypedKey<'k, Lock>,
+    kind: LockKind,
     now: Now,
     effects: Vec<u8>,
     /// Did the step itself change anything, beside what had ended anyway?
@@ -34,55 +39,55 @@ pub(super) struct Edit<'k> {
     verbatim: bool,
 }
 
-impl<'k> Edit<'k> {
+impl<'k> LockKey<'k> {
     /// Opens a key in the selected database, without the holds that have ended.
     pub(super) fn open(
         ctx: Ctx<'k>,
-        state: &mut State,
+        steps: &mut StepContext,
         name: &'k ServerString<'k>,
-        kind: Kind,
+        kind: LockKind,
         now: Now,
     ) -> Result<Self, Error> {
-        let slot = TypedKey::of(ctx.open(name), kind.native())?;
-        Ok(Self::of(ctx, state, name, slot, kind, now))
+        let key = TypedKey::of(ctx.open(name), kind.native())?;
+        Ok(Self::of(ctx, steps, name, key, kind, now))
     }
 
     /// The same without so many of them at most, those that ended first: for nothing but to end them.
     pub(super) fn open_to_end(
         ctx: Ctx<'k>,
-        state: &mut State,
+        steps: &mut StepContext,
         name: &'k ServerString<'k>,
-        kind: Kind,
+        kind: LockKind,
         now: Now,
         most: usize,
     ) -> Result<Self, Error> {
-        let slot = TypedKey::of(ctx.open(name), kind.native())?;
-        Ok(Self::without_ended(ctx, state, name, slot, kind, now, most))
+        let key = TypedKey::of(ctx.open(name), kind.native())?;
+        Ok(Self::without_ended(ctx, steps, name, key, kind, now, most))
     }
 
-    /// The same as [`Edit::open`] for a key that is open already.
+    /// The same as [`LockKey::open`] for a key that is open already.
     pub(super) fn of(
         ctx: Ctx<'k>,
-        state: &mut State,
+        steps: &mut StepContext,
         name: &'k ServerString<'k>,
-        slot: TypedKey<'k, Lock>,
-        kind: Kind,
+        key: TypedKey<'k, Lock>,
+        kind: LockKind,
         now: Now,
     ) -> Self {
-        Self::without_ended(ctx, state, name, slot, kind, now, usize::MAX)
+        Self::without_ended(ctx, steps, name, key, kind, now, usize::MAX)
     }
 
     fn without_ended(
         ctx: Ctx<'k>,
-        state: &mut State,
+        steps: &mut StepContext,
         name: &'k ServerString<'k>,
-        mut slot: TypedKey<'k, Lock>,
-        kind: Kind,
+        mut key: TypedKey<'k, Lock>,
+        kind: LockKind,
         now: Now,
         most: usize,
     ) -> Self {
-        let mut effects = std::mem::take(&mut state.effects);
-        if let Some(lock) = slot.value() {
+        let mut effects = std::mem::take(&mut steps.effects);
+        if let Some(lock) = key.value() {
             let ended = lock.expire_some(now.ms(), most);
             if !ended.is_empty() {
                 if ended.len() < most {
@@ -94,14 +99,14 @@ impl<'k> Edit<'k> {
                 }
                 EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
                 for (_, hold) in &ended {
-                    state.unwatch(hold.watch.as_deref());
+                    steps.unwatch(hold.watch.as_deref());
                 }
             }
         }
         Self {
             ctx,
             name,
-            slot,
+            key,
             kind,
             now,
             effects,
@@ -119,20 +124,20 @@ impl<'k> Edit<'k> {
 
     /// The lock, if anybody holds it.
     pub(super) fn lock(&mut self) -> Option<&mut Lock> {
-        let lock = self.slot.value()?;
+        let lock = self.key.value()?;
         (!lock.holds().is_empty()).then_some(lock)
     }
 
     /// The lock's number in the list of deadlines; 0: none.
     pub(super) fn number(&mut self) -> u64 {
-        let listed = self.slot.value().and_then(|lock| lock.holds().listed());
+        let listed = self.key.value().and_then(|lock| lock.holds().listed());
         listed.map_or(0, |listed| listed.number)
     }
 
     /// Lists the lock by its next end, after the list has looked at it.
     pub(super) fn list_again(&mut self) {
         let (db, key) = (self.ctx.db(), self.name.bytes());
-        if let Some(lock) = self.slot.value() {
+        if let Some(lock) = self.key.value() {
             list(lock, db, key);
         }
     }
@@ -157,12 +162,12 @@ impl<'k> Edit<'k> {
 
     pub(super) fn acquire(
         &mut self,
-        state: &mut State,
+        steps: &mut StepContext,
         request: &Acquire<'_>,
     ) -> Result<Acquired, Error> {
         let fence = next_fence(self.now)?;
         let now = self.now.ms();
-        let existing = self.slot.value();
+        let existing = self.key.value();
         let mut fresh = Lock::new(Mode::Exclusive);
         let is_new = existing.is_none();
         let lock = existing.unwrap_or(&mut fresh);
@@ -173,7 +178,7 @@ impl<'k> Edit<'k> {
             Acquired::Reentered(_) | Acquired::Repeated(_) => {}
         }
         if is_new {
-            self.slot.create(fresh);
+            self.key.create(fresh);
         }
         if matches!(acquired, Acquired::Repeated(_)) {
             self.repeated = true;
@@ -181,19 +186,19 @@ impl<'k> Edit<'k> {
             self.changed(request.owner);
         }
         if request.watch.is_some() {
-            self.watch(state, request.owner);
+            self.watch(steps, request.owner);
         }
         Ok(acquired)
     }
 
     pub(super) fn release(
         &mut self,
-        state: &mut State,
+        steps: &mut StepContext,
         owner: &[u8],
         amount: Amount,
         id: Option<&[u8]>,
     ) -> Released {
-        let Some(lock) = self.slot.value() else {
+        let Some(lock) = self.key.value() else {
             self.repeated = id.is_some(); // of a request that released the last hold
             return Released::NotHeld;
         };
@@ -205,7 +210,7 @@ impl<'k> Edit<'k> {
         match released {
             Released::Left(0) => {
                 self.gone(owner);
-                state.unwatch(watch.as_ref());
+                steps.unwatch(watch.as_ref());
             }
             Released::Left(_) => self.changed(owner),
             Released::Repeated(_) | Released::NotHeld => self.repeated = id.is_some(),
@@ -214,12 +219,17 @@ impl<'k> Edit<'k> {
         released
     }
 
-    pub(super) fn renew(&mut self, state: &mut State, owner: &[u8], lease: u64) -> Option<u64> {
+    pub(super) fn renew(
+        &mut self,
+        steps: &mut StepContext,
+        owner: &[u8],
+        lease: u64,
+    ) -> Option<u64> {
         let now = self.now.ms();
         let lock = self.lock()?;
         let fence = lock.renew(owner, lease, now)?;
         self.changed(owner);
-        self.watch(state, owner); // at another pace, if it is watched
+        self.watch(steps, owner); // at another pace, if it is watched
         Some(fence)
     }
 
@@ -252,33 +262,38 @@ impl<'k> Edit<'k> {
     }
 
     /// The server's own renewal; false if the hold is gone or watched for somebody else.
-    pub(super) fn renew_watched(&mut self, state: &mut State, owner: &[u8], client: u64) -> bool {
+    pub(super) fn renew_watched(
+        &mut self,
+        steps: &mut StepContext,
+        owner: &[u8],
+        client: u64,
+    ) -> bool {
         let now = self.now.ms();
         let renewed = self
             .lock()
             .and_then(|lock| lock.renew_watched(owner, client, now));
         if renewed.is_some() {
             self.changed(owner);
-            self.watch(state, owner);
+            self.watch(steps, owner);
         }
         renewed.is_some()
     }
 
     /// Takes away what was watched for a connection that is gone.
-    pub(super) fn abandon(&mut self, state: &mut State, owner: &[u8], client: u64) -> bool {
+    pub(super) fn abandon(&mut self, steps: &mut StepContext, owner: &[u8], client: u64) -> bool {
         let hold = self.lock().and_then(|lock| lock.abandon(owner, client));
         if let Some(hold) = &hold {
             self.gone(owner);
-            state.unwatch(hold.watch.as_deref());
+            steps.unwatch(hold.watch.as_deref());
         }
         hold.is_some()
     }
 
     /// Ends all holds with the key, and the key with its last hold, after something else has set
     /// the key's expiry or made the key.
-    pub(super) fn reconcile(&mut self, state: &mut State) {
-        let key_expires = self.slot.expires();
-        let Some(lock) = self.slot.value() else {
+    pub(super) fn reconcile(&mut self, steps: &mut StepContext) {
+        let key_expires = self.key.expires();
+        let Some(lock) = self.key.value() else {
             return;
         };
         let longest = lock.holds().longest();
@@ -292,19 +307,19 @@ impl<'k> Edit<'k> {
         let watched = lock.holds().iter().filter(|(_, hold)| hold.watch.is_some());
         let owners: Vec<Box<[u8]>> = watched.map(|(owner, _)| owner.into()).collect();
         for owner in owners {
-            self.watch(state, &owner);
+            self.watch(steps, &owner);
         }
     }
 
     /// Ends the step: makes the key what the lock has become, and commits what was changed. `event` is the keyspace event of
     /// the change that the step made.
-    pub(super) fn close(mut self, state: &mut State, event: &'static CStr) {
+    pub(super) fn close(mut self, steps: &mut StepContext, event: &'static CStr) {
         let (ctx, name) = (self.ctx, self.name);
         let mut effects = std::mem::take(&mut self.effects);
         let event = (self.stepped && !event.is_empty()).then_some(event);
         let is_repeated = self.repeated && effects.is_empty() && !ctx.is_replay();
         let mut commit = Commit::default();
-        if let Some(lock) = self.slot.value() {
+        if let Some(lock) = self.key.value() {
             if lock.holds().is_empty() {
                 commit.key = KeyFate::Delete;
                 commit.replicate = match self.verbatim && self.stepped {
@@ -334,15 +349,15 @@ impl<'k> Edit<'k> {
             // Replicas that have this have the first request, too: a `WAIT` behind a repetition says whether they do.
             commit.replicate = Replicate::Effect(c"LOCK.APPLY", &[]);
         }
-        self.slot.commit(ctx, name, &commit);
+        self.key.commit(ctx, name, &commit);
         effects.clear();
-        state.effects = effects;
+        steps.effects = effects;
     }
 
     /// The step changed this owner's hold.
     fn changed(&mut self, owner: &[u8]) {
         self.stepped = true;
-        if let Some(lock) = self.slot.value()
+        if let Some(lock) = self.key.value()
             && let Some(hold) = lock.holds().get(owner)
         {
             persist::put_held(&mut self.effects, lock.mode(), owner, hold);
@@ -356,18 +371,18 @@ impl<'k> Edit<'k> {
     }
 
     /// Has the server renew the owner's hold, if it is watched.
-    fn watch(&mut self, state: &mut State, owner: &[u8]) {
+    fn watch(&mut self, steps: &mut StepContext, owner: &[u8]) {
         let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
-        let Some(lock) = self.slot.value() else {
+        let Some(lock) = self.key.value() else {
             return;
         };
         let hold = lock.holds().get(owner);
         let Some((hold, watch)) = hold.and_then(|hold| Some((hold, hold.watch.as_deref()?))) else {
             return;
         };
-        state.unwatch(Some(watch));
+        steps.unwatch(Some(watch));
         let number = match watch.number {
-            0 => state.watches.next_number(),
+            0 => steps.watches.next_number(),
             number => number,
         };
         let watched = Watched {
@@ -383,24 +398,105 @@ impl<'k> Edit<'k> {
         };
         lock.set_watch_number(owner, number);
         if watched.next < u64::MAX {
-            state.deadlines.insert((watched.next, Due::Renew(number)));
+            steps.renewals.insert((watched.next, number));
             timer::arm(ctx, watched.next);
         }
-        state.watches.insert(number, watched);
+        steps.watches.insert(number, watched);
         LISTENING.store(true, Ordering::Relaxed);
     }
 }
 
-impl State {
+/// What steps on keys need beside the keyspace.
+#[derive(Default)]
+pub(super) struct StepContext {
+    /// The holds that are renewed for connections.
+    pub(super) watches: Watches,
+    /// When watched holds are renewed (Unix ms), by their numbers.
+    pub(super) renewals: BTreeSet<(u64, u64)>,
+    /// How many holds were released because their connection closed.
+    pub(super) watchdog_released: u64,
+    /// A buffer for effects, kept to be used again.
+    effects: Vec<u8>,
+}
+
+impl StepContext {
     fn unwatch(&mut self, watch: Option<&Watch>) {
         if let Some(watch) = watch {
             self.unwatch_number(watch.number);
         }
     }
 
+    /// Watches the hold with this number no longer.
     pub(super) fn unwatch_number(&mut self, number: u64) {
         if let Some(next) = self.watches.remove(number) {
-            self.deadlines.remove(&(next, Due::Renew(number)));
+            self.renewals.remove(&(next, number));
         }
     }
+}
+
+/// The keys of one request, open for a step.
+pub(super) struct OpenKeys<'a, 'k> {
+    keys: &'a mut [LockKey<'k>],
+    steps: &'a mut StepContext,
+}
+
+impl<'a, 'k> OpenKeys<'a, 'k> {
+    /// A request for one key.
+    #[inline]
+    pub(super) fn one(key: &'a mut LockKey<'k>, steps: &'a mut StepContext) -> Self {
+        let keys = slice::from_mut(key);
+        Self { keys, steps }
+    }
+}
+
+impl OpenLocks for OpenKeys<'_, '_> {
+    fn admits(&mut self, index: usize, request: &Acquire<'_>) -> Admission {
+        self.keys[index].admits(request)
+    }
+
+    #[inline]
+    fn acquire(&mut self, index: usize, request: &Acquire<'_>) -> Result<Acquired, Error> {
+        self.keys[index].acquire(self.steps, request)
+    }
+
+    fn upgrade(&mut self, owner: &[u8], lease: u64) -> Result<Upgraded, Error> {
+        self.keys[0].upgrade(owner, lease)
+    }
+
+    fn next_end(&mut self, index: usize) -> Option<u64> {
+        self.keys[index].next_end()
+    }
+}
+
+/// Opens locks in the selected database, takes `step`, and commits what was changed. If a key holds no lock, it returns an
+/// error and `step` is not taken.
+pub(super) fn with_open_keys<'k, T>(
+    ctx: Ctx<'k>,
+    steps: &mut StepContext,
+    now: Now,
+    names: &'k [ServerString<'k>],
+    event: &'static CStr,
+    step: impl FnOnce(&mut OpenKeys<'_, 'k>) -> T,
+) -> Result<T, Error> {
+    let mut keys = Vec::with_capacity(names.len());
+    let mut opened = Ok(());
+    for name in names {
+        match LockKey::open(ctx, steps, name, LockKind::Lock, now) {
+            Ok(key) => keys.push(key),
+            Err(error) => {
+                opened = Err(error);
+                break;
+            }
+        }
+    }
+    let result = opened.map(|()| {
+        step(&mut OpenKeys {
+            keys: &mut keys,
+            steps,
+        })
+    });
+    for key in keys {
+        key.close(steps, event);
+    }
+    result
 }

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum HoldsStep {
         Insert(u8, u64),
         Change(u8, u64),
         Remove(u8),
@@ -468,40 +468,40 @@ mod tests {
         Clamp(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = HoldsStep> {
         let end = 0..1000u64;
         prop_oneof![
-            60 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| Step::Insert(owner, until)),
-            20 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| Step::Change(owner, until)),
-            20 => any::<u8>().prop_map(Step::Remove),
-            2 => (0..300u64).prop_map(Step::Expire),
-            1 => (500..1000u64).prop_map(Step::Clamp),
-            1 => end.prop_map(Step::Expire),
+            60 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| HoldsStep::Insert(owner, until)),
+            20 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| HoldsStep::Change(owner, until)),
+            20 => any::<u8>().prop_map(HoldsStep::Remove),
+            2 => (0..300u64).prop_map(HoldsStep::Expire),
+            1 => (500..1000u64).prop_map(HoldsStep::Clamp),
+            1 => end.prop_map(HoldsStep::Expire),
         ]
     }
 
-    fn take(holds: &mut Holds, model: &mut Model, step: &Step) {
+    fn take(holds: &mut Holds, model: &mut Model, step: &HoldsStep) {
         match *step {
-            Step::Insert(owner, until) => {
+            HoldsStep::Insert(owner, until) => {
                 holds.insert(&[owner], hold(until));
                 model.insert(vec![owner], until);
             }
-            Step::Change(owner, until) => {
+            HoldsStep::Change(owner, until) => {
                 let changed = holds.change(&[owner], |hold| hold.until = until);
                 let expected = model.get_mut(&[owner][..]).map(|end| *end = until);
                 assert_eq!(changed, expected);
             }
-            Step::Remove(owner) => {
+            HoldsStep::Remove(owner) => {
                 let removed = holds.remove(&[owner]).map(|hold| hold.until);
                 assert_eq!(removed, model.remove(&[owner][..]));
             }
-            Step::Expire(now) => {
+            HoldsStep::Expire(now) => {
                 let dead = holds.expire(now, usize::MAX).len();
                 let before = model.len();
                 model.retain(|_, until| *until >= now);
                 assert_eq!(dead, before - model.len());
             }
-            Step::Clamp(limit) => {
+            HoldsStep::Clamp(limit) => {
                 holds.clamp(limit);
                 model
                     .values_mut()

@@ -1,12 +1,12 @@
 //! The commands that show a lock or a semaphore: who holds it, and which clients wait for it.
 
-use super::STATE;
+use super::SERVICE;
 use super::holds::Hold;
-use super::native::Kind;
 use super::options::owner;
 use super::persist;
-use super::queue::{Waiter, Want};
-use super::state::{Claim, Lock, Mode};
+use super::queue::{LockWaiter, Want};
+use super::state::LockKind;
+use super::state::{Lock, Mode, RequestedMode};
 use crate::reply::{Answer, Reply};
 use crate::request::MAX_SAFE;
 use crate::server::base::clock::Now;
@@ -21,8 +21,8 @@ pub(super) fn held(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let name = call.name(0);
-    let mut slot = TypedKey::of(call.ctx.open_to_read(&name), Kind::Lock.native())?;
-    let lock = slot.value();
+    let mut key = TypedKey::of(call.ctx.open_to_read(&name), LockKind::Lock.native())?;
+    let lock = key.value();
     let hold = lock.and_then(|lock| lock.held_by(owner, Now::read().ms()).map(|hold| hold.fence));
     Ok(Reply::int_or_nil(hold))
 }
@@ -33,7 +33,7 @@ pub(super) fn held(call: &Call<'_>) -> Answer {
 /// lease_ms, watchdog: 1 or 0) and `waiters` (maps of owner, mode, waiting_ms, timeout_ms: what
 /// BLOCK named); nil if nobody holds the lock. Error: `WRONGTYPE`.
 pub(super) fn lock_info(call: &Call<'_>) -> Answer {
-    info(call, Kind::Lock, |lock, _| {
+    info(call, LockKind::Lock, |lock, _| {
         let mode = match lock.mode() {
             Mode::Shared => "shared",
             _ => "exclusive",
@@ -47,7 +47,7 @@ pub(super) fn lock_info(call: &Call<'_>) -> Answer {
 /// Replies with a map: `limit`, `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
 /// the number of permits; nil if nobody holds a permit. Error: `WRONGTYPE`.
 pub(super) fn sem_info(call: &Call<'_>) -> Answer {
-    info(call, Kind::Sem, |lock, used| {
+    info(call, LockKind::Semaphore, |lock, used| {
         let limit = match lock.mode() {
             Mode::Permits { limit } => limit,
             _ => 0,
@@ -60,13 +60,13 @@ pub(super) fn sem_info(call: &Call<'_>) -> Answer {
 
 fn info(
     call: &Call<'_>,
-    kind: Kind,
+    kind: LockKind,
     head: impl FnOnce(&Lock, u64) -> Vec<(&'static str, Reply)>,
 ) -> Answer {
     call.cursor().value()?;
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
-    let mut slot = TypedKey::of(ctx.open_to_read(&name), kind.native())?;
-    let Some(lock) = slot.value() else {
+    let mut key = TypedKey::of(ctx.open_to_read(&name), kind.native())?;
+    let Some(lock) = key.value() else {
         return Ok(Reply::Nil);
     };
     let all = persist::by_fence(lock).into_iter();
@@ -81,8 +81,9 @@ fn info(
         .into_iter()
         .map(|(owner, hold)| holder(owner, hold, now));
     fields.push(("holders", Reply::Array(holders.collect())));
-    let state = STATE.get();
-    let waiters = state.queues.line_of(ctx.db(), name.bytes());
+    let service = SERVICE.get();
+    let queues = &service.handover.queues;
+    let waiters = queues.waiters_of(ctx.db(), name.bytes());
     let waiters = waiters.map(|(_, waiter)| waiting(waiter, now)).collect();
     fields.push(("waiters", Reply::Array(waiters)));
     Ok(Reply::Map(fields))
@@ -99,16 +100,16 @@ fn holder(owner: &[u8], hold: &Hold, now: u64) -> Reply {
     ])
 }
 
-fn waiting(waiter: &Waiter, now: u64) -> Reply {
+fn waiting(waiter: &LockWaiter, now: u64) -> Reply {
     let mut fields = vec![("owner", Reply::Bytes(waiter.owner.clone()))];
     let mode = match waiter.want {
-        Want::Claim(Claim::Exclusive) => "exclusive",
-        Want::Claim(Claim::Shared) => "shared",
-        Want::Claim(Claim::Permits { .. }) => "permits",
+        Want::Acquire(RequestedMode::Exclusive) => "exclusive",
+        Want::Acquire(RequestedMode::Shared) => "shared",
+        Want::Acquire(RequestedMode::Permits { .. }) => "permits",
         Want::Upgrade => "upgrade",
     };
     fields.push(("mode", Reply::Text(mode)));
-    if let Want::Claim(Claim::Permits { count, .. }) = waiter.want {
+    if let Want::Acquire(RequestedMode::Permits { count, .. }) = waiter.want {
         fields.push(("count", Reply::int(count)));
     }
     fields.push(("waiting_ms", Reply::int(now.saturating_sub(waiter.since))));

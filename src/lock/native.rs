@@ -2,7 +2,7 @@
 
 use super::holds::Hold;
 use super::persist;
-use super::state::{Lock, Mode};
+use super::state::{Lock, LockKind};
 use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, is_plausible_fence, remember_fence};
 use crate::codec::{Reader, put_uint};
 use crate::memory::block_size;
@@ -32,14 +32,14 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
     if LOCK.live() + SEM.live() == 0 {
         return;
     }
-    for kind in [Kind::Lock, Kind::Sem] {
+    for kind in [LockKind::Lock, LockKind::Semaphore] {
         let key = ctx.peek(name);
         if !key.holds(kind.native()) {
             continue;
         }
         if touch == KeyChange::Arrival
-            && let Ok(mut slot) = TypedKey::of(key, kind.native())
-            && let Some(lock) = slot.value()
+            && let Ok(mut key) = TypedKey::of(key, kind.native())
+            && let Some(lock) = key.value()
         {
             list(lock, ctx.db(), name.bytes());
         }
@@ -68,29 +68,12 @@ pub(super) fn list_earlier(lock: &mut Lock, db: i32, key: &[u8]) -> Option<u64> 
     Some(at)
 }
 
-/// Which of the two types a command is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `LOCK.*`.
-    Lock,
-    /// `SEM.*`.
-    Sem,
-}
-
-impl Kind {
-    /// The type in which locks of this mode are stored.
-    pub fn of(mode: Mode) -> Self {
-        match mode {
-            Mode::Permits { .. } => Kind::Sem,
-            _ => Kind::Lock,
-        }
-    }
-
-    /// Its registration.
+impl LockKind {
+    /// The native type that stores locks of this kind.
     pub fn native(self) -> &'static NativeType<Lock> {
         match self {
-            Kind::Lock => &LOCK,
-            Kind::Sem => &SEM,
+            LockKind::Lock => &LOCK,
+            LockKind::Semaphore => &SEM,
         }
     }
 }
@@ -99,20 +82,20 @@ impl Kind {
 struct Typed<K>(PhantomData<K>);
 
 trait Which: 'static {
-    const KIND: Kind;
+    const KIND: LockKind;
     /// The fence clock is saved with one of the types.
     const KEEPS_FENCE: bool;
 }
 
 struct Locks;
 impl Which for Locks {
-    const KIND: Kind = Kind::Lock;
+    const KIND: LockKind = LockKind::Lock;
     const KEEPS_FENCE: bool = true;
 }
 
 struct Sems;
 impl Which for Sems {
-    const KIND: Kind = Kind::Sem;
+    const KIND: LockKind = LockKind::Semaphore;
     const KEEPS_FENCE: bool = false;
 }
 
@@ -136,7 +119,7 @@ impl<K: Which> Native for Typed<K> {
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<Lock> {
         let mut lock = input.bytes(persist::decode)?.ok()?;
-        if Kind::of(lock.mode()) != K::KIND
+        if LockKind::of(lock.mode()) != K::KIND
             || !lock
                 .holds()
                 .iter()

@@ -1,8 +1,8 @@
 //! The options of the family's commands.
 
-use super::queue::{Waiter, Want};
-use super::state::{Acquire, Amount, Claim};
-use super::{DEFAULT_LEASE, MAX_ID, MAX_OWNER, State};
+use super::queue::{LockWaiter, Want};
+use super::state::{Acquire, Amount, RequestedMode};
+use super::{DEFAULT_LEASE, LockService, MAX_ID, MAX_OWNER};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
@@ -63,15 +63,15 @@ impl<'a> LockOptions<'a> {
     pub(super) fn request<'r>(
         &'r self,
         ctx: Ctx<'_>,
-        state: &State,
+        service: &LockService,
         name: &ServerString<'_>,
         owner: &'r [u8],
-        claim: Claim,
+        mode: RequestedMode,
     ) -> Acquire<'r> {
-        let queues = &state.queues;
+        let queues = &service.handover.queues;
         Acquire {
             owner,
-            claim,
+            mode,
             lease: self.lease(),
             id: self.id(),
             watch: self.watcher(ctx),
@@ -86,15 +86,15 @@ impl<'a> LockOptions<'a> {
         now: Now,
         names: &[ServerString<'_>],
         owner: &[u8],
-        claim: Claim,
+        mode: RequestedMode,
         event: &'static CStr,
-    ) -> Waiter {
+    ) -> LockWaiter {
         let db = ctx.db();
-        Waiter {
+        LockWaiter {
             keys: names.iter().map(|name| (db, name.bytes().into())).collect(),
             takes_many: false,
             owner: owner.into(),
-            want: Want::Claim(claim),
+            want: Want::Acquire(mode),
             lease: self.lease(),
             id: self.id().map(Into::into),
             watch: self.watcher(ctx),

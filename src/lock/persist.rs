@@ -33,7 +33,7 @@ const RELEASED: u8 = 2;
 
 /// One change of a lock as a replica or an AOF gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect<'a> {
+pub enum LockEffect<'a> {
     /// The owner's hold, and how the lock is held with it.
     Held(Mode, &'a [u8], Hold),
     /// The owner's hold is gone.
@@ -46,39 +46,39 @@ pub enum Effect<'a> {
     Fence(u64),
 }
 
-/// Appends [`Effect::Held`].
+/// Appends [`LockEffect::Held`].
 pub fn put_held(out: &mut Vec<u8>, mode: Mode, owner: &[u8], hold: &Hold) {
     out.push(b'H');
     put_mode(out, mode);
     put_hold(out, owner, hold);
 }
 
-/// Appends [`Effect::Gone`].
+/// Appends [`LockEffect::Gone`].
 pub fn put_gone(out: &mut Vec<u8>, owner: &[u8]) {
     out.push(b'G');
     put_bytes(out, owner);
 }
 
-/// Appends [`Effect::Expired`].
+/// Appends [`LockEffect::Expired`].
 pub fn put_expired(out: &mut Vec<u8>, now: u64) {
     out.push(b'X');
     put_uint(out, now);
 }
 
-/// Appends [`Effect::Clamped`].
+/// Appends [`LockEffect::Clamped`].
 pub fn put_clamped(out: &mut Vec<u8>, limit: u64) {
     out.push(b'C');
     put_uint(out, limit);
 }
 
-/// Appends [`Effect::Fence`].
+/// Appends [`LockEffect::Fence`].
 pub fn put_fence(out: &mut Vec<u8>, fence: u64) {
     out.push(b'F');
     put_uint(out, fence);
 }
 
 /// Reads all effects of one command, or none.
-pub fn effects(input: &[u8]) -> Result<Vec<Effect<'_>>, Corrupt> {
+pub fn effects(input: &[u8]) -> Result<Vec<LockEffect<'_>>, Corrupt> {
     let mut reader = Reader::new(input);
     let mut effects = Vec::new();
     while !reader.is_empty() {
@@ -86,12 +86,12 @@ pub fn effects(input: &[u8]) -> Result<Vec<Effect<'_>>, Corrupt> {
             b'H' => {
                 let mode = mode(&mut reader)?;
                 let (owner, hold) = hold(&mut reader)?;
-                Effect::Held(mode, owner, hold)
+                LockEffect::Held(mode, owner, hold)
             }
-            b'G' => Effect::Gone(reader.bytes(1, MAX_OWNER)?),
-            b'X' => Effect::Expired(reader.uint(0, MAX)?),
-            b'C' => Effect::Clamped(reader.uint(0, MAX)?),
-            b'F' => Effect::Fence(reader.uint(1, MAX)?),
+            b'G' => LockEffect::Gone(reader.bytes(1, MAX_OWNER)?),
+            b'X' => LockEffect::Expired(reader.uint(0, MAX)?),
+            b'C' => LockEffect::Clamped(reader.uint(0, MAX)?),
+            b'F' => LockEffect::Fence(reader.uint(1, MAX)?),
             _ => return Err(Corrupt),
         });
     }
@@ -99,18 +99,18 @@ pub fn effects(input: &[u8]) -> Result<Vec<Effect<'_>>, Corrupt> {
 }
 
 /// Makes a lock what the master says it is. Returns the largest fence seen.
-pub fn apply(lock: &mut Lock, effects: Vec<Effect<'_>>) -> u64 {
+pub fn apply(lock: &mut Lock, effects: Vec<LockEffect<'_>>) -> u64 {
     let mut fence = 0;
     for effect in effects {
         match effect {
-            Effect::Held(mode, owner, hold) => {
+            LockEffect::Held(mode, owner, hold) => {
                 fence = fence.max(hold.fence);
                 lock.put(mode, owner, hold);
             }
-            Effect::Gone(owner) => lock.drop_owner(owner),
-            Effect::Expired(now) => drop(lock.expire(now)),
-            Effect::Clamped(limit) => drop(lock.clamp(limit)),
-            Effect::Fence(given) => fence = fence.max(given),
+            LockEffect::Gone(owner) => lock.drop_owner(owner),
+            LockEffect::Expired(now) => drop(lock.expire(now)),
+            LockEffect::Clamped(limit) => drop(lock.clamp(limit)),
+            LockEffect::Fence(given) => fence = fence.max(given),
         }
     }
     fence

@@ -4,7 +4,7 @@
 //! A waiter for several keys stands in the queue of each with the same ticket, so no one overtakes
 //! it on any of them.
 
-use super::state::{Claim, Lock, Mode};
+use super::state::{Acquire, Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -19,15 +19,15 @@ const FIRST_ORDINARY: Ticket = 1 << 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// An acquisition.
-    Claim(Claim),
+    Acquire(RequestedMode),
     /// To turn its shared hold into the exclusive one.
     Upgrade,
 }
 
 /// A client that waits.
 #[derive(Debug, Clone)]
-pub struct Waiter {
-    /// The keys, all in one database; several only for exclusive claims.
+pub struct LockWaiter {
+    /// The keys, all in one database; several only for exclusive locks.
     pub keys: Vec<Key>,
     /// Does it wait for all of several keys, and get an array of fences?
     pub takes_many: bool,
@@ -49,21 +49,41 @@ pub struct Waiter {
     pub timeout: u64,
 }
 
-impl Waiter {
+impl LockWaiter {
     /// Until when it waits (Unix ms); `None`: without limit.
     pub fn deadline(&self) -> Option<u64> {
         (self.timeout > 0).then(|| self.since + self.timeout)
     }
 
+    /// Whether it waits to acquire a lock, not a semaphore.
+    pub(super) fn wants_lock(&self) -> bool {
+        matches!(
+            self.want,
+            Want::Acquire(RequestedMode::Exclusive | RequestedMode::Shared)
+        )
+    }
+
+    /// The acquisition that it asks for, in this mode; `queued`: others are ahead of it.
+    pub(super) fn request(&self, mode: RequestedMode, queued: bool) -> Acquire<'_> {
+        Acquire {
+            owner: &self.owner,
+            mode,
+            lease: self.lease,
+            id: self.id.as_deref(),
+            watch: self.watch,
+            queued,
+        }
+    }
+
     /// Does it want to share a lock?
     pub fn is_shared(&self) -> bool {
-        self.want == Want::Claim(Claim::Shared)
+        self.want == Want::Acquire(RequestedMode::Shared)
     }
 
     /// The permits of a semaphore and the capacity that it asks for.
     pub fn permits(&self) -> Option<(u64, u64)> {
         match self.want {
-            Want::Claim(Claim::Permits { count, limit }) => Some((count, limit)),
+            Want::Acquire(RequestedMode::Permits { count, limit }) => Some((count, limit)),
             _ => None,
         }
     }
@@ -74,11 +94,11 @@ impl Waiter {
     }
 
     /// Does this waiter repeat the request of the other one? A repetition may name another lease, time or capacity.
-    fn repeats(&self, other: &Waiter) -> bool {
+    fn repeats(&self, other: &LockWaiter) -> bool {
         let is_same_want = match (self.want, other.want) {
             (
-                Want::Claim(Claim::Permits { count, .. }),
-                Want::Claim(Claim::Permits { count: same, .. }),
+                Want::Acquire(RequestedMode::Permits { count, .. }),
+                Want::Acquire(RequestedMode::Permits { count: same, .. }),
             ) => count == same,
             (one, other) => one == other,
         };
@@ -94,9 +114,9 @@ impl Waiter {
     fn fingerprint(&self) -> Option<u128> {
         let id = self.id.as_ref()?;
         let (kind, count) = match self.want {
-            Want::Claim(Claim::Exclusive) => (u8::from(self.takes_many), 0),
-            Want::Claim(Claim::Shared) => (2, 0),
-            Want::Claim(Claim::Permits { count, .. }) => (3, count),
+            Want::Acquire(RequestedMode::Exclusive) => (u8::from(self.takes_many), 0),
+            Want::Acquire(RequestedMode::Shared) => (2, 0),
+            Want::Acquire(RequestedMode::Permits { count, .. }) => (3, count),
             Want::Upgrade => return None,
         };
         let mut hash = Xxh3::new();
@@ -114,7 +134,7 @@ impl Waiter {
 
 /// The queue of one key.
 #[derive(Debug, Default)]
-struct WaitQueue {
+struct LockQueue {
     tickets: BTreeSet<Ticket>,
     /// Those of them that want to have a lock for themselves.
     unshared: BTreeSet<Ticket>,
@@ -128,7 +148,7 @@ struct WaitQueue {
     limit: Option<u64>,
 }
 
-impl WaitQueue {
+impl LockQueue {
     fn count(&mut self, permits: u64) {
         *self.counts.entry(permits).or_default() += 1;
     }
@@ -151,8 +171,8 @@ impl WaitQueue {
 
 /// What the queues know of a waiter.
 #[derive(Debug)]
-struct Entry {
-    waiter: Arc<Waiter>,
+struct QueuedWaiter {
+    waiter: Arc<LockWaiter>,
     owner: u64,
     /// The numbers of the queues of its keys.
     lines: Box<[u64]>,
@@ -186,8 +206,8 @@ pub(super) struct Changes {
 /// All queues of a server.
 #[derive(Debug)]
 pub struct Queues {
-    waiters: BTreeMap<Ticket, Entry>,
-    lines: WaitQueues<WaitQueue>,
+    waiters: BTreeMap<Ticket, QueuedWaiter>,
+    lines: WaitQueues<LockQueue>,
     owner_numbers: BTreeMap<Arc<[u8]>, u64>,
     owners: BTreeMap<u64, Owner>,
     /// The waiters with ids.
@@ -239,15 +259,15 @@ impl Queues {
     }
 
     /// Puts a waiter at the end of its keys' queues, an upgrade in front.
-    pub fn push(&mut self, waiter: Waiter) -> Ticket {
+    pub fn push(&mut self, waiter: LockWaiter) -> Ticket {
         self.join(waiter).0
     }
 
     /// The same. Returns also the capacity of its semaphore's queue before, for [`Queues::withdraw`].
-    pub(super) fn join(&mut self, waiter: Waiter) -> (Ticket, Option<u64>) {
+    pub(super) fn join(&mut self, waiter: LockWaiter) -> (Ticket, Option<u64>) {
         let next = match waiter.want {
             Want::Upgrade => &mut self.next_upgrade,
-            Want::Claim(_) => &mut self.next_ordinary,
+            Want::Acquire(_) => &mut self.next_ordinary,
         };
         let ticket = *next;
         *next += 1;
@@ -270,7 +290,7 @@ impl Queues {
             self.requests.insert(fingerprint, ticket);
         }
         self.last_arrival += 1;
-        let entry = Entry {
+        let entry = QueuedWaiter {
             waiter: Arc::new(waiter),
             owner,
             lines,
@@ -294,7 +314,7 @@ impl Queues {
     }
 
     /// The number of a waiter's owner, who waits with this ticket as well.
-    fn owner_of(&mut self, waiter: &Waiter, ticket: Ticket) -> u64 {
+    fn owner_of(&mut self, waiter: &LockWaiter, ticket: Ticket) -> u64 {
         let number = match self.owner_numbers.get(&waiter.owner[..]) {
             Some(number) => *number,
             None => {
@@ -337,14 +357,14 @@ impl Queues {
     }
 
     /// The waiter whose request this one repeats.
-    pub fn repeated_by(&self, waiter: &Waiter) -> Option<Ticket> {
+    pub fn repeated_by(&self, waiter: &LockWaiter) -> Option<Ticket> {
         let ticket = *self.requests.get(&waiter.fingerprint()?)?;
         let first = self.get(ticket)?;
         waiter.repeats(first).then_some(ticket)
     }
 
     /// Puts a waiter in the place of the one whose request it repeats. Returns that one.
-    pub fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> Option<Arc<Waiter>> {
+    pub fn replace(&mut self, ticket: Ticket, waiter: LockWaiter) -> Option<Arc<LockWaiter>> {
         let entry = self.waiters.get_mut(&ticket)?;
         if let Some((_, limit)) = waiter.permits()
             && let Some(line) = self.lines.numbered_mut(entry.lines[0])
@@ -366,7 +386,7 @@ impl Queues {
     }
 
     /// Takes a waiter out of all its queues.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         if !self.waiters.contains_key(&ticket) {
             return None;
         }
@@ -413,7 +433,7 @@ impl Queues {
     }
 
     /// A waiter.
-    pub fn get(&self, ticket: Ticket) -> Option<&Arc<Waiter>> {
+    pub fn get(&self, ticket: Ticket) -> Option<&Arc<LockWaiter>> {
         self.waiters.get(&ticket).map(|entry| &entry.waiter)
     }
 
@@ -442,8 +462,8 @@ impl Queues {
         }
     }
 
-    /// Is it noted when to look again at a key's queue?
-    pub fn knows_when(&self, db: i32, key: &[u8]) -> bool {
+    /// Whether the first client of a key's queue is tried again when a hold ends.
+    pub fn has_retry(&self, db: i32, key: &[u8]) -> bool {
         let head = self.head(db, key);
         head.is_some_and(|head| self.retry_at(head).is_some())
     }
@@ -459,7 +479,7 @@ impl Queues {
     }
 
     /// The waiters of a key, in order.
-    pub fn line_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &Waiter)> {
+    pub fn waiters_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &LockWaiter)> {
         let line = self.lines.get(db, key).into_iter();
         line.flat_map(|line| line.tickets.iter())
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
@@ -494,13 +514,13 @@ impl Queues {
     }
 
     /// A walk through the queues of a database; `None`: of all of them.
-    pub fn walk(&self, db: Option<i32>) -> Walk {
+    pub fn scan(&self, db: Option<i32>) -> Walk {
         Walk::through(&self.lines, db)
     }
 
     /// The next key of a walk; see [`Walk::step`].
-    pub fn step(&self, walk: &mut Walk) -> Option<Step> {
-        walk.step(&self.lines)
+    pub fn next_scanned(&self, scan: &mut Walk) -> Option<Step> {
+        scan.step(&self.lines)
     }
 
     /// In a cluster, the hash slots that somebody waits in.
@@ -531,31 +551,31 @@ fn tickets_are(tickets: &BTreeSet<Ticket>, number: usize) -> bool {
 /// What the search for deadlocks asks and notes.
 impl Queues {
     /// It is not known yet whether this waiter's waiting can end.
-    pub fn doubt(&mut self, ticket: Ticket) {
+    pub fn mark_unverified(&mut self, ticket: Ticket) {
         if let Some(entry) = self.waiters.get(&ticket) {
             self.unverified.insert(entry.arrival, ticket);
         }
     }
 
     /// Is that not known yet of anybody?
-    pub fn has_doubts(&self) -> bool {
+    pub fn has_unverified(&self) -> bool {
         !self.unverified.is_empty()
     }
 
-    pub(super) fn is_doubted(&self, ticket: Ticket) -> bool {
+    pub(super) fn is_unverified(&self, ticket: Ticket) -> bool {
         let entry = self.waiters.get(&ticket);
         entry.is_some_and(|entry| self.unverified.contains_key(&entry.arrival))
     }
 
     /// The first of those of whom it is not known that came after `arrival`, up to `last`.
-    pub(super) fn doubted_after(&self, arrival: u64, last: u64) -> Option<(u64, Ticket)> {
+    pub(super) fn unverified_after(&self, arrival: u64, last: u64) -> Option<(u64, Ticket)> {
         let range = (Excluded(arrival), Included(last));
         let next = self.unverified.range(range).next()?;
         Some((*next.0, *next.1))
     }
 
     /// The waiting of this one, which came then, can end.
-    pub(super) fn trust(&mut self, arrival: u64) {
+    pub(super) fn mark_verified(&mut self, arrival: u64) {
         self.unverified.remove(&arrival);
     }
 
@@ -564,14 +584,14 @@ impl Queues {
     }
 
     /// Holds may have come to an owner, or exclude more than before.
-    pub fn note_more_holds(&mut self) {
+    pub fn record_new_holds(&mut self) {
         if let Some(changes) = &mut self.changes {
             changes.more_holds = true;
         }
     }
 
     /// From now on changes are noted, from the first on.
-    pub(super) fn note_changes(&mut self, wanted: bool) {
+    pub(super) fn record_changes(&mut self, wanted: bool) {
         self.changes = wanted.then(Changes::default);
     }
 
@@ -580,7 +600,7 @@ impl Queues {
     }
 
     /// Holds of a key may have gone.
-    pub fn note_change(&mut self, db: i32, key: &[u8]) {
+    pub fn record_change(&mut self, db: i32, key: &[u8]) {
         if let Some(changes) = &mut self.changes
             && let Some(number) = self.lines.number(db, key)
         {
@@ -635,7 +655,7 @@ impl Queues {
     }
 
     /// The number of the queue at this place of a waiter's keys.
-    pub(super) fn line_of_waiter(&self, ticket: Ticket, index: usize) -> Option<u64> {
+    pub(super) fn queue_of_waiter(&self, ticket: Ticket, index: usize) -> Option<u64> {
         self.waiters.get(&ticket)?.lines.get(index).copied()
     }
 

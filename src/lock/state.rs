@@ -21,9 +21,28 @@ pub enum Mode {
     },
 }
 
+/// Which of the two types a key or a command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockKind {
+    /// `LOCK.*`
+    Lock,
+    /// `SEM.*`
+    Semaphore,
+}
+
+impl LockKind {
+    /// The type in which locks of this mode are stored.
+    pub fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Permits { .. } => LockKind::Semaphore,
+            _ => LockKind::Lock,
+        }
+    }
+}
+
 /// What an acquisition asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
+pub enum RequestedMode {
     /// The lock for one owner alone.
     Exclusive,
     /// The lock together with other shared holders.
@@ -43,7 +62,7 @@ pub struct Acquire<'a> {
     /// Who wants to hold.
     pub owner: &'a [u8],
     /// What it wants.
-    pub claim: Claim,
+    pub mode: RequestedMode,
     /// For how long, in milliseconds.
     pub lease: u64,
     /// The id that makes its repetition safe.
@@ -186,7 +205,7 @@ impl Lock {
     /// What would this acquisition meet?
     pub fn admits(&self, request: &Acquire<'_>) -> Admission {
         let Some(hold) = self.holds.get(request.owner) else {
-            return if !request.queued && self.has_room(request.claim) {
+            return if !request.queued && self.has_room(request.mode) {
                 Admission::Grant
             } else {
                 Admission::Busy
@@ -197,12 +216,12 @@ impl Lock {
         {
             return Admission::Repeat(last.reply);
         }
-        if hold.count + counts(request.claim) > MAX_SAFE as u64 {
+        if hold.count + counts(request.mode) > MAX_SAFE as u64 {
             return Admission::Never; // a reply must stay below 2^53
         }
-        match (self.mode, request.claim) {
-            (Mode::Shared, Claim::Exclusive) => Admission::Never,
-            (Mode::Permits { .. }, claim) if request.queued || !self.has_room(claim) => {
+        match (self.mode, request.mode) {
+            (Mode::Shared, RequestedMode::Exclusive) => Admission::Never,
+            (Mode::Permits { .. }, mode) if request.queued || !self.has_room(mode) => {
                 Admission::Busy
             }
             _ => Admission::Reenter,
@@ -223,9 +242,9 @@ impl Lock {
                 Acquired::Repeated(reply)
             }
             Admission::Reenter => {
-                self.set_limit(request.claim);
+                self.set_limit(request.mode);
                 let fence = self.holds.change(request.owner, |hold| {
-                    hold.count += counts(request.claim);
+                    hold.count += counts(request.mode);
                     hold.until = hold.until.max(until);
                     hold.acquired = receipt(request.id, hold.fence);
                     watch(hold, request.watch, request.lease);
@@ -234,13 +253,13 @@ impl Lock {
                 fence.map_or(Acquired::Busy, Acquired::Reentered)
             }
             Admission::Grant => {
-                self.mode = match request.claim {
-                    Claim::Exclusive => Mode::Exclusive,
-                    Claim::Shared => Mode::Shared,
-                    Claim::Permits { limit, .. } => Mode::Permits { limit },
+                self.mode = match request.mode {
+                    RequestedMode::Exclusive => Mode::Exclusive,
+                    RequestedMode::Shared => Mode::Shared,
+                    RequestedMode::Permits { limit, .. } => Mode::Permits { limit },
                 };
                 let mut hold = Hold {
-                    count: counts(request.claim),
+                    count: counts(request.mode),
                     fence,
                     until,
                     acquired: receipt(request.id, fence),
@@ -379,16 +398,18 @@ impl Lock {
         self.holds.visit_mut(visit);
     }
 
-    fn has_room(&self, claim: Claim) -> bool {
-        match claim {
-            Claim::Permits { count, limit } => limit.checked_sub(self.holds.total()) >= Some(count),
-            Claim::Shared => self.mode == Mode::Shared || self.holds.is_empty(),
-            Claim::Exclusive => self.holds.is_empty(),
+    fn has_room(&self, mode: RequestedMode) -> bool {
+        match mode {
+            RequestedMode::Permits { count, limit } => {
+                limit.checked_sub(self.holds.total()) >= Some(count)
+            }
+            RequestedMode::Shared => self.mode == Mode::Shared || self.holds.is_empty(),
+            RequestedMode::Exclusive => self.holds.is_empty(),
         }
     }
 
-    fn set_limit(&mut self, claim: Claim) {
-        if let Claim::Permits { limit, .. } = claim {
+    fn set_limit(&mut self, mode: RequestedMode) {
+        if let RequestedMode::Permits { limit, .. } = mode {
             self.mode = Mode::Permits { limit };
         }
     }
@@ -399,9 +420,9 @@ impl Lock {
     }
 }
 
-fn counts(claim: Claim) -> u64 {
-    match claim {
-        Claim::Permits { count, .. } => count,
+fn counts(mode: RequestedMode) -> u64 {
+    match mode {
+        RequestedMode::Permits { count, .. } => count,
         _ => 1,
     }
 }

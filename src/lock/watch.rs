@@ -1,7 +1,7 @@
 //! Which holds are renewed for which connections: an index over the holds with a
 //! [`super::holds::Watch`], from which it is derived and can be rebuilt.
 
-use super::native::Kind;
+use super::state::LockKind;
 use crate::waiting::Key;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub struct Watched {
     /// Where the hold is.
     pub key: Key,
     /// Lock or semaphore.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Whose it is.
     pub owner: Box<[u8]>,
     /// When it is renewed next (Unix ms); `u64::MAX`: not at all.
@@ -28,17 +28,17 @@ pub struct Watches {
     by_number: BTreeMap<u64, Watched>,
     by_client: BTreeSet<(u64, u64)>,
     by_key: BTreeSet<(Key, u64)>,
-    labels: Labels,
+    labels: DbLabels,
 }
 
 /// The labels of databases that have changed places: those of others are their numbers.
 #[derive(Debug, Default)]
-struct Labels {
+struct DbLabels {
     of_db: BTreeMap<i32, i32>,
     to_db: BTreeMap<i32, i32>,
 }
 
-impl Labels {
+impl DbLabels {
     fn of(&self, db: i32) -> i32 {
         self.of_db.get(&db).copied().unwrap_or(db)
     }
@@ -177,7 +177,7 @@ mod tests {
         Watched {
             client: 1,
             key: (db, key.as_bytes().into()),
-            kind: Kind::Lock,
+            kind: LockKind::Lock,
             owner: (*b"me").into(),
             next: 5,
         }

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use sluice::lock::deadlock::{Check, Search, check};
 use sluice::lock::holds::Hold;
-use sluice::lock::queue::{Queues, Waiter, Want};
-use sluice::lock::state::{Acquire, Acquired, Claim, Lock, Mode, Upgraded};
+use sluice::lock::queue::{LockWaiter, Queues, Want};
+use sluice::lock::state::{Acquire, Acquired, Lock, Mode, RequestedMode, Upgraded};
 use sluice::waiting::{Key, Ticket};
 use std::collections::BTreeMap;
 
@@ -57,25 +57,25 @@ fn key(index: usize) -> Key {
     (index as i32 % 2, vec![index as u8].into())
 }
 
-fn waiter(attempt: &Try) -> Waiter {
+fn waiter(attempt: &Try) -> LockWaiter {
     let claim = if attempt.keys[0] >= LOCKS {
-        Claim::Permits {
+        RequestedMode::Permits {
             count: attempt.permits,
             limit: LIMIT,
         }
     } else if attempt.shared {
-        Claim::Shared
+        RequestedMode::Shared
     } else {
-        Claim::Exclusive
+        RequestedMode::Exclusive
     };
-    Waiter {
+    LockWaiter {
         keys: attempt.keys.iter().map(|index| key(*index)).collect(),
         takes_many: attempt.keys.len() > 1,
         owner: name(attempt.owner).into(),
         want: if attempt.upgrade {
             Want::Upgrade
         } else {
-            Want::Claim(claim)
+            Want::Acquire(claim)
         },
         lease: 1000,
         id: None,
@@ -90,7 +90,7 @@ fn waiter(attempt: &Try) -> Waiter {
 struct World {
     locks: BTreeMap<Key, Lock>,
     /// In the order in which they are served: upgrades first.
-    waiting: Vec<Waiter>,
+    waiting: Vec<LockWaiter>,
     fence: u64,
 }
 
@@ -103,7 +103,7 @@ impl World {
 
     /// Serves one waiter if nobody is ahead of it on any of its keys and all of them are free for
     /// it. Returns whether it got what it wants.
-    fn try_serve(&mut self, waiter: &Waiter, ahead: &[Waiter]) -> bool {
+    fn try_serve(&mut self, waiter: &LockWaiter, ahead: &[LockWaiter]) -> bool {
         let behind = |key: &Key| ahead.iter().any(|other| other.keys.contains(key));
         self.fence += 1;
         let fence = self.fence;
@@ -114,12 +114,12 @@ impl World {
             // Who holds nothing any more is told so.
             return !matches!(upgraded, Upgraded::Busy);
         }
-        let Want::Claim(claim) = waiter.want else {
+        let Want::Acquire(claim) = waiter.want else {
             unreachable!()
         };
         let request = |queued| Acquire {
             owner: &waiter.owner,
-            claim,
+            mode: claim,
             lease: 1000,
             id: None,
             watch: None,
@@ -149,7 +149,7 @@ impl World {
                 }
             }
             let before = self.waiting.len();
-            let mut still: Vec<Waiter> = Vec::new();
+            let mut still: Vec<LockWaiter> = Vec::new();
             for waiter in std::mem::take(&mut self.waiting) {
                 if !self.try_serve(&waiter, &still) {
                     still.push(waiter);
@@ -253,13 +253,13 @@ impl Watched {
     fn serve(&mut self) {
         loop {
             let before = self.world.waiting.len();
-            let mut still: Vec<Waiter> = Vec::new();
+            let mut still: Vec<LockWaiter> = Vec::new();
             for waiter in std::mem::take(&mut self.world.waiting) {
                 if self.world.try_serve(&waiter, &still) {
                     let ticket = self.tickets[&waiter.since];
                     self.queues.remove(ticket);
                     if self.queues.owner_waits(&waiter.owner) {
-                        self.queues.note_more_holds();
+                        self.queues.record_new_holds();
                     }
                 } else {
                     still.push(waiter);
@@ -284,7 +284,7 @@ impl Watched {
 
     fn attempt(&mut self, attempt: &Try) {
         self.came += 1;
-        let newcomer = Waiter {
+        let newcomer = LockWaiter {
             since: self.came,
             ..waiter(attempt)
         };
@@ -307,13 +307,13 @@ impl Watched {
         };
         if self.world.try_serve(&newcomer, &ahead) {
             if is_upgrade {
-                self.queues.note_more_holds();
+                self.queues.record_new_holds();
             }
             return;
         }
         let ticket = self.queues.push(newcomer.clone());
         self.tickets.insert(self.came, ticket);
-        self.queues.doubt(ticket);
+        self.queues.mark_unverified(ticket);
         let upgrades = self
             .world
             .waiting
@@ -330,7 +330,9 @@ impl Watched {
     /// Takes steps of the search. Returns whether it has come to an end.
     fn search(&mut self, mut steps: u64) -> Result<bool, TestCaseError> {
         let queues = &mut self.queues;
-        let search = self.search.get_or_insert_with(|| Search::of_doubts(queues));
+        let search = self
+            .search
+            .get_or_insert_with(|| Search::of_unverified(queues));
         let world = &self.world;
         let result = search.go_on(queues, &mut steps, &mut |key, visit| {
             if let Some(lock) = world.locks.get(key)
@@ -344,7 +346,7 @@ impl Watched {
         };
         if let Some(search) = self.search.take() {
             let mut remains = search.conclude(&mut self.queues, in_vain);
-            while !remains.forget(&mut self.queues, &mut 3) {}
+            while !remains.free(&mut self.queues, &mut 3) {}
         }
         if let Some(ticket) = in_vain {
             let waiter = self.queues.get(ticket).cloned();
@@ -388,7 +390,7 @@ proptest! {
                 Event::Release(owner, index) => {
                     let (db, name_of_key) = key(index);
                     watched.world.lock(&key(index)).drop_owner(&name(owner));
-                    watched.queues.note_change(db, &name_of_key);
+                    watched.queues.record_change(db, &name_of_key);
                     watched.serve();
                 }
                 Event::Search(steps) => {
@@ -396,7 +398,7 @@ proptest! {
                 }
             }
         }
-        while watched.queues.has_doubts() {
+        while watched.queues.has_unverified() {
             watched.search(5)?;
         }
         for waiter in &watched.world.waiting {
@@ -434,11 +436,11 @@ fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {
     lock
 }
 
-fn permit_waiter(owner: &str, index: u8, limit: u64) -> Waiter {
-    Waiter {
+fn permit_waiter(owner: &str, index: u8, limit: u64) -> LockWaiter {
+    LockWaiter {
         keys: vec![(0, vec![index].into())],
         owner: owner.as_bytes().into(),
-        want: Want::Claim(Claim::Permits { count: 1, limit }),
+        want: Want::Acquire(RequestedMode::Permits { count: 1, limit }),
         ..waiter(&Try {
             owner: 0,
             keys: vec![0],
@@ -472,8 +474,8 @@ fn the_search_takes_steps_in_proportion_to_those_who_wait() {
         let last = last.expect("somebody waits");
         let mut steps = 0;
         let mut spent = 0;
-        queues.doubt(last);
-        let mut search = Search::of_doubts(&mut queues);
+        queues.mark_unverified(last);
+        let mut search = Search::of_unverified(&mut queues);
         let in_vain = loop {
             spent += 100 - steps;
             steps = 100;
@@ -509,12 +511,12 @@ fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() 
         let mut last = None;
         for number in 0..waiting {
             let ticket = queues.push(permit_waiter(&number.to_string(), 0, SIZE));
-            queues.doubt(ticket);
+            queues.mark_unverified(ticket);
             last = Some(ticket);
         }
-        let mut search = Search::of_doubts(&mut queues);
+        let mut search = Search::of_unverified(&mut queues);
         for _ in 0..SIZE {
-            queues.note_change(0, &[0]);
+            queues.record_change(0, &[0]);
         }
         let mut steps = 10_000_000;
         let mut reads = 0;

@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use sluice::lock::persist::{self, apply, by_fence, decode, effects, encode};
-use sluice::lock::state::{Acquire, Acquired, Amount, Claim, Lock, Mode, Released, Upgraded};
+use sluice::lock::state::{
+    Acquire, Acquired, Amount, Lock, Mode, Released, RequestedMode, Upgraded,
+};
 
 const OWNERS: [&[u8]; 4] = [b"a", b"b\0", b"\xff\xfe", b"a long name of an owner"];
 
@@ -11,7 +13,7 @@ const OWNERS: [&[u8]; 4] = [b"a", b"b\0", b"\xff\xfe", b"a long name of an owner
 enum Op {
     Acquire {
         owner: usize,
-        claim: Claim,
+        claim: RequestedMode,
         lease: u64,
         id: Option<u8>,
         queued: bool,
@@ -41,16 +43,16 @@ enum Op {
     Reload,
 }
 
-fn any_claim(semaphore: bool) -> BoxedStrategy<Claim> {
+fn any_claim(semaphore: bool) -> BoxedStrategy<RequestedMode> {
     if semaphore {
         (1..5u64, 0..4u64)
-            .prop_map(|(count, more)| Claim::Permits {
+            .prop_map(|(count, more)| RequestedMode::Permits {
                 count,
                 limit: count + more,
             })
             .boxed()
     } else {
-        prop_oneof![Just(Claim::Exclusive), Just(Claim::Shared)].boxed()
+        prop_oneof![Just(RequestedMode::Exclusive), Just(RequestedMode::Shared)].boxed()
     }
 }
 
@@ -133,7 +135,7 @@ impl Model {
         };
         let (used, exclusive) = (self.used(), self.exclusive);
         let (permits, limit) = match claim {
-            Claim::Permits { count, limit } => (count, limit),
+            RequestedMode::Permits { count, limit } => (count, limit),
             _ => (1, u64::MAX),
         };
         let semaphore = limit != u64::MAX;
@@ -143,7 +145,7 @@ impl Model {
             {
                 return Acquired::Repeated(reply);
             }
-            if claim == Claim::Exclusive && !exclusive {
+            if claim == RequestedMode::Exclusive && !exclusive {
                 return Acquired::Never;
             }
             if semaphore && (queued || used + permits > limit) {
@@ -157,14 +159,14 @@ impl Model {
             return Acquired::Reentered(fence);
         }
         let compatible = match claim {
-            Claim::Exclusive => self.holds.is_empty(),
-            Claim::Shared => self.holds.is_empty() || !self.exclusive,
-            Claim::Permits { .. } => used + permits <= limit,
+            RequestedMode::Exclusive => self.holds.is_empty(),
+            RequestedMode::Shared => self.holds.is_empty() || !self.exclusive,
+            RequestedMode::Permits { .. } => used + permits <= limit,
         };
         if queued || !compatible {
             return Acquired::Busy;
         }
-        self.exclusive = claim == Claim::Exclusive;
+        self.exclusive = claim == RequestedMode::Exclusive;
         self.limit = limit;
         self.holds.push(Held {
             owner,
@@ -271,7 +273,7 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
             } => {
                 let request = Acquire {
                     owner: OWNERS[*owner],
-                    claim: *claim,
+                    mode: *claim,
                     lease: *lease,
                     id: id_bytes(id),
                     watch: None,

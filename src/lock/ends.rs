@@ -1,0 +1,60 @@
+//! Holds that end among others at their time, also when no command looks at the lock.
+
+use super::edit::LockKey;
+use super::state::LockKind;
+use super::{DEADLINES, LockService};
+use crate::deadlines::ANY_DB;
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+
+/// So many holds of a lock end in one step.
+const MAX_ENDS_PER_STEP: usize = 256;
+
+/// Ends some of the holds whose leases ended, of the lock that is listed under this number.
+pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, number: u64) {
+    let Some(place) = DEADLINES.get().place(number).cloned() else {
+        return;
+    };
+    let name = ServerString::new(&place.key);
+    if !cluster::owns(ctx, &name) {
+        return DEADLINES.get().park(number);
+    }
+    let mut end = |db| ctx.in_db(db, || end_holds_at(ctx, service, now, &name, number));
+    let is_found = match place.db {
+        ANY_DB => (0..).map_while(&mut end).any(|is_found| is_found),
+        db => end(db) == Some(true),
+    };
+    if !is_found {
+        DEADLINES.get().remove(number);
+    }
+}
+
+/// Ends some of the holds at a key of the selected database. Returns whether the lock there has this number.
+fn end_holds_at(
+    ctx: Ctx<'_>,
+    service: &mut LockService,
+    now: Now,
+    name: &ServerString<'_>,
+    number: u64,
+) -> bool {
+    let LockService {
+        handover, steps, ..
+    } = service;
+    for kind in [LockKind::Lock, LockKind::Semaphore] {
+        let opened = LockKey::open_to_end(ctx, steps, name, kind, now, MAX_ENDS_PER_STEP);
+        if let Ok(mut key) = opened {
+            let (is_it, has_ended_some) = (key.number() == number, key.has_ended_some());
+            key.list_again();
+            key.close(steps, c"");
+            if has_ended_some {
+                handover.serve_later((ctx.db(), name.bytes().into()));
+            }
+            if is_it {
+                return true;
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,86 @@
+//! Server events: keys, databases, connections and roles that changed outside of the family's commands.
+
+use super::handover::Upkeep;
+use super::persist;
+use super::slices::stop_listening_if_idle;
+use super::{DEADLINES, FENCE, SERVICE};
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::commit::{self, Commit, Replicate};
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::slots;
+use std::sync::atomic::Ordering;
+
+/// Handles a server event.
+pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+    let service = &mut *SERVICE.get();
+    let (handover, steps) = (&mut service.handover, &mut service.steps);
+    match event {
+        ServerEvent::Unlinked(db, key) => {
+            let sweep = steps.watches.sweep_key(*db, key);
+            handover.add_upkeep(Upkeep::Unwatch(sweep));
+            // The same key may hold a watched lock again, that has been renamed to it.
+            handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
+        }
+        ServerEvent::Touched(db, key) => {
+            handover.queues.record_new_holds();
+            handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
+        }
+        ServerEvent::Flushed(db) => {
+            let sweep = steps.watches.sweep_db(*db);
+            handover.add_upkeep(Upkeep::Unwatch(sweep));
+            handover.serve_all(*db);
+        }
+        ServerEvent::Swapped(first, second) => {
+            steps.watches.swap(*first, *second);
+            handover.queues.record_new_holds();
+            for db in [*first, *second] {
+                handover.serve_all(Some(db));
+            }
+        }
+        // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
+        ServerEvent::SlotMayMove(_) | ServerEvent::SlotsDropped(_) => {}
+        ServerEvent::SlotsMoved(_) => DEADLINES.unpark(ctx),
+        ServerEvent::Discarded => {}
+        ServerEvent::Disconnected(client) => handover.add_upkeep(Upkeep::Abandon(*client)),
+        ServerEvent::Loaded | ServerEvent::Replaced => {
+            handover.queues.record_new_holds();
+            handover.serve_all(None);
+        }
+        ServerEvent::Saving => save_fence(ctx),
+        ServerEvent::Demoted => handover.demote(steps.watches.sweep_db(None)),
+    }
+    stop_listening_if_idle(service);
+    deferred::ask_for_slices();
+}
+
+/// Appends the last fence to the AOF. An AOF that is rewritten without an RDB part has no other place for it.
+fn save_fence(ctx: Ctx<'_>) {
+    let fence = FENCE.load(Ordering::Relaxed);
+    // Valkey 9 may take a command without a key for one of two slots, and end the export.
+    if fence > 0 && !tell_importers(ctx, fence) {
+        commit::append_to_aof(ctx, c"LOCK.FENCE", fence);
+    }
+}
+
+/// Sends the last fence to the nodes that hash slots are copied to: a lock that is free by now leaves no other trace there.
+/// The server has just begun to copy, so all later fences follow with the locks that have them. The AOF receives it, too.
+/// Returns false if there is no such node.
+fn tell_importers(ctx: Ctx<'_>, fence: u64) -> bool {
+    let slots = cluster::exported_slots();
+    for slot in &slots {
+        let mut effects = Vec::new();
+        persist::put_fence(&mut effects, fence);
+        // A server passes on only commands that have a key in the slot. The key is not opened, and need not exist.
+        let name = ServerString::new(&slots::key_in(*slot));
+        let commit = Commit {
+            replicate: Replicate::Effect(c"LOCK.APPLY", &effects),
+            ..Commit::default()
+        };
+        commit.carry_out_without_key(ctx, &name);
+    }
+    !slots.is_empty()
+}

@@ -1,0 +1,759 @@
+//! Who is served next. The queues hand locks over against a [`LockWorld`], which has the locks: the server, or a simulation.
+//! Nothing here knows a server, a clock or randomness.
+
+use super::counters::LockCounters;
+use super::queue::{LockWaiter, Queues, Want};
+use super::state::LockKind;
+use super::state::{Acquire, Acquired, Admission, Amount, RequestedMode, Upgraded};
+use super::watch::Sweep;
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::waiting::{Agenda, Key, Step, Ticket, Walk};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// The locks at the keys of one request, open for a step. Holds whose lease ended are gone.
+pub trait OpenLocks {
+    /// Returns what this acquisition would meet at the key with this index.
+    fn admits(&mut self, index: usize, request: &Acquire<'_>) -> Admission;
+
+    /// Acquires the lock at the key with this index; a new hold gets the next fencing token.
+    fn acquire(&mut self, index: usize, request: &Acquire<'_>) -> Result<Acquired, Error>;
+
+    /// Turns the owner's shared hold at the first key into the exclusive one.
+    fn upgrade(&mut self, owner: &[u8], lease: u64) -> Result<Upgraded, Error>;
+
+    /// Returns the last millisecond (Unix time) in which no hold of the lock at this index ends; `None` without holds.
+    fn next_end(&mut self, index: usize) -> Option<u64>;
+}
+
+/// The clients behind the tickets.
+pub trait WaitingClients {
+    /// Answers a client. It does not wait any more.
+    fn answer(&mut self, ticket: Ticket, answer: Answer);
+}
+
+/// What the hand-over needs from the world around the queues. All its methods act at the time that the caller passes to the
+/// [`Handover`].
+pub trait LockWorld: WaitingClients {
+    /// Returns whether locks may be granted to waiting clients now. If not, [`Handover::grants_again`] is called later.
+    fn may_grant(&mut self) -> bool;
+
+    /// Returns whether clients that wait for this key may be served here now. If not, its queue is served when its hash slot is
+    /// here again.
+    fn serves(&mut self, key: &Key) -> bool;
+
+    /// Opens the locks at keys of one database, takes `step`, and carries out what follows from it, with this keyspace event
+    /// (empty: none). If the value at a key is no lock of this kind, it returns an error and `step` is not taken.
+    fn with_locks<T>(
+        &mut self,
+        keys: &[Key],
+        kind: LockKind,
+        event: &'static CStr,
+        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+    ) -> Result<T, Error>;
+
+    /// Releases what an owner was granted, if this key is still the server's to change.
+    fn take_back(&mut self, key: &Key, kind: LockKind, owner: &[u8], amount: Amount);
+
+    /// Has [`Handover::end_first_wait`] and [`Handover::retry_first`] called at this time (Unix ms), at the latest.
+    fn wake_at(&mut self, at: u64);
+
+    /// Returns the error for clients that waited for a key of a server that became a replica.
+    fn demotion_error(&mut self, key: &Key) -> Error;
+
+    /// Takes a step of work on keys and watched holds.
+    fn upkeep(&mut self, task: &mut Upkeep) -> UpkeepStep;
+}
+
+/// Work on keys and watched holds that is done in steps, in turn with the hand-over.
+#[derive(Debug)]
+pub enum Upkeep {
+    /// Watch holds no more.
+    Unwatch(Sweep),
+    /// Make a lock fit an expiry that something else set, or a key that the lock came to.
+    Reconcile(Key),
+    /// Release the holds that were watched for a connection.
+    Abandon(u64),
+}
+
+/// What a step of [`Upkeep`] did.
+#[derive(Debug, Default)]
+pub struct UpkeepStep {
+    /// Whether another step is needed.
+    pub is_unfinished: bool,
+    /// A key whose queue may be served now.
+    pub changed: Option<Key>,
+}
+
+/// What a step of the hand-over did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing: there is nothing to do.
+    Idle,
+    /// It did something.
+    Stepped,
+    /// It answered clients.
+    Answered,
+}
+
+/// The result of an acquisition of one or several keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// All are held; this is the reply.
+    Acquired(Reply),
+    /// None is; a hold may end after this time (Unix ms) without a command.
+    Busy(Option<u64>),
+    /// None is, and the client would wait for its own owner.
+    Never,
+}
+
+/// Acquires one key.
+#[inline]
+pub fn acquire_one<L: OpenLocks + ?Sized>(
+    locks: &mut L,
+    counters: &mut LockCounters,
+    request: &Acquire<'_>,
+) -> Result<Outcome, Error> {
+    match locks.acquire(0, request)? {
+        Acquired::Busy => Ok(Outcome::Busy(locks.next_end(0))),
+        Acquired::Never => Ok(Outcome::Never),
+        acquired => Ok(Outcome::Acquired(Reply::int(counters.count(acquired)))),
+    }
+}
+
+/// Acquires all or none of several keys, whose requests have the same indices.
+pub fn acquire_all<L: OpenLocks + ?Sized>(
+    locks: &mut L,
+    counters: &mut LockCounters,
+    requests: &[Acquire<'_>],
+) -> Result<Outcome, Error> {
+    let mut is_busy = false;
+    let mut first_end: Option<u64> = None;
+    for (index, request) in requests.iter().enumerate() {
+        match locks.admits(index, request) {
+            Admission::Never => return Ok(Outcome::Never),
+            Admission::Busy => {
+                is_busy = true;
+                first_end = first_end.into_iter().chain(locks.next_end(index)).min();
+            }
+            _ => {}
+        }
+    }
+    if is_busy {
+        return Ok(Outcome::Busy(first_end));
+    }
+    let mut fences = Vec::with_capacity(requests.len());
+    for (index, request) in requests.iter().enumerate() {
+        let acquired = locks.acquire(index, request)?;
+        fences.push(Reply::int(counters.count(acquired)));
+    }
+    Ok(Outcome::Acquired(Reply::Array(fences)))
+}
+
+/// With work left from earlier slices, a command tries to serve no more of its own queues than this.
+const QUEUES_BESIDE_BACKLOG: usize = 4;
+
+/// What became of an attempt to serve a waiting client.
+enum Attempt {
+    /// The client is answered and waits no more.
+    Ends(Answer),
+    /// The client waits on; a hold that it waits for may have ended at this time (Unix ms).
+    Waits(Option<u64>),
+}
+
+/// Work that is done a step at a time, before queues are served.
+#[derive(Debug)]
+enum HandoverTask {
+    /// Work on keys and watched holds.
+    Upkeep(Upkeep),
+    /// Take back what clients were granted that left before they were answered.
+    TakeBack,
+    /// Try to serve the other clients that wait on behalf of an owner who was served.
+    ServeOwner {
+        served: Arc<LockWaiter>,
+        /// The index of the key.
+        index: usize,
+        /// The clients up to this ticket were tried.
+        after: Ticket,
+    },
+    /// Answer all clients of a server that became a replica.
+    AnswerAll(Walk),
+    /// Answer all clients that wait for a key with an error.
+    Refuse(Key, Error),
+}
+
+/// The queues of all locks, and the work that hands locks over to waiting clients.
+#[derive(Debug, Default)]
+pub struct Handover {
+    /// The queues of waiting clients.
+    pub queues: Queues,
+    /// The counters of the family.
+    pub counters: LockCounters,
+    /// Clients that were granted locks and have not received their answer yet.
+    unanswered: BTreeMap<Ticket, Arc<LockWaiter>>,
+    /// Clients that were granted locks and left before they received their answer. The locks from this index on are still to
+    /// be taken back.
+    undelivered: VecDeque<(Arc<LockWaiter>, usize)>,
+    /// Whether a lock was not handed over because no lock might be granted.
+    is_held_back: bool,
+    /// When clients stop waiting (Unix ms).
+    timeouts: BTreeSet<(u64, Ticket)>,
+    /// When holds end that the first client of a queue waits for (Unix ms).
+    retries: BTreeSet<(u64, Ticket)>,
+    tasks: VecDeque<HandoverTask>,
+    /// The keys whose queues are to be served.
+    agenda: Agenda,
+    /// Scans through queues that are to be served.
+    scans: VecDeque<Walk>,
+}
+
+/// Clients join and leave the queues.
+impl Handover {
+    /// Starts the wait of a client that has joined the queues. The caller then serves its keys.
+    pub fn begin_wait(&mut self, world: &mut impl LockWorld, ticket: Ticket) {
+        self.counters.waited += 1;
+        let deadline = self.queues.get(ticket).and_then(|waiter| waiter.deadline());
+        self.limit_wait(world, ticket, deadline);
+    }
+
+    /// Puts a client in the position of the one whose request it repeats. The caller has answered that one, and then serves
+    /// the keys.
+    pub fn replace(&mut self, world: &mut impl LockWorld, ticket: Ticket, waiter: LockWaiter) {
+        self.counters.waited += 1;
+        let deadline = waiter.deadline();
+        let first = self.queues.replace(ticket, waiter);
+        if let Some(at) = first.and_then(|first| first.deadline()) {
+            self.timeouts.remove(&(at, ticket));
+        }
+        self.limit_wait(world, ticket, deadline);
+    }
+
+    fn limit_wait(&mut self, world: &mut impl LockWorld, ticket: Ticket, deadline: Option<u64>) {
+        if let Some(at) = deadline {
+            self.timeouts.insert((at, ticket));
+            world.wake_at(at);
+        }
+    }
+
+    /// A client that was served has received its answer.
+    pub fn delivered(&mut self, ticket: Ticket) {
+        self.unanswered.remove(&ticket);
+    }
+
+    /// A waiting client left, and is answered elsewhere if at all. Returns whether it waited.
+    pub fn leave(&mut self, ticket: Ticket) -> bool {
+        let left = self.forget(ticket);
+        self.serve_behind(left.as_deref());
+        left.is_some()
+    }
+
+    /// A client left that was answered but has not received the answer. Returns whether it was granted locks, which are then
+    /// taken back.
+    pub fn leave_undelivered(&mut self, ticket: Ticket) -> bool {
+        let Some(waiter) = self.unanswered.remove(&ticket) else {
+            return false;
+        };
+        self.serve_behind(Some(&waiter));
+        self.undelivered.push_back((waiter, 0));
+        self.tasks.push_back(HandoverTask::TakeBack);
+        true
+    }
+
+    /// Answers a waiting client with an error, because its wait would never end. Returns whether it waited.
+    pub fn refuse(
+        &mut self,
+        clients: &mut impl WaitingClients,
+        ticket: Ticket,
+        error: Error,
+    ) -> bool {
+        let refused = self.dismiss(clients, ticket, Err(error));
+        self.serve_behind(refused.as_deref());
+        refused.is_some()
+    }
+
+    /// Answers clients that wait for a key with an error, `most` of them. Returns how many there were.
+    pub fn refuse_some(
+        &mut self,
+        clients: &mut impl WaitingClients,
+        (db, key): &Key,
+        error: &Error,
+        most: usize,
+    ) -> usize {
+        let waiters = self.queues.waiters_of(*db, key);
+        let tickets: Vec<Ticket> = waiters.map(|(ticket, _)| ticket).take(most).collect();
+        for ticket in &tickets {
+            self.dismiss(clients, *ticket, Err(error.clone()));
+        }
+        tickets.len()
+    }
+
+    /// Takes a client out of its queues and answers it.
+    fn dismiss(
+        &mut self,
+        clients: &mut impl WaitingClients,
+        ticket: Ticket,
+        answer: Answer,
+    ) -> Option<Arc<LockWaiter>> {
+        let is_granted = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
+        clients.answer(ticket, answer);
+        let waiter = self.forget(ticket)?;
+        if is_granted {
+            self.unanswered.insert(ticket, waiter.clone());
+            if self.queues.owner_waits(&waiter.owner) {
+                self.queues.record_new_holds();
+                if waiter.wants_lock() {
+                    self.tasks.push_front(HandoverTask::ServeOwner {
+                        served: waiter.clone(),
+                        index: 0,
+                        after: 0,
+                    });
+                }
+            }
+        }
+        Some(waiter)
+    }
+
+    /// Takes a client out of its queues.
+    fn forget(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
+        let retry_at = self.queues.retry_at(ticket);
+        let waiter = self.queues.remove(ticket)?;
+        if let Some(at) = waiter.deadline() {
+            self.timeouts.remove(&(at, ticket));
+        }
+        if let Some(at) = retry_at {
+            self.retries.remove(&(at, ticket));
+        }
+        Some(waiter)
+    }
+
+    /// The clients behind one that left may be next.
+    fn serve_behind(&mut self, left: Option<&LockWaiter>) {
+        for key in left.into_iter().flat_map(|waiter| &waiter.keys) {
+            self.serve_later(key.clone());
+        }
+    }
+}
+
+/// Work is noted, and done a step at a time.
+impl Handover {
+    /// Whether any work is left.
+    pub fn has_work(&self) -> bool {
+        !self.tasks.is_empty() || !self.agenda.is_empty() || !self.scans.is_empty()
+    }
+
+    /// Whether any work is left that goes before scans.
+    pub fn has_urgent_work(&self) -> bool {
+        !self.tasks.is_empty() || !self.agenda.is_empty()
+    }
+
+    /// The locks at these keys have changed. Serves the first client of a few queues at once, if there is work already;
+    /// otherwise returns whether there is work now, which the caller does in a slice. No request overtakes in between: a
+    /// client that comes to a key with a queue joins it.
+    pub fn keys_changed(
+        &mut self,
+        world: &mut impl LockWorld,
+        now: u64,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> bool {
+        let is_busy = self.has_urgent_work();
+        let mut queues = 0;
+        for (db, key) in keys {
+            if !self.queues.waits_for(db, &key) {
+                continue;
+            }
+            self.queues.record_change(db, &key);
+            queues += 1;
+            if !is_busy || queues > QUEUES_BESIDE_BACKLOG {
+                self.agenda.push((db, key));
+            } else {
+                self.serve_first(world, now, (db, key));
+            }
+        }
+        !is_busy && queues > 0
+    }
+
+    /// Notes that a queue is to be served.
+    pub fn serve_later(&mut self, (db, key): Key) {
+        if self.queues.waits_for(db, &key) {
+            self.queues.record_change(db, &key);
+            self.agenda.push((db, key));
+        }
+    }
+
+    /// Notes that all queues of a database are to be served; `None`: those of all databases.
+    pub fn serve_all(&mut self, db: Option<i32>) {
+        self.scans.push_back(self.queues.scan(db));
+    }
+
+    /// Notes work on keys and watched holds.
+    pub fn add_upkeep(&mut self, task: Upkeep) {
+        self.tasks.push_back(HandoverTask::Upkeep(task));
+    }
+
+    /// Notes that all queues are to be served, if a lock was not handed over because none might be granted. Returns whether
+    /// that was so.
+    pub fn grants_again(&mut self) -> bool {
+        let was_held_back = std::mem::take(&mut self.is_held_back);
+        if was_held_back {
+            self.serve_all(None);
+        }
+        was_held_back
+    }
+
+    /// Whether a lock was not handed over because none might be granted.
+    pub fn is_held_back(&self) -> bool {
+        self.is_held_back
+    }
+
+    /// The server became a replica: the waiting clients are answered with errors. A client that was granted a lock at the last
+    /// moment keeps it, because later its owner may hold it by another grant. What is left of the leases runs down.
+    pub fn demote(&mut self, watched: Sweep) {
+        self.tasks.clear();
+        self.agenda.clear();
+        self.scans.clear();
+        self.undelivered.clear();
+        self.add_upkeep(Upkeep::Unwatch(watched));
+        let all = self.queues.scan(None);
+        self.tasks.push_back(HandoverTask::AnswerAll(all));
+    }
+
+    /// Takes a step of what is to be done.
+    pub fn step(&mut self, world: &mut impl LockWorld, now: u64) -> Progress {
+        let waiting = self.queues.len();
+        if let Some(task) = self.tasks.pop_front() {
+            self.take(world, now, task);
+        } else if let Some(key) = self.agenda.pop() {
+            self.serve_first(world, now, key);
+        } else if let Some(scan) = self.scans.front_mut() {
+            match self.queues.next_scanned(scan) {
+                Some(Step(Some(key))) => self.serve_later(key),
+                Some(Step(None)) => {}
+                None => drop(self.scans.pop_front()),
+            }
+        } else {
+            return Progress::Idle;
+        }
+        if self.queues.len() < waiting {
+            Progress::Answered
+        } else {
+            Progress::Stepped
+        }
+    }
+
+    /// Takes a step on a replica, which has no locks to hand over. Returns false if there is nothing to do.
+    pub fn step_as_replica(&mut self, world: &mut impl LockWorld, now: u64) -> bool {
+        while let Some(task) = self.tasks.pop_front() {
+            let is_for_replicas = matches!(
+                task,
+                HandoverTask::Upkeep(Upkeep::Unwatch(_))
+                    | HandoverTask::AnswerAll(_)
+                    | HandoverTask::Refuse(..)
+            );
+            if is_for_replicas {
+                self.take(world, now, task);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a replica has any work left.
+    pub fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    fn take(&mut self, world: &mut impl LockWorld, now: u64, task: HandoverTask) {
+        match task {
+            HandoverTask::Upkeep(mut task) => {
+                let step = world.upkeep(&mut task);
+                if let Some(key) = step.changed {
+                    self.serve_later(key);
+                }
+                if step.is_unfinished {
+                    self.tasks.push_front(HandoverTask::Upkeep(task));
+                }
+            }
+            HandoverTask::TakeBack => {
+                if let Some((waiter, index)) = self.undelivered.pop_front() {
+                    self.take_back(world, &waiter, index);
+                    if index + 1 < waiter.keys.len() {
+                        self.undelivered.push_front((waiter, index + 1));
+                    }
+                    self.tasks.push_front(HandoverTask::TakeBack);
+                }
+            }
+            HandoverTask::ServeOwner {
+                served,
+                index,
+                after,
+            } => self.serve_owner(world, now, served, index, after),
+            HandoverTask::AnswerAll(mut scan) => {
+                if let Some(Step(key)) = self.queues.next_scanned(&mut scan) {
+                    self.tasks.push_front(HandoverTask::AnswerAll(scan));
+                    if let Some(key) = key {
+                        // Most servers have answered the waiting clients already. Valkey 9.1 does not, in a cluster.
+                        let error = world.demotion_error(&key);
+                        self.tasks.push_front(HandoverTask::Refuse(key, error));
+                    }
+                }
+            }
+            HandoverTask::Refuse((db, key), error) => {
+                if let Some(ticket) = self.queues.head(db, &key) {
+                    self.dismiss(world, ticket, Err(error.clone()));
+                    self.tasks
+                        .push_front(HandoverTask::Refuse((db, key), error));
+                }
+            }
+        }
+    }
+
+    /// Takes back one of the locks that a client was granted which left before it was answered.
+    fn take_back(&mut self, world: &mut impl LockWorld, waiter: &LockWaiter, index: usize) {
+        if waiter.id.is_some() {
+            return; // its repetition finds the hold, or has found it already
+        }
+        let (kind, amount) = match waiter.want {
+            Want::Acquire(RequestedMode::Permits { count, .. }) => {
+                (LockKind::Semaphore, Amount::Count(count))
+            }
+            Want::Acquire(_) => (LockKind::Lock, Amount::Count(1)),
+            Want::Upgrade => return, // it had a hold before, and keeps it
+        };
+        let key = &waiter.keys[index];
+        world.take_back(key, kind, &waiter.owner, amount);
+        self.serve_later(key.clone());
+    }
+}
+
+/// Clients stop waiting at their deadlines, and are tried again when holds end.
+impl Handover {
+    /// When the next client stops waiting (Unix ms).
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.timeouts.first().map(|(at, _)| *at)
+    }
+
+    /// Ends the wait of the client whose deadline is first.
+    pub fn end_first_wait(&mut self, clients: &mut impl WaitingClients) {
+        if let Some((_, ticket)) = self.timeouts.pop_first() {
+            self.counters.timeouts += 1;
+            let left = self.dismiss(clients, ticket, Ok(Reply::Nil));
+            self.serve_behind(left.as_deref());
+        }
+    }
+
+    /// When the next hold ends that the first client of a queue waits for (Unix ms).
+    pub fn next_retry(&self) -> Option<u64> {
+        self.retries.first().map(|(at, _)| *at)
+    }
+
+    /// Notes that the queue is to be served in which the client waits whose retry is first.
+    pub fn retry_first(&mut self) {
+        let Some((_, ticket)) = self.retries.pop_first() else {
+            return;
+        };
+        self.queues.set_retry(ticket, None);
+        let index = self.queues.blocked_on(ticket);
+        if let Some(waiter) = self.queues.get(ticket).cloned() {
+            self.serve_later(waiter.keys[index].clone());
+        }
+    }
+
+    fn set_retry(&mut self, world: &mut impl LockWorld, ticket: Ticket, at: Option<u64>) {
+        let before = self.queues.set_retry(ticket, at);
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.retries.remove(&(before, ticket));
+        }
+        if let Some(at) = at {
+            self.retries.insert((at, ticket));
+            world.wake_at(at);
+        }
+    }
+}
+
+/// Clients are served.
+impl Handover {
+    /// Serves the first client in a key's queue, if that is possible.
+    fn serve_first(&mut self, world: &mut impl LockWorld, now: u64, (db, key): Key) {
+        let Some(ticket) = self.queues.head(db, &key) else {
+            return;
+        };
+        match self.attempt(world, now, ticket) {
+            Attempt::Waits(retry_at) => self.set_retry(world, ticket, retry_at),
+            Attempt::Ends(answer) => {
+                if let Some(waiter) = self.dismiss(world, ticket, answer) {
+                    let others = waiter.keys.iter().filter(|other| *other.1 != *key);
+                    for other in others {
+                        self.serve_later(other.clone());
+                    }
+                    self.agenda.push_front((db, key));
+                }
+            }
+        }
+    }
+
+    /// Tries another client that waits for a lock on behalf of its holder, who has just been served. The client enters the
+    /// lock again, and need not wait until it is first.
+    fn serve_owner(
+        &mut self,
+        world: &mut impl LockWorld,
+        now: u64,
+        served: Arc<LockWaiter>,
+        index: usize,
+        after: Ticket,
+    ) {
+        let Some(key) = served.keys.get(index) else {
+            return;
+        };
+        let next = self.queues.next_of_owner(key, &served.owner, after);
+        let other = next.and_then(|ticket| self.queues.get(ticket).cloned());
+        self.tasks.push_front(HandoverTask::ServeOwner {
+            served,
+            index: if next.is_some() { index } else { index + 1 },
+            after: next.unwrap_or(0),
+        });
+        if let (Some(ticket), Some(other)) = (next, other)
+            && other.wants_lock()
+            && let Attempt::Ends(answer) = self.attempt(world, now, ticket)
+        {
+            self.dismiss(world, ticket, answer);
+            self.serve_behind(Some(&other));
+        }
+    }
+
+    /// Tries to serve a client, which is first in a queue or waits on behalf of a holder.
+    fn attempt(&mut self, world: &mut impl LockWorld, now: u64, ticket: Ticket) -> Attempt {
+        let Some(waiter) = self.queues.get(ticket) else {
+            return Attempt::Ends(Ok(Reply::Nil));
+        };
+        if waiter.deadline().is_some_and(|deadline| deadline <= now) {
+            self.counters.timeouts += 1; // the server was too busy to end the wait in time
+            return Attempt::Ends(Ok(Reply::Nil));
+        }
+        if !world.may_grant() {
+            // A command would be refused: another master may grant the lock meanwhile.
+            self.is_held_back = true;
+            return Attempt::Waits(None);
+        }
+        let waiter = waiter.clone();
+        // Most attempts find that one and the same of many keys is still busy.
+        if waiter.takes_many
+            && let Some(waits) = self.find_busy_key(world, ticket, &waiter)
+        {
+            return waits;
+        }
+        if !waiter.keys.iter().all(|key| world.serves(key)) {
+            return Attempt::Waits(None);
+        }
+        match waiter.want {
+            Want::Upgrade => self.attempt_upgrade(world, &waiter),
+            Want::Acquire(mode) => self.attempt_acquire(world, ticket, &waiter, mode),
+        }
+    }
+
+    /// Finds a key that a client for several keys has to wait for, beginning with the one that it waited for last.
+    fn find_busy_key(
+        &mut self,
+        world: &mut impl LockWorld,
+        ticket: Ticket,
+        waiter: &LockWaiter,
+    ) -> Option<Attempt> {
+        let (first, count) = (self.queues.blocked_on(ticket), waiter.keys.len());
+        // All keys are in one hash slot. The caller asks for each key before it acquires them.
+        if !world.serves(&waiter.keys[first]) {
+            return Some(Attempt::Waits(None));
+        }
+        for index in (first..count).chain(0..first) {
+            let key = &waiter.keys[index];
+            let is_first = self.queues.head(key.0, &key.1) == Some(ticket);
+            let request = waiter.request(RequestedMode::Exclusive, !is_first);
+            let keys = std::slice::from_ref(key);
+            let look = |locks: &mut dyn OpenLocks| (locks.admits(0, &request), locks.next_end(0));
+            let (admission, end) = world.with_locks(keys, LockKind::Lock, c"", look).ok()?;
+            match admission {
+                Admission::Busy => {
+                    self.queues.set_blocked_on(ticket, index);
+                    return Some(Attempt::Waits(after(end.filter(|_| is_first))));
+                }
+                Admission::Never => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn attempt_upgrade(&mut self, world: &mut impl LockWorld, waiter: &LockWaiter) -> Attempt {
+        let upgrade = |locks: &mut dyn OpenLocks| {
+            let upgraded = locks.upgrade(&waiter.owner, waiter.lease);
+            (upgraded, locks.next_end(0))
+        };
+        let upgraded = world.with_locks(&waiter.keys, LockKind::Lock, waiter.event, upgrade);
+        let (upgraded, end) = match upgraded {
+            Ok((Ok(upgraded), end)) => (upgraded, end),
+            Ok((Err(error), _)) | Err(error) => return Attempt::Ends(Err(error)),
+        };
+        match upgraded {
+            Upgraded::NotHeld => Attempt::Ends(Ok(Reply::Nil)),
+            Upgraded::Busy => Attempt::Waits(after(end)),
+            Upgraded::Already(fence) | Upgraded::Upgraded(fence) => {
+                self.counters.handoffs += 1;
+                Attempt::Ends(Ok(Reply::int(fence)))
+            }
+        }
+    }
+
+    fn attempt_acquire(
+        &mut self,
+        world: &mut impl LockWorld,
+        ticket: Ticket,
+        waiter: &LockWaiter,
+        mode: RequestedMode,
+    ) -> Attempt {
+        let (kind, mode) = match mode {
+            RequestedMode::Permits { count, limit } => {
+                let (db, key) = &waiter.keys[0];
+                let limit = self.queues.limit(*db, key, count, limit);
+                (LockKind::Semaphore, RequestedMode::Permits { count, limit })
+            }
+            _ => (LockKind::Lock, mode),
+        };
+        let (queues, counters) = (&self.queues, &mut self.counters);
+        let outcome = if waiter.takes_many {
+            // The first client of one queue may be behind others in another.
+            let is_behind = |(db, key): &Key| queues.head(*db, key) != Some(ticket);
+            let requests = waiter.keys.iter();
+            let requests: Vec<Acquire<'_>> = requests
+                .map(|key| waiter.request(mode, is_behind(key)))
+                .collect();
+            world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
+                acquire_all(locks, counters, &requests)
+            })
+        } else {
+            let request = waiter.request(mode, false);
+            world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
+                acquire_one(locks, counters, &request)
+            })
+        };
+        match outcome.and_then(|outcome| outcome) {
+            Err(error) => Attempt::Ends(Err(error)),
+            Ok(Outcome::Busy(end)) => Attempt::Waits(after(end)),
+            Ok(Outcome::Never) => {
+                self.counters.refused += 1;
+                Attempt::Ends(Ok(Reply::Nil))
+            }
+            Ok(Outcome::Acquired(reply)) => {
+                self.counters.handoffs += 1;
+                Attempt::Ends(Ok(reply))
+            }
+        }
+    }
+}
+
+/// A hold lasts to the end of its last millisecond.
+fn after(end: Option<u64>) -> Option<u64> {
+    end.map(|end| end + 1)
+}

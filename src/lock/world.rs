@@ -1,0 +1,145 @@
+//! The keyspace and the blocked clients of the server, as the hand-over sees them.
+
+use super::BLOCKED;
+use super::edit::{LockKey, OpenKeys, StepContext, with_open_keys};
+use super::handover::{LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitingClients};
+use super::state::{Amount, LockKind};
+use super::watchdog::{self, release_event};
+use crate::error::Error;
+use crate::reply::Answer;
+use crate::server::base::clock::Now;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::replicas;
+use crate::server::services::timer;
+use crate::waiting::{Key, Ticket};
+use std::ffi::CStr;
+
+/// The clients that wait in this server.
+pub(super) struct ServerClients;
+
+impl WaitingClients for ServerClients {
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        BLOCKED.wake(ticket, answer);
+    }
+}
+
+/// This server at a moment.
+pub(super) struct ServerWorld<'a> {
+    pub(super) ctx: Ctx<'a>,
+    pub(super) now: Now,
+    pub(super) steps: &'a mut StepContext,
+}
+
+impl WaitingClients for ServerWorld<'_> {
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        ServerClients.answer(ticket, answer);
+    }
+}
+
+impl LockWorld for ServerWorld<'_> {
+    fn may_grant(&mut self) -> bool {
+        replicas::are_enough(self.ctx, self.now)
+    }
+
+    fn serves(&mut self, (db, key): &Key) -> bool {
+        let ctx = self.ctx;
+        if !ctx.is_cluster() {
+            return true;
+        }
+        let serves = ctx.in_db(*db, || cluster::serves(ctx, &ServerString::new(key)));
+        serves == Some(true)
+    }
+
+    fn with_locks<T>(
+        &mut self,
+        keys: &[Key],
+        kind: LockKind,
+        event: &'static CStr,
+        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+    ) -> Result<T, Error> {
+        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        let Some((db, first)) = keys.first() else {
+            return Err(Error::Internal);
+        };
+        let taken = ctx.in_db(*db, || {
+            if keys.len() > 1 {
+                let names = keys.iter().map(|(_, key)| ServerString::new(key));
+                let names: Vec<ServerString<'_>> = names.collect();
+                return with_open_keys(ctx, steps, now, &names, event, |locks| step(locks));
+            }
+            let name = ServerString::new(first);
+            let mut key = LockKey::open(ctx, steps, &name, kind, now)?;
+            let result = step(&mut OpenKeys::one(&mut key, steps));
+            key.close(steps, event);
+            Ok(result)
+        });
+        taken.unwrap_or(Err(Error::Internal))
+    }
+
+    fn take_back(&mut self, key: &Key, kind: LockKind, owner: &[u8], amount: Amount) {
+        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        cluster::act_on(ctx, key, |name| {
+            if let Ok(mut key) = LockKey::open(ctx, steps, name, kind, now) {
+                key.release(steps, owner, amount, None);
+                key.close(steps, release_event(kind));
+            }
+        });
+    }
+
+    fn wake_at(&mut self, at: u64) {
+        timer::arm(self.ctx, at);
+    }
+
+    fn demotion_error(&mut self, (_, key): &Key) -> Error {
+        cluster::farewell(self.ctx, &ServerString::new(key))
+    }
+
+    fn upkeep(&mut self, task: &mut Upkeep) -> UpkeepStep {
+        match task {
+            Upkeep::Unwatch(sweep) => {
+                let swept = self.steps.watches.next_swept(sweep);
+                if let Some(Some(number)) = swept {
+                    self.steps.unwatch_number(number);
+                }
+                UpkeepStep {
+                    is_unfinished: swept.is_some(),
+                    changed: None,
+                }
+            }
+            Upkeep::Reconcile(key) => {
+                self.reconcile(key);
+                UpkeepStep {
+                    is_unfinished: false,
+                    changed: Some(key.clone()),
+                }
+            }
+            Upkeep::Abandon(client) => {
+                let number = self.steps.watches.first_of(*client);
+                UpkeepStep {
+                    is_unfinished: number.is_some(),
+                    changed: number.and_then(|number| watchdog::abandon(self, number)),
+                }
+            }
+        }
+    }
+}
+
+impl ServerWorld<'_> {
+    /// Makes a lock fit an expiry that something else set, or a key that the lock came to.
+    fn reconcile(&mut self, key: &Key) {
+        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        cluster::act_on(ctx, key, |name| {
+            for kind in [LockKind::Lock, LockKind::Semaphore] {
+                // The key may hold any value, and nobody uses it now: it keeps its idle time.
+                if let Ok(key) = TypedKey::of(ctx.peek(name), kind.native()) {
+                    let mut key = LockKey::of(ctx, steps, name, key, kind, now);
+                    key.reconcile(steps);
+                    key.close(steps, c"");
+                }
+            }
+        });
+    }
+}
