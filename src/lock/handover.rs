@@ -582,7 +582,7 @@ impl Handover {
         let Some(ticket) = self.queues.head(db, &key) else {
             return;
         };
-        match self.attempt(world, now, ticket) {
+        match self.attempt(world, now, ticket, true) {
             Attempt::Waits(retry_at) => self.set_retry(world, ticket, retry_at),
             Attempt::Ends(answer) => {
                 if let Some(waiter) = self.dismiss(world, ticket, answer) {
@@ -611,22 +611,40 @@ impl Handover {
         };
         let next = self.queues.next_of_owner(key, &served.owner, after);
         let other = next.and_then(|ticket| self.queues.get(ticket).cloned());
+        let is_first = next == self.queues.head(key.0, &key.1);
         self.tasks.push_front(HandoverTask::ServeOwner {
             served,
             index: if next.is_some() { index } else { index + 1 },
             after: next.unwrap_or(0),
         });
-        if let (Some(ticket), Some(other)) = (next, other)
-            && other.wants_lock()
-            && let Attempt::Ends(answer) = self.attempt(world, now, ticket)
-        {
-            self.dismiss(world, ticket, answer);
-            self.serve_behind(Some(&other));
+        let (Some(ticket), Some(other)) = (next, other) else {
+            return;
+        };
+        if !other.wants_lock() {
+            return;
+        }
+        match self.attempt(world, now, ticket, is_first) {
+            Attempt::Ends(answer) => {
+                self.dismiss(world, ticket, answer);
+                self.serve_behind(Some(&other));
+            }
+            // It is first in the queue of the key that it waits for now.
+            Attempt::Waits(retry_at) if other.takes_many && retry_at.is_some() => {
+                self.set_retry(world, ticket, retry_at);
+            }
+            Attempt::Waits(_) => {}
         }
     }
 
-    /// Tries to serve a client, which is first in a queue or waits on behalf of a holder.
-    fn attempt(&mut self, world: &mut impl LockWorld, now: u64, ticket: Ticket) -> Attempt {
+    /// Tries to serve a client, which is first in a queue or waits on behalf of an owner who was served. That owner may have
+    /// released the lock meanwhile: then the client is not ahead of the others.
+    fn attempt(
+        &mut self,
+        world: &mut impl LockWorld,
+        now: u64,
+        ticket: Ticket,
+        is_first: bool,
+    ) -> Attempt {
         let Some(waiter) = self.queues.get(ticket) else {
             return Attempt::Ends(Ok(Reply::Nil));
         };
@@ -651,7 +669,7 @@ impl Handover {
         }
         match waiter.want {
             Want::Upgrade => self.attempt_upgrade(world, &waiter),
-            Want::Acquire(mode) => self.attempt_acquire(world, ticket, &waiter, mode),
+            Want::Acquire(mode) => self.attempt_acquire(world, ticket, is_first, &waiter, mode),
         }
     }
 
@@ -710,6 +728,7 @@ impl Handover {
         &mut self,
         world: &mut impl LockWorld,
         ticket: Ticket,
+        is_first: bool,
         waiter: &LockWaiter,
         mode: RequestedMode,
     ) -> Attempt {
@@ -733,7 +752,7 @@ impl Handover {
                 acquire_all(locks, counters, &requests)
             })
         } else {
-            let request = waiter.request(mode, false);
+            let request = waiter.request(mode, !is_first);
             world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
                 acquire_one(locks, counters, &request)
             })

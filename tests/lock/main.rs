@@ -10,6 +10,7 @@ mod commands;
 mod crowd;
 mod deadlock;
 mod ends;
+mod handover;
 mod history;
 mod model;
 mod native;

@@ -1,0 +1,1229 @@
+//! Who is served next, in simulated worlds against a naive model: clients that wait for locks and semaphores, leave and close
+//! their connections, holds that end, keys that go, hash slots that are away, and time.
+//!
+//! The world has real locks and real queues, but no server. The model has lists. It sees each answer of the hand-over and decides
+//! whether this client may receive this answer now. When all work is done it looks for clients that could be served and were not.
+//!
+//! `SLUICE_WORLDS` sets the number of worlds, `SLUICE_WORLD` runs a single one.
+
+use crate::support::Random;
+use sluice::error::Error;
+use sluice::lock::handover::{
+    Handover, LockWorld, OpenLocks, Outcome, Progress, Upkeep, UpkeepStep, WaitingClients,
+    acquire_all, acquire_one,
+};
+use sluice::lock::queue::{LockWaiter, Want};
+use sluice::lock::state::{
+    Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, RequestedMode, Upgraded,
+};
+use sluice::reply::{Answer, Reply};
+use sluice::waiting::{Key, Ticket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+
+const WORLDS: u64 = 100_000;
+const OWNERS: u64 = 5;
+/// The first keys are locks, the others semaphores.
+const LOCKS: usize = 3;
+const KEYS: usize = 5;
+const START_MS: u64 = 1_000;
+const MAX_LEASE_MS: u64 = 60;
+
+type Verdict = Result<(), String>;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)*) => {
+        if !$condition {
+            return Err(format!($($message)*));
+        }
+    };
+}
+
+/// Locks are in database 0, semaphores in database 1.
+fn key(index: usize) -> Key {
+    (i32::from(index >= LOCKS), vec![b'k', index as u8].into())
+}
+
+fn index_of(key: &Key) -> usize {
+    usize::from(key.1[1])
+}
+
+fn kind_of(index: usize) -> LockKind {
+    if index < LOCKS {
+        LockKind::Lock
+    } else {
+        LockKind::Semaphore
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+struct Request {
+    client: u64,
+    owner: u8,
+    keys: Vec<usize>,
+    takes_many: bool,
+    want: Want,
+    lease: u64,
+    id: Option<u8>,
+    is_watched: bool,
+    /// For how long the client waits, in milliseconds; 0: without limit. `None`: it does not wait.
+    block: Option<u64>,
+}
+
+impl Request {
+    fn permits(&self) -> Option<(u64, u64)> {
+        match self.want {
+            Want::Acquire(RequestedMode::Permits { count, limit }) => Some((count, limit)),
+            _ => None,
+        }
+    }
+
+    fn waiter(&self, now: u64) -> LockWaiter {
+        LockWaiter {
+            keys: self.keys.iter().map(|index| key(*index)).collect(),
+            takes_many: self.takes_many,
+            owner: [self.owner].into(),
+            want: self.want,
+            lease: self.lease,
+            id: self.id.map(|id| [id].into()),
+            watch: self.is_watched.then_some(self.client),
+            event: c"",
+            since: now,
+            timeout: self.block.unwrap_or(0),
+        }
+    }
+}
+
+// The model
+
+/// A hold, as the model has it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ModelHold {
+    owner: u8,
+    count: u64,
+    fence: u64,
+    until: u64,
+    id: Option<(u8, u64)>,
+    watched_for: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct ModelLock {
+    holds: Vec<ModelHold>,
+    is_shared: bool,
+    /// The capacity that the last client named that joined the queue of a semaphore.
+    named_limit: Option<u64>,
+}
+
+impl ModelLock {
+    fn hold_of(&mut self, owner: u8) -> Option<&mut ModelHold> {
+        self.holds.iter_mut().find(|hold| hold.owner == owner)
+    }
+}
+
+#[derive(Debug)]
+struct ModelWaiter {
+    ticket: Ticket,
+    request: Request,
+    deadline: Option<u64>,
+    /// It waited when locks might not be granted for a while, or its hash slot was away. Its owner may have been served just
+    /// before. Then it waits until it is first.
+    is_served_when_first: bool,
+}
+
+/// A client that was granted locks and has left before it received its answer.
+#[derive(Debug)]
+struct LostGrant {
+    key: usize,
+    owner: u8,
+    count: u64,
+    fence: u64,
+}
+
+/// What would become of a request at one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chance {
+    Granted,
+    Entered,
+    Busy,
+    WaitsForItself,
+}
+
+/// Lists, searched from the front, with every rule spelled out.
+#[derive(Default)]
+struct Model {
+    locks: [ModelLock; KEYS],
+    /// In the order in which they are served: upgrades first, then by arrival.
+    waiting: Vec<ModelWaiter>,
+    /// Clients that were granted locks and have not received their answer.
+    unanswered: BTreeMap<Ticket, (Request, Vec<u64>)>,
+    lost: Vec<LostGrant>,
+    last_fence: u64,
+    handoffs: u64,
+}
+
+impl Model {
+    fn expire(&mut self, now: u64) {
+        for lock in &mut self.locks {
+            lock.holds.retain(|hold| hold.until >= now);
+        }
+    }
+
+    /// What would become of a request at one of its keys, behind so many waiting clients.
+    fn chance(&mut self, request: &Request, index: usize, ahead: usize) -> Chance {
+        let is_first = !self.waiting[..ahead]
+            .iter()
+            .any(|other| other.request.keys.contains(&index));
+        let lock = &mut self.locks[index];
+        let others = lock.holds.iter().any(|hold| hold.owner != request.owner);
+        let used: u64 = lock.holds.iter().map(|hold| hold.count).sum();
+        let (is_shared, named) = (lock.is_shared, lock.named_limit);
+        let own = lock.hold_of(request.owner);
+        let is_repeated = own
+            .as_ref()
+            .is_some_and(|hold| request.id.is_some() && hold.id.map(|(id, _)| id) == request.id);
+        let is_held = own.is_some();
+        match request.want {
+            Want::Upgrade if !is_held => Chance::WaitsForItself,
+            Want::Upgrade if others || !is_first => Chance::Busy,
+            Want::Upgrade => Chance::Granted,
+            _ if is_repeated => Chance::Entered,
+            Want::Acquire(RequestedMode::Permits { count, limit }) => {
+                let limit = named.filter(|named| *named >= count).unwrap_or(limit);
+                if is_first && used + count <= limit {
+                    Chance::Granted
+                } else {
+                    Chance::Busy
+                }
+            }
+            Want::Acquire(RequestedMode::Exclusive) if is_held && is_shared => {
+                Chance::WaitsForItself
+            }
+            Want::Acquire(_) if is_held => Chance::Entered,
+            Want::Acquire(RequestedMode::Shared) if is_first && (is_shared || !others) => {
+                Chance::Granted
+            }
+            Want::Acquire(_) if is_first && !others => Chance::Granted,
+            Want::Acquire(_) => Chance::Busy,
+        }
+    }
+
+    fn chances(&mut self, request: &Request, ahead: usize) -> Vec<Chance> {
+        let keys = request.keys.iter();
+        keys.map(|index| self.chance(request, *index, ahead))
+            .collect()
+    }
+
+    /// A client was granted all that it asked for, with these fences; so many clients waited longer.
+    fn grant(&mut self, request: &Request, fences: &[u64], ahead: usize, now: u64) -> Verdict {
+        self.expire(now);
+        ensure!(
+            fences.len() == request.keys.len(),
+            "{fences:?} for {request:?}"
+        );
+        let chances = self.chances(request, ahead);
+        let may_be = |chance: &Chance| matches!(chance, Chance::Granted | Chance::Entered);
+        ensure!(
+            chances.iter().all(may_be),
+            "{request:?} was granted, but {chances:?}"
+        );
+        for (index, fence) in request.keys.iter().zip(fences) {
+            self.grant_key(request, *index, *fence, now)?;
+        }
+        Ok(())
+    }
+
+    fn grant_key(&mut self, request: &Request, index: usize, fence: u64, now: u64) -> Verdict {
+        let last_fence = self.last_fence;
+        let lock = &mut self.locks[index];
+        let was_shared = lock.is_shared;
+        let watched_for = request.is_watched.then_some(request.client);
+        let until = now + request.lease;
+        let count = request.permits().map_or(1, |(count, _)| count);
+        if request.want == Want::Upgrade {
+            lock.is_shared = false;
+        }
+        let Some(hold) = lock.hold_of(request.owner) else {
+            ensure!(fence > last_fence, "fence {fence} after {last_fence}");
+            self.last_fence = fence;
+            if lock.holds.is_empty() {
+                lock.is_shared = request.want == Want::Acquire(RequestedMode::Shared);
+            }
+            lock.holds.push(ModelHold {
+                owner: request.owner,
+                count,
+                fence,
+                until,
+                id: request.id.map(|id| (id, fence)),
+                watched_for,
+            });
+            return Ok(());
+        };
+        if let (Some((id, first)), Some(repeated)) = (hold.id, request.id)
+            && id == repeated
+        {
+            ensure!(fence == first, "{fence} in place of {first}");
+            hold.watched_for = watched_for.or(hold.watched_for);
+            return Ok(());
+        }
+        hold.until = hold.until.max(until);
+        if request.want == Want::Upgrade {
+            if was_shared {
+                ensure!(fence > last_fence, "fence {fence} after {last_fence}");
+                hold.fence = fence;
+                self.last_fence = fence;
+            } else {
+                ensure!(fence == hold.fence, "{fence} is not that of {hold:?}");
+            }
+            return Ok(());
+        }
+        ensure!(fence == hold.fence, "{fence} is not that of {hold:?}");
+        hold.count += count;
+        hold.id = request.id.map(|id| (id, fence));
+        hold.watched_for = watched_for.or(hold.watched_for);
+        Ok(())
+    }
+
+    /// A client begins to wait.
+    fn join(&mut self, ticket: Ticket, request: &Request, now: u64) {
+        let is_upgrade = |waiter: &ModelWaiter| waiter.request.want == Want::Upgrade;
+        let place = match request.want {
+            Want::Upgrade => self.waiting.iter().filter(|w| is_upgrade(w)).count(),
+            Want::Acquire(_) => self.waiting.len(),
+        };
+        self.name_limit(request);
+        let block = request.block.unwrap_or(0);
+        let waiter = ModelWaiter {
+            ticket,
+            request: request.clone(),
+            deadline: (block > 0).then_some(now + block),
+            is_served_when_first: request.permits().is_some(),
+        };
+        self.waiting.insert(place, waiter);
+    }
+
+    fn name_limit(&mut self, request: &Request) {
+        if let Some((_, limit)) = request.permits() {
+            self.locks[request.keys[0]].named_limit = Some(limit);
+        }
+    }
+
+    /// The client that waits with the same request and ID.
+    fn repeated_by(&self, request: &Request) -> Option<Ticket> {
+        let count = |request: &Request| request.permits().map(|(count, _)| count);
+        let is_same = |other: &Request| {
+            other.id == request.id
+                && other.owner == request.owner
+                && other.keys == request.keys
+                && other.takes_many == request.takes_many
+                && count(other) == count(request)
+                && (count(request).is_some() || other.want == request.want)
+        };
+        let mut waiting = self.waiting.iter().filter(|_| request.id.is_some());
+        let first = waiting.find(|waiter| is_same(&waiter.request))?;
+        Some(first.ticket)
+    }
+
+    fn replace(&mut self, ticket: Ticket, request: &Request, now: u64) {
+        self.name_limit(request);
+        let block = request.block.unwrap_or(0);
+        for waiter in &mut self.waiting {
+            if waiter.ticket == ticket {
+                waiter.request = request.clone();
+                waiter.deadline = (block > 0).then_some(now + block);
+            }
+        }
+    }
+
+    /// A client waits no more. Returns it, and how many clients waited longer.
+    fn leave(&mut self, ticket: Ticket) -> Option<(ModelWaiter, usize)> {
+        let place = self.waiting.iter().position(|w| w.ticket == ticket)?;
+        let left = self.waiting.remove(place);
+        for index in &left.request.keys {
+            let waits = |waiter: &ModelWaiter| waiter.request.keys.contains(index);
+            if !self.waiting.iter().any(waits) {
+                self.locks[*index].named_limit = None;
+            }
+        }
+        Some((left, place))
+    }
+
+    /// The hand-over answers a client.
+    fn answered(&mut self, ticket: Ticket, answer: &Answer, now: u64) -> Verdict {
+        self.expire(now);
+        let named = self.locks.each_ref().map(|lock| lock.named_limit);
+        let left = self.leave(ticket);
+        let (waiter, ahead) = left.ok_or(format!("{ticket} does not wait, and got {answer:?}"))?;
+        let request = waiter.request;
+        let is_late = waiter.deadline.is_some_and(|deadline| deadline <= now);
+        let fences: Vec<u64> = match answer {
+            Ok(Reply::Nil) => {
+                let chances = self.chances(&request, ahead);
+                let is_refused = chances.contains(&Chance::WaitsForItself);
+                ensure!(
+                    is_late || is_refused,
+                    "{request:?} got nil, but {chances:?}"
+                );
+                return Ok(());
+            }
+            Ok(Reply::Int(fence)) if !request.takes_many => vec![*fence as u64],
+            Ok(Reply::Array(fences)) if request.takes_many => fences
+                .iter()
+                .map(|fence| match fence {
+                    Reply::Int(fence) => *fence as u64,
+                    _ => 0,
+                })
+                .collect(),
+            other => return Err(format!("{request:?} got {other:?}")),
+        };
+        ensure!(!is_late, "{request:?} was granted when its time was up");
+        // Its own queue had a capacity while it was in it.
+        for index in &request.keys {
+            self.locks[*index].named_limit = named[*index];
+        }
+        self.grant(&request, &fences, ahead, now)?;
+        for index in &request.keys {
+            let waits = |waiter: &ModelWaiter| waiter.request.keys.contains(index);
+            if !self.waiting.iter().any(waits) {
+                self.locks[*index].named_limit = None;
+            }
+        }
+        self.handoffs += 1;
+        self.unanswered.insert(ticket, (request, fences));
+        Ok(())
+    }
+
+    /// A client has left that was granted locks, and does not know it.
+    fn lose_answer(&mut self, ticket: Ticket) {
+        let Some((request, fences)) = self.unanswered.remove(&ticket) else {
+            return;
+        };
+        if request.id.is_some() || request.want == Want::Upgrade {
+            return; // its repetition finds the hold; it had a hold before
+        }
+        for (index, fence) in request.keys.iter().zip(fences) {
+            self.lost.push(LostGrant {
+                key: *index,
+                owner: request.owner,
+                count: request.permits().map_or(1, |(count, _)| count),
+                fence,
+            });
+        }
+    }
+
+    fn take_back(&mut self, index: usize, owner: u8, amount: Amount, now: u64) -> Verdict {
+        self.expire(now);
+        let is_it = |lost: &LostGrant| {
+            lost.key == index && lost.owner == owner && Amount::Count(lost.count) == amount
+        };
+        let lost = self.lost.iter().position(is_it);
+        let lost = lost.ok_or(format!("{amount:?} of {owner} at {index} was not lost"))?;
+        let lost = self.lost.remove(lost);
+        if let Some(hold) = self.locks[index].hold_of(owner) {
+            ensure!(
+                hold.fence == lost.fence || hold.count > 0,
+                "another hold than {lost:?} was taken back"
+            );
+        }
+        self.release(index, owner, amount);
+        Ok(())
+    }
+
+    fn release(&mut self, index: usize, owner: u8, amount: Amount) {
+        let lock = &mut self.locks[index];
+        if let Some(hold) = lock.hold_of(owner) {
+            match amount {
+                Amount::All => hold.count = 0,
+                Amount::Count(count) if count <= hold.count => hold.count -= count,
+                Amount::Count(_) => {}
+            }
+        }
+        lock.holds.retain(|hold| hold.count > 0);
+    }
+
+    /// Nothing is left to do: is any client waiting that could be served?
+    fn check_idle(&mut self, now: u64, excused: impl Fn(&Request) -> bool) -> Verdict {
+        self.expire(now);
+        ensure!(self.lost.is_empty(), "{:?} were not taken back", self.lost);
+        for place in 0..self.waiting.len() {
+            let (request, deadline) = (
+                self.waiting[place].request.clone(),
+                self.waiting[place].deadline,
+            );
+            ensure!(
+                deadline.is_none_or(|deadline| deadline > now),
+                "{request:?} waits beyond its time"
+            );
+            let has_first = |index: &usize| {
+                let mut waiting = self.waiting.iter();
+                let first = waiting.find(|waiter| waiter.request.keys.contains(index));
+                first.is_some_and(|first| first.ticket == self.waiting[place].ticket)
+            };
+            let is_first = request.keys.iter().any(has_first);
+            if excused(&request) || !is_first && self.waiting[place].is_served_when_first {
+                continue;
+            }
+            let chances = self.chances(&request, place);
+            let is_busy = chances.contains(&Chance::Busy);
+            ensure!(is_busy, "{request:?} waits, but {chances:?}");
+        }
+        Ok(())
+    }
+}
+
+// The world
+
+/// The locks and the clients of a simulated server.
+#[derive(Default)]
+struct World {
+    now: u64,
+    locks: BTreeMap<Key, Lock>,
+    last_fence: u64,
+    may_not_grant: bool,
+    away: BTreeSet<usize>,
+    /// When the hand-over wants to be called (Unix ms).
+    timer: Option<u64>,
+    model: Model,
+    verdict: Option<String>,
+}
+
+impl World {
+    fn note(&mut self, verdict: Verdict) {
+        if let Err(message) = verdict {
+            self.verdict.get_or_insert(message);
+        }
+    }
+
+    /// Takes locks out of the world, without the holds that have ended.
+    fn open(&mut self, keys: &[Key]) -> OpenWorld<'_> {
+        let now = self.now;
+        let locks = keys.iter().map(|key| {
+            let lock = self.locks.remove(key);
+            let mut lock = lock.unwrap_or_else(|| Lock::new(Mode::Exclusive));
+            lock.expire(now);
+            lock
+        });
+        OpenWorld {
+            locks: locks.collect(),
+            keys: keys.to_vec(),
+            world: self,
+        }
+    }
+}
+
+/// Locks that are open. They go back into the world when this is dropped.
+struct OpenWorld<'a> {
+    locks: Vec<Lock>,
+    keys: Vec<Key>,
+    world: &'a mut World,
+}
+
+impl Drop for OpenWorld<'_> {
+    fn drop(&mut self) {
+        for (key, lock) in self.keys.drain(..).zip(self.locks.drain(..)) {
+            if !lock.holds().is_empty() {
+                self.world.locks.insert(key, lock);
+            }
+        }
+    }
+}
+
+impl OpenLocks for OpenWorld<'_> {
+    fn admits(&mut self, index: usize, request: &Acquire<'_>) -> Admission {
+        self.locks[index].admits(request)
+    }
+
+    fn acquire(&mut self, index: usize, request: &Acquire<'_>) -> Result<Acquired, Error> {
+        let fence = self.world.last_fence + 1;
+        let acquired = self.locks[index].acquire(request, self.world.now, fence);
+        if let Acquired::Granted(fence) = acquired {
+            self.world.last_fence = fence;
+        }
+        Ok(acquired)
+    }
+
+    fn upgrade(&mut self, owner: &[u8], lease: u64) -> Result<Upgraded, Error> {
+        let fence = self.world.last_fence + 1;
+        let upgraded = self.locks[0].upgrade(owner, lease, self.world.now, fence);
+        if let Upgraded::Upgraded(fence) = upgraded {
+            self.world.last_fence = fence;
+        }
+        Ok(upgraded)
+    }
+
+    fn next_end(&mut self, index: usize) -> Option<u64> {
+        let holds = self.locks[index].holds();
+        (!holds.is_empty()).then(|| holds.soonest())
+    }
+}
+
+impl WaitingClients for World {
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        let verdict = match &answer {
+            Err(Error::Deadlock | Error::Demoted) => {
+                self.model.leave(ticket);
+                Ok(())
+            }
+            answer => self.model.answered(ticket, answer, self.now),
+        };
+        self.note(verdict);
+    }
+}
+
+impl LockWorld for World {
+    fn may_grant(&mut self) -> bool {
+        !self.may_not_grant
+    }
+
+    fn serves(&mut self, key: &Key) -> bool {
+        !self.away.contains(&index_of(key))
+    }
+
+    fn with_locks<T>(
+        &mut self,
+        keys: &[Key],
+        kind: LockKind,
+        _event: &'static CStr,
+        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+    ) -> Result<T, Error> {
+        assert!(keys.iter().all(|key| kind_of(index_of(key)) == kind));
+        Ok(step(&mut self.open(keys)))
+    }
+
+    fn take_back(&mut self, key: &Key, _kind: LockKind, owner: &[u8], amount: Amount) {
+        let (now, index) = (self.now, index_of(key));
+        self.open(std::slice::from_ref(key)).locks[0].release(owner, amount, None);
+        let verdict = self.model.take_back(index, owner[0], amount, now);
+        self.note(verdict);
+    }
+
+    fn wake_at(&mut self, at: u64) {
+        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+    }
+
+    fn demotion_error(&mut self, _key: &Key) -> Error {
+        Error::Demoted
+    }
+
+    fn upkeep(&mut self, task: &mut Upkeep) -> UpkeepStep {
+        let now = self.now;
+        match task {
+            Upkeep::Unwatch(_) => UpkeepStep::default(),
+            Upkeep::Reconcile(key) => UpkeepStep {
+                is_unfinished: false,
+                changed: Some(key.clone()),
+            },
+            Upkeep::Abandon(client) => {
+                let is_watched = |lock: &Lock| {
+                    let mut holds = lock.holds().iter();
+                    let watched = holds.find(|(_, hold)| {
+                        let watch = hold.watch.as_ref();
+                        watch.is_some_and(|watch| watch.client == *client)
+                    });
+                    watched.map(|(owner, _)| owner.to_vec())
+                };
+                let found = self
+                    .locks
+                    .iter()
+                    .find_map(|(key, lock)| Some((key.clone(), is_watched(lock)?)));
+                let Some((key, owner)) = found else {
+                    return UpkeepStep::default();
+                };
+                self.open(std::slice::from_ref(&key)).locks[0].abandon(&owner, *client);
+                self.model.expire(now);
+                self.model.release(index_of(&key), owner[0], Amount::All);
+                UpkeepStep {
+                    is_unfinished: true,
+                    changed: Some(key),
+                }
+            }
+        }
+    }
+}
+
+/// A world with its queues.
+struct Simulation {
+    random: Random,
+    world: World,
+    handover: Handover,
+    clients: u64,
+    trace: Option<Vec<String>>,
+}
+
+impl Simulation {
+    fn new(seed: u64, is_traced: bool) -> Self {
+        let world = World {
+            now: START_MS,
+            ..World::default()
+        };
+        Self {
+            random: Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            world,
+            handover: Handover::default(),
+            clients: 0,
+            trace: is_traced.then(Vec::new),
+        }
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:5} {}", self.world.now, what()));
+        }
+    }
+
+    fn verdict(&mut self) -> Verdict {
+        self.world.verdict.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes so many steps of the work that is left. Returns whether none is left.
+    fn work(&mut self, steps: u64) -> Result<bool, String> {
+        for _ in 0..steps {
+            let now = self.world.now;
+            let progress = self.handover.step(&mut self.world, now);
+            self.verdict()?;
+            if progress == Progress::Idle {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Does all that is due and all work that is left, and looks for clients that could be served.
+    fn settle(&mut self) -> Verdict {
+        const MANY: u64 = 10_000;
+        self.fire()?;
+        ensure!(self.work(MANY)?, "the work never ends");
+        self.fire()?;
+        ensure!(self.work(MANY)?, "the work never ends");
+        let World {
+            model,
+            away,
+            may_not_grant,
+            now,
+            ..
+        } = &mut self.world;
+        let is_excused = |request: &Request| {
+            *may_not_grant || request.keys.iter().any(|index| away.contains(index))
+        };
+        model.check_idle(*now, is_excused)?;
+        self.compare()
+    }
+
+    /// The server's timer calls, if the hand-over asked for it.
+    fn fire(&mut self) -> Verdict {
+        let now = self.world.now;
+        while self.world.timer.is_some_and(|at| at <= now) {
+            self.world.timer = None;
+            while self.handover.next_timeout().is_some_and(|at| at <= now) {
+                self.handover.end_first_wait(&mut self.world);
+            }
+            while self.handover.next_retry().is_some_and(|at| at <= now) {
+                self.handover.retry_first();
+            }
+            let next = [self.handover.next_timeout(), self.handover.next_retry()];
+            for at in next.into_iter().flatten() {
+                self.world.wake_at(at);
+            }
+            self.verdict()?;
+        }
+        Ok(())
+    }
+
+    /// Are the locks what the model has?
+    fn compare(&mut self) -> Verdict {
+        let now = self.world.now;
+        for index in 0..KEYS {
+            let held = &self.world.model.locks[index];
+            let mut expected = held.holds.clone();
+            expected.sort();
+            let lock = self.world.locks.get(&key(index));
+            let holds = lock.into_iter().flat_map(|lock| lock.holds().iter());
+            let holds = holds.filter(|(_, hold)| hold.until >= now);
+            let mut found: Vec<ModelHold> = holds
+                .map(|(owner, hold)| ModelHold {
+                    owner: owner[0],
+                    count: hold.count,
+                    fence: hold.fence,
+                    until: hold.until,
+                    id: hold.acquired.as_ref().map(|a| (a.id[0], a.reply)),
+                    watched_for: hold.watch.as_ref().map(|watch| watch.client),
+                })
+                .collect();
+            found.sort();
+            ensure!(found == expected, "{found:?} in place of {expected:?}");
+            if let Some(lock) = lock.filter(|_| !found.is_empty() && index < LOCKS) {
+                let is_shared = lock.mode() == Mode::Shared;
+                ensure!(is_shared == held.is_shared, "{:?} at {index}", lock.mode());
+                let is_alone = found.len() == 1;
+                ensure!(is_shared || is_alone, "{found:?} exclude each other");
+            }
+        }
+        let (counters, model) = (&self.handover.counters, &self.world.model);
+        ensure!(
+            counters.handoffs == model.handoffs,
+            "{counters:?} in place of {} hand-overs",
+            model.handoffs
+        );
+        let waiting = (self.handover.queues.len(), model.waiting.len());
+        ensure!(waiting.0 == waiting.1, "{waiting:?} clients wait");
+        Ok(())
+    }
+
+    fn any_request(&mut self) -> Request {
+        self.clients += 1;
+        let random = &mut self.random;
+        let takes_many = random.below(4) == 0;
+        let keys = if takes_many {
+            let mut keys: Vec<usize> = (0..LOCKS).collect();
+            let (first, second) = (random.below(3) as usize, random.below(2) as usize);
+            keys.swap(0, first);
+            keys.swap(1, 1 + second);
+            keys.truncate(1 + random.below(3) as usize);
+            keys
+        } else {
+            vec![random.below(KEYS as u64) as usize]
+        };
+        let want = if takes_many {
+            Want::Acquire(RequestedMode::Exclusive)
+        } else if keys[0] >= LOCKS {
+            let count = 1 + random.below(3);
+            let limit = count + random.below(3);
+            Want::Acquire(RequestedMode::Permits { count, limit })
+        } else {
+            match random.below(8) {
+                0 => Want::Upgrade,
+                1..=3 => Want::Acquire(RequestedMode::Shared),
+                _ => Want::Acquire(RequestedMode::Exclusive),
+            }
+        };
+        let is_upgrade = want == Want::Upgrade;
+        Request {
+            client: self.clients,
+            owner: b'a' + random.below(OWNERS) as u8,
+            keys,
+            takes_many,
+            want,
+            lease: 1 + random.below(MAX_LEASE_MS),
+            id: (!is_upgrade && random.below(4) == 0).then(|| random.below(2) as u8),
+            is_watched: !is_upgrade && random.below(5) == 0,
+            block: match random.below(8) {
+                0 => None,
+                1..=4 => Some(0),
+                _ => Some(1 + random.below(80)),
+            },
+        }
+    }
+
+    /// A command comes. It is answered, or its client waits.
+    fn request(&mut self, request: &Request) -> Verdict {
+        let (now, owner, id) = (self.world.now, [request.owner], request.id.map(|id| [id]));
+        let keys: Vec<Key> = request.keys.iter().map(|index| key(*index)).collect();
+        let queues = &self.handover.queues;
+        let mode = match request.want {
+            Want::Acquire(mode) => mode,
+            Want::Upgrade => RequestedMode::Exclusive,
+        };
+        let acquire = |(db, name): &Key| Acquire {
+            owner: &owner,
+            mode,
+            lease: request.lease,
+            id: id.as_ref().map(|id| &id[..]),
+            watch: request.is_watched.then_some(request.client),
+            queued: queues.waits_for(*db, name),
+        };
+        let acquires: Vec<Acquire<'_>> = keys.iter().map(acquire).collect();
+        let counters = &mut self.handover.counters;
+        let mut open = self.world.open(&keys);
+        let outcome = match request.want {
+            Want::Upgrade => match open.upgrade(&owner, request.lease) {
+                Ok(Upgraded::NotHeld) => Ok(Outcome::Never),
+                Ok(Upgraded::Busy) => Ok(Outcome::Busy(None)),
+                Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
+                    Ok(Outcome::Acquired(Reply::int(fence)))
+                }
+                Err(error) => Err(error),
+            },
+            _ if request.takes_many => acquire_all(&mut open, counters, &acquires),
+            _ => acquire_one(&mut open, counters, &acquires[0]),
+        };
+        drop(open);
+        let outcome = outcome.map_err(|error| error.to_string())?;
+        self.say(|| format!("{request:?}: {outcome:?}"));
+        let model = &mut self.world.model;
+        model.expire(now);
+        // An upgrade goes ahead of all; others go behind all.
+        let ahead = match request.want {
+            Want::Upgrade => 0,
+            Want::Acquire(_) => model.waiting.len(),
+        };
+        let chances = model.chances(request, ahead);
+        let fences = match outcome {
+            Outcome::Acquired(Reply::Int(fence)) => vec![fence as u64],
+            Outcome::Acquired(Reply::Array(fences)) => fences
+                .into_iter()
+                .map(|fence| match fence {
+                    Reply::Int(fence) => fence as u64,
+                    _ => 0,
+                })
+                .collect(),
+            Outcome::Acquired(other) => return Err(format!("{other:?}")),
+            Outcome::Never => {
+                let is_refused = chances.contains(&Chance::WaitsForItself);
+                ensure!(is_refused, "{request:?} was refused, but {chances:?}");
+                return Ok(());
+            }
+            Outcome::Busy(_) => {
+                let is_busy = chances.contains(&Chance::Busy);
+                ensure!(is_busy, "{request:?} has to wait, but {chances:?}");
+                return self.wait(request);
+            }
+        };
+        self.world.model.grant(request, &fences, ahead, now)
+    }
+
+    fn wait(&mut self, request: &Request) -> Verdict {
+        if request.block.is_none() {
+            return Ok(());
+        }
+        let now = self.world.now;
+        let waiter = request.waiter(now);
+        let keys = waiter.keys.clone();
+        let first = self.handover.queues.repeated_by(&waiter);
+        let expected = self.world.model.repeated_by(request);
+        ensure!(first == expected, "{first:?} in place of {expected:?}");
+        if let Some(first) = first {
+            self.world.model.replace(first, request, now);
+            self.handover.replace(&mut self.world, first, waiter);
+        } else {
+            let ticket = self.handover.queues.push(waiter);
+            self.world.model.join(ticket, request, now);
+            self.handover.begin_wait(&mut self.world, ticket);
+        }
+        self.changed(keys)
+    }
+
+    /// A command has changed the locks at these keys.
+    fn changed(&mut self, keys: impl IntoIterator<Item = Key>) -> Verdict {
+        let now = self.world.now;
+        self.handover.keys_changed(&mut self.world, now, keys);
+        self.verdict()
+    }
+
+    fn any_lock(&mut self) -> (usize, u8) {
+        let random = &mut self.random;
+        let any = (
+            random.below(KEYS as u64) as usize,
+            b'a' + random.below(OWNERS) as u8,
+        );
+        let now = self.world.now;
+        self.world.model.expire(now);
+        let held: Vec<(usize, u8)> = (0..KEYS)
+            .flat_map(|index| {
+                let holds = self.world.model.locks[index].holds.iter();
+                holds.map(move |hold| (index, hold.owner))
+            })
+            .collect();
+        if held.is_empty() || self.random.below(10) == 0 {
+            any
+        } else {
+            *self.random.one(&held)
+        }
+    }
+
+    fn release(&mut self) -> Verdict {
+        let (index, owner) = self.any_lock();
+        let amount = match self.random.below(3) {
+            0 => Amount::All,
+            _ => Amount::Count(1 + self.random.below(2)),
+        };
+        let keys = [key(index)];
+        let released = self.world.open(&keys).locks[0].release(&[owner], amount, None);
+        self.say(|| format!("release {amount:?} of {owner} at {index}: {released:?}"));
+        if let Released::Left(_) = released {
+            self.world.model.release(index, owner, amount);
+        }
+        self.changed(keys)
+    }
+
+    fn renew(&mut self) -> Verdict {
+        let (index, owner) = self.any_lock();
+        let (now, lease) = (self.world.now, 1 + self.random.below(MAX_LEASE_MS));
+        let keys = [key(index)];
+        let renewed = self.world.open(&keys).locks[0].renew(&[owner], lease, now);
+        self.say(|| format!("renew {owner} at {index} for {lease}: {renewed:?}"));
+        let hold = self.world.model.locks[index].hold_of(owner);
+        ensure!(hold.is_some() == renewed.is_some(), "{hold:?}: {renewed:?}");
+        if let Some(hold) = hold {
+            hold.until = now + lease;
+        }
+        self.changed(keys)
+    }
+
+    fn downgrade(&mut self) -> Verdict {
+        let (index, owner) = self.any_lock();
+        if index >= LOCKS {
+            return Ok(());
+        }
+        let keys = [key(index)];
+        let downgraded = self.world.open(&keys).locks[0].downgrade(&[owner]);
+        self.say(|| format!("downgrade {owner} at {index}: {downgraded:?}"));
+        if downgraded.is_some() {
+            self.world.model.locks[index].is_shared = true;
+        }
+        self.changed(keys)
+    }
+
+    /// Something else than a command of the family deletes keys, or sets their expiry.
+    fn touch(&mut self) -> Verdict {
+        let index = self.random.below(KEYS as u64) as usize;
+        let now = self.world.now;
+        match self.random.below(3) {
+            0 => {
+                self.say(|| format!("delete {index}"));
+                self.world.locks.remove(&key(index));
+                self.world.model.locks[index].holds.clear();
+                self.handover.add_upkeep(Upkeep::Reconcile(key(index)));
+            }
+            1 => {
+                let limit = now + self.random.below(MAX_LEASE_MS);
+                self.say(|| format!("expire {index} at {limit}"));
+                self.world.open(&[key(index)]).locks[0].clamp(limit);
+                for hold in &mut self.world.model.locks[index].holds {
+                    hold.until = hold.until.min(limit);
+                }
+                self.handover.add_upkeep(Upkeep::Reconcile(key(index)));
+            }
+            _ => {
+                let db = key(index).0;
+                self.say(|| format!("flush database {db}"));
+                self.world.locks.retain(|(other, _), _| *other != db);
+                for other in (0..KEYS).filter(|other| key(*other).0 == db) {
+                    self.world.model.locks[other].holds.clear();
+                }
+                self.handover.serve_all(Some(db));
+            }
+        }
+        Ok(())
+    }
+
+    /// A client leaves: its connection closes, or somebody ends its wait.
+    fn leave(&mut self) -> Verdict {
+        let model = &self.world.model;
+        let waiting = model.waiting.iter().map(|w| (w.ticket, w.request.client));
+        let unanswered = model.unanswered.iter();
+        let unanswered = unanswered.map(|(ticket, (request, _))| (*ticket, request.client));
+        let clients: Vec<(Ticket, u64)> = waiting.chain(unanswered).collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        let (ticket, client) = *self.random.one(&clients);
+        let is_unanswered = model.unanswered.contains_key(&ticket);
+        match self.random.below(4) {
+            0 if is_unanswered => {} // it has its answer in a moment
+            0 => {
+                self.say(|| format!("unblock {client} ({ticket})"));
+                ensure!(self.handover.leave(ticket), "{ticket} did not wait");
+                self.world.model.leave(ticket);
+            }
+            1 if !is_unanswered => {
+                self.say(|| format!("refuse {client} ({ticket})"));
+                self.handover
+                    .refuse(&mut self.world, ticket, Error::Deadlock);
+            }
+            _ => {
+                self.say(|| format!("disconnect {client} ({ticket})"));
+                if is_unanswered {
+                    ensure!(self.handover.leave_undelivered(ticket), "{ticket} had none");
+                    self.world.model.lose_answer(ticket);
+                } else {
+                    ensure!(self.handover.leave(ticket), "{ticket} did not wait");
+                    self.world.model.leave(ticket);
+                }
+                self.handover.add_upkeep(Upkeep::Abandon(client));
+            }
+        }
+        self.verdict()
+    }
+
+    /// The connection of a hold closes.
+    fn disconnect(&mut self) {
+        let holds = self.world.model.locks.iter().flat_map(|lock| &lock.holds);
+        let watched: Vec<u64> = holds.filter_map(|hold| hold.watched_for).collect();
+        if !watched.is_empty() {
+            let client = *self.random.one(&watched);
+            let waits = |request: &Request| request.client == client;
+            let model = &self.world.model;
+            let is_elsewhere = model.waiting.iter().any(|w| waits(&w.request))
+                || model.unanswered.values().any(|(request, _)| waits(request));
+            if !is_elsewhere {
+                self.say(|| format!("disconnect {client}, which holds"));
+                self.handover.add_upkeep(Upkeep::Abandon(client));
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        let tickets: Vec<Ticket> = self.world.model.unanswered.keys().copied().collect();
+        for ticket in tickets {
+            if self.random.below(3) > 0 {
+                self.say(|| format!("deliver to {ticket}"));
+                self.handover.delivered(ticket);
+                self.world.model.unanswered.remove(&ticket);
+            }
+        }
+    }
+
+    fn change_surroundings(&mut self) -> Verdict {
+        for waiter in &mut self.world.model.waiting {
+            waiter.is_served_when_first = true;
+        }
+        if self.random.below(2) == 0 {
+            let may_grant = self.world.may_not_grant;
+            self.say(|| format!("locks may be granted: {may_grant}"));
+            self.world.may_not_grant = !may_grant;
+            if may_grant {
+                self.handover.grants_again();
+            }
+            return Ok(());
+        }
+        let index = self.random.below(KEYS as u64) as usize;
+        self.say(|| format!("the hash slot of {index} moves"));
+        // All keys of one request are in one hash slot, so all locks move together.
+        let moves = |other: usize| (other < LOCKS) == (index < LOCKS);
+        let moved: Vec<usize> = (0..KEYS).filter(|other| moves(*other)).collect();
+        if self.world.away.contains(&index) {
+            self.world.away.retain(|other| !moves(*other));
+            for other in moved {
+                self.come_back(other)?;
+            }
+        } else {
+            self.world.away.extend(moved);
+        }
+        Ok(())
+    }
+
+    fn come_back(&mut self, index: usize) -> Verdict {
+        let (db, name) = key(index);
+        if !self.handover.queues.has_retry(db, &name) {
+            self.changed([(db, name)])?;
+        }
+        Ok(())
+    }
+
+    /// The server becomes a replica, and a master again.
+    fn demote(&mut self) -> Verdict {
+        self.say(|| "demote".to_owned());
+        let watched = sluice::lock::watch::Watches::default().sweep_db(None);
+        self.handover.demote(watched);
+        self.world.model.lost.clear(); // their clients keep what they were granted
+        let now = self.world.now;
+        while self.handover.step_as_replica(&mut self.world, now) {}
+        self.verdict()?;
+        let left = self.world.model.waiting.len();
+        ensure!(left == 0, "{left} clients wait for a replica");
+        Ok(())
+    }
+
+    /// Time passes, and all is done in time.
+    fn sleep(&mut self, ms: u64) -> Verdict {
+        self.settle()?;
+        let target = self.world.now + ms;
+        while let Some(at) = self.world.timer.filter(|at| *at <= target) {
+            self.world.now = self.world.now.max(at);
+            self.settle()?;
+        }
+        self.world.now = target;
+        self.settle()
+    }
+
+    fn event(&mut self) -> Verdict {
+        match self.random.below(44) {
+            0..=15 => {
+                let request = self.any_request();
+                self.request(&request)?;
+            }
+            16..=23 => self.release()?,
+            24..=25 => self.renew()?,
+            26 => self.downgrade()?,
+            27..=28 => self.touch()?,
+            29..=31 => self.leave()?,
+            32 => self.disconnect(),
+            33..=35 => self.deliver(),
+            36 => self.change_surroundings()?,
+            37 if self.random.below(4) == 0 => self.demote()?,
+            37..=38 => {
+                // The server is busy with something else.
+                let ms = self.random.below(20);
+                self.say(|| format!("{ms} ms are lost"));
+                self.world.now += ms;
+            }
+            _ => {
+                let ms = self.random.below(30);
+                self.say(|| format!("sleep {ms} ms"));
+                self.sleep(ms)?;
+            }
+        }
+        self.verdict()?;
+        match self.random.below(3) {
+            0 => self.settle(),
+            1 => Ok(()),
+            _ => {
+                let steps = self.random.below(4);
+                self.work(steps).map(|_| ())
+            }
+        }
+    }
+
+    /// No request comes any more: everybody is served in the end.
+    fn end(&mut self) -> Verdict {
+        self.say(|| "no request comes any more".to_owned());
+        if std::mem::take(&mut self.world.may_not_grant) {
+            self.handover.grants_again();
+        }
+        for index in std::mem::take(&mut self.world.away) {
+            self.come_back(index)?;
+        }
+        self.settle()?;
+        for _ in 0..1_000 {
+            let Some(at) = self.world.timer else {
+                break;
+            };
+            self.world.now = self.world.now.max(at);
+            self.settle()?;
+        }
+        let waiting = &self.world.model.waiting;
+        ensure!(waiting.is_empty(), "{waiting:?} are never served");
+        ensure!(!self.handover.has_work(), "work is left");
+        Ok(())
+    }
+
+    fn run(&mut self) -> Verdict {
+        for _ in 0..4 + self.random.below(50) {
+            self.event()?;
+        }
+        self.end()
+    }
+}
+
+fn check_world(seed: u64) {
+    if Simulation::new(seed, false).run().is_ok() {
+        return;
+    }
+    let mut simulation = Simulation::new(seed, true);
+    let verdict = simulation.run();
+    let trace = simulation.trace.unwrap_or_default().join("\n");
+    panic!("world {seed}: {verdict:?}\n{trace}");
+}
+
+#[test]
+fn whoever_can_be_served_is_served_in_order_and_nobody_else() {
+    let variable = |name: &str| std::env::var(name).ok()?.parse().ok();
+    if let Some(seed) = variable("SLUICE_WORLD") {
+        return check_world(seed);
+    }
+    let usual = if cfg!(miri) { 100 } else { WORLDS };
+    for seed in 0..variable("SLUICE_WORLDS").unwrap_or(usual) {
+        check_world(seed);
+    }
+}
