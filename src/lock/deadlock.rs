@@ -1,4 +1,4 @@
-//! Would waiting never end? Finds waiting clients who can never be served, over all keys and databases.
+//! The search for deadlocks: it finds waiting clients that can never be served, over all keys and databases.
 //!
 //! An owner that does not wait is expected to release what it holds some day. From there the search computes who is served
 //! then, who releases then because nothing is left that it waits for, and so on: the reduction of Holt, "Some deadlock
@@ -21,14 +21,14 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 /// Given a key and a function, calls the function with the lock there, if there is one.
 pub type Read<'a> = &'a mut dyn FnMut(&Key, &mut dyn FnMut(&Lock));
 
-/// What a check of a newcomer came to.
+/// The result of the check of a client that joins a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// Its waiting can end.
+    /// Its wait can end.
     Fine,
-    /// It would wait for ever.
+    /// Its wait would never end.
     Deadlock,
-    /// It would take longer to find out.
+    /// The check would take too long for a command.
     Unknown,
 }
 
@@ -100,21 +100,21 @@ pub fn check(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>)
     }
 }
 
-/// Is it plain at the first look that no owner waits for one that waits for it? The common case: nobody waits who holds what
-/// the newcomer wants, or its owner holds nothing that anybody wants.
+/// Whether it is plain at once that no owner waits for one that waits for it. The common cases: no holder of the wanted keys
+/// waits, or the newcomer's owner holds nothing that clients wait for.
 fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> bool {
     let Some(waiter) = queues.get(newcomer) else {
         return true;
     };
-    let lines = (0..waiter.keys.len()).filter_map(|index| queues.queue_of_waiter(newcomer, index));
-    let is_behind_entangled = |line| {
-        let first = queues.entangled_after(line, None, newcomer);
+    let joined = (0..waiter.keys.len()).filter_map(|index| queues.queue_of_waiter(newcomer, index));
+    let is_behind_entangled = |queue| {
+        let first = queues.entangled_after(queue, None, newcomer);
         first.is_some_and(|first| first != newcomer)
     };
     let owner_waits_twice = queues.owner_waits_twice(newcomer);
     if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
-        let mut lines = lines;
-        if !lines.any(is_behind_entangled) {
+        let mut joined = joined;
+        if !joined.any(is_behind_entangled) {
             let mut plain = true;
             for key in &waiter.keys {
                 *steps = steps.saturating_sub(STEPS_TO_READ);
@@ -131,7 +131,7 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
             }
         }
     }
-    let is_cheap = queues.lines() <= FEW_KEYS && *steps > FEW_KEYS as u64 * STEPS_TO_READ;
+    let is_cheap = queues.queue_count() <= FEW_KEYS && *steps > FEW_KEYS as u64 * STEPS_TO_READ;
     if owner_waits_twice || !is_cheap {
         return false;
     }
@@ -148,8 +148,8 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
 /// A key that clients wait for who matter.
 #[derive(Debug)]
 struct KeyNode {
-    line: u64,
-    /// Have all entangled waiters up to here been found?
+    queue: u64,
+    /// The last entangled waiter that was found.
     found: Option<Ticket>,
     is_semaphore: bool,
     is_shared: bool,
@@ -178,7 +178,7 @@ struct Held {
 #[derive(Debug, Clone, Copy)]
 struct QueuePosition {
     waiter: usize,
-    /// Could it be served, if only this key mattered?
+    /// Whether it could be served, if it waited for this key alone.
     is_ready: bool,
     /// The permits that may stay taken for ever, as far as the waiters before it were looked at.
     spare: Option<(Option<Ticket>, u64)>,
@@ -191,7 +191,7 @@ struct OwnerNode {
     waiting: usize,
     /// The keys that it holds.
     holds: Vec<usize>,
-    /// Did it give way before there was a suspicion?
+    /// Whether it released its holds before a deadlock was suspected.
     is_live: bool,
 }
 
@@ -203,9 +203,9 @@ struct WaiterNode {
     keys: Vec<usize>,
     /// How many of its keys could not be had yet.
     missing: usize,
-    /// It waits no more.
+    /// Whether it waits no more.
     is_done: bool,
-    /// That was so before there was a suspicion.
+    /// Whether it waited no more before a deadlock was suspected.
     was_done: bool,
 }
 
@@ -213,7 +213,7 @@ struct WaiterNode {
 #[derive(Debug, Clone, Copy)]
 enum SearchTask {
     /// Find the doubtful waiters that came after this one.
-    Doubts(u64),
+    Unverified(u64),
     /// Find an owner's waiters from this ticket on.
     Owner(usize, Ticket),
     /// Find a waiter's keys from this place on.
@@ -230,8 +230,8 @@ enum SearchTask {
     Enter(usize, usize, Option<Ticket>),
     /// Let those owners give way, from this one on, who wait no more.
     StartOwners(usize),
-    /// See who can be served at a key.
-    Look(usize),
+    /// Serve the first client of a key, if it can be served.
+    ServeNext(usize),
     /// Serve a waiter.
     Serve(usize),
     /// Let an owner give way, with what it holds from this place on.
@@ -240,14 +240,14 @@ enum SearchTask {
     Reread(usize, Option<usize>),
 }
 
-/// A search for waiters who can never be served.
+/// A search for clients that can never be served.
 #[derive(Debug)]
 pub struct Search {
     tasks: Vec<SearchTask>,
-    /// Is everybody found who matters?
+    /// Whether all clients are found on which the unverified ones depend.
     is_gathered: bool,
     keys: Vec<KeyNode>,
-    key_of_line: BTreeMap<u64, usize>,
+    node_of_queue: BTreeMap<u64, usize>,
     owners: Vec<OwnerNode>,
     owner_of_number: BTreeMap<u64, usize>,
     waiters: Vec<WaiterNode>,
@@ -257,12 +257,12 @@ pub struct Search {
     /// The last arrival that is checked.
     last: u64,
     /// The doubtful waiters by their arrival.
-    doubts: BTreeMap<u64, usize>,
-    /// The oldest of those without whom all others can be served: the one whose waiting made it impossible.
-    culprit: Option<Ticket>,
-    /// Did anything change since there was a suspicion?
+    unverified: BTreeMap<u64, usize>,
+    /// The oldest of the clients without which all others can be served: its wait closed the cycle.
+    closing: Option<Ticket>,
+    /// Whether anything has changed since a deadlock was suspected.
     is_disturbed: bool,
-    /// Is all that was found to be forgotten, to start again?
+    /// Whether the search is to start again, and all that was found to be freed.
     is_outdated: bool,
 }
 
@@ -272,15 +272,15 @@ impl Search {
             tasks: Vec::new(),
             is_gathered: false,
             keys: Vec::new(),
-            key_of_line: BTreeMap::new(),
+            node_of_queue: BTreeMap::new(),
             owners: Vec::new(),
             owner_of_number: BTreeMap::new(),
             waiters: Vec::new(),
             waiter_of_ticket: BTreeMap::new(),
             at_once: AT_ONCE,
             last,
-            doubts: BTreeMap::new(),
-            culprit: None,
+            unverified: BTreeMap::new(),
+            closing: None,
             is_disturbed: false,
             is_outdated: false,
         }
@@ -292,7 +292,7 @@ impl Search {
         search.at_once = AT_ONCE_IN_COMMAND;
         search.find(queues, ticket);
         if let Some(arrival) = queues.arrival(ticket) {
-            search.doubts.insert(arrival, 0);
+            search.unverified.insert(arrival, 0);
         }
         search
     }
@@ -301,7 +301,7 @@ impl Search {
     pub fn of_unverified(queues: &mut Queues) -> Self {
         queues.record_changes(true);
         let mut search = Self::empty(queues.last_arrival());
-        search.tasks.push(SearchTask::Doubts(0));
+        search.tasks.push(SearchTask::Unverified(0));
         search
     }
 
@@ -327,12 +327,12 @@ impl Search {
                 continue;
             }
             // The newest goes first: the last who has to go is the one whose coming made the others wait in vain.
-            let Some((_, waiter)) = self.doubts.pop_last() else {
-                return Some(self.culprit);
+            let Some((_, waiter)) = self.unverified.pop_last() else {
+                return Some(self.closing);
             };
             if !self.waiters[waiter].is_done {
-                self.culprit = Some(self.waiters[waiter].ticket);
-                self.vanish(waiter);
+                self.closing = Some(self.waiters[waiter].ticket);
+                self.remove_waiter(waiter);
             }
         }
     }
@@ -351,7 +351,7 @@ impl Search {
             }
             if self.is_outdated {
                 *steps -= 1;
-                if !self.crumble() {
+                if !self.free_some() {
                     *self = Self::of_unverified(queues);
                 }
                 continue;
@@ -369,11 +369,11 @@ impl Search {
             let Some(suspect) = self.run(queues, steps, read)? else {
                 return Some(None); // holds that have gone since then change nothing about that
             };
-            if let Some(line) = queues
+            if let Some(queue) = queues
                 .changes()
                 .and_then(|changes| changes.keys.pop_first())
             {
-                if let Some(key) = self.key_of_line.get(&line) {
+                if let Some(key) = self.node_of_queue.get(&queue) {
                     self.tasks.push(SearchTask::Reread(*key, None));
                 }
                 continue;
@@ -387,28 +387,28 @@ impl Search {
     }
 
     /// Ends the search: who came before the one that waits in vain is trusted.
-    pub fn conclude(self, queues: &mut Queues, in_vain: Option<Ticket>) -> FinishedSearch {
+    pub fn conclude(self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
         queues.record_changes(false);
-        let last = match in_vain.and_then(|ticket| queues.arrival(ticket)) {
+        let last = match deadlocked.and_then(|ticket| queues.arrival(ticket)) {
             Some(arrival) => arrival - 1,
             None => self.last,
         };
         FinishedSearch { search: self, last }
     }
 
-    /// Forgets a little of what was found. False if nothing is left.
-    fn crumble(&mut self) -> bool {
+    /// Frees a little of what was found. Returns false if nothing is left.
+    fn free_some(&mut self) -> bool {
         self.keys.pop().is_some()
             | self.owners.pop().is_some()
             | self.waiters.pop().is_some()
-            | self.key_of_line.pop_first().is_some()
+            | self.node_of_queue.pop_first().is_some()
             | self.owner_of_number.pop_first().is_some()
             | self.waiter_of_ticket.pop_first().is_some()
-            | self.doubts.pop_first().is_some()
+            | self.unverified.pop_first().is_some()
             | self.tasks.pop().is_some()
     }
 
-    /// Is anybody left of whom it is not known whether he waits in vain, beside the newcomer?
+    /// Whether any other client is left than the newcomer of which it is not known whether its wait can end.
     fn left_others(&self, queues: &Queues) -> bool {
         let mut left = self.waiters.iter().filter(|waiter| !waiter.is_done);
         queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
@@ -416,11 +416,11 @@ impl Search {
 
     fn take(&mut self, queues: &Queues, task: SearchTask, steps: &mut u64, read: Read<'_>) {
         match task {
-            SearchTask::Doubts(after) => {
+            SearchTask::Unverified(after) => {
                 if let Some((arrival, ticket)) = queues.unverified_after(after, self.last) {
-                    self.tasks.push(SearchTask::Doubts(arrival));
+                    self.tasks.push(SearchTask::Unverified(arrival));
                     if let Some(waiter) = self.find(queues, ticket) {
-                        self.doubts.insert(arrival, waiter);
+                        self.unverified.insert(arrival, waiter);
                     }
                 }
             }
@@ -433,7 +433,7 @@ impl Search {
             SearchTask::Keys(waiter, index) => self.find_key(queues, waiter, index),
             SearchTask::Queue(key, last) => {
                 let node = &mut self.keys[key];
-                match queues.entangled_after(node.line, node.found, last) {
+                match queues.entangled_after(node.queue, node.found, last) {
                     Some(ticket) => {
                         node.found = Some(ticket);
                         self.tasks.push(SearchTask::Queue(key, last));
@@ -469,7 +469,7 @@ impl Search {
                 }
             }
             SearchTask::Enter(key, owner, after) => self.enter_again(key, owner, after),
-            SearchTask::Look(key) => self.look(queues, key),
+            SearchTask::ServeNext(key) => self.serve_next(queues, key),
             SearchTask::Serve(waiter) => {
                 *steps = steps.saturating_sub(self.waiters[waiter].keys.len() as u64);
                 self.serve(waiter);
@@ -525,16 +525,16 @@ impl Search {
         if self.waiters[waiter].is_done {
             return; // it has gone meanwhile
         }
-        let Some(line) = queues.queue_of_waiter(ticket, index) else {
+        let Some(queue) = queues.queue_of_waiter(ticket, index) else {
             return;
         };
         self.tasks.push(SearchTask::Keys(waiter, index + 1));
-        let key = match self.key_of_line.get(&line) {
+        let key = match self.node_of_queue.get(&queue) {
             Some(known) => *known,
             None => {
                 let key = self.keys.len();
                 self.keys.push(KeyNode {
-                    line,
+                    queue,
                     found: None,
                     is_semaphore: false,
                     is_shared: false,
@@ -546,7 +546,7 @@ impl Search {
                     of_owners: BTreeSet::new(),
                     is_listed: false,
                 });
-                self.key_of_line.insert(line, key);
+                self.node_of_queue.insert(queue, key);
                 self.tasks.push(SearchTask::Holders(key, 0));
                 key
             }
@@ -576,7 +576,7 @@ impl Search {
         steps: &mut u64,
         read: Read<'_>,
     ) {
-        let Some(name) = queues.key_of_line(self.keys[key].line) else {
+        let Some(name) = queues.key_of_queue(self.keys[key].queue) else {
             return; // nobody waits for it any more
         };
         *steps = steps.saturating_sub(STEPS_TO_READ);
@@ -638,15 +638,15 @@ impl Search {
     fn list(&mut self, key: usize) {
         if self.is_gathered && !self.keys[key].is_listed {
             self.keys[key].is_listed = true;
-            self.tasks.push(SearchTask::Look(key));
+            self.tasks.push(SearchTask::ServeNext(key));
         }
     }
 
-    /// Sees whether the first who waits for a key could be served.
-    fn look(&mut self, queues: &Queues, key: usize) {
+    /// Serves the first client that waits for a key, if it could be served.
+    fn serve_next(&mut self, queues: &Queues, key: usize) {
         let node = &mut self.keys[key];
         node.is_listed = false;
-        let (line, passed) = (node.line, node.passed);
+        let (queue, passed) = (node.queue, node.passed);
         let Some((ticket, place)) = node.waiting.iter_mut().next() else {
             return;
         };
@@ -662,23 +662,23 @@ impl Search {
             Want::Acquire(RequestedMode::Exclusive) => !others_hold || own,
             Want::Acquire(RequestedMode::Shared) => {
                 let is_free = !others_hold || own;
-                is_free || node.is_shared && !queues.unshared_between(line, passed, *ticket)
+                is_free || node.is_shared && !queues.unshared_between(queue, passed, *ticket)
             }
             Want::Acquire(RequestedMode::Permits { .. }) => {
                 let (mut at, mut spare) = match place.spare {
                     Some(measured) => measured,
                     None => {
-                        let (spare, is_all) = queues.spare_permits(line, *ticket);
+                        let (spare, is_all) = queues.spare_permits(queue, *ticket);
                         (if is_all { Some(*ticket) } else { passed }, spare)
                     }
                 };
                 let mut is_measured = false;
                 for _ in 0..PER_STEP {
-                    let Some(next) = queues.ticket_between(line, at, *ticket) else {
+                    let Some(next) = queues.ticket_between(queue, at, *ticket) else {
                         is_measured = true;
                         break;
                     };
-                    spare = spare.min(queues.spare_permits(line, next).0);
+                    spare = spare.min(queues.spare_permits(queue, next).0);
                     at = Some(next);
                 }
                 place.spare = Some((at, spare));
@@ -756,11 +756,11 @@ impl Search {
         }
     }
 
-    /// A waiter waits no more.
+    /// Notes that a client waits no more.
     fn done(&mut self, waiter: usize) {
         let node = &mut self.waiters[waiter];
         node.is_done = true;
-        node.was_done = self.culprit.is_none();
+        node.was_done = self.closing.is_none();
         let (ticket, owner) = (node.ticket, node.owner);
         for key in std::mem::take(&mut node.keys) {
             self.keys[key].waiting.remove(&ticket);
@@ -774,7 +774,7 @@ impl Search {
     }
 
     fn release(&mut self, owner: usize, index: usize) {
-        self.owners[owner].is_live |= self.culprit.is_none();
+        self.owners[owner].is_live |= self.closing.is_none();
         if let Some(key) = self.owners[owner].holds.get(index).copied() {
             self.tasks.push(SearchTask::Release(owner, index + 1));
             if let Some(held) = self.keys[key].held.remove(&owner) {
@@ -789,7 +789,7 @@ impl Search {
 
     // What changed
 
-    fn vanish(&mut self, waiter: usize) {
+    fn remove_waiter(&mut self, waiter: usize) {
         if !self.waiters[waiter].is_done {
             self.done(waiter);
         }
@@ -801,14 +801,14 @@ impl Search {
         };
         let node = &self.waiters[waiter];
         let owner = &self.owners[node.owner];
-        let gives_way = owner.is_live || self.culprit.is_none() && owner.waiting == 0;
+        let gives_way = owner.is_live || self.closing.is_none() && owner.waiting == 0;
         if node.is_done && !gives_way {
             // It was taken to be served, and to keep what it got. Perhaps that has kept others from being served.
             self.is_outdated = true;
             return;
         }
-        self.is_disturbed |= self.culprit.is_some() && !node.was_done;
-        self.vanish(waiter);
+        self.is_disturbed |= self.closing.is_some() && !node.was_done;
+        self.remove_waiter(waiter);
     }
 
     fn reread(
@@ -820,7 +820,7 @@ impl Search {
         read: Read<'_>,
     ) {
         let node = &self.keys[key];
-        let Some(name) = queues.key_of_line(node.line) else {
+        let Some(name) = queues.key_of_queue(node.queue) else {
             return;
         };
         *steps = steps.saturating_sub(STEPS_TO_READ);
@@ -849,7 +849,7 @@ impl Search {
             if left >= before {
                 continue;
             }
-            self.is_disturbed |= self.culprit.is_some() && !self.owners[owner].is_live;
+            self.is_disturbed |= self.closing.is_some() && !self.owners[owner].is_live;
             if let Some(held) = node.held.get_mut(&owner) {
                 node.total = node.total.saturating_sub(held.really.saturating_sub(left));
                 held.really = held.really.min(left);
@@ -862,7 +862,7 @@ impl Search {
     }
 }
 
-/// What is left of a search that has ended: it is forgotten in steps, too.
+/// A search that has ended. Its memory is freed in steps, too.
 #[derive(Debug)]
 pub struct FinishedSearch {
     search: Search,
@@ -878,7 +878,7 @@ impl FinishedSearch {
                 queues.mark_verified(arrival);
                 continue;
             }
-            if !self.search.crumble() {
+            if !self.search.free_some() {
                 return true;
             }
         }

@@ -1,6 +1,5 @@
-//! One step on one lock in the keyspace, and everything that follows from it: the key appears or
-//! goes, its expiry follows the longest lease, replicas, AOF, watching clients and listeners to
-//! keyspace events are told.
+//! A step on a lock in the keyspace, and its consequences: the key is created or deleted, it expires with the longest lease, and
+//! one commit goes to replicas, the AOF and listeners.
 
 use super::handover::OpenLocks;
 use super::holds::Watch;
@@ -31,11 +30,11 @@ pub(super) struct LockKey<'k> {
     kind: LockKind,
     now: Now,
     effects: Vec<u8>,
-    /// Did the step itself change anything, beside what had ended anyway?
+    /// Whether the step itself changed anything, beside the holds that had ended.
     stepped: bool,
-    /// Is it perhaps the repetition of a request, which changes nothing?
+    /// Whether it may be the repetition of a request, which changes nothing.
     repeated: bool,
-    /// Does the command as it came say all that replicas have to know?
+    /// Whether replicas can take the step themselves, from the command as it came.
     verbatim: bool,
 }
 
@@ -142,7 +141,7 @@ impl<'k> LockKey<'k> {
         }
     }
 
-    /// Had any hold ended?
+    /// Whether any hold had ended.
     pub(super) fn has_ended_some(&self) -> bool {
         !self.stepped && !self.effects.is_empty()
     }
@@ -152,7 +151,7 @@ impl<'k> LockKey<'k> {
         Some(self.lock()?.holds().soonest())
     }
 
-    /// What would this acquisition meet?
+    /// Returns what this acquisition would meet.
     pub(super) fn admits(&mut self, request: &Acquire<'_>) -> Admission {
         match self.lock() {
             Some(lock) => lock.admits(request),

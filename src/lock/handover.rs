@@ -89,7 +89,7 @@ pub struct UpkeepStep {
 
 /// What a step of the hand-over did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum HandoverProgress {
     /// Nothing: there is nothing to do.
     Idle,
     /// It did something.
@@ -420,7 +420,7 @@ impl Handover {
     }
 
     /// Takes a step of what is to be done.
-    pub fn step(&mut self, world: &mut impl LockWorld, now: u64) -> Progress {
+    pub fn step(&mut self, world: &mut impl LockWorld, now: u64) -> HandoverProgress {
         let waiting = self.queues.len();
         if let Some(task) = self.tasks.pop_front() {
             self.take(world, now, task);
@@ -433,12 +433,12 @@ impl Handover {
                 None => drop(self.scans.pop_front()),
             }
         } else {
-            return Progress::Idle;
+            return HandoverProgress::Idle;
         }
         if self.queues.len() < waiting {
-            Progress::Answered
+            HandoverProgress::Answered
         } else {
-            Progress::Stepped
+            HandoverProgress::Stepped
         }
     }
 

@@ -214,7 +214,7 @@ impl Holds {
         }
     }
 
-    /// Does nobody hold?
+    /// Whether there is no hold.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

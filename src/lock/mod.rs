@@ -99,7 +99,7 @@ impl LockService {
 
 static SERVICE: MainThread<LockService> = MainThread::new();
 
-/// Where a hold ends among others, and when the first one does. A hold that is the only one ends with its key.
+/// The locks with several holds, by the time at which the first of these ends. The only hold of a lock ends with its key.
 static DEADLINES: Listing = Listing::new();
 
 /// Holds whose lease ended. The server frees an expired value in the middle of a step, while the [`SERVICE`] is borrowed.
@@ -126,7 +126,7 @@ fn next_fence(now: Now) -> Result<u64, Error> {
 /// The largest fence that is believed of a stranger: it leaves enough for 35 years, a million in a second.
 const MOST_BELIEVED: u64 = MAX_SAFE as u64 - (1 << 50);
 
-/// Can this fence have been given? Masters and files of this server are believed. Of others, nobody may leave this server
+/// Whether this fence can have been given. Masters and files of this server are believed. Of others, nobody may leave this server
 /// without fences, by a forged payload that he restores.
 fn is_plausible_fence(fence: u64) -> bool {
     is_following() || fence <= MOST_BELIEVED.max(FENCE.load(Ordering::Relaxed))

@@ -1,8 +1,5 @@
-//! Who waits for which lock, in order. Like the locks themselves it knows no server: a waiter is
-//! a number here, its blocked client is kept elsewhere under the same number.
-//!
-//! A waiter for several keys stands in the queue of each with the same ticket, so no one overtakes
-//! it on any of them.
+//! The queues of waiting clients, in order. They know no server: a client is a ticket here, and its connection is kept elsewhere
+//! under the same number. A client for several keys is in the queue of each with the same ticket, so no other client overtakes it.
 
 use super::state::{Acquire, Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
@@ -15,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
 const FIRST_ORDINARY: Ticket = 1 << 32;
 
-/// What a waiter waits for.
+/// What a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// An acquisition.
@@ -24,16 +21,16 @@ pub enum Want {
     Upgrade,
 }
 
-/// A client that waits.
+/// A waiting client.
 #[derive(Debug, Clone)]
 pub struct LockWaiter {
     /// The keys, all in one database; several only for exclusive locks.
     pub keys: Vec<Key>,
-    /// Does it wait for all of several keys, and get an array of fences?
+    /// Whether it waits for all of several keys, and receives an array of fences.
     pub takes_many: bool,
-    /// On whose behalf it waits.
+    /// The owner on whose behalf it waits.
     pub owner: Box<[u8]>,
-    /// What for.
+    /// What it waits for.
     pub want: Want,
     /// The lease in milliseconds that starts when it is served.
     pub lease: u64,
@@ -75,7 +72,7 @@ impl LockWaiter {
         }
     }
 
-    /// Does it want to share a lock?
+    /// Whether it wants to share a lock.
     pub fn is_shared(&self) -> bool {
         self.want == Want::Acquire(RequestedMode::Shared)
     }
@@ -88,12 +85,12 @@ impl LockWaiter {
         }
     }
 
-    /// Would this waiter and a holder of `lock`, another owner, exclude each other?
+    /// Whether this client and a holder of `lock`, another owner, exclude each other.
     pub fn excludes_holders_of(&self, lock: &Lock) -> bool {
         !self.is_shared() || lock.mode() != Mode::Shared
     }
 
-    /// Does this waiter repeat the request of the other one? A repetition may name another lease, time or capacity.
+    /// Whether this client repeats the request of the other one. A repetition may name another lease, time or capacity.
     fn repeats(&self, other: &LockWaiter) -> bool {
         let is_same_want = match (self.want, other.want) {
             (
@@ -110,7 +107,7 @@ impl LockWaiter {
             && self.keys == other.keys
     }
 
-    /// By what a repetition of its request is found, if it has an id.
+    /// A hash by which a repetition of its request is found, if it has an id.
     fn fingerprint(&self) -> Option<u128> {
         let id = self.id.as_ref()?;
         let (kind, count) = match self.want {
@@ -136,13 +133,13 @@ impl LockWaiter {
 #[derive(Debug, Default)]
 struct LockQueue {
     tickets: BTreeSet<Ticket>,
-    /// Those of them that want to have a lock for themselves.
+    /// Those of them that want a lock exclusively.
     unshared: BTreeSet<Ticket>,
-    /// Those of them that also wait for something else, or whose owners do.
+    /// The entangled ones: they also wait for something else, or their owners do.
     entangled: BTreeSet<Ticket>,
-    /// The same with the numbers of their owners.
+    /// The entangled ones with the numbers of their owners.
     of_owners: BTreeSet<(u64, Ticket)>,
-    /// How many waiters want so many permits.
+    /// How many clients want so many permits.
     counts: BTreeMap<u64, usize>,
     /// The capacity that the last acquisition of a semaphore named.
     limit: Option<u64>,
@@ -169,18 +166,18 @@ impl LockQueue {
     }
 }
 
-/// What the queues know of a waiter.
+/// A client in the queues.
 #[derive(Debug)]
 struct QueuedWaiter {
     waiter: Arc<LockWaiter>,
     owner: u64,
     /// The numbers of the queues of its keys.
-    lines: Box<[u64]>,
+    queues: Box<[u64]>,
     /// How many waited before it since the server started.
     arrival: u64,
-    /// When to look again, because something that it waits for ends then (Unix ms).
+    /// When it is tried again, because a hold that it waits for ends then (Unix ms).
     retry_at: Option<u64>,
-    /// The place of the key that kept it waiting when it was looked at last.
+    /// The index of the key that it waited for when it was tried last.
     blocked_on: usize,
 }
 
@@ -194,7 +191,7 @@ struct Owner {
 /// What has changed since a search for deadlocks began.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// These wait no more.
+    /// These clients wait no more.
     pub(super) gone: Vec<Ticket>,
     /// Holds of these keys may have gone, by the numbers of their queues. A set: thousands of commands for one key are one
     /// change, for each of which the search would read all its holders again.
@@ -207,7 +204,7 @@ pub(super) struct Changes {
 #[derive(Debug)]
 pub struct Queues {
     waiters: BTreeMap<Ticket, QueuedWaiter>,
-    lines: WaitQueues<LockQueue>,
+    queues: WaitQueues<LockQueue>,
     owner_numbers: BTreeMap<Arc<[u8]>, u64>,
     owners: BTreeMap<u64, Owner>,
     /// The waiters with ids.
@@ -227,7 +224,7 @@ impl Default for Queues {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
-            lines: WaitQueues::default(),
+            queues: WaitQueues::default(),
             owner_numbers: BTreeMap::new(),
             owners: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -248,7 +245,7 @@ impl Queues {
         self.waiters.len()
     }
 
-    /// Does nobody wait?
+    /// Whether no client waits.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
@@ -258,7 +255,7 @@ impl Queues {
         self.waited_keys
     }
 
-    /// Puts a waiter at the end of its keys' queues, an upgrade in front.
+    /// Puts a client at the end of its keys' queues, an upgrade in front.
     pub fn push(&mut self, waiter: LockWaiter) -> Ticket {
         self.join(waiter).0
     }
@@ -272,18 +269,18 @@ impl Queues {
         let ticket = *next;
         *next += 1;
         let mut limit_before = None;
-        let lines = waiter.keys.iter().map(|key| {
-            let (number, line) = self.lines.line(key);
-            line.tickets.insert(ticket);
+        let queues = waiter.keys.iter().map(|key| {
+            let (number, queue) = self.queues.line(key);
+            queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits() {
-                line.count(count);
-                limit_before = line.limit.replace(limit);
+                queue.count(count);
+                limit_before = queue.limit.replace(limit);
             } else if !waiter.is_shared() {
-                line.unshared.insert(ticket);
+                queue.unshared.insert(ticket);
             }
             number
         });
-        let lines = lines.collect();
+        let queues = queues.collect();
         self.waited_keys += waiter.keys.len();
         let owner = self.owner_of(&waiter, ticket);
         if let Some(fingerprint) = waiter.fingerprint() {
@@ -293,7 +290,7 @@ impl Queues {
         let entry = QueuedWaiter {
             waiter: Arc::new(waiter),
             owner,
-            lines,
+            queues,
             arrival: self.last_arrival,
             retry_at: None,
             blocked_on: 0,
@@ -313,7 +310,7 @@ impl Queues {
         (ticket, limit_before)
     }
 
-    /// The number of a waiter's owner, who waits with this ticket as well.
+    /// The number of the owner of a client, which waits with this ticket as well.
     fn owner_of(&mut self, waiter: &LockWaiter, ticket: Ticket) -> u64 {
         let number = match self.owner_numbers.get(&waiter.owner[..]) {
             Some(number) => *number,
@@ -336,10 +333,10 @@ impl Queues {
         let Some(entry) = self.waiters.get(&ticket) else {
             return;
         };
-        for number in &entry.lines {
-            if let Some(line) = self.lines.numbered_mut(*number) {
-                line.entangled.insert(ticket);
-                line.of_owners.insert((entry.owner, ticket));
+        for number in &entry.queues {
+            if let Some(queue) = self.queues.numbered_mut(*number) {
+                queue.entangled.insert(ticket);
+                queue.of_owners.insert((entry.owner, ticket));
             }
         }
     }
@@ -348,44 +345,44 @@ impl Queues {
         let Some(entry) = self.waiters.get(&ticket) else {
             return;
         };
-        for number in &entry.lines {
-            if let Some(line) = self.lines.numbered_mut(*number) {
-                line.entangled.remove(&ticket);
-                line.of_owners.remove(&(entry.owner, ticket));
+        for number in &entry.queues {
+            if let Some(queue) = self.queues.numbered_mut(*number) {
+                queue.entangled.remove(&ticket);
+                queue.of_owners.remove(&(entry.owner, ticket));
             }
         }
     }
 
-    /// The waiter whose request this one repeats.
+    /// The client whose request this one repeats.
     pub fn repeated_by(&self, waiter: &LockWaiter) -> Option<Ticket> {
         let ticket = *self.requests.get(&waiter.fingerprint()?)?;
         let first = self.get(ticket)?;
         waiter.repeats(first).then_some(ticket)
     }
 
-    /// Puts a waiter in the place of the one whose request it repeats. Returns that one.
+    /// Puts a client in the position of the one whose request it repeats. Returns that one.
     pub fn replace(&mut self, ticket: Ticket, waiter: LockWaiter) -> Option<Arc<LockWaiter>> {
         let entry = self.waiters.get_mut(&ticket)?;
         if let Some((_, limit)) = waiter.permits()
-            && let Some(line) = self.lines.numbered_mut(entry.lines[0])
+            && let Some(queue) = self.queues.numbered_mut(entry.queues[0])
         {
-            line.limit = Some(limit);
+            queue.limit = Some(limit);
         }
         Some(std::mem::replace(&mut entry.waiter, Arc::new(waiter)))
     }
 
-    /// Takes a waiter out who has only just joined: the capacity of its queue is what it was.
+    /// Removes a client that has only just joined. The capacity of its queue is again what it was.
     pub(super) fn withdraw(&mut self, ticket: Ticket, limit_before: Option<u64>) {
         let Some(waiter) = self.remove(ticket) else {
             return;
         };
         let (db, key) = &waiter.keys[0];
-        if let Some(line) = self.lines.get_mut(*db, key) {
-            line.limit = limit_before;
+        if let Some(queue) = self.queues.get_mut(*db, key) {
+            queue.limit = limit_before;
         }
     }
 
-    /// Takes a waiter out of all its queues.
+    /// Removes a client from all its queues.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         if !self.waiters.contains_key(&ticket) {
             return None;
@@ -393,20 +390,20 @@ impl Queues {
         self.disentangle(ticket);
         let entry = self.waiters.remove(&ticket)?;
         let waiter = entry.waiter;
-        for number in &entry.lines {
-            let Some(line) = self.lines.numbered_mut(*number) else {
+        for number in &entry.queues {
+            let Some(queue) = self.queues.numbered_mut(*number) else {
                 continue;
             };
-            line.tickets.remove(&ticket);
-            line.unshared.remove(&ticket);
+            queue.tickets.remove(&ticket);
+            queue.unshared.remove(&ticket);
             if let Some((count, _)) = waiter.permits() {
-                line.discount(count);
+                queue.discount(count);
             }
-            if line.tickets.is_empty() {
-                self.lines.remove(*number);
+            if queue.tickets.is_empty() {
+                self.queues.remove(*number);
             }
         }
-        self.waited_keys -= entry.lines.len();
+        self.waited_keys -= entry.queues.len();
         self.unverified.remove(&entry.arrival);
         if let Some(fingerprint) = waiter.fingerprint()
             && self.requests.get(&fingerprint) == Some(&ticket)
@@ -425,7 +422,7 @@ impl Queues {
             self.owners.remove(&entry.owner);
         } else if tickets_are(&owner.tickets, 1)
             && let Some(last) = owner.tickets.first().copied()
-            && self.waiters[&last].lines.len() == 1
+            && self.waiters[&last].queues.len() == 1
         {
             self.disentangle(last);
         }
@@ -437,25 +434,25 @@ impl Queues {
         self.waiters.get(&ticket).map(|entry| &entry.waiter)
     }
 
-    /// When to look again after a waiter (Unix ms), if that is noted.
+    /// When a client is tried again (Unix ms), if a hold that it waits for ends by itself.
     pub fn retry_at(&self, ticket: Ticket) -> Option<u64> {
         self.waiters.get(&ticket)?.retry_at
     }
 
-    /// Notes when to look again after a waiter; returns what was noted before.
+    /// Sets when a client is tried again, and returns the time that was set before.
     pub fn set_retry(&mut self, ticket: Ticket, at: Option<u64>) -> Option<u64> {
         let entry = self.waiters.get_mut(&ticket)?;
         std::mem::replace(&mut entry.retry_at, at)
     }
 
-    /// The place of the key that kept a waiter waiting when it was looked at last.
+    /// The index of the key that a client waited for when it was tried last.
     pub fn blocked_on(&self, ticket: Ticket) -> usize {
         self.waiters
             .get(&ticket)
             .map_or(0, |entry| entry.blocked_on)
     }
 
-    /// Notes which of its keys keeps a waiter waiting.
+    /// Sets the index of the key that a client waits for.
     pub fn set_blocked_on(&mut self, ticket: Ticket, index: usize) {
         if let Some(entry) = self.waiters.get_mut(&ticket) {
             entry.blocked_on = index;
@@ -470,29 +467,30 @@ impl Queues {
 
     /// The first in a key's queue.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
-        self.lines.get(db, key)?.tickets.first().copied()
+        self.queues.get(db, key)?.tickets.first().copied()
     }
 
-    /// Does anybody wait for this key?
+    /// Whether any client waits for this key.
     pub fn waits_for(&self, db: i32, key: &[u8]) -> bool {
-        !self.lines.is_empty() && self.lines.number(db, key).is_some()
+        !self.queues.is_empty() && self.queues.number(db, key).is_some()
     }
 
     /// The waiters of a key, in order.
     pub fn waiters_of(&self, db: i32, key: &[u8]) -> impl Iterator<Item = (Ticket, &LockWaiter)> {
-        let line = self.lines.get(db, key).into_iter();
-        line.flat_map(|line| line.tickets.iter())
+        let queue = self.queues.get(db, key).into_iter();
+        queue
+            .flat_map(|queue| queue.tickets.iter())
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
     /// The capacity that the last acquisition in a semaphore's queue named, but never less than
     /// what `count` permits need: a lowered capacity must not make a waiter wait for ever.
     pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
-        let line = self.lines.get(db, key);
-        line.map_or(own, |line| line.limit(count, own))
+        let queue = self.queues.get(db, key);
+        queue.map_or(own, |queue| queue.limit(count, own))
     }
 
-    /// Does this owner wait?
+    /// Whether any client waits on behalf of this owner.
     pub fn owner_waits(&self, owner: &[u8]) -> bool {
         self.owner_numbers.contains_key(owner)
     }
@@ -500,47 +498,47 @@ impl Queues {
     /// An owner's first waiter for a key behind `ticket`.
     pub fn next_of_owner(&self, (db, key): &Key, owner: &[u8], ticket: Ticket) -> Option<Ticket> {
         let owner = *self.owner_numbers.get(owner)?;
-        let number = self.lines.number(*db, key)?;
+        let number = self.queues.number(*db, key)?;
         // The only waiter of an owner is not listed if it waits for one key.
         let tickets = &self.owners.get(&owner)?.tickets;
         if tickets_are(tickets, 1) {
             let only = *tickets.first()?;
-            let waits_here = self.waiters.get(&only)?.lines.contains(&number);
+            let waits_here = self.waiters.get(&only)?.queues.contains(&number);
             return (waits_here && only > ticket).then_some(only);
         }
-        let (_, line) = self.lines.numbered(number)?;
+        let (_, queue) = self.queues.numbered(number)?;
         let range = (Excluded((owner, ticket)), Included((owner, Ticket::MAX)));
-        line.of_owners.range(range).next().map(|(_, next)| *next)
+        queue.of_owners.range(range).next().map(|(_, next)| *next)
     }
 
-    /// A walk through the queues of a database; `None`: of all of them.
+    /// A scan through the queues of a database; `None`: of all databases.
     pub fn scan(&self, db: Option<i32>) -> Walk {
-        Walk::through(&self.lines, db)
+        Walk::through(&self.queues, db)
     }
 
-    /// The next key of a walk; see [`Walk::step`].
+    /// The next key of a scan; see [`Walk::step`].
     pub fn next_scanned(&self, scan: &mut Walk) -> Option<Step> {
-        scan.step(&self.lines)
+        scan.step(&self.queues)
     }
 
-    /// In a cluster, the hash slots that somebody waits in.
+    /// In a cluster, the hash slots of the keys that clients wait for.
     pub fn slots(&self) -> Vec<u16> {
-        self.lines.slots()
+        self.queues.slots()
     }
 
-    /// In a cluster, `most` keys of a slot that somebody waits for, behind one of them.
+    /// In a cluster, `most` keys of a slot that clients wait for, behind one of them.
     pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
-        self.lines.keys_of_slot(slot, behind, most)
+        self.queues.keys_of_slot(slot, behind, most)
     }
 
-    /// Every key that somebody waits for.
+    /// Every key that clients wait for.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.lines.keys()
+        self.queues.keys()
     }
 
     /// How many keys are waited for.
-    pub fn lines(&self) -> usize {
-        self.lines.len()
+    pub fn queue_count(&self) -> usize {
+        self.queues.len()
     }
 }
 
@@ -548,16 +546,16 @@ fn tickets_are(tickets: &BTreeSet<Ticket>, number: usize) -> bool {
     tickets.len() == number
 }
 
-/// What the search for deadlocks asks and notes.
+/// For the search for deadlocks.
 impl Queues {
-    /// It is not known yet whether this waiter's waiting can end.
+    /// Notes that it is not known yet whether this client's wait can end.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
         if let Some(entry) = self.waiters.get(&ticket) {
             self.unverified.insert(entry.arrival, ticket);
         }
     }
 
-    /// Is that not known yet of anybody?
+    /// Whether there is any client of which it is not known whether its wait can end.
     pub fn has_unverified(&self) -> bool {
         !self.unverified.is_empty()
     }
@@ -567,14 +565,14 @@ impl Queues {
         entry.is_some_and(|entry| self.unverified.contains_key(&entry.arrival))
     }
 
-    /// The first of those of whom it is not known that came after `arrival`, up to `last`.
+    /// The first unverified client that came after `arrival`, up to `last`.
     pub(super) fn unverified_after(&self, arrival: u64, last: u64) -> Option<(u64, Ticket)> {
         let range = (Excluded(arrival), Included(last));
         let next = self.unverified.range(range).next()?;
         Some((*next.0, *next.1))
     }
 
-    /// The waiting of this one, which came then, can end.
+    /// Notes that the wait of the client that came then can end.
     pub(super) fn mark_verified(&mut self, arrival: u64) {
         self.unverified.remove(&arrival);
     }
@@ -590,7 +588,7 @@ impl Queues {
         }
     }
 
-    /// From now on changes are noted, from the first on.
+    /// Begins or ends the record of changes.
     pub(super) fn record_changes(&mut self, wanted: bool) {
         self.changes = wanted.then(Changes::default);
     }
@@ -602,7 +600,7 @@ impl Queues {
     /// Holds of a key may have gone.
     pub fn record_change(&mut self, db: i32, key: &[u8]) {
         if let Some(changes) = &mut self.changes
-            && let Some(number) = self.lines.number(db, key)
+            && let Some(number) = self.queues.number(db, key)
         {
             changes.keys.insert(number);
         }
@@ -638,7 +636,7 @@ impl Queues {
             .copied()
     }
 
-    /// Does the owner of this waiter wait for something else besides?
+    /// Whether the owner of this client also waits for something else.
     pub(super) fn owner_waits_twice(&self, ticket: Ticket) -> bool {
         let owner = self.owner_of_waiter(ticket);
         let owner = owner.and_then(|owner| self.owners.get(&owner));
@@ -654,37 +652,38 @@ impl Queues {
         self.waiters.get(&ticket).map(|entry| entry.owner)
     }
 
-    /// The number of the queue at this place of a waiter's keys.
+    /// The number of the queue of the key with this index.
     pub(super) fn queue_of_waiter(&self, ticket: Ticket, index: usize) -> Option<u64> {
-        self.waiters.get(&ticket)?.lines.get(index).copied()
+        self.waiters.get(&ticket)?.queues.get(index).copied()
     }
 
-    pub(super) fn key_of_line(&self, line: u64) -> Option<&Key> {
-        self.lines.numbered(line).map(|(key, _)| key)
+    pub(super) fn key_of_queue(&self, queue: u64) -> Option<&Key> {
+        self.queues.numbered(queue).map(|(key, _)| key)
     }
 
     /// The first entangled ticket in a queue after one, up to another.
     pub(super) fn entangled_after(
         &self,
-        line: u64,
+        queue: u64,
         after: Option<Ticket>,
         last: Ticket,
     ) -> Option<Ticket> {
-        let (_, line) = self.lines.numbered(line)?;
+        let (_, queue) = self.queues.numbered(queue)?;
         if after >= Some(last) {
             return None;
         }
         let after = after.map_or(Unbounded, Excluded);
-        line.entangled
+        queue
+            .entangled
             .range((after, Included(last)))
             .next()
             .copied()
     }
 
-    /// Does anybody in between want to have the lock for itself?
+    /// Whether any client in between wants the lock exclusively.
     pub(super) fn unshared_between(
         &self,
-        line: u64,
+        queue: u64,
         after: Option<Ticket>,
         before: Ticket,
     ) -> bool {
@@ -692,9 +691,10 @@ impl Queues {
             return false;
         }
         let after = after.map_or(Unbounded, Excluded);
-        let line = self.lines.numbered(line);
-        line.is_some_and(|(_, line)| {
-            line.unshared
+        let queue = self.queues.numbered(queue);
+        queue.is_some_and(|(_, queue)| {
+            queue
+                .unshared
                 .range((after, Excluded(before)))
                 .next()
                 .is_some()
@@ -703,30 +703,31 @@ impl Queues {
 
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
     /// everybody in its queue.
-    pub(super) fn spare_permits(&self, line: u64, ticket: Ticket) -> (u64, bool) {
+    pub(super) fn spare_permits(&self, queue: u64, ticket: Ticket) -> (u64, bool) {
         let permits = self.get(ticket).and_then(|waiter| waiter.permits());
-        let (Some((count, own)), Some((_, line))) = (permits, self.lines.numbered(line)) else {
+        let (Some((count, own)), Some((_, queue))) = (permits, self.queues.numbered(queue)) else {
             return (u64::MAX, true);
         };
-        let limit = line.limit(count, own);
-        let most = line.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let named = line.limit.is_none_or(|named| named >= count);
+        let limit = queue.limit(count, own);
+        let most = queue.counts.last_key_value().map_or(0, |(count, _)| *count);
+        let named = queue.limit.is_none_or(|named| named >= count);
         (limit.saturating_sub(count), named && most <= count)
     }
 
     /// The first ticket of a queue after one, before another.
     pub(super) fn ticket_between(
         &self,
-        line: u64,
+        queue: u64,
         after: Option<Ticket>,
         before: Ticket,
     ) -> Option<Ticket> {
-        let (_, line) = self.lines.numbered(line)?;
+        let (_, queue) = self.queues.numbered(queue)?;
         if after >= Some(before) {
             return None;
         }
         let after = after.map_or(Unbounded, Excluded);
-        line.tickets
+        queue
+            .tickets
             .range((after, Excluded(before)))
             .next()
             .copied()

@@ -1,7 +1,7 @@
 //! Work that is done without a command, in slices of the server's time.
 
 use super::ends::end_holds;
-use super::handover::{Handover, Progress};
+use super::handover::{Handover, HandoverProgress};
 use super::search;
 use super::watchdog;
 use super::world::{ServerClients, ServerWorld};
@@ -34,10 +34,10 @@ pub(super) fn serve(
 /// Takes a step of the hand-over. Returns false if there is nothing to do.
 fn step(handover: &mut Handover, world: &mut ServerWorld<'_>, slice: &mut Slice) -> bool {
     let progress = handover.step(world, world.now.ms());
-    if progress == Progress::Answered {
+    if progress == HandoverProgress::Answered {
         slice.has_answered();
     }
-    progress != Progress::Idle
+    progress != HandoverProgress::Idle
 }
 
 /// Something to do at a time.

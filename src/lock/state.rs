@@ -59,17 +59,17 @@ pub enum RequestedMode {
 /// An acquisition.
 #[derive(Debug, Clone, Copy)]
 pub struct Acquire<'a> {
-    /// Who wants to hold.
+    /// The owner of the hold.
     pub owner: &'a [u8],
-    /// What it wants.
+    /// The mode that it asks for.
     pub mode: RequestedMode,
-    /// For how long, in milliseconds.
+    /// The lease in milliseconds.
     pub lease: u64,
     /// The id that makes its repetition safe.
     pub id: Option<&'a [u8]>,
     /// The client id of the connection that the hold is to be renewed for.
     pub watch: Option<u64>,
-    /// Is somebody else ahead in the queue?
+    /// Whether other clients are ahead in the queue.
     pub queued: bool,
 }
 
@@ -192,7 +192,7 @@ impl Lock {
         self.holds.clamp(limit)
     }
 
-    /// Does one other owner hold it exclusively at `now`? That the key is still there does not say so: in a script or a
+    /// Whether one other owner holds it exclusively at `now`. That the key is still there does not say so: in a script or a
     /// transaction the server's clock stands still.
     pub fn plainly_refuses(&self, owner: &[u8], now: u64) -> bool {
         self.mode == Mode::Exclusive
@@ -202,7 +202,7 @@ impl Lock {
             && self.holds.get(owner).is_none()
     }
 
-    /// What would this acquisition meet?
+    /// Returns what this acquisition would meet.
     pub fn admits(&self, request: &Acquire<'_>) -> Admission {
         let Some(hold) = self.holds.get(request.owner) else {
             return if !request.queued && self.has_room(request.mode) {

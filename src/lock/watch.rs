@@ -1,4 +1,4 @@
-//! Which holds are renewed for which connections: an index over the holds with a
+//! The holds that are renewed for connections: an index over the holds with a
 //! [`super::holds::Watch`], from which it is derived and can be rebuilt.
 
 use super::state::LockKind;
@@ -77,12 +77,12 @@ impl Watches {
         self.by_number.len()
     }
 
-    /// Is none watched?
+    /// Whether no hold is watched.
     pub fn is_empty(&self) -> bool {
         self.by_number.is_empty()
     }
 
-    /// Has this connection any?
+    /// Whether any hold is watched for this connection.
     pub fn follows(&self, client: u64) -> bool {
         self.first_of(client).is_some()
     }

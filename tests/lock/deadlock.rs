@@ -341,14 +341,14 @@ impl Watched {
                 visit(lock);
             }
         });
-        let (Some(in_vain), Some(_)) = (result, &self.search) else {
+        let (Some(deadlocked), Some(_)) = (result, &self.search) else {
             return Ok(false);
         };
         if let Some(search) = self.search.take() {
-            let mut remains = search.conclude(&mut self.queues, in_vain);
+            let mut remains = search.conclude(&mut self.queues, deadlocked);
             while !remains.free(&mut self.queues, &mut 3) {}
         }
-        if let Some(ticket) = in_vain {
+        if let Some(ticket) = deadlocked {
             let waiter = self.queues.get(ticket).cloned();
             let waiter = waiter.ok_or_else(|| TestCaseError::fail("it waits no more"))?;
             let served = self.world.clone().serves_in_the_end(&waiter.owner);
@@ -476,7 +476,7 @@ fn the_search_takes_steps_in_proportion_to_those_who_wait() {
         let mut spent = 0;
         queues.mark_unverified(last);
         let mut search = Search::of_unverified(&mut queues);
-        let in_vain = loop {
+        let deadlocked = loop {
             spent += 100 - steps;
             steps = 100;
             let result = search.go_on(&mut queues, &mut steps, &mut |key, visit| {
@@ -484,11 +484,11 @@ fn the_search_takes_steps_in_proportion_to_those_who_wait() {
                     visit(lock);
                 }
             });
-            if let Some(in_vain) = result {
-                break in_vain;
+            if let Some(deadlocked) = result {
+                break deadlocked;
             }
         };
-        assert_eq!(in_vain, Some(last));
+        assert_eq!(deadlocked, Some(last));
         assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
         // Without the last one all can be served in the end.
         queues.remove(last);
@@ -524,8 +524,8 @@ fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() 
             reads += 1;
             visit(&lock);
         });
-        let in_vain = last.filter(|_| waiting == SIZE);
-        assert_eq!(found, Some(in_vain));
+        let deadlocked = last.filter(|_| waiting == SIZE);
+        assert_eq!(found, Some(deadlocked));
         assert!(reads <= SIZE / 10, "{reads} reads with {waiting} waiters");
     }
 }

@@ -9,7 +9,7 @@
 use crate::support::Random;
 use sluice::error::Error;
 use sluice::lock::handover::{
-    Handover, LockWorld, OpenLocks, Outcome, Progress, Upkeep, UpkeepStep, WaitingClients,
+    Handover, HandoverProgress, LockWorld, OpenLocks, Outcome, Upkeep, UpkeepStep, WaitingClients,
     acquire_all, acquire_one,
 };
 use sluice::lock::queue::{LockWaiter, Want};
@@ -682,7 +682,7 @@ impl Simulation {
             let now = self.world.now;
             let progress = self.handover.step(&mut self.world, now);
             self.verdict()?;
-            if progress == Progress::Idle {
+            if progress == HandoverProgress::Idle {
                 return Ok(true);
             }
         }

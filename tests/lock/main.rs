@@ -1,6 +1,6 @@
 //! Locks and semaphores: what their commands reply (`commands.rs`, `semaphores.rs`), how one waits for them (`waiting.rs`,
 //! `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `ends.rs`, `persistence.rs`, `replication.rs`,
-//! `cluster.rs`), and the pure state machine against naive models (`model.rs`, `deadlock.rs`).
+//! `cluster.rs`), and the pure parts against naive models (`model.rs`, `deadlock.rs`, `handover.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
