@@ -247,6 +247,7 @@ impl<'k> LockKey<'k> {
             Upgraded::Already(_) if lock.holds().get(owner).map(|hold| hold.until) != until => {
                 self.changed(owner);
             }
+            Upgraded::Already(_) => self.repeated = true,
             _ => {}
         }
         Ok(upgraded)
@@ -256,6 +257,8 @@ impl<'k> LockKey<'k> {
         let (fence, was_exclusive) = self.lock()?.downgrade(owner)?;
         if was_exclusive {
             self.changed(owner);
+        } else {
+            self.repeated = true;
         }
         Some(fence)
     }

@@ -30,7 +30,15 @@ pub(super) fn guard(call: &Call<'_>) -> Answer {
     }
     let expires = options.number(PX).map(|lease| Now::read().ms() + lease);
     if largest == Some(fence) && expires.is_none() {
-        return Ok(Reply::Int(1)); // nothing changes
+        // Nothing changes. A `WAIT` behind this command says whether the replicas have the fence.
+        let commit = Commit {
+            replicate: Replicate::Effect(c"LOCK.APPLY", &[]),
+            ..Commit::default()
+        };
+        if !ctx.is_replay() {
+            key.commit(ctx, &name, &commit);
+        }
+        return Ok(Reply::Int(1));
     }
     key.set_string(text);
     let commit = Commit {
