@@ -11,7 +11,8 @@ use crate::server::handles::reply;
 use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
-use crate::server::services::command::{Entry, Keys};
+use crate::server::services::cluster;
+use crate::server::services::command::{self, Access, Entry, KeySpec, Keys};
 use crate::server::services::commit;
 use redis_module::raw;
 use std::ffi::c_int;
@@ -120,20 +121,65 @@ where
     unsafe {
         // Guarded by `enter` in the common case.
         if api!(RedisModule_IsKeysPositionRequest(ctx)) == 0 {
+            if guard(false, || crosses_slots(Ctx::new(ctx), K::SPECS, argv, argc)) {
+                guard((), || reply::send(Ctx::new(ctx), Err(Error::CrossSlot)));
+                return raw::REDISMODULE_OK as c_int;
+            }
             return enter::<F, true>(ctx, argv, argc);
         }
         guard((), || {
-            let strings = slice_of(argv, usize::try_from(argc).unwrap_or(0));
-            let args: Vec<&[u8]> = strings.iter().map(|string| bytes_of(*string)).collect();
-            for spec in K::SPECS {
-                for position in spec.place.positions(&args) {
-                    let flags = spec.access.flags() as c_int;
-                    api!(RedisModule_KeyAtPosWithFlags(ctx, position as c_int, flags));
-                }
+            for (position, access) in keys_of(K::SPECS, slice_of(argv, argc as usize)) {
+                let flags = access.flags() as c_int;
+                api!(RedisModule_KeyAtPosWithFlags(ctx, position as c_int, flags));
             }
         });
     }
     raw::REDISMODULE_OK as c_int
+}
+
+/// The positions of the keys in a command, and what happens to each key. None, if the number of keys is wrong.
+///
+/// # Safety
+/// The strings are alive.
+unsafe fn keys_of(
+    specs: &[KeySpec],
+    strings: &[*mut raw::RedisModuleString],
+) -> Vec<(usize, Access)> {
+    // SAFETY: see above.
+    let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
+    let args: Vec<&[u8]> = strings.iter().map(bytes).collect();
+    let of_spec = |spec: &KeySpec| {
+        let positions = spec.place.positions(&args)?.into_iter();
+        Some(positions.map(|position| (position, spec.access)).collect())
+    };
+    let found: Option<Vec<Vec<_>>> = specs.iter().map(of_spec).collect();
+    found.unwrap_or_default().concat()
+}
+
+/// Whether a client's command has keys of several hash slots. The server looks at that itself. But Redis does not find keys
+/// that are counted or follow a keyword if a script uses them, unless it may ask the command.
+///
+/// # Safety
+/// `argv` are `argc` live strings.
+unsafe fn crosses_slots(
+    ctx: Ctx<'_>,
+    specs: &[KeySpec],
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> bool {
+    if !ctx.is_cluster() || command::may_be_asked_for_keys(ctx) || ctx.is_replay() {
+        return false;
+    }
+    // SAFETY: see above.
+    unsafe {
+        let strings = slice_of(argv, argc as usize);
+        let keys = keys_of(specs, strings);
+        let mut slots = keys
+            .iter()
+            .map(|(position, _)| cluster::slot(ctx, bytes_of(strings[*position])));
+        let first = slots.next();
+        slots.any(|slot| Some(slot) != first)
+    }
 }
 
 /// Calls with at most so many arguments need no allocation.

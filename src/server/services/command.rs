@@ -63,9 +63,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// The indexes of the keys in these arguments, of which the first is the command's name.
-    pub(in crate::server) fn positions(self, args: &[&[u8]]) -> Vec<usize> {
-        match self {
+    /// The indexes of the keys in these arguments, of which the first is the command's name. `None`: the number of keys is
+    /// none that the command accepts, so that it uses no key at all.
+    pub(in crate::server) fn positions(self, args: &[&[u8]]) -> Option<Vec<usize>> {
+        Some(match self {
             Place::At(index) => vec![index as usize],
             Place::From(index) => (index as usize..args.len()).collect(),
             Place::Counted { at, step } => {
@@ -73,7 +74,7 @@ impl Place {
                 let room = args.len().saturating_sub(first).div_ceil(step);
                 // The command refuses any other number, before it looks at a key.
                 let count = Cursor::new(args.get(at as usize..).unwrap_or_default()).numkeys();
-                let count = count.ok().filter(|count| *count <= room).unwrap_or(0);
+                let count = count.ok().filter(|count| *count <= room)?;
                 (0..count).map(|index| first + index * step).collect()
             }
             Place::After(keyword, from) => {
@@ -85,7 +86,7 @@ impl Place {
                     .into_iter()
                     .collect()
             }
-        }
+        })
     }
 }
 
@@ -241,7 +242,7 @@ pub(in crate::server) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
 /// on a thread that reads. A command that is asked there ends an execution unit of the server: that
 /// propagates what the main thread has collected so far, and corrupts the replication stream or
 /// crashes the server. There the server finds the keys by their specs alone.
-fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
+pub(in crate::server) fn may_be_asked_for_keys(ctx: Ctx<'_>) -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
         !Version::running().is_redis_since((8, 4))
@@ -358,9 +359,10 @@ fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpe
             out.fk.keynum.keynumidx = 0;
             out.fk.keynum.firstkey = 1;
             out.fk.keynum.keystep = step;
-            if step > 1 && may_be_asked {
-                // Older servers take the number of keys for their last place, and would find half of
-                // them. With this flag they ask the command itself (see `write_keyed`).
+            if (step > 1 || at > 1) && may_be_asked {
+                // With this flag the server asks the command itself (see `write_keyed`). Otherwise older servers would
+                // mistake the number of keys for their last place and find half of the keys, and all servers would find
+                // the keys in front of a number that the command refuses.
                 out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
             }
         }
@@ -466,12 +468,13 @@ mod tests {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             place.positions(&args)
         };
-        assert_eq!(at(Place::At(1), "get k"), [1]);
-        assert_eq!(at(Place::From(1), "mget k l m"), [1, 2, 3]);
+        let is_refused = |place: Place, line: &str| at(place, line).is_none();
+        assert_eq!(at(Place::At(1), "get k"), Some(vec![1]));
+        assert_eq!(at(Place::From(1), "mget k l m"), Some(vec![1, 2, 3]));
         let counted = |step| Place::Counted { at: 1, step };
-        assert_eq!(at(counted(1), "lock 2 k l owner"), [2, 3]);
-        assert_eq!(at(counted(2), "deduct 2 k 1 l 1 ORDER o"), [2, 4]);
-        assert_eq!(at(counted(2), "deduct 2 k 1 l"), [2, 4]);
+        assert_eq!(at(counted(1), "lock 2 k l owner"), Some(vec![2, 3]));
+        assert_eq!(at(counted(2), "deduct 2 k 1 l 1 ORDER o"), Some(vec![2, 4]));
+        assert_eq!(at(counted(2), "deduct 2 k 1 l"), Some(vec![2, 4]));
         for nonsense in [
             "lock",
             "lock x k",
@@ -482,15 +485,18 @@ mod tests {
             "lock 9007199254740992 k",
             "lock 99999999999999999999 k",
         ] {
-            assert_eq!(at(counted(1), nonsense), [0usize; 0], "{nonsense}");
+            assert!(is_refused(counted(1), nonsense), "{nonsense}");
         }
         let many = |count: usize| format!("lock {count}{}", " k".repeat(count));
-        assert_eq!(at(counted(1), &many(1024)).len(), 1024);
-        assert_eq!(at(counted(1), &many(1025)), [0usize; 0]);
+        assert_eq!(
+            at(counted(1), &many(1024)).map(|keys| keys.len()),
+            Some(1024)
+        );
+        assert!(is_refused(counted(1), &many(1025)));
         let after = Place::After(c"EVENTS", 3);
-        assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), [5]);
-        assert_eq!(at(after, "set k 1 EVENTS EVENTS"), [4]);
-        assert_eq!(at(after, "set EVENTS 1"), [0usize; 0]);
-        assert_eq!(at(after, "set k 1 EVENTS"), [0usize; 0]);
+        assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), Some(vec![5]));
+        assert_eq!(at(after, "set k 1 EVENTS EVENTS"), Some(vec![4]));
+        assert_eq!(at(after, "set EVENTS 1"), Some(vec![]));
+        assert_eq!(at(after, "set k 1 EVENTS"), Some(vec![]));
     }
 }
