@@ -94,6 +94,18 @@ impl<'k> StockEdit<'k> {
         self.key.value()
     }
 
+    /// The names of the stock and of its event stream, for the log: escaped and cut.
+    pub(super) fn shown_names(&mut self) -> (String, String) {
+        const MOST: usize = 128;
+        let shown = |name: &[u8]| format!("\"{}\"", name[..name.len().min(MOST)].escape_ascii());
+        let events = self
+            .key
+            .value()
+            .and_then(|stock| stock.terms().events.as_ref());
+        let stream = events.map_or(String::new(), |events| shown(&events.stream));
+        (shown(self.name.bytes()), stream)
+    }
+
     /// Does the server use more memory than `maxmemory` allows? Always false where a command is replayed.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.ctx.is_out_of_memory() && !self.ctx.is_replay()

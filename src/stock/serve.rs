@@ -5,12 +5,16 @@ use super::edit::{SLICE_ORDERS, StockEdit};
 use super::native::{STOCK, list};
 use super::{COUNTERS, DEADLINES};
 use crate::deadlines::ANY_DB;
+use crate::error::Error;
 use crate::server::base::clock::Now;
+use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
+use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
 use crate::server::services::deferred::{KeyChange, ServerEvent};
+use std::collections::BTreeSet;
 
 /// The longest time for due work before the server serves clients again.
 const SLICE_BUDGET_US: u64 = 1000;
@@ -69,10 +73,52 @@ fn process_in(
         let ended = edit.end_slice(now, SLICE_ORDERS);
         let forgotten = edit.forget_slice(now, SLICE_ORDERS);
         let done = ended.is_ok() && forgotten.is_ok();
+        if ended == Err(Error::StreamFull) {
+            warn_of_full_stream(ctx, &mut edit, number, now);
+        }
         edit.relist(if done { now + 1 } else { now + RETRY_MS });
         edit.close(None);
         true
     })
+}
+
+/// Logs that the reservations of a stock cannot end. The log gets one such line for each stock, and ten in all, within
+/// [`WARNING_INTERVAL_MS`].
+fn warn_of_full_stream(ctx: Ctx<'_>, edit: &mut StockEdit<'_>, number: u64, now: u64) {
+    if !WARNINGS.get().may_warn(number, now) {
+        return;
+    }
+    let (stock, stream) = edit.shown_names();
+    let line = format!(
+        "the reservations of the stock {stock} cannot end: its event stream {stream} has no ids left. Delete that stream"
+    );
+    log::warn_in(ctx, &line);
+}
+
+/// The stocks that the log has named of late.
+#[derive(Default)]
+struct Warnings {
+    since_ms: u64,
+    numbers: BTreeSet<u64>,
+}
+
+static WARNINGS: MainThread<Warnings> = MainThread::new();
+
+/// The log names a stock again after this time.
+const WARNING_INTERVAL_MS: u64 = 60_000;
+
+/// The log names no more stocks than these within [`WARNING_INTERVAL_MS`].
+const MAX_WARNINGS: usize = 10;
+
+impl Warnings {
+    /// Whether the log may name the stock that is listed under this number, at this time (Unix ms). If so, notes that it does.
+    fn may_warn(&mut self, number: u64, now: u64) -> bool {
+        if now.abs_diff(self.since_ms) >= WARNING_INTERVAL_MS {
+            self.since_ms = now;
+            self.numbers.clear();
+        }
+        self.numbers.len() < MAX_WARNINGS && self.numbers.insert(number)
+    }
 }
 
 /// Opens the key, if it still holds the stock that was listed under this number.
@@ -114,4 +160,21 @@ pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
         ("stock_duplicates", COUNTERS.duplicates.get()),
         ("stock_conflicts", COUNTERS.conflicts.get()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_WARNINGS, WARNING_INTERVAL_MS, Warnings};
+
+    #[test]
+    fn the_log_names_a_stock_once_an_interval_and_few_in_all() {
+        let mut warnings = Warnings::default();
+        let start = 1_700_000_000_000;
+        assert!(warnings.may_warn(1, start));
+        assert!(!warnings.may_warn(1, start + WARNING_INTERVAL_MS - 1));
+        let others = (2..100).filter(|number| warnings.may_warn(*number, start + 1));
+        assert_eq!(others.count(), MAX_WARNINGS - 1);
+        assert!(warnings.may_warn(1, start + WARNING_INTERVAL_MS));
+        assert!(!warnings.may_warn(1, start + WARNING_INTERVAL_MS + 1));
+    }
 }

@@ -531,6 +531,31 @@ fn changes_are_refused_when_the_stream_has_no_ids_left() {
 }
 
 #[test]
+fn the_log_names_the_stock_whose_reservations_cannot_end_and_its_stream() {
+    let (server, mut client) = server_and_client();
+    let stock: &[u8] = b"stock\r\n%s\xff";
+    let stream: &[u8] = b"stream\0";
+    client.call([b"STOCK.SET", stock, b"10", b"EVENTS", stream]);
+    let reserve: [&[u8]; 7] = [
+        b"STOCK.RESERVE",
+        stock,
+        b"1",
+        b"ORDER",
+        b"o",
+        b"PX",
+        b"1000",
+    ];
+    client.call(reserve);
+    client.call([b"XADD", stream, LAST_ID.as_bytes(), b"op", b"nonsense"]);
+    let line = r#"the reservations of the stock "stock\r\n%s\xff" cannot end: its event stream "stream\x00" has no ids left"#;
+    eventually(SOON, || server.log().contains(line));
+    client.call([b"DEL", stream]);
+    let get: [&[u8]; 2] = [b"STOCK.GET", stock];
+    eventually(SOON, || client.call(get) == 10);
+    assert_eq!(server.log().matches("has no ids left").count(), 1);
+}
+
+#[test]
 fn of_several_stocks_all_or_none_get_the_last_ids_of_their_stream() {
     let (server, mut client) = server_and_client();
     for key in ["a", "b"] {
