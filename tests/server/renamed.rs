@@ -77,7 +77,7 @@ fn whatever_the_servers_commands_are_called_replicas_and_files_get_every_change(
         let gone = |server: &Server| {
             let mut client = Raw::connect(server);
             client.must("EXISTS lock cached limit").int() == 0
-                && client.must("STOCK.GET stock").int() == 8
+                && client.must("STOCK.GET stock") == 8 // nil before the replica has the stock
         };
         eventually(SOON, || gone(&master));
         eventually(SOON, || gone(&replica));

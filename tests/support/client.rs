@@ -156,6 +156,13 @@ impl Raw {
         Some(value)
     }
 
+    /// Whether bytes have arrived that nobody has read.
+    #[track_caller]
+    pub fn has_received(&mut self) -> bool {
+        let received = self.receive_arrived();
+        received.is_err() || !self.arrived.is_empty()
+    }
+
     /// Receives what has come, if anything has; an error when the connection is closed.
     pub(super) fn receive_arrived(&mut self) -> io::Result<()> {
         let mut chunk = [0; SMALL_CHUNK];
