@@ -7,6 +7,7 @@
 use crate::server::services::slots::contains;
 use crate::waiting::SMALL;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// A lease, or the backoff after a rebuild that failed.
@@ -65,29 +66,47 @@ pub enum LeaseOffer {
 type KeyHash = u128;
 
 /// The leases of a server.
+///
+/// If many leases are cleared at once, their entries in the order of ends stay for a while: to find 100 000 entries there
+/// takes 50 ms. Each grant and [`Leases::sweep`] remove some of these stale entries.
 #[derive(Debug, Default)]
 pub struct Leases {
     seed: u64,
     last_token: u64,
     by_key: BTreeMap<i32, HashMap<KeyHash, Lease>>,
-    by_end: ByEnd,
+    by_end: [ByEnd; 2],
 }
 
-/// The database and the key of each lease in the order of the ends, and those of each backoff.
+/// The leases, or the backoffs, in the order of their ends.
 #[derive(Debug, Default)]
-struct ByEnd([BTreeMap<(u64, u64), (i32, KeyHash)>; 2]);
+struct ByEnd {
+    /// The database and the key at each end and token. An entry is stale if the key's lease is another one or none.
+    entries: BTreeMap<End, (i32, KeyHash)>,
+    /// The number of entries that are not stale.
+    live: usize,
+    /// The search for stale entries continues behind this one.
+    swept: End,
+}
+
+/// The end of a lease (Unix ms) and its token.
+type End = (u64, u64);
+
+/// The number of entries that each grant checks while there are stale ones.
+const SWEPT_BY_GRANT: usize = 8;
 
 impl ByEnd {
-    fn of(&self, is_backoff: bool) -> &BTreeMap<(u64, u64), (i32, KeyHash)> {
-        &self.0[usize::from(is_backoff)]
-    }
-
     fn insert(&mut self, lease: &Lease, key: (i32, KeyHash)) {
-        self.0[usize::from(lease.is_backoff)].insert((lease.until, lease.token), key);
+        self.entries.insert((lease.until, lease.token), key);
+        self.live += 1;
     }
 
     fn remove(&mut self, lease: &Lease) {
-        self.0[usize::from(lease.is_backoff)].remove(&(lease.until, lease.token));
+        self.entries.remove(&(lease.until, lease.token));
+        self.live -= 1;
+    }
+
+    fn has_stale(&self) -> bool {
+        self.entries.len() > self.live
     }
 }
 
@@ -103,7 +122,7 @@ impl Leases {
 
     /// The number of leases and backoffs, ended ones included.
     pub fn len(&self) -> usize {
-        self.by_end.of(false).len() + self.by_end.of(true).len()
+        self.by_end.iter().map(|by_end| by_end.live).sum()
     }
 
     /// Whether there is none.
@@ -117,7 +136,10 @@ impl Leases {
 
     /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to that number.
     pub fn count_active(&self, now: u64) -> usize {
-        self.by_end.of(false).range((now + 1, 0)..).count()
+        let leases = self.by_key.values().flat_map(HashMap::values);
+        leases
+            .filter(|lease| !lease.is_backoff && lease.until > now)
+            .count()
     }
 
     /// A key's lease or backoff, even if it has ended.
@@ -181,7 +203,8 @@ impl Leases {
     /// ended (Unix ms).
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
         let is_same = |own: &&Lease| own.is_backoff == lease.is_backoff;
-        while self.by_end.of(lease.is_backoff).len()
+        self.sweep(SWEPT_BY_GRANT);
+        while self.by_end(lease.is_backoff).live
             - usize::from(self.get(db, key).filter(is_same).is_some())
             >= most
         {
@@ -196,16 +219,59 @@ impl Leases {
 
     /// Forgets the lease, or the backoff, that ended first, if one has ended.
     fn forget_first(&mut self, is_backoff: bool, now: u64) -> bool {
-        let ended = self.by_end.of(is_backoff).first_key_value();
-        let ended = ended.filter(|((until, _), _)| *until <= now);
-        match ended.map(|(_, key)| *key) {
-            Some((db, key)) => self.take_out(db, key).is_some(),
-            None => false,
+        loop {
+            let first = self.by_end(is_backoff).entries.first_key_value();
+            let Some((end, (db, key))) = first.map(|(end, key)| (*end, *key)) else {
+                return false;
+            };
+            if self.is_live(end, db, key, is_backoff) {
+                return end.0 <= now && self.take_out(db, key).is_some();
+            }
+            self.by_end_mut(is_backoff).entries.pop_first();
         }
     }
 
+    fn by_end(&self, is_backoff: bool) -> &ByEnd {
+        &self.by_end[usize::from(is_backoff)]
+    }
+
+    fn by_end_mut(&mut self, is_backoff: bool) -> &mut ByEnd {
+        &mut self.by_end[usize::from(is_backoff)]
+    }
+
+    /// Whether an entry in the order of ends is that of the key's lease.
+    fn is_live(&self, end: End, db: i32, key: KeyHash, is_backoff: bool) -> bool {
+        let lease = self.by_key.get(&db).and_then(|leases| leases.get(&key));
+        lease.is_some_and(|lease| {
+            ((lease.until, lease.token), lease.is_backoff) == (end, is_backoff)
+        })
+    }
+
+    /// Checks `most` entries in the order of ends if there are stale ones, and removes the stale ones among them. Returns
+    /// whether stale entries remain.
+    pub fn sweep(&mut self, most: usize) -> bool {
+        for is_backoff in [false, true] {
+            let by_end = self.by_end(is_backoff);
+            if !by_end.has_stale() {
+                continue;
+            }
+            let behind = (Bound::Excluded(by_end.swept), Bound::Unbounded);
+            let entries = by_end.entries.range(behind).take(most);
+            let seen: Vec<_> = entries.map(|(end, key)| (*end, *key)).collect();
+            // Behind the last entry, the search begins anew.
+            let swept = seen.last().map_or((0, 0), |(end, _)| *end);
+            self.by_end_mut(is_backoff).swept = swept;
+            for (end, (db, key)) in seen {
+                if !self.is_live(end, db, key, is_backoff) {
+                    self.by_end_mut(is_backoff).entries.remove(&end);
+                }
+            }
+        }
+        self.by_end.iter().any(ByEnd::has_stale)
+    }
+
     fn insert(&mut self, db: i32, key: KeyHash, lease: Lease) {
-        self.by_end.insert(&lease, (db, key));
+        self.by_end_mut(lease.is_backoff).insert(&lease, (db, key));
         self.by_key.entry(db).or_default().insert(key, lease);
     }
 
@@ -215,7 +281,7 @@ impl Leases {
         if leases.is_empty() {
             leases.shrink_to(SMALL); // frees the memory of many leases that ended
         }
-        self.by_end.remove(&lease);
+        self.by_end_mut(lease.is_backoff).remove(&lease);
         Some(lease)
     }
 
@@ -255,7 +321,7 @@ impl Leases {
         for leases in self.by_key.values_mut() {
             leases.retain(|_, lease| lease.is_backoff);
         }
-        self.by_end.0[usize::from(false)].clear();
+        self.by_end_mut(false).live = 0; // all entries are stale now
     }
 
     /// Replaces a key's lease by a backoff until this time (Unix ms), unless there are `most` others that have not ended.
@@ -279,21 +345,23 @@ impl Leases {
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
         for leases in self.by_key.values_mut() {
             for (_, lease) in leases.extract_if(|_, lease| contains(ranges, lease.slot)) {
-                self.by_end.remove(&lease);
+                self.by_end[usize::from(lease.is_backoff)].live -= 1; // the entry is stale now
             }
         }
     }
 
     /// Forgets all leases and backoffs of a database; `None`: of all databases.
     pub fn clear(&mut self, db: Option<i32>) {
-        match db {
-            None => *self = Self::new(self.seed, self.last_token),
-            Some(db) => {
-                let leases = self.by_key.remove(&db).into_iter().flatten();
-                for (_, lease) in leases {
-                    self.by_end.remove(&lease);
-                }
-            }
-        }
+        let cleared = match db {
+            None => std::mem::take(&mut self.by_key),
+            Some(db) => self.by_key.remove_entry(&db).into_iter().collect(),
+        };
+        let leases = || cleared.values().flat_map(HashMap::values);
+        let backoffs = match self.by_end(true).live {
+            0 => 0,
+            _ => leases().filter(|lease| lease.is_backoff).count(),
+        };
+        self.by_end_mut(true).live -= backoffs;
+        self.by_end_mut(false).live -= cleared.values().map(HashMap::len).sum::<usize>() - backoffs;
     }
 }

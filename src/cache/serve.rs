@@ -371,9 +371,13 @@ fn pop_deadline() -> Option<QueueDeadline> {
     STATE.get().rebuilds.queue.pop_deadline()
 }
 
+/// The number of entries of leases that each call of [`cron`] checks while there are stale ones.
+const SWEPT_BY_CRON: usize = 2000;
+
 /// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
     ask_for_slices_if_needed();
+    STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
         cluster::notice_changes(ctx);
     }

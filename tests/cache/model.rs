@@ -807,3 +807,43 @@ proptest! {
         queue_story(&turns)?;
     }
 }
+
+/// Entries of cleared leases stay for a while. They do not count, and sweeps remove them.
+#[test]
+fn entries_of_cleared_leases_go_in_slices() {
+    const MOST: usize = 1000;
+    let mut leases = Leases::default();
+    let mut token = 0;
+    let mut grant = |leases: &mut Leases, db: i32, key: usize| {
+        token += 1;
+        let lease = Lease {
+            token,
+            since: START * 1000,
+            until: START + 1000,
+            is_backoff: false,
+            slot: 0,
+        };
+        leases.grant(db, &key.to_le_bytes(), lease, START, MOST)
+    };
+    // Leases of another database stay all the time.
+    for key in 0..MOST / 2 {
+        assert!(grant(&mut leases, 1, key));
+    }
+    for round in 0..20 {
+        for key in 0..MOST / 2 {
+            assert!(grant(&mut leases, 0, key), "{round}");
+        }
+        assert!(!grant(&mut leases, 0, MOST), "{round}");
+        assert_eq!(leases.len(), MOST);
+        leases.clear(Some(0));
+        assert_eq!(leases.len(), MOST / 2);
+        assert_eq!(leases.count_active(START), MOST / 2);
+    }
+    let slices = (0..).take_while(|_| leases.sweep(100)).count();
+    assert!(slices <= 2 * MOST / 100, "{slices}");
+    assert_eq!(leases.len(), MOST / 2);
+    leases.clear(None);
+    assert!(leases.is_empty());
+    while leases.sweep(100) {}
+    assert!(!leases.sweep(0));
+}
