@@ -2,8 +2,8 @@
 //!
 //! A lock is a key that exists while somebody holds it. Its value is a [`state::Lock`]; a semaphore
 //! is the same machine in the mode [`state::Mode::Permits`] under a type of its own. Clients wait in [`queue::Queues`], in memory
-//! only. [`commands`] reads requests and takes steps. [`handover`] decides who is served next, for the server in [`world`] or
-//! for a simulation. [`slices`] does the work that no command asks for.
+//! only. `commands` reads requests and takes steps. [`handover`] decides who is served next, for the server in `world` or
+//! for a simulation. `slices` does the work that no command asks for.
 
 mod apply;
 mod blocking;
