@@ -1,11 +1,11 @@
-//! The layers of `src/server/`, as its imports show them: a file imports from its own layer or from a lower one, and no file
-//! imports itself on any way round.
+//! The structure of the sources. In `src/server/`, a file imports from its own layer or from a lower one, and no imports form a
+//! cycle. In the whole crate, a type name occurs once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the lowest layer to the highest: folders and files of `src/server/`.
+/// The layers, from the lowest to the highest: folders and files of `src/server/`.
 const LAYERS: [&str; 7] = [
     "base", "handles", "services", "hooks", "entry", "apply", "load",
 ];
@@ -13,7 +13,7 @@ const LAYERS: [&str; 7] = [
 /// The path of a module below `crate::server`: `["services", "cluster"]`. That of `src/server/mod.rs` is empty.
 type Module = Vec<String>;
 
-/// What each module imports from the others.
+/// The modules that each module imports.
 type Graph = BTreeMap<Module, BTreeSet<Module>>;
 
 // Reading
@@ -40,12 +40,12 @@ fn code_of(source: &str) -> String {
     code
 }
 
-/// How long the string literal is that a text begins with.
+/// The length of the string literal at the beginning of a text.
 fn length_of_string(text: &str) -> usize {
     let mut is_escaped = true; // the first quote does not end it
-    for (place, byte) in text.bytes().enumerate() {
+    for (index, byte) in text.bytes().enumerate() {
         match byte {
-            b'"' if !is_escaped => return place + 1,
+            b'"' if !is_escaped => return index + 1,
             b'\\' if !is_escaped => is_escaped = true,
             _ => is_escaped = false,
         }
@@ -113,7 +113,7 @@ fn paths_in(code: &str, children: &[&str]) -> Vec<String> {
 /// The module that a path in `module` leads to, if it is one of `src/server/`.
 fn target(path: &str, module: &Module, is_folder: bool, all: &BTreeSet<Module>) -> Option<Module> {
     let mut names = path.split("::").map(str::trim).peekable();
-    let mut place = match *names.peek()? {
+    let mut found = match *names.peek()? {
         "crate" => {
             names.next();
             if names.next()? != "server" {
@@ -122,28 +122,28 @@ fn target(path: &str, module: &Module, is_folder: bool, all: &BTreeSet<Module>) 
             Module::new()
         }
         "super" | "self" => {
-            let mut place = module.clone();
+            let mut found = module.clone();
             while let Some(name) = names.next_if(|name| ["super", "self"].contains(name)) {
                 if name == "super" {
-                    place.pop()?;
+                    found.pop()?;
                 }
             }
-            place
+            found
         }
         _ if is_folder => module.clone(),
         _ => return None,
     };
     for name in names {
-        place.push(name.to_owned());
-        if !all.contains(&place) {
-            place.pop();
+        found.push(name.to_owned());
+        if !all.contains(&found) {
+            found.pop();
             break;
         }
     }
-    (place != *module).then_some(place)
+    (found != *module).then_some(found)
 }
 
-/// What the modules import, from their sources.
+/// The imports of modules with these sources.
 fn graph_of(sources: &BTreeMap<Module, String>) -> Graph {
     let all: BTreeSet<Module> = sources.keys().cloned().collect();
     let imports = sources.iter().map(|(module, source)| {
@@ -164,9 +164,9 @@ fn graph_of(sources: &BTreeMap<Module, String>) -> Graph {
     imports.collect()
 }
 
-/// The sources of `src/server/`.
-fn sources() -> BTreeMap<Module, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server");
+/// The sources below a folder of the project.
+fn sources(folder: &str) -> BTreeMap<Module, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut folders: Vec<PathBuf> = vec![root.clone()];
     let mut sources = BTreeMap::new();
     while let Some(folder) = folders.pop() {
@@ -220,7 +220,7 @@ fn upward(graph: &Graph) -> Vec<String> {
         .collect()
 }
 
-/// A shortest way from a module to itself.
+/// A shortest path of imports from a module to itself.
 fn way_round(graph: &Graph, start: &Module) -> Option<Vec<Module>> {
     let mut ways = vec![vec![start.clone()]];
     let mut seen = BTreeSet::new();
@@ -265,7 +265,7 @@ fn cycles(graph: &Graph) -> Vec<String> {
 
 #[test]
 fn the_server_layer_imports_from_lower_layers_only_and_without_cycles() {
-    let sources = sources();
+    let sources = sources("src/server");
     assert!(sources.len() > 20, "{:?}", sources.keys());
     let graph = graph_of(&sources);
     for module in graph.keys().filter(|module| !module.is_empty()) {
@@ -357,5 +357,75 @@ fn imports_from_a_higher_layer_and_cycles_are_named() {
             "base/a -> base/b -> base/c -> base/a",
             "hooks/e -> base/b -> base/c -> hooks/e"
         ]
+    );
+}
+
+// Names
+
+/// The types that a source defines, without the associated types of traits: these are indented, because a trait or an `impl`
+/// contains them, and one trait gives each family a type of the same name.
+fn types_in(code: &str) -> Vec<String> {
+    let definitions = code.lines().filter_map(|line| {
+        let line = match line.strip_prefix("pub(") {
+            Some(rest) => rest.split_once(')')?.1.trim_start(),
+            None => line.strip_prefix("pub ").unwrap_or(line),
+        };
+        let (keyword, rest) = line
+            .strip_prefix("unsafe ")
+            .unwrap_or(line)
+            .split_once(' ')?;
+        let is_type = ["struct", "enum", "union", "trait", "type"].contains(&keyword);
+        is_type.then(|| rest.split(|c| !is_word(c)).next().map(str::to_owned))?
+    });
+    definitions.collect()
+}
+
+/// The type names that occur more than once, each with the modules that define the type.
+fn duplicate_types(sources: &BTreeMap<Module, String>) -> Vec<String> {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (module, source) in sources {
+        for name in types_in(&code_of(source)) {
+            modules.entry(name).or_default().push(shown(module));
+        }
+    }
+    let duplicates = modules.into_iter().filter(|(_, all)| all.len() > 1);
+    duplicates
+        .map(|(name, all)| format!("{name}: {}", all.join(", ")))
+        .collect()
+}
+
+#[test]
+fn a_type_name_occurs_once_in_the_crate() {
+    let sources = sources("src");
+    let types: usize = sources
+        .values()
+        .map(|source| types_in(&code_of(source)).len())
+        .sum();
+    assert!(types > sources.len(), "only {types} types are found");
+    let duplicates = duplicate_types(&sources);
+    assert!(duplicates.is_empty(), "{}", duplicates.join("\n"));
+}
+
+#[test]
+fn duplicate_type_names_are_found() {
+    let sources = [
+        ("a", "pub struct Reply<'a>(&'a ());\nstruct Part {\n}\n"),
+        (
+            "b",
+            "pub(in crate::server) enum Reply {}\ntype Key = (i32, u8);",
+        ),
+        (
+            "c",
+            "impl A for Key {\n    type Part = u8;\n}\n// struct Part;",
+        ),
+        (
+            "d",
+            "pub unsafe trait Key {}\n#[cfg(test)]\nmod tests {\nstruct Part;\n}",
+        ),
+    ];
+    let sources = sources.map(|(path, source)| (module(path), source.to_owned()));
+    assert_eq!(
+        duplicate_types(&sources.into()),
+        ["Key: b, d", "Reply: a, b"]
     );
 }

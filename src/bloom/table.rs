@@ -5,7 +5,7 @@ use super::state::Bloom;
 use crate::filter::commands::{apply_effects, exists, mexists, scandump};
 use crate::server::entry::{apply, read, write, write_keyed};
 use crate::server::services::command::{
-    Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+    Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
 
 /// The filter, and after `LIKE` another one.
@@ -14,7 +14,7 @@ impl Keys for KeyAndOther {
     const SPECS: &'static [KeySpec] = &[
         ONE_KEY[0],
         KeySpec {
-            place: Place::After(c"LIKE", 2),
+            positions: KeyPositions::After(c"LIKE", 2),
             access: Access::Read,
         },
     ];
@@ -26,7 +26,7 @@ impl Keys for KeyAndCounted {
     const SPECS: &'static [KeySpec] = &[
         ONE_KEY[0],
         KeySpec {
-            place: Place::Counted { at: 2, step: 1 },
+            positions: KeyPositions::Counted { at: 2, step: 1 },
             access: Access::Read,
         },
     ];

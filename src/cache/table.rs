@@ -3,7 +3,7 @@
 use super::commands;
 use crate::server::entry::{apply, read, write, write_keyed};
 use crate::server::services::command::{
-    Access, Command, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+    Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
 
 /// A key, and the filter of `GUARD`.
@@ -11,11 +11,11 @@ struct KeyAndFilter;
 impl Keys for KeyAndFilter {
     const SPECS: &'static [KeySpec] = &[
         KeySpec {
-            place: Place::At(1),
+            positions: KeyPositions::At(1),
             access: Access::Update,
         },
         KeySpec {
-            place: Place::After(c"GUARD", 2),
+            positions: KeyPositions::After(c"GUARD", 2),
             access: Access::Read,
         },
     ];

@@ -98,7 +98,7 @@ where
     raw::REDISMODULE_OK as c_int
 }
 
-/// The entry of a command that writes and whose keys are not at fixed places. Servers that cannot
+/// The entry of a command that writes and whose key positions depend on its arguments. Servers that cannot
 /// find such keys by their specs ask the command itself where they are.
 pub const fn write_keyed<F, K>(_run: F) -> Entry
 where
@@ -149,7 +149,7 @@ unsafe fn keys_of(
     let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
     let args: Vec<&[u8]> = strings.iter().map(bytes).collect();
     let of_spec = |spec: &KeySpec| {
-        let positions = spec.place.positions(&args)?.into_iter();
+        let positions = spec.positions.find(&args)?.into_iter();
         Some(positions.map(|position| (position, spec.access)).collect())
     };
     let found: Option<Vec<Vec<_>>> = specs.iter().map(of_spec).collect();

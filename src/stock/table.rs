@@ -6,18 +6,18 @@ use super::commands::{
 };
 use crate::server::entry::{apply, read, write, write_keyed};
 use crate::server::services::command::{
-    Access, Command, CountedKeys, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, Place,
+    Access, Command, CountedKeys, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
 
 const ALL_READ: &[KeySpec] = &[KeySpec {
-    place: Place::From(1),
+    positions: KeyPositions::From(1),
     access: Access::Read,
 }];
 
 struct CountedPairs;
 impl Keys for CountedPairs {
     const SPECS: &'static [KeySpec] = &[KeySpec {
-        place: Place::Counted { at: 1, step: 2 },
+        positions: KeyPositions::Counted { at: 1, step: 2 },
         access: Access::Update,
     }];
 }
@@ -28,7 +28,7 @@ impl Keys for KeyAndStream {
     const SPECS: &'static [KeySpec] = &[
         ONE_KEY[0],
         KeySpec {
-            place: Place::After(c"EVENTS", 3),
+            positions: KeyPositions::After(c"EVENTS", 3),
             access: Access::Append,
         },
     ];
@@ -40,7 +40,7 @@ impl Keys for KeyAndStreamOnly {
     const SPECS: &'static [KeySpec] = &[
         ONE_KEY[0],
         KeySpec {
-            place: Place::After(c"EVENTS", 2),
+            positions: KeyPositions::After(c"EVENTS", 2),
             access: Access::Append,
         },
     ];

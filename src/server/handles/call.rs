@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub(in crate::server) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
     let reply = unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             c"CONFIG".as_ptr(),
             c"cc".as_ptr(),
@@ -24,10 +24,10 @@ pub(in crate::server) fn setting(ctx: Ctx<'_>, name: &CStr) -> Option<String> {
 }
 
 /// What the server says of its commands.
-pub(in crate::server) fn commands(ctx: Ctx<'_>) -> Reply {
+pub(in crate::server) fn commands(ctx: Ctx<'_>) -> CallReply {
     // SAFETY: an empty format takes no arguments.
     unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             c"COMMAND".as_ptr(),
             c"".as_ptr()
@@ -39,7 +39,7 @@ pub(in crate::server) fn commands(ctx: Ctx<'_>) -> Reply {
 pub(in crate::server) fn clients(ctx: Ctx<'_>) -> Vec<u64> {
     // SAFETY: "c" is a NUL-terminated string, which lives through the call.
     let reply = unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             c"CLIENT".as_ptr(),
             c"c".as_ptr(),
@@ -78,20 +78,20 @@ pub(in crate::server) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64
 }
 
 /// The reply of a call, freed when dropped.
-pub(in crate::server) struct Reply(pub(in crate::server) *mut raw::RedisModuleCallReply);
+pub(in crate::server) struct CallReply(pub(in crate::server) *mut raw::RedisModuleCallReply);
 
-impl Reply {
+impl CallReply {
     /// Was there such a command, with such arguments?
     pub(in crate::server) fn is_there(&self) -> bool {
         !self.0.is_null()
     }
 
-    pub(in crate::server) fn part(&self) -> Part<'_> {
-        Part(self.0, self)
+    pub(in crate::server) fn part(&self) -> CallReplyPart<'_> {
+        CallReplyPart(self.0, self)
     }
 }
 
-impl Drop for Reply {
+impl Drop for CallReply {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: the reply belongs to this struct alone.
@@ -102,9 +102,9 @@ impl Drop for Reply {
 
 /// A reply, or a part of one.
 #[derive(Clone, Copy)]
-pub(in crate::server) struct Part<'a>(*mut raw::RedisModuleCallReply, &'a Reply);
+pub(in crate::server) struct CallReplyPart<'a>(*mut raw::RedisModuleCallReply, &'a CallReply);
 
-impl<'a> Part<'a> {
+impl<'a> CallReplyPart<'a> {
     fn is(self, kind: isize) -> bool {
         if self.0.is_null() {
             return false;
@@ -122,13 +122,13 @@ impl<'a> Part<'a> {
         unsafe { api!(RedisModule_CallReplyLength(self.0)) }
     }
 
-    pub(in crate::server) fn element(self, index: usize) -> Option<Part<'a>> {
+    pub(in crate::server) fn element(self, index: usize) -> Option<CallReplyPart<'a>> {
         if index >= self.len() {
             return None;
         }
         // SAFETY: as above.
         let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) };
-        Some(Part(part, self.1))
+        Some(CallReplyPart(part, self.1))
     }
 
     pub(in crate::server) fn text(self) -> Option<String> {

@@ -29,7 +29,7 @@ const MAX_IDLE_TICKS: u32 = 100;
 const FEW_CLIENTS: usize = 32;
 
 #[derive(Default)]
-struct Watch {
+struct DeletionWatch {
     filter: Option<NonNull<raw::RedisModuleCommandFilter>>,
     idle_ticks: u32,
     /// All clients with a connection.
@@ -39,7 +39,7 @@ struct Watch {
     anonymous: Anonymous,
 }
 
-static WATCH: MainThread<Watch> = MainThread::new();
+static WATCH: MainThread<DeletionWatch> = MainThread::new();
 
 /// Is the filter registered?
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
@@ -47,7 +47,7 @@ static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 /// Is there a deletion that may have run? This is asked with every command.
 static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
 
-impl Watch {
+impl DeletionWatch {
     /// The clients that are in transactions.
     fn open_transactions(&self) -> Vec<u64> {
         let clients = self.clients.iter().copied();
@@ -324,8 +324,8 @@ fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerStrin
 /// A command that deletes keys among other arguments. One with a condition deletes them perhaps; it is taken for one that
 /// does.
 fn keys_arrive(client: Option<u64>, command: Vec<ServerString<'_>>) {
-    let places = deleters::places_of_keys(&command);
-    let is_key = |(place, name)| places.contains(&place).then_some(name);
+    let positions = deleters::key_positions(&command);
+    let is_key = |(position, name)| positions.contains(&position).then_some(name);
     names_arrive(client, command.into_iter().enumerate().filter_map(is_key));
 }
 

@@ -31,36 +31,36 @@ pub(super) enum ClientState {
 
 /// The keys of deletions.
 #[derive(Debug, PartialEq, Eq)]
-enum Keys {
+enum DeletedKeys {
     Named(Vec<Box<[u8]>>),
     All,
 }
 
-impl Default for Keys {
+impl Default for DeletedKeys {
     fn default() -> Self {
         Self::Named(Vec::new())
     }
 }
 
-impl Keys {
-    /// Adds names, as far as `room` reaches.
-    fn add<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>, room: &mut Room) {
+impl DeletedKeys {
+    /// Adds names, as far as the budget allows it.
+    fn add<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>, budget: &mut NameBudget) {
         for name in names {
             let Self::Named(own) = self else {
                 return;
             };
-            if room.take(name.len()) {
+            if budget.take(name.len()) {
                 own.push(name.into());
             } else {
-                self.release(room);
+                self.release(budget);
                 *self = Self::All;
             }
         }
     }
 
-    fn release(&mut self, room: &mut Room) {
+    fn release(&mut self, budget: &mut NameBudget) {
         if let Self::Named(names) = self {
-            names.iter().for_each(|name| room.give_back(name.len()));
+            names.iter().for_each(|name| budget.give_back(name.len()));
         }
     }
 
@@ -79,12 +79,12 @@ impl Keys {
 
 /// The names that are kept.
 #[derive(Debug, Default)]
-struct Room {
+struct NameBudget {
     names: usize,
     bytes: usize,
 }
 
-impl Room {
+impl NameBudget {
     fn take(&mut self, bytes: usize) -> bool {
         let fits = self.names < MAX_NAMES && self.bytes + bytes <= MAX_BYTES;
         if fits {
@@ -102,7 +102,7 @@ impl Room {
 
 /// How far the deletions of a client have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DeletionStage {
     /// The command has arrived. Whether it has run shows when the next command arrives.
     Arrived,
     /// The command runs at `EXEC`.
@@ -115,8 +115,8 @@ enum Stage {
 
 #[derive(Debug)]
 struct Deletions {
-    keys: Keys,
-    stage: Stage,
+    keys: DeletedKeys,
+    stage: DeletionStage,
     /// When the command arrived: commands that are put off run in this order.
     position: u64,
 }
@@ -130,7 +130,7 @@ pub(super) struct ByClient {
     /// When the last command of each client arrived, if that was after a command that was put off.
     positions: HashMap<u64, u64>,
     last_position: u64,
-    room: Room,
+    budget: NameBudget,
 }
 
 impl ByClient {
@@ -148,8 +148,8 @@ impl ByClient {
     /// This client is in a transaction, in which it may have queued anything.
     pub(super) fn has_queued_before(&mut self, client: u64) {
         let deletions = Deletions {
-            keys: Keys::All,
-            stage: Stage::Queued,
+            keys: DeletedKeys::All,
+            stage: DeletionStage::Queued,
             position: 0,
         };
         self.clients.insert(client, deletions);
@@ -157,7 +157,8 @@ impl ByClient {
 
     /// A command of a client has arrived. To be called after [`ByClient::look`].
     pub(super) fn arrives(&mut self, client: u64) {
-        let put_off = |deletions: &Deletions| matches!(deletions.stage, Stage::PutOff { .. });
+        let put_off =
+            |deletions: &Deletions| matches!(deletions.stage, DeletionStage::PutOff { .. });
         let mut unsettled = self.unsettled.iter().filter_map(|id| self.clients.get(id));
         if unsettled.any(put_off) {
             self.last_position += 1;
@@ -173,18 +174,18 @@ impl ByClient {
         let deletions = self.clients.entry(client).or_insert_with(|| {
             self.unsettled.insert(client);
             Deletions {
-                keys: Keys::default(),
-                stage: Stage::Arrived,
+                keys: DeletedKeys::default(),
+                stage: DeletionStage::Arrived,
                 position: self.last_position,
             }
         });
-        deletions.keys.add(names, &mut self.room);
+        deletions.keys.add(names, &mut self.budget);
     }
 
     /// The client's transaction ends, if it has one, before its next command arrives.
     pub(super) fn ends(&mut self, client: u64) {
         if let Some(deletions) = self.clients.get_mut(&client) {
-            deletions.stage = Stage::Ending;
+            deletions.stage = DeletionStage::Ending;
             self.unsettled.insert(client);
         }
     }
@@ -192,7 +193,7 @@ impl ByClient {
     /// The client has disconnected. What it has queued will never run; what was about to run may have run.
     pub(super) fn disconnects(&mut self, client: u64) {
         let stage = self.clients.get(&client).map(|deletions| deletions.stage);
-        if stage == Some(Stage::Queued) {
+        if stage == Some(DeletionStage::Queued) {
             self.forget(client);
         }
     }
@@ -212,21 +213,21 @@ impl ByClient {
                 continue;
             };
             let has_run = match (state_of(client), deletions.stage) {
-                (ClientState::Free, Stage::Arrived) => true, // it ran at once, and its leases were revoked when it arrived
-                (ClientState::InTransaction, Stage::Arrived) => {
-                    deletions.stage = Stage::Queued;
+                (ClientState::Free, DeletionStage::Arrived) => true, // it ran at once, and its leases were revoked when it arrived
+                (ClientState::InTransaction, DeletionStage::Arrived) => {
+                    deletions.stage = DeletionStage::Queued;
                     self.unsettled.remove(&client);
                     false
                 }
-                (ClientState::Blocked, Stage::Arrived) => {
-                    deletions.stage = Stage::PutOff { rounds: 0 };
+                (ClientState::Blocked, DeletionStage::Arrived) => {
+                    deletions.stage = DeletionStage::PutOff { rounds: 0 };
                     false
                 }
                 // Until `EXEC` has run, the client is in a transaction.
-                (ClientState::Blocked | ClientState::InTransaction, Stage::Ending) => false,
-                (ClientState::Blocked, Stage::PutOff { .. }) => false,
+                (ClientState::Blocked | ClientState::InTransaction, DeletionStage::Ending) => false,
+                (ClientState::Blocked, DeletionStage::PutOff { .. }) => false,
                 // The server has released the client, and runs its command after those that were put off before it.
-                (ClientState::Free, Stage::PutOff { rounds }) => {
+                (ClientState::Free, DeletionStage::PutOff { rounds }) => {
                     deletions.keys.revoke(revoke);
                     let came_after = |current: u64| {
                         let position = self.positions.get(&current);
@@ -250,7 +251,7 @@ impl ByClient {
     pub(super) fn ends_round(&mut self, state_of: impl Fn(u64) -> ClientState) {
         for client in &self.unsettled {
             if let Some(Deletions {
-                stage: Stage::PutOff { rounds },
+                stage: DeletionStage::PutOff { rounds },
                 ..
             }) = self.clients.get_mut(client)
                 && state_of(*client) == ClientState::Free
@@ -263,7 +264,7 @@ impl ByClient {
     fn forget(&mut self, client: u64) {
         self.unsettled.remove(&client);
         if let Some(mut deletions) = self.clients.remove(&client) {
-            deletions.keys.release(&mut self.room);
+            deletions.keys.release(&mut self.budget);
         }
         if self.clients.is_empty() {
             *self = Self::default();
@@ -279,10 +280,10 @@ pub(super) struct Anonymous {
     /// Has a transaction ended since the last look?
     has_ended: bool,
     /// Deletions since the last [`Anonymous::group`], of whatever client.
-    fresh: Keys,
+    fresh: DeletedKeys,
     /// Older ones, each with the clients that may have queued them.
-    groups: Vec<(Vec<u64>, Keys)>,
-    room: Room,
+    groups: Vec<(Vec<u64>, DeletedKeys)>,
+    budget: NameBudget,
 }
 
 impl Anonymous {
@@ -298,7 +299,7 @@ impl Anonymous {
     pub(super) fn have_queued_before(&mut self, clients: Vec<u64>) {
         if !clients.is_empty() {
             self.may_queue = true;
-            self.groups.push((clients, Keys::All));
+            self.groups.push((clients, DeletedKeys::All));
         }
     }
 
@@ -310,7 +311,7 @@ impl Anonymous {
     /// A command has arrived that deletes these keys, now or at an `EXEC`.
     pub(super) fn deletes<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
         if self.may_queue {
-            self.fresh.add(names, &mut self.room);
+            self.fresh.add(names, &mut self.budget);
         }
     }
 
@@ -329,7 +330,7 @@ impl Anonymous {
             return;
         }
         self.fresh.revoke(revoke);
-        let room = &mut self.room;
+        let budget = &mut self.budget;
         self.groups.retain_mut(|(clients, keys)| {
             let before = clients.len();
             clients.retain(|client| state_of(*client) == ClientState::InTransaction);
@@ -337,7 +338,7 @@ impl Anonymous {
                 keys.revoke(revoke);
             }
             if clients.is_empty() {
-                keys.release(room);
+                keys.release(budget);
             }
             !clients.is_empty()
         });
@@ -353,14 +354,14 @@ impl Anonymous {
         let mut keys = std::mem::take(&mut self.fresh);
         if clients.is_empty() {
             self.may_queue = false;
-            keys.release(&mut self.room);
+            keys.release(&mut self.budget);
         } else if let Some((_, own)) = self.groups.iter_mut().find(|(own, _)| *own == clients) {
             match (own, keys) {
-                (Keys::Named(own), Keys::Named(keys)) => own.extend(keys),
+                (DeletedKeys::Named(own), DeletedKeys::Named(keys)) => own.extend(keys),
                 (own, mut keys) => {
-                    own.release(&mut self.room);
-                    keys.release(&mut self.room);
-                    *own = Keys::All;
+                    own.release(&mut self.budget);
+                    keys.release(&mut self.budget);
+                    *own = DeletedKeys::All;
                 }
             }
         } else if !keys.is_empty() {
@@ -376,9 +377,10 @@ impl Anonymous {
         let mut clients = BTreeSet::new();
         for (own, mut keys) in self.groups.drain(..) {
             clients.extend(own);
-            keys.release(&mut self.room);
+            keys.release(&mut self.budget);
         }
-        self.groups.push((clients.into_iter().collect(), Keys::All));
+        self.groups
+            .push((clients.into_iter().collect(), DeletedKeys::All));
     }
 }
 

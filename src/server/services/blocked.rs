@@ -1,5 +1,5 @@
-//! Clients that wait. A family keeps its own queue of numbers; a [`BlockedClients`] keeps the blocked client
-//! behind each number, so that waking one does not go through all of them.
+//! Waiting clients. A family keeps its own queue of numbers. A [`BlockedClients`] maps each number to its blocked client, so
+//! that a family can wake a client without a search.
 
 use crate::reply::Answer;
 use crate::server::base::guard::guard;
@@ -15,44 +15,43 @@ use std::ptr::{self, NonNull};
 
 /// A family's waiting clients.
 pub struct BlockedClients {
-    /// Called when a client stops waiting of its own accord: its connection closed, or somebody
-    /// ended its wait with `CLIENT UNBLOCK`, which it then gets this answer to. It must not be woken any more.
+    /// Called when a client leaves before it is woken: its connection closes, or `CLIENT UNBLOCK` ends its wait, in which
+    /// case the client receives the returned answer. The family must not wake the client afterwards.
     pub left: fn(Ctx<'_>, u64, Departure) -> Answer,
-    /// Called when a client that was woken gets its answer.
+    /// Called when a woken client receives its answer.
     pub answered: fn(u64),
     clients: MainThread<BTreeMap<u64, Handle>>,
 }
 
-/// Why a client left.
+/// The reason why a client left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// Its connection closed, or the server took it out of the wait with an error.
+    /// The connection closed, or the server ended the wait with an error.
     Gone,
-    /// `CLIENT UNBLOCK`: it gets the reply of a wait whose time is up.
+    /// `CLIENT UNBLOCK`: the client receives the reply of a wait that timed out.
     Unblocked,
-    /// The same as `Gone`, but it was woken before, and never got the answer.
+    /// The same as `Gone`, but the client was woken before and never received the answer.
     Unanswered,
 }
 
-/// A client that was just blocked, and does not wait for anything yet. When it is dropped, the client is unblocked, and the
-/// running command replies.
+/// A client that was just blocked and has no number yet. Dropping it unblocks the client, and the running command replies.
 #[must_use]
 pub struct Blocked {
-    room: &'static BlockedClients,
+    family: &'static BlockedClients,
     handle: Handle,
 }
 
 impl Blocked {
-    /// Lets the client wait until `number` is woken.
+    /// Lets the client wait until the family wakes `number`.
     pub fn wait(self, number: u64) {
-        let Self { room, handle } = *ManuallyDrop::new(self);
-        room.clients.get().insert(number, handle);
-        let place = Place {
-            room,
+        let Self { family, handle } = *ManuallyDrop::new(self);
+        family.clients.get().insert(number, handle);
+        let wait = Wait {
+            family,
             number,
             progress: Progress::Waiting,
         };
-        PLACES.get().insert(handle, place);
+        WAITS.get().insert(handle, wait);
     }
 }
 
@@ -67,31 +66,31 @@ impl Drop for Blocked {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Handle(NonNull<raw::RedisModuleBlockedClient>);
 
-/// Where the client behind a handle waits.
-struct Place {
-    room: &'static BlockedClients,
+/// The wait of one blocked client.
+struct Wait {
+    family: &'static BlockedClients,
     number: u64,
     progress: Progress,
 }
 
-/// How far a waiting client is.
+/// The progress of a wait.
 enum Progress {
-    /// It waits.
+    /// The client waits.
     Waiting,
-    /// It was woken, and gets this answer.
+    /// The client was woken, and receives this answer.
     Woken(Answer),
-    /// The server has the answer, and hands it over in a moment.
+    /// The server has the answer and is about to send it.
     Delivered,
 }
 
-/// Where the client behind each handle waits.
-static PLACES: MainThread<BTreeMap<Handle, Place>> = MainThread::new();
+/// The wait of each blocked client.
+static WAITS: MainThread<BTreeMap<Handle, Wait>> = MainThread::new();
 
-/// Who was woken since the answers were last [delivered](deliver).
+/// The clients that were woken since the answers were last [delivered](deliver).
 static WOKEN: MainThread<Vec<(Handle, u64)>> = MainThread::new();
 
-/// Hands the answers of woken clients to the server, on Redis right before it hands them to the clients. Not as soon as
-/// they are woken: were `CLIENT UNBLOCK` to come in between, Redis 7.0 would send neither answer.
+/// Passes the answers of woken clients to the server. The module does this right before Redis sends the answers, not when it
+/// wakes the clients: if `CLIENT UNBLOCK` arrived in between, Redis 7.0 would send neither answer.
 pub(in crate::server) fn deliver() {
     let woken = std::mem::take(&mut *WOKEN.get());
     for (handle, number) in woken {
@@ -101,21 +100,21 @@ pub(in crate::server) fn deliver() {
     }
 }
 
-/// The answer of a client that was woken under this number, unless it has gone.
+/// The answer of a client that was woken under this number. `None`: the client has left.
 fn take_answer(handle: Handle, number: u64) -> Option<Answer> {
-    let mut places = PLACES.get();
-    let place = places.get_mut(&handle)?;
-    if place.number != number {
+    let mut waits = WAITS.get();
+    let wait = waits.get_mut(&handle)?;
+    if wait.number != number {
         return None;
     }
-    match std::mem::replace(&mut place.progress, Progress::Delivered) {
+    match std::mem::replace(&mut wait.progress, Progress::Delivered) {
         Progress::Woken(answer) => Some(answer),
         _ => None,
     }
 }
 
 impl BlockedClients {
-    /// An empty room.
+    /// No waiting clients.
     pub const fn new(left: fn(Ctx<'_>, u64, Departure) -> Answer, answered: fn(u64)) -> Self {
         Self {
             left,
@@ -124,11 +123,11 @@ impl BlockedClients {
         }
     }
 
-    /// Blocks the client that sent the running command; `None`: the server does not allow it. Nothing may have changed by
-    /// then. The caller has asked [`Ctx::may_block`] before.
+    /// Blocks the client that sent the running command; `None`: the server does not allow it. The command must not
+    /// have changed anything before this call. The caller has checked [`Ctx::may_block`] before.
     pub fn block(&'static self, ctx: Ctx<'_>) -> Option<Blocked> {
-        // SAFETY: the context is that of a command whose client may be blocked; without a timeout of the server's own, but
-        // with its callback, which CLIENT UNBLOCK needs. Valkey returns null for a client that it does not block.
+        // SAFETY: the context is that of a command whose client may be blocked; without a timeout of the server, but
+        // with the timeout callback, which CLIENT UNBLOCK needs. Valkey returns null for a client that it does not block.
         let handle = unsafe {
             api!(RedisModule_BlockClient(
                 ctx.raw(),
@@ -146,16 +145,19 @@ impl BlockedClients {
                 Some(on_leave)
             ));
         }
-        Some(Blocked { room: self, handle })
+        Some(Blocked {
+            family: self,
+            handle,
+        })
     }
 
-    /// Answers a waiting client.
+    /// Wakes the client with this number, if it still waits: it receives the answer.
     pub fn wake(&self, number: u64, answer: Answer) {
         let Some(handle) = self.clients.get().remove(&number) else {
             return;
         };
-        if let Some(place) = PLACES.get().get_mut(&handle) {
-            place.progress = Progress::Woken(answer);
+        if let Some(wait) = WAITS.get().get_mut(&handle) {
+            wait.progress = Progress::Woken(answer);
             WOKEN.get().push((handle, number));
             deferred::ask_for_a_round();
         }
@@ -170,18 +172,18 @@ impl Handle {
     fn unblock(self, answer: Option<Answer>) {
         let answer = answer.map_or(ptr::null_mut(), |answer| Box::into_raw(Box::new(answer)));
         // SAFETY: each handle is unblocked once, when its answer is delivered, or when it is taken out of
-        // `PLACES` before that; `free_answer` takes the answer back.
+        // `WAITS` before that; `free_answer` takes the answer back.
         unsafe { api!(RedisModule_UnblockClient(self.raw(), answer.cast())) };
     }
 }
 
-/// Takes a client out that leaves or is answered.
-fn leave(handle: Handle) -> Option<Place> {
-    let place = PLACES.get().remove(&handle)?;
-    if matches!(place.progress, Progress::Waiting) {
-        place.room.clients.get().remove(&place.number);
+/// Removes a client that leaves or receives its answer.
+fn leave(handle: Handle) -> Option<Wait> {
+    let wait = WAITS.get().remove(&handle)?;
+    if matches!(wait.progress, Progress::Waiting) {
+        wait.family.clients.get().remove(&wait.number);
     }
-    Some(place)
+    Some(wait)
 }
 
 // SAFETY (for all callbacks below): the server calls them with a live context and its own handles.
@@ -195,8 +197,8 @@ unsafe extern "C" fn on_reply(
         // SAFETY: see above; the private data is the answer given to `unblock`.
         unsafe {
             let handle = NonNull::new(api!(RedisModule_GetBlockedClientHandle(ctx)));
-            if let Some(place) = handle.and_then(|handle| leave(Handle(handle))) {
-                (place.room.answered)(place.number);
+            if let Some(wait) = handle.and_then(|handle| leave(Handle(handle))) {
+                (wait.family.answered)(wait.number);
             }
             let answer = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Answer>();
             if let Some(answer) = answer.as_ref() {
@@ -218,13 +220,13 @@ unsafe extern "C" fn on_unblock(
             let handle = NonNull::new(api!(RedisModule_GetBlockedClientHandle(ctx)));
             (Ctx::new(ctx), handle.map(Handle))
         };
-        let Some((handle, place)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
+        let Some((handle, wait)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
             return;
         };
-        let answer = match place.progress {
-            Progress::Waiting => (place.room.left)(ctx, place.number, Departure::Unblocked),
+        let answer = match wait.progress {
+            Progress::Waiting => (wait.family.left)(ctx, wait.number, Departure::Unblocked),
             Progress::Woken(answer) => {
-                (place.room.answered)(place.number);
+                (wait.family.answered)(wait.number);
                 answer
             }
             Progress::Delivered => return, // the server has unblocked it, and answers
@@ -243,15 +245,15 @@ unsafe extern "C" fn on_leave(
         // SAFETY: see above.
         let ctx = unsafe { Ctx::new(ctx) };
         let handle = NonNull::new(handle).map(Handle);
-        let Some((handle, place)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
+        let Some((handle, wait)) = handle.and_then(|handle| Some((handle, leave(handle)?))) else {
             return;
         };
-        let departure = match place.progress {
+        let departure = match wait.progress {
             Progress::Waiting => Departure::Gone,
             _ => Departure::Unanswered,
         };
-        let _gone = (place.room.left)(ctx, place.number, departure);
-        if !matches!(place.progress, Progress::Delivered) {
+        let _gone = (wait.family.left)(ctx, wait.number, departure);
+        if !matches!(wait.progress, Progress::Delivered) {
             handle.unblock(None);
         }
     });

@@ -9,7 +9,7 @@ use crate::server::base::api;
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
-use crate::server::handles::call::{self, Part, Reply};
+use crate::server::handles::call::{self, CallReply, CallReplyPart};
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
@@ -112,7 +112,7 @@ fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
     // SAFETY: "sc" are a key's name and a NUL-terminated string, which live through the call. "E" and "D" let the server
     // reply with its reason if it refuses the command.
     let call = |format: &CStr| unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             command.as_ptr(),
             format.as_ptr(),
@@ -330,12 +330,12 @@ pub(in crate::server) fn is_renamed() -> bool {
     IS_RENAMED.load(Ordering::Relaxed)
 }
 
-fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<Reply> {
+fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
     static NAME: OnceLock<Option<CString>> = OnceLock::new();
     let ask = |command: &CStr| {
         // SAFETY: "c" is a NUL-terminated string, which lives through the call.
         let reply = unsafe {
-            Reply(api!(RedisModule_Call(
+            CallReply(api!(RedisModule_Call(
                 ctx.raw(),
                 command.as_ptr(),
                 c"c".as_ptr(),
@@ -364,14 +364,14 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<Reply> {
 fn present_name(ctx: Ctx<'_>) -> Option<CString> {
     // SAFETY: "" takes no argument.
     let reply = unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             c"COMMAND".as_ptr(),
             c"".as_ptr()
         )))
     };
     let commands = reply.part();
-    let is_cluster = |command: &Part<'_>| {
+    let is_cluster = |command: &CallReplyPart<'_>| {
         let subcommands = command.element(9);
         let first = subcommands.and_then(|all| all.element(0)?.element(0)?.text());
         first.is_some_and(|name| name.starts_with("cluster|"))
@@ -683,31 +683,31 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) {
     }
 }
 
-/// What becomes of a migration.
-enum Stage {
+/// A step of an atomic slot migration.
+enum MigrationEvent {
     ExportStarts,
     ExportFails,
-    /// The slots are another node's now.
+    /// The slots belong to another node now.
     ExportEnds,
-    /// The slots are this node's now.
+    /// The slots belong to this node now.
     ImportEnds,
 }
 
-fn migration(stage: Stage, job: &[u8], ranges: Ranges) {
+fn migration(event: MigrationEvent, job: &[u8], ranges: Ranges) {
     let mut state = STATE.get();
-    match stage {
-        Stage::ExportStarts => {
+    match event {
+        MigrationEvent::ExportStarts => {
             if let Some((first, _)) = ranges.first() {
                 state.exports.insert(job.to_vec(), *first);
             }
             return;
         }
-        Stage::ExportFails => {
+        MigrationEvent::ExportFails => {
             state.exports.remove(job);
             return;
         }
-        Stage::ExportEnds => drop(state.exports.remove(job)),
-        Stage::ImportEnds => {}
+        MigrationEvent::ExportEnds => drop(state.exports.remove(job)),
+        MigrationEvent::ImportEnds => {}
     }
     drop(state);
     forget_nodes();
@@ -743,11 +743,11 @@ unsafe extern "C" fn on_redis_migration(
     data: *mut std::ffi::c_void,
 ) {
     guard((), || {
-        let stage = match subevent {
-            2 => Stage::ImportEnds,   // ..._IMPORT_COMPLETED
-            3 => Stage::ExportStarts, // ..._MIGRATE_STARTED
-            4 => Stage::ExportFails,  // ..._MIGRATE_FAILED
-            5 => Stage::ExportEnds,   // ..._MIGRATE_COMPLETED
+        let event = match subevent {
+            2 => MigrationEvent::ImportEnds,   // ..._IMPORT_COMPLETED
+            3 => MigrationEvent::ExportStarts, // ..._MIGRATE_STARTED
+            4 => MigrationEvent::ExportFails,  // ..._MIGRATE_FAILED
+            5 => MigrationEvent::ExportEnds,   // ..._MIGRATE_COMPLETED
             _ => return, // nothing follows from an import that starts or fails; the last one is told in a child
         };
         // SAFETY: see above.
@@ -758,7 +758,7 @@ unsafe extern "C" fn on_redis_migration(
                 redis_ranges(info.slots),
             )
         };
-        migration(stage, job, ranges);
+        migration(event, job, ranges);
     });
 }
 
@@ -783,12 +783,12 @@ unsafe extern "C" fn on_valkey_migration(
     data: *mut std::ffi::c_void,
 ) {
     guard((), || {
-        let stage = match subevent {
-            1 => Stage::ExportStarts, // ..._EXPORT_STARTED
-            3 => Stage::ExportFails,  // ..._EXPORT_ABORTED
-            4 => Stage::ImportEnds,   // ..._IMPORT_COMPLETED
-            5 => Stage::ExportEnds,   // ..._EXPORT_COMPLETED
-            _ => return,              // nothing follows from an import that starts or fails
+        let event = match subevent {
+            1 => MigrationEvent::ExportStarts, // ..._EXPORT_STARTED
+            3 => MigrationEvent::ExportFails,  // ..._EXPORT_ABORTED
+            4 => MigrationEvent::ImportEnds,   // ..._IMPORT_COMPLETED
+            5 => MigrationEvent::ExportEnds,   // ..._EXPORT_COMPLETED
+            _ => return, // nothing follows from an import that starts or fails
         };
         // SAFETY: see above; the ranges are as many as is said, and live through the call.
         let (job, ranges) = unsafe {
@@ -800,6 +800,6 @@ unsafe extern "C" fn on_valkey_migration(
         let ranges = ranges
             .iter()
             .map(|range| (slot(range.start), slot(range.end)));
-        migration(stage, job, ranges.collect());
+        migration(event, job, ranges.collect());
     });
 }

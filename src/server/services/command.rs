@@ -1,5 +1,5 @@
-//! The table of commands, from which everything that the server knows of a command comes: name,
-//! arity, flags, key specs, ACL categories and documentation.
+//! The description of a command, and its registration with the server: name, arity, flags, key specs, ACL categories and
+//! documentation.
 
 use crate::request::Cursor;
 use crate::server::base::main_thread::MainThread;
@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
 use std::{io, ptr};
 
-/// What the server calls for a command.
+/// A function that the server calls to run a command.
 pub type Entry = unsafe extern "C" fn(
     *mut raw::RedisModuleCtx,
     *mut *mut raw::RedisModuleString,
@@ -23,53 +23,52 @@ pub type Entry = unsafe extern "C" fn(
 
 /// One command.
 pub struct Command {
-    /// Its name, in capitals.
+    /// The name, in capitals.
     pub name: &'static str,
-    /// Its arguments as the documentation writes them; see [`crate::usage`].
+    /// The arguments in the notation of the documentation; see [`crate::usage`].
     pub usage: &'static str,
-    /// What it does, in a sentence.
+    /// The effect, in one sentence.
     pub summary: &'static str,
-    /// What it costs.
+    /// The time complexity.
     pub complexity: &'static str,
-    /// The number of arguments with the name; negative: at least so many.
+    /// The number of arguments, the name included. A negative number: at least so many.
     pub arity: i32,
-    /// The server's command flags, space-separated.
+    /// The command flags of the server, separated by spaces.
     pub flags: &'static str,
-    /// Its ACL categories, space-separated, where the server lets modules set them.
+    /// The ACL categories, separated by spaces. Before Redis 7.2, commands of modules have none.
     pub categories: &'static str,
-    /// Where its keys are.
+    /// The keys.
     pub keys: &'static [KeySpec],
-    /// What runs.
+    /// The function that runs the command.
     pub run: Entry,
 }
 
-/// Where keys are among the arguments, the command's name being argument 0.
+/// The key positions of a command. Argument 0 is the name of the command.
 #[derive(Debug, Clone, Copy)]
-pub enum Place {
+pub enum KeyPositions {
     /// One key at this index.
     At(i32),
-    /// All arguments from this index on.
+    /// All arguments from this index to the end.
     From(i32),
-    /// Keys behind the number at this index, which says how many; each so many arguments after the
-    /// one before it.
+    /// A number of keys, and behind it that many keys.
     Counted {
-        /// Where the number is.
+        /// The index of the number.
         at: i32,
-        /// 1: the keys stand next to each other; 2: each is followed by a value of its own.
+        /// The distance between two keys. 1: only keys; 2: a value follows each key.
         step: i32,
     },
-    /// One key after this keyword, which is looked for from an index on.
+    /// One key behind this keyword. The search for the keyword begins at this index.
     After(&'static CStr, i32),
 }
 
-impl Place {
-    /// The indexes of the keys in these arguments, of which the first is the command's name. `None`: the number of keys is
-    /// none that the command accepts, so that it uses no key at all.
-    pub(in crate::server) fn positions(self, args: &[&[u8]]) -> Option<Vec<usize>> {
+impl KeyPositions {
+    /// The indexes of the keys in these arguments, which begin with the name of the command. `None`: the command refuses the
+    /// number of keys, so it uses no key.
+    pub(in crate::server) fn find(self, args: &[&[u8]]) -> Option<Vec<usize>> {
         Some(match self {
-            Place::At(index) => vec![index as usize],
-            Place::From(index) => (index as usize..args.len()).collect(),
-            Place::Counted { at, step } => {
+            KeyPositions::At(index) => vec![index as usize],
+            KeyPositions::From(index) => (index as usize..args.len()).collect(),
+            KeyPositions::Counted { at, step } => {
                 let (first, step) = (at as usize + 1, step as usize);
                 let room = args.len().saturating_sub(first).div_ceil(step);
                 // The command refuses any other number, before it looks at a key.
@@ -77,7 +76,7 @@ impl Place {
                 let count = count.ok().filter(|count| *count <= room)?;
                 (0..count).map(|index| first + index * step).collect()
             }
-            Place::After(keyword, from) => {
+            KeyPositions::After(keyword, from) => {
                 let is_keyword = |arg: &&[u8]| arg.eq_ignore_ascii_case(keyword.to_bytes());
                 let rest = args.get(from as usize..).unwrap_or(&[]);
                 let found = rest.iter().position(is_keyword);
@@ -90,14 +89,14 @@ impl Place {
     }
 }
 
-/// What a command does with keys.
+/// The way in which a command uses a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Access {
-    /// It reads what the user stored.
+    /// The command reads the value.
     Read,
-    /// It reads and changes it.
+    /// The command reads and changes the value.
     Update,
-    /// It adds to it, and tells nothing of it.
+    /// The command adds to the value, and its reply contains nothing of it.
     Append,
 }
 
@@ -118,28 +117,27 @@ impl Access {
 /// Some keys of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySpec {
-    /// Where they are.
-    pub place: Place,
-    /// What happens to them.
+    /// The key positions.
+    pub positions: KeyPositions,
+    /// The way in which the command uses these keys.
     pub access: Access,
 }
 
-/// The first argument, which the command changes.
+/// One key, the first argument, which the command changes.
 pub const ONE_KEY: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
+    positions: KeyPositions::At(1),
     access: Access::Update,
 }];
 
-/// The first argument, which the command only reads.
+/// One key, the first argument, which the command only reads.
 pub const ONE_KEY_READ: &[KeySpec] = &[KeySpec {
-    place: Place::At(1),
+    positions: KeyPositions::At(1),
     access: Access::Read,
 }];
 
-/// The keys of commands that have to tell the server where they are; see
-/// [`crate::server::entry::write_keyed`].
+/// The keys of a command that reports its key positions to the server; see [`crate::server::entry::write_keyed`].
 pub trait Keys: 'static {
-    /// Where they are.
+    /// The key specs.
     const SPECS: &'static [KeySpec];
 }
 
@@ -147,7 +145,7 @@ pub trait Keys: 'static {
 pub struct CountedKeys;
 impl Keys for CountedKeys {
     const SPECS: &'static [KeySpec] = &[KeySpec {
-        place: Place::Counted { at: 1, step: 1 },
+        positions: KeyPositions::Counted { at: 1, step: 1 },
         access: Access::Update,
     }];
 }
@@ -278,9 +276,9 @@ fn create(ctx: Ctx<'_>, command: &Command) -> bool {
         c_string(command.flags.replace(ASKED_FOR_KEYS, "").trim_end())
     };
     // Key specs follow in `describe`; these numbers are what servers derive from them.
-    let (first, last, step) = match command.keys.first().map(|spec| spec.place) {
-        Some(Place::At(index)) => (index, index, 1),
-        Some(Place::From(index)) => (index, -1, 1),
+    let (first, last, step) = match command.keys.first().map(|spec| spec.positions) {
+        Some(KeyPositions::At(index)) => (index, index, 1),
+        Some(KeyPositions::From(index)) => (index, -1, 1),
         _ => (0, 0, 0),
     };
     // SAFETY: the strings live through the call; the entry lives as long as the module.
@@ -347,13 +345,13 @@ fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpe
     out.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
     out.fk.range.keystep = 1;
-    match spec.place {
-        Place::At(index) => out.bs.index.pos = index,
-        Place::From(index) => {
+    match spec.positions {
+        KeyPositions::At(index) => out.bs.index.pos = index,
+        KeyPositions::From(index) => {
             out.bs.index.pos = index;
             out.fk.range.lastkey = -1;
         }
-        Place::Counted { at, step } => {
+        KeyPositions::Counted { at, step } => {
             out.bs.index.pos = at;
             out.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
             out.fk.keynum.keynumidx = 0;
@@ -361,12 +359,12 @@ fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpe
             out.fk.keynum.keystep = step;
             if (step > 1 || at > 1) && may_be_asked {
                 // With this flag the server asks the command itself (see `write_keyed`). Otherwise older servers would
-                // mistake the number of keys for their last place and find half of the keys, and all servers would find
+                // mistake the number of keys for the position of the last key and find half of the keys, and all servers would find
                 // the keys in front of a number that the command refuses.
                 out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
             }
         }
-        Place::After(keyword, from) => {
+        KeyPositions::After(keyword, from) => {
             out.begin_search_type =
                 raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_KEYWORD;
             out.bs.keyword.keyword = keyword.as_ptr();
@@ -460,18 +458,18 @@ fn keep(texts: &mut Vec<CString>, text: &str) -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::KeyPositions;
 
     #[test]
-    fn keys_are_found_where_their_place_says() {
-        let at = |place: Place, line: &str| {
+    fn keys_are_found_at_their_positions() {
+        let at = |positions: KeyPositions, line: &str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            place.positions(&args)
+            positions.find(&args)
         };
-        let is_refused = |place: Place, line: &str| at(place, line).is_none();
-        assert_eq!(at(Place::At(1), "get k"), Some(vec![1]));
-        assert_eq!(at(Place::From(1), "mget k l m"), Some(vec![1, 2, 3]));
-        let counted = |step| Place::Counted { at: 1, step };
+        let is_refused = |positions: KeyPositions, line: &str| at(positions, line).is_none();
+        assert_eq!(at(KeyPositions::At(1), "get k"), Some(vec![1]));
+        assert_eq!(at(KeyPositions::From(1), "mget k l m"), Some(vec![1, 2, 3]));
+        let counted = |step| KeyPositions::Counted { at: 1, step };
         assert_eq!(at(counted(1), "lock 2 k l owner"), Some(vec![2, 3]));
         assert_eq!(at(counted(2), "deduct 2 k 1 l 1 ORDER o"), Some(vec![2, 4]));
         assert_eq!(at(counted(2), "deduct 2 k 1 l"), Some(vec![2, 4]));
@@ -493,7 +491,7 @@ mod tests {
             Some(1024)
         );
         assert!(is_refused(counted(1), &many(1025)));
-        let after = Place::After(c"EVENTS", 3);
+        let after = KeyPositions::After(c"EVENTS", 3);
         assert_eq!(at(after, "set k 1 NX events s MAXLEN 5"), Some(vec![5]));
         assert_eq!(at(after, "set k 1 EVENTS EVENTS"), Some(vec![4]));
         assert_eq!(at(after, "set EVENTS 1"), Some(vec![]));

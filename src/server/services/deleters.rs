@@ -1,7 +1,7 @@
 //! Which commands delete keys by name: the server says it of each command, so newer ones than `DEL` and `UNLINK` are found.
 
 use crate::request::is;
-use crate::server::handles::call::{self, Part};
+use crate::server::handles::call::{self, CallReplyPart};
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::{ServerString, slice_of};
 use std::ffi::{c_int, c_void};
@@ -30,14 +30,14 @@ pub(in crate::server) fn learn(ctx: Ctx<'_>) {
 
 /// The name of a command, if it deletes keys: always (`RM`), under some condition (`variable_flags`), or because a string, of
 /// which `delete` takes no part, goes as a whole (`GETDEL`).
-fn deleter(command: Part<'_>) -> Option<String> {
+fn deleter(command: CallReplyPart<'_>) -> Option<String> {
     const CATEGORIES: usize = 6;
     const KEY_SPECS: usize = 8;
     let categories = command.element(CATEGORIES)?;
     let mut categories = (0..categories.len()).filter_map(|index| categories.element(index));
     let is_of_strings = categories.any(|name| name.text().as_deref() == Some("@string"));
     let specs = command.element(KEY_SPECS)?;
-    let removes = |spec: Part<'_>| {
+    let removes = |spec: CallReplyPart<'_>| {
         let fields = (0..spec.len()).filter_map(|index| spec.element(index));
         let flags = fields.skip_while(|field| field.text().as_deref() != Some("flags"));
         let Some(flags) = flags.into_iter().nth(1) else {
@@ -64,28 +64,28 @@ pub(in crate::server) fn is_other(name: &[u8]) -> bool {
     others.iter().any(|other| is(name, other))
 }
 
-/// The places of the keys in a command.
-pub(in crate::server) fn places_of_keys(command: &[ServerString<'_>]) -> Vec<usize> {
+/// The key positions in a command.
+pub(in crate::server) fn key_positions(command: &[ServerString<'_>]) -> Vec<usize> {
     let mut command: Vec<_> = command.iter().map(ServerString::raw).collect();
     let mut count: c_int = 0;
     // SAFETY: the server reads as many strings as it is told of, needs no context, and makes an array of `count` integers that
     // we free, or returns null: the command has no keys.
     unsafe {
-        let places = api!(RedisModule_GetCommandKeys(
+        let positions = api!(RedisModule_GetCommandKeys(
             ptr::null_mut(),
             command.as_mut_ptr(),
             command.len() as c_int,
             &mut count
         ));
-        if places.is_null() {
+        if positions.is_null() {
             return Vec::new();
         }
-        let found = slice_of(places, usize::try_from(count).unwrap_or(0));
+        let found = slice_of(positions, usize::try_from(count).unwrap_or(0));
         let found = found
             .iter()
-            .filter_map(|place| usize::try_from(*place).ok());
+            .filter_map(|position| usize::try_from(*position).ok());
         let found = found.collect();
-        api!(RedisModule_Free(places.cast::<c_void>()));
+        api!(RedisModule_Free(positions.cast::<c_void>()));
         found
     }
 }

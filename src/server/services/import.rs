@@ -2,7 +2,7 @@
 //! one, and that server decides when keys end.
 
 use crate::server::base::guard::guard;
-use crate::server::handles::call::{self, Reply};
+use crate::server::handles::call::{self, CallReply};
 use crate::server::handles::context::{self, Ctx};
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
@@ -53,7 +53,7 @@ fn refresh(ctx: Ctx<'_>) {
 fn accepts_import_source(ctx: Ctx<'_>) -> bool {
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
     let reply = unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             c"CLIENT".as_ptr(),
             c"cc".as_ptr(),

@@ -2,7 +2,7 @@
 //! (`min-replicas-to-write`). What the module does of its own accord passes no such check.
 
 use crate::server::base::clock::Now;
-use crate::server::handles::call::{Reply, number_setting};
+use crate::server::handles::call::{CallReply, number_setting};
 use crate::server::handles::context::Ctx;
 use crate::server::handles::server_info::ServerInfo;
 use crate::server::services::commit;
@@ -44,7 +44,7 @@ fn refuses_a_script(ctx: Ctx<'_>) -> bool {
     // does not know "D" and replies nothing. There the command runs: without a change to make, it fails before it opens the key.
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
     let call = |format: &CStr| unsafe {
-        Reply(api!(RedisModule_Call(
+        CallReply(api!(RedisModule_Call(
             ctx.raw(),
             commit::APPLY.as_ptr(),
             format.as_ptr(),
