@@ -4,6 +4,8 @@
 //! how by [`cost`], [`latency`] and [`growth`], and how it is shown by [`report`].
 
 mod bench;
+#[path = "../chart/mod.rs"]
+mod chart;
 mod cost;
 mod cpu;
 mod deadlock;

@@ -77,7 +77,7 @@ pub(crate) enum Reply {
     BeginsWithBulk,
 }
 
-/// A ratio that somebody has promised or asked about: one row over another one.
+/// A ratio of interest: one row over another one.
 pub(crate) struct Figure {
     pub(crate) row: &'static str,
     pub(crate) over: &'static str,
@@ -266,7 +266,7 @@ pub(crate) const fn step(command: &'static str, reply: Reply) -> Step {
     Step { command, reply }
 }
 
-/// A ratio that nobody has promised.
+/// A ratio without a design target.
 pub(crate) const fn figure(row: &'static str, over: &'static str) -> Figure {
     Figure {
         row,
@@ -277,7 +277,7 @@ pub(crate) const fn figure(row: &'static str, over: &'static str) -> Figure {
     }
 }
 
-/// A ratio that shall not be more than `bar`.
+/// A ratio whose design target is at most `bar`.
 pub(crate) const fn bar(row: &'static str, over: &'static str, bar: f64) -> Figure {
     Figure {
         row,

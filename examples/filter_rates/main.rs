@@ -3,6 +3,8 @@
 //!
 //! `make filter-rates` runs it. It needs no server: the filters are the module's own.
 
+#[path = "../../benches/chart/mod.rs"]
+mod chart;
 mod measure;
 mod plot;
 

@@ -36,6 +36,7 @@ pub(crate) const FAMILY: Family = Family {
         "Redisson lock + unlock (Lua)",
         "the server's part of LOCK.ACQUIRE + LOCK.RELEASE",
         "LOCK.ACQUIRE + LOCK.RELEASE",
+        "LOCK.ACQUIRE WATCHDOG + LOCK.RELEASE",
         "Redisson re-enter + unlock (Lua)",
         "LOCK.ACQUIRE re-enter + LOCK.RELEASE",
         "LOCK.MACQUIRE + LOCK.MRELEASE, 2 keys",
@@ -80,7 +81,7 @@ pub(crate) const FAMILY: Family = Family {
             "LOCK.RELEASE to the next, 1 waiter",
         )
         .because(
-            "flat was asked for; the next row is the server's own growth with as many connections",
+            "the target is no growth; the next row is the server's own growth with as many connections",
         ),
         figure("RPUSH to BLPOP, 4000 waiters", "RPUSH to BLPOP, 1 waiter"),
     ],

@@ -1,4 +1,4 @@
-//! The ratios that somebody has promised or asked about.
+//! The ratios of a family and their design targets.
 
 use super::code;
 use super::table::Align::{Left, Right};
@@ -13,7 +13,7 @@ pub(super) fn table(family: &Family, rows: &[&Measured]) -> Table {
         ("what", Left),
         ("over", Left),
         ("measured", Right),
-        ("at most", Right),
+        ("target", Right),
         ("", Left),
     ]);
     for figure in family.figures {

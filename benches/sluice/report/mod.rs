@@ -1,13 +1,8 @@
 //! The page: what was measured, as tables and charts. Every figure in it comes from the run that writes it.
 
-mod bars;
-mod canvas;
 mod charts;
-mod curves;
 mod figures;
 mod page;
-mod scale;
-mod spreads;
 mod table;
 mod verdict;
 
@@ -141,7 +136,8 @@ connections send one each in turn, so that the server finds the next one waiting
 a client waits for each reply before it sends again: then most of the time goes into the
 network and into waking up. Rounds go over all rows in turn. The least of {} rounds counts,
 because whatever else runs can only add to it. Every reply is checked. A ratio compares with
-the first row of its group.",
+the first row of its group. A design target is the ratio above which a user would rather stay
+with the built-in command or the script.",
         options.pipeline,
         crate::bench::CONNECTIONS,
         options.rounds,
@@ -187,7 +183,7 @@ fn put_family(page: &mut Page, family: &Family, rows: &[&Measured], options: &Op
     page.table(&table);
     let figures = figures::table(family, rows);
     if !figures.is_empty() {
-        page.heading("Ratios, and what was asked for:");
+        page.heading("Ratios and design targets:");
         page.table(&figures);
     }
 }

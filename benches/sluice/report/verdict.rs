@@ -1,7 +1,7 @@
-//! Whether a ratio is what was asked for.
+//! Whether a ratio meets its design target.
 
-/// What the last column of the figures says: nothing was asked for, it is reached, or why it is not. What is compared is what
-/// the reader sees, two digits.
+/// The last column of the ratios: that the design target is met, or the reason why it is not. The comparison uses the two
+/// digits that the reader sees.
 pub(crate) fn verdict(measured: f64, bar: Option<f64>, reason: &str) -> String {
     let hundredths = |number: f64| (number * 100.0).round();
     match bar {

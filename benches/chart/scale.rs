@@ -1,6 +1,6 @@
-//! From numbers to places on a chart.
+//! Positions of numbers along an axis.
 
-/// Numbers along a line of pixels.
+/// An axis: numbers along a row of pixels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     low: f64,
