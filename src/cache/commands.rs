@@ -9,7 +9,7 @@ use super::options::{
 };
 use super::revoke::key_has_changed;
 use super::serve::{self, count_reply, offer_lease, serve as serve_waiting_clients};
-use super::state::{EntryKind, EntryVersion, Freshness, Invalidation};
+use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
 use super::{COUNTERS, MAX_LEASES, STATE};
 use crate::error::Error;
@@ -21,6 +21,8 @@ use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
+use crate::server::hooks::deletions;
+use crate::server::services::{replicas, scripts};
 use std::ffi::CStr;
 
 /// A token. All tokens of leases are in this range.
@@ -31,6 +33,11 @@ fn token(cursor: &mut Cursor<'_>, argument: &'static str) -> Result<u64, Error> 
 /// Opens a key. A key of another type has changed since its lease was granted, so its lease is revoked.
 fn open<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdit<'k>, Error> {
     EntryEdit::open(ctx, name).inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
+}
+
+/// The same, to read the key.
+fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdit<'k>, Error> {
+    EntryEdit::open_to_read(ctx, name).inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
 }
 
 /// `CACHE.GET key`
@@ -57,6 +64,8 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
 
 /// `CACHE.FETCH key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]`
 ///
+/// It reads. `SLIDE` alone writes, where the server accepts a command that writes. A replica grants no leases.
+///
 /// `LEASE`: how long only this client may rebuild the entry, 1 ms to 10 years. `EARLY`: one client rebuilds the entry when
 /// less fresh time is left, 0 ms to 10 years. `BETA`: the same at random, with a factor of 0 to 1000. `SLIDE`: a hit keeps the
 /// entry fresh for this time again, 1 ms to 10 years. `GUARD`: a filter that contains all items of the source. `BLOCK`: how
@@ -71,7 +80,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     let options = OPTIONS.read(&mut cursor, allowed)?.require(LEASE)?;
     let lease_ms = options.number_or(LEASE, 0);
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut edit = open(ctx, &name)?;
+    let mut edit = open_to_read(ctx, &name)?;
     let now = Now::read();
     let freshness = edit.freshness(now.ms());
     let mut request = FetchRequest {
@@ -79,9 +88,17 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         refresh: options.refresh(),
         slide_ms: options.number_or(SLIDE, 0),
         is_absent: false,
+        is_replica: false,
     };
+    // A hit, the common case, does not depend on the role of the server.
+    let is_hit = matches!(freshness, Freshness::Fresh(_)) && !options.has(REFRESH | SLIDE);
+    request.is_replica = !is_hit && ctx.is_replica();
     if freshness == Freshness::Missing {
-        edit.remove_if_expired(now.ms());
+        if edit.is_expired(now.ms()) && ctx.may_decide() {
+            drop(edit);
+            open(ctx, &name)?.remove_if_expired(now.ms());
+            edit = open_to_read(ctx, &name)?;
+        }
         COUNTERS.misses.count();
         if let Some([filter, item]) = options.all_bytes(GUARD)
             && let Some(filter) = call.argument(filter)
@@ -89,12 +106,16 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
             request.is_absent = is_absent(ctx, &filter, item)?;
         }
     }
+    if let Freshness::Fresh(left) = freshness
+        && request.slide_ms > 0
+        && is_due_to_slide(request.slide_ms, left)
+        && !may_write(ctx, now)
+    {
+        request.slide_ms = 0;
+    }
     let offer = || offer_lease(ctx, key, lease_ms, now);
     let entry = edit.entry();
     let step = decide_fetch(entry.as_deref(), freshness, &request, random::draw, offer);
-    if step.slides {
-        edit.slide(request.slide_ms, now.ms(), c"cache.fetch");
-    }
     if step.is_early {
         COUNTERS.early.count();
     }
@@ -109,7 +130,20 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     }
     let entry = if reply.has_value { edit.entry() } else { None };
     let value = entry.as_deref().and_then(|entry| entry.value());
-    Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
+    let sent = ctx.send_fetched(reply.state.word(), value, reply.n);
+    if step.slides {
+        drop(edit);
+        EntryEdit::open(ctx, &name)?.slide(request.slide_ms, now.ms(), c"cache.fetch");
+    }
+    Ok(sent)
+}
+
+/// Whether the server would accept a command that writes now.
+fn may_write(ctx: Ctx<'_>, now: Now) -> bool {
+    if ctx.is_script() {
+        deletions::all_that_goes(ctx); // notes the kind of the next script
+    }
+    ctx.may_decide() && replicas::are_enough(ctx, now) && scripts::may_write(ctx)
 }
 
 /// `CACHE.SET key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`
@@ -225,7 +259,10 @@ pub(super) fn fail(call: &Call<'_>) -> Answer {
     let options = OPTIONS.read(&mut cursor, BACKOFF)?;
     let backoff_ms = options.number_or(BACKOFF, 0);
     let (ctx, name) = (call.ctx, call.name(0));
-    drop(open(ctx, &name)?);
+    drop(open_to_read(ctx, &name)?);
+    if ctx.is_replica() {
+        return Ok(Reply::Int(0));
+    }
     let (now, db) = (Now::read(), ctx.db());
     let max_leases = MAX_LEASES.get() as usize;
     let was_current = STATE

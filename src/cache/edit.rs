@@ -33,6 +33,12 @@ impl<'k> EntryEdit<'k> {
         Ok(Self { ctx, name, key })
     }
 
+    /// Opens a key to read it. Error: `WRONGTYPE`.
+    pub(super) fn open_to_read(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
+        let key = TypedKey::of(ctx.open_to_read(name), &CACHE)?;
+        Ok(Self { ctx, name, key })
+    }
+
     /// The entry.
     pub(super) fn entry(&mut self) -> Option<&mut CacheEntry> {
         self.key.value()
@@ -56,9 +62,7 @@ impl<'k> EntryEdit<'k> {
     /// it expires, and for as long as a script runs. Otherwise a lease that is granted now would be revoked as soon as the
     /// server removes the key. Like the server's own expiry, this happens during commands that write nothing else.
     pub(super) fn remove_if_expired(&mut self, now: u64) {
-        let freshness = self.freshness(now);
-        let entry = self.key.value();
-        if entry.is_some_and(|entry| entry.is_expired(freshness, now)) {
+        if self.is_expired(now) {
             let commit = Commit {
                 key: KeyFate::Expire,
                 replicate: Replicate::Del,
@@ -68,6 +72,13 @@ impl<'k> EntryEdit<'k> {
             self.key.commit(self.ctx, self.name, &commit);
             key_has_changed(self.ctx.db(), self.name.bytes());
         }
+    }
+
+    /// Whether the entry has expired, and the server has not removed it yet. `now` is in Unix ms.
+    pub(super) fn is_expired(&mut self, now: u64) -> bool {
+        let freshness = self.freshness(now);
+        let entry = self.key.value();
+        entry.is_some_and(|entry| entry.is_expired(freshness, now))
     }
 
     /// Stores an entry. `value`: its value; `None` for a negative entry. `now` is in Unix ms.
@@ -142,6 +153,8 @@ impl<'k> EntryEdit<'k> {
             keeps_value,
         } = effect;
         let has_value = head.kind == EntryKind::Value;
+        // An entry that slides has not changed for clients that watch or track it.
+        let slides = keeps_value && head.fresh_until > 0;
         let has_entry = self.key.value().is_some();
         if has_value != value.is_some() || keeps_value && !has_entry {
             return Err(Error::BadEffect);
@@ -160,7 +173,7 @@ impl<'k> EntryEdit<'k> {
         let commit = Commit {
             key: fate(expires),
             replicate: Replicate::Verbatim,
-            is_modified: true,
+            is_modified: !slides,
             event: None,
         };
         self.key.commit(self.ctx, self.name, &commit);

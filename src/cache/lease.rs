@@ -4,10 +4,10 @@
 //! The table has 128 bits of XXH3 with a secret seed for each key, so that a lease of a long key takes no more memory. Two
 //! keys with the same bits would share a lease. The probability that a hundred thousand keys contain such a pair is 10^-29.
 
-use crate::server::services::slots::contains;
+use crate::server::services::slots::{in_cluster, slot_of};
 use crate::waiting::SMALL;
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Bound, RangeBounds};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// A lease, or the backoff after a rebuild that failed.
@@ -21,8 +21,6 @@ pub struct Lease {
     pub until: u64,
     /// Whether its holder has failed, and this is the backoff.
     pub is_backoff: bool,
-    /// The hash slot of its key, in a cluster.
-    pub slot: u16,
 }
 
 /// The status of a key's lease.
@@ -43,8 +41,6 @@ pub struct LeaseRequest {
     pub length_ms: u64,
     /// The present time (Unix us).
     pub now_us: u64,
-    /// The hash slot of the key, in a cluster.
-    pub slot: u16,
     /// The highest number of leases.
     pub max_leases: usize,
 }
@@ -65,24 +61,29 @@ pub enum LeaseOffer {
 /// The hash of a key.
 type KeyHash = u128;
 
+/// A database and, in a cluster, a hash slot of it.
+type Section = (i32, u16);
+
 /// The leases of a server.
 ///
 /// If many leases are cleared at once, their entries in the order of ends stay for a while: to find 100 000 entries there
 /// takes 50 ms. Each grant and [`Leases::sweep`] remove some of these stale entries.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Leases {
     seed: u64,
     last_token: u64,
-    by_key: BTreeMap<i32, HashMap<KeyHash, Lease>>,
-    by_end: [ByEnd; 2],
+    slot_of: fn(&[u8]) -> u16,
+    /// The leases, and the backoffs. A key has one of both at most.
+    tables: [Table; 2],
 }
 
-/// The leases, or the backoffs, in the order of their ends.
+/// The leases, or the backoffs.
 #[derive(Debug, Default)]
-struct ByEnd {
-    /// The database and the key at each end and token. An entry is stale if the key's lease is another one or none.
-    entries: BTreeMap<End, (i32, KeyHash)>,
-    /// The number of entries that are not stale.
+struct Table {
+    by_key: BTreeMap<Section, HashMap<KeyHash, Lease>>,
+    /// The key at each end and token. An entry is stale if the key's lease is another one or none.
+    by_end: BTreeMap<End, (Section, KeyHash)>,
+    /// The number of leases.
     live: usize,
     /// The search for stale entries continues behind this one.
     swept: End,
@@ -94,35 +95,111 @@ type End = (u64, u64);
 /// The number of entries that each grant checks while there are stale ones.
 const SWEPT_BY_GRANT: usize = 8;
 
-impl ByEnd {
-    fn insert(&mut self, lease: &Lease, key: (i32, KeyHash)) {
-        self.entries.insert((lease.until, lease.token), key);
+impl Table {
+    fn get(&self, section: Section, key: KeyHash) -> Option<&Lease> {
+        self.by_key.get(&section)?.get(&key)
+    }
+
+    fn insert(&mut self, section: Section, key: KeyHash, lease: Lease) {
+        self.by_end
+            .insert((lease.until, lease.token), (section, key));
+        self.by_key.entry(section).or_default().insert(key, lease);
         self.live += 1;
     }
 
-    fn remove(&mut self, lease: &Lease) {
-        self.entries.remove(&(lease.until, lease.token));
+    fn remove(&mut self, section: Section, key: KeyHash) -> Option<Lease> {
+        let leases = self.by_key.get_mut(&section)?;
+        let lease = leases.remove(&key)?;
+        // The memory of many leases that ended is freed, and the sections of a cluster are many.
+        if leases.is_empty() && (section.1 != 0 || leases.capacity() > SMALL) {
+            self.by_key.remove(&section);
+        }
+        self.by_end.remove(&(lease.until, lease.token));
         self.live -= 1;
+        Some(lease)
     }
 
     fn has_stale(&self) -> bool {
-        self.entries.len() > self.live
+        self.by_end.len() > self.live
+    }
+
+    /// Whether an entry in the order of ends is that of the key's lease.
+    fn is_live(&self, end: End, section: Section, key: KeyHash) -> bool {
+        let lease = self.get(section, key);
+        lease.is_some_and(|lease| (lease.until, lease.token) == end)
+    }
+
+    /// Forgets the lease that ended first, if one has ended.
+    fn forget_first(&mut self, now: u64) -> bool {
+        while let Some((end, (section, key))) = self.by_end.first_key_value() {
+            let (end, section, key) = (*end, *section, *key);
+            if self.is_live(end, section, key) {
+                return end.0 <= now && self.remove(section, key).is_some();
+            }
+            self.by_end.pop_first();
+        }
+        false
+    }
+
+    fn sweep(&mut self, most: usize) {
+        if !self.has_stale() {
+            return;
+        }
+        let behind = (Bound::Excluded(self.swept), Bound::Unbounded);
+        let entries = self.by_end.range(behind).take(most);
+        let seen: Vec<_> = entries.map(|(end, key)| (*end, *key)).collect();
+        // Behind the last entry, the search begins anew.
+        self.swept = seen.last().map_or((0, 0), |(end, _)| *end);
+        for (end, (section, key)) in seen {
+            if !self.is_live(end, section, key) {
+                self.by_end.remove(&end);
+            }
+        }
+    }
+
+    /// Forgets the leases of these sections: their entries in the order of ends are stale now.
+    fn clear(&mut self, sections: impl RangeBounds<Section>) {
+        let cleared: Vec<Section> = self.by_key.range(sections).map(|(at, _)| *at).collect();
+        for section in cleared {
+            let leases = self.by_key.remove(&section);
+            self.live -= leases.map_or(0, |leases| leases.len());
+        }
+    }
+
+    fn clear_all(&mut self) {
+        self.by_key.clear();
+        self.live = 0;
+    }
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self::new(0, 0)
     }
 }
 
 impl Leases {
     /// An empty table. `seed`: the seed of the hashes of keys. `last_token`: the number from which tokens are counted.
     pub fn new(seed: u64, last_token: u64) -> Self {
+        Self::with_slots(seed, last_token, |key| match in_cluster() {
+            true => slot_of(key),
+            false => 0,
+        })
+    }
+
+    /// The same with a function that returns the hash slot of a key.
+    pub fn with_slots(seed: u64, last_token: u64, slot_of: fn(&[u8]) -> u16) -> Self {
         Self {
             seed,
             last_token,
-            ..Self::default()
+            slot_of,
+            tables: Default::default(),
         }
     }
 
     /// The number of leases and backoffs, ended ones included.
     pub fn len(&self) -> usize {
-        self.by_end.iter().map(|by_end| by_end.live).sum()
+        self.tables.iter().map(|table| table.live).sum()
     }
 
     /// Whether there is none.
@@ -134,18 +211,25 @@ impl Leases {
         xxh3_128_with_seed(key, self.seed)
     }
 
+    fn section(&self, db: i32, key: &[u8]) -> Section {
+        (db, (self.slot_of)(key))
+    }
+
     /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to that number.
     pub fn count_active(&self, now: u64) -> usize {
-        let leases = self.by_key.values().flat_map(HashMap::values);
-        leases
-            .filter(|lease| !lease.is_backoff && lease.until > now)
-            .count()
+        let leases = self.table(false).by_key.values().flat_map(HashMap::values);
+        leases.filter(|lease| lease.until > now).count()
     }
 
     /// A key's lease or backoff, even if it has ended.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&Lease> {
-        let leases = self.by_key.get(&db).filter(|leases| !leases.is_empty())?;
-        leases.get(&self.hash(key))
+        if self.is_empty() {
+            return None;
+        }
+        let (section, hash) = (self.section(db, key), self.hash(key));
+        self.tables
+            .iter()
+            .find_map(|table| table.get(section, hash))
     }
 
     /// The status of the key's lease at this time (Unix ms).
@@ -183,7 +267,6 @@ impl Leases {
             since: request.now_us,
             until: now + request.length_ms,
             is_backoff: false,
-            slot: request.slot,
         };
         match self.grant(db, key, lease, now, request.max_leases) {
             true => LeaseOffer::Granted(lease.token),
@@ -204,91 +287,41 @@ impl Leases {
     pub fn grant(&mut self, db: i32, key: &[u8], lease: Lease, now: u64, most: usize) -> bool {
         let is_same = |own: &&Lease| own.is_backoff == lease.is_backoff;
         self.sweep(SWEPT_BY_GRANT);
-        while self.by_end(lease.is_backoff).live
+        while self.table(lease.is_backoff).live
             - usize::from(self.get(db, key).filter(is_same).is_some())
             >= most
         {
-            if !self.forget_first(lease.is_backoff, now) {
+            if !self.table_mut(lease.is_backoff).forget_first(now) {
                 return false;
             }
         }
         self.remove(db, key);
-        self.insert(db, self.hash(key), lease);
+        let (section, hash) = (self.section(db, key), self.hash(key));
+        self.table_mut(lease.is_backoff)
+            .insert(section, hash, lease);
         true
     }
 
-    /// Forgets the lease, or the backoff, that ended first, if one has ended.
-    fn forget_first(&mut self, is_backoff: bool, now: u64) -> bool {
-        loop {
-            let first = self.by_end(is_backoff).entries.first_key_value();
-            let Some((end, (db, key))) = first.map(|(end, key)| (*end, *key)) else {
-                return false;
-            };
-            if self.is_live(end, db, key, is_backoff) {
-                return end.0 <= now && self.take_out(db, key).is_some();
-            }
-            self.by_end_mut(is_backoff).entries.pop_first();
-        }
+    fn table(&self, is_backoff: bool) -> &Table {
+        &self.tables[usize::from(is_backoff)]
     }
 
-    fn by_end(&self, is_backoff: bool) -> &ByEnd {
-        &self.by_end[usize::from(is_backoff)]
-    }
-
-    fn by_end_mut(&mut self, is_backoff: bool) -> &mut ByEnd {
-        &mut self.by_end[usize::from(is_backoff)]
-    }
-
-    /// Whether an entry in the order of ends is that of the key's lease.
-    fn is_live(&self, end: End, db: i32, key: KeyHash, is_backoff: bool) -> bool {
-        let lease = self.by_key.get(&db).and_then(|leases| leases.get(&key));
-        lease.is_some_and(|lease| {
-            ((lease.until, lease.token), lease.is_backoff) == (end, is_backoff)
-        })
+    fn table_mut(&mut self, is_backoff: bool) -> &mut Table {
+        &mut self.tables[usize::from(is_backoff)]
     }
 
     /// Checks `most` entries in the order of ends if there are stale ones, and removes the stale ones among them. Returns
     /// whether stale entries remain.
     pub fn sweep(&mut self, most: usize) -> bool {
-        for is_backoff in [false, true] {
-            let by_end = self.by_end(is_backoff);
-            if !by_end.has_stale() {
-                continue;
-            }
-            let behind = (Bound::Excluded(by_end.swept), Bound::Unbounded);
-            let entries = by_end.entries.range(behind).take(most);
-            let seen: Vec<_> = entries.map(|(end, key)| (*end, *key)).collect();
-            // Behind the last entry, the search begins anew.
-            let swept = seen.last().map_or((0, 0), |(end, _)| *end);
-            self.by_end_mut(is_backoff).swept = swept;
-            for (end, (db, key)) in seen {
-                if !self.is_live(end, db, key, is_backoff) {
-                    self.by_end_mut(is_backoff).entries.remove(&end);
-                }
-            }
-        }
-        self.by_end.iter().any(ByEnd::has_stale)
-    }
-
-    fn insert(&mut self, db: i32, key: KeyHash, lease: Lease) {
-        self.by_end_mut(lease.is_backoff).insert(&lease, (db, key));
-        self.by_key.entry(db).or_default().insert(key, lease);
-    }
-
-    fn take_out(&mut self, db: i32, key: KeyHash) -> Option<Lease> {
-        let leases = self.by_key.get_mut(&db)?;
-        let lease = leases.remove(&key)?;
-        if leases.is_empty() {
-            leases.shrink_to(SMALL); // frees the memory of many leases that ended
-        }
-        self.by_end_mut(lease.is_backoff).remove(&lease);
-        Some(lease)
+        self.tables.iter_mut().for_each(|table| table.sweep(most));
+        self.tables.iter().any(Table::has_stale)
     }
 
     /// Removes a key's lease or backoff.
     pub fn remove(&mut self, db: i32, key: &[u8]) -> Option<Lease> {
-        self.get(db, key)?;
-        self.take_out(db, self.hash(key))
+        let is_backoff = self.get(db, key)?.is_backoff;
+        let (section, hash) = (self.section(db, key), self.hash(key));
+        self.table_mut(is_backoff).remove(section, hash)
     }
 
     /// Revokes a key's lease because the key has changed. A backoff goes on: the change says nothing about the loader.
@@ -301,27 +334,23 @@ impl Leases {
 
     /// Revokes the leases of a key in all databases. Returns the databases.
     pub fn revoke_in_all_databases(&mut self, key: &[u8]) -> Vec<i32> {
-        if self.is_empty() {
+        if self.table(false).live == 0 {
             return Vec::new();
         }
-        let hash = self.hash(key);
-        let holds = |leases: &HashMap<KeyHash, Lease>| {
-            leases.get(&hash).is_some_and(|lease| !lease.is_backoff)
-        };
-        let dbs = self.by_key.iter().filter(|(_, leases)| holds(leases));
-        let dbs: Vec<i32> = dbs.map(|(db, _)| *db).collect();
+        let (hash, slot) = (self.hash(key), (self.slot_of)(key));
+        let sections = self.table(false).by_key.iter();
+        let holds =
+            sections.filter(|((_, own), leases)| *own == slot && leases.contains_key(&hash));
+        let dbs: Vec<i32> = holds.map(|((db, _), _)| *db).collect();
         for db in &dbs {
-            self.take_out(*db, hash);
+            self.table_mut(false).remove((*db, slot), hash);
         }
         dbs
     }
 
     /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.
     pub fn revoke_all(&mut self) {
-        for leases in self.by_key.values_mut() {
-            leases.retain(|_, lease| lease.is_backoff);
-        }
-        self.by_end_mut(false).live = 0; // all entries are stale now
+        self.table_mut(false).clear_all();
     }
 
     /// Replaces a key's lease by a backoff until this time (Unix ms), unless there are `most` others that have not ended.
@@ -341,27 +370,26 @@ impl Leases {
         self.clear_slots(&[(slot, slot)]);
     }
 
-    /// Forgets all leases and backoffs of these ranges of hash slots.
+    /// Forgets all leases and backoffs of these ranges of hash slots. The time does not depend on the number of leases.
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
-        for leases in self.by_key.values_mut() {
-            for (_, lease) in leases.extract_if(|_, lease| contains(ranges, lease.slot)) {
-                self.by_end[usize::from(lease.is_backoff)].live -= 1; // the entry is stale now
+        for table in &mut self.tables {
+            let sections = table.by_key.keys();
+            let dbs: BTreeSet<i32> = sections.map(|(db, _)| *db).collect();
+            for db in dbs {
+                for (first, last) in ranges {
+                    table.clear((db, *first)..=(db, *last));
+                }
             }
         }
     }
 
     /// Forgets all leases and backoffs of a database; `None`: of all databases.
     pub fn clear(&mut self, db: Option<i32>) {
-        let cleared = match db {
-            None => std::mem::take(&mut self.by_key),
-            Some(db) => self.by_key.remove_entry(&db).into_iter().collect(),
-        };
-        let leases = || cleared.values().flat_map(HashMap::values);
-        let backoffs = match self.by_end(true).live {
-            0 => 0,
-            _ => leases().filter(|lease| lease.is_backoff).count(),
-        };
-        self.by_end_mut(true).live -= backoffs;
-        self.by_end_mut(false).live -= cleared.values().map(HashMap::len).sum::<usize>() - backoffs;
+        for table in &mut self.tables {
+            match db {
+                None => table.clear_all(),
+                Some(db) => table.clear((db, 0)..=(db, u16::MAX)),
+            }
+        }
     }
 }

@@ -66,6 +66,8 @@ struct CacheState {
     agenda: Agenda,
     /// The walks through queues that are to be served, in slices.
     walks: VecDeque<Walk>,
+    /// A walk through all queues that looks whether their keys hold something by now.
+    look: Option<Walk>,
     /// The clients whose waits are to end with an error, in slices.
     dismissals: VecDeque<Dismissal>,
     /// The hash slots of this node of a cluster at the last look.
@@ -78,6 +80,7 @@ impl Default for CacheState {
             rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
             agenda: Agenda::default(),
             walks: VecDeque::new(),
+            look: None,
             dismissals: VecDeque::new(),
             own_slots: None,
         }

@@ -21,6 +21,17 @@ pub(super) const BACKOFF: OptionSet = 4096;
 /// The options of an early refresh.
 pub(super) const REFRESH: OptionSet = EARLY | BETA;
 
+/// The words of the options of `CACHE.FETCH`, and the number of their arguments. The key after `GUARD` is found by them.
+pub(super) const FETCH_OPTIONS: &[(&str, usize)] = &[
+    ("LEASE", 1),
+    ("EARLY", 1),
+    ("BETA", 1),
+    ("SLIDE", 1),
+    ("GUARD", 2),
+    ("BREAKER", 3),
+    ("BLOCK", 1),
+];
+
 const TIME: OptionArgument = OptionArgument::Integer(0, TEN_YEARS_MS);
 const TIME_FROM_1: OptionArgument = OptionArgument::Integer(1, TEN_YEARS_MS);
 const NUMBER: OptionArgument = OptionArgument::Integer(0, MAX_SAFE);

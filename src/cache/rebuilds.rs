@@ -68,6 +68,7 @@ impl Rebuilds {
             refresh: EarlyRefresh::Off,
             slide_ms: 0,
             is_absent: false,
+            is_replica: false,
         };
         let lease = LeaseRequest {
             length_ms: waiter.lease_ms,

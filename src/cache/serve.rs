@@ -2,9 +2,10 @@
 
 use super::edit::EntryEdit;
 use super::lease::{LeaseOffer, LeaseRequest};
+use super::native::CACHE;
 use super::queue::{CacheWaiter, QueueDeadline};
 use super::rebuilds::HeadStep;
-use super::state::Freshness;
+use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
 use super::{BLOCKED, COUNTERS, CacheState, Dismissal, MAX_LEASES, STATE};
 use crate::error::Error;
@@ -12,6 +13,7 @@ use crate::reply::{Answer, Fetched, Reply};
 use crate::server::base::clock::Now;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
 use crate::server::services::blocked::Departure;
@@ -32,13 +34,15 @@ pub(super) fn count_reply(reply: FetchReply) {
         FetchState::Wait => &COUNTERS.waits,
         FetchState::Absent => &COUNTERS.absent,
         FetchState::Down => &COUNTERS.down,
+        FetchState::Miss if reply.has_value => &COUNTERS.stale,
+        FetchState::Miss => return, // counted already
     };
     counter.count();
 }
 
 /// Asks the table for a key's lease.
 pub(super) fn offer_lease(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) -> LeaseOffer {
-    let request = lease_request(ctx, key, length_ms, now);
+    let request = lease_request(length_ms, now);
     let db = ctx.db();
     let offer = STATE.get().rebuilds.leases.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
@@ -47,11 +51,10 @@ pub(super) fn offer_lease(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) ->
     offer
 }
 
-fn lease_request(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) -> LeaseRequest {
+fn lease_request(length_ms: u64, now: Now) -> LeaseRequest {
     LeaseRequest {
         length_ms,
         now_us: now.micros(),
-        slot: cluster::slot(ctx, key),
         max_leases: MAX_LEASES.get() as usize,
     }
 }
@@ -154,7 +157,7 @@ fn serve_queue(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice
             edit.remove_if_expired(now.ms());
         }
         let entry = edit.entry();
-        let lease = lease_request(ctx, &key.1, 0, now);
+        let lease = lease_request(0, now);
         let step = STATE
             .get()
             .rebuilds
@@ -261,6 +264,7 @@ fn demote(state: &mut CacheState) {
     state.rebuilds.clear_leases();
     state.agenda.clear();
     state.walks.clear();
+    state.look = None;
     state.own_slots = None; // to be read again with the next lease
     // Most servers have ended the waits already. Valkey 9.1 does not, in a cluster.
     let walk = state.rebuilds.queue.walk(None);
@@ -272,6 +276,7 @@ fn has_work(state: &CacheState) -> bool {
         || !state.walks.is_empty()
         || !state.dismissals.is_empty()
         || state.rebuilds.has_undelivered()
+        || state.look.is_some()
 }
 
 /// Continues the work in slices.
@@ -294,6 +299,10 @@ fn take_step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
         drop(state);
         serve_in(ctx, now, &key, slice);
         return true;
+    }
+    if state.walks.is_empty() {
+        drop(state);
+        return look_at_next_key(ctx);
     }
     let state = &mut *state;
     let Some(walk) = state.walks.front_mut() else {
@@ -371,6 +380,49 @@ fn pop_deadline() -> Option<QueueDeadline> {
     STATE.get().rebuilds.queue.pop_deadline()
 }
 
+/// Looks for keys of other types that have come to be while clients wait for an entry there: the server reports no event for a
+/// new key unless the module asks for each of them.
+fn look_at_keys() {
+    let mut state = STATE.get();
+    if state.look.is_none() && !state.rebuilds.queue.is_empty() {
+        state.look = Some(state.rebuilds.queue.walk(None));
+        deferred::ask_for_slices();
+    }
+}
+
+/// Looks at the key of one queue. Returns false if there is none left.
+fn look_at_next_key(ctx: Ctx<'_>) -> bool {
+    let key = {
+        let state = &mut *STATE.get();
+        let Some(walk) = &mut state.look else {
+            return false;
+        };
+        let Some(Step(key)) = state.rebuilds.queue.step(walk) else {
+            state.look = None;
+            return false;
+        };
+        key
+    };
+    if let Some(key) = key
+        && ctx.in_db(key.0, || is_taken(ctx, &key)) == Some(true)
+    {
+        STATE.get().agenda.push(key);
+    }
+    true
+}
+
+/// Whether the key holds an entry, or a value of another type.
+fn is_taken(ctx: Ctx<'_>, key: &Key) -> bool {
+    let name = ServerString::new(&key.1);
+    let key = ctx.peek(&name);
+    let is_empty = key.is_empty();
+    let is_tombstone = |mut key: TypedKey<'_, CacheEntry>| {
+        let entry = key.value();
+        entry.is_some_and(|entry| entry.kind == EntryKind::Tombstone)
+    };
+    !is_empty && !TypedKey::of(key, &CACHE).is_ok_and(is_tombstone)
+}
+
 /// The number of entries of leases that each call of [`cron`] checks while there are stale ones.
 const SWEPT_BY_CRON: usize = 2000;
 
@@ -378,6 +430,7 @@ const SWEPT_BY_CRON: usize = 2000;
 pub(super) fn cron(ctx: Ctx<'_>) {
     ask_for_slices_if_needed();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
+    look_at_keys();
     if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
         cluster::notice_changes(ctx);
     }

@@ -20,6 +20,8 @@ pub struct FetchRequest {
     pub slide_ms: u64,
     /// Whether a filter says that the source has no value.
     pub is_absent: bool,
+    /// Whether this server is a replica, which grants no leases and slides no entries.
+    pub is_replica: bool,
 }
 
 /// The state in the reply of `CACHE.FETCH`: what the client is to do.
@@ -39,6 +41,8 @@ pub enum FetchState {
     Absent,
     /// The client does without the entry: its loader has failed.
     Down,
+    /// The client asks the master: this server is a replica.
+    Miss,
 }
 
 impl FetchState {
@@ -52,6 +56,7 @@ impl FetchState {
             FetchState::Wait => "WAIT",
             FetchState::Absent => "ABSENT",
             FetchState::Down => "DOWN",
+            FetchState::Miss => "MISS",
         }
     }
 }
@@ -123,6 +128,9 @@ pub fn decide_fetch(
 ) -> FetchStep {
     let (mut slides, mut is_early) = (false, false);
     let reply = match (freshness, entry) {
+        (Freshness::Fresh(left), Some(entry)) if request.is_replica => {
+            FetchReply::fresh(entry.kind, left)
+        }
         (Freshness::Fresh(left), Some(entry)) => {
             if entry.wants_refresh(request.refresh, left, draw)
                 && let LeaseOffer::Granted(token) = offer()
@@ -141,6 +149,9 @@ pub fn decide_fetch(
         }
         (Freshness::Missing, _) if request.is_absent => {
             FetchReply::new(FetchState::Absent, false, 0)
+        }
+        _ if request.is_replica => {
+            FetchReply::new(FetchState::Miss, freshness != Freshness::Missing, 0)
         }
         _ => rebuild(freshness != Freshness::Missing, offer()),
     };

@@ -1,7 +1,8 @@
 //! The command table of the family.
 
 use super::commands;
-use crate::server::entry::{apply, read, write, write_keyed};
+use super::options::FETCH_OPTIONS;
+use crate::server::entry::{apply, read, read_after_deletions, read_after_deletions_keyed, write};
 use crate::server::services::command::{
     Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
@@ -12,10 +13,14 @@ impl Keys for KeyAndFilter {
     const SPECS: &'static [KeySpec] = &[
         KeySpec {
             positions: KeyPositions::At(1),
-            access: Access::Update,
+            access: Access::Read,
         },
         KeySpec {
-            positions: KeyPositions::After(c"GUARD", 2),
+            positions: KeyPositions::AfterOption {
+                keyword: c"GUARD",
+                from: 2,
+                options: FETCH_OPTIONS,
+            },
             access: Access::Read,
         },
     ];
@@ -40,10 +45,10 @@ pub const TABLE: &[Command] = &[
         summary: "Reads a cached value, and tells the caller what to do: use it, rebuild it, or wait.",
         complexity: "O(1)",
         arity: -4,
-        flags: "write fast blocking getkeys-api",
-        categories: "write fast blocking",
+        flags: "readonly fast blocking getkeys-api",
+        categories: "read fast blocking",
         keys: KeyAndFilter::SPECS,
-        run: write_keyed::<_, KeyAndFilter>(commands::fetch),
+        run: read_after_deletions_keyed::<_, KeyAndFilter>(commands::fetch),
     },
     Command {
         name: "CACHE.SET",
@@ -84,10 +89,10 @@ pub const TABLE: &[Command] = &[
         summary: "Gives a lease back because the loader failed; nobody else is to try for a while.",
         complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -3,
-        flags: "write",
-        categories: "write slow",
-        keys: ONE_KEY,
-        run: write(commands::fail),
+        flags: "readonly fast",
+        categories: "read fast",
+        keys: ONE_KEY_READ,
+        run: read_after_deletions(commands::fail),
     },
     Command {
         name: "CACHE.INFO",

@@ -14,6 +14,7 @@ use crate::server::hooks::events;
 use crate::server::services::cluster;
 use crate::server::services::command::{self, Access, Entry, KeySpec, Keys};
 use crate::server::services::commit;
+use crate::server::services::scripts;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -47,13 +48,20 @@ impl<'a> Call<'a> {
     }
 }
 
+/// What may come before a command: nothing.
+const READ: u8 = 0;
+/// Before the command, the families hear of deletions, and of other events unless a script runs that must not write.
+const READ_AFTER_DELETIONS: u8 = 1;
+/// Before the command, the families hear of deletions and of other events.
+const WRITE: u8 = 2;
+
 /// The entry of a command that writes. Whatever happened since the last command is dealt with
 /// before it.
 pub const fn write<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
-    enter::<F, true>
+    enter::<F, WRITE>
 }
 
 /// The entry of a command that only reads.
@@ -61,7 +69,7 @@ pub const fn read<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
-    enter::<F, false>
+    enter::<F, READ>
 }
 
 /// The entry of a command that applies what a master decided. It never acts of its own accord, and
@@ -91,7 +99,7 @@ where
             Ctx::new(ctx).may_apply(&name)
         });
         if allowed {
-            return enter::<F, false>(ctx, argv, argc);
+            return enter::<F, READ>(ctx, argv, argc);
         }
         guard((), || reply::send(Ctx::new(ctx), Err(Error::NotAllowed)));
     }
@@ -105,10 +113,27 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
     K: Keys,
 {
-    enter_keyed::<F, K>
+    enter_keyed::<F, K, WRITE>
 }
 
-unsafe extern "C" fn enter_keyed<F, K>(
+/// The entry of a command that only reads the dataset, whose reply depends on all deletions before it.
+pub const fn read_after_deletions<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, READ_AFTER_DELETIONS>
+}
+
+/// The same for a command whose keys are not at fixed positions; see [`write_keyed`].
+pub const fn read_after_deletions_keyed<F, K>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+    K: Keys,
+{
+    enter_keyed::<F, K, READ_AFTER_DELETIONS>
+}
+
+unsafe extern "C" fn enter_keyed<F, K, const MODE: u8>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
@@ -125,7 +150,7 @@ where
                 guard((), || reply::send(Ctx::new(ctx), Err(Error::CrossSlot)));
                 return raw::REDISMODULE_OK as c_int;
             }
-            return enter::<F, true>(ctx, argv, argc);
+            return enter::<F, MODE>(ctx, argv, argc);
         }
         guard((), || {
             for (position, access) in keys_of(K::SPECS, slice_of(argv, argc as usize)) {
@@ -185,7 +210,7 @@ unsafe fn crosses_slots(
 /// Calls with at most so many arguments need no allocation.
 const INLINE_ARGS: usize = 16;
 
-unsafe extern "C" fn enter<F, const WRITES: bool>(
+unsafe extern "C" fn enter<F, const MODE: u8>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
@@ -203,7 +228,7 @@ where
     };
     let mut replies = false;
     let done = guard(false, || {
-        let answer = run_with::<F, WRITES>(run, ctx, strings);
+        let answer = run_with::<F, MODE>(run, ctx, strings);
         commit::emit_events(ctx);
         replies = true;
         reply::send(ctx, answer);
@@ -243,7 +268,7 @@ fn panic_line(command: &[u8], key: &[u8]) -> String {
 }
 
 #[inline]
-fn run_with<F, const WRITES: bool>(
+fn run_with<F, const MODE: u8>(
     run: F,
     ctx: Ctx<'_>,
     strings: &[*mut raw::RedisModuleString],
@@ -251,9 +276,11 @@ fn run_with<F, const WRITES: bool>(
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
-    if WRITES {
+    if MODE != READ {
         deletions::run_deferred(ctx); // a command that was put off has not come by there again
-        events::run_deferred_before_command(ctx);
+        if MODE == WRITE || events::is_any_deferred() && scripts::may_write(ctx) {
+            events::run_deferred_before_command(ctx);
+        }
     }
     let strings = strings.get(1..).unwrap_or_default();
     if strings.is_empty() {

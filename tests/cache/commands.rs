@@ -1361,7 +1361,7 @@ fn a_deletion_that_a_pause_put_off_ends_no_lease_that_was_given_after_it() {
     let (server, mut client) = server_and_client();
     let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
     lease(&mut client, "first");
-    client.must("CLIENT PAUSE 300 WRITE");
+    client.must("CLIENT PAUSE 300 ALL");
     writer.ask("DEL k");
     sleep_ms(50);
     reader.ask("CACHE.FETCH k LEASE 60000");
@@ -1379,13 +1379,26 @@ fn a_deletion_that_a_pause_put_off_ends_a_lease_that_was_put_off_before_it() {
     let (server, mut client) = server_and_client();
     let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
     lease(&mut client, "first");
-    client.must("CLIENT PAUSE 300 WRITE");
+    client.must("CLIENT PAUSE 300 ALL");
     reader.ask("CACHE.FETCH k LEASE 60000");
-    eventually(SOON, || server.info_int("blocked_clients") == 1);
+    sleep_ms(50);
     writer.ask("DEL k");
-    eventually(SOON, || server.info_int("blocked_clients") == 2);
     assert_eq!(writer.read(), 0);
     let token = number(&reader.read(), "LEASE -");
+    assert!(!stores(&mut client, "k", token));
+}
+
+/// A pause of writes puts off deletions, and no leases.
+#[test]
+fn a_deletion_that_a_pause_put_off_ends_a_lease_that_was_given_in_the_pause() {
+    let (server, mut client) = server_and_client();
+    let mut writer = Raw::connect(&server);
+    lease(&mut client, "first");
+    client.must("CLIENT PAUSE 300 WRITE");
+    writer.ask("DEL k");
+    eventually(SOON, || server.info_int("blocked_clients") == 1);
+    let token = lease(&mut client, "k");
+    assert_eq!(writer.read(), 0);
     assert!(!stores(&mut client, "k", token));
 }
 
@@ -2228,17 +2241,13 @@ fn every_command_tells_what_it_is() {
         assert_eq!(info[1], *arity, "{name}");
         let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
         let has = |flag: &str| flags.contains(&flag);
-        let reads = ["cache.get", "cache.info"].contains(name);
+        let reads = ["cache.get", "cache.fetch", "cache.fail", "cache.info"].contains(name);
         assert_eq!(has("readonly"), reads, "{name} {flags:?}");
         assert_eq!(has("write"), !reads, "{name} {flags:?}");
         assert_eq!(has("blocking"), *name == "cache.fetch", "{name} {flags:?}");
         let stores = name.starts_with("cache.set");
         assert_eq!(has("denyoom"), stores, "{name} {flags:?}");
-        assert_eq!(
-            has("fast"),
-            reads || *name == "cache.fetch",
-            "{name} {flags:?}"
-        );
+        assert_eq!(has("fast"), reads, "{name} {flags:?}");
 
         let docs = client.call(["COMMAND", "DOCS", name]);
         let docs = docs.field(name);
@@ -2269,14 +2278,14 @@ fn the_filter_of_a_guard_is_a_key_that_is_read() {
         ("CACHE.SET k GUARD PX 5", "k:RW"),
         ("CACHE.SETNULL k PX 5", "k:RW"),
         ("CACHE.DEL k", "k:RW"),
-        ("CACHE.FAIL k 5", "k:RW"),
+        ("CACHE.FAIL k 5", "k:RO"),
         ("CACHE.APPLY k x", "k:RW"),
-        ("CACHE.FETCH k LEASE 5", "k:RW"),
-        ("CACHE.FETCH k LEASE 5 GUARD f i", "k:RW f:RO"),
-        ("CACHE.FETCH k guard f i LEASE 5 BLOCK 5", "k:RW f:RO"),
-        ("CACHE.FETCH k GUARD GUARD GUARD LEASE 5", "k:RW GUARD:RO"),
-        ("CACHE.FETCH GUARD GUARD f i LEASE 5", "GUARD:RW f:RO"),
-        ("CACHE.FETCH GUARD LEASE 5", "GUARD:RW"),
+        ("CACHE.FETCH k LEASE 5", "k:RO"),
+        ("CACHE.FETCH k LEASE 5 GUARD f i", "k:RO f:RO"),
+        ("CACHE.FETCH k guard f i LEASE 5 BLOCK 5", "k:RO f:RO"),
+        ("CACHE.FETCH k GUARD GUARD GUARD LEASE 5", "k:RO GUARD:RO"),
+        ("CACHE.FETCH GUARD GUARD f i LEASE 5", "GUARD:RO f:RO"),
+        ("CACHE.FETCH GUARD LEASE 5", "GUARD:RO"),
     ] {
         let keys = client.must(&format!("COMMAND GETKEYSANDFLAGS {line}"));
         let keys = keys.array().iter().map(|key| {
@@ -2307,15 +2316,18 @@ fn users_are_kept_to_their_keys_and_filters() {
     );
     assert_eq!(client.must("CACHE.GET shared:k"), "v");
     client.must("CACHE.INFO shared:k");
+    number(&client.must("CACHE.FETCH shared:k LEASE 60000"), "HIT v");
+    let token = number(&client.must("CACHE.FETCH shared:j LEASE 60000"), "LEASE -");
+    let fail = format!("CACHE.FAIL shared:j {token}");
+    assert_eq!(client.must(&fail), 1);
     for line in [
         "CACHE.FETCH own:k LEASE 60000 GUARD secret y",
         "CACHE.FETCH own:k GUARD secret y LEASE 60000",
-        "CACHE.FETCH shared:k LEASE 60000",
         "CACHE.FETCH other LEASE 60000",
         "CACHE.SET shared:k v PX 60000",
         "CACHE.SETNULL shared:k PX 60000",
         "CACHE.DEL shared:k",
-        "CACHE.FAIL shared:k 5",
+        "CACHE.FAIL other 5",
         "CACHE.GET other",
         "CACHE.INFO other",
         "CACHE.APPLY shared:k x",

@@ -143,7 +143,6 @@ impl Subject {
         LeaseRequest {
             length_ms,
             now_us: self.now * 1000,
-            slot: 0,
             max_leases: self.max_leases,
         }
     }
@@ -670,6 +669,7 @@ fn plain(lease_ms: u64) -> FetchRequest {
         refresh: EarlyRefresh::Off,
         slide_ms: 0,
         is_absent: false,
+        is_replica: false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cached entries: what their commands reply (`commands.rs`), how one waits for them (`waiting.rs`, `crowd.rs`), what
+//! Cached entries: what their commands reply (`commands.rs`; `reads.rs`: as commands that read), how one waits for them (`waiting.rs`, `crowd.rs`), what
 //! servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
 //! (`model.rs`; `histories.rs` has entries, leases and queues together).
 
@@ -11,5 +11,6 @@ mod histories;
 mod model;
 mod native;
 mod persistence;
+mod reads;
 mod replication;
 mod waiting;

@@ -555,7 +555,8 @@ fn grant_by_hand(list: &mut List, place: (i32, u8), lease: Lease, now: u64, most
 }
 
 fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
-    let (mut leases, mut list) = (Leases::default(), List::new());
+    let slot_of = |key: &[u8]| u16::from(key[0]) % SLOTS;
+    let (mut leases, mut list) = (Leases::with_slots(1, 0, slot_of), List::new());
     let (mut now, mut last_token) = (START, 0);
     for act in acts {
         match *act {
@@ -570,7 +571,6 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                     since: now * 1000,
                     until: now + ms,
                     is_backoff: false,
-                    slot: u16::from(key) % SLOTS,
                 };
                 let granted = leases.grant(db, &[key], lease, now, most);
                 let expected = grant_by_hand(&mut list, (db, key), lease, now, most);
@@ -613,7 +613,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
             }
             Act::ClearSlot { slot } => {
                 leases.clear_slot(slot);
-                list.retain(|(_, lease)| lease.slot != slot);
+                list.retain(|((_, key), _)| u16::from(*key) % SLOTS != slot);
             }
         }
         same_leases(&leases, &list, now, most)?;
@@ -676,7 +676,6 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
         since: 0,
         until,
         is_backoff: false,
-        slot: 0,
     };
     assert!(leases.grant(0, b"a", lease(1, 30), 0, 3));
     assert!(leases.grant(0, b"b", lease(2, 10), 0, 3));
@@ -821,7 +820,6 @@ fn entries_of_cleared_leases_go_in_slices() {
             since: START * 1000,
             until: START + 1000,
             is_backoff: false,
-            slot: 0,
         };
         leases.grant(db, &key.to_le_bytes(), lease, START, MOST)
     };

@@ -200,11 +200,9 @@ fn a_replica_reads_and_decides_nothing() {
     assert!(reader.must("CACHE.GET t").is_nil());
     nearly(about(&mut reader, "k", "fresh_ms"), 600_000);
     for line in [
-        "CACHE.FETCH k LEASE 5",
         "CACHE.SET k v PX 5",
         "CACHE.SETNULL k PX 5",
         "CACHE.DEL k",
-        "CACHE.FAIL k 5",
         "CACHE.APPLY k x",
     ] {
         assert!(reader.run(line).err().starts_with("READONLY"), "{line}");

@@ -408,7 +408,6 @@ fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fenc
         "STOCK.CONFIRM {b}stock live",
         "BF.ADD {b}bloom x",
         "CF.ADD {b}cuckoo x",
-        "CACHE.FETCH {b}entry LEASE 5",
         "CACHE.SET {b}entry w PX 5",
         "CACHE.DEL {b}entry",
         "RATE.WINDOW {b}window 5 600000",

@@ -235,6 +235,11 @@ impl<'c> Ctx<'c> {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_RESP3)
     }
 
+    /// Whether the running command is part of a script or a function.
+    pub fn is_script(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_LUA)
+    }
+
     /// Is this server a replica?
     pub fn is_replica(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)

@@ -15,6 +15,7 @@ use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
+use crate::server::services::scripts;
 use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -157,6 +158,7 @@ pub(in crate::server) fn tick(ctx: Ctx<'_>) {
         }
     }
     watch.filter = None;
+    scripts::forget();
     watch.by_client = ByClient::default();
     watch.anonymous = Anonymous::default();
     watch.note_settled();
@@ -254,6 +256,9 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
         // SAFETY: see above.
         let count = || unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
         let command_name = argument(0);
+        scripts::arrives(command_name.bytes(), || {
+            count() > 1 && scripts::is_declared_read_only(argument(1).bytes())
+        });
         // Every command of the server passes here, so its name is all that most are asked for.
         match command_name.bytes() {
             name if deleters::is_plain(name) => {
@@ -262,6 +267,9 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
             name if is(name, "multi") => WATCH.get().anonymous.begins(),
             name if ["exec", "discard", "reset"].iter().any(|end| is(name, end)) => {
                 transaction_ends(client_of(command));
+            }
+            name if may_expire_at_once(name, count()) => {
+                keys_may_expire(client_of(command), (0..count()).map(argument).collect())
             }
             name if is(name, "cluster") => slots_may_move(&mut (1..count()).map(argument)),
             name if deleters::is_other(name) => {
@@ -327,6 +335,22 @@ fn keys_arrive(client: Option<u64>, command: Vec<ServerString<'_>>) {
     let positions = deleters::key_positions(&command);
     let is_key = |(position, name)| positions.contains(&position).then_some(name);
     names_arrive(client, command.into_iter().enumerate().filter_map(is_key));
+}
+
+/// The fewest arguments of a command that may store a value whose time is up: a value, and a time that is a point in time. If there
+/// is no key, such a command changes nothing on Valkey, and no event reports it.
+#[inline]
+fn may_expire_at_once(name: &[u8], count: c_int) -> bool {
+    count > 4 && ["set", "msetex", "restore"].iter().any(|own| is(name, own))
+}
+
+#[cold]
+fn keys_may_expire(client: Option<u64>, command: Vec<ServerString<'_>>) {
+    const POINTS_IN_TIME: [&str; 3] = ["pxat", "exat", "absttl"];
+    let is_point = |word: &ServerString<'_>| POINTS_IN_TIME.iter().any(|own| is(word.bytes(), own));
+    if command.iter().any(is_point) {
+        keys_arrive(client, command);
+    }
 }
 
 /// Before a command of the module: a deletion that was put off may have run without a call of the filter.

@@ -47,6 +47,12 @@ fn do_a_slice(ctx: Ctx<'_>) {
     }
 }
 
+/// Whether [`run_deferred_before_command`] may have something to do.
+#[inline]
+pub(in crate::server) fn is_any_deferred() -> bool {
+    ANY_DEFERRED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) == FRESH
+}
+
 /// Before a command: lets the families deal with what was noted. Not in a cluster, where newer
 /// servers take every key that is opened during a command for one of the command's slot.
 #[inline]

@@ -1,7 +1,7 @@
 //! The description of a command, and its registration with the server: name, arity, flags, key specs, ACL categories and
 //! documentation.
 
-use crate::request::Cursor;
+use crate::request::{Cursor, is};
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call;
 use crate::server::handles::context::Ctx;
@@ -59,6 +59,15 @@ pub enum KeyPositions {
     },
     /// One key behind this keyword. The search for the keyword begins at this index.
     After(&'static CStr, i32),
+    /// One key after an option. Another argument may be equal to the word of the option, so the other options are read, too.
+    AfterOption {
+        /// The word of the option.
+        keyword: &'static CStr,
+        /// The index of the first option.
+        from: i32,
+        /// The words of all options, and the number of their arguments.
+        options: &'static [(&'static str, usize)],
+    },
 }
 
 impl KeyPositions {
@@ -84,6 +93,24 @@ impl KeyPositions {
                 key.filter(|index| *index < args.len())
                     .into_iter()
                     .collect()
+            }
+            KeyPositions::AfterOption {
+                keyword,
+                from,
+                options,
+            } => {
+                let mut index = from as usize;
+                while let Some(word) = args.get(index) {
+                    let option = options.iter().find(|(name, _)| is(word, name));
+                    let Some((name, count)) = option else {
+                        break; // the command refuses it
+                    };
+                    if name.as_bytes() == keyword.to_bytes() && index + 1 < args.len() {
+                        return Some(vec![index + 1]);
+                    }
+                    index += 1 + count;
+                }
+                Vec::new()
             }
         })
     }
@@ -370,6 +397,16 @@ fn key_spec(spec: &KeySpec, may_be_asked: bool) -> raw::RedisModuleCommandKeySpe
             out.bs.keyword.keyword = keyword.as_ptr();
             out.bs.keyword.startfrom = from;
         }
+        KeyPositions::AfterOption { keyword, from, .. } => {
+            out.begin_search_type =
+                raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_KEYWORD;
+            out.bs.keyword.keyword = keyword.as_ptr();
+            out.bs.keyword.startfrom = from;
+            if may_be_asked {
+                // With this flag the server asks the command itself (see `read_after_deletions_keyed`).
+                out.flags |= u64::from(raw::REDISMODULE_CMD_KEY_INCOMPLETE);
+            }
+        }
     }
     out
 }
@@ -496,5 +533,23 @@ mod tests {
         assert_eq!(at(after, "set k 1 EVENTS EVENTS"), Some(vec![4]));
         assert_eq!(at(after, "set EVENTS 1"), Some(vec![]));
         assert_eq!(at(after, "set k 1 EVENTS"), Some(vec![]));
+        let option = KeyPositions::AfterOption {
+            keyword: c"GUARD",
+            from: 2,
+            options: &[("LEASE", 1), ("GUARD", 2), ("BREAKER", 3)],
+        };
+        for (line, keys) in [
+            ("fetch k LEASE 1", vec![]),
+            ("fetch k LEASE 1 guard f i", vec![5]),
+            ("fetch GUARD LEASE 1 GUARD GUARD GUARD", vec![5]),
+            ("fetch k BREAKER GUARD 1 1 LEASE 1", vec![]),
+            ("fetch k BREAKER GUARD 1 1 GUARD f i", vec![7]),
+            ("fetch k GUARD f GUARD BREAKER GUARD 1 1", vec![3]),
+            ("fetch k UNKNOWN GUARD f i", vec![]),
+            ("fetch k LEASE 1 GUARD", vec![]),
+            ("fetch k BREAKER GUARD", vec![]),
+        ] {
+            assert_eq!(at(option, line), Some(keys), "{line}");
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod info;
 pub mod memory;
 pub mod native;
 pub mod replicas;
+pub mod scripts;
 pub mod slots;
 pub mod stream;
 pub mod timer;
