@@ -26,6 +26,7 @@ use server::base::clock::Now;
 use server::base::slice::Slice;
 use server::handles::context::Ctx;
 use server::handles::string::ServerString;
+use server::services::cluster::SlotParcel;
 use server::services::command::Command;
 use server::services::config::Setting;
 use server::services::deferred::{KeyChange, ServerEvent};
@@ -70,6 +71,8 @@ pub struct Family {
     pub go_on: fn(Ctx<'_>, &mut Slice) -> bool,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
+    /// What a node must learn from this one before it serves keys of a hash slot that moves there at once, if anything.
+    pub slot_parcel: fn() -> Option<SlotParcel>,
     /// How its waiting clients are looked after in a cluster.
     pub waiting: Option<InSlots>,
     /// The fields of its section in `INFO`, whose names begin with the family's (of filters with `filter`): many clients
@@ -95,6 +98,7 @@ impl Family {
         due: |_, _| None,
         go_on: |_, _| false,
         cron: |_| {},
+        slot_parcel: || None,
         waiting: None,
         info: || None,
     };

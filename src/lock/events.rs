@@ -6,12 +6,10 @@ use super::slices::stop_listening_if_idle;
 use super::{DEADLINES, FENCE, SERVICE};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
-use crate::server::services::commit::{self, Commit, Replicate};
+use crate::server::services::cluster::{self, SlotParcel};
+use crate::server::services::commit;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots;
 use std::sync::atomic::Ordering;
 
 /// Handles a server event.
@@ -61,26 +59,16 @@ pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
 fn save_fence(ctx: Ctx<'_>) {
     let fence = FENCE.load(Ordering::Relaxed);
     // Valkey 9 may take a command without a key for one of two slots, and end the export.
-    if fence > 0 && !tell_importers(ctx, fence) {
+    if !cluster::send_to_importers(ctx) && fence > 0 {
         commit::append_to_aof(ctx, c"LOCK.FENCE", fence);
     }
 }
 
-/// Sends the last fence to the nodes that hash slots are copied to: a lock that is free by now leaves no other trace there.
-/// The server has just begun to copy, so all later fences follow with the locks that have them. The AOF receives it, too.
-/// Returns false if there is no such node.
-fn tell_importers(ctx: Ctx<'_>, fence: u64) -> bool {
-    let slots = cluster::exported_slots();
-    for slot in &slots {
-        let mut effects = Vec::new();
-        persist::put_fence(&mut effects, fence);
-        // A server passes on only commands that have a key in the slot. The key is not opened, and need not exist.
-        let name = ServerString::new(&slots::key_in(*slot));
-        let commit = Commit {
-            replicate: Replicate::Effect(c"LOCK.APPLY", &effects),
-            ..Commit::default()
-        };
-        commit.carry_out_without_key(ctx, &name);
-    }
-    !slots.is_empty()
+/// The last fence, for a node that receives a hash slot. A lock that is free leaves no other trace there, and all later fences
+/// follow with the locks that have them.
+pub(super) fn slot_parcel() -> Option<SlotParcel> {
+    let fence = FENCE.load(Ordering::Relaxed);
+    let mut effects = Vec::new();
+    persist::put_fence(&mut effects, fence);
+    (fence > 0).then_some((c"LOCK.APPLY", effects))
 }

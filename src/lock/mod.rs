@@ -65,6 +65,7 @@ pub const FAMILY: Family = Family {
     due: slices::due,
     go_on: slices::go_on,
     cron: slices::cron,
+    slot_parcel: events::slot_parcel,
     waiting: Some(blocking::WAITING),
     info: counters::info,
     ..Family::PLAIN

@@ -14,6 +14,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, slice_of};
+use crate::server::services::commit::{Commit, Replicate};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::slots::{self, Nodes, Ranges, SLOTS, slot_of};
@@ -21,7 +22,7 @@ use crate::server::services::timer;
 use crate::waiting::{InSlots, Key};
 use redis_module::raw;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,9 @@ const STEP_SIZE: usize = 32;
 /// slice is over.
 const SLICE_STEPS: usize = 2;
 
+/// A command and its payload, `command key payload`, that a node must run before it serves keys of a hash slot of this node.
+pub type SlotParcel = (&'static CStr, Vec<u8>);
+
 #[derive(Default)]
 struct State {
     nodes: Option<Rc<Nodes>>,
@@ -52,7 +56,8 @@ struct State {
     asked_for: u64,
     /// The slots whose waiting clients could not be served when something happened.
     put_off: BTreeSet<u16>,
-    /// For each atomic migration from this node that goes on, one of its slots.
+    /// For each atomic migration from this node that goes on, one of its slots. Empty where the server lets
+    /// [the copy begin](send_before_keys) with what the families give along.
     exports: HashMap<Vec<u8>, u16>,
     /// What is to be done for waiting clients.
     work: VecDeque<Work>,
@@ -274,9 +279,73 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
-/// A slot of each atomic migration from this node that goes on.
-pub fn exported_slots() -> Vec<u16> {
-    STATE.get().exports.values().copied().collect()
+/// Sends to the nodes that receive hash slots of this node what the families give along. To be called when the server has just
+/// begun to copy the slots. The AOF and the replicas receive it, too. Returns false if no node waits for it: on Redis, the
+/// copy itself [begins with it](send_before_keys).
+pub fn send_to_importers(ctx: Ctx<'_>) -> bool {
+    let slots: Vec<u16> = STATE.get().exports.values().copied().collect();
+    for (command, payload) in slot_parcels() {
+        for slot in &slots {
+            // A server passes on only commands that have a key in the slot. The key is not opened, and need not exist.
+            let name = ServerString::new(&slots::key_in(*slot));
+            let commit = Commit {
+                replicate: Replicate::Effect(command, &payload),
+                ..Commit::default()
+            };
+            commit.carry_out_without_key(ctx, &name);
+        }
+    }
+    !slots.is_empty()
+}
+
+/// What the families give along with the keys of a slot.
+fn slot_parcels() -> Vec<SlotParcel> {
+    let families = crate::enabled_families();
+    families
+        .filter_map(|family| (family.slot_parcel)())
+        .collect()
+}
+
+/// `RedisModule_ClusterPropagateForSlotMigration` of Redis since 8.4: puts a command in front of the copy of a slot.
+type SendBeforeKeys =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *const c_char, ...) -> c_int;
+
+fn send_before_keys_function() -> Option<SendBeforeKeys> {
+    static FUNCTION: OnceLock<Option<SendBeforeKeys>> = OnceLock::new();
+    *FUNCTION.get_or_init(|| {
+        let address = api::function(c"RedisModule_ClusterPropagateForSlotMigration")?;
+        // SAFETY: redismodule.h of Redis 8.4: `int RedisModule_ClusterPropagateForSlotMigration(RedisModuleCtx *ctx, const
+        // char *cmdname, const char *fmt, ...)`.
+        Some(unsafe {
+            std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, SendBeforeKeys>(address)
+        })
+    })
+}
+
+/// Puts what the families give along in front of the copy of these slots. Redis calls this in the child that writes the copy,
+/// so it has the state at the fork. All later changes follow the copy.
+fn send_before_keys(ctx: Ctx<'_>, ranges: &Ranges) {
+    let (Some(send), Some((first, _))) = (send_before_keys_function(), ranges.first()) else {
+        return;
+    };
+    let name = ServerString::new(&slots::key_in(*first));
+    for (command, payload) in slot_parcels() {
+        // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
+        let status = unsafe {
+            send(
+                ctx.raw(),
+                command.as_ptr(),
+                c"sb".as_ptr(),
+                name.raw(),
+                payload.as_ptr(),
+                payload.len(),
+            )
+        };
+        if status != raw::REDISMODULE_OK as c_int {
+            let line = "the server refuses a command in front of the copy of a hash slot";
+            log::warn_in(ctx, line);
+        }
+    }
 }
 
 /// Who serves which slot, as the server said a moment ago at most. `None`: the server does not tell.
@@ -612,7 +681,7 @@ struct RedisMigration {
     version: u64,
     source: [u8; NODE_ID + 1],
     destination: [u8; NODE_ID + 1],
-    task: *const std::ffi::c_char,
+    task: *const c_char,
     slots: *const RedisRanges,
 }
 
@@ -737,18 +806,28 @@ unsafe fn redis_ranges(ranges: *const RedisRanges) -> Ranges {
 }
 
 unsafe extern "C" fn on_redis_migration(
-    _ctx: *mut raw::RedisModuleCtx,
+    ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     subevent: u64,
     data: *mut std::ffi::c_void,
 ) {
     guard((), || {
+        let can_send = send_before_keys_function().is_some();
         let event = match subevent {
-            2 => MigrationEvent::ImportEnds,   // ..._IMPORT_COMPLETED
-            3 => MigrationEvent::ExportStarts, // ..._MIGRATE_STARTED
-            4 => MigrationEvent::ExportFails,  // ..._MIGRATE_FAILED
-            5 => MigrationEvent::ExportEnds,   // ..._MIGRATE_COMPLETED
-            _ => return, // nothing follows from an import that starts or fails; the last one is told in a child
+            2 => MigrationEvent::ImportEnds, // ..._IMPORT_COMPLETED
+            3 if !can_send => MigrationEvent::ExportStarts, // ..._MIGRATE_STARTED
+            4 => MigrationEvent::ExportFails, // ..._MIGRATE_FAILED
+            5 => MigrationEvent::ExportEnds, // ..._MIGRATE_COMPLETED
+            6 => {
+                // SAFETY: see above. This is ..._MIGRATE_MODULE_PROPAGATE.
+                let (ctx, ranges) = unsafe {
+                    let info = &*data.cast::<RedisMigration>();
+                    (Ctx::new(ctx), redis_ranges(info.slots))
+                };
+                send_before_keys(ctx, &ranges);
+                return;
+            }
+            _ => return, // nothing follows from an import that starts or fails
         };
         // SAFETY: see above.
         let (job, ranges) = unsafe {
