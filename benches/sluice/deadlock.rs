@@ -1,5 +1,5 @@
 //! The search for deadlocks: how much a wait costs the server where thousands of clients wait that hold what others want, how
-//! soon the client that closes a cycle hears of it, and for how long another client's `PING` waits meanwhile.
+//! soon the clients that wait in vain are refused, and for how long another client's `PING` waits meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -30,14 +30,24 @@ const QUIET_NS: u64 = 5_000_000;
 /// Between two PINGs.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What clients hold and want: commands without replies that matter, then one command of each waiting client, then one that
-/// closes a cycle.
+/// What clients hold and want: commands without replies that matter, then one command of each waiting client.
 struct World {
     name: &'static str,
     most: u64,
     hold: fn(u64) -> Vec<String>,
     ask: fn(u64, u64) -> String,
-    close: Option<fn(u64) -> String>,
+    end: End,
+}
+
+/// Who waits in vain.
+#[derive(Clone, Copy)]
+enum End {
+    /// No client.
+    Nobody,
+    /// The client that sends this command at last.
+    Closer(fn(u64) -> String),
+    /// Most of the waiting clients.
+    Most,
 }
 
 const LEASE: &str = "PX 600000";
@@ -52,7 +62,7 @@ const WORLDS: &[World] = &[
                 .collect()
         },
         ask: |size, owner| permit("a", "x", owner, 2 * size) + " BLOCK 0",
-        close: None,
+        end: End::Nobody,
     },
     World {
         name: "deadlock: two semaphores, the holders of each want the other",
@@ -70,7 +80,7 @@ const WORLDS: &[World] = &[
             None => permit("b", "x", client, size / 2) + " BLOCK 0",
             Some(number) => permit("a", "y", number, size / 2) + " BLOCK 0",
         },
-        close: Some(|size| permit("a", "y", size / 2 - 1, size / 2) + " BLOCK 0"),
+        end: End::Closer(|size| permit("a", "y", size / 2 - 1, size / 2) + " BLOCK 0"),
     },
     World {
         name: "deadlock: each client holds a lock and wants the next 100",
@@ -79,14 +89,28 @@ const WORLDS: &[World] = &[
             let hold = |number| format!("LOCK.ACQUIRE k:{number} x:{number} {LEASE}");
             (0..size + KEYS).map(hold).collect()
         },
-        ask: |_, owner| {
-            let keys = (owner + 1..=owner + KEYS).map(|key| format!("k:{key}"));
-            let keys = keys.collect::<Vec<_>>().join(" ");
-            format!("LOCK.MACQUIRE {KEYS} {keys} x:{owner} {LEASE} BLOCK 0")
+        // From the last one to the first: nobody stands in front of a client whose lock it wants.
+        ask: |size, client| next_locks(size - 1 - client),
+        end: End::Closer(|size| format!("LOCK.ACQUIRE k:0 x:{size} {LEASE} BLOCK 0")),
+    },
+    World {
+        name: "deadlock: the same, but most of them wait in vain",
+        most: MOST_OF_MANY_KEYS,
+        hold: |size| {
+            let hold = |number| format!("LOCK.ACQUIRE k:{number} x:{number} {LEASE}");
+            (0..size + KEYS).map(hold).collect()
         },
-        close: Some(|size| format!("LOCK.ACQUIRE k:0 x:{size} {LEASE} BLOCK 0")),
+        ask: |_, client| next_locks(client),
+        end: End::Most,
     },
 ];
+
+/// The request of an owner that wants the next locks.
+fn next_locks(owner: u64) -> String {
+    let keys = (owner + 1..=owner + KEYS).map(|key| format!("k:{key}"));
+    let keys = keys.collect::<Vec<_>>().join(" ");
+    format!("LOCK.MACQUIRE {KEYS} {keys} x:{owner} {LEASE} BLOCK 0")
+}
 
 fn permit(key: &str, owner: &str, number: u64, limit: u64) -> String {
     format!("SEM.ACQUIRE {key} {owner}:{number} LIMIT {limit} {LEASE}")
@@ -98,7 +122,7 @@ pub(crate) struct Searched {
     pub(crate) waiters: u64,
     /// Server CPU of a wait in microseconds, the search included.
     pub(crate) wait_us: f64,
-    /// From the command that closes a cycle to its error.
+    /// From the command that closes a cycle to its error, or from the first command to the last error.
     pub(crate) error_ms: Option<f64>,
     pub(crate) longest_ping_ms: f64,
 }
@@ -133,12 +157,10 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
         assert!(!reply.is_err() && !reply.is_nil(), "{command}: {reply:?}");
     }
     // The client that closes the cycle takes the place of the last one, where it is one of them.
-    let waiters =
-        if (world.ask)(size, size - 1) == world.close.map_or(String::new(), |close| close(size)) {
-            size - 1
-        } else {
-            size
-        };
+    let waiters = match world.end {
+        End::Closer(close) if (world.ask)(size, size - 1) == close(size) => size - 1,
+        _ => size,
+    };
     let mut crowd = Crowd::connect(&bench.server, waiters as usize);
     let mut closer = Raw::connect(&bench.server);
     let mut pinger = Raw::connect(&bench.server);
@@ -146,21 +168,37 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
     thread::scope(|scope| {
         let longest = scope.spawn(|| longest_ping(&mut pinger, &is_over));
         let before = main_thread_time(server.pid());
+        let refused_before = server.info_int("sluice_lock_deadlocks");
+        let start = Instant::now();
         for client in 0..waiters {
             let command = (world.ask)(size, client);
             crowd.member(client as usize).send(command.split(' '));
         }
+        let mut last_error = None;
+        let mut refused = 0;
         eventually(LIMIT, || {
-            server.info_int("blocked_clients") == waiters as i64
+            let now = server.info_int("sluice_lock_deadlocks") - refused_before;
+            if now != refused {
+                refused = now;
+                last_error = Some(start.elapsed());
+            }
+            server.info_int("blocked_clients") + refused == waiters as i64
+                && (refused == 0 || start.elapsed() > 2 * last_error.unwrap_or_default() + LOOK)
         });
         await_quiet(server.pid());
         let nanoseconds = main_thread_time(server.pid()) - before;
-        let error_ms = world.close.map(|close| {
-            let start = Instant::now();
-            let reply = closer.call(close(size).split(' '));
-            assert!(reply.is_err(), "{}: {reply:?}", world.name);
-            start.elapsed().as_secs_f64() * 1e3
-        });
+        let elapsed = match world.end {
+            End::Nobody => None,
+            End::Most => last_error,
+            End::Closer(close) => {
+                assert_eq!(refused, 0, "{}", world.name);
+                let start = Instant::now();
+                let reply = closer.call(close(size).split(' '));
+                assert!(reply.is_err(), "{}: {reply:?}", world.name);
+                Some(start.elapsed())
+            }
+        };
+        let error_ms = elapsed.map(|elapsed| elapsed.as_secs_f64() * 1e3);
         is_over.store(true, Ordering::Relaxed);
         Searched {
             name: world.name,

@@ -12,6 +12,7 @@
 //! A [`Search`] can stop after any step and go on later. In the meantime clients may leave and holds may end, which the search
 //! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
+use super::cycles::Cycles;
 use super::queue::{Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
@@ -62,7 +63,7 @@ impl Budget {
 }
 
 /// How many steps it takes to open a key.
-const STEPS_TO_READ: u64 = 8;
+pub(super) const STEPS_TO_READ: u64 = 8;
 
 /// The holders of a key are looked at in one go if they, or all waiting owners, are not more than this.
 const AT_ONCE: usize = 2048;
@@ -80,7 +81,7 @@ const FEW_HOLDERS: usize = 16;
 const FEW_KEYS: usize = 32;
 
 /// How many waiters of a queue, or holders of a key, are looked at in one step.
-const PER_STEP: usize = 64;
+pub(super) const PER_STEP: usize = 64;
 
 /// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
 pub fn check(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
@@ -258,8 +259,10 @@ pub struct Search {
     last: u64,
     /// The doubtful waiters by their arrival.
     unverified: BTreeMap<u64, usize>,
-    /// The oldest of the clients without which all others can be served: its wait closed the cycle.
-    closing: Option<Ticket>,
+    /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
+    closing: Vec<Ticket>,
+    /// How many steps it took.
+    spent: u64,
     /// Whether anything has changed since a deadlock was suspected.
     is_disturbed: bool,
     /// Whether the search is to start again, and all that was found to be freed.
@@ -280,7 +283,8 @@ impl Search {
             at_once: AT_ONCE,
             last,
             unverified: BTreeMap::new(),
-            closing: None,
+            closing: Vec::new(),
+            spent: 0,
             is_disturbed: false,
             is_outdated: false,
         }
@@ -328,10 +332,10 @@ impl Search {
             }
             // The newest goes first: the last who has to go is the one whose coming made the others wait in vain.
             let Some((_, waiter)) = self.unverified.pop_last() else {
-                return Some(self.closing);
+                return Some(self.closing.last().copied());
             };
             if !self.waiters[waiter].is_done {
-                self.closing = Some(self.waiters[waiter].ticket);
+                self.closing.push(self.waiters[waiter].ticket);
                 self.remove_waiter(waiter);
             }
         }
@@ -340,6 +344,18 @@ impl Search {
     /// The same over several rounds, while the queues change. `None`: there is more to do. `Some`: who waits in vain, if
     /// anybody does.
     pub fn go_on(
+        &mut self,
+        queues: &mut Queues,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) -> Option<Option<Ticket>> {
+        let before = *steps;
+        let result = self.go_on_with(queues, steps, read);
+        self.spent += before - *steps;
+        result
+    }
+
+    fn go_on_with(
         &mut self,
         queues: &mut Queues,
         steps: &mut u64,
@@ -387,13 +403,22 @@ impl Search {
     }
 
     /// Ends the search: who came before the one that waits in vain is trusted.
-    pub fn conclude(self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
+    pub fn conclude(mut self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
         queues.record_changes(false);
         let last = match deadlocked.and_then(|ticket| queues.arrival(ticket)) {
             Some(arrival) => arrival - 1,
             None => self.last,
         };
-        FinishedSearch { search: self, last }
+        let suspects = if deadlocked.is_some() {
+            std::mem::take(&mut self.closing)
+        } else {
+            Vec::new()
+        };
+        FinishedSearch {
+            cycles: Cycles::new(suspects, self.spent),
+            search: self,
+            last,
+        }
     }
 
     /// Frees a little of what was found. Returns false if nothing is left.
@@ -760,7 +785,7 @@ impl Search {
     fn done(&mut self, waiter: usize) {
         let node = &mut self.waiters[waiter];
         node.is_done = true;
-        node.was_done = self.closing.is_none();
+        node.was_done = self.closing.is_empty();
         let (ticket, owner) = (node.ticket, node.owner);
         for key in std::mem::take(&mut node.keys) {
             self.keys[key].waiting.remove(&ticket);
@@ -774,7 +799,7 @@ impl Search {
     }
 
     fn release(&mut self, owner: usize, index: usize) {
-        self.owners[owner].is_live |= self.closing.is_none();
+        self.owners[owner].is_live |= self.closing.is_empty();
         if let Some(key) = self.owners[owner].holds.get(index).copied() {
             self.tasks.push(SearchTask::Release(owner, index + 1));
             if let Some(held) = self.keys[key].held.remove(&owner) {
@@ -801,13 +826,13 @@ impl Search {
         };
         let node = &self.waiters[waiter];
         let owner = &self.owners[node.owner];
-        let gives_way = owner.is_live || self.closing.is_none() && owner.waiting == 0;
+        let gives_way = owner.is_live || self.closing.is_empty() && owner.waiting == 0;
         if node.is_done && !gives_way {
             // It was taken to be served, and to keep what it got. Perhaps that has kept others from being served.
             self.is_outdated = true;
             return;
         }
-        self.is_disturbed |= self.closing.is_some() && !node.was_done;
+        self.is_disturbed |= !self.closing.is_empty() && !node.was_done;
         self.remove_waiter(waiter);
     }
 
@@ -849,7 +874,7 @@ impl Search {
             if left >= before {
                 continue;
             }
-            self.is_disturbed |= self.closing.is_some() && !self.owners[owner].is_live;
+            self.is_disturbed |= !self.closing.is_empty() && !self.owners[owner].is_live;
             if let Some(held) = node.held.get_mut(&owner) {
                 node.total = node.total.saturating_sub(held.really.saturating_sub(left));
                 held.really = held.really.min(left);
@@ -862,14 +887,27 @@ impl Search {
     }
 }
 
-/// A search that has ended. Its memory is freed in steps, too.
+/// A search that has ended. If it found a deadlock, the clients that it suspected besides may close [`Cycles`]. Its memory is
+/// freed in steps, too.
 #[derive(Debug)]
 pub struct FinishedSearch {
     search: Search,
+    cycles: Cycles,
     last: u64,
 }
 
 impl FinishedSearch {
+    /// Takes up to so many steps to find a further client that waits in vain, which must be refused now. There may be more as
+    /// long as [`FinishedSearch::may_find`] says so.
+    pub fn find(&mut self, queues: &Queues, steps: &mut u64, read: Read<'_>) -> Option<Ticket> {
+        self.cycles.go_on(queues, steps, read)
+    }
+
+    /// Whether [`FinishedSearch::find`] may find something.
+    pub fn may_find(&self) -> bool {
+        !self.cycles.is_over()
+    }
+
     /// Takes up to so many steps. True when nothing is left.
     pub fn free(&mut self, queues: &mut Queues, steps: &mut u64) -> bool {
         while *steps > 0 {
@@ -878,7 +916,7 @@ impl FinishedSearch {
                 queues.mark_verified(arrival);
                 continue;
             }
-            if !self.search.free_some() {
+            if !self.search.free_some() && !self.cycles.free_some() {
                 return true;
             }
         }

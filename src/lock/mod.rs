@@ -9,6 +9,7 @@ mod apply;
 mod blocking;
 mod commands;
 pub mod counters;
+mod cycles;
 pub mod deadlock;
 mod edit;
 mod ends;

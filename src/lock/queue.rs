@@ -680,6 +680,12 @@ impl Queues {
             .copied()
     }
 
+    /// The last entangled ticket in a queue before this one.
+    pub(super) fn entangled_before(&self, queue: u64, ticket: Ticket) -> Option<Ticket> {
+        let (_, queue) = self.queues.numbered(queue)?;
+        queue.entangled.range(..ticket).next_back().copied()
+    }
+
     /// Whether any client in between wants the lock exclusively.
     pub(super) fn unshared_between(
         &self,

@@ -2,6 +2,7 @@
 
 use super::LockService;
 use super::deadlock::{Budget, FinishedSearch, Search};
+use super::handover::Handover;
 use super::state::{Lock, LockKind};
 use super::world::ServerClients;
 use crate::error::Error;
@@ -10,7 +11,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::timer;
-use crate::waiting::Key;
+use crate::waiting::{Key, Ticket};
 
 /// How long after a wait that could not be checked at once a search begins, and how long at least after the last one.
 pub(super) const BEFORE_SEARCH_MS: u64 = 10;
@@ -72,8 +73,13 @@ pub(super) fn take_steps(ctx: Ctx<'_>, service: &mut LockService, now: Now) -> b
         handover, search, ..
     } = service;
     let mut steps = STEPS_PER_READING;
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| read_lock(ctx, key, visit);
     if let Some((finished, next_at)) = &mut search.finished {
-        if finished.free(&mut handover.queues, &mut steps) {
+        if finished.may_find() {
+            if let Some(ticket) = finished.find(&handover.queues, &mut steps, read) {
+                refuse(handover, ticket);
+            }
+        } else if finished.free(&mut handover.queues, &mut steps) {
             let next_at = *next_at;
             search.finished = None;
             if handover.queues.has_unverified() {
@@ -85,7 +91,6 @@ pub(super) fn take_steps(ctx: Ctx<'_>, service: &mut LockService, now: Now) -> b
     let Some((current, began)) = &mut search.current else {
         return false;
     };
-    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| read_lock(ctx, key, visit);
     let Some(deadlocked) = current.go_on(&mut handover.queues, &mut steps, read) else {
         return true;
     };
@@ -100,12 +105,16 @@ pub(super) fn take_steps(ctx: Ctx<'_>, service: &mut LockService, now: Now) -> b
         let finished = ended.conclude(&mut handover.queues, deadlocked);
         search.finished = Some((finished, now.ms() + pause_ms));
     }
-    if let Some(ticket) = deadlocked
-        && handover.refuse(&mut ServerClients, ticket, Error::Deadlock)
-    {
-        handover.counters.deadlocks += 1;
+    if let Some(ticket) = deadlocked {
+        refuse(handover, ticket);
     }
     true
+}
+
+fn refuse(handover: &mut Handover, ticket: Ticket) {
+    if handover.refuse(&mut ServerClients, ticket, Error::Deadlock) {
+        handover.counters.deadlocks += 1;
+    }
 }
 
 /// Calls `visit` with the lock or semaphore at a key of any database, if there is one.

@@ -3,7 +3,7 @@
 //! wait for ever.
 
 use proptest::prelude::*;
-use sluice::lock::deadlock::{Check, Search, check};
+use sluice::lock::deadlock::{Check, FinishedSearch, Search, check};
 use sluice::lock::holds::Hold;
 use sluice::lock::queue::{LockWaiter, Queues, Want};
 use sluice::lock::state::{Acquire, Acquired, Lock, Mode, RequestedMode, Upgraded};
@@ -244,8 +244,12 @@ struct Watched {
     queues: Queues,
     tickets: BTreeMap<u64, Ticket>,
     search: Option<Search>,
+    /// The last search, which looks for further cycles.
+    finished: Option<FinishedSearch>,
     came: u64,
     found: usize,
+    /// How many of those are further deadlocks of one search.
+    further: usize,
 }
 
 impl Watched {
@@ -330,33 +334,50 @@ impl Watched {
     /// Takes steps of the search. Returns whether it has come to an end.
     fn search(&mut self, mut steps: u64) -> Result<bool, TestCaseError> {
         let queues = &mut self.queues;
-        let search = self
-            .search
-            .get_or_insert_with(|| Search::of_unverified(queues));
         let world = &self.world;
-        let result = search.go_on(queues, &mut steps, &mut |key, visit| {
+        let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| {
             if let Some(lock) = world.locks.get(key)
                 && !lock.holds().is_empty()
             {
                 visit(lock);
             }
-        });
-        let (Some(deadlocked), Some(_)) = (result, &self.search) else {
+        };
+        if let Some(finished) = &mut self.finished {
+            let found = finished.find(queues, &mut steps, read);
+            if !finished.may_find() {
+                while !finished.free(queues, &mut 3) {}
+                self.finished = None;
+            }
+            if let Some(ticket) = found {
+                self.further += 1;
+                self.refuse(ticket)?;
+            }
+            return Ok(false);
+        }
+        let search = self
+            .search
+            .get_or_insert_with(|| Search::of_unverified(queues));
+        let result = search.go_on(queues, &mut steps, read);
+        let (Some(deadlocked), Some(search)) = (result, self.search.take_if(|_| result.is_some()))
+        else {
             return Ok(false);
         };
-        if let Some(search) = self.search.take() {
-            let mut remains = search.conclude(&mut self.queues, deadlocked);
-            while !remains.free(&mut self.queues, &mut 3) {}
-        }
+        self.finished = Some(search.conclude(&mut self.queues, deadlocked));
         if let Some(ticket) = deadlocked {
-            let waiter = self.queues.get(ticket).cloned();
-            let waiter = waiter.ok_or_else(|| TestCaseError::fail("it waits no more"))?;
-            let served = self.world.clone().serves_in_the_end(&waiter.owner);
-            prop_assert!(!served, "{:?} could have been served", waiter);
-            self.found += 1;
-            self.leave(ticket);
+            self.refuse(ticket)?;
         }
         Ok(true)
+    }
+
+    /// Refuses a client that waits in vain.
+    fn refuse(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
+        let waiter = self.queues.get(ticket).cloned();
+        let waiter = waiter.ok_or_else(|| TestCaseError::fail("it waits no more"))?;
+        let served = self.world.clone().serves_in_the_end(&waiter.owner);
+        prop_assert!(!served, "{:?} could have been served", waiter);
+        self.found += 1;
+        self.leave(ticket);
+        Ok(())
     }
 }
 
@@ -375,8 +396,10 @@ proptest! {
             queues: Queues::default(),
             tickets: BTreeMap::new(),
             search: None,
+            finished: None,
             came: 0,
             found: 0,
+            further: 0,
         };
         for event in events {
             match event {
@@ -398,7 +421,7 @@ proptest! {
                 }
             }
         }
-        while watched.queues.has_unverified() {
+        while watched.queues.has_unverified() || watched.finished.is_some() {
             watched.search(5)?;
         }
         for waiter in &watched.world.waiting {
@@ -496,6 +519,75 @@ fn the_search_takes_steps_in_proportion_to_those_who_wait() {
         let (checked, spent) = steps_of(&queues, &locks, before);
         assert_eq!(checked, Check::Fine);
         assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
+    }
+}
+
+/// Waiters who each hold a lock, want the `keys` locks behind it in a ring of `owners`, and come in this order.
+fn ring(
+    owners: usize,
+    keys: usize,
+    order: impl Fn(usize) -> usize,
+) -> (Queues, BTreeMap<Key, Lock>) {
+    let name = |number: usize| number.to_string();
+    let key = |number: usize| -> Key { (0, name(number % owners).into_bytes().into()) };
+    let held = |number| lock_held_by(Mode::Exclusive, std::iter::once(name(number)));
+    let locks = (0..owners).map(|number| (key(number), held(number)));
+    let mut queues = Queues::default();
+    for number in (0..owners).map(order) {
+        let ticket = queues.push(LockWaiter {
+            keys: (number + 1..=number + keys).map(key).collect(),
+            takes_many: true,
+            want: Want::Acquire(RequestedMode::Exclusive),
+            ..permit_waiter(&name(number), 0, 1)
+        });
+        queues.mark_unverified(ticket);
+    }
+    (queues, locks.collect())
+}
+
+/// Refuses all who wait in vain. `many`: one search may find several of them. Returns who was refused, sorted, and the steps.
+fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (Vec<Ticket>, u64) {
+    let mut steps = u64::MAX;
+    let mut refused = Vec::new();
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| visit(&locks[key]);
+    while queues.has_unverified() {
+        let mut search = Search::of_unverified(queues);
+        let mut found = search.go_on(queues, &mut steps, read).flatten();
+        let mut finished = search.conclude(queues, found);
+        loop {
+            if let Some(ticket) = found {
+                queues.remove(ticket);
+                refused.push(ticket);
+            }
+            if !many || !finished.may_find() {
+                break;
+            }
+            found = finished.find(queues, &mut steps, read);
+        }
+        while !finished.free(queues, &mut steps) {}
+    }
+    refused.sort_unstable();
+    (refused, u64::MAX - steps)
+}
+
+/// Whoever waits in vain is refused in few searches, and nobody else than in as many searches as there are deadlocks.
+#[test]
+fn a_search_finds_many_deadlocks() {
+    const OWNERS: usize = 400;
+    const KEYS: usize = 100;
+    // 211 and 400 have no common divisor: each number comes once.
+    let orders: [fn(usize) -> usize; 2] = [|number| number, |number| number * 211 % OWNERS];
+    for order in orders {
+        let (mut queues, locks) = ring(OWNERS, KEYS, order);
+        let (refused, steps) = refuse_all(&mut queues, &locks, true);
+        assert!(refused.len() >= KEYS, "{} refused", refused.len());
+        let most = 15 * (OWNERS * KEYS) as u64;
+        assert!(steps <= most, "{steps} steps, {} refused", refused.len());
+        let (mut queues, locks) = ring(OWNERS / 4, KEYS / 4, order);
+        let (one_by_one, _) = refuse_all(&mut queues, &locks, false);
+        let (mut queues, locks) = ring(OWNERS / 4, KEYS / 4, order);
+        let (at_once, _) = refuse_all(&mut queues, &locks, true);
+        assert_eq!(at_once, one_by_one);
     }
 }
 

@@ -362,7 +362,8 @@ fn put_searches(page: &mut Page, searched: &[Searched]) {
     page.prose(
         "\
 All clients of a row ask at once and wait. The server's CPU per wait includes the search for
-deadlocks. Then one more client closes a cycle, and gets `ERR deadlock`. Meanwhile another client
+deadlocks. Then one more client closes a cycle, and gets the error `DEADLOCK`. In the last group most
+clients wait in vain: the time is that from the first command to the last error. Meanwhile another client
 sends `PING` every millisecond; the longest of these includes the time that the client itself
 waits for its core.",
     );

@@ -1,0 +1,275 @@
+//! Further deadlocks, once a search has found one: cycles of clients of which each waits for the next one.
+//!
+//! The search for deadlocks finds one client that waits in vain, and must look at all queues again to find the next one. A hundred
+//! clients that wait in vain would need a hundred searches. But most deadlocks are cycles of clients that each wait for the
+//! next one whatever the others do, and a walk through the queues finds such a cycle fast. The client that came last closed
+//! the cycle. What no cycle shows, such as the permits of several holders together, is left to the next search.
+
+use super::deadlock::{PER_STEP, Read, STEPS_TO_READ};
+use super::queue::{LockWaiter, Queues, Want};
+use super::state::{Lock, Mode, RequestedMode};
+use crate::waiting::Ticket;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A walk gives up after this number of clients, and looks at no more holders of a key, or waiters of an owner, than [`PER_STEP`].
+const MAX_REACHED: usize = 4096;
+
+/// A longer cycle is left to the next search: all its keys are read again in one go.
+const MAX_CYCLE: usize = 256;
+
+/// The walks from each client that may close a cycle.
+#[derive(Debug)]
+pub(super) struct Cycles {
+    /// The clients that may close a cycle, the oldest last.
+    suspects: Vec<Ticket>,
+    walk: Option<CycleWalk>,
+    /// The holders of keys that were read, by the numbers of their queues. They may have changed since.
+    holders: BTreeMap<u64, Holders>,
+    /// How many steps the walks may still take.
+    steps_left: u64,
+}
+
+/// The holders of a key that wait for something.
+#[derive(Debug, Default)]
+struct Holders {
+    is_shared: bool,
+    /// The numbers of their owners, and their counts. `None`: too many.
+    counts: Option<Vec<(u64, u64)>>,
+}
+
+/// A walk, first along the shortest ways, from a client to those that must be served before it, until one waits for the first.
+#[derive(Debug)]
+struct CycleWalk {
+    suspect: Ticket,
+    arrival: u64,
+    /// For each client that was reached, the one that waits for it and the index of the key.
+    reached: BTreeMap<Ticket, (Ticket, usize)>,
+    /// Where the walk continues: clients and indexes of their keys.
+    next: VecDeque<(Ticket, usize)>,
+}
+
+impl Cycles {
+    /// `suspects`: the newest first.
+    pub(super) fn new(suspects: Vec<Ticket>, most_steps: u64) -> Self {
+        Self {
+            suspects,
+            walk: None,
+            holders: BTreeMap::new(),
+            steps_left: most_steps,
+        }
+    }
+
+    /// Takes up to so many steps. Returns a client that closes a cycle and must be refused now. Whether it is over says
+    /// [`Cycles::is_over`].
+    pub(super) fn go_on(
+        &mut self,
+        queues: &Queues,
+        steps: &mut u64,
+        read: Read<'_>,
+    ) -> Option<Ticket> {
+        while *steps > 0 && !self.is_over() {
+            let before = *steps;
+            *steps -= 1;
+            let found = self.step(queues, steps, read);
+            self.steps_left = self.steps_left.saturating_sub(before - *steps);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether no more cycles are looked for.
+    pub(super) fn is_over(&self) -> bool {
+        self.steps_left == 0 || self.walk.is_none() && self.suspects.is_empty()
+    }
+
+    /// Frees a little. Returns false if nothing is left.
+    pub(super) fn free_some(&mut self) -> bool {
+        self.walk = None;
+        self.suspects = Vec::new();
+        self.holders.pop_first().is_some()
+    }
+
+    fn step(&mut self, queues: &Queues, steps: &mut u64, read: Read<'_>) -> Option<Ticket> {
+        let Some(walk) = &mut self.walk else {
+            let suspect = self.suspects.pop()?;
+            self.walk = queues.arrival(suspect).map(|arrival| CycleWalk {
+                suspect,
+                arrival,
+                reached: BTreeMap::new(),
+                next: VecDeque::from([(suspect, 0)]),
+            });
+            return None;
+        };
+        let Some((ticket, index)) = walk.next.pop_front() else {
+            self.walk = None;
+            return None;
+        };
+        let Some(queue) = queues.queue_of_waiter(ticket, index) else {
+            return None; // these were all its keys
+        };
+        walk.next.push_front((ticket, index + 1));
+        let holders = self.holders.entry(queue).or_insert_with(|| {
+            *steps = steps.saturating_sub(STEPS_TO_READ);
+            Holders::read(queues, queue, read)
+        });
+        let mut is_closed = false;
+        each_blocker(queues, ticket, queue, holders, &mut |blocker| {
+            if blocker == walk.suspect {
+                is_closed = true;
+            } else if queues.arrival(blocker) < Some(walk.arrival)
+                && !walk.reached.contains_key(&blocker)
+            {
+                walk.reached.insert(blocker, (ticket, index));
+                walk.next.push_back((blocker, 0));
+            }
+            *steps = steps.saturating_sub(1);
+        });
+        if is_closed || walk.reached.len() > MAX_REACHED {
+            let found = (is_closed && walk.is_cycle(queues, (ticket, index), steps, read))
+                .then_some(walk.suspect);
+            self.walk = None;
+            return found;
+        }
+        None
+    }
+}
+
+impl CycleWalk {
+    /// Whether each client on the way to the last one still waits for the next one, and the last one for the first.
+    fn is_cycle(
+        &self,
+        queues: &Queues,
+        last: (Ticket, usize),
+        steps: &mut u64,
+        read: Read<'_>,
+    ) -> bool {
+        let (mut target, mut at) = (self.suspect, last);
+        for _ in 0..MAX_CYCLE {
+            let (ticket, index) = at;
+            let Some(queue) = queues.queue_of_waiter(ticket, index) else {
+                return false;
+            };
+            *steps = steps.saturating_sub(STEPS_TO_READ);
+            let holders = Holders::read(queues, queue, read);
+            let mut waits = false;
+            each_blocker(queues, ticket, queue, &holders, &mut |blocker| {
+                waits |= blocker == target;
+            });
+            if !waits {
+                return false;
+            }
+            if ticket == self.suspect {
+                return true;
+            }
+            target = ticket;
+            let Some(before) = self.reached.get(&ticket) else {
+                return false;
+            };
+            at = *before;
+        }
+        false
+    }
+}
+
+impl Holders {
+    fn read(queues: &Queues, queue: u64, read: Read<'_>) -> Self {
+        let mut holders = Self {
+            is_shared: false,
+            counts: Some(Vec::new()),
+        };
+        let Some(key) = queues.key_of_queue(queue) else {
+            return holders;
+        };
+        read(key, &mut |lock: &Lock| {
+            let holds = lock.holds();
+            let waiting = holds.iter().filter_map(|(owner, hold)| {
+                let owner = queues.owner_number(owner)?;
+                Some((owner, hold.count))
+            });
+            holders = Self {
+                is_shared: lock.mode() == Mode::Shared,
+                counts: (holds.len() <= PER_STEP).then(|| waiting.collect()),
+            };
+        });
+        holders
+    }
+
+    fn has(&self, owner: u64) -> bool {
+        let mut counts = self.counts.iter().flatten();
+        counts.any(|(other, _)| *other == owner)
+    }
+}
+
+/// Calls `visit` with clients that must all be served before this one can have the key of the queue. There may be more of them:
+/// where that is not plain, none is named.
+fn each_blocker(
+    queues: &Queues,
+    ticket: Ticket,
+    queue: u64,
+    holders: &Holders,
+    visit: &mut dyn FnMut(Ticket),
+) {
+    let (Some(waiter), Some(owner), Some(counts)) = (
+        queues.get(ticket),
+        queues.owner_of_waiter(ticket),
+        &holders.counts,
+    ) else {
+        return;
+    };
+    let is_semaphore = waiter.permits().is_some();
+    let is_upgrade = waiter.want == Want::Upgrade;
+    if !is_semaphore && !is_upgrade && holders.has(owner) {
+        return; // the owner enters its own lock again
+    }
+    let waits_twice = queues.owner_waits_twice(ticket);
+    // Another request of the owner may share the lock with its holders, and let this one in.
+    if !waits_twice || is_semaphore || is_upgrade || !holders.is_shared {
+        for (holder, count) in counts {
+            if excludes(queues, waiter, ticket, queue, holders.is_shared, *count)
+                && (is_semaphore || *holder != owner)
+            {
+                each_of_owner(queues, *holder, visit);
+            }
+        }
+    }
+    // Another request of the owner may be ahead, and let this one pass.
+    if !is_upgrade
+        && !waits_twice
+        && let Some(ahead) = queues.entangled_before(queue, ticket)
+        && !(waiter.is_shared() && queues.get(ahead).is_some_and(|ahead| ahead.is_shared()))
+    {
+        visit(ahead);
+    }
+}
+
+/// Whether a holder with so many counts must give way, before the waiter can have the key.
+fn excludes(
+    queues: &Queues,
+    waiter: &LockWaiter,
+    ticket: Ticket,
+    queue: u64,
+    is_shared: bool,
+    count: u64,
+) -> bool {
+    match waiter.want {
+        Want::Upgrade | Want::Acquire(RequestedMode::Exclusive) => true,
+        Want::Acquire(RequestedMode::Shared) => !is_shared,
+        Want::Acquire(RequestedMode::Permits { .. }) => {
+            count > queues.spare_permits(queue, ticket).0
+        }
+    }
+}
+
+/// Calls `visit` with the waiters of an owner, all of which must be served before it gives anything back.
+fn each_of_owner(queues: &Queues, owner: u64, visit: &mut dyn FnMut(Ticket)) {
+    let mut from = 0;
+    for _ in 0..PER_STEP {
+        let Some(ticket) = queues.ticket_of_owner(owner, from) else {
+            return;
+        };
+        visit(ticket);
+        from = ticket + 1;
+    }
+}
