@@ -494,8 +494,9 @@ fn a_replica_with_its_own_file_starts_with_what_it_had() {
 #[test]
 fn a_replica_that_was_paused_catches_up() {
     let (master, replica) = pair();
-    ask(&master, "LOCK.ACQUIRE k a PX 300");
+    // The hold that ends unseen ends before the one that a client waits for.
     ask(&master, "LOCK.ACQUIRE k2 a SHARED PX 300");
+    ask(&master, "LOCK.ACQUIRE k a PX 300");
     ask(&master, "LOCK.ACQUIRE k2 b SHARED PX 600000");
     let mut next = waiter(&master, "LOCK.ACQUIRE k c PX 600000 BLOCK 0");
     wait_for_replica_sync(&master, &replica);
