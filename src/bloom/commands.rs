@@ -16,7 +16,6 @@ use crate::server::base::random::secret;
 use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashSet;
 use std::ffi::CStr;
 
@@ -228,8 +227,8 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     let mut seen = HashSet::from([destination.bytes()]);
     let others = (0..sources.len()).filter(|index| seen.insert(sources[*index]));
     let names: Vec<ServerString<'_>> = others.map(|index| call.name(2 + index)).collect();
-    let mut key = TypedKey::of(ctx.open(&destination), &BLOOM)?;
-    if key.value().is_none() && sources.contains(&destination.bytes()) {
+    let mut edit = FilterEdit::<Bloom>::open(call, &destination)?;
+    if edit.filter().is_none() && sources.contains(&destination.bytes()) {
         return Err(Error::NoBloom);
     }
     let open = |name| TypedKey::of(ctx.open_to_read(name), &BLOOM);
@@ -238,18 +237,12 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     let others: Vec<&BloomFilter> = found
         .map(|filter| filter.map(|filter| &*filter))
         .collect::<Result<_, _>>()?;
-    match merge_from(key.value(), &others, MemoryLimits::of(ctx))? {
-        MergeResult::Unchanged => return Ok(Reply::Ok),
-        MergeResult::Changed => {}
-        MergeResult::New(filter) => key.create(filter),
+    match merge_from(edit.filter(), &others, MemoryLimits::of(ctx))? {
+        MergeResult::Unchanged => {}
+        MergeResult::Changed => edit.mark_changed(),
+        MergeResult::New(filter) => edit.put(filter),
     }
-    let commit = Commit {
-        replicate: Replicate::Verbatim,
-        is_modified: true,
-        event: Some(c"bf.merge"),
-        ..Commit::default()
-    };
-    key.commit(ctx, &destination, &commit);
+    edit.close(c"bf.merge");
     Ok(Reply::Ok)
 }
 

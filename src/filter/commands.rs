@@ -1,6 +1,6 @@
 //! The commands that Bloom and cuckoo filters have in common.
 
-use super::edit::{MemoryLimits, build, in_batches, put_layer};
+use super::edit::{FilterEdit, MemoryLimits, build, in_batches, put_layer};
 use super::persist::{self, FilterEffect};
 use super::state::{Added, Filter, FilterKind};
 use super::{COUNTERS, MAX_CAPACITY, MAX_EXPANSION};
@@ -9,7 +9,6 @@ use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
 use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
-use crate::server::services::commit::{Commit, Replicate};
 use std::ffi::CStr;
 
 /// The capacity of a filter: 1 to 2^30.
@@ -123,30 +122,24 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     cursor.value()?;
     let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
     let data = cursor.value()?;
-    let (ctx, name) = (call.ctx, call.name(0));
-    let mut key = TypedKey::of(ctx.open(&name), K::native())?;
-    match (key.value(), iterator - 1) {
+    let name = call.name(0);
+    let mut edit = FilterEdit::<K>::open(call, &name)?;
+    match (edit.filter(), iterator - 1) {
         (None, 0) => {
             let header = persist::read_header(data).map_err(|_| Error::BadData)?;
-            key.create(build(header, MemoryLimits::of(ctx))?);
+            edit.put(build(header, MemoryLimits::of(call.ctx))?);
         }
         (Some(_), 0) => return Err(Error::ItemExists),
         (None, _) => return Err(K::MISSING),
         (Some(filter), end) => {
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
-            if !loaded.map_err(|_| Error::BadData)? {
-                return Ok(Reply::Ok);
+            if loaded.map_err(|_| Error::BadData)? {
+                edit.mark_changed();
             }
         }
     }
-    let commit = Commit {
-        replicate: Replicate::Verbatim,
-        is_modified: true,
-        event: Some(event),
-        ..Commit::default()
-    };
-    key.commit(ctx, &name, &commit);
+    edit.close(event);
     Ok(Reply::Ok)
 }
 
@@ -156,13 +149,13 @@ pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let input = cursor.value()?;
-    let (ctx, name) = (call.ctx, call.name(0));
-    let limits = MemoryLimits::of(ctx);
-    let mut key = match input.first() {
-        Some(b'H') => TypedKey::over(ctx.open(&name), K::native()),
-        _ => TypedKey::of(ctx.open(&name), K::native())?,
+    let name = call.name(0);
+    let limits = MemoryLimits::of(call.ctx);
+    let mut edit = match input.first() {
+        Some(b'H') => FilterEdit::<K>::over(call, &name),
+        _ => FilterEdit::open(call, &name)?,
     };
-    let effects = persist::effects::<K>(input, key.value().as_deref());
+    let effects = persist::effects::<K>(input, edit.filter().as_deref());
     let mut effects = effects
         .map_err(|_| Error::BadEffect)?
         .into_iter()
@@ -172,28 +165,20 @@ pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     {
         let mut new = build(header, limits)?;
         effects.try_for_each(|effect| apply_effect(&mut new, effect, limits))?;
-        key.replace(new);
-        return applied(call, &mut key);
+        edit.replace(new);
+        edit.close_applied();
+        return Ok(Reply::Ok);
     }
-    let filter = key.value().ok_or(Error::BadEffect)?;
+    let filter = edit.filter().ok_or(Error::BadEffect)?;
     if limits == MemoryLimits::Hold {
-        // Not a master's: it may be anything, and what fails changes nothing.
+        // The effects do not come from a master, so they may be invalid. A failure must not change the filter.
         let mut copy = filter.try_clone().ok_or(Error::NoMemory)?;
         effects.try_for_each(|effect| apply_effect(&mut copy, effect, limits))?;
         *filter = copy;
     } else {
         effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
     }
-    applied(call, &mut key)
-}
-
-fn applied<K: FilterKind>(call: &Call<'_>, key: &mut TypedKey<'_, Filter<K>>) -> Answer {
-    let commit = Commit {
-        replicate: Replicate::Verbatim,
-        is_modified: true,
-        ..Commit::default()
-    };
-    key.commit(call.ctx, &call.name(0), &commit);
+    edit.close_applied();
     Ok(Reply::Ok)
 }
 

@@ -110,6 +110,18 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         })
     }
 
+    /// Opens the key that a command names first to replace its value, which may be of any type.
+    pub fn over(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Self {
+        let ctx = call.ctx;
+        Self {
+            ctx,
+            name,
+            key: TypedKey::over(ctx.open(name), K::native()),
+            effects: None,
+            is_changed: false,
+        }
+    }
+
     /// The filter, if there is one.
     #[inline]
     pub fn filter(&mut self) -> Option<&mut Filter<K>> {
@@ -129,6 +141,18 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         self.effects = Some(effects);
         self.is_changed = true;
         Ok(())
+    }
+
+    /// Puts a filter at the key, which holds none. The command alone determines the filter: replicas repeat it as it came.
+    pub fn put(&mut self, filter: Filter<K>) {
+        self.key.create(filter);
+        self.is_changed = true;
+    }
+
+    /// The same for a key that may hold a value of any type, which the filter replaces.
+    pub fn replace(&mut self, filter: Filter<K>) {
+        self.key.replace(filter);
+        self.is_changed = true;
     }
 
     /// Adds an item. Returns true if it was not in the filter.
@@ -214,6 +238,16 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
             },
             is_modified: true,
             event: Some(event),
+            ..Commit::default()
+        };
+        self.key.commit(self.ctx, self.name, &commit);
+    }
+
+    /// Commits effects of a master or an AOF, without a keyspace event. Replicas of this server receive the command as it came.
+    pub fn close_applied(mut self) {
+        let commit = Commit {
+            replicate: Replicate::Verbatim,
+            is_modified: true,
             ..Commit::default()
         };
         self.key.commit(self.ctx, self.name, &commit);

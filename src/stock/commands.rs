@@ -1,6 +1,6 @@
 //! The commands of the family: each reads its request, takes its step and answers.
 
-use super::edit::{SLICE_ORDERS, StockEdit};
+use super::edit::{SLICE_ORDERS, StockEdit, change_plainly, pass_on_repeated};
 use super::native::STOCK;
 use super::options::{NX, OPTIONS, ORDER, PX, TERMS, USER, XX};
 use super::order::Status;
@@ -17,7 +17,6 @@ use crate::server::entry::Call;
 use crate::server::handles::key::{OpenKey, TypedKey};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit::{Commit, Replicate};
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -296,8 +295,7 @@ fn step(call: &Call<'_>, request: &StockRequest<'_>, event: &'static CStr) -> An
     answer
 }
 
-/// A step that depends on nothing but the numbers of the stock, and that nobody has to be told of:
-/// replicas take the command as it came, which is cheaper than an effect.
+/// One step on a stock without an event stream and without an order: it depends only on the quantities of the stock.
 fn step_plainly(
     call: &Call<'_>,
     name: &ServerString<'_>,
@@ -308,14 +306,7 @@ fn step_plainly(
     let stock = key.value().ok_or(Error::Internal)?;
     let decision = stock.decide(request, 0)?;
     if let Decision::Change(change, _) = &decision {
-        stock.apply(change).map_err(|_| Error::Internal)?;
-        let commit = Commit {
-            replicate: Replicate::Verbatim,
-            is_modified: true,
-            event: Some(event),
-            ..Commit::default()
-        };
-        key.commit(call.ctx, name, &commit);
+        change_plainly(call.ctx, name, &mut key, change, event)?;
     }
     count(&decision);
     Ok(Reply::Int(reply(&decision)))
@@ -623,12 +614,7 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let payload = cursor.value()?;
     if payload.is_empty() {
-        // Of a repeated request, for clients that wait for this server's replicas.
-        let commit = Commit {
-            replicate: Replicate::Verbatim,
-            ..Commit::default()
-        };
-        commit.carry_out_without_key(call.ctx, &call.name(0));
+        pass_on_repeated(call.ctx, &call.name(0));
         return Ok(Reply::Ok);
     }
     // All of them are read once before the first is carried out, and none is kept.

@@ -25,6 +25,37 @@ const FORGET_INTERVAL_MS: u64 = 50;
 /// The buffer for effects is kept up to this capacity.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
 
+/// Applies a decided change that depends only on the quantities of the stock, and that no event stream announces. Replicas and
+/// the AOF receive the command as it came, which is shorter than an effect.
+#[inline]
+pub(super) fn change_plainly(
+    ctx: Ctx<'_>,
+    name: &ServerString<'_>,
+    key: &mut TypedKey<'_, Stock>,
+    change: &Change<'_>,
+    event: &'static CStr,
+) -> Result<(), Error> {
+    let stock = key.value().ok_or(Error::Internal)?;
+    stock.apply(change).map_err(|_| Error::Internal)?;
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        is_modified: true,
+        event: Some(event),
+        ..Commit::default()
+    };
+    key.commit(ctx, name, &commit);
+    Ok(())
+}
+
+/// Passes on the empty effect of a repeated request (see [`StockEdit::replicate_repeated`]) to the replicas of this server.
+pub(super) fn pass_on_repeated(ctx: Ctx<'_>, name: &ServerString<'_>) {
+    let commit = Commit {
+        replicate: Replicate::Verbatim,
+        ..Commit::default()
+    };
+    commit.carry_out_without_key(ctx, name);
+}
+
 /// A stock's key, open for changes. Ends with [`StockEdit::close`].
 pub(super) struct StockEdit<'k> {
     ctx: Ctx<'k>,
