@@ -1,9 +1,8 @@
-//! When the server has to look at which value: one list for all values of a family.
+//! The list of deadlines of a family: the times at which the timer has to visit values.
 //!
-//! A value is in it under a number that it carries along. A value that leaves its key is
-//! taken out, and one that comes to a key is put in, by the callbacks of the value itself and, where
-//! there is none, by the keyspace events of `RENAME` and `MOVE`: so the list follows them all. The list may look too early, and
-//! whoever looks makes sure that the value at the key still has the number.
+//! Each listed value has a number, which it carries along when it moves. The callbacks of a native type remove a value that leaves
+//! its key and add a value that arrives at a key. For `RENAME` and `MOVE`, which have no such callback, keyspace events do it. A
+//! listed time may be too early, and a listed key may be outdated, so a visitor checks the number of the value at the key.
 
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
@@ -16,21 +15,21 @@ use crate::server::services::timer;
 use std::cell::RefMut;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The database of a value that may be in any.
+/// Stands for an unknown database.
 pub const ANY_DB: i32 = -1;
 
-/// What the list takes for a value, about.
+/// The approximate bytes of the list per value.
 pub const BYTES_PER_VALUE: usize = 128;
 
-/// So many values of a slot that has come are listed again in one go.
+/// The most values of a hash slot that return to the list in one step.
 const UNPARK_BATCH: usize = 2000;
 
-/// Where the list has a value. The value carries this; it is not part of the dataset.
+/// The position of a value in the list. The value contains it. It is not part of the dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
-    /// Its number in the list; 0: none yet.
+    /// The number in the list; 0: none yet.
     pub number: u64,
-    /// When the list looks at it (Unix ms), `u64::MAX`: never. Not later than its next deadline.
+    /// The listed time (Unix ms), which is not later than the next deadline of the value. `u64::MAX`: not listed.
     pub at: u64,
 }
 
@@ -44,7 +43,7 @@ impl Default for Listed {
 }
 
 impl Listed {
-    /// What the list takes for it, about.
+    /// The approximate bytes that the list uses for the value.
     pub fn memory(&self) -> usize {
         if self.at < u64::MAX {
             BYTES_PER_VALUE
@@ -54,8 +53,8 @@ impl Listed {
     }
 }
 
-/// The list of a family, and that of a dataset that is loaded beside the present one and takes its place when it is
-/// complete. A number is in one of both.
+/// The list of a family, and the list of a dataset that is loaded beside the present one and replaces it when it is complete. A
+/// number is in one of the two lists at most.
 pub struct Listing {
     here: MainThread<Deadlines>,
     incoming: MainThread<Deadlines>,
@@ -76,7 +75,7 @@ impl Listing {
         self.here.get()
     }
 
-    /// Lists a value at a time (Unix ms); at `u64::MAX` it is taken out.
+    /// Lists a value at a time (Unix ms). `u64::MAX`: removes it.
     pub fn list(&self, listed: &mut Listed, db: i32, key: &[u8], at: u64) {
         let mut here = self.here.get();
         listed.at = at;
@@ -97,13 +96,13 @@ impl Listing {
         if at < u64::MAX {
             let number = self.here.get().next_number();
             *listed = Listed { number, at };
-            // Redis 7.0 and 7.2 say 0 of every database of such a dataset.
+            // Redis 7.0 and 7.2 report database 0 for all keys of such a dataset.
             let db = if db == 0 { ANY_DB } else { db };
             self.incoming.get().set(number, db, key, at);
         }
     }
 
-    /// Takes a value out that leaves its key.
+    /// Removes a value that leaves its key.
     pub fn unlinked(&self, listed: &Listed) {
         if listed.number != 0 {
             self.here.get().remove(listed.number);
@@ -111,7 +110,7 @@ impl Listing {
         }
     }
 
-    /// Whole databases went or moved, and their values with them.
+    /// Follows a server event that removes or moves whole databases or hash slots.
     pub fn moved(&self, event: &ServerEvent) {
         match event {
             ServerEvent::Flushed(db) => self.here.get().flushed(*db),
@@ -126,7 +125,7 @@ impl Listing {
         }
     }
 
-    /// In a cluster, looks whether slots have come whose values were due before.
+    /// In a cluster: returns parked values to the list whose hash slots this node owns now.
     pub fn unpark(&self, ctx: Ctx<'_>) {
         if !ctx.is_cluster() || !ctx.may_act() {
             return;
@@ -141,7 +140,7 @@ impl Listing {
     }
 }
 
-/// Where a value is.
+/// The key of a listed value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedKey {
     /// The database, or [`ANY_DB`].
@@ -149,7 +148,7 @@ pub struct ListedKey {
     /// The key.
     pub key: Box<[u8]>,
     at: u64,
-    /// Its hash slot, in a cluster.
+    /// The hash slot of the key; 0 outside a cluster.
     slot: u16,
     is_parked: bool,
 }
@@ -158,87 +157,87 @@ fn slot(key: &[u8]) -> u16 {
     if in_cluster() { slot_of(key) } else { 0 }
 }
 
-/// The values that have something to do by themselves.
+/// The listed values, by time, number and parked hash slot.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     last: u64,
     by_time: BTreeSet<(u64, u64)>,
     keys: BTreeMap<u64, ListedKey>,
-    /// Values that are due, but in a hash slot that is not this node's, by that.
+    /// The hash slots and numbers of parked values: they are due, but this node does not own their hash slots.
     parked: BTreeSet<(u16, u64)>,
 }
 
 impl Deadlines {
-    /// How many values are listed.
+    /// The number of values, parked values included.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Is none listed?
+    /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Lists other values in place of these, under numbers that this list gave.
+    /// Replaces all values by those of another list, whose numbers came from [`Deadlines::next_number`] of this one.
     pub fn replace(&mut self, others: Self) {
         let last = self.last;
         *self = Self { last, ..others };
     }
 
-    /// A number that no value had before.
+    /// A number that no value has had before.
     pub fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Lists a value at a time (Unix ms), or changes where and when it is listed.
+    /// Lists a value at a time (Unix ms), or changes its key and its time. A parked value returns to the list.
     pub fn set(&mut self, number: u64, db: i32, key: &[u8], at: u64) {
         self.by_time.insert((at, number));
         match self.keys.get_mut(&number) {
-            Some(place) => {
-                if place.at != at {
-                    self.by_time.remove(&(place.at, number));
+            Some(listed) => {
+                if listed.at != at {
+                    self.by_time.remove(&(listed.at, number));
                 }
-                if place.is_parked {
-                    self.parked.remove(&(place.slot, number));
-                    place.is_parked = false;
+                if listed.is_parked {
+                    self.parked.remove(&(listed.slot, number));
+                    listed.is_parked = false;
                 }
-                (place.db, place.at) = (db, at);
-                if *place.key != *key {
-                    (place.key, place.slot) = (key.into(), slot(key));
+                (listed.db, listed.at) = (db, at);
+                if *listed.key != *key {
+                    (listed.key, listed.slot) = (key.into(), slot(key));
                 }
             }
             None => {
-                let place = ListedKey {
+                let listed = ListedKey {
                     db,
                     key: key.into(),
                     at,
                     slot: slot(key),
                     is_parked: false,
                 };
-                self.keys.insert(number, place);
+                self.keys.insert(number, listed);
             }
         }
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub fn remove(&mut self, number: u64) {
-        if let Some(place) = self.keys.remove(&number) {
-            self.by_time.remove(&(place.at, number));
-            self.parked.remove(&(place.slot, number));
+        if let Some(listed) = self.keys.remove(&number) {
+            self.by_time.remove(&(listed.at, number));
+            self.parked.remove(&(listed.slot, number));
         }
     }
 
-    /// Puts a value aside that is due, until its hash slot [is here](Self::unpark).
+    /// Parks a value that is due, until this node [owns its hash slot](Self::unpark).
     pub fn park(&mut self, number: u64) {
-        if let Some(place) = self.keys.get_mut(&number) {
-            self.by_time.remove(&(place.at, number));
-            self.parked.insert((place.slot, number));
-            place.is_parked = true;
+        if let Some(listed) = self.keys.get_mut(&number) {
+            self.by_time.remove(&(listed.at, number));
+            self.parked.insert((listed.slot, number));
+            listed.is_parked = true;
         }
     }
 
-    /// The hash slots of the values that were put aside.
+    /// The hash slots of all parked values, in ascending order.
     pub fn parked_slots(&self) -> Vec<u16> {
         let after = |slot: u32| {
             let slot = u16::try_from(slot).ok()?;
@@ -249,43 +248,43 @@ impl Deadlines {
         std::iter::successors(first, |slot| after(u32::from(*slot) + 1)).collect()
     }
 
-    /// Lists values of a hash slot again that were put aside, each at its time; `most` of them.
+    /// Returns at most `most` parked values of a hash slot to the list, each with its time.
     pub fn unpark(&mut self, slot: u16, most: usize) {
         let numbers = self.parked.range((slot, 0)..=(slot, u64::MAX));
         let numbers: Vec<u64> = numbers.map(|(_, number)| *number).take(most).collect();
         for number in numbers {
             self.parked.remove(&(slot, number));
-            if let Some(place) = self.keys.get_mut(&number) {
-                place.is_parked = false;
-                self.by_time.insert((place.at, number));
+            if let Some(listed) = self.keys.get_mut(&number) {
+                listed.is_parked = false;
+                self.by_time.insert((listed.at, number));
             }
         }
     }
 
-    /// What was in these hash slots is gone.
+    /// Removes all values in these ranges of hash slots.
     pub fn dropped(&mut self, ranges: &[(u16, u16)]) {
         let (by_time, parked) = (&mut self.by_time, &mut self.parked);
-        self.keys.retain(|number, place| {
-            let stays = !contains(ranges, place.slot);
+        self.keys.retain(|number, listed| {
+            let stays = !contains(ranges, listed.slot);
             if !stays {
-                by_time.remove(&(place.at, *number));
-                parked.remove(&(place.slot, *number));
+                by_time.remove(&(listed.at, *number));
+                parked.remove(&(listed.slot, *number));
             }
             stays
         });
     }
 
-    /// The value that is to be looked at first, and when (Unix ms).
+    /// The first time (Unix ms), and the number of its value.
     pub fn first(&self) -> Option<(u64, u64)> {
         self.by_time.first().copied()
     }
 
-    /// Where a value is.
-    pub fn place(&self, number: u64) -> Option<&ListedKey> {
+    /// The key of a value.
+    pub fn key(&self, number: u64) -> Option<&ListedKey> {
         self.keys.get(&number)
     }
 
-    /// A database was emptied; `None`: all of them.
+    /// Removes all values of a database; `None`: of all databases.
     pub fn flushed(&mut self, db: Option<i32>) {
         match db {
             None => {
@@ -295,11 +294,11 @@ impl Deadlines {
             }
             Some(db) => {
                 let (by_time, parked) = (&mut self.by_time, &mut self.parked);
-                self.keys.retain(|number, place| {
-                    let stays = place.db != db;
+                self.keys.retain(|number, listed| {
+                    let stays = listed.db != db;
                     if !stays {
-                        by_time.remove(&(place.at, *number));
-                        parked.remove(&(place.slot, *number));
+                        by_time.remove(&(listed.at, *number));
+                        parked.remove(&(listed.slot, *number));
                     }
                     stays
                 });
@@ -307,13 +306,13 @@ impl Deadlines {
         }
     }
 
-    /// Two databases were swapped.
+    /// Exchanges two databases.
     pub fn swapped(&mut self, first: i32, second: i32) {
-        for place in self.keys.values_mut() {
-            if place.db == first {
-                place.db = second;
-            } else if place.db == second {
-                place.db = first;
+        for listed in self.keys.values_mut() {
+            if listed.db == first {
+                listed.db = second;
+            } else if listed.db == second {
+                listed.db = first;
             }
         }
     }
@@ -329,14 +328,14 @@ mod tests {
             .iter()
             .map(|(at, number)| (at, &list.keys[number]));
         let shown = keys
-            .map(|(at, place)| (*at, place.db, &*place.key))
+            .map(|(at, listed)| (*at, listed.db, &*listed.key))
             .collect();
         assert_eq!(list.by_time.len(), list.keys.len());
         shown
     }
 
     #[test]
-    fn the_first_is_the_nearest_wherever_it_has_moved() {
+    fn the_first_value_has_the_earliest_time_after_every_change() {
         let mut list = Deadlines::default();
         let [a, b, c] = [(); 3].map(|()| list.next_number());
         list.set(a, 0, b"a", 30);

@@ -1,21 +1,21 @@
-//! What memory costs, for `MEMORY USAGE`.
+//! The size of memory blocks in the allocator, for `MEMORY USAGE`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Requests of more bytes than this are not asked about.
+/// The largest request whose block size is learned, in bytes.
 const SMALL: usize = 1024;
 
-/// No allocator tells requests apart that are nearer to each other.
+/// The distance of learned requests, in bytes: allocators round requests up to at least this.
 const STEP: usize = 8;
 
-/// What the allocator gives for 8, 16, 24... bytes: in the jemalloc of distributions classes are 16 bytes apart, in the
-/// one that servers bring along 8, and glibc gives 24, 24, 24, 40, 40...
+/// The block sizes for requests of 8, 16, 24... bytes. The size classes of a distribution's jemalloc are 16 bytes apart, those of
+/// the jemalloc that Redis bundles are 8 bytes apart. The block sizes of glibc are 24, 24, 24, 40, 40...
 static GIVEN: [AtomicUsize; SMALL / STEP] = [const { AtomicUsize::new(0) }; SMALL / STEP];
 
-/// Has it classes for larger blocks, too, each a quarter or less above the one before?
+/// Whether the allocator has size classes for larger blocks, too, as jemalloc has.
 static HAS_CLASSES: AtomicBool = AtomicBool::new(true);
 
-/// Learns what the allocator gives, which `ask` tells of a request of some bytes.
+/// Learns the block sizes of the allocator. `ask` returns the block size for a request, both in bytes.
 pub fn learn(ask: impl Fn(usize) -> usize) {
     for (given, size) in GIVEN.iter().zip((STEP..).step_by(STEP)) {
         given.store(ask(size), Ordering::Relaxed);
@@ -24,7 +24,7 @@ pub fn learn(ask: impl Fn(usize) -> usize) {
     HAS_CLASSES.store(one_more == size_class(SMALL + 1), Ordering::Relaxed);
 }
 
-/// What the allocator takes for a request of `size` bytes.
+/// The block size for a request of `size` bytes, in bytes.
 pub fn block_size(size: usize) -> usize {
     if size == 0 {
         return 0;
@@ -32,12 +32,12 @@ pub fn block_size(size: usize) -> usize {
     match GIVEN.get((size - 1) / STEP) {
         Some(given) => given.load(Ordering::Relaxed).max(size),
         None if HAS_CLASSES.load(Ordering::Relaxed) => size_class(size),
-        // What it takes for itself is next to nothing.
+        // The overhead of the allocator is negligible.
         None => size,
     }
 }
 
-/// The size classes of jemalloc, where they are many quanta apart: four to each doubling.
+/// The size class of jemalloc for a large request: there are four classes per doubling.
 /// <https://jemalloc.net/jemalloc.3.html#size_classes>
 fn size_class(size: usize) -> usize {
     size.next_multiple_of(size.next_power_of_two() / 8)
@@ -47,10 +47,10 @@ fn size_class(size: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// One test, because what is learned is learned for all.
+    /// One test, because the learned sizes are global.
     #[test]
     fn blocks_are_as_large_as_the_allocator_said() {
-        // The chunks of glibc: 8 bytes more, then whole 16s, of which 8 are its own.
+        // The chunks of glibc: 8 bytes of overhead, rounded up to a multiple of 16.
         learn(|size| ((size + 8).next_multiple_of(16) - 8).max(24));
         for (size, given) in [(0, 0), (1, 24), (24, 24), (25, 40), (40, 40), (41, 56)] {
             assert_eq!(block_size(size), given, "{size}");

@@ -1,26 +1,25 @@
-//! The usage lines of the command table, such as `key owner [PX ms] [ID request-id]`, read into
-//! the arguments that `COMMAND DOCS` shows.
+//! Parses the usage lines of the command table, such as `key owner [PX ms] [ID request-id]`, into the arguments that
+//! `COMMAND DOCS` returns.
 //!
-//! Words in capitals are keywords, with the word after them as their value; other words are
-//! values. `[...]` is optional, `(...)` belongs together, `a | b` is a choice, and `[x ...]` repeats
-//! what stands before it.
+//! A word in capitals is a keyword, and a word in lower case behind it is its value. Other words are values. `[...]` is optional,
+//! `(...)` is a group, `a | b` is a choice, and `[x ...]` repeats the arguments before it.
 
 /// One argument of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: String,
-    /// The keyword before it, or which it is.
+    /// The keyword before the value, or the keyword that the argument is.
     pub token: Option<String>,
-    /// What it consists of.
+    /// The type, with the parts of a choice or a group.
     pub kind: ArgumentKind,
-    /// May it be left out?
+    /// Whether a command may omit the argument.
     pub optional: bool,
-    /// May it come more than once?
+    /// Whether a command may repeat the argument.
     pub multiple: bool,
 }
 
-/// What an argument is.
+/// The type of an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArgumentKind {
     /// The name of a key.
@@ -31,15 +30,15 @@ pub enum ArgumentKind {
     Double,
     /// Any bytes.
     String,
-    /// A keyword alone.
+    /// A keyword without a value.
     Token,
-    /// One of these.
+    /// A choice: one of these arguments.
     OneOf(Vec<Argument>),
-    /// All of these together.
+    /// A group: all of these arguments.
     Block(Vec<Argument>),
 }
 
-/// Reads a usage line.
+/// Parses a usage line. Panics if its brackets are unbalanced: the command table is constant, and a test parses all of it.
 pub fn parse(usage: &str) -> Vec<Argument> {
     let spaced = ["[", "]", "(", ")", "|"]
         .iter()
@@ -53,7 +52,7 @@ pub fn parse(usage: &str) -> Vec<Argument> {
     arguments
 }
 
-/// Reads up to the closing bracket or the end.
+/// Parses up to the closing bracket or the end.
 fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
     let mut choices: Vec<Vec<Argument>> = vec![Vec::new()];
     while let Some(word) = words.get(*at).copied() {
@@ -161,7 +160,7 @@ fn together(mut arguments: Vec<Argument>) -> Argument {
     }
 }
 
-/// Makes the last `count` arguments, as one, come any number of times.
+/// Marks the last `count` arguments, as one group, as repeatable.
 fn repeat(arguments: &mut Vec<Argument>, count: usize) {
     let last = arguments.split_off(arguments.len() - count);
     let mut last = together(last);
@@ -173,7 +172,7 @@ fn repeat(arguments: &mut Vec<Argument>, count: usize) {
 mod tests {
     use super::*;
 
-    /// One argument in a short form that shows everything.
+    /// One argument in a short form that contains all fields.
     fn show(argument: &Argument) -> String {
         let list = |arguments: &[Argument], by: &str| {
             let shown: Vec<String> = arguments.iter().map(show).collect();

@@ -1,24 +1,24 @@
-//! One cache line as a small Bloom filter: an item sets a few of its 512 bits.
+//! A block: one cache line as a small Bloom filter, in which an item sets some of 512 bits.
 //!
-//! Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007): a filter
-//! of such blocks touches one cache line for each item, at the price of some bits, because blocks
-//! get unequally many items; see [`super::shape`].
+//! The algorithm is that of Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007). A filter of
+//! blocks reads one cache line per item. It needs more bits than a classic Bloom filter, because the loads of its blocks differ;
+//! see [`super::shape`].
 
 use crate::server::services::cache_lines::LINE_SIZE;
 use bitvec::order::Lsb0;
 use bitvec::view::BitView;
 
-/// The bits of a block.
+/// The number of bits of a block.
 pub const BLOCK_BITS: usize = LINE_SIZE * 8;
 
 /// A block.
 pub type Block = [u8; LINE_SIZE];
 
-/// How many bits of a block one 64-bit word chooses, nine bits of the word for each.
+/// The number of probes that one 64-bit word provides, at nine bits per probe.
 const PER_WORD: u32 = 7;
 
-/// The next word of an item, which is as good as random: the step of SplitMix64 (Steele, Lea and
-/// Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+/// The next pseudorandom word of an item: the step of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+/// Generators", 2014).
 fn next_word(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +26,7 @@ fn next_word(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// Does something with each of the `probes` bits of an item.
+/// Calls `each` with the word and the mask of each of the `probes` bits of an item.
 #[inline(always)]
 fn for_each_bit(mut word: u64, probes: u32, mut each: impl FnMut(usize)) {
     let mut left = probes;
@@ -46,8 +46,8 @@ fn for_each_bit_of(mut word: u64, probes: u32, each: &mut impl FnMut(usize)) {
     }
 }
 
-/// Are all bits of an item set? All are looked at: that is faster than to stop at the first that is
-/// not, which no processor can foresee.
+/// Whether all bits of an item are set. The function reads all of them: a branch at the first bit that is not set would be
+/// mispredicted and slower.
 #[inline]
 pub fn holds(block: &Block, word: u64, probes: u32) -> bool {
     let bits = block.view_bits::<Lsb0>();
@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The bits of an item, as the documentation says it.
+    /// The bits of an item, computed as the documentation describes it.
     fn bits(mut word: u64, probes: u32) -> Vec<usize> {
         let mut bits = Vec::new();
         for probe in 0..probes {
@@ -94,7 +94,7 @@ mod tests {
                 set(&mut block, *item, probes);
                 model.extend(bits(*item, probes));
             }
-            // The same on every processor: bit 8 is the lowest one of the second byte.
+            // Every processor must use the same bits: bit 8 is the lowest bit of the second byte.
             for bit in 0..BLOCK_BITS {
                 prop_assert_eq!(block[bit / 8] >> (bit % 8) & 1 == 1, model.contains(&bit));
             }

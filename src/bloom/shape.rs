@@ -1,42 +1,40 @@
-//! How large a layer has to be.
+//! The size of a layer.
 //!
-//! A layer is an array of blocks. An item chooses one of them, so a block's load is nearly Poisson
-//! distributed, and a query meets a block of a random load: the layer's error rate is the mixture of
-//! the error rates of blocks of every load (Putze, Sanders and Singler, "Cache-, Hash- and
-//! Space-Efficient Bloom Filters", 2007). There is no closed form, so the fewest blocks are searched
-//! for that keep the rate, with the number of probes that is best for them.
+//! A layer is an array of blocks, and each item uses one block. The load of a block (its number of items) is nearly Poisson
+//! distributed. The false positive rate of the layer is the mean of the rates of blocks of all loads (Putze, Sanders and Singler,
+//! "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). There is no closed form. [`shape`] searches for the smallest number
+//! of blocks that keeps the rate, and for the best number of probes.
 
 use super::block::BLOCK_BITS;
 use std::cell::RefCell;
 
-/// The most items that a layer is made for: far beyond any memory, and of all layers together less
-/// than 2^53.
+/// The largest capacity of a layer. It exceeds any memory, and the capacities of all layers together stay below 2^53.
 pub const MAX_LAYER_CAPACITY: u64 = 1 << 45;
 
 /// The shape of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BloomShape {
-    /// How many items it is made for, at least 1.
+    /// The capacity in items, at least 1.
     pub capacity: u64,
-    /// How many blocks it has, at least 1.
+    /// The number of blocks of [`BLOCK_BITS`] bits, at least 1.
     pub blocks: u64,
-    /// How many bits of its block an item sets, 1 to [`MAX_PROBES`].
+    /// The number of bits that an item sets in its block, 1 to [`MAX_PROBES`].
     pub probes: u32,
 }
 
-/// The most bits that an item sets.
+/// The largest number of bits that an item sets.
 pub const MAX_PROBES: u32 = 64;
 
-/// More items than bits in a block are not thought of.
+/// The largest mean load of a block: one item per bit.
 const MAX_LOAD: f64 = BLOCK_BITS as f64;
 
-/// The part of a filter's error rate that its first layer may have, and all later ones together.
-/// The rest is left to chance: of two filters that are sized alike, one errs somewhat more.
+/// The share of a filter's false positive rate for its first layer, and for all later layers together. The rest is a margin,
+/// because the rates of two filters of one size differ by chance.
 const FIRST_SHARE: f64 = 0.8;
 const LATER_SHARE: f64 = 0.125;
 
-/// The error rate that the layer `index` of a filter may have. All of them together, however many
-/// there are, stay below the filter's own: 1/(1·2) + 1/(2·3) + ... = 1.
+/// The false positive rate of layer `index` of a filter with the rate `error`. The sum over any number of layers stays below
+/// `error`, because 1/(1·2) + 1/(2·3) + ... = 1.
 pub fn layer_error(error: f64, index: usize) -> f64 {
     match index as f64 {
         0.0 => error * FIRST_SHARE,
@@ -44,17 +42,17 @@ pub fn layer_error(error: f64, index: usize) -> f64 {
     }
 }
 
-/// Shapes that were computed last.
+/// The number of cached shapes.
 const REMEMBERED: usize = 16;
 
 thread_local! {
-    /// The search takes some hundred thousand instructions, and most filters are alike. What is
-    /// remembered cannot be told from what would be computed again.
+    /// The shapes that were computed last, each with the bits of its rate. A search takes some hundred thousand instructions, and
+    /// most filters have the same shape. The cache does not change a result.
     static LAST: RefCell<Vec<(u64, BloomShape)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The smallest layer that keeps the error rate `error` with `capacity` items; `None` if no
-/// imaginable machine could hold it.
+/// The smallest layer with at most the false positive rate `error` (between 0 and 1) at `capacity` items (1 or more). `None`: the
+/// layer would have more than 2^63 blocks.
 pub fn shape(error: f64, capacity: u64) -> Option<BloomShape> {
     let same =
         |(bits, shape): &&(u64, BloomShape)| *bits == error.to_bits() && shape.capacity == capacity;
@@ -71,8 +69,8 @@ pub fn shape(error: f64, capacity: u64) -> Option<BloomShape> {
     })
 }
 
-/// Goes from the number of probes that a filter without blocks would have, as long as fewer blocks
-/// are needed; of all numbers that keep the rate with these blocks, the best is taken.
+/// Searches from the number of probes of a classic Bloom filter in both directions, as long as the number of blocks falls. Then
+/// chooses the number of probes with the lowest rate for this number of blocks.
 fn search(error: f64, capacity: u64) -> Option<BloomShape> {
     let guess = (-error.log2()).ceil().clamp(1.0, f64::from(MAX_PROBES)) as u32;
     let mut best = with_probes(error, capacity, guess)?;
@@ -94,7 +92,7 @@ fn search(error: f64, capacity: u64) -> Option<BloomShape> {
     Some(BloomShape { probes, ..best })
 }
 
-/// The fewest blocks that keep an error rate with this many probes: half-way search for the load.
+/// The smallest number of blocks that keeps a false positive rate with this number of probes: a binary search for the load.
 fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<BloomShape> {
     let items = capacity as f64;
     let keeps = |load: f64| worst_rate(load, probes, items / load) <= error;
@@ -122,15 +120,14 @@ fn with_probes(error: f64, capacity: u64, probes: u32) -> Option<BloomShape> {
     })
 }
 
-/// How many standard deviations of the error rate, as it varies between filters of one shape, the
-/// error rate stays away from what it may be: small filters are unlike each other.
+/// The margin for chance, in standard deviations of the false positive rate among filters of one shape. It matters for small
+/// filters.
 const DEVIATIONS: f64 = 2.0;
 
-/// The error rate of blocks with `load` items on average, plus what it varies between filters of so
-/// many blocks.
+/// The false positive rate of `blocks` blocks with a mean of `load` items, plus [`DEVIATIONS`].
 fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
     let (mut mean, mut square) = (0.0, 0.0);
-    let mut chance = (-load).exp(); // of a block with this many items
+    let mut chance = (-load).exp(); // the probability of this number of items in a block
     let last = (load + 10.0 * load.sqrt() + 20.0) as u64;
     let empty = (1.0 - 1.0 / BLOCK_BITS as f64).powi(probes as i32);
     let two_empty = (1.0 - 2.0 / BLOCK_BITS as f64).powi(probes as i32);
@@ -147,11 +144,10 @@ fn worst_rate(load: f64, probes: u32, blocks: f64) -> f64 {
     mean + DEVIATIONS * (variance / blocks).sqrt()
 }
 
-/// The error rate of one block: the chance that all probes of a query meet bits that are set, when a
-/// bit is still empty with one probability and two given ones with another. The number of set bits
-/// varies: its variance is that of the classical occupancy problem (Johnson and Kotz, "Urn Models",
-/// 1977), and the mean of its power is taken to be that of a log-normal distribution, which is more,
-/// though hardly so where it counts.
+/// The false positive rate of one block: the probability that all probes of a query hit set bits. `empty` is the probability that
+/// a bit is not set, `two_empty` that two given bits are not set. The variance of the number of set bits is that of the occupancy
+/// problem (Johnson and Kotz, "Urn Models", 1977). The mean of its power is approximated by a log-normal distribution, which is
+/// at most 1 % too high.
 fn block_rate(empty: f64, two_empty: f64, probes: u32) -> f64 {
     let bits = BLOCK_BITS as f64;
     let probes = f64::from(probes);
@@ -166,7 +162,7 @@ fn block_rate(empty: f64, two_empty: f64, probes: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// The exact error rate of a block: the distribution of the number of set bits, throw by throw.
+    /// The exact false positive rate of a block, from the distribution of the number of set bits after each probe.
     fn exact_block_rate(items: u32, probes: u32) -> f64 {
         let bits = BLOCK_BITS;
         let mut chances = vec![0.0; bits + 1];
@@ -183,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_a_block_is_exact_and_never_too_low() {
+    fn the_rate_of_a_block_is_at_most_one_percent_too_high_and_never_too_low() {
         for (items, probes) in [
             (1, 6),
             (5, 6),
@@ -206,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_for_each_item_are_few() {
+    fn the_number_of_bits_per_item_stays_below_a_limit() {
         for (error, capacity, most) in [
             (0.01, 1_000_000, 10.8),
             (0.01, 10_000, 11.0),
@@ -214,7 +210,7 @@ mod tests {
             (0.001, 10_000, 16.6),
             (0.0001, 1_000_000, 23.3),
             (0.25, 1_000_000, 3.7),
-            (0.000_001, 1_000_000, 40.5), // docs/filters.md says about how much
+            (0.000_001, 1_000_000, 40.5), // docs/filters.md names about this number
             (1e-9, 1_000_000, 84.5),
         ] {
             let shape = shape(layer_error(error, 0), capacity).expect("a shape");
@@ -224,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn small_layers_have_the_probes_that_suit_them() {
+    fn small_layers_have_few_probes() {
         for (capacity, most) in [(1, 9), (10, 12), (100, 10), (400, 10), (12_800, 8)] {
             let shape = shape(layer_error(0.01, 0), capacity).expect("a shape");
             assert!(shape.probes <= most, "{shape:?}");
@@ -232,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rate_and_capacity_has_a_shape_or_none() {
+    fn every_shape_is_in_its_ranges() {
         for capacity in [1, 2, 7, 100, 1 << 20, 1 << 30, 1 << 45, u64::MAX / 2] {
             for error in [
                 0.999_999,
@@ -258,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_rates_need_more_blocks() {
+    fn lower_rates_need_more_blocks() {
         for capacity in [100, 10_000, 1_000_000] {
             let blocks = |index: i32| shape(0.5f64.powi(index), capacity).expect("a shape").blocks;
             for index in 1..40 {
@@ -268,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn all_layers_together_keep_the_rate() {
+    fn all_layers_together_keep_the_declared_rate() {
         let sum: f64 = (0..1_000_000).map(|index| layer_error(0.01, index)).sum();
         assert!(sum < 0.00926, "{sum}");
     }

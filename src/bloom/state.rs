@@ -1,7 +1,7 @@
-//! The Bloom filter: layers of blocked Bloom filters, each made for more items than the one below.
+//! The Bloom filter: layers of blocked Bloom filters. Each layer has a larger capacity than the one below.
 //!
-//! Almeida, Baquero, Preguiça and Hutchison, "Scalable Bloom Filters" (2007), with the shares of the
-//! error rate that [`super::shape`] gives to the layers.
+//! The algorithm is that of Almeida, Baquero, Preguiça and Hutchison, "Scalable Bloom Filters" (2007). [`super::shape`] divides the
+//! false positive rate among the layers.
 
 use super::BLOOM;
 use super::block::{self, BLOCK_BITS, Block};
@@ -18,19 +18,19 @@ use std::ffi::CStr;
 /// A Bloom filter.
 pub type BloomFilter = state::Filter<Bloom>;
 
-/// What was declared when a Bloom filter was reserved.
+/// The parameters of the command that created a Bloom filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BloomParameters {
-    /// Its false positive rate: greater than 0 and less than 1.
+    /// The declared false positive rate: greater than 0 and less than 1.
     pub error: f64,
-    /// How many items its first layer is made for.
+    /// The capacity of the first layer, 1 to 2^30 items.
     pub capacity: u64,
-    /// How many times as large each layer is as the one below; 0: there is only one.
+    /// The ratio of the capacities of two successive layers, 0 to 32768; 0: the filter does not grow.
     pub expansion: u64,
 }
 
-/// Every layer costs a look, so with so many of them also a filter whose layers are all alike begins
-/// to double.
+/// From this number of layers on, each new layer has at least twice the capacity of the one below, because a query reads every
+/// layer.
 const MANY_LAYERS: usize = 64;
 
 /// The kind of filter.
@@ -83,13 +83,13 @@ impl FilterKind for Bloom {
             blocks: reader.uint(1, u64::MAX)?,
             probes: reader.uint(1, MAX_PROBES.into())? as u32,
         };
-        // No rate is so high that blocks are made for more items than they have bits.
+        // Even for the highest rate, a block has no more items than bits.
         let fits = shape.capacity <= shape.blocks.saturating_mul(BLOCK_BITS as u64);
         fits.then_some(shape).ok_or(Corrupt)
     }
 
     fn most_items(_terms: &BloomParameters, _shape: &BloomShape) -> u64 {
-        MAX_ITEMS // filters that were united may have more than they were made for
+        MAX_ITEMS // a merged filter may have more items than its capacity
     }
 
     fn first_shape(parameters: &BloomParameters) -> Result<BloomShape, Error> {
@@ -159,7 +159,7 @@ impl FilterKind for Bloom {
         let mut new = 0;
         for (own, loaded) in own.chunks_mut(PAGE).zip(loaded.chunks(PAGE)) {
             if is_zero(loaded) {
-                continue; // what was never touched stays so
+                continue; // a page that was never written stays unallocated
             }
             for (own, loaded) in own.iter_mut().zip(loaded) {
                 new |= loaded & !*own;
@@ -170,7 +170,7 @@ impl FilterKind for Bloom {
     }
 }
 
-/// A page of memory on most machines.
+/// The size of a memory page on most machines, in bytes.
 const PAGE: usize = 4096;
 
 /// The block of an item.
@@ -188,13 +188,13 @@ impl Layer<Bloom> {
 }
 
 impl BloomFilter {
-    /// How many items its layers are made for.
+    /// The capacity of all layers, in items.
     pub fn capacity(&self) -> u64 {
         let capacities = self.layers.iter().map(|layer| layer.shape.capacity);
         capacities.fold(0, u64::saturating_add)
     }
 
-    /// Could the bits of the other filter be taken for bits of this one?
+    /// Whether the bits of both filters have the same meaning, so that they can be merged.
     pub fn is_compatible_with(&self, other: &Self) -> bool {
         let mut layers = self.layers.iter().zip(&other.layers);
         self.seed == other.seed
@@ -202,8 +202,8 @@ impl BloomFilter {
             && layers.all(|(layer, other)| layer.shape == other.shape)
     }
 
-    /// Adds all items of a filter that [`is_compatible_with`](Self::is_compatible_with) this one, and has no more layers;
-    /// false if that changes nothing.
+    /// Adds all items of a filter that [is compatible](Self::is_compatible_with) and has no more layers than this one. False:
+    /// nothing changed.
     pub fn merge_from(&mut self, other: &Self) -> bool {
         let mut room = MAX_ITEMS.saturating_sub(self.items());
         let mut changed = false;

@@ -1,15 +1,15 @@
-//! Items as hashes.
+//! The hashes of items.
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// What a filter knows of an item: XXH3 with the filter's own random seed. Of its 128 bits one half
-/// chooses the place and the other what is put there, so that neither tells anything of the other.
+/// The hash of an item: XXH3 with the random seed of the filter. One half of its 128 bits selects the position in the filter, the
+/// other half the bits or the fingerprint, so that both are independent.
 /// <https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hash {
-    /// Chooses the place in the filter.
+    /// The half that selects the position: a block or a bucket.
     pub high: u64,
-    /// Chooses what is put there.
+    /// The half that selects the bits or the fingerprint.
     pub low: u64,
 }
 
@@ -20,7 +20,7 @@ impl Hash {
         Self::from_bits(xxh3_128_with_seed(item, seed))
     }
 
-    /// A hash of its bits.
+    /// The hash with these bits.
     pub fn from_bits(bits: u128) -> Self {
         Self {
             high: (bits >> 64) as u64,
@@ -28,14 +28,14 @@ impl Hash {
         }
     }
 
-    /// Its bits.
+    /// The 128 bits.
     pub fn bits(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 }
 
-/// A number below `range`, by multiplication and shift: hashes in ascending order give places in
-/// ascending order (Lemire, "Fast Random Integer Generation in an Interval", 2019).
+/// A number below `range`, by multiplication and shift (Lemire, "Fast Random Integer Generation in an Interval", 2019). It grows
+/// with the hash.
 #[inline]
 pub fn reduce(hash: u64, range: u64) -> u64 {
     ((u128::from(hash) * u128::from(range)) >> 64) as u64
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_the_specification() {
-        // The same on every processor: what is saved on one is read on another.
+        // Every processor must compute the same hashes, because servers exchange saved filters.
         let hash = |item: &[u8], seed| Hash::of(item, seed).bits();
         assert_eq!(hash(b"", 0), 0x99aa_06d3_0147_98d8_6001_c324_468d_497f);
         assert_ne!(hash(b"a", 0), hash(b"a", 1));

@@ -1,8 +1,8 @@
-//! What Bloom filters (`BF.*`, [`crate::bloom`]) and cuckoo filters (`CF.*`, [`crate::cuckoo`]) have
-//! in common: a filter of either kind is layers of cache lines.
+//! The shared part of Bloom filters (`BF.*`, [`crate::bloom`]) and cuckoo filters (`CF.*`, [`crate::cuckoo`]): a filter of either
+//! kind is a stack of layers, each of which is a cache-line array.
 //!
-//! [`state`] is the filter, [`persist`] how it is written, [`edit`] how it changes in the keyspace,
-//! [`commands`] what is asked of both kinds alike, [`native`] their type in the server.
+//! [`state`] contains the filter, [`persist`] its encoding, [`edit`] its changes in the keyspace, [`commands`] the commands that
+//! both kinds share, [`native`] the native types.
 
 pub mod commands;
 pub mod edit;
@@ -15,10 +15,10 @@ use crate::server::services::cache_lines;
 use crate::server::services::config::{Integer, Rate, Setting};
 use crate::server::services::info::Counter;
 
-/// The largest capacity that a filter is reserved for.
+/// The largest capacity of a new filter, in items.
 pub const MAX_CAPACITY: i64 = 1 << 30;
 
-/// The largest expansion.
+/// The largest ratio of the capacities of two successive layers.
 pub const MAX_EXPANSION: i64 = 32_768;
 
 /// The load options of the family.
@@ -30,7 +30,7 @@ pub(crate) const SETTINGS: &[&dyn Setting] = &[
     &MAX_BYTES,
 ];
 
-/// The properties of filters that an `ADD` or `INSERT` makes.
+/// The default properties of filters that an `ADD` or `INSERT` creates.
 pub(crate) static ERROR_RATE: Rate = Rate::new("bloom-error-rate", "0.01");
 pub(crate) static BLOOM_CAPACITY: Integer = Integer::new("bloom-capacity", 100, 1, MAX_CAPACITY);
 pub(crate) static EXPANSION: Integer = Integer::new("bloom-expansion", 2, 0, MAX_EXPANSION);
@@ -56,7 +56,7 @@ pub(crate) static COUNTERS: FilterCounters = FilterCounters {
     refused_memory: Counter::new(),
 };
 
-/// The section of the family in `INFO sluice`, with so many filters in the server.
+/// The section of the family in `INFO sluice`. `keys`: the number of filters in the server.
 pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
     let (layers, bytes) = cache_lines::live();
     vec![

@@ -1,27 +1,26 @@
-//! Filters as bytes: what replicas, AOF, RDB and dumps get.
+//! The encoding of filters for replicas, AOF, RDB and dumps.
 //!
 //! ```text
 //! header   = letter version(1) seed(8 bytes) parameters deleted layers (shape items)* check
-//! piece    = data check                        of the filter's bytes, from some position on
-//! check    = XXH3-64 of all before it, 8 bytes; of a piece: with seed and position
+//! piece    = data check                        bytes of the filter from a position on
+//! check    = XXH3-64 of all bytes before it, 8 bytes; for a piece, with the seed and the position
 //!
-//! effects  = effect*                           until the end of the input
-//! effect   = 'H' header                        the key is this filter now, with zeros for bytes
-//!          | 'P' position piece                what it has there, in addition
-//!          | 'L' shape                         a layer is put on top
+//! effects  = effect*                           to the end of the input
+//! effect   = 'H' header                        this filter, all of whose bytes are zero, replaces the value
+//!          | 'P' position piece                bytes to add at this position
+//!          | 'L' shape                         a layer is added
 //!          | 'A' hash(16 bytes)                an item is added
 //!
-//! RDB      = header, and byte strings of position(8 bytes) piece, and an empty one
-//! SCANDUMP = [1, header], and [end + 1, piece] for each piece that ends there, and [0, ""]
-//! parameters of a Bloom filter: error(8 bytes) capacity expansion(0: it does not scale)
+//! RDB      = header, then byte strings of position(8 bytes) piece, then an empty byte string
+//! SCANDUMP = [1, header], then [end + 1, piece] for each piece, then [0, ""]
+//! parameters of a Bloom filter: error(8 bytes) capacity expansion(0: the filter does not grow)
 //!          of a cuckoo filter: capacity bucket-size width max-iterations expansion base
 //! shape    of a Bloom filter: capacity blocks probes
-//!          of a cuckoo filter: log2 of how many times as large as the first layer it is
+//!          of a cuckoo filter: log2 of the size of the layer divided by the size of the first layer
 //! ```
 //!
-//! The filter's bytes are those of its layers, one after the other. What is all zeros is left out.
-//! Integers and byte strings are those of [`crate::codec`], where no length is given; numbers of
-//! fixed length have the lowest byte first.
+//! The bytes of a filter are those of its layers, one after the other. A piece whose bytes are all zero is omitted.
+//! [`crate::codec`] defines byte strings, and integers without a given length. Numbers of fixed length are little-endian.
 
 use super::hash::Hash;
 use super::state::{Filter, FilterHeader, FilterKind, Layer, MAX_ITEMS};
@@ -29,18 +28,18 @@ use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::server::services::cache_lines::{LINE_SIZE, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The version of the encoding that this build writes.
+/// The version of the encoding.
 pub const VERSION: u8 = 1;
 
 const CHECK_SIZE: usize = 8;
 
-/// The most bytes of a piece in RDB and AOF, and the least that is left out when it is all zeros.
+/// The most bytes of a piece in RDB and AOF.
 const PIECE_SIZE: usize = 256 * 1024;
 
-/// The most that one reply of `SCANDUMP` holds, in bytes, check included.
+/// The most bytes of a chunk in the reply of `SCANDUMP`, with the check.
 pub const MAX_CHUNK: usize = 16 << 20;
 
-/// Appends what a filter is beside its bytes.
+/// Appends the header of a filter.
 pub fn put_header<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
     let start = out.len();
     out.extend([K::LETTER, VERSION]);
@@ -56,7 +55,7 @@ pub fn put_header<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
     out.extend(check.to_le_bytes());
 }
 
-/// Reads it. Nothing of it is believed that does not fit together.
+/// Reads a header. Error: the check is wrong, a value is out of range, or the values contradict each other.
 pub fn read_header<K: FilterKind>(input: &[u8]) -> Result<FilterHeader<K>, Corrupt> {
     let (body, check) = input.split_last_chunk().ok_or(Corrupt)?;
     if xxh3_64(body) != u64::from_le_bytes(*check) {
@@ -92,8 +91,8 @@ pub fn read_header<K: FilterKind>(input: &[u8]) -> Result<FilterHeader<K>, Corru
     }
 }
 
-/// What a filter is beside its bytes. Numbers that no filter can come to by itself are cut off, so
-/// that what is written can be read.
+/// The header of a filter. Numbers of items above the limits of [`read_header`] are reduced to them, so that every header can be
+/// read.
 pub fn header_of<K: FilterKind>(filter: &Filter<K>) -> FilterHeader<K> {
     let mut room = MAX_ITEMS;
     let layers = filter.layers.iter().map(|layer| {
@@ -110,7 +109,7 @@ pub fn header_of<K: FilterKind>(filter: &Filter<K>) -> FilterHeader<K> {
     }
 }
 
-/// The bytes of a filter that are not all zeros, piece by piece, with the position of each.
+/// The pieces of a filter that are not all zeros, each with its position.
 pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
     let mut position = 0;
     let lines = filter.layers.iter().map(|layer| &layer.lines);
@@ -124,11 +123,10 @@ pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u
     pieces.filter(|(_, piece)| !is_zero(piece))
 }
 
-/// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and where it ends; `None` if
-/// only zeros are left. It ends with its layer: a layer that has come since the header was given makes
-/// a piece of its own.
+/// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and its end. `None`: only zeros remain. A piece never spans
+/// two layers, so a layer that was added after the header was read has pieces of its own.
 pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
-    let mut start = 0; // of the layer
+    let mut start = 0; // the position of the layer
     for layer in &filter.layers {
         let size = layer_size(layer);
         if from < start + size
@@ -144,7 +142,7 @@ pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u
     None
 }
 
-/// The next bytes of a layer that are not zeros, from a position in it on.
+/// The next bytes of a layer that are not all zeros, from a position in the layer on.
 fn chunk_of<K: FilterKind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     let size = layer.lines.segment_size() as u64;
     let first = (from / size) as usize;
@@ -175,7 +173,7 @@ fn layer_size<K: FilterKind>(layer: &Layer<K>) -> u64 {
     (layer.lines.len() * LINE_SIZE) as u64
 }
 
-/// Where a piece begins that ends at `end`.
+/// The position of a piece that ends at `end`. Error: the piece is too short or too long.
 pub fn start_of(piece: &[u8], end: u64) -> Result<u64, Corrupt> {
     let length = piece.len().checked_sub(CHECK_SIZE).ok_or(Corrupt)?;
     end.checked_sub(length as u64).ok_or(Corrupt)
@@ -198,8 +196,8 @@ fn piece_check(data: &[u8], seed: u64, position: u64) -> u64 {
     xxh3_64_with_seed(data, distinct)
 }
 
-/// Adds a piece to a filter, in which it is checked to belong; false if it was there already, or is
-/// of a layer that the filter did not have when its header was written.
+/// Adds a piece to a filter. False: nothing changed, because the filter contains the piece or has no such layer yet. Error: the
+/// check shows that the piece is damaged or belongs to another filter.
 pub fn load_piece<K: FilterKind>(
     filter: &mut Filter<K>,
     position: u64,
@@ -229,15 +227,14 @@ pub fn load_piece<K: FilterKind>(
     Ok(is_new)
 }
 
-/// Gives the bytes of a filter from a position on, and those of `data`, to `each` as they lie in the
-/// filter's segments.
+/// Calls `each` with the bytes of a filter from a position on and the bytes of `data`, once per segment of the filter.
 fn each_part<K: FilterKind>(
     filter: &mut Filter<K>,
     position: u64,
     mut data: &[u8],
     mut each: impl FnMut(&mut [u8], &[u8]),
 ) {
-    let mut start = 0; // of the layer
+    let mut start = 0; // the position of the layer
     for layer in &mut filter.layers {
         let size = layer_size(layer);
         let from = position.max(start) - start;
@@ -258,16 +255,16 @@ fn each_part<K: FilterKind>(
     }
 }
 
-/// One change of a filter as a replica or an AOF gets it.
+/// One change of a filter, as a replica or an AOF receives it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FilterEffect<'a, K: FilterKind> {
-    /// The key is this filter.
+    /// A new filter replaces the value at the key.
     Header(FilterHeader<K>),
-    /// It has these bytes at a position.
+    /// A position in bytes, and a piece to add there.
     Piece(u64, &'a [u8]),
-    /// A layer was put on top.
+    /// The shape of a new layer.
     Layer(K::LayerShape),
-    /// An item was added.
+    /// A new item.
     Item(Hash),
 }
 
@@ -299,8 +296,8 @@ pub fn put_item_effect(out: &mut Vec<u8>, hash: Hash) {
     out.extend(hash.bits().to_le_bytes());
 }
 
-/// Reads effects: all of them, or none. The shape of a layer depends on the filter that it is for:
-/// on its parameters and the shape of its last layer.
+/// Reads the effects of one command. `filter`: the filter at the key, because the parameters and the last layer of a filter
+/// determine the possible shapes of a new layer. Error: any effect is invalid.
 pub fn effects<'a, K: FilterKind>(
     input: &'a [u8],
     filter: Option<&Filter<K>>,
@@ -333,7 +330,7 @@ pub fn effects<'a, K: FilterKind>(
     Ok(effects)
 }
 
-/// Gives a whole filter to `write` as byte strings of effects, none of them giant.
+/// Passes a whole filter to `write` as byte strings of effects, each of at most about 256 KiB.
 pub fn pieces<K: FilterKind>(filter: &Filter<K>, write: &mut dyn FnMut(&[u8])) {
     let mut effect = Vec::new();
     put_header_effect(&mut effect, &header_of(filter));

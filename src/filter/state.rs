@@ -1,5 +1,5 @@
-//! What Bloom and cuckoo filters have in common: layers, each an array of cache lines, of which the
-//! first is as large as was reserved and others come when it is full.
+//! The state that Bloom and cuckoo filters share: a stack of layers, each of which is a cache-line array. The first layer has the
+//! reserved capacity. A filter that is full gets another layer.
 
 use super::hash::Hash;
 use crate::codec::{Corrupt, Reader};
@@ -8,111 +8,110 @@ use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
 use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
-/// More items than any filter has.
+/// The most items of a filter.
 pub const MAX_ITEMS: u64 = 1 << 52;
 
-/// What became of an item that was to be added.
+/// The result of adding an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It is in the filter now.
+    /// The item was added.
     New,
-    /// It was there, probably.
+    /// The filter contained the item before, or this is a false positive.
     Known,
-    /// There is no place for it in the layers that there are.
+    /// The present layers have no space for the item.
     Full,
 }
 
 /// A kind of filter.
 pub trait FilterKind: Sized + 'static {
-    /// What was declared when the filter was reserved.
+    /// The parameters of the command that created the filter.
     type Parameters: std::fmt::Debug + Clone + PartialEq;
     /// The shape of a layer.
     type LayerShape: std::fmt::Debug + Copy + PartialEq;
 
-    /// What dumps of this kind begin with.
+    /// The first byte of a dump.
     const LETTER: u8;
-    /// The internal command that applies what a master decided.
+    /// The internal command that applies the effects of a master.
     const APPLY: &'static CStr;
     /// The most layers that a filter has.
     const MAX_LAYERS: u64;
-    /// There is none of this kind at a key.
+    /// The error of a command that needs a filter at a key without one.
     const MISSING: Error;
 
-    /// Its registration with the server.
+    /// The registration of the native type.
     fn native() -> &'static NativeType<Filter<Self>>;
 
-    /// Appends the parameters.
+    /// Appends the encoded parameters; [`super::persist`] has the format.
     fn put_parameters(parameters: &Self::Parameters, out: &mut Vec<u8>);
-    /// Reads them.
+    /// Reads the parameters. Error: a value is out of range.
     fn read_parameters(reader: &mut Reader<'_>) -> Result<Self::Parameters, Corrupt>;
-    /// Appends the shape of a layer.
+    /// Appends the encoded shape of a layer.
     fn put_shape(shape: &Self::LayerShape, out: &mut Vec<u8>);
-    /// Reads the shape of a layer of a filter with these parameters, and the layers below it.
+    /// Reads the shape of a layer. `below`: the shape of the layer before it. Error: no filter with these parameters has such a layer.
     fn read_shape(
         reader: &mut Reader<'_>,
         parameters: &Self::Parameters,
         below: Option<&Self::LayerShape>,
     ) -> Result<Self::LayerShape, Corrupt>;
-    /// The most items that a layer of this shape may say it has.
+    /// The most items of a layer of this shape, for the check of a dump.
     fn most_items(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
 
     /// The shape of the first layer of a filter with these parameters.
     fn first_shape(parameters: &Self::Parameters) -> Result<Self::LayerShape, Error>;
-    /// The shape of the layer that a filter gets on top of its others, in which there is no place for
-    /// an item, if it may.
+    /// The shape of the next layer of a filter that is full for an item. Error: the filter must not grow.
     fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::LayerShape, Error>;
-    /// How many cache lines a layer of this shape has.
+    /// The number of cache lines of a layer of this shape.
     fn lines(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
 
-    /// Asks the processor for the memory of an item, which will be needed soon.
+    /// Prefetches the cache lines of an item.
     fn prefetch(filter: &Filter<Self>, hash: Hash);
-    /// Is an item in the filter, probably?
+    /// Whether the filter contains an item. True may be a false positive; false is certain.
     fn holds(filter: &Filter<Self>, hash: Hash) -> bool;
-    /// Adds an item to the layers that there are; a `unique` one only if it is not there.
+    /// Adds an item to the present layers. `unique`: only if the filter does not contain it.
     fn add(filter: &mut Filter<Self>, hash: Hash, unique: bool) -> Added;
-    /// Can the bytes of a dump be added to those of a filter without losing what it holds?
+    /// Whether [`FilterKind::overlay`] of these bytes would keep all items of the filter.
     fn can_overlay(own: &[u8], loaded: &[u8]) -> bool;
-    /// Adds them; false if they were there already.
+    /// Adds the bytes of a dump to the bytes of a filter. False: nothing changed.
     fn overlay(own: &mut [u8], loaded: &[u8]) -> bool;
 }
 
 /// A layer of a filter.
 pub struct Layer<K: FilterKind> {
-    /// Its shape.
+    /// The shape.
     pub shape: K::LayerShape,
-    /// How many items are in it.
+    /// The number of items.
     pub items: u64,
-    /// Its memory.
+    /// The memory.
     pub lines: CacheLines,
 }
 
 /// A filter.
 pub struct Filter<K: FilterKind> {
-    /// The seed of its items' hashes.
+    /// The seed of the hash function.
     pub seed: u64,
-    /// What was declared when it was reserved.
+    /// The parameters of the command that created the filter.
     pub parameters: K::Parameters,
-    /// Its layers, the oldest first; at least one.
+    /// The layers, the oldest first; at least one.
     pub layers: Vec<Layer<K>>,
-    /// How many items were taken out again.
+    /// The number of deleted items.
     pub deleted: u64,
 }
 
-/// What a filter is before its memory is there.
+/// The properties of a filter, without its memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterHeader<K: FilterKind> {
-    /// The seed of its items' hashes.
+    /// The seed of the hash function.
     pub seed: u64,
-    /// What was declared when it was reserved.
+    /// The parameters of the command that created the filter.
     pub parameters: K::Parameters,
-    /// The shapes of its layers, and how many items are in each.
+    /// The shape of each layer, and its number of items.
     pub layers: Vec<(K::LayerShape, u64)>,
-    /// How many items were taken out again.
+    /// The number of deleted items.
     pub deleted: u64,
 }
 
 impl<K: FilterKind> FilterHeader<K> {
-    /// A new filter, without items.
+    /// The header of an empty filter. Error: no layer can have these parameters.
     pub fn new(seed: u64, parameters: K::Parameters) -> Result<Self, Error> {
         let first = K::first_shape(&parameters)?;
         Ok(Self {
@@ -123,7 +122,7 @@ impl<K: FilterKind> FilterHeader<K> {
         })
     }
 
-    /// The bytes that its layers will take.
+    /// The bytes of all layers.
     pub fn size(&self) -> u64 {
         let lines = |(shape, _): &(K::LayerShape, u64)| K::lines(&self.parameters, shape);
         let sizes = self.layers.iter().map(lines);
@@ -132,7 +131,7 @@ impl<K: FilterKind> FilterHeader<K> {
         })
     }
 
-    /// The filter, full of zeros; `None` if there is no memory for it.
+    /// Allocates the filter. All its bytes are zero. `None`: there is not enough memory.
     pub fn build(self) -> Option<Filter<K>> {
         let mut filter = Filter {
             seed: self.seed,
@@ -154,13 +153,13 @@ impl<K: FilterKind> Filter<K> {
         Hash::of(item, self.seed)
     }
 
-    /// How many items are in it.
+    /// The number of items.
     pub fn items(&self) -> u64 {
         let items = self.layers.iter().map(|layer| layer.items);
         items.fold(0, u64::saturating_add).min(MAX_ITEMS)
     }
 
-    /// The bytes of its layers.
+    /// The bytes of all layers.
     pub fn size(&self) -> u64 {
         let layers = self.layers.iter();
         layers
@@ -173,7 +172,7 @@ impl<K: FilterKind> Filter<K> {
         K::lines(&self.parameters, shape).saturating_mul(LINE_SIZE as u64)
     }
 
-    /// Puts a layer on top; `None` if there is no memory for it.
+    /// Adds a layer. `None`: there is not enough memory, and nothing changes.
     pub fn grow(&mut self, shape: K::LayerShape) -> Option<&mut Layer<K>> {
         let lines = usize::try_from(K::lines(&self.parameters, &shape)).ok()?;
         let lines = CacheLines::zeroed(lines)?;
@@ -186,7 +185,7 @@ impl<K: FilterKind> Filter<K> {
         self.layers.last_mut()
     }
 
-    /// A copy; `None` if there is no memory for it.
+    /// A copy. `None`: there is not enough memory.
     pub fn try_clone(&self) -> Option<Self> {
         let copy = |layer: &Layer<K>| {
             Some(Layer {
@@ -203,7 +202,7 @@ impl<K: FilterKind> Filter<K> {
         })
     }
 
-    /// The bytes that it takes from the allocator beside its own struct.
+    /// The bytes from the allocator, without the struct itself.
     pub fn memory(&self) -> usize {
         let layers = self.layers.iter().map(|layer| layer.lines.memory());
         let table = self.layers.capacity() * size_of::<Layer<K>>();

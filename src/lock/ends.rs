@@ -14,15 +14,15 @@ const MAX_ENDS_PER_STEP: usize = 256;
 
 /// Ends some of the holds whose leases ended, of the lock that is listed under this number.
 pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, number: u64) {
-    let Some(place) = DEADLINES.get().place(number).cloned() else {
+    let Some(listed) = DEADLINES.get().key(number).cloned() else {
         return;
     };
-    let name = ServerString::new(&place.key);
+    let name = ServerString::new(&listed.key);
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
     let mut end = |db| ctx.in_db(db, || end_holds_at(ctx, service, now, &name, number));
-    let is_found = match place.db {
+    let is_found = match listed.db {
         ANY_DB => (0..).map_while(&mut end).any(|is_found| is_found),
         db => end(db) == Some(true),
     };

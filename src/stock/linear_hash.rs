@@ -1,32 +1,31 @@
-//! A hash table without long pauses: it grows and shrinks by one bucket at a time, and its entries
-//! stay where they are. A table that moves them all when it doubles would stop the server for tens of
-//! milliseconds at a million entries.
+//! A hash table without long pauses. It grows and shrinks by one bucket at a time and does not move its entries. A table that
+//! moves all entries when it doubles would stop the server for tens of milliseconds at a million entries.
 //!
-//! Buckets are those of linear hashing (Litwin, "Linear hashing: a new tool for file and table
-//! addressing", 1980), with one entry in each on average. Entries stand in chunks and are known by
-//! their place in them, a handle that stays the same as long as the entry is there.
+//! The algorithm is linear hashing (Litwin, "Linear hashing: a new tool for file and table addressing", VLDB 1980), with 0.5 to 1
+//! entries per bucket. Chunks of 512 slots store the entries. The handle of an entry is the number of its slot, which does not
+//! change until the entry is removed.
 
 use crate::memory::block_size;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Where an entry is.
+/// The number of an entry's slot.
 pub type EntryHandle = u32;
 
-/// What a table keeps.
+/// An entry of a table.
 pub trait HashEntry {
-    /// The key that it is found by.
+    /// The key, which is unique in the table.
     fn key(&self) -> &[u8];
 
-    /// The bytes that it takes from the allocator beside its own struct.
+    /// The bytes from the allocator, without the struct itself.
     fn heap(&self) -> usize;
 }
 
 const NONE: EntryHandle = EntryHandle::MAX;
 const CHUNK: usize = 512;
 
-/// What the set of chunks with room takes: they are few.
+/// The bytes of the set of chunks with free slots, which is small.
 const OPEN: usize = 64;
 
 /// A table of entries by their keys.
@@ -35,18 +34,18 @@ pub struct LinearHash<E> {
     /// The first entry of each bucket.
     heads: Vec<EntryHandle>,
     chunks: Vec<Chunk<E>>,
-    /// The chunks that have room.
+    /// The chunks with free slots.
     open: BTreeSet<u32>,
     len: usize,
     heap: usize,
-    /// Unknown to who chooses the keys, which makes it hard to choose keys of one bucket.
+    /// A secret seed of the hash, so that clients cannot choose keys of one bucket.
     seed: u64,
 }
 
 #[derive(Debug, Clone)]
 struct Chunk<E> {
     slots: Vec<ChunkSlot<E>>,
-    /// The first free slot; the others follow by `next`.
+    /// The first free slot. `next` links the others.
     free: EntryHandle,
     used: usize,
 }
@@ -54,9 +53,9 @@ struct Chunk<E> {
 #[derive(Debug, Clone)]
 struct ChunkSlot<E> {
     entry: Option<E>,
-    /// The next one of the same bucket, or the next free one.
+    /// The next slot of the same bucket, or the next free slot.
     next: EntryHandle,
-    /// Of the entry's key.
+    /// The hash of the entry's key.
     hash: u32,
 }
 
@@ -74,17 +73,17 @@ impl<E> Default for LinearHash<E> {
 }
 
 impl<E: HashEntry> LinearHash<E> {
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Is there none?
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the entry with this key is.
+    /// The handle of the entry with this key.
     pub fn find(&self, key: &[u8]) -> Option<EntryHandle> {
         self.find_hashed(key, self.hash(key))
     }
@@ -111,13 +110,13 @@ impl<E: HashEntry> LinearHash<E> {
         self.at(self.find(key)?)
     }
 
-    /// The entry at a handle.
+    /// The entry with this handle.
     pub fn at(&self, handle: EntryHandle) -> Option<&E> {
         let (chunk, index) = split(handle);
         self.chunks.get(chunk)?.slots.get(index)?.entry.as_ref()
     }
 
-    /// The same, to change it; its key must stay, and the memory that it takes.
+    /// The same entry for a change. The caller must not change its key or [`HashEntry::heap`].
     pub fn at_mut(&mut self, handle: EntryHandle) -> Option<&mut E> {
         let (chunk, index) = split(handle);
         self.chunks
@@ -128,7 +127,7 @@ impl<E: HashEntry> LinearHash<E> {
             .as_mut()
     }
 
-    /// Adds an entry; `None` if its key is there already.
+    /// Adds an entry. `None`: the table has an entry with this key, and nothing changes.
     pub fn insert(&mut self, entry: E) -> Option<EntryHandle> {
         let hash = self.hash(entry.key());
         match self.find_hashed(entry.key(), hash) {
@@ -137,7 +136,7 @@ impl<E: HashEntry> LinearHash<E> {
         }
     }
 
-    /// The entry with this key, which is made if it is not there.
+    /// The entry with this key. If there is none, `make` creates it.
     pub fn get_or_insert(&mut self, key: &[u8], make: impl FnOnce() -> E) -> Option<&mut E> {
         let hash = self.hash(key);
         let found = self.find_hashed(key, hash);
@@ -157,12 +156,12 @@ impl<E: HashEntry> LinearHash<E> {
             next: self.heads[bucket],
             hash,
         };
-        let handle = self.place(slot);
+        let handle = self.store(slot);
         self.heads[bucket] = handle;
         handle
     }
 
-    /// Puts another entry with the same key at a handle.
+    /// Replaces the entry with this handle by one with the same key.
     pub fn replace(&mut self, handle: EntryHandle, entry: E) {
         let (chunk, index) = split(handle);
         if let Some(old) = &mut self.chunks[chunk].slots[index].entry {
@@ -172,15 +171,15 @@ impl<E: HashEntry> LinearHash<E> {
         }
     }
 
-    /// Takes the entry at a handle out.
+    /// Removes the entry with this handle.
     pub fn remove(&mut self, handle: EntryHandle) -> Option<E> {
         self.at(handle)?;
         let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.unchain(bucket, handle);
-        let entry = self.give_back(handle)?;
+        let entry = self.release(handle)?;
         self.heap -= entry.heap();
         self.len -= 1;
-        // Half empty, so that an entry that comes and goes does not move others each time.
+        // Only at half the load of a full table, so that repeated insertion and removal of one entry does not move others.
         while self.heads.len() > 2 * self.len {
             self.remove_bucket();
         }
@@ -193,12 +192,12 @@ impl<E: HashEntry> LinearHash<E> {
         slots.filter_map(|slot| slot.entry.as_ref())
     }
 
-    /// How many chunks there are, each of at most 512 entries.
+    /// The number of chunks, each of at most 512 entries.
     pub fn chunks(&self) -> usize {
         self.chunks.len()
     }
 
-    /// Calls `visit` with every entry of a chunk, whose key must stay, and the memory that it takes.
+    /// Calls `visit` with every entry of a chunk. It must not change a key or [`HashEntry::heap`].
     pub fn visit_chunk(&mut self, chunk: usize, visit: &mut dyn FnMut(&mut E)) {
         let slots = self.chunks.get_mut(chunk).map(|chunk| &mut chunk.slots);
         let entries = slots.into_iter().flatten();
@@ -207,7 +206,7 @@ impl<E: HashEntry> LinearHash<E> {
             .for_each(visit);
     }
 
-    /// The bytes that it takes from the allocator beside its own struct.
+    /// The bytes from the allocator, without the struct itself.
     pub fn memory(&self) -> usize {
         let slots =
             |chunk: &Chunk<E>| block_size(chunk.slots.capacity() * size_of::<ChunkSlot<E>>());
@@ -218,7 +217,7 @@ impl<E: HashEntry> LinearHash<E> {
             + if self.open.is_empty() { 0 } else { OPEN }
     }
 
-    /// Adds a bucket, and moves to it what belongs there, out of the one bucket that has it.
+    /// Adds a bucket, and links its entries to it. They are all in one other bucket until then.
     fn add_bucket(&mut self) {
         let new = self.heads.len();
         self.heads.push(NONE);
@@ -233,7 +232,7 @@ impl<E: HashEntry> LinearHash<E> {
         }
     }
 
-    /// Removes the last bucket; what is in it goes back where it came from.
+    /// Removes the last bucket, and links its entries to the bucket that they came from.
     fn remove_bucket(&mut self) {
         let Some(mut at) = self.heads.pop() else {
             return;
@@ -248,7 +247,7 @@ impl<E: HashEntry> LinearHash<E> {
         }
     }
 
-    /// Puts an entry into the chain of its bucket.
+    /// Adds an entry to the chain of its bucket.
     fn chain(&mut self, handle: EntryHandle) {
         let bucket = bucket_of(self.slot(handle).hash, self.heads.len());
         self.slot_mut(handle).next = self.heads[bucket];
@@ -268,8 +267,8 @@ impl<E: HashEntry> LinearHash<E> {
         self.slot_mut(at).next = next;
     }
 
-    /// Puts a slot where there is room, in the first such chunk, so that the last ones become empty.
-    fn place(&mut self, slot: ChunkSlot<E>) -> EntryHandle {
+    /// Stores a slot in the first chunk with a free one, so that the last chunks become empty.
+    fn store(&mut self, slot: ChunkSlot<E>) -> EntryHandle {
         let number = self.open.first().copied().unwrap_or_else(|| {
             self.chunks.push(Chunk {
                 slots: Vec::new(),
@@ -297,8 +296,8 @@ impl<E: HashEntry> LinearHash<E> {
         number * CHUNK as u32 + index as u32
     }
 
-    /// Takes an entry out of its slot, which others may use. An empty chunk's memory goes back.
-    fn give_back(&mut self, handle: EntryHandle) -> Option<E> {
+    /// Removes an entry from its slot, which becomes free. Returns the memory of an empty chunk to the allocator.
+    fn release(&mut self, handle: EntryHandle) -> Option<E> {
         let (number, index) = split(handle);
         let chunk = &mut self.chunks[number];
         let entry = chunk.slots[index].entry.take()?;
@@ -331,9 +330,9 @@ impl<E: HashEntry> LinearHash<E> {
     }
 }
 
-/// Which of `buckets` buckets a key belongs to.
+/// The bucket of a hash in a table of `buckets` buckets.
 fn bucket_of(hash: u32, buckets: usize) -> usize {
-    // The lower bits of the hash; one bit less where that bucket is still to come.
+    // The lower bits of the hash. If that bucket does not exist yet, one bit less.
     let mask = buckets.next_power_of_two().wrapping_sub(1);
     let bucket = hash as usize & mask;
     if bucket < buckets {
@@ -343,7 +342,7 @@ fn bucket_of(hash: u32, buckets: usize) -> usize {
     }
 }
 
-/// The bucket that has what belongs to a new one: the same number without its highest bit.
+/// The bucket that contains the entries of a new one: the same number without its highest bit.
 fn parent(bucket: usize) -> usize {
     bucket & !(1 << bucket.ilog2())
 }
@@ -388,7 +387,7 @@ mod tests {
         ]
     }
 
-    /// Does the table hold exactly this, in chains that are whole?
+    /// Checks that the table has exactly these entries, and that its chains are whole.
     fn check(table: &LinearHash<Word>, model: &HashMap<u32, u32>) {
         assert_eq!(table.len(), model.len());
         assert_eq!(table.iter().count(), model.len());
@@ -403,7 +402,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec(any_step(), 1..4000)) {
+        fn behaves_like_a_map(steps in proptest::collection::vec(any_step(), 1..4000)) {
             let mut table = LinearHash::default();
             let mut model = HashMap::new();
             for step in steps {
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_stay_and_memory_comes_back() {
+    fn handles_stay_the_same_and_memory_is_released() {
         let mut table = LinearHash::default();
         let empty = table.memory();
         let handles: Vec<EntryHandle> = (0..20_000)

@@ -1,13 +1,13 @@
-//! One order, packed into as few bytes as it takes: a shop remembers millions of them.
+//! One order, packed into few bytes: a shop remembers millions of orders.
 //!
 //! ```text
 //! record = header id [user] [qty] created [since] [reply] [px]
-//! header = status + flags; USER: user is there; MOVED: since is there; ONE: qty is 1 and not there
+//! header = status + flags; USER: user is present; MOVED: since is present; ONE: qty is 1 and absent
 //! ```
 //!
-//! Integers and byte strings are those of [`crate::codec`]; `qty` is zigzag, times are Unix
-//! milliseconds. `reply` and `px` are there while a repetition of the first request has to be
-//! recognized and answered: until the order is closed. The same bytes are in memory, in RDB and AOF.
+//! [`crate::codec`] defines integers and byte strings. `qty` is zigzag-encoded, times are Unix milliseconds. `reply` and `px` are
+//! present until the order is closed, so that a repeated request receives the first reply. Memory, RDB and AOF contain the same
+//! bytes.
 
 use super::linear_hash::HashEntry;
 use super::{MAX_ID, MAX_QTY};
@@ -15,7 +15,7 @@ use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
 use crate::memory::block_size;
 use crate::request::TEN_YEARS_MS;
 
-/// What became of an order, and how it came to be.
+/// The status of an order, and the command that opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// `RESERVE`: neither confirmed nor cancelled yet.
@@ -24,7 +24,7 @@ pub enum Status {
     Confirmed,
     /// `RESERVE`, cancelled before or after it was confirmed.
     Released,
-    /// `RESERVE`, ended by time.
+    /// `RESERVE`, expired.
     Expired,
     /// `DEDUCT`.
     Deducted,
@@ -32,7 +32,7 @@ pub enum Status {
     Refunded,
     /// `ADD`.
     Added,
-    /// `CANCEL` of an order that never came.
+    /// `CANCEL` of an unknown order.
     Unborn,
 }
 
@@ -48,22 +48,22 @@ const STATUSES: [Status; 8] = [
 ];
 
 impl Status {
-    /// Its quantity is sold.
+    /// Whether the quantity of the order is sold.
     pub fn is_sold(self) -> bool {
         matches!(self, Status::Confirmed | Status::Deducted)
     }
 
-    /// It was cancelled by somebody.
+    /// Whether a client cancelled the order.
     pub fn is_cancelled(self) -> bool {
         matches!(self, Status::Released | Status::Refunded | Status::Unborn)
     }
 
-    /// It was cancelled or has expired: nothing can happen to it any more.
+    /// Whether the order was cancelled or expired. Such an order never changes again.
     pub fn is_closed(self) -> bool {
         self.is_cancelled() || self == Status::Expired
     }
 
-    /// As `STOCK.ORDER` calls it.
+    /// The name in the reply of `STOCK.ORDER`.
     pub fn name(self) -> &'static str {
         match self {
             Status::Reserved => "reserved",
@@ -86,26 +86,26 @@ impl Status {
 /// An order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order<'a> {
-    /// Its id, 1 to 512 bytes.
+    /// The id, 1 to 512 bytes.
     pub id: &'a [u8],
-    /// Whose it is; empty if nobody was named.
+    /// The user, at most 512 bytes; empty if the request named none.
     pub user: &'a [u8],
-    /// What became of it.
+    /// The status.
     pub status: Status,
-    /// How much it is about; of an `ADD`, the delta.
+    /// The quantity; of an `ADD`, the delta.
     pub qty: i64,
-    /// When it came (Unix ms).
+    /// The time of the first request (Unix ms).
     pub created: u64,
-    /// When it became what it is (Unix ms).
+    /// The time of the last change of the status (Unix ms).
     pub since: u64,
-    /// What the first request was answered; 0 once it is closed.
+    /// The reply to the first request; 0 when the order is closed.
     pub reply: u64,
-    /// How long a reservation may last, in milliseconds; 0 of others, and once it is closed.
+    /// The lifetime of a reservation, in milliseconds; 0 for other orders, and when the order is closed.
     pub px: u64,
 }
 
 impl Order<'_> {
-    /// When a reservation ends, or is final and can be forgotten (Unix ms).
+    /// The deadline (Unix ms): the end of a reservation, or the time when a final order can be forgotten.
     pub fn due(&self, retain: u64) -> u64 {
         match self.status {
             Status::Reserved => self.created + self.px,
@@ -160,17 +160,17 @@ impl PackedOrder {
         order.expect("a record is what was packed")
     }
 
-    /// The packed bytes, so that they can be moved.
+    /// The packed bytes, for defragmentation.
     pub fn bytes_mut(&mut self) -> &mut Box<[u8]> {
         &mut self.0
     }
 
-    /// Is an older entry in the queue of orders to be forgotten still to be skipped?
+    /// Whether the queue of final orders still contains an older entry of this order, which does not count.
     pub fn is_stale(&self) -> bool {
         self.0[0] & STALE != 0
     }
 
-    /// Marks it so, or not.
+    /// Sets or clears this mark.
     pub fn set_stale(&mut self, stale: bool) {
         self.0[0] = self.0[0] & !STALE | if stale { STALE } else { 0 };
     }
@@ -189,7 +189,7 @@ impl HashEntry for PackedOrder {
     }
 }
 
-/// How many bytes a packed order has: so that it is allocated once.
+/// The bytes of a packed order, for a single allocation of the right size.
 fn packed_len(order: &Order<'_>) -> usize {
     let bytes_len = |bytes: &[u8]| uint_len(bytes.len() as u64) + bytes.len();
     let when = |is: bool, length: usize| if is { length } else { 0 };
@@ -256,7 +256,7 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
     })
 }
 
-/// Small numbers of either sign as small ones without.
+/// Maps small numbers of either sign to small unsigned numbers, as in Protocol Buffers: 0, -1, 1, -2 to 0, 1, 2, 3.
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
@@ -304,12 +304,12 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn invalid_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = read(&mut Reader::new(&bytes));
         }
 
         #[test]
-        fn zigzag_goes_both_ways(value: i64) {
+        fn unzigzag_reverses_zigzag(value: i64) {
             prop_assert_eq!(unzigzag(zigzag(value)), value);
         }
     }

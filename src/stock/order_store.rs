@@ -1,17 +1,16 @@
-//! What a stock remembers beside its numbers: its orders, when each of them ends or can be
-//! forgotten, and what its users have.
+//! The orders of a stock with their deadlines, and its users with their quantities.
 
 use super::linear_hash::{EntryHandle, HashEntry, LinearHash};
 use super::order::{Order, PackedOrder, Status};
 use crate::memory::block_size;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
-/// What a user has, reserved and sold together.
+/// A user of a stock with a limit per user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Its id.
+    /// The user's id, 1 to 512 bytes.
     pub id: Box<[u8]>,
-    /// How much it has, 1 or more.
+    /// The user's quantity, reserved and sold together, 1 or more.
     pub held: u64,
 }
 
@@ -30,31 +29,30 @@ impl HashEntry for User {
 pub struct OrderStore {
     orders: LinearHash<PackedOrder>,
     users: LinearHash<User>,
-    /// The live reservations by the time when they end (Unix ms).
+    /// The live reservations by their ends (Unix ms).
     ends: BTreeSet<(u64, EntryHandle)>,
-    /// The other orders, in the order in which they became final and are forgotten. An order that
-    /// became final twice (sold, then cancelled) is in it twice, and is stale until the first
-    /// place is passed.
+    /// The final orders, by the time when they became final. The store forgets them in this order. An order that became final
+    /// twice (sold, then cancelled) has two entries, and is marked as stale until the first entry is removed.
     finals: VecDeque<EntryHandle>,
 }
 
 impl OrderStore {
-    /// Is nothing remembered?
+    /// Whether there is no order and no user.
     pub fn is_empty(&self) -> bool {
         self.orders.is_empty() && self.users.is_empty()
     }
 
-    /// How many orders are remembered.
+    /// The number of orders.
     pub fn order_count(&self) -> usize {
         self.orders.len()
     }
 
-    /// How many users have something.
+    /// The number of users.
     pub fn user_count(&self) -> usize {
         self.users.len()
     }
 
-    /// An order.
+    /// The order with this id.
     pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
         if self.orders.is_empty() {
             return None;
@@ -62,23 +60,22 @@ impl OrderStore {
         self.orders.get(id).map(PackedOrder::order)
     }
 
-    /// Where an order is.
+    /// The handle of the order with this id.
     pub fn find(&self, id: &[u8]) -> Option<EntryHandle> {
         self.orders.find(id)
     }
 
-    /// The order that is there.
+    /// The order with this handle.
     pub fn at(&self, handle: EntryHandle) -> Option<Order<'_>> {
         self.orders.at(handle).map(PackedOrder::order)
     }
 
-    /// How much a user has.
+    /// The quantity of a user.
     pub fn held(&self, user: &[u8]) -> u64 {
         self.users.get(user).map_or(0, |user| user.held)
     }
 
-    /// Remembers a new order. Returns when something is to be done about it (Unix ms); `None` if its
-    /// id is known already.
+    /// Adds a new order. Returns its deadline (Unix ms). `None`: the id is known already, and nothing changes.
     pub fn open(&mut self, order: &Order<'_>, retain: u64) -> Option<u64> {
         let handle = self.orders.insert(PackedOrder::pack(order))?;
         let due = order.due(retain);
@@ -90,7 +87,7 @@ impl OrderStore {
         Some(due)
     }
 
-    /// The order becomes final, perhaps once more. Returns when it can be forgotten (Unix ms).
+    /// Makes an order final, perhaps for the second time. Returns the time when it can be forgotten (Unix ms).
     pub fn finish(&mut self, handle: EntryHandle, status: Status, now: u64, retain: u64) -> u64 {
         let Some(before) = self.at(handle) else {
             return u64::MAX;
@@ -114,12 +111,12 @@ impl OrderStore {
         due
     }
 
-    /// Forgets an order that is final.
+    /// Removes a final order.
     pub fn forget(&mut self, handle: EntryHandle) {
         if self.finals.front() == Some(&handle) {
             self.finals.pop_front();
         } else {
-            self.finals.retain(|other| *other != handle); // a master goes from the front
+            self.finals.retain(|other| *other != handle); // rare: a master forgets the first order
         }
         self.orders.remove(handle);
         self.skip_stale();
@@ -128,7 +125,7 @@ impl OrderStore {
         }
     }
 
-    /// Brings the front of the queue to an order that is in its right place.
+    /// Removes stale entries from the front of the queue.
     fn skip_stale(&mut self) {
         while let Some(record) = self
             .finals
@@ -141,7 +138,7 @@ impl OrderStore {
         }
     }
 
-    /// A user has more.
+    /// Adds to the quantity of a user.
     pub fn give(&mut self, user: &[u8], qty: u64) {
         let make = || User {
             id: user.into(),
@@ -152,7 +149,7 @@ impl OrderStore {
         }
     }
 
-    /// A user has less.
+    /// Subtracts from the quantity of a user.
     pub fn take(&mut self, user: &[u8], qty: u64) {
         let Some(handle) = self.users.find(user) else {
             return;
@@ -165,15 +162,15 @@ impl OrderStore {
         }
     }
 
-    /// The ids of at most `most` reservations that have ended at `now`, the first ones first.
+    /// The ids of at most `most` reservations that ended by `now` (Unix ms), in the order of their ends.
     pub fn ended(&self, now: u64, most: usize) -> Vec<Box<[u8]>> {
         let ended = self.ends.iter().take_while(|(end, _)| *end <= now);
         let ids = ended.take(most).filter_map(|(_, handle)| self.at(*handle));
         ids.map(|order| order.id.into()).collect()
     }
 
-    /// The ids of at most `most` orders that can be forgotten at `now`, the first ones first. There
-    /// may be more than these.
+    /// The ids of at most `most` orders that can be forgotten at `now` (Unix ms), the oldest first. There may be more such orders
+    /// behind a stale entry.
     pub fn forgettable(&self, now: u64, retain: u64, most: usize) -> Vec<Box<[u8]>> {
         let records = self.finals.iter().take(most);
         let records = records.filter_map(|handle| self.orders.at(*handle));
@@ -183,18 +180,18 @@ impl OrderStore {
             .collect()
     }
 
-    /// When the next reservation ends (Unix ms); `u64::MAX`: there is none.
+    /// The end of the next reservation (Unix ms); `u64::MAX`: there is none.
     pub fn next_end(&self) -> u64 {
         self.ends.first().map_or(u64::MAX, |(end, _)| *end)
     }
 
-    /// When the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
+    /// The time when the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
     pub fn next_forgettable(&self, retain: u64) -> u64 {
         let front = self.finals.front().and_then(|handle| self.at(*handle));
         front.map_or(u64::MAX, |order| order.due(retain))
     }
 
-    /// Every order, in an order in which they can be remembered anew.
+    /// All orders, in a sequence that rebuilds this store when it is passed to [`OrderStore::open`].
     pub fn iter_orders(&self) -> impl Iterator<Item = Order<'_>> {
         let mut passed = HashSet::new();
         let finals = self.finals.iter().filter(move |handle| {
@@ -205,13 +202,13 @@ impl OrderStore {
         finals.chain(live).filter_map(|handle| self.at(*handle))
     }
 
-    /// Every user, in no particular order.
+    /// All users, in no particular order.
     pub fn iter_users(&self) -> impl Iterator<Item = &User> {
         self.users.iter()
     }
 
-    /// Calls `relocate` with the bytes of some hundred orders or users, so that they can be moved:
-    /// the `part`th of all. False if there is no such part.
+    /// Calls `relocate` with the bytes of some hundred orders or users, which it may move: those of part number `part`. False:
+    /// there is no such part.
     pub fn visit_part(&mut self, part: usize, relocate: &mut dyn FnMut(&mut Box<[u8]>)) -> bool {
         let orders = self.orders.chunks();
         if part < orders {
@@ -224,7 +221,7 @@ impl OrderStore {
         part < orders + self.users.chunks()
     }
 
-    /// The bytes that it takes from the allocator beside its own struct.
+    /// The bytes from the allocator, without the struct itself.
     pub fn memory(&self) -> usize {
         self.orders.memory()
             + self.users.memory()
@@ -236,10 +233,10 @@ impl OrderStore {
     }
 }
 
-/// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
+/// The bytes of an entry of `ends`: a node of the B-tree has space for 11 entries and contains 6 to 8 on average.
 const BYTES_PER_END: usize = 38;
 
-/// A B-tree of few entries is one node.
+/// The bytes of a B-tree with one node.
 const SMALLEST_TREE: usize = 192;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Stocks as bytes: effects for AOF and replication, of which RDB and `DUMP` hold a list as well.
+//! The encoding of stocks: effects for AOF and replication. RDB and `DUMP` contain a list of effects as well.
 //!
 //! ```text
-//! effects = effect*                           until the end of the input; none: a request was repeated
+//! effects = effect*                           to the end of the input; none: a repeated request
 //! effect  = 'S' flags counts terms [entry]    the stock is new, without orders
 //!         | 'A' order zigzag(delta) now event ADD
 //!         | 'D' order user qty now event      DEDUCT
@@ -9,22 +9,21 @@
 //!         | 'C' order now event               CONFIRM
 //!         | 'X' order now event               CANCEL
 //!         | 'E' order now event               a reservation ended
-//!         | 'M' order now                     CANCEL of an order that never came
+//!         | 'M' order now                     CANCEL of an unknown order
 //!         | 'F' order                         a final order is forgotten
-//!         | 'T' count                         the event stream's oldest entries were dropped, so many
-//!         | 'O' record                        this order is remembered, as `order` packs it
-//!         | 'U' user held                     this user has so much
-//! flags   = 1: the key keeps its expiry, 2: there is an entry
+//!         | 'T' count                         the oldest `count` entries of the event stream were dropped
+//!         | 'O' record                        an order, in the encoding of `order`
+//!         | 'U' user held                     a user and its quantity
+//! flags   = 1: the key keeps its expiry, 2: entry is present
 //! counts  = available reserved sold ver
 //! terms   = per_user retain 0 | per_user retain 1 stream maxlen
-//! event   = 0 | 1 entry                       what the event stream's entry was
+//! event   = 0 | 1 entry                       the id of the entry in the event stream
 //! entry   = ms seq
 //!
-//! stock   = version(1) n, and n byte strings of effects: the first begins with 'S', the rest are
-//!           'O' and 'U'
+//! stock   = version(1) n, then n byte strings of effects: the first effect is 'S', all others are 'O' or 'U'
 //! ```
 //!
-//! Integers and byte strings are those of [`crate::codec`]; times are Unix milliseconds.
+//! [`crate::codec`] defines integers and byte strings. Times are Unix milliseconds.
 
 use super::order::{self, Order, unzigzag, zigzag};
 use super::state::{Change, Counts, EventStream, Op, SaleTerms, Stock};
@@ -33,37 +32,37 @@ use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::stream::EntryId;
 
-/// The version of the encoding that this build writes.
+/// The version of the encoding.
 pub const VERSION: u8 = 1;
 
 const KEEPS_EXPIRY: u8 = 1;
 const HAS_ENTRY: u8 = 2;
 
-/// One change of a stock as a replica or an AOF gets it.
+/// One change of a stock, as a replica or an AOF receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StockEffect<'a> {
-    /// The stock is new.
+    /// A new stock replaces the value at the key.
     Created(Box<Created>),
-    /// It changed, and was announced by this entry.
+    /// A change, with the id of its entry in the event stream.
     Changed(Change<'a>, Option<EntryId>),
-    /// So many of the oldest entries of its event stream were dropped.
+    /// The number of entries that were dropped from the beginning of the event stream.
     Trimmed(u64),
-    /// It remembers this order.
+    /// An order.
     Order(Order<'a>),
-    /// This user has so much of it.
+    /// A user and its quantity.
     User(&'a [u8], u64),
 }
 
 /// A new stock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
-    /// Its numbers.
+    /// The quantities and the version.
     pub counts: Counts,
-    /// Its terms of sale.
+    /// The terms of sale.
     pub terms: SaleTerms,
-    /// Does the key keep the expiry that it has?
+    /// Whether the key keeps its expiry.
     pub keeps_expiry: bool,
-    /// The entry that announced it.
+    /// The id of the entry in the event stream.
     pub entry: Option<EntryId>,
 }
 
@@ -111,7 +110,7 @@ pub fn put_trimmed(out: &mut Vec<u8>, count: u64) {
     put_uint(out, count);
 }
 
-/// Reads the effects of one command, one after the other.
+/// Reads the effects of one command in order.
 pub fn effects(input: &[u8]) -> impl Iterator<Item = Result<StockEffect<'_>, Corrupt>> {
     let mut reader = Reader::new(input);
     std::iter::from_fn(move || (!reader.is_empty()).then(|| effect(&mut reader)))
@@ -213,7 +212,7 @@ fn counts(reader: &mut Reader<'_>) -> Result<Counts, Corrupt> {
     Ok(counts)
 }
 
-/// Appends what a stock is beside its orders and users.
+/// Appends the quantities and the terms of a stock.
 pub fn put_summary(out: &mut Vec<u8>, stock: &Stock) {
     put_counts(out, &stock.counts());
     put_terms(out, stock.terms());
@@ -256,10 +255,10 @@ fn entry(reader: &mut Reader<'_>) -> Result<EntryId, Corrupt> {
     })
 }
 
-/// A whole stock is written in pieces of at most so many orders or users, never in one giant one.
+/// The most orders or users in one piece of a stock.
 const PER_PIECE: usize = 256;
 
-/// Gives a whole stock to `write` as byte strings of effects. Returns how many it gave.
+/// Passes a whole stock to `write` as byte strings of effects. Returns their number.
 pub fn pieces(stock: &Stock, write: &mut dyn FnMut(&[u8])) -> usize {
     let mut piece = Vec::new();
     put_created(
@@ -299,11 +298,11 @@ pub fn pieces(stock: &Stock, write: &mut dyn FnMut(&[u8])) -> usize {
     given
 }
 
-/// How many byte strings [`pieces`] gives.
+/// The number of byte strings that [`pieces`] passes.
 pub fn count_pieces(stock: &Stock) -> usize {
     let store = stock.store();
     let inside = store.map_or(0, |store| store.order_count() + store.user_count());
-    // What has been begun with 'S' is given in any case; a full piece is given at once.
+    // The first piece always exists, because it begins with 'S'. Every full piece is passed at once.
     if inside == 0 {
         1
     } else {
@@ -324,13 +323,13 @@ pub fn put_user(out: &mut Vec<u8>, user: &[u8], held: u64) {
     put_uint(out, held);
 }
 
-/// Writes what stands before the pieces of a stock.
+/// Appends the header, which precedes the pieces of a stock.
 pub fn put_header(out: &mut Vec<u8>, stock: &Stock) {
     out.push(VERSION);
     put_uint(out, count_pieces(stock) as u64);
 }
 
-/// Reads it: how many pieces follow.
+/// Reads the header. Returns the number of pieces that follow.
 pub fn header(input: &[u8]) -> Result<u64, Corrupt> {
     let mut reader = Reader::new(input);
     if reader.byte()? != VERSION {
@@ -344,12 +343,12 @@ pub fn header(input: &[u8]) -> Result<u64, Corrupt> {
     }
 }
 
-/// Builds a stock of its pieces.
+/// Builds a stock from its pieces.
 #[derive(Debug, Default)]
 pub struct Builder(Option<Stock>);
 
 impl Builder {
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn add(&mut self, piece: &[u8]) -> Result<(), Corrupt> {
         for effect in effects(piece) {
             match (effect?, &mut self.0) {
@@ -364,7 +363,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The stock, if it is one that commands could have made.
+    /// The stock. Error: its orders and users do not agree with its quantities, or the first piece is missing.
     pub fn finish(self) -> Result<Stock, Corrupt> {
         self.0.filter(Stock::is_consistent).ok_or(Corrupt)
     }

@@ -41,15 +41,15 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 
 /// Does one slice of the due work of one stock.
 fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(place) = DEADLINES.get().place(number).cloned() else {
+    let Some(listed) = DEADLINES.get().key(number).cloned() else {
         return;
     };
-    let name = ServerString::new(&place.key);
+    let name = ServerString::new(&listed.key);
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
     let end = |db| process_in(ctx, &name, number, now, db);
-    let found = match place.db {
+    let found = match listed.db {
         ANY_DB => (0..).map_while(end).any(|found| found),
         db => end(db) == Some(true),
     };

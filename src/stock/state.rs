@@ -1,10 +1,8 @@
-//! The state machine of one stock. It knows no server, no clock and no randomness: the time comes
-//! in as an argument.
+//! The state machine of one stock. It uses no server, clock or randomness: the time is an argument.
 //!
-//! A step is taken in two halves. [`Stock::decide`] looks at a request and changes nothing; what it
-//! answers may be a [`Change`], which [`Stock::apply`] carries out. Between the two the change is
-//! announced in the event stream, and afterwards it goes to replicas and the AOF, which apply it in
-//! the same way: so whatever is applied was decided, announced and replicated as one.
+//! A step has two halves. [`Stock::decide`] reads a request and changes nothing. If its decision is a [`Change`],
+//! [`Stock::apply`] carries it out. Between the two, the family announces the change in the event stream. Replicas and the AOF
+//! receive the same change and apply it with the same function.
 
 use super::MAX_QTY;
 use super::order::{Order, Status};
@@ -15,68 +13,68 @@ use crate::error::Error;
 use crate::memory::block_size;
 use std::collections::HashMap;
 
-/// What somebody asks of a stock.
+/// The action that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StockAction {
-    /// More to sell, or less.
+    /// To raise or lower the available quantity.
     Add {
-        /// How much, from -(2^53 - 1) to 2^53 - 1.
+        /// The change of the quantity, -(2^53 - 1) to 2^53 - 1.
         delta: i64,
     },
-    /// A sale.
+    /// To sell.
     Deduct {
-        /// How much, 1 or more.
+        /// The quantity, 1 to 2^53 - 1.
         qty: u64,
     },
-    /// A reservation.
+    /// To reserve.
     Reserve {
-        /// How much, 1 or more.
+        /// The quantity, 1 to 2^53 - 1.
         qty: u64,
-        /// How long it lasts unless it is confirmed, in milliseconds.
+        /// The lifetime of a reservation that is not confirmed, in milliseconds.
         px: u64,
     },
-    /// A reservation is to be sold.
+    /// To turn a reservation into a sale.
     Confirm,
-    /// An order is to be undone.
+    /// To undo an order.
     Cancel,
 }
 
-/// A request.
+/// A request to a stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StockRequest<'a> {
-    /// What is asked.
+    /// The requested action.
     pub action: StockAction,
-    /// The order's id; empty if there is none.
+    /// The order id; empty if the request names none.
     pub order: &'a [u8],
-    /// The user; empty if nobody was named.
+    /// The user; empty if the request names none.
     pub user: &'a [u8],
 }
 
-/// Why nothing was done. The numbers are the replies.
+/// The reason for a refusal. The discriminant is the reply of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StockRefusal {
-    /// Not enough is available.
+    /// The available quantity is too small.
     SoldOut = -1,
-    /// The user would have more than it may.
+    /// The quantity exceeds the limit per user.
     UserLimit = -2,
     /// The order is cancelled or has expired.
     Closed = -3,
-    /// There is no such stock or order.
+    /// The stock or the order does not exist.
     Unknown = -4,
 }
 
-/// What comes of a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision<'a> {
-    /// Nothing is done.
+    /// The request is refused and changes nothing.
     Refused(StockRefusal),
-    /// It was done before; the reply is the same again.
+    /// The request repeats an earlier one, whose reply is returned again.
     Repeated(i64),
-    /// This is to be done, and then answered so.
+    /// The change to apply, and the reply.
     Change(Change<'a>, i64),
 }
 
-/// What happens to a stock.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// The available quantity rises or falls.
@@ -91,14 +89,14 @@ pub enum Op {
     Cancel,
     /// Reserved becomes available.
     Expire,
-    /// An order that never came is closed.
+    /// An unknown order is remembered as closed.
     Mark,
     /// A final order is forgotten.
     Forget,
 }
 
 impl Op {
-    /// Does the event stream tell of it? It tells of quantities.
+    /// Whether the event stream has an entry for the change: it has one for each change of a quantity.
     pub fn is_announced(self) -> bool {
         !matches!(self, Op::Mark | Op::Forget)
     }
@@ -107,22 +105,22 @@ impl Op {
 /// A change that was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// What happens.
+    /// The kind of the change.
     pub op: Op,
-    /// The order; empty if there is none.
+    /// The order id; empty if there is none.
     pub order: &'a [u8],
-    /// The user of `Deduct` and `Reserve`; empty if nobody was named.
+    /// The user of `Deduct` and `Reserve`; empty if the request names none.
     pub user: &'a [u8],
     /// The quantity of `Add`, `Deduct` and `Reserve`.
     pub qty: i64,
-    /// How long a `Reserve` lasts, in milliseconds.
+    /// The lifetime of a `Reserve`, in milliseconds.
     pub px: u64,
-    /// When it was decided (Unix ms).
+    /// The time of the decision (Unix ms).
     pub now: u64,
 }
 
 impl<'a> Change<'a> {
-    /// A change that needs no more than an order and the time.
+    /// A change that consists of an order and a time.
     pub fn of(op: Op, order: &'a [u8], now: u64) -> Self {
         Self {
             op,
@@ -135,56 +133,56 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A change as the event stream tells it.
+/// The contents of an event stream entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement<'a> {
-    /// The order; empty if there is none.
+    /// The order id; empty if there is none.
     pub order: &'a [u8],
-    /// The user; empty if nobody was named.
+    /// The user; empty if there is none.
     pub user: &'a [u8],
     /// The quantity; of an addition, the delta.
     pub qty: i64,
-    /// What is available afterwards.
+    /// The available quantity after the change.
     pub available: u64,
     /// The number of the change.
     pub ver: u64,
 }
 
-/// The terms of sale, which `SET` names.
+/// The terms of sale: the options of `STOCK.SET`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaleTerms {
-    /// The most that a user may have, reserved and sold together; 0: any quantity.
+    /// The limit per user, for reserved and sold quantities together; 0: no limit.
     pub per_user: u64,
-    /// How long final orders are remembered, in milliseconds.
+    /// The retention time of final orders, in milliseconds.
     pub retain: u64,
-    /// Where changes are announced.
+    /// The event stream.
     pub events: Option<Box<EventStream>>,
 }
 
 /// An event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventStream {
-    /// Its key.
+    /// The key of the stream.
     pub stream: Box<[u8]>,
-    /// About how many entries it keeps.
+    /// The approximate number of entries that the stream keeps, as for `MAXLEN ~`.
     pub maxlen: u64,
 }
 
-/// The numbers of a stock.
+/// The quantities of a stock, and its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// What can be sold.
+    /// The quantity that can be sold or reserved.
     pub available: u64,
-    /// What live reservations hold.
+    /// The quantity of all live reservations.
     pub reserved: u64,
-    /// What was sold.
+    /// The sold quantity.
     pub sold: u64,
-    /// How many changes there were.
+    /// The number of changes so far, at most 2^53 - 1.
     pub ver: u64,
 }
 
 impl Counts {
-    /// All of it, wherever it is.
+    /// The sum of the available, reserved and sold quantities.
     pub fn total(&self) -> u64 {
         self.available + self.reserved + self.sold
     }
@@ -196,7 +194,7 @@ pub struct Stock {
     counts: Counts,
     terms: SaleTerms,
     store: Option<Box<OrderStore>>,
-    /// Where the list of deadlines has it. Not part of the dataset.
+    /// The position in the list of deadlines. It is not part of the dataset.
     pub listed: Listed,
 }
 
@@ -211,57 +209,57 @@ impl Stock {
         }
     }
 
-    /// Its numbers.
+    /// The quantities and the version.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Its terms of sale.
+    /// The terms of sale.
     pub fn terms(&self) -> &SaleTerms {
         &self.terms
     }
 
-    /// Its orders and users, if it remembers any.
+    /// The orders and users, if the stock remembers any.
     pub fn store(&self) -> Option<&OrderStore> {
         self.store.as_deref()
     }
 
-    /// Has it an event stream?
+    /// Whether the stock has an event stream.
     pub fn has_events(&self) -> bool {
         self.terms.events.is_some()
     }
 
-    /// An order.
+    /// The order with this id.
     pub fn order(&self, id: &[u8]) -> Option<Order<'_>> {
         self.store.as_ref()?.order(id)
     }
 
-    /// Does it know an order that is not closed?
+    /// Whether the stock knows this order and the order is not closed.
     pub fn has_open(&self, id: &[u8]) -> bool {
         self.order(id)
             .is_some_and(|order| !order.status.is_closed())
     }
 
-    /// When the next reservation ends (Unix ms); `u64::MAX`: there is none.
+    /// The end of the next reservation (Unix ms); `u64::MAX`: there is none.
     pub fn next_end(&self) -> u64 {
         self.store
             .as_ref()
             .map_or(u64::MAX, |store| store.next_end())
     }
 
-    /// Is this a reservation that has ended at `now`, though nobody has said so yet?
+    /// Whether the order is a reservation that ended by `now` and is not marked as expired yet.
     pub fn is_overdue(&self, id: &[u8], now: u64) -> bool {
         self.order(id)
             .is_some_and(|order| order.status == Status::Reserved && order.due(0) <= now)
     }
 
-    /// When the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
+    /// The time when the next order can be forgotten (Unix ms); `u64::MAX`: there is none.
     pub fn next_forgettable(&self) -> u64 {
         let store = self.store.as_ref();
         store.map_or(u64::MAX, |store| store.next_forgettable(self.terms.retain))
     }
 
-    /// When something is to be done by itself next (Unix ms); `u64::MAX`: never.
+    /// The next deadline (Unix ms): a reservation ends, or an order can be forgotten. `u64::MAX`: there is none.
     pub fn next_due(&self) -> u64 {
         self.next_end().min(self.next_forgettable())
     }
@@ -351,7 +349,7 @@ impl Stock {
         Decision::Change(change, (self.counts.available - qty) as i64)
     }
 
-    /// How the event stream tells a change that is still to be applied; `None` if it doesn't.
+    /// The event stream entry of a change that is not applied yet. `None`: the change has no entry.
     pub fn announce<'s>(&'s self, change: &Change<'s>) -> Option<Announcement<'s>> {
         let counts = self.counts;
         let (user, qty, gained) = match change.op {
@@ -412,7 +410,7 @@ impl Stock {
         let qty = u64::try_from(change.qty).map_err(|_| Corrupt)?;
         let available = self.counts.available.checked_sub(qty).ok_or(Corrupt)?;
         if self.terms.per_user > 0 && change.user.is_empty() {
-            return Err(Corrupt); // no command leaves it out, and the numbers would not agree
+            return Err(Corrupt); // every command names the user; without one, users and quantities would disagree
         }
         let due = self.open(change, status, available)?;
         self.counts.available = available;
@@ -495,14 +493,14 @@ impl Stock {
         Ok(u64::MAX)
     }
 
-    /// Puts an order there as it is, without counting it: for a stock that is read from a file.
+    /// Adds an order without counting its quantity: for a stock that is read from a file.
     pub fn put_order(&mut self, order: &Order<'_>) -> Result<(), Corrupt> {
         let retain = self.terms.retain;
         self.store_mut().open(order, retain).ok_or(Corrupt)?;
         Ok(())
     }
 
-    /// Puts a user there, as above.
+    /// Adds a user with the quantity that it has, 1 or more: for a stock that is read from a file.
     pub fn put_user(&mut self, user: &[u8], held: u64) -> Result<(), Corrupt> {
         if self.terms.per_user == 0
             || held == 0
@@ -514,7 +512,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Do the orders and users agree with the numbers? What commands made always does.
+    /// Whether the orders and users agree with the quantities. They always do after commands.
     pub fn is_consistent(&self) -> bool {
         let counts = self.counts;
         let taken = counts.reserved.checked_add(counts.sold);
@@ -550,7 +548,7 @@ impl Stock {
             && by_user.iter().all(has)
     }
 
-    /// The bytes that it takes from the allocator beside its own struct.
+    /// The bytes from the allocator, without the struct itself.
     pub fn memory(&self) -> usize {
         let events = self.terms.events.as_ref().map_or(0, |events| {
             block_size(size_of::<EventStream>()) + block_size(events.stream.len())
@@ -561,8 +559,7 @@ impl Stock {
         events + store
     }
 
-    /// Calls `relocate` with some blocks of bytes, so that they can be moved: the `part`th of all.
-    /// False if there is no such part.
+    /// Calls `relocate` with some blocks of bytes, which it may move: those of part number `part`. False: there is no such part.
     pub fn visit_part(&mut self, part: usize, relocate: &mut dyn FnMut(&mut Box<[u8]>)) -> bool {
         if part == 0
             && let Some(events) = &mut self.terms.events
@@ -578,12 +575,12 @@ impl Stock {
     }
 }
 
-/// The number of the change after this one. It stays below 2^53, whatever it was set to.
+/// The version after this one, at most 2^53 - 1.
 pub fn next_ver(ver: u64) -> u64 {
     (ver + 1).min(MAX_QTY)
 }
 
-/// What comes of a request with an order that is known?
+/// Decides a request for an order that the stock knows.
 fn decide_known<'a>(
     order: &Order<'_>,
     request: &StockRequest<'a>,
@@ -612,7 +609,7 @@ fn decide_known<'a>(
     }
 }
 
-/// Is it the request that the order came with?
+/// Whether the request repeats the one that opened the order.
 fn is_same(order: &Order<'_>, request: &StockRequest<'_>) -> bool {
     let (status, qty, px) = (order.status, order.qty, order.px);
     let same = match request.action {
