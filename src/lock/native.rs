@@ -131,7 +131,7 @@ impl<K: Which> Native for Typed<K> {
             remember_fence(hold.fence);
         }
         let at = lock.holds().next_end();
-        if let Some((db, key)) = input.place()
+        if let Some((db, key)) = input.key()
             && let Some(listed) = lock.listed_mut()
         {
             DEADLINES.list_loaded(listed, db, key, at);

@@ -19,7 +19,7 @@ use crate::server::services::slots;
 use redis_module::raw;
 use std::ffi::c_int;
 
-/// The module's version as `MODULE LIST` shows it: major * 10000 + minor * 100 + patch, as other modules have it.
+/// The version for `MODULE LIST`: major * 10000 + minor * 100 + patch, as in other modules.
 const VERSION: c_int = major() * 10_000
     + below_100(env!("CARGO_PKG_VERSION_MINOR")) * 100
     + below_100(env!("CARGO_PKG_VERSION_PATCH"));
@@ -28,7 +28,7 @@ const fn major() -> c_int {
     number(env!("CARGO_PKG_VERSION_MAJOR"))
 }
 
-/// A part of the version, which has two digits in it.
+/// A part of the version with at most two digits.
 const fn below_100(text: &str) -> c_int {
     let number = number(text);
     assert!(number < 100, "the version does not fit into MODULE LIST");
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // Nothing may be allocated before this call gives us the server's allocator.
+    // The module must not allocate before this call, which provides the server's allocator.
     // SAFETY: the context is the server's, the name is NUL-terminated.
     let status = unsafe {
         raw::Export_RedisModule_Init(
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         native::learn_overhead();
         context::learn_database();
         let argc = usize::try_from(argc).unwrap_or(0);
-        // SAFETY: the server gives `argc` strings that live through the call.
+        // SAFETY: the server passes `argc` strings that live through the call.
         let args = unsafe { slice_of(argv, argc) };
         // SAFETY: as above.
         let args: Vec<&[u8]> = args.iter().map(|arg| unsafe { bytes_of(*arg) }).collect();
@@ -100,8 +100,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     status as c_int
 }
 
-/// The first function of the module API that Sluice cannot do without and the server lacks. A test compares the list with the
-/// sources.
+/// The first required function of the module API that the server lacks. A test compares the list with the calls in the sources.
 fn missing_function() -> Option<&'static str> {
     macro_rules! required {
         ($($name:ident)*) => {
@@ -226,16 +225,16 @@ fn missing_function() -> Option<&'static str> {
     .find_map(|(name, there)| (!there).then_some(name))
 }
 
-/// Which families are to be loaded?
+/// The families to load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
-    /// Those whose names are free.
+    /// All families whose command names are free.
     All,
-    /// Those that the option `families` names, or none at all.
+    /// Exactly the families that the option `families` names.
     Named,
 }
 
-/// Reads `name value` pairs.
+/// Reads the load options, which are pairs of a name and a value. The error is a line for the log.
 fn read_options(args: &[&[u8]]) -> Result<Families, String> {
     let mut families = Families::All;
     crate::enable_all_families();
@@ -261,8 +260,8 @@ fn read_options(args: &[&[u8]]) -> Result<Families, String> {
     Ok(families)
 }
 
-/// Leaves out the families of which another module has a command, as a whole, before anything of them is registered. False,
-/// with a line in the log, if the options name such a family, or if no family is left.
+/// Disables each family with a command name that another module uses, before anything of the family is registered. False: the
+/// option `families` names such a family, or no family remains. The log has the reason.
 fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
     let enabled: Vec<_> = crate::enabled_families().collect();
     for family in &enabled {
@@ -280,7 +279,7 @@ fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
     any
 }
 
-/// Leaves out a family whose names are taken. False if the options name it.
+/// Disables a family whose names another module uses. False: the option `families` names it.
 fn leave_out(ctx: Ctx<'_>, family: &str, taken: &str, families: Families) -> bool {
     let line = match families {
         Families::All => format!(
@@ -311,7 +310,7 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
     }
     let enabled: Vec<_> = crate::enabled_families().collect();
     for family in enabled {
-        // Types first: a command cannot be taken back, and a type without a command harms nobody.
+        // Types first: the API cannot unregister a command, and a type without a command has no effect.
         if !family.types.iter().all(|register| register(ctx)) {
             if !leave_out(ctx, family.name, "one of its data types", families) {
                 return false;
@@ -332,8 +331,8 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
     warn_of_misplaced_clients(ctx);
     info::register(ctx);
     info::log_eviction(ctx);
-    // SAFETY: the context is the server's. Failing means that redis.conf has a bad value for one
-    // of the options; the server has logged which.
+    // SAFETY: the context is the server's. A failure means that redis.conf has an invalid value for an option, which the server
+    // has logged.
     let configured =
         unsafe { api!(RedisModule_LoadConfigs(ctx.raw())) } == raw::REDISMODULE_OK as c_int;
     deletions::learn_clients(ctx);
@@ -355,10 +354,10 @@ mod tests {
     use std::path::Path;
     use std::{env, fs};
 
-    /// Those that not every server has. Who calls one has looked whether it is there.
+    /// The functions that some servers lack. Their callers check for them.
     const OPTIONAL: [&str; 1] = ["RedisModule_CommandFilterGetClientId"];
 
-    /// Those of the allocator, which calls them by their pointers.
+    /// The functions of the allocator, which calls them through their pointers.
     const OF_ALLOCATOR: [&str; 5] = [
         "RedisModule_Alloc",
         "RedisModule_Calloc",
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_that_is_called_is_required() {
+    fn the_list_of_required_functions_is_the_list_of_called_functions() {
         let mut called = BTreeSet::from(OF_ALLOCATOR.map(String::from));
         let root = env::var("CARGO_MANIFEST_DIR").expect("cargo runs the test");
         sources(&Path::new(&root).join("src"), &mut |text| {

@@ -39,7 +39,7 @@ impl Native for Stocks {
             input.bytes(|piece| builder.add(piece))?.ok()?;
         }
         let mut stock = builder.finish().ok()?;
-        if let Some((db, key)) = input.place() {
+        if let Some((db, key)) = input.key() {
             let at = stock.next_due();
             DEADLINES.list_loaded(&mut stock.listed, db, key, at);
         }

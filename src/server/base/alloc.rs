@@ -1,4 +1,4 @@
-//! The allocator: the server's own, so that `INFO memory` and `maxmemory` see every byte.
+//! The allocator of the server as the global allocator, so that `INFO memory` and `maxmemory` count every byte.
 
 #![cfg_attr(miri, allow(dead_code))]
 
@@ -6,21 +6,21 @@ use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
 
-/// The server's allocator; the system's where there is no server, as in tests of the pure parts.
+/// The allocator of the server. In unit tests, which have no server, the allocator of the system.
 ///
-/// Nothing is allocated between the start of the process and the moment when the server hands over
-/// its API, so no block is taken from one allocator and returned to the other.
+/// The module allocates nothing before the server passes its API to the module. So no block comes from one allocator and returns
+/// to the other.
 struct ServerAlloc;
 
-// Miri, which tries the pure parts, knows no variables of C, such as those that hold the server's functions.
+// Miri runs the pure parts. It does not support variables of C, such as those of the server's functions.
 #[cfg_attr(not(miri), global_allocator)]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
-/// So many blocks of a size are asked for at once, to learn it: one or two may be remnants that are larger, because what is
-/// left of them would be too small for a block.
+/// The number of blocks that are allocated to learn a block size. One or two of them may be larger than usual, because the
+/// allocator does not split off a rest that is too small for a block.
 const SAMPLES: usize = 16;
 
-/// Learns how large the blocks are that the server's allocator gives.
+/// Learns the block sizes of the server's allocator.
 pub(in crate::server) fn learn_sizes() {
     crate::memory::learn(|size| {
         // SAFETY: the blocks are measured and freed at once.
@@ -35,17 +35,16 @@ pub(in crate::server) fn learn_sizes() {
     });
 }
 
-/// What the server's allocator guarantees: where it keeps each block's size in front of the block,
-/// as builds without jemalloc may do, no more than this.
+/// The alignment that the server's allocator guarantees, in bytes. A build without jemalloc may store the size of each block in
+/// front of the block, and guarantees no more than this.
 pub(in crate::server) const GUARANTEED_ALIGN: usize = size_of::<usize>();
 
-/// The request of which an aligned block of `layout` can be carved out, with room in front of it for
-/// the address of the whole.
+/// The bytes of a block that has space for an aligned block of `layout`, and in front of that for the address of the whole block.
 fn padded(layout: Layout) -> usize {
     layout.size() + layout.align()
 }
 
-/// Carves an aligned block out of a whole one.
+/// Returns an aligned block inside a larger one, whose address it stores in front of the aligned block.
 ///
 /// # Safety
 /// `whole` is null or a block of [`padded`] bytes with the guaranteed alignment.
@@ -53,7 +52,7 @@ unsafe fn carve(whole: *mut u8, layout: Layout) -> *mut u8 {
     if whole.is_null() {
         return whole;
     }
-    // Alignments are powers of two, and larger than that of `whole`: there is room for an address.
+    // The alignment is a power of two above that of `whole`, so there is space for an address.
     let offset = layout.align() - whole.addr() % layout.align();
     // SAFETY: the offset is at most the alignment, and at least the size of an address.
     unsafe {
@@ -63,18 +62,17 @@ unsafe fn carve(whole: *mut u8, layout: Layout) -> *mut u8 {
     }
 }
 
-/// The whole block that an aligned one was carved out of.
+/// The larger block that contains an aligned one.
 ///
 /// # Safety
 /// [`carve`] returned `block`.
 unsafe fn whole(block: *mut u8) -> *mut u8 {
-    // SAFETY: `carve` wrote it there.
+    // SAFETY: `carve` wrote the address there.
     unsafe { block.cast::<*mut u8>().sub(1).read() }
 }
 
-// SAFETY: the server's functions keep the contract of malloc, calloc, realloc and free for blocks of
-// the guaranteed alignment, and others are carved out of those; all calls go to the same family (see
-// `ServerAlloc`).
+// SAFETY: the functions of the server keep the contract of malloc, calloc, realloc and free for blocks of the guaranteed
+// alignment. Blocks of a larger alignment are parts of such blocks. All calls use one allocator (see `ServerAlloc`).
 unsafe impl GlobalAlloc for ServerAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as for the whole implementation.
@@ -133,28 +131,27 @@ unsafe impl GlobalAlloc for ServerAlloc {
     }
 }
 
-/// From this size on a zeroed block is asked for in a way that may be refused, and is not touched.
+/// The smallest zeroed block, in bytes, whose pages stay untouched and whose allocation may fail without ending the process.
 const LARGE: usize = 64 * 1024;
 
-/// How aligned blocks of zeros are had.
+/// The way to allocate aligned zeroed blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) enum Carving {
-    /// Allocators of servers align well enough by themselves, so that exactly what is needed can be
-    /// asked for.
+    /// As a block of the allocator: the allocators of servers align large blocks well enough.
     Whole,
-    /// They are carved out of larger blocks.
+    /// As a part of a larger block.
     Carved,
 }
 
-/// An aligned block of zeros; `None` if there is no memory for it, or if it cannot be had like this.
+/// An aligned zeroed block. `None`: there is not enough memory, or [`Carving::Whole`] returned a block that is not aligned.
 ///
 /// # Safety
-/// The layout has a size.
+/// The size of the layout is not 0.
 pub(in crate::server) unsafe fn zeroed_block(
     layout: Layout,
     carving: Carving,
 ) -> Option<NonNull<u8>> {
-    // SAFETY: the caller's promise; what is not aligned is given back at once.
+    // SAFETY: the caller's promise; a block that is not aligned is freed at once.
     unsafe {
         if carving == Carving::Carved {
             return NonNull::new(carve(zeroed(padded_layout(layout)), layout));
@@ -171,7 +168,7 @@ pub(in crate::server) unsafe fn zeroed_block(
 /// Frees a block of [`zeroed_block`].
 ///
 /// # Safety
-/// It was had for this layout and in this way, and is used no more.
+/// [`zeroed_block`] returned the block for this layout and this way, and nobody uses it afterwards.
 pub(in crate::server) unsafe fn release_block(
     block: NonNull<u8>,
     layout: Layout,
@@ -190,10 +187,10 @@ fn padded_layout(layout: Layout) -> Layout {
     Layout::from_size_align(padded(layout), layout.align()).unwrap_or(layout)
 }
 
-/// A block of zeros with whatever alignment; null if there is no memory for it.
+/// A zeroed block of any alignment; null if there is not enough memory.
 ///
 /// # Safety
-/// The layout has a size.
+/// The size of the layout is not 0.
 unsafe fn zeroed(layout: Layout) -> *mut u8 {
     let size = layout.size();
     if cfg!(miri) {
@@ -219,10 +216,10 @@ unsafe fn zeroed(layout: Layout) -> *mut u8 {
     }
 }
 
-/// Returns a block of [`zeroed`].
+/// Frees a block of [`zeroed`].
 ///
 /// # Safety
-/// `zeroed` returned it for this layout.
+/// `zeroed` returned the block for this layout.
 unsafe fn release(block: *mut u8, layout: Layout) {
     if cfg!(miri) {
         // SAFETY: the caller's promise.
@@ -237,16 +234,16 @@ unsafe fn release(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Zeroes a block. Where the system can, whole pages are given back to it, which gives others, full
-/// of zeros, when they are used: a block that was never used is not touched.
+/// Zeroes a block. On Linux, whole pages return to the system, which provides zeroed pages at the next access. So a block that is
+/// never used has no pages.
 ///
 /// # Safety
 /// There are `size` bytes at `block`, which nobody else uses.
 unsafe fn clear(block: *mut u8, size: usize) {
-    // SAFETY: the caller's promise. Pages of private memory without a file, as all allocators use,
-    // read as zeros after MADV_DONTNEED (madvise(2)). Where that fails they are written to.
+    // SAFETY: the caller's promise. All allocators use private anonymous memory, whose pages read as zeros after
+    // MADV_DONTNEED (madvise(2)). If that fails, the zeros are written.
     unsafe {
-        #[cfg(all(target_os = "linux", not(miri)))] // which cannot give pages back
+        #[cfg(all(target_os = "linux", not(miri)))] // Miri does not support madvise
         {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
             let front = block.align_offset(page).min(size);

@@ -1,6 +1,5 @@
-//! Persistence: byte strings to and from RDB, commands to the AOF, elements to the digest. What
-//! the bytes mean is the families' business, in plain Rust over [`crate::codec`], so that it is
-//! tested and fuzzed without a server.
+//! Persistence: byte strings to and from RDB, commands to the AOF, elements to the digest. The families define the meaning of the
+//! bytes in pure Rust with [`crate::codec`], so that tests and fuzzers need no server.
 
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
@@ -54,8 +53,8 @@ impl RdbReader<'_> {
         }
     }
 
-    /// Is it a client of this very server that wants this loaded, by `RESTORE`? Then limits hold,
-    /// which a dataset of one's own or of a master may exceed.
+    /// Whether a client of this server loads the value with `RESTORE`. Then limits apply, which the server's own dataset and the
+    /// dataset of a master may exceed.
     pub fn is_for_client(&self) -> bool {
         // SAFETY: the io is alive, and its context lives as long.
         let ctx = unsafe { Ctx::new(api!(RedisModule_GetContextFromIO(self.io))) };
@@ -69,8 +68,8 @@ impl RdbReader<'_> {
         log::warn_in(ctx, message);
     }
 
-    /// The database and the name of the key that is loaded, where the server tells them.
-    pub fn place(&self) -> Option<(i32, &[u8])> {
+    /// The database and the name of the key, if the server reports them.
+    pub fn key(&self) -> Option<(i32, &[u8])> {
         // SAFETY: the io is alive, and the name lives as long as it.
         unsafe {
             let name = api!(RedisModule_GetKeyNameFromIO(self.io));
@@ -81,11 +80,11 @@ impl RdbReader<'_> {
         }
     }
 
-    /// Reads a byte string and gives it to `read`; `None` if the input ends or is damaged.
+    /// Reads a byte string and calls `read` with it. `None`: the input ends or is damaged.
     pub fn bytes<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let mut length = 0;
-        // SAFETY: the io is alive. The server checks the length against its input and returns a
-        // buffer that we free, or null.
+        // SAFETY: the io is alive. The server checks the length against its input. It returns a buffer, which `Buffer` frees,
+        // or null.
         unsafe {
             let start = api!(RedisModule_LoadStringBuffer(self.io, &mut length));
             if start.is_null() {
@@ -100,12 +99,12 @@ impl RdbReader<'_> {
     }
 }
 
-/// A buffer that the server made for us; freed also if reading it panics.
+/// A buffer of the server, freed when dropped, so also after a panic.
 struct Buffer(*mut u8);
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it came from the server's allocator, and nobody else frees it.
+        // SAFETY: the buffer came from the server's allocator, and only this struct frees it.
         unsafe { api!(RedisModule_Free(self.0.cast())) };
     }
 }
@@ -161,7 +160,7 @@ impl AofWriter<'_> {
     }
 }
 
-/// The digest of the dataset, by which `DEBUG DIGEST` compares servers.
+/// The digest of a value, for `DEBUG DIGEST`.
 pub struct Digest<'a> {
     md: *mut raw::RedisModuleDigest,
     call: PhantomData<&'a ()>,

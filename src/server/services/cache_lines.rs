@@ -1,8 +1,7 @@
-//! Arrays of cache lines: the memory of filters.
+//! Cache-line arrays: the memory of filters.
 //!
-//! An array is made of segments, whole size classes of the allocator, so that it takes hardly more than
-//! was asked for: classes are a quarter apart. It begins as zeros that nobody has touched: the system
-//! gives the pages when they are used.
+//! An array consists of segments whose sizes are size classes of the allocator. Size classes are up to a quarter apart, so one
+//! block of any other size would waste memory. A new array is zeroed, and the system provides its pages at the first access.
 
 use crate::memory::block_size;
 use crate::server::base::alloc::{Carving, release_block, zeroed_block};
@@ -11,7 +10,7 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes of a cache line, on nearly every machine that servers run on.
+/// The bytes of a cache line on nearly all servers.
 pub const LINE_SIZE: usize = 64;
 
 /// One cache line.
@@ -19,22 +18,22 @@ pub const LINE_SIZE: usize = 64;
 #[repr(C, align(64))]
 pub struct CacheLine(pub [u8; LINE_SIZE]);
 
-/// The least and the most lines of a segment, as powers of two: 4 KiB and 4 MiB.
+/// Log2 of the smallest and of the largest number of lines in a segment: 4 KiB and 4 MiB.
 const MIN_SHIFT: u32 = 6;
 const MAX_SHIFT: u32 = 16;
 
-/// An array has about so many segments, as a power of two, as long as they have not the most lines:
-/// then what the last one takes for nothing is a hundredth of the array.
+/// Log2 of the approximate number of segments of an array whose segments have less than the largest size. With this number, the
+/// unused part of the last segment is about 1 % of the array.
 const SEGMENTS_SHIFT: u32 = 4;
 
-/// More than any machine has, and few enough to make a table of segments for.
+/// The most lines of an array: more than any machine has memory for, and few enough for a table of segments.
 const MAX_LINES: usize = 1 << 40;
 
-/// How many arrays there are, and how many bytes of lines they have.
+/// The number of arrays in the server, and the bytes of their lines.
 static ARRAYS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// How many arrays there are in the server, and how many bytes they have together.
+/// The number of arrays in the server, and the bytes of their lines.
 pub fn live() -> (usize, usize) {
     (
         ARRAYS.load(Ordering::Relaxed),
@@ -42,9 +41,9 @@ pub fn live() -> (usize, usize) {
     )
 }
 
-/// An array of cache lines.
+/// A cache-line array.
 pub struct CacheLines {
-    /// Where each segment begins.
+    /// The address of each segment.
     segments: Box<[NonNull<CacheLine>]>,
     len: usize,
     /// Log2 of the lines of a segment. The last one may have fewer.
@@ -58,7 +57,7 @@ unsafe impl Send for CacheLines {}
 unsafe impl Sync for CacheLines {}
 
 impl CacheLines {
-    /// An array of `len` lines of zeros, at least one; `None` if there is no memory for it.
+    /// A zeroed array of `len` lines. `None`: there is not enough memory, or `len` is 0.
     pub fn zeroed(len: usize) -> Option<Self> {
         if !(1..=MAX_LINES).contains(&len) {
             return None;
@@ -72,7 +71,7 @@ impl CacheLines {
         Some(made.finish())
     }
 
-    /// A copy; `None` if there is no memory for it.
+    /// A copy. `None`: there is not enough memory.
     pub fn try_clone(&self) -> Option<Self> {
         let mut copy = Self::zeroed(self.len)?;
         for segment in 0..self.segments() {
@@ -84,44 +83,44 @@ impl CacheLines {
         Some(copy)
     }
 
-    /// How many lines it has.
-    #[allow(clippy::len_without_is_empty)] // it never is
+    /// The number of lines, at least 1.
+    #[allow(clippy::len_without_is_empty)] // an array is never empty
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The bytes of every segment but the last, which may have fewer.
+    /// The bytes of a segment. The last segment may have fewer.
     pub fn segment_size(&self) -> usize {
         LINE_SIZE << self.shift
     }
 
-    /// How many segments it has.
+    /// The number of segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// One line.
+    /// The line with this index. Panics if there is none.
     #[inline]
     pub fn line(&self, index: usize) -> &[u8; LINE_SIZE] {
         let at = self.at(index);
-        // SAFETY: `at` is a line of ours.
+        // SAFETY: `at` is a line of this array.
         unsafe { &(*at).0 }
     }
 
-    /// One line, to be changed.
+    /// The same line for a change.
     #[inline]
     pub fn line_mut(&mut self, index: usize) -> &mut [u8; LINE_SIZE] {
         let at = self.at(index);
-        // SAFETY: `at` is a line of ours, and we are borrowed for as long as it is.
+        // SAFETY: `at` is a line of this array, which stays borrowed as long as the line.
         unsafe { &mut (*at).0 }
     }
 
-    /// Asks the processor to fetch a line, which will be needed soon.
+    /// Prefetches the line with this index. Panics if there is none.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         let at = self.at(index);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: any address may be prefetched; every such processor can.
+        // SAFETY: every address may be prefetched, and every x86-64 processor has the instruction.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -134,25 +133,25 @@ impl CacheLines {
     fn at(&self, index: usize) -> *mut CacheLine {
         assert!(index < self.len);
         let within = index & ((1 << self.shift) - 1);
-        // SAFETY: all segments but the last have this length, and the index is below the sum.
+        // SAFETY: all segments but the last have this length, and the index is less than the sum of all lengths.
         unsafe { self.segments[index >> self.shift].as_ptr().add(within) }
     }
 
     /// The bytes of one segment.
     pub fn segment(&self, segment: usize) -> &[u8] {
         let size = self.layout(segment).size();
-        // SAFETY: a segment is one block of so many bytes, all of which were zeroed.
+        // SAFETY: a segment is one block of `size` bytes, all of which are initialized.
         unsafe { std::slice::from_raw_parts(self.segments[segment].as_ptr().cast(), size) }
     }
 
-    /// The bytes of one segment, to be changed.
+    /// The same bytes for a change.
     pub fn segment_mut(&mut self, segment: usize) -> &mut [u8] {
         let size = self.layout(segment).size();
-        // SAFETY: as above, and we are borrowed for as long as the slice is.
+        // SAFETY: as above; the array stays borrowed as long as the slice.
         unsafe { std::slice::from_raw_parts_mut(self.segments[segment].as_ptr().cast(), size) }
     }
 
-    /// The bytes that it takes from the allocator.
+    /// The bytes from the allocator, without the struct itself.
     pub fn memory(&self) -> usize {
         let carved = match self.carving {
             Carving::Whole => 0,
@@ -162,12 +161,12 @@ impl CacheLines {
         block_size(size_of_val(&*self.segments)) + segments.sum::<usize>()
     }
 
-    /// Moves one segment to a less fragmented place, if there is one.
+    /// Lets the server move one segment, to reduce fragmentation.
     pub fn relocate(&mut self, segment: usize, relocate: &mut Relocate<'_>) {
         if self.carving == Carving::Carved {
-            return; // no server that fights fragmentation has such an allocator
+            return; // servers with active defragmentation have allocators that align
         }
-        // SAFETY: a segment is one whole block, which nothing points into while we are borrowed.
+        // SAFETY: a segment is one whole block, and no reference points into it while the array is mutably borrowed.
         let moved = unsafe { relocate.block(self.segments[segment].as_ptr().cast()) };
         if let Some(moved) = NonNull::new(moved) {
             self.segments[segment] = moved.cast();
@@ -186,7 +185,7 @@ impl Drop for CacheLines {
         BYTES.fetch_sub(self.len * LINE_SIZE, Ordering::Relaxed);
         for segment in 0..self.segments() {
             let block = self.segments[segment].cast();
-            // SAFETY: it was had for this layout, in this way, and is ours alone.
+            // SAFETY: the block was allocated with this layout and in this way, and only this array owns it.
             unsafe { release_block(block, self.layout(segment), self.carving) };
         }
     }
@@ -198,7 +197,7 @@ fn layout(len: usize, shift: u32, segment: usize) -> Layout {
     Layout::array::<CacheLine>(lines).expect("a segment is small")
 }
 
-/// An array in the making, whose segments are freed if it comes to nothing.
+/// An incomplete array. Dropping it frees its segments.
 struct Segments {
     done: Vec<NonNull<CacheLine>>,
     len: usize,
@@ -238,13 +237,13 @@ impl Drop for Segments {
     fn drop(&mut self) {
         for (segment, block) in self.done.iter().enumerate() {
             let layout = layout(self.len, self.shift, segment);
-            // SAFETY: it was had for this layout, in this way, and nobody has it yet.
+            // SAFETY: the block was allocated with this layout and in this way, and only this struct owns it.
             unsafe { release_block(block.cast(), layout, self.carving) };
         }
     }
 }
 
-/// Are all of these bytes zero?
+/// Whether all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (chunks, rest) = bytes.as_chunks::<LINE_SIZE>();
     let or = |chunk: &[u8; LINE_SIZE]| chunk.iter().fold(0, |all, byte| all | byte);

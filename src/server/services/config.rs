@@ -1,5 +1,4 @@
-//! Load options: given as `loadmodule libsluice.so <name> <value> ...` and, at run time, as
-//! `CONFIG SET sluice.<name> <value>`.
+//! Load options: `loadmodule libsluice.so <name> <value> ...`. `CONFIG SET sluice.<name> <value>` changes them at run time.
 
 use crate::request::{parse_decimal, parse_int, parse_memory};
 use crate::server::base::guard::guard;
@@ -12,11 +11,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// An option.
 pub trait Setting: Sync {
-    /// Its name, without the module's prefix.
+    /// The name, without the prefix of the module.
     fn name(&self) -> &'static str;
-    /// Sets it when the module is loaded; otherwise says what it takes.
+    /// Sets the option when the module is loaded. The error describes the accepted values.
     fn set(&self, value: &[u8]) -> Result<(), String>;
-    /// Registers it with the server, the value that it has as its default.
+    /// Registers the option with the server. Its present value becomes the default. False: the server refuses the option.
     fn register(&'static self, ctx: Ctx<'_>) -> bool;
 }
 
@@ -25,13 +24,13 @@ pub struct Integer {
     name: &'static str,
     min: i64,
     max: i64,
-    /// Is it a number of bytes, which may be written as `100mb`?
+    /// Whether the value is a number of bytes, for which `100mb` is valid.
     is_memory: bool,
     value: AtomicI64,
 }
 
 impl Integer {
-    /// An option with its default.
+    /// An option with its default and its range.
     pub const fn new(name: &'static str, default: i64, min: i64, max: i64) -> Self {
         assert!(min <= default && default <= max);
         Self {
@@ -51,7 +50,7 @@ impl Integer {
         }
     }
 
-    /// Its value now.
+    /// The present value.
     pub fn get(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
@@ -122,7 +121,7 @@ unsafe extern "C" fn on_set(
     })
 }
 
-/// An option whose value is a rate: a decimal number between 0 and 1, neither of them.
+/// An option whose value is a rate: a decimal number greater than 0 and less than 1.
 pub struct Rate {
     name: &'static str,
     value: MainThread<Option<(f64, ServerString<'static>)>>,
@@ -139,12 +138,12 @@ impl Rate {
         }
     }
 
-    /// Its value now.
+    /// The present value.
     pub fn get(&self) -> f64 {
         self.with(|rate, _| rate)
     }
 
-    /// What `look` makes of the value, as a number and as it was written.
+    /// Calls `look` with the value, as a number and as the text that was set.
     fn with<T>(&self, look: impl FnOnce(f64, &ServerString<'static>) -> T) -> T {
         let mut value = self.value.get();
         let (rate, text) = value.get_or_insert_with(|| {
@@ -155,7 +154,7 @@ impl Rate {
     }
 }
 
-/// The rate that a text is.
+/// Parses a rate.
 fn parse_rate(text: &[u8]) -> Option<f64> {
     parse_decimal(text).filter(|rate| *rate > 0.0 && *rate < 1.0)
 }
@@ -194,7 +193,7 @@ impl Setting for Rate {
 
 // SAFETY (for both callbacks): the private data is the setting that was registered.
 
-/// The server reads the string and leaves it to us: it lives until the next one is set.
+/// The server reads the string and does not free it. The setting owns it until the next `CONFIG SET`.
 unsafe extern "C" fn on_get_rate(
     _name: *const c_char,
     setting: *mut c_void,
@@ -212,7 +211,7 @@ unsafe extern "C" fn on_set_rate(
     error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     let status = guard(raw::REDISMODULE_ERR, || {
-        // SAFETY: see above; the server gives a string that lives through the call.
+        // SAFETY: see above; the string of the server lives through the call.
         let (setting, value) = unsafe { (&*setting.cast::<Rate>(), bytes_of(value)) };
         match setting.set(value) {
             Ok(()) => raw::REDISMODULE_OK,

@@ -1,4 +1,5 @@
-//! Which commands delete keys by name: the server says it of each command, so newer ones than `DEL` and `UNLINK` are found.
+//! The commands that delete keys by name. `COMMAND` describes the keys of each command, so the module finds newer commands than
+//! `DEL` and `UNLINK`.
 
 use crate::request::is;
 use crate::server::handles::call::{self, CallReplyPart};
@@ -8,15 +9,15 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Those that every server has, whose arguments are all keys.
+/// The commands of every server whose arguments are all keys.
 const PLAIN: [&str; 2] = ["del", "unlink"];
 
-/// Those that some servers have, where the server does not say (`rename-command COMMAND`).
+/// Commands of some servers, for a server that does not answer because of `rename-command COMMAND`.
 const NEWER: [&str; 2] = ["delex", "delifeq"];
 
 static OTHERS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Asks the server.
+/// Learns the commands from the server.
 pub(in crate::server) fn learn(ctx: Ctx<'_>) {
     let reply = call::commands(ctx);
     let commands = reply.part();
@@ -28,8 +29,8 @@ pub(in crate::server) fn learn(ctx: Ctx<'_>) {
     OTHERS.get_or_init(|| others);
 }
 
-/// The name of a command, if it deletes keys: always (`RM`), under some condition (`variable_flags`), or because a string, of
-/// which `delete` takes no part, goes as a whole (`GETDEL`).
+/// The name of a command that deletes keys: always (flag `RM`), or under a condition (flags `delete` and `variable_flags`). A
+/// command on strings with the flag `delete` (`GETDEL`) deletes the key as well, because a string has no parts to delete.
 fn deleter(command: CallReplyPart<'_>) -> Option<String> {
     const CATEGORIES: usize = 6;
     const KEY_SPECS: usize = 8;
@@ -53,12 +54,12 @@ fn deleter(command: CallReplyPart<'_>) -> Option<String> {
     specs.any(removes).then(|| command.element(0)?.text())?
 }
 
-/// Is it a command that deletes all its arguments?
+/// Whether the command deletes all its arguments.
 pub(in crate::server) fn is_plain(name: &[u8]) -> bool {
     PLAIN.iter().any(|plain| is(name, plain))
 }
 
-/// Is it another command that deletes keys?
+/// Whether the command deletes keys among other arguments.
 pub(in crate::server) fn is_other(name: &[u8]) -> bool {
     let others = OTHERS.get().map_or(&[][..], Vec::as_slice);
     others.iter().any(|other| is(name, other))
@@ -68,8 +69,8 @@ pub(in crate::server) fn is_other(name: &[u8]) -> bool {
 pub(in crate::server) fn key_positions(command: &[ServerString<'_>]) -> Vec<usize> {
     let mut command: Vec<_> = command.iter().map(ServerString::raw).collect();
     let mut count: c_int = 0;
-    // SAFETY: the server reads as many strings as it is told of, needs no context, and makes an array of `count` integers that
-    // we free, or returns null: the command has no keys.
+    // SAFETY: the server reads the given number of strings and needs no context. It returns an array of `count` integers, which
+    // is freed here, or null if the command has no keys.
     unsafe {
         let positions = api!(RedisModule_GetCommandKeys(
             ptr::null_mut(),
