@@ -37,7 +37,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.RESERVE",
         usage: "key (error capacity [EXPANSION expansion] [NONSCALING] | LIKE other)",
-        summary: "Creates an empty Bloom filter.",
+        summary: "Creates an empty Bloom filter with a false positive rate and a capacity.",
         complexity: "O(1)",
         arity: -4,
         flags: "write deny-oom fast getkeys-api",
@@ -48,7 +48,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.ADD",
         usage: "key item",
-        summary: "Adds an item to a Bloom filter, which is created if there is none.",
+        summary: "Adds an item to a Bloom filter; creates the filter if it does not exist.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "write deny-oom fast",
@@ -59,7 +59,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.MADD",
         usage: "key item [item ...]",
-        summary: "Adds items to a Bloom filter, which is created if there is none.",
+        summary: "Adds items to a Bloom filter; creates the filter if it does not exist.",
         complexity: "O(N L) with N items and L layers",
         arity: -3,
         flags: "write deny-oom",
@@ -70,7 +70,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.INSERT",
         usage: "key [CAPACITY capacity] [ERROR error] [EXPANSION expansion] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
-        summary: "Adds items to a Bloom filter, which is created with these properties if there is none.",
+        summary: "Adds items to a Bloom filter; creates the filter with these properties if it does not exist.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
         flags: "write deny-oom",
@@ -81,7 +81,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.EXISTS",
         usage: "key item",
-        summary: "Tells whether an item is in a Bloom filter: certainly not, or probably.",
+        summary: "Returns whether an item was added to a Bloom filter: certainly not, or probably.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "readonly fast",
@@ -92,7 +92,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.MEXISTS",
         usage: "key item [item ...]",
-        summary: "Tells which items are in a Bloom filter: certainly not, or probably.",
+        summary: "Returns for each item whether it was added to a Bloom filter: certainly not, or probably.",
         complexity: "O(N L) with N items and L layers",
         arity: -3,
         flags: "readonly",
@@ -103,7 +103,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.CARD",
         usage: "key",
-        summary: "Tells how many items were added to a Bloom filter.",
+        summary: "Returns the number of items that were added to a Bloom filter.",
         complexity: "O(L) with L layers",
         arity: 2,
         flags: "readonly fast",
@@ -114,7 +114,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.INFO",
         usage: "key [CAPACITY | SIZE | FILTERS | ITEMS | EXPANSION]",
-        summary: "Shows the properties of a Bloom filter.",
+        summary: "Returns the properties of a Bloom filter.",
         complexity: "O(L) with L layers",
         arity: -2,
         flags: "readonly fast",
@@ -125,7 +125,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.SCANDUMP",
         usage: "key iterator",
-        summary: "Gives a Bloom filter in chunks.",
+        summary: "Dumps a Bloom filter in chunks; returns the next iterator and a chunk.",
         complexity: "O(B) with B bytes of the filter",
         arity: 3,
         flags: "readonly",
@@ -136,7 +136,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.LOADCHUNK",
         usage: "key iterator data",
-        summary: "Restores a Bloom filter from the chunks of BF.SCANDUMP.",
+        summary: "Loads a Bloom filter from the chunks of BF.SCANDUMP.",
         complexity: "O(B) with B bytes of the chunk",
         arity: 4,
         flags: "write deny-oom",
@@ -147,7 +147,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.MERGE",
         usage: "destination numkeys key [key ...]",
-        summary: "Unites Bloom filters that were reserved alike.",
+        summary: "Adds all items of Bloom filters to the destination; all filters must have the same shape and seed.",
         complexity: "O(K B) with K filters of B bytes",
         arity: -4,
         flags: "write deny-oom getkeys-api",
@@ -158,7 +158,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "BF.APPLY",
         usage: "key effects",
-        summary: "Internal: what a master decided about a Bloom filter, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a Bloom filter, on replicas and from the AOF.",
         complexity: "O(N) with N effects",
         arity: 3,
         flags: "write",

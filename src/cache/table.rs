@@ -31,7 +31,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.GET",
         usage: "key",
-        summary: "Reads a cached value, fresh or stale.",
+        summary: "Returns a cached value, fresh or stale.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",
@@ -42,7 +42,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.FETCH",
         usage: "key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]",
-        summary: "Reads a cached value, and tells the caller what to do: use it, rebuild it, or wait.",
+        summary: "Returns a cached value and a state: use the value, rebuild it, or wait.",
         complexity: "O(1)",
         arity: -4,
         flags: "readonly fast blocking getkeys-api",
@@ -53,7 +53,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.SET",
         usage: "key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]",
-        summary: "Caches a value; with a token only if nothing has happened to the key since its lease.",
+        summary: "Caches a value; with a token, only if that is the current lease of the key.",
         complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -5,
         flags: "write deny-oom",
@@ -64,7 +64,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.SETNULL",
         usage: "key PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]",
-        summary: "Caches that there is no value.",
+        summary: "Caches a negative entry: the database has no value.",
         complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -4,
         flags: "write deny-oom",
@@ -75,7 +75,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.DEL",
         usage: "key [STALE ms] [GRACE ms] [VER version]",
-        summary: "Invalidates a cached value, and voids every lease to rebuild it.",
+        summary: "Invalidates a cached value and revokes the lease to rebuild it.",
         complexity: "O(1)",
         arity: -2,
         flags: "write",
@@ -86,7 +86,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.FAIL",
         usage: "key token [BACKOFF ms]",
-        summary: "Gives a lease back because the loader failed; nobody else is to try for a while.",
+        summary: "Returns a lease because the loader failed. With BACKOFF, no caller gets a lease for a time.",
         complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -3,
         flags: "readonly fast",
@@ -97,7 +97,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.INFO",
         usage: "key",
-        summary: "Shows what is known of a cached value, of its lease and of who waits for it.",
+        summary: "Returns the state of a cached value, of its lease and of its waiting clients.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",
@@ -108,7 +108,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CACHE.APPLY",
         usage: "key effect [value]",
-        summary: "Internal: what a master decided about a cached value, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a cached value, on replicas and from the AOF.",
         complexity: "O(1)",
         arity: -3,
         flags: "write",

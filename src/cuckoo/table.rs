@@ -11,7 +11,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.RESERVE",
         usage: "key capacity [BUCKETSIZE size] [MAXITERATIONS iterations] [EXPANSION expansion] [BITS bits]",
-        summary: "Creates an empty cuckoo filter.",
+        summary: "Creates an empty cuckoo filter with a capacity.",
         complexity: "O(1)",
         arity: -3,
         flags: "write deny-oom fast",
@@ -22,7 +22,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.ADD",
         usage: "key item",
-        summary: "Adds an item to a cuckoo filter, which is created if there is none.",
+        summary: "Adds an item to a cuckoo filter; creates the filter if it does not exist.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "write deny-oom fast",
@@ -33,7 +33,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.ADDNX",
         usage: "key item",
-        summary: "Adds an item to a cuckoo filter if it is not there.",
+        summary: "Adds an item to a cuckoo filter if it probably does not exist; creates the filter if necessary.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "write deny-oom fast",
@@ -44,7 +44,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.INSERT",
         usage: "key [CAPACITY capacity] [NOCREATE] ITEMS item [item ...]",
-        summary: "Adds items to a cuckoo filter, which is created if there is none.",
+        summary: "Adds items to a cuckoo filter; creates the filter with this capacity if it does not exist.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
         flags: "write deny-oom",
@@ -55,7 +55,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.INSERTNX",
         usage: "key [CAPACITY capacity] [NOCREATE] ITEMS item [item ...]",
-        summary: "Adds those items to a cuckoo filter that are not there.",
+        summary: "Adds those items to a cuckoo filter that probably do not exist; creates the filter if necessary.",
         complexity: "O(N L) with N items and L layers",
         arity: -4,
         flags: "write deny-oom",
@@ -66,7 +66,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.EXISTS",
         usage: "key item",
-        summary: "Tells whether an item is in a cuckoo filter: certainly not, or probably.",
+        summary: "Returns whether an item is in a cuckoo filter: certainly not, or probably.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "readonly fast",
@@ -77,7 +77,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.MEXISTS",
         usage: "key item [item ...]",
-        summary: "Tells which items are in a cuckoo filter: certainly not, or probably.",
+        summary: "Returns for each item whether it is in a cuckoo filter: certainly not, or probably.",
         complexity: "O(N L) with N items and L layers",
         arity: -3,
         flags: "readonly",
@@ -88,7 +88,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.COUNT",
         usage: "key item",
-        summary: "Tells how often an item was probably added to a cuckoo filter, at most.",
+        summary: "Returns how many times an item is in a cuckoo filter, or more.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "readonly fast",
@@ -99,7 +99,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.DEL",
         usage: "key item",
-        summary: "Deletes an item from a cuckoo filter, once. Only items that were added may be deleted.",
+        summary: "Deletes an item from a cuckoo filter once. Delete only items that were added.",
         complexity: "O(L) with L layers",
         arity: 3,
         flags: "write fast",
@@ -110,7 +110,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.COMPACT",
         usage: "key",
-        summary: "Moves items of a cuckoo filter to its first layers, and frees the others.",
+        summary: "Moves items of a cuckoo filter to earlier layers and removes empty layers.",
         complexity: "O(B) with B bytes of the filter",
         arity: 2,
         flags: "write",
@@ -121,7 +121,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.INFO",
         usage: "key",
-        summary: "Shows the properties of a cuckoo filter.",
+        summary: "Returns the properties of a cuckoo filter.",
         complexity: "O(L) with L layers",
         arity: 2,
         flags: "readonly fast",
@@ -132,7 +132,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.SCANDUMP",
         usage: "key iterator",
-        summary: "Gives a cuckoo filter in chunks.",
+        summary: "Dumps a cuckoo filter in chunks; returns the next iterator and a chunk.",
         complexity: "O(B) with B bytes of the filter",
         arity: 3,
         flags: "readonly",
@@ -143,7 +143,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.LOADCHUNK",
         usage: "key iterator data",
-        summary: "Restores a cuckoo filter from the chunks of CF.SCANDUMP.",
+        summary: "Loads a cuckoo filter from the chunks of CF.SCANDUMP.",
         complexity: "O(B) with B bytes of the chunk",
         arity: 4,
         flags: "write deny-oom",
@@ -154,7 +154,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CF.APPLY",
         usage: "key effects",
-        summary: "Internal: what a master decided about a cuckoo filter, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a cuckoo filter, on replicas and from the AOF.",
         complexity: "O(N) with N effects",
         arity: 3,
         flags: "write",

@@ -9,7 +9,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.ACQUIRE",
         usage: "key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
-        summary: "Acquires a lock for an owner, waiting in line if asked to; replies with its fence.",
+        summary: "Acquires a lock for an owner; returns its fencing token. With BLOCK, waits in a queue.",
         complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -3,
         flags: "write deny-oom fast blocking",
@@ -20,7 +20,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.RELEASE",
         usage: "key owner [ALL] [ID request-id]",
-        summary: "Gives back one hold of a lock, or all of them; replies with the holds left.",
+        summary: "Releases one hold of a lock, or all holds of the owner; returns the remaining holds.",
         complexity: "O(log N) with N holders, and O(1) for each waiting client that it serves",
         arity: -3,
         flags: "write fast",
@@ -31,7 +31,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.RENEW",
         usage: "key owner [PX ms]",
-        summary: "Sets the lease of an owner's hold anew; replies with its fence.",
+        summary: "Sets the lease of an owner's hold to end PX from now; returns its fencing token.",
         complexity: "O(log N) with N holders",
         arity: -3,
         flags: "write fast",
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.UPGRADE",
         usage: "key owner [PX ms] [BLOCK ms]",
-        summary: "Turns a shared hold into the exclusive one, ahead of all that wait.",
+        summary: "Turns a shared hold into the exclusive hold, ahead of the queue; returns its new fencing token.",
         complexity: "O(1); O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -3,
         flags: "write fast blocking",
@@ -53,7 +53,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.DOWNGRADE",
         usage: "key owner",
-        summary: "Turns an exclusive hold into a shared one and lets shared waiters in.",
+        summary: "Turns the exclusive hold into a shared hold and serves waiting shared requests.",
         complexity: "O(log N) with N holders, and O(1) for each waiting client that it serves",
         arity: 3,
         flags: "write fast",
@@ -64,7 +64,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.MACQUIRE",
         usage: "numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
-        summary: "Acquires several locks at once, all or none; replies with their fences.",
+        summary: "Acquires several locks at once, all or none; returns their fencing tokens.",
         complexity: "O(K) with K keys; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -4,
         flags: "write deny-oom blocking getkeys-api",
@@ -75,7 +75,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.MRELEASE",
         usage: "numkeys key [key ...] owner [ALL] [ID request-id]",
-        summary: "Gives back a hold of each of several locks; replies with the holds left of each.",
+        summary: "Releases one hold of each of several locks; returns the remaining holds of each.",
         complexity: "O(K) with K keys",
         arity: -4,
         flags: "write getkeys-api",
@@ -86,7 +86,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.HELD",
         usage: "key owner",
-        summary: "Tells whether an owner holds a lock; replies with the fence of its hold.",
+        summary: "Returns the fencing token of an owner's hold, if the owner holds the lock.",
         complexity: "O(1)",
         arity: 3,
         flags: "readonly fast",
@@ -97,7 +97,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.INFO",
         usage: "key",
-        summary: "Shows the mode, the holders and the waiting clients of a lock.",
+        summary: "Returns the mode, the holders and the waiting clients of a lock.",
         complexity: "O(N) with N holders and waiting clients",
         arity: 2,
         flags: "readonly",
@@ -108,7 +108,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.GUARD",
         usage: "key fence [PX ms]",
-        summary: "Lets a fence pass if none larger has passed before; the check of a protected resource.",
+        summary: "Checks a fencing token for a protected resource: accepts it unless a larger token was seen.",
         complexity: "O(1)",
         arity: -3,
         flags: "write deny-oom fast",
@@ -119,7 +119,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "SEM.ACQUIRE",
         usage: "key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
-        summary: "Acquires permits of a semaphore for an owner, waiting in line if asked to.",
+        summary: "Acquires permits of a semaphore for an owner; returns the fencing token. With BLOCK, waits in a queue.",
         complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -5,
         flags: "write deny-oom fast blocking",
@@ -130,7 +130,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "SEM.RELEASE",
         usage: "key owner [PERMITS k | ALL] [ID request-id]",
-        summary: "Gives back permits of a semaphore; replies with the permits that the owner has left.",
+        summary: "Releases permits of a semaphore; returns the remaining permits of the owner.",
         complexity: "O(log N) with N holders, and O(1) for each waiting client that it serves",
         arity: -3,
         flags: "write fast",
@@ -141,7 +141,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "SEM.RENEW",
         usage: "key owner [PX ms]",
-        summary: "Sets the lease of an owner's permits anew; replies with their fence.",
+        summary: "Sets the lease of an owner's permits to end PX from now; returns their fencing token.",
         complexity: "O(log N) with N holders",
         arity: -3,
         flags: "write fast",
@@ -152,7 +152,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "SEM.INFO",
         usage: "key",
-        summary: "Shows the capacity, the holders and the waiting clients of a semaphore.",
+        summary: "Returns the capacity, the holders and the waiting clients of a semaphore.",
         complexity: "O(N) with N holders and waiting clients",
         arity: 2,
         flags: "readonly",
@@ -163,7 +163,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.APPLY",
         usage: "key effects",
-        summary: "Internal: what a master decided about a lock or a semaphore, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a lock or a semaphore, on replicas and from the AOF.",
         complexity: "O(N) with N changed holds",
         arity: 3,
         flags: "write",
@@ -174,7 +174,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.FENCE",
         usage: "fence",
-        summary: "Internal: the last fence that a master gave, for replicas and the AOF.",
+        summary: "Internal: sets the last fencing token of the master, on replicas and from the AOF.",
         complexity: "O(1)",
         arity: 2,
         flags: "write fast",

@@ -9,7 +9,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.GCRA",
         usage: "key burst count period-ms [COST n] [PEEK]",
-        summary: "Allows so many requests per period, evenly, with a burst more at once.",
+        summary: "Checks a token bucket: count requests in each period, and a burst more at once.",
         complexity: "O(1)",
         arity: -5,
         flags: "write deny-oom fast",
@@ -20,7 +20,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.WINDOW",
         usage: "key limit window-ms [COST n] [PEEK] [SLIDING]",
-        summary: "Allows so many requests in each window of time.",
+        summary: "Checks a fixed or sliding window: limit requests in each window.",
         complexity: "O(1)",
         arity: -4,
         flags: "write deny-oom fast",
@@ -31,7 +31,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.TIERS",
         usage: "key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]",
-        summary: "Allows what several limits allow at once, all or nothing.",
+        summary: "Checks several token buckets at once; counts the request in all of them or in none.",
         complexity: "O(T) with T tiers",
         arity: -6,
         flags: "write deny-oom fast",
@@ -42,7 +42,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.REFUND",
         usage: "key n",
-        summary: "Gives back what requests cost that came to nothing.",
+        summary: "Returns the cost of requests to a limit.",
         complexity: "O(1); O(T) with T tiers",
         arity: 3,
         flags: "write fast",
@@ -53,7 +53,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.ONCE",
         usage: "key PX ms",
-        summary: "Tells the first caller within a time from all others.",
+        summary: "Returns 1 to the first caller within a time, and 0 to all other callers.",
         complexity: "O(1)",
         arity: -4,
         flags: "write deny-oom fast",
@@ -64,7 +64,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "CL.THROTTLE",
         usage: "key max_burst count period-s [quantity]",
-        summary: "The same as RATE.GCRA with the arguments and the reply of redis-cell, in seconds.",
+        summary: "Checks a token bucket with the arguments and the reply of redis-cell, in seconds.",
         complexity: "O(1)",
         arity: -5,
         flags: "write deny-oom fast",
@@ -75,7 +75,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "RATE.APPLY",
         usage: "key effect",
-        summary: "Internal: what a master decided about a limit, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a limit, on replicas and from the AOF.",
         complexity: "O(1)",
         arity: 3,
         flags: "write",

@@ -51,7 +51,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.SET",
         usage: "key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]",
-        summary: "Creates or replaces a stock, with its terms of sale.",
+        summary: "Creates or replaces a stock with its total and its terms of sale.",
         complexity: "O(1)",
         arity: -3,
         flags: "write deny-oom fast getkeys-api",
@@ -62,7 +62,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.ADD",
         usage: "key delta [ORDER id]",
-        summary: "Restocks, or takes back with a negative delta; replies with what is available.",
+        summary: "Adds to the available quantity of a stock, or removes from it; returns the available quantity.",
         complexity: "O(1)",
         arity: -3,
         flags: "write deny-oom fast",
@@ -73,7 +73,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.DEDUCT",
         usage: "key qty [ORDER id] [USER user]",
-        summary: "Sells a quantity if it is available; replies with what is left.",
+        summary: "Sells a quantity if it is available; returns the available quantity.",
         complexity: "O(1)",
         arity: -3,
         flags: "write deny-oom fast",
@@ -84,7 +84,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.RESERVE",
         usage: "key qty ORDER id PX ms [USER user]",
-        summary: "Reserves a quantity for a while; it comes back by itself unless it is confirmed.",
+        summary: "Reserves a quantity for a time; without a confirmation the reservation expires.",
         complexity: "O(log R) with R live reservations of the stock",
         arity: -7,
         flags: "write deny-oom fast",
@@ -95,7 +95,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.CONFIRM",
         usage: "key id",
-        summary: "Sells what an order has reserved; replies with its quantity.",
+        summary: "Sells the reserved quantity of an order; returns the quantity.",
         complexity: "O(log R) with R live reservations of the stock",
         arity: 3,
         flags: "write fast",
@@ -106,7 +106,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.CANCEL",
         usage: "key id",
-        summary: "Undoes a reservation or a sale; replies with its quantity.",
+        summary: "Cancels a reservation or refunds a sale; returns the quantity.",
         complexity: "O(log R) with R live reservations of the stock",
         arity: 3,
         flags: "write fast",
@@ -117,7 +117,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.MDEDUCT",
         usage: "numkeys key qty [key qty ...] [ORDER id] [USER user]",
-        summary: "Sells of several stocks at once, all or none; replies with what is left of each.",
+        summary: "Sells quantities of several stocks at once, all or none; returns the available quantities.",
         complexity: "O(K) with K keys",
         arity: -4,
         flags: "write deny-oom getkeys-api",
@@ -128,7 +128,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.MRESERVE",
         usage: "numkeys key qty [key qty ...] ORDER id PX ms [USER user]",
-        summary: "Reserves of several stocks at once, all or none.",
+        summary: "Reserves quantities of several stocks at once, all or none.",
         complexity: "O(K log R) with K keys and R live reservations of each",
         arity: -8,
         flags: "write deny-oom getkeys-api",
@@ -139,7 +139,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.MCONFIRM",
         usage: "numkeys key [key ...] id",
-        summary: "Sells what an order has reserved of several stocks, all or none.",
+        summary: "Sells the reserved quantities of an order of several stocks, all or none.",
         complexity: "O(K log R) with K keys and R live reservations of each",
         arity: -4,
         flags: "write getkeys-api",
@@ -150,7 +150,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.MCANCEL",
         usage: "numkeys key [key ...] id",
-        summary: "Undoes a reservation or a sale of several stocks, all or none.",
+        summary: "Cancels the reservations or refunds the sales of an order of several stocks, all or none.",
         complexity: "O(K log R) with K keys and R live reservations of each",
         arity: -4,
         flags: "write getkeys-api",
@@ -161,7 +161,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.GET",
         usage: "key",
-        summary: "Tells what is available.",
+        summary: "Returns the available quantity of a stock.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",
@@ -172,7 +172,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.MGET",
         usage: "key [key ...]",
-        summary: "Tells what is available of several stocks.",
+        summary: "Returns the available quantities of several stocks.",
         complexity: "O(K) with K keys",
         arity: -2,
         flags: "readonly fast",
@@ -183,7 +183,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.ORDER",
         usage: "key id",
-        summary: "Shows what became of an order.",
+        summary: "Returns the state, the quantity and the user of an order.",
         complexity: "O(1)",
         arity: 3,
         flags: "readonly fast",
@@ -194,7 +194,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.INFO",
         usage: "key",
-        summary: "Shows the numbers and the terms of a stock.",
+        summary: "Returns the quantities and the terms of sale of a stock.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",
@@ -216,7 +216,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "STOCK.APPLY",
         usage: "key effects",
-        summary: "Internal: what a master decided about a stock, for replicas and the AOF.",
+        summary: "Internal: applies a master's changes of a stock, on replicas and from the AOF.",
         complexity: "O(N) with N effects",
         arity: 3,
         flags: "write",

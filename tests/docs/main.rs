@@ -3,8 +3,10 @@
 //!
 //! `SLUICE_DOCS=write cargo test --test docs` writes the real output into the files.
 //!
-//! Links between the pages lead somewhere, and the tables of commands have every command.
+//! Each link between the pages has a page and a heading; `reference.rs` checks the reference of commands.
 
+mod reference;
+#[path = "../support/mod.rs"]
 mod support;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -76,7 +78,7 @@ fn the_guide_to_running_it_prints_what_it_says() {
 #[test]
 fn the_tests_that_a_table_of_failures_names_are_there() {
     let tests = Path::new(ROOT).join("tests");
-    let text = include_str!("../docs/operations.md");
+    let text = include_str!("../../docs/operations.md");
     let (_, table) = text.split_once("## What survives which failure").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| "));
@@ -124,7 +126,7 @@ fn every_link_leads_to_a_page_and_a_heading() {
 /// Each of them as a timeline, and closed in Python, in Java and in Node.
 #[test]
 fn the_four_failures_of_caches_are_told_and_closed() {
-    let text = include_str!("../docs/cache.md");
+    let text = include_str!("../../docs/cache.md");
     let (_, failures) = text.split_once("\n## The four failures\n").unwrap();
     let (failures, _) = failures.split_once("\n## ").unwrap();
     let failures: Vec<_> = failures.split("\n### ").skip(1).collect();
@@ -136,57 +138,6 @@ fn the_four_failures_of_caches_are_told_and_closed() {
             assert!(failure.contains(part), "{name} has no {part}");
         }
     }
-}
-
-#[test]
-fn the_table_of_commands_is_complete() {
-    let server = Server::start();
-    let mut cli = Cli::start(server.port());
-    let commands = cli.answers("COMMAND LIST FILTERBY MODULE sluice");
-    let name = |line: &String| line.split('"').nth(1).unwrap().to_uppercase();
-    let commands: BTreeSet<_> = commands
-        .iter()
-        .map(name)
-        .filter(|name| !internal(name))
-        .collect();
-    assert!(commands.len() > 60, "{commands:?}");
-    let text = include_str!("../docs/commands.md");
-    let rows = text.lines().filter(|line| line.starts_with('|'));
-    let named: BTreeSet<_> = rows
-        .flat_map(|row| row.split(|c: char| !c.is_ascii_alphabetic() && c != '.'))
-        .map(str::to_owned)
-        .collect();
-    let missing: Vec<_> = commands.difference(&named).collect();
-    assert!(missing.is_empty(), "docs/commands.md lacks {missing:?}");
-}
-
-#[test]
-fn the_reference_of_commands_has_their_usage_lines() {
-    let text = include_str!("../docs/commands.md").replace("\\|", "|");
-    let mut lines = 0;
-    for family in ["lock", "stock", "bloom", "cuckoo", "cache", "rate"] {
-        // The command table is in a file of its own, or with the commands.
-        let source: String = ["table.rs", "commands.rs"]
-            .iter()
-            .map(|file| Path::new(ROOT).join("src").join(family).join(file))
-            .filter_map(|file| std::fs::read_to_string(file).ok())
-            .collect();
-        let value = |line: &str, field| {
-            let value = line.trim().strip_prefix(field)?.strip_suffix("\",")?;
-            Some(value.to_owned())
-        };
-        let mut name = String::new();
-        for line in source.lines() {
-            if let Some(value) = value(line, "name: \"") {
-                name = value;
-            } else if let Some(usage) = value(line, "usage: \"") {
-                let line = format!("`{name} {usage}`");
-                assert!(internal(&name) || text.contains(&line), "{line}");
-                lines += 1;
-            }
-        }
-    }
-    assert!(lines > 60, "{lines}");
 }
 
 /// Is the command for replicas and append-only files?
