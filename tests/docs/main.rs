@@ -123,6 +123,61 @@ fn every_link_leads_to_a_page_and_a_heading() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
+/// Files, functions, types and fields that docs/design.md names in backticks.
+#[test]
+fn the_names_in_the_design_exist() {
+    let text = include_str!("../../docs/design.md");
+    let files = sources();
+    let code: String = files.values().map(String::as_str).collect();
+    let words: BTreeSet<_> = code.split(|c: char| !is_word(c)).collect();
+    let mut missing = BTreeSet::new();
+    for name in text.split('`').skip(1).step_by(2) {
+        let is_path = name.contains('/') || name.ends_with(".rs");
+        let is_name = name.contains(['_', ':']) || name.contains(char::is_lowercase);
+        if is_path && !name.contains(' ') {
+            let exists = [ROOT.to_owned(), format!("{ROOT}/src")]
+                .iter()
+                .any(|folder| Path::new(folder).join(name).exists());
+            let is_file_of_family = files.keys().any(|path| path.ends_with(&format!("/{name}")));
+            if !exists && !is_file_of_family {
+                missing.insert(name);
+            }
+        } else if is_name && !is_path {
+            let parts = name.split(|c: char| !is_word(c) && c != '-' && c != '.');
+            let names = parts.filter(|part| part.chars().all(is_word));
+            let unknown = names.filter(|part| !part.is_empty() && !words.contains(part));
+            let is_code = name.contains("::") || name.contains('_');
+            let is_type = name.starts_with(char::is_uppercase) && name.chars().all(is_word);
+            if (is_code || is_type) && !name.contains(' ') && unknown.count() > 0 {
+                missing.insert(name);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/design.md names {missing:?}");
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The text of each Rust file of the module and of its tests, by its path.
+fn sources() -> HashMap<String, String> {
+    let mut sources = HashMap::new();
+    let mut folders = vec![Path::new(ROOT).join("src"), Path::new(ROOT).join("tests")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                sources.insert(path.to_string_lossy().into_owned(), text);
+            }
+        }
+    }
+    sources
+}
+
 /// Each of them as a timeline, and closed in Python, in Java and in Node.
 #[test]
 fn the_four_failures_of_caches_are_told_and_closed() {
@@ -225,6 +280,7 @@ fn check(file: &str) {
     let server = Server::start();
     let real = Runner::new(&server).run(&written);
     if std::env::var_os("SLUICE_DOCS").is_some_and(|mode| mode == "write") {
+        let real = with_alike_lines_of(&written, &real);
         std::fs::write(&path, real).unwrap_or_else(|error| panic!("{file}: {error}"));
         return;
     }
@@ -241,6 +297,16 @@ fn check(file: &str) {
         real.len(),
         "{file}: the outputs differ in length"
     );
+}
+
+/// The real text, with the written lines where they are alike: fences and times stay as they are in the file.
+fn with_alike_lines_of(written: &str, real: &str) -> String {
+    if written.lines().count() != real.lines().count() {
+        return real.to_owned();
+    }
+    let lines = written.lines().zip(real.lines());
+    let lines = lines.map(|(written, real)| if alike(written, real) { written } else { real });
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Are the lines the same, but for fences and for times that run?
