@@ -1,6 +1,6 @@
-//! What the shop does when somebody presses the button: each of the four ways as it is usually written.
+//! How the shop handles an order: each of the five ways as it is usually written.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -9,6 +9,9 @@ use redis::{ErrorKind, Pipeline, RedisError, RedisResult, Script, cmd, pipe};
 use crate::crowd::Order;
 use crate::line::Line;
 use crate::way::{ORDERS, STOCK, Way};
+
+/// The lock of this process: `synchronized` in Java, a mutex elsewhere. Another process has another one.
+static LOCAL_LOCK: Mutex<()> = Mutex::new(());
 
 const LOCK: &str = "{sku:1}:lock";
 
@@ -74,6 +77,7 @@ fn attempt(
 ) -> RedisResult<Option<Answer>> {
     match way {
         Way::GetSet => get_then_set(line, order, loses_reply),
+        Way::LocalLock => with_local_lock(line, order, loses_reply),
         Way::Lock => with_lock(line, order, loses_reply),
         Way::Lua => with_script(line, order, loses_reply),
         Way::Stock => with_stock(line, order, loses_reply),
@@ -95,6 +99,15 @@ fn get_then_set(line: &mut Line, order: &Order, loses_reply: bool) -> RedisResul
         .ignore();
     let reply: Option<()> = line.decide(&sale, loses_reply)?;
     Ok(reply.map(|()| Answer::Sold))
+}
+
+fn with_local_lock(
+    line: &mut Line,
+    order: &Order,
+    loses_reply: bool,
+) -> RedisResult<Option<Answer>> {
+    let _held = LOCAL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    get_then_set(line, order, loses_reply)
 }
 
 fn with_lock(line: &mut Line, order: &Order, loses_reply: bool) -> RedisResult<Option<Answer>> {

@@ -1,7 +1,7 @@
 //! The flash sale: 1000 pieces of one product, and a crowd that wants more than that.
 //!
-//! It is held four times, each time with an empty server, the same crowd and the same accidents: `GET` and `SET`, the
-//! same under a `SETNX` lock, a Lua script, and `STOCK.DEDUCT`. Buyers come from several processes. Some of them click
+//! It runs five times, each time with an empty server, the same crowd and the same lost replies: `GET` and `SET`, the same
+//! under a lock in each process, the same under a `SETNX` lock, a Lua script, and `STOCK.DEDUCT`. Buyers come from several processes. Some of them click
 //! twice, which makes two orders of one user. Some replies get lost on the way, so that the order is sent again, as
 //! every client with a retry does. What was sold is read from the server afterwards, and compared with what the buyers
 //! were told.

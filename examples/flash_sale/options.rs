@@ -3,7 +3,7 @@
 use crate::way::Way;
 
 const HELP: &str = "\
-The flash sale, four ways: make demo [ARGS='option ...']
+The flash sale, five ways: make demo [ARGS='option ...']
 
   --buyers N     how many users want a piece (10000)
   --processes N  how many processes they come from, each with several connections (4)
@@ -16,7 +16,7 @@ const MOST_BUYERS: u64 = 1_000_000;
 /// The server takes 10 000 connections.
 const MOST_PROCESSES: u64 = 256;
 
-/// The crowd, the same in all four runs.
+/// The crowd, the same in all five runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) buyers: u64,

@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
     pub(crate) untold: u64,
     /// From the start until the last buyer heard of a sale.
     pub(crate) seconds: f64,
-    /// What must not be. The first three ways promise nothing: only the fourth is held to its promises.
+    /// Broken promises. Only `STOCK.DEDUCT` promises anything.
     pub(crate) faults: Vec<String>,
 }
 

@@ -8,8 +8,8 @@ const LEGEND: &str = "
 resent        orders sent again because the first reply got lost
 orders twice  orders that got two pieces under one order id
 users twice   users who got two pieces or more, by such an order or by a double click
-told no       orders that got a piece while their buyers were told that they got none
-seconds       from the start until the last buyer heard of a sale";
+told no       orders that got a piece although the reply to the buyer was a refusal
+seconds       from the start until the last buyer received the reply of a sale";
 
 /// Who came.
 pub(crate) fn heading(options: &Options, orders: usize) {
@@ -67,16 +67,22 @@ fn sentence(outcome: &Outcome) -> String {
     match outcome.way {
         Way::GetSet if oversold > 0 => {
             format!(
-                "oversold {oversold}. Buyers who read the same number each wrote back one less."
+                "oversold {oversold}. Buyers who read the same number each wrote the same next number."
             )
         }
         Way::GetSet => "oversold 0 this time, and nothing prevents it.".into(),
+        Way::LocalLock if oversold > 0 => {
+            format!(
+                "oversold {oversold}. The lock of one process does not stop the other processes."
+            )
+        }
+        Way::LocalLock => "oversold 0 this time: with one process, or by chance.".into(),
         Way::Lock | Way::Lua => format!(
-            "oversold {oversold}. It knows neither orders nor users: sold again when sent again: {}.",
+            "oversold {oversold}. It knows no orders and no users. Orders that were sent again and sold again: {}.",
             outcome.double_orders
         ),
         Way::Stock if outcome.faults.is_empty() => format!(
-            "oversold {oversold}. Each order once, each user one piece; the event stream has no gap and tells the same."
+            "oversold {oversold}. Each order is sold once, each user has one piece, and the event stream has no gap and the same numbers."
         ),
         Way::Stock => "broke a promise, see below.".into(),
     }

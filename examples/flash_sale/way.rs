@@ -1,30 +1,38 @@
-//! The four ways to sell.
+//! The five ways to sell.
 
 /// How many pieces there are to sell.
 pub(crate) const PIECES: u64 = 1000;
 
-/// The stock: a plain counter in the first three ways, a stock of Sluice in the fourth.
+/// The stock: a plain counter in the first four ways, a stock of Sluice in the last.
 pub(crate) const STOCK: &str = "{sku:1}:stock";
 
-/// What was sold: a hash of how many pieces each order got in the first three ways, the event stream in the fourth.
+/// The sales: a hash with the pieces of each order in the first four ways, the event stream in the last.
 pub(crate) const ORDERS: &str = "{sku:1}:orders";
 
 /// How pieces are sold; `buy.rs` has the code of each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     GetSet,
+    LocalLock,
     Lock,
     Lua,
     Stock,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 4] = [Self::GetSet, Self::Lock, Self::Lua, Self::Stock];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::GetSet,
+        Self::LocalLock,
+        Self::Lock,
+        Self::Lua,
+        Self::Stock,
+    ];
 
     /// Its name for readers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::GetSet => "GET, then SET",
+            Self::LocalLock => "local lock",
             Self::Lock => "SETNX lock",
             Self::Lua => "Lua script",
             Self::Stock => "STOCK.DEDUCT",
@@ -35,6 +43,7 @@ impl Way {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::GetSet => "get-set",
+            Self::LocalLock => "local-lock",
             Self::Lock => "lock",
             Self::Lua => "lua",
             Self::Stock => "stock",

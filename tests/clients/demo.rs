@@ -1,5 +1,5 @@
 //! The flash sale of `make demo`, with a smaller crowd. It checks itself: it fails if `STOCK.DEDUCT`
-//! oversold, sold an order twice, or told a buyer something else than the event stream does.
+//! oversold, sold an order twice, or sent a buyer a reply that differs from the event stream.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,4 +45,5 @@ fn the_flash_sale_oversells_by_get_and_set_and_not_by_deduct() {
     assert_eq!([sold, oversold, orders_twice, users_twice], [1000, 0, 0, 0]);
     assert!(resent > 0, "{text}");
     assert!(row("GET, then SET")[1] > 0, "{text}");
+    assert!(row("local lock")[1] > 0, "{text}");
 }
