@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates lint install \
+.PHONY: help deps run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates lint install \
   uninstall clean prepare prepare-tests prepare-valgrind dist deb
 
 PORT ?= 6379
@@ -10,10 +10,10 @@ SERVER ?= redis-server
 PREFIX ?= /usr/local
 export SERVER PREFIX DESTDIR
 
-# Most tests wait for a server most of the time.
+# Most tests mostly wait for a server.
 export RUST_TEST_THREADS ?= 4
 
-# Always here, whatever CARGO_TARGET_DIR says: redis.conf names this file.
+# The same for every CARGO_TARGET_DIR: redis.conf names this file.
 module := target/release/libsluice.so
 
 help:
@@ -22,7 +22,10 @@ help:
 
 #: Use it
 
-# Each port has files of its own in data/: two servers that share them lose each other's writes.
+deps: ## print what is missing for the build, `make run` and `make test`, and install it (Debian and Ubuntu: apt)
+	@scripts/deps
+
+# Each port has its own files in data/: two servers that share files lose writes.
 run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 	@if (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null; then \
 	  echo "Port $(PORT) is in use, so nothing was started. Choose another one: make run PORT=6380" >&2; exit 1; \
@@ -34,7 +37,7 @@ run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 build: prepare ## build the module, target/release/libsluice.so
 	@cargo build --release --target-dir target
 
-demo: build ## the flash sale: GET/SET, a SETNX lock, Lua and STOCK.* sell 1000 pieces to a crowd (ARGS='--buyers 5000')
+demo: build ## the flash sale: GET/SET, a local lock, a SETNX lock, Lua and STOCK.* sell 1000 pieces (ARGS="--buyers 5000")
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo run --release --example flash_sale -- $(ARGS)
 
 # Not `build`: after `make build`, `sudo make install` needs no cargo.
@@ -44,7 +47,7 @@ $(module):
 install: $(module) ## install the module and an example configuration (PREFIX=/usr/local, DESTDIR=)
 	@MODULE=$(module) CONF=redis.conf scripts/install.sh
 
-uninstall: ## remove what `make install` has put there, by the same PREFIX and DESTDIR
+uninstall: ## remove the files of `make install` (the same PREFIX and DESTDIR)
 	@scripts/install.sh uninstall
 
 #: Develop it
@@ -55,7 +58,7 @@ test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/red
 matrix: build prepare-tests ## run all tests on nine servers and print a table (SERVERS='redis-8.6 valkey-9.1' TESTS='--test server')
 	@SLUICE_MODULE='$(CURDIR)/$(module)' TESTS='$(TESTS)' scripts/matrix $(SERVERS)
 
-faults: build prepare-tests ## what tests do a little of, for a quarter of an hour: histories, broken files, fail-overs, moving slots
+faults: build prepare-tests ## the long form of some tests, a quarter of an hour: histories, damaged files, failovers, moving slots
 	@SLUICE_MODULE='$(CURDIR)/$(module)' SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
 	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test cluster \
 	  -- --nocapture
@@ -67,12 +70,12 @@ bench: build prepare-valgrind ## measure everything and write docs/benchmarks.md
 instructions: build prepare-valgrind ## count the instructions of hot commands and of their floor rows (ROWS=lock)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo bench --bench sluice -- --parts instructions $(ROWS) $(ARGS)
 
-filter-rates: ## what filters err and take, measured: writes the table and the plots of docs/filters.md
+filter-rates: ## measure false positives and memory of filters: writes the table and the plots of docs/filters.md
 	@cargo run --release --example filter_rates
 
 # COMMANDS, CLIENTS, SECONDS and RATE as the heads of tests/soak/main.rs and tests/load/main.rs have them.
 soak: COMMANDS ?= 10000000
-soak: build ## commands of all kinds, ten million, and no byte more in use afterwards (COMMANDS=10000000, SEED=1)
+soak: build ## ten million commands of all kinds; fails if memory remains in use (COMMANDS=10000000, SEED=1)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' COMMANDS=$(COMMANDS) cargo test --quiet --test soak -- --nocapture
 
 load: CLIENTS ?= 10000
@@ -85,13 +88,13 @@ load: build ## ten thousand clients, half of them waiting: latencies and memory 
 valgrind: prepare prepare-valgrind ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)
 	@scripts/valgrind
 
-miri: ## the pure state machines in Miri: undefined behaviour (TESTS=lock::model)
+miri: ## the pure state machines in Miri: undefined behavior (TESTS=lock::model)
 	@scripts/miri $(TESTS)
 
 asan: ## the pure state machines under AddressSanitizer (TESTS=deadlock)
 	@scripts/asan
 
-audit: ## licences and sources of all crates, and advisories where cargo-deny is installed
+audit: ## licenses and sources of all crates, and advisories if cargo-deny is installed
 	@scripts/audit
 
 lint: ## formatting, clippy and the words of the documentation; warnings are errors
@@ -99,7 +102,7 @@ lint: ## formatting, clippy and the words of the documentation; warnings are err
 	@cargo clippy --all-targets -- -D warnings
 	@scripts/prose
 
-clean: ## remove what was built (the datasets of `make run`, in data/, stay)
+clean: ## remove the build (the datasets of `make run`, in data/, stay)
 	@cargo clean
 
 #: Release it
@@ -107,15 +110,15 @@ clean: ## remove what was built (the datasets of `make run`, in data/, stay)
 dist: prepare ## a tarball for machines without Rust, and its checksum, in target/dist
 	@scripts/package tar
 
-deb: prepare ## a Debian package, and its checksum, in target/dist (brings cargo-deb)
+deb: prepare ## a Debian package, and its checksum, in target/dist (installs cargo-deb)
 	@scripts/package deb
 
-#: What the others do when it is needed
+#: Parts of other targets
 
-prepare: ## install what is missing to build and run (Debian and Ubuntu)
+prepare: ## print the missing packages of the build and `make run`, and install them
 	@scripts/prepare
 
-prepare-tests: ## install redis-py and node-redis in here, for the examples in Python and in Node
+prepare-tests: ## install redis-py and node-redis into this folder, for the tests of the examples
 	@scripts/prepare-python
 	@scripts/prepare-node
 
