@@ -8,9 +8,8 @@ use super::OK;
 pub(crate) const FAMILY: Family = Family {
     title: "The floor",
     file: "floor",
-    text: "What the server itself takes for a command, and for a command of Sluice that finds no key and so has next to \
-           nothing to do: a command with as many arguments can hardly be cheaper. Each argument adds to it, for built-in commands \
-           as well.",
+    text: "The cost of the server for a command, and of a Sluice command that finds no key and so does almost nothing. A command with as \
+           many arguments can hardly cost less. Each argument adds to the cost, also for built-in commands.",
     groups: &[
         Group {
             name: "floor: built-in commands",

@@ -14,7 +14,7 @@ pub(crate) const FAMILY: Family = Family {
     text: "Reference: [locks.md](locks.md).",
     groups: &[
         Group {
-            name: "lock: take and give back",
+            name: "lock: acquire and release",
             rows: LOCK_CYCLE,
         },
         Group {
@@ -77,13 +77,13 @@ pub(crate) const FAMILY: Family = Family {
         figure("LOCK.ACQUIRE, refused", "Redisson lock (Lua), refused"),
         figure("LOCK.HELD", "GET of an owner"),
         figure(
-            "LOCK.RELEASE to the next, 4000 waiters",
-            "LOCK.RELEASE to the next, 1 waiter",
+            "LOCK.RELEASE to the next, 4000 waiting clients",
+            "LOCK.RELEASE to the next, 1 waiting client",
         )
         .because(
             "the target is no growth; the next row is the server's own growth with as many connections",
         ),
-        figure("RPUSH to BLPOP, 4000 waiters", "RPUSH to BLPOP, 1 waiter"),
+        figure("RPUSH to BLPOP, 4000 waiting clients", "RPUSH to BLPOP, 1 waiting client"),
     ],
     pairs: &[Pair {
         title: "take a lock and give it back",
@@ -272,28 +272,28 @@ const LOCK_TAKE: Step = step("LOCK.ACQUIRE {key} client:{client} PX 60000 BLOCK 
 
 const LOCK_HAND_OVER: &[Row] = &[
     hand_over(
-        "RPUSH to BLPOP, 1 waiter",
+        "RPUSH to BLPOP, 1 waiting client",
         &["RPUSH {key} turn"],
         1,
         LIST_GIVE,
         LIST_TAKE,
     ),
     hand_over(
-        "RPUSH to BLPOP, 4000 waiters",
+        "RPUSH to BLPOP, 4000 waiting clients",
         &["RPUSH {key} turn"],
         4000,
         LIST_GIVE,
         LIST_TAKE,
     ),
     hand_over(
-        "LOCK.RELEASE to the next, 1 waiter",
+        "LOCK.RELEASE to the next, 1 waiting client",
         &[],
         1,
         LOCK_GIVE,
         LOCK_TAKE,
     ),
     hand_over(
-        "LOCK.RELEASE to the next, 4000 waiters",
+        "LOCK.RELEASE to the next, 4000 waiting clients",
         &[],
         4000,
         LOCK_GIVE,
@@ -303,7 +303,7 @@ const LOCK_HAND_OVER: &[Row] = &[
 
 /// Each client has a lock of its own: the requests of many would meet in one.
 const CONTEST: Contest = Contest {
-    name: "lock: take and give back",
+    name: "lock: acquire and release",
     rows: [
         row(
             "SET NX PX + DEL",
@@ -358,7 +358,7 @@ const SERIES: &[Series] = &[
         idle: true,
     },
     Series {
-        name: "lock: give back one of many permits, take it again",
+        name: "lock: release one of many permits, acquire it again",
         of: "holders of one semaphore",
         sizes: &[1, 10, 1_000, 1_000_000],
         built_in: Probe {
@@ -383,7 +383,7 @@ const SERIES: &[Series] = &[
     },
     Series {
         name: "lock: hand over in a line",
-        of: "waiters for one key",
+        of: "clients that wait for one key",
         sizes: CROWDS,
         built_in: Probe {
             name: "RPUSH to BLPOP",
@@ -407,7 +407,7 @@ const SERIES: &[Series] = &[
     },
     Series {
         name: "lock: hand over beside other lines",
-        of: "waiters, each for a key of its own",
+        of: "clients that wait, each for its own key",
         sizes: CROWDS,
         built_in: Probe {
             name: "RPUSH to BLPOP",

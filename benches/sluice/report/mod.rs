@@ -97,9 +97,8 @@ fn put_head(page: &mut Page, results: &Results, options: &Options) {
     page.heading("# Benchmarks");
     page.prose(
         "\
-`make bench` has measured all of this and has written this page: no figure in it is typed by
-hand. It shows what commands cost the server, how long requests take under load, and how both
-grow, next to the built-in commands and the Lua scripts that Sluice stands in for.",
+`make bench` measured and wrote this page; no figure is typed by hand. It compares commands of Sluice with built-in commands and
+with Lua scripts: the server CPU of a command, the latency under load, and the growth of both.",
     );
     if charts::has_pairs(results) {
         page.prose("![Lua and Sluice, as multiples of built-in commands](benchmarks/lua-against-sluice.svg)");
@@ -116,13 +115,13 @@ grow, next to the built-in commands and the Lua scripts that Sluice stands in fo
     };
     page.prose(&format!(
         "\
-Server and client run on the same machine, the server's main thread on one core and the client
-on another, and speak TCP over the loopback device. The server has {aof}. The whole is one
-program, [benches/sluice](../benches/sluice/main.rs): `make bench` runs all of it in about ten
-minutes, `make bench ROWS=lock` only the costs of the rows with such a name,
-`SERVER=/path/to/valkey-server make bench` on another server, `make bench ARGS=--help` tells
-the rest. Your machine gives other microseconds; ratios are what to compare, and those vary by
-some percent from run to run. Networks, replicas and clusters are not measured.",
+Server and client run on the same machine and use TCP over the loopback device. The server's main thread has one core, the client
+another. The server has {aof}. Compare ratios, not microseconds: ratios vary by some percent from run to run. Not measured:
+networks, replicas, clusters.
+
+The program is [benches/sluice](../benches/sluice/main.rs). `make bench` runs all of it in about ten minutes.
+`make bench ROWS=lock` measures only the rows with such a name. `SERVER=/path/to/valkey-server make bench` measures another
+server. `make bench ARGS=--help` lists all options.",
     ));
 }
 
@@ -130,14 +129,11 @@ fn put_costs(page: &mut Page, results: &Results, options: &Options) {
     page.heading("## What commands cost");
     page.prose(&format!(
         "\
-Server CPU in microseconds: what the kernel says that the server's main thread has run
-(`schedstat`), which is what limits a server. A pipeline has {} commands in one write, and {}
-connections send one each in turn, so that the server finds the next one waiting. One by one,
-a client waits for each reply before it sends again: then most of the time goes into the
-network and into waking up. Rounds go over all rows in turn. The least of {} rounds counts,
-because whatever else runs can only add to it. Every reply is checked. A ratio compares with
-the first row of its group. A design target is the ratio above which a user would rather stay
-with the built-in command or the script.",
+Server CPU in microseconds: the running time of the server's main thread by the kernel (`schedstat`). This time limits a server.
+A pipeline has {} commands in one write. {} connections send a pipeline each in turn, so the server always has the next
+one. One by one, a client waits for each reply before it sends again, so most of the time is spent in the network and in wake-ups.
+The smallest of {} rounds counts, because other programs can only add time. The program checks each reply. A ratio compares with
+the first row of its group. A design target is the ratio above which a user would rather stay with the built-in command or the script.",
         options.pipeline,
         crate::bench::CONNECTIONS,
         options.rounds,
@@ -228,20 +224,15 @@ fn put_latencies(page: &mut Page, contestants: &[Contestant], options: &Options)
     page.heading("## How long requests take");
     page.prose(&format!(
         "\
-{} connections send requests by a schedule (a Poisson process, as of many users who know
-nothing of each other), whether the server has answered the last ones or not, and a latency
-counts from the moment when the request was due. A client that waits for its reply instead
-would ask a slow server less, and leave out what everybody else would have waited for
-(\"coordinated omission\").
+{} connections send requests by a schedule (a Poisson process, as of many independent users), whether or not the server has
+answered the last ones. A latency counts from the scheduled time of the request. A client that waits for its reply would send fewer
+requests to a slow server, and leave out the waiting time of all other users (\"coordinated omission\").
 
-The load is made to the measure of Lua. First the program finds out how many requests per
-second of its own time the server gets through in each way (\"capacity\"). Then all three ways
-get the same load for {} each: {}. Over its capacity a server falls behind, and latencies grow
-for as long as the load lasts. A request is {} cycles in one write, as clients send that
-pipeline: with a single command, the system calls of the network would be most of what is
-measured. For locks a cycle takes a lock and gives it back. Where no built-in command does the
-same, it is the one that comes nearest. \"Sent late\" is what the client itself adds, also
-when other programs take its core.
+First the program measures the capacity of each way: requests in a second of server CPU. Then all three ways
+get the same load for {} each: {} of the capacity of Lua. A request is {} cycles in one write, as pipelining
+clients send them: with a single command, the system calls of the network would be the larger part of the measurement. For locks
+a cycle acquires and releases a lock. If no built-in command has the same effect, the nearest one is measured. \"Sent late\" is
+the delay of the client itself, also when other programs use its core.
 
 ![Latencies under load](benchmarks/latency.svg)",
         crate::open_loop::CONNECTIONS,
@@ -251,7 +242,7 @@ when other programs take its core.
     ));
     for (number, load) in LOADS.iter().enumerate() {
         page.heading(&format!(
-            "At {} of what Lua gets through, in milliseconds:",
+            "At {} of the capacity of Lua, in milliseconds:",
             percent(*load)
         ));
         let mut table = Table::new([
@@ -288,11 +279,9 @@ fn put_growth(page: &mut Page, growth: &Growth) {
     page.heading("## How costs grow");
     page.prose(
         "\
-Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), where there
-are so many keys, orders, waiters or items. Which of them a cycle is about jumps about: hardly
-one of a million is in the processor's caches, and built-in commands pay for that, too. The
-number of waiters ends at 10 000, because each is a connection: a million of them would need
-as many sockets on both sides, and Linux gives out 28 000 ports to one address.
+Server CPU in microseconds of one cycle in a pipeline (hand-overs: one by one), by the number of keys, orders, waiting clients or
+items. Each cycle uses a random one of them. Of a million, few are in the caches of the processor, also for built-in commands.
+The number of waiting clients ends at 10 000, because each is a connection, and Linux has 28 000 ports for one address.
 
 ![How costs grow](benchmarks/growth.svg)",
     );
@@ -340,8 +329,8 @@ fn put_idle(page: &mut Page, growth: &Growth) {
     }
     page.prose(
         "\
-A server that nobody asks for anything still looks after what ends by itself. What its main
-thread takes then, in milliseconds of CPU per second, in one second:",
+An idle server still ends leases and reservations. This is the CPU time of its main thread, in milliseconds per second, measured for
+one second:",
     );
     let mut table = Table::new([("it keeps", Left), ("made by", Left), ("ms/s", Right)]);
     table.row(["nothing", "", &decimals(Some(growth.idle_empty), 2)]);
@@ -361,11 +350,10 @@ fn put_searches(page: &mut Page, searched: &[Searched]) {
     page.heading("## The search for deadlocks");
     page.prose(
         "\
-All clients of a row ask at once and wait. The server's CPU per wait includes the search for
-deadlocks. Then one more client closes a cycle, and gets the error `DEADLOCK`. In the last group most
-clients wait in vain: the time is that from the first command to the last error. Meanwhile another client
-sends `PING` every millisecond; the longest of these includes the time that the client itself
-waits for its core.",
+All clients of a row send their requests at once and wait. The server CPU of a wait includes the search for deadlocks. Then one
+more client closes a cycle and gets the error `DEADLOCK`. In the last group most clients are in cycles: the time is that from the first
+command to the last error. Another client sends `PING` every millisecond. The longest of them includes the time in which the client
+itself waits for its core.",
     );
     let mut table = Table::new([
         ("", Left),
@@ -394,8 +382,7 @@ fn put_scripts(page: &mut Page) {
     page.heading("## The Lua scripts");
     page.prose(
         "\
-They are loaded once and called by their digests, which is the fastest way. They do what is
-shown and nothing more: no logging, no check of arguments.",
+The scripts are loaded once and called by their digests, the fastest way. They contain no logging and no check of arguments.",
     );
     let mut table = Table::new([("script", Left), ("from", Left)]);
     for script in SCRIPTS {
