@@ -11,15 +11,15 @@ import (
 )
 
 var (
-	// ErrTimeout says that somebody else held the lock for as long as we were willing to wait.
+	// ErrTimeout: another owner held the lock for the whole waiting time.
 	ErrTimeout = errors.New("the lock was not free in time")
-	// ErrLost says that the lock is, or may be, somebody else's: stop what it protects.
+	// ErrLost: another owner may hold the lock. Stop the protected work.
 	ErrLost = errors.New("the lock is lost")
 )
 
-// Lock is a lock that the server renews for as long as its connection lives.
+// Lock is a lock that the server renews while its connection is open.
 type Lock struct {
-	Fence      int64 // for whatever the lock protects
+	Fence      int64 // the fencing token: send it with each protected write
 	key, owner string
 	own        *redis.Client
 }
@@ -27,9 +27,9 @@ type Lock struct {
 // Acquire waits for the lock. Call `defer lock.Close()` at once.
 func Acquire(ctx context.Context, client *redis.Client, key string, lease, wait time.Duration) (*Lock, error) {
 	options := *client.Options()
-	options.PoolSize, options.MinIdleConns = 1, 0            // one connection for this hold alone: it is bound to it
-	options.ConnMaxIdleTime, options.ConnMaxLifetime = -1, 0 // and never replaced by another
-	options.ReadTimeout = wait + 5*time.Second               // not less than BLOCK
+	options.PoolSize, options.MinIdleConns = 1, 0            // one connection for this hold alone: the hold is bound to it
+	options.ConnMaxIdleTime, options.ConnMaxLifetime = -1, 0 // another connection never replaces it
+	options.ReadTimeout = wait + 5*time.Second               // longer than BLOCK
 	lock := &Lock{key: key, owner: unique(), own: redis.NewClient(&options)}
 	fence, err := lock.own.Do(ctx, "LOCK.ACQUIRE", key, lock.owner, "PX", lease.Milliseconds(),
 		"BLOCK", wait.Milliseconds(), "WATCHDOG", "ID", lock.owner).Int64()
@@ -41,23 +41,23 @@ func Acquire(ctx context.Context, client *redis.Client, key string, lease, wait 
 	return lock, nil
 }
 
-// Check tells whether the lock is still held. Ask before each step that only the holder may take.
+// Check returns an error unless the lock is held. Call it before each protected step.
 func (lock *Lock) Check(ctx context.Context) error {
 	return unlessNil(lock.own.Do(ctx, "LOCK.HELD", lock.key, lock.owner).Err(), ErrLost)
 }
 
-// Release gives the lock back; ErrLost: it was not held until now.
+// Release releases the lock. ErrLost: the lock was lost before.
 func (lock *Lock) Release(ctx context.Context) error {
 	return unlessNil(lock.own.Do(ctx, "LOCK.RELEASE", lock.key, lock.owner, "ALL").Err(), ErrLost)
 }
 
-// Close closes the connection. If the lock was not released, it is free now, whatever went wrong.
+// Close closes the connection. The server then releases the lock, if it is still held.
 func (lock *Lock) Close() error {
 	return lock.own.Close()
 }
 
 // WithRenewed runs work while a goroutine renews the lock at a third of its lease, on any connection. The context of work
-// is cancelled when the lock is lost, or when nobody could tell in time that it is not.
+// is canceled when the lock is lost, or when no renewal succeeded in time.
 func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, wait time.Duration,
 	work func(ctx context.Context, fence int64) error) error {
 	owner := unique()
@@ -74,14 +74,14 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 	end := time.AfterFunc(lease, cancel)
 	defer end.Stop()
 	renew := func() error {
-		asked := time.Now() // before the request: our clock is never later than the server's
+		asked := time.Now() // before the request, so the local end is never later than the server's
 		err := client.WithTimeout(lease/3).Do(held, "LOCK.RENEW", key, owner, "PX", lease.Milliseconds()).Err()
 		if err == nil {
 			end.Reset(time.Until(asked.Add(lease)))
 		}
 		return err
 	}
-	if err := renew(); err != nil { // the lease began when we were served; from here on we know when it ends
+	if err := renew(); err != nil { // the lease began when the request was served; after this, its end is known
 		release()
 		return unlessNil(err, ErrLost)
 	}
@@ -92,7 +92,7 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 			case <-held.Done():
 				tick.Stop()
 				return
-			case <-tick.C: // if it cannot: again, a third of the lease later
+			case <-tick.C: // after a failure, the next attempt follows a third of the lease later
 				if errors.Is(renew(), redis.Nil) {
 					return
 				}
@@ -109,7 +109,7 @@ func WithRenewed(ctx context.Context, client *redis.Client, key string, lease, w
 	return err
 }
 
-// unlessNil is err, but for redis.Nil, which is an answer: then it is meant.
+// unlessNil returns err, except redis.Nil, which is a reply and no failure.
 func unlessNil(err, meant error) error {
 	if errors.Is(err, redis.Nil) {
 		return meant
@@ -117,7 +117,7 @@ func unlessNil(err, meant error) error {
 	return err
 }
 
-// unique is the owner of one hold: not of this process, whose goroutines would all hold the lock together.
+// unique returns the owner of one hold. With one owner for the process, all its goroutines would hold the lock together.
 func unique() string {
 	var bytes [16]byte
 	if _, err := rand.Read(bytes[:]); err != nil {

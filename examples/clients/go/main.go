@@ -1,4 +1,4 @@
-// Sluice with go-redis, tried out: `go run . redis://localhost:6379`. Copy lock.go, and what you need of shop.go.
+// Sluice with go-redis: `go run . redis://localhost:6379`. Copy lock.go and the functions that you need from shop.go.
 package main
 
 import (
@@ -59,7 +59,7 @@ func tour(ctx context.Context, client *redis.Client) error {
 	return err
 }
 
-// transfer holds a lock that the server renews.
+// transfer works under a lock that the server renews.
 func transfer(ctx context.Context, client *redis.Client) error {
 	lock, err := Acquire(ctx, client, "account:ann", 30*time.Second, 10*time.Second)
 	if err != nil {

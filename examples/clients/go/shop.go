@@ -8,23 +8,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Sell is what is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once.
+// Sell returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells once.
 //
-// go-redis sends it again by itself when a connection breaks. If it fails nevertheless, it may have been sold: keep the
-// order, and ask again later.
+// If a connection breaks, go-redis sends the command again. If that fails, the order may be sold: keep its id and
+// repeat the request later.
 func Sell(ctx context.Context, client redis.UniversalClient, sku string, qty int, order, user string) (int64, error) {
 	return client.Do(ctx, "STOCK.DEDUCT", sku, qty, "ORDER", order, "USER", user).Int64()
 }
 
-// MayExist is false if nobody has this name, for sure. True: ask the database.
+// MayExist returns false if the name certainly does not exist. True: query the database.
 func MayExist(ctx context.Context, client redis.UniversalClient, name string) (bool, error) {
 	return client.Do(ctx, "BF.EXISTS", "names", name).Bool() // 1 in RESP2, true in RESP3
 }
 
-// ErrLoader says that it could not be loaded a moment ago: nobody knows whether there is a value.
+// ErrLoader: the loader failed a moment ago, so it is unknown whether there is a value.
 var ErrLoader = errors.New("the loader has failed")
 
-// Cached is the value, or nil if there is none; load is called by one caller at a time. BLOCK is less than ReadTimeout.
+// Cached returns the value, or nil if there is none. One caller at a time calls load. BLOCK is less than ReadTimeout.
 func Cached(ctx context.Context, client redis.UniversalClient, key string,
 	load func(context.Context, string) (any, error)) (any, error) {
 	for {
@@ -34,13 +34,13 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 		}
 		state, value, token := reply[0], reply[1], reply[2]
 		if state == "WAIT" {
-			continue // somebody else is loading, for more than two seconds now
+			continue // another caller has been loading for more than two seconds
 		}
 		if state != "LEASE" {
 			if state == "DOWN" && value == nil {
 				return nil, ErrLoader
 			}
-			return value, nil // HIT, STALE, and DOWN if there is an old one; nil for NULL and ABSENT
+			return value, nil // HIT, STALE, DOWN with an old value; nil for NULL and ABSENT
 		}
 		loaded, err := load(ctx, key)
 		if err != nil {
@@ -54,7 +54,7 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 	}
 }
 
-// RetryAfter is zero if the user may go on, else how long to wait: 10 a second, 20 more after a quiet time.
+// RetryAfter returns zero if the request is allowed, else the time to wait: 10 requests a second, 20 more after a quiet time.
 func RetryAfter(ctx context.Context, client redis.UniversalClient, user string) (time.Duration, error) {
 	reply, err := client.Do(ctx, "RATE.GCRA", "limit:"+user, 20, 10, 1000).Int64Slice()
 	if err != nil || reply[0] == 0 {
@@ -63,7 +63,7 @@ func RetryAfter(ctx context.Context, client redis.UniversalClient, user string) 
 	return time.Duration(reply[3]) * time.Millisecond, nil
 }
 
-// TransferLocks takes two locks of a cluster's slot: go-redis takes the first argument for the key unless it is told.
+// TransferLocks acquires two locks in one hash slot. SetFirstKeyPos names the key: by default go-redis uses the first argument.
 func TransferLocks(ctx context.Context, client redis.UniversalClient, from, to, owner string) ([]int64, error) {
 	command := redis.NewIntSliceCmd(ctx, "LOCK.MACQUIRE", 2, from, to, owner, "ID", owner)
 	command.SetFirstKeyPos(2)

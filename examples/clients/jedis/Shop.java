@@ -9,7 +9,7 @@ import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.commands.ProtocolCommand;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 
-/** A shop with Jedis: a sale that may be repeated, a filter, a cached read, a limit. Copy what you need. */
+/** A shop with Jedis: an idempotent sale, a filter, a cached read, a limit. Copy the methods that you need. */
 public final class Shop {
   private final UnifiedJedis jedis; // RedisClient or RedisClusterClient: a pool of connections
 
@@ -17,31 +17,31 @@ public final class Shop {
     this.jedis = jedis;
   }
 
-  /** What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once. */
+  /** Returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells once. */
   public long sell(String sku, int quantity, String order, String user) {
     for (int attempt = 1; ; attempt++) {
       try {
         return (Long) call("STOCK.DEDUCT", sku, quantity, "ORDER", order, "USER", user);
       } catch (JedisConnectionException lost) {
-        if (attempt == 5) throw lost; // it may have been sold: keep the order, and ask again later
+        if (attempt == 5) throw lost; // the order may be sold: keep its id and repeat the request later
       }
     }
   }
 
-  /** False: nobody has this name, for sure. True: ask the database. */
+  /** Returns false if the name certainly does not exist. True: query the database. */
   public boolean mayExist(String name) {
     return jedis.bfExists("names", name);
   }
 
-  /** The value, or null if there is none; {@code load} is called by one caller at a time. BLOCK is less than the socket's time-out. */
+  /** Returns the value, or null if there is none. One caller at a time calls {@code load}. BLOCK is less than the socket's timeout. */
   public String cached(String key, Function<String, String> load) {
     while (true) {
       List<?> reply = (List<?>) call("CACHE.FETCH", key, "LEASE", 3000, "BLOCK", 1000);
       String state = text(reply.get(0));
-      if (state.equals("WAIT")) continue; // somebody else is loading, for more than a second now
+      if (state.equals("WAIT")) continue; // another caller has been loading for more than a second
       String known = text(reply.get(1));
       if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
-      if (!state.equals("LEASE")) return known; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
+      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN with an old value; null for NULL and ABSENT
       Object token = reply.get(2);
       String value;
       try {
@@ -56,24 +56,24 @@ public final class Shop {
     }
   }
 
-  /** 0 if the user may go on, else how many milliseconds to wait: 10 a second, 20 more after a quiet time. */
+  /** Returns 0 if the request is allowed, else the milliseconds to wait: 10 requests a second, 20 more after a quiet time. */
   public long retryAfter(String user) {
     List<?> reply = (List<?>) call("RATE.GCRA", "limit:" + user, 20, 10, 1000);
     return (Long) reply.get(0) == 1 ? (Long) reply.get(3) : 0;
   }
 
-  /** Sends a command, and names its key, by which a cluster's client finds the node. */
+  /** Sends a command and names its key: a client of a cluster finds the node by it. */
   private Object call(String command, String key, Object... arguments) {
     ProtocolCommand name = command::getBytes;
     return jedis.executeCommand(new ClusterCommandArguments(name).key(key).addObjects(arguments));
   }
 
-  /** Jedis leaves the strings of commands that it does not know as bytes. */
+  /** Jedis returns the strings of unknown commands as bytes. */
   private static String text(Object bytes) {
     return bytes == null ? null : new String((byte[]) bytes, StandardCharsets.UTF_8);
   }
 
-  /** Tries it on a server with Sluice. */
+  /** Runs it on a server with Sluice. */
   public static void main(String[] arguments) throws Exception {
     HostAndPort server = HostAndPort.from(arguments.length > 0 ? arguments[0] : "localhost:6379");
     try (SluiceLock lock = new SluiceLock(server, "account:ann", 30_000, 10_000)) {

@@ -6,11 +6,11 @@ import redis.clients.jedis.Jedis;
 import redis.clients.jedis.commands.ProtocolCommand;
 
 /**
- * A lock that the server renews for as long as its connection lives. In a try-with-resources statement it is free at the
- * end, whatever went wrong, and {@link #release} before that tells whether it was held until then.
+ * A lock that the server renews while its connection is open. A try-with-resources statement releases it at the end. Call
+ * {@link #release} before that: it throws if the lock was lost.
  */
 public final class SluiceLock implements AutoCloseable {
-  /** The lock is, or may be, somebody else's: stop what it protects. */
+  /** Another owner may hold the lock. Stop the protected work. */
   public static final class LockLostException extends RuntimeException {
     LockLostException(String key) {
       super(key);
@@ -22,10 +22,10 @@ public final class SluiceLock implements AutoCloseable {
   private final String owner = UUID.randomUUID().toString(); // of this hold, not of this process
   private final long fence;
 
-  /** Waits for it. The connection is this lock's alone, and none of a pool's: the hold is bound to it. */
+  /** Waits for the lock. Only this lock uses the connection, because the hold is bound to it. */
   public SluiceLock(HostAndPort server, String key, long leaseMs, int waitMs) throws TimeoutException {
     this.key = key;
-    own = new Jedis(server, DefaultJedisClientConfig.builder().socketTimeoutMillis(waitMs + 5000).build()); // not less than BLOCK
+    own = new Jedis(server, DefaultJedisClientConfig.builder().socketTimeoutMillis(waitMs + 5000).build()); // longer than BLOCK
     try {
       Object reply = call("LOCK.ACQUIRE", key, owner, "PX", "" + leaseMs, "BLOCK", "" + waitMs, "WATCHDOG", "ID", owner);
       if (reply == null) throw new TimeoutException(key);
@@ -36,22 +36,22 @@ public final class SluiceLock implements AutoCloseable {
     }
   }
 
-  /** For whatever the lock protects. */
+  /** The fencing token: send it with each protected write. */
   public long fence() {
     return fence;
   }
 
-  /** Throws unless it is still held. Ask before each step that only the holder may take. */
+  /** Throws unless the lock is held. Call it before each protected step. */
   public void check() {
     if (!Long.valueOf(fence).equals(call("LOCK.HELD", key, owner))) throw new LockLostException(key);
   }
 
-  /** Gives it back; throws if it was not held until now. */
+  /** Releases the lock; throws if it was lost before. */
   public void release() {
     if (call("LOCK.RELEASE", key, owner, "ALL") == null) throw new LockLostException(key);
   }
 
-  /** Closes the connection. If the lock was not released, it is free now. */
+  /** Closes the connection. The server then releases the lock, if it is still held. */
   @Override
   public void close() {
     own.close();

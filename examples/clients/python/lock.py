@@ -13,16 +13,16 @@ import redis
 
 
 class LockTimeout(Exception):
-    """Somebody else held the lock for as long as we were willing to wait."""
+    """Another owner held the lock for the whole waiting time."""
 
 
 class LockLost(Exception):
-    """The lock is, or may be, somebody else's: stop what it protects."""
+    """Another owner may hold the lock. Stop the protected work."""
 
 
 @contextlib.contextmanager
 def patient(client, key, wait_ms):
-    """A connection that nobody else uses meanwhile, that waits longer than BLOCK, and that is closed at the end."""
+    """A connection for one caller, with a timeout longer than BLOCK. It is closed at the end."""
     node = node_of(client, key) if isinstance(client, redis.RedisCluster) else client
     with node.client() as own:
         connection = own.connection
@@ -32,13 +32,13 @@ def patient(client, key, wait_ms):
         try:
             yield own
         finally:
-            connection.disconnect()  # whatever went wrong, the hold goes with its connection
+            connection.disconnect()  # in each case, the server releases the hold with its connection
             connection.socket_timeout = usual
 
 
 @contextlib.contextmanager
 def lock(client, key, lease_ms=30_000, wait_ms=10_000):
-    """Holds `key` for as long as the block runs and its connection lives. The server renews the lease."""
+    """Holds `key` while the block runs and its connection is open. The server renews the lease."""
     owner = uuid.uuid4().hex  # of this hold, not of this process
     with patient(client, key, wait_ms) as own:
         fence = own.execute_command(
@@ -51,20 +51,20 @@ def lock(client, key, lease_ms=30_000, wait_ms=10_000):
 
 
 class Held:
-    """A lock that is held, as far as we know. `fence` is for whatever the lock protects."""
+    """A lock that is held as far as this client knows. Send `fence` with each protected write."""
 
     def __init__(self, client, key, owner, fence):
         self.client, self.key, self.owner, self.fence = client, key, owner, fence
 
     def check(self):
-        """Raises LockLost if it is lost. Ask before each step that only the holder may take."""
+        """Raises LockLost if the lock is lost. Call it before each protected step."""
         if self.client.execute_command("LOCK.HELD", self.key, self.owner) != self.fence:
             raise LockLost(self.key)
 
 
 @contextlib.contextmanager
 def renewed_lock(client, key, lease_ms=30_000, wait_ms=10_000):
-    """Holds `key` for as long as the block runs and a thread of ours renews it, on any connection."""
+    """Holds `key` while the block runs and a thread renews it, on any connection."""
     owner = uuid.uuid4().hex
     with patient(client, key, wait_ms) as own:
         fence = own.execute_command("LOCK.ACQUIRE", key, owner, "PX", lease_ms, "BLOCK", wait_ms, "ID", owner)
@@ -93,12 +93,12 @@ class Renewed(Held):
         self.thread = threading.Thread(target=self.keep, daemon=True)
 
     def check(self):
-        """Raises LockLost if it is lost, or if nobody could tell us in time that it is not."""
+        """Raises LockLost if the lock is lost, or if no renewal succeeded in time."""
         if self.lost or time.monotonic() >= self.valid_until:
             raise LockLost(self.key)
 
     def start(self):
-        self.renew()  # the lease began when we were served; from here on we know when it ends
+        self.renew()  # the lease began when the request was served; after this, its end is known
         self.thread.start()
 
     def stop(self):
@@ -109,15 +109,15 @@ class Renewed(Held):
     def keep(self):
         while not self.lost and not self.done.wait(self.lease_ms / 3000):
             with contextlib.suppress(redis.RedisError):
-                self.renew()  # if it cannot: again, a third of the lease later
+                self.renew()  # after a failure, the next attempt follows a third of the lease later
 
     def renew(self):
-        asked = time.monotonic()  # counted from before the request: our clock is never later than the server's
+        asked = time.monotonic()  # before the request, so the local end is never later than the server's
         fence = self.client.execute_command("LOCK.RENEW", self.key, self.owner, "PX", self.lease_ms)
         self.lost = fence != self.fence
         self.valid_until = asked + self.lease_ms / 1000
 
 
 def node_of(cluster, key):
-    """The client of the node that serves `key`: a RedisCluster has many connections, and a hold wants one."""
+    """Returns the client of the node that serves `key`: a RedisCluster has many connections, and a hold needs one."""
     return cluster.get_redis_connection(cluster.get_node_from_key(key))

@@ -1,6 +1,6 @@
-"""A shop with redis-py: a write under a fence, a sale that may be repeated, a filter, a cached read, a limit.
+"""A shop with redis-py: a write with a fencing token, an idempotent sale, a filter, a cached read, a limit.
 
-`python shop.py [redis://...]` tries it on a server with Sluice. Copy what you need.
+`python shop.py [redis://...]` runs it on a server with Sluice. Copy the functions that you need.
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from lock import LockLost, lock
 
 
 def write(db, account, balance, fence):
-    """The database's own check: it refuses a holder that has been overtaken, however late it comes."""
+    """The check in the database: it refuses the write of a holder that lost the lock, however late the write arrives."""
     with db:  # commits, or rolls back
         changed = db.execute(
             "UPDATE accounts SET balance = ?, fence = ? WHERE id = ? AND fence <= ?",
@@ -23,31 +23,31 @@ def write(db, account, balance, fence):
 
 
 def sell(client, sku, qty, order, user):
-    """What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once."""
-    # redis-py sends it again by itself when a connection breaks. If that raises nevertheless, it may have been sold:
-    # keep the order, and ask again later.
+    """Returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells once."""
+    # If a connection breaks, redis-py sends the command again. If that raises, the order may be sold: keep its id and
+    # repeat the request later.
     return client.execute_command("STOCK.DEDUCT", sku, qty, "ORDER", order, "USER", user)
 
 
 def may_exist(client, name):
-    """False: nobody has this name, for sure. True: ask the database."""
+    """Returns false if the name certainly does not exist. True: query the database."""
     return bool(client.execute_command("BF.EXISTS", "names", name))  # 1 in RESP2, True in RESP3
 
 
 class LoaderFailed(Exception):
-    """It could not be loaded a moment ago: nobody knows whether there is a value."""
+    """The loader failed a moment ago, so it is unknown whether there is a value."""
 
 
 def cached(client, key, load, fresh_ms=60_000):
-    """The value, or None if there is none; `load(key)` is asked by one caller at a time, and after a failure by none for a second."""
+    """Returns the value, or None if there is none. One caller at a time calls `load(key)`; after a failure, no caller for a second."""
     while True:
         state, value, n = client.execute_command("CACHE.FETCH", key, "LEASE", 3000, "BLOCK", 2000)
         if state in (b"WAIT", "WAIT"):
-            continue  # somebody else is loading, for more than two seconds now
+            continue  # another caller has been loading for more than two seconds
         if state not in (b"LEASE", "LEASE"):
             if value is None and state in (b"DOWN", "DOWN"):
                 raise LoaderFailed(key)
-            return value  # HIT, STALE, and DOWN if there is an old one; None for NULL and ABSENT
+            return value  # HIT, STALE, DOWN with an old value; None for NULL and ABSENT
         try:
             value = load(key)
         except Exception:
@@ -61,7 +61,7 @@ def cached(client, key, load, fresh_ms=60_000):
 
 
 def retry_after(client, user):
-    """0 if the user may go on, else how many milliseconds to wait: 10 a second, 20 more after a quiet time."""
+    """Returns 0 if the request is allowed, else the milliseconds to wait: 10 requests a second, 20 more after a quiet time."""
     limited, _, _, retry_ms, _ = client.execute_command("RATE.GCRA", f"limit:{user}", 20, 10, 1000)
     return retry_ms if limited else 0
 

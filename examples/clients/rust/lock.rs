@@ -1,8 +1,8 @@
 //! Locks for the `redis` crate: one that the server renews ([`Watched`]), and one that a thread renews ([`Renewed`]).
 //!
-//! Copy this file; `docs/clients.md` says what to watch.
+//! Copy this file; `docs/clients.md` has the details.
 
-#![allow(unreachable_pub)] // meant to be copied to where it can be reached
+#![allow(unreachable_pub)] // for copies in other modules
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisResult, cmd};
 
-/// A lock that the server renews for as long as this value lives: it is free as soon as its connection is closed, be it by
-/// `drop`, by a panic, or by the end of the process.
+/// A lock that the server renews while this value exists. When its connection closes, the server releases it: after `drop`,
+/// a panic, or the end of the process.
 pub struct Watched {
     connection: Connection,
     key: String,
@@ -22,7 +22,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Waits for it; `None` if it was not free in time. The connection is this lock's alone: the hold is bound to it.
+    /// Waits for the lock; `None` if it was not free in time. Only this lock uses the connection, because the hold is bound to it.
     pub fn acquire(
         client: &Client,
         key: &str,
@@ -43,12 +43,12 @@ impl Watched {
         }))
     }
 
-    /// For whatever the lock protects.
+    /// The fencing token: send it with each protected write.
     pub fn fence(&self) -> i64 {
         self.fence
     }
 
-    /// Is it still held? Ask before each step that only the holder may take. An error is a no: the connection is gone.
+    /// Returns whether the lock is held. Call it before each protected step. An error means no: the connection is closed.
     pub fn check(&mut self) -> RedisResult<bool> {
         let mut held = cmd("LOCK.HELD");
         let fence: Option<i64> = held
@@ -58,7 +58,7 @@ impl Watched {
         Ok(fence == Some(self.fence))
     }
 
-    /// Gives it back, and says whether it was held until now. Dropping it does the same and says nothing.
+    /// Releases the lock and returns whether it was held until now. `drop` only releases it.
     pub fn release(mut self) -> RedisResult<bool> {
         release(&self.key, &self.owner, &mut self.connection)
     }
@@ -72,7 +72,7 @@ pub struct Renewed {
 }
 
 impl Renewed {
-    /// Waits for it; `None` if it was not free in time.
+    /// Waits for the lock; `None` if it was not free in time.
     pub fn acquire(
         client: &Client,
         key: &str,
@@ -91,12 +91,12 @@ impl Renewed {
             lease,
             valid_until,
         });
-        hold.renew()?; // the lease began when we were served; from here on we know when it ends
+        hold.renew()?; // the lease began when the request was served; after this, its end is known
         let (stop, stopped) = mpsc::channel();
         let renewed = Arc::clone(&hold);
         let thread = thread::spawn(move || {
             while stopped.recv_timeout(lease / 3) == Err(RecvTimeoutError::Timeout) {
-                let _ = renewed.renew(); // if it cannot: again, a third of the lease later
+                let _ = renewed.renew(); // after a failure, the next attempt follows a third of the lease later
             }
         });
         Ok(Some(Self {
@@ -106,12 +106,12 @@ impl Renewed {
         }))
     }
 
-    /// For whatever the lock protects.
+    /// The fencing token: send it with each protected write.
     pub fn fence(&self) -> i64 {
         self.hold.fence
     }
 
-    /// For how long nobody else can get it. Zero: it is lost, or nobody could tell us in time that it is not.
+    /// The time in which no other owner can acquire the lock. Zero: it is lost, or no renewal succeeded in time.
     pub fn validity(&self) -> Duration {
         let end = *self
             .hold
@@ -125,7 +125,7 @@ impl Renewed {
 }
 
 impl Drop for Renewed {
-    /// Stops the thread and gives the lock back. If that fails, the lease ends it.
+    /// Stops the thread and releases the lock. If that fails, the lease ends the hold.
     fn drop(&mut self) {
         drop(self.stop.take());
         let _ = self.thread.take().map(JoinHandle::join);
@@ -135,7 +135,7 @@ impl Drop for Renewed {
     }
 }
 
-/// What the thread renews.
+/// The hold that the thread renews.
 struct Hold {
     client: Client,
     key: String,
@@ -147,7 +147,7 @@ struct Hold {
 
 impl Hold {
     fn renew(&self) -> RedisResult<()> {
-        let asked = Instant::now(); // before the request: our clock is never later than the server's
+        let asked = Instant::now(); // before the request, so the local end is never later than the server's
         let mut renew = cmd("LOCK.RENEW");
         renew
             .arg(&self.key)
@@ -163,7 +163,7 @@ impl Hold {
         Ok(())
     }
 
-    /// A server that does not answer must not keep the thread from trying again.
+    /// The thread tries again although a server does not answer.
     fn connect(&self) -> RedisResult<Connection> {
         let connection = self.client.get_connection_with_timeout(self.lease / 3)?;
         connection.set_read_timeout(Some(self.lease / 3))?;
@@ -187,7 +187,7 @@ fn release(key: &str, owner: &str, connection: &mut Connection) -> RedisResult<b
     Ok(left.is_some())
 }
 
-/// The owner of one hold: not of this process, whose threads would all hold the lock together.
+/// The owner of one hold. With one owner for the process, all its threads would hold the lock together.
 fn unique() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

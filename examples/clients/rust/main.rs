@@ -1,4 +1,4 @@
-//! Sluice with the `redis` crate, tried out: `cargo run --example client -- redis://localhost/`
+//! Sluice with the `redis` crate: `cargo run --example client -- redis://localhost/`
 
 mod lock;
 mod shop;

@@ -1,13 +1,13 @@
-//! A shop with the `redis` crate: a sale that may be repeated, a filter, a cached read, a limit. Copy what you need.
+//! A shop with the `redis` crate: an idempotent sale, a filter, a cached read, a limit. Copy the functions that you need.
 
-#![allow(unreachable_pub)] // meant to be copied to where it can be reached
+#![allow(unreachable_pub)] // for copies in other modules
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use redis::{Client, ConnectionLike, ErrorKind, RedisError, RedisResult, cmd};
 
-/// What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once.
+/// Returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells once.
 pub fn sell(client: &Client, sku: &str, qty: u64, order: &str, user: &str) -> RedisResult<i64> {
     let mut deduct = cmd("STOCK.DEDUCT");
     deduct
@@ -23,7 +23,7 @@ pub fn sell(client: &Client, sku: &str, qty: u64, order: &str, user: &str) -> Re
             .get_connection()
             .and_then(|mut connection| deduct.query(&mut connection));
         match reply {
-            // No answer: it may have been sold. Keep the order, and ask again, if need be later.
+            // No reply: the order may be sold. Repeat the request with its id, later if necessary.
             Err(error) if is_lost(&error) && attempt < 5 => {
                 sleep(Duration::from_millis(50 * attempt))
             }
@@ -33,17 +33,17 @@ pub fn sell(client: &Client, sku: &str, qty: u64, order: &str, user: &str) -> Re
     }
 }
 
-/// Did the connection break, rather than the server refuse?
+/// Returns whether the connection broke, and no refusal of the server arrived.
 fn is_lost(error: &RedisError) -> bool {
     error.is_io_error() || error.is_timeout() || error.is_connection_dropped()
 }
 
-/// False: nobody has this name, for sure. True: ask the database.
+/// Returns false if the name certainly does not exist. True: query the database.
 pub fn may_exist(connection: &mut impl ConnectionLike, name: &str) -> RedisResult<bool> {
     cmd("BF.EXISTS").arg("names").arg(name).query(connection)
 }
 
-/// The value, or `None` if there is none; `load` is called by one caller at a time. The connection waits with us.
+/// Returns the value, or `None` if there is none. One caller at a time calls `load`. The connection is occupied while the caller waits.
 pub fn cached<E: From<RedisError>>(
     connection: &mut impl ConnectionLike,
     key: &str,
@@ -59,10 +59,10 @@ pub fn cached<E: From<RedisError>>(
     let token = loop {
         let (state, value, n): (String, Option<String>, u64) = fetch.query(connection)?;
         match state.as_str() {
-            "WAIT" => {} // somebody else is loading, for more than two seconds now
+            "WAIT" => {} // another caller has been loading for more than two seconds
             "LEASE" => break n,
             "DOWN" if value.is_none() => return Err(loader_failed().into()),
-            _ => return Ok(value), // HIT, STALE, and DOWN if there is an old one; None for NULL and ABSENT
+            _ => return Ok(value), // HIT, STALE, DOWN with an old value; None for NULL and ABSENT
         }
     };
     let loaded = load(key).inspect_err(|_| {
@@ -92,12 +92,12 @@ pub fn cached<E: From<RedisError>>(
     Ok(loaded)
 }
 
-/// It could not be loaded a moment ago: nobody knows whether there is a value.
+/// The loader failed a moment ago, so it is unknown whether there is a value.
 fn loader_failed() -> RedisError {
     (ErrorKind::Client, "the loader has failed").into()
 }
 
-/// Zero if the user may go on, else how long to wait: 10 a second, 20 more after a quiet time.
+/// Returns zero if the request is allowed, else the time to wait: 10 requests a second, 20 more after a quiet time.
 pub fn retry_after(connection: &mut impl ConnectionLike, user: &str) -> RedisResult<Duration> {
     let mut gcra = cmd("RATE.GCRA");
     gcra.arg(format!("limit:{user}")).arg(20).arg(10).arg(1000);

@@ -13,18 +13,18 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnection;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.stereotype.Component;
 
-/** Runs work under locks that the server renews for as long as their connections live. */
+/** Runs work under locks that the server renews while their connections are open. */
 @Component
 public class LockTemplate implements DisposableBean {
   private static final Duration WAIT = Duration.ofSeconds(10);
   private static final Duration LEASE = Duration.ofSeconds(30);
 
-  /** Not the application's one shared connection: each lock has its own, which is not made again when it breaks. */
+  /** Each lock has its own connection, not the shared one of the application, and without reconnecting. */
   private final LettuceConnectionFactory connections;
 
   public LockTemplate(LettuceConnectionFactory application) {
     LettuceClientConfiguration client = LettuceClientConfiguration.builder()
-        .commandTimeout(WAIT.plusSeconds(5)) // not less than BLOCK
+        .commandTimeout(WAIT.plusSeconds(5)) // longer than BLOCK
         .clientOptions(ClientOptions.builder().autoReconnect(false).build())
         .build();
     connections = new LettuceConnectionFactory(application.getStandaloneConfiguration(), client);
@@ -32,7 +32,7 @@ public class LockTemplate implements DisposableBean {
     connections.afterPropertiesSet();
   }
 
-  /** The result of the work. LockLostException: the lock was lost before its end. */
+  /** Returns the result of the work. LockLostException: the lock was lost before its end. */
   public <T> T holding(String key, Function<Held, T> work) throws TimeoutException {
     try (Held held = new Held((LettuceConnection) connections.getConnection(), key)) {
       T result = work.apply(held);
@@ -46,14 +46,14 @@ public class LockTemplate implements DisposableBean {
     connections.destroy();
   }
 
-  /** The lock is, or may be, somebody else's: stop what it protects. */
+  /** Another owner may hold the lock. Stop the protected work. */
   public static class LockLostException extends RuntimeException {
     LockLostException(String key) {
       super(key);
     }
   }
 
-  /** A lock that is held, as far as we know. */
+  /** A lock that is held as far as this client knows. */
   public static final class Held implements AutoCloseable {
     private final LettuceConnection own;
     private final String key;
@@ -72,12 +72,12 @@ public class LockTemplate implements DisposableBean {
       }
     }
 
-    /** For whatever the lock protects. */
+    /** The fencing token: send it with each protected write. */
     public long fence() {
       return fence;
     }
 
-    /** Throws unless it is still held. Ask before each step that only the holder may take. */
+    /** Throws unless the lock is held. Call it before each protected step. */
     public void check() {
       if (!fence.equals(call("LOCK.HELD", key, owner))) throw new LockLostException(key);
     }
@@ -86,13 +86,13 @@ public class LockTemplate implements DisposableBean {
       if (call("LOCK.RELEASE", key, owner, "ALL") == null) throw new LockLostException(key);
     }
 
-    /** Closes the connection. If the lock was not released, it is free now. */
+    /** Closes the connection. The server then releases the lock, if it is still held. */
     @Override
     public void close() {
       own.close();
     }
 
-    /** Without an output named, Spring takes the reply of a command that it does not know for a string. */
+    /** Without a named output, Spring reads the reply of an unknown command as a string. */
     private Long call(String command, String... arguments) {
       byte[][] bytes = Stream.of(arguments).map(text -> text.getBytes(StandardCharsets.UTF_8)).toArray(byte[][]::new);
       return (Long) own.execute(command, new IntegerOutput<>(ByteArrayCodec.INSTANCE), bytes);

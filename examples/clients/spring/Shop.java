@@ -11,7 +11,7 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnection;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.stereotype.Service;
 
-/** A shop with Spring Data Redis and Lettuce: a sale that may be repeated, a filter, a cached read, a limit. */
+/** A shop with Spring Data Redis and Lettuce: an idempotent sale, a filter, a cached read, a limit. */
 @Service
 public class Shop {
   private final LettuceConnectionFactory connections;
@@ -21,31 +21,31 @@ public class Shop {
   }
 
   /**
-   * What is left, or a code: -1 sold out, -2 over the user's limit. Called again with the same order, it sells once. Lettuce
-   * sends it again by itself when its connection breaks; if it fails nevertheless, keep the order, and ask again later.
+   * Returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells
+   * once. If a connection breaks, Lettuce sends the command again. If that fails, keep the order id and repeat it later.
    */
   public long sell(String sku, int quantity, String order, String user) {
     return number("STOCK.DEDUCT", sku, quantity, "ORDER", order, "USER", user);
   }
 
-  /** False: nobody has this name, for sure. True: ask the database. */
+  /** Returns false if the name certainly does not exist. True: query the database. */
   public boolean mayExist(String name) {
     return (Boolean) call(new BooleanOutput<>(ByteArrayCodec.INSTANCE), "BF.EXISTS", "names", name);
   }
 
-  /** The value, or null if there is none; {@code load} is called by one caller at a time. No BLOCK: the connection is shared. */
+  /** Returns the value, or null if there is none. One caller at a time calls {@code load}. No BLOCK: the connection is shared. */
   public String cached(String key, Function<String, String> load) throws InterruptedException {
     while (true) {
       List<?> reply = list("CACHE.FETCH", key, "LEASE", 3000);
       String state = text(reply.get(0));
       Object n = reply.get(2);
       if (state.equals("WAIT")) {
-        Thread.sleep(Math.min((Long) n, 20)); // somebody else is loading
+        Thread.sleep(Math.min((Long) n, 20)); // another caller loads
         continue;
       }
       String known = text(reply.get(1));
       if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
-      if (!state.equals("LEASE")) return known; // HIT, STALE, and DOWN if there is an old one; null for NULL and ABSENT
+      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN with an old value; null for NULL and ABSENT
       String value;
       try {
         value = load.apply(key);
@@ -59,7 +59,7 @@ public class Shop {
     }
   }
 
-  /** 0 if the user may go on, else how many milliseconds to wait: 10 a second, 20 more after a quiet time. */
+  /** Returns 0 if the request is allowed, else the milliseconds to wait: 10 requests a second, 20 more after a quiet time. */
   public long retryAfter(String user) {
     List<?> reply = list("RATE.GCRA", "limit:" + user, 20, 10, 1000);
     return (Long) reply.get(0) == 1 ? (Long) reply.get(3) : 0;
@@ -73,7 +73,7 @@ public class Shop {
     return (List<?>) call(new NestedMultiOutput<>(ByteArrayCodec.INSTANCE), command, arguments);
   }
 
-  /** Without an output named, Spring takes the reply of a command that it does not know for a string. */
+  /** Without a named output, Spring reads the reply of an unknown command as a string. */
   private Object call(CommandOutput<byte[], byte[], ?> output, String command, Object... arguments) {
     byte[][] bytes = Stream.of(arguments).map(word -> word.toString().getBytes(StandardCharsets.UTF_8)).toArray(byte[][]::new);
     try (LettuceConnection connection = (LettuceConnection) connections.getConnection()) {
