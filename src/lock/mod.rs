@@ -119,7 +119,7 @@ static FENCE: AtomicU64 = AtomicU64::new(0);
 fn next_fence(now: Now) -> Result<u64, Error> {
     let fence = (FENCE.load(Ordering::Relaxed) + 1).max(now.micros());
     if fence > MAX_SAFE as u64 {
-        log::warn_of_server("no fence is left: the clock is beyond the year 2255");
+        log::warn_of_server("no further fencing token exists: the clock is beyond the year 2255");
         return Err(Error::Internal);
     }
     Ok(fence)

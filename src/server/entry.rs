@@ -264,7 +264,7 @@ fn panic_line(command: &[u8], key: &[u8]) -> String {
     };
     let key = &key[..key.len().min(MAX_LOGGED_BYTES)];
     let (command, key) = (command.escape_ascii(), key.escape_ascii());
-    format!("the command {command} panicked: the value at key \"{key}\"{end} may be half changed")
+    format!("the command {command} panicked: the value at key \"{key}\"{end} may be partly changed")
 }
 
 #[inline]

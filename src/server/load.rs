@@ -274,7 +274,7 @@ fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
     }
     let any = crate::enabled_families().next().is_some();
     if !any {
-        log::warn(ctx.raw(), "no family is left to load");
+        log::warn(ctx.raw(), "other modules have commands of all families: no family can be loaded");
     }
     any
 }
@@ -283,7 +283,7 @@ fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
 fn leave_out(ctx: Ctx<'_>, family: &str, taken: &str, families: Families) -> bool {
     let line = match families {
         Families::All => format!(
-            "another module has {taken}: these commands stay its own. The family {family} is not loaded"
+            "another module has {taken} and keeps these commands. The family {family} is not loaded"
         ),
         Families::Named => format!(
             "another module has {taken}: the family {family} cannot be loaded. \

@@ -282,7 +282,7 @@ pub(in crate::server) fn warn_of_io_threads(ctx: Ctx<'_>) {
         && ctx.is_cluster()
         && call::number_setting(ctx, c"io-threads").is_some_and(|threads| threads > 1)
     {
-        let line = "a Valkey cluster with io-threads above 1 can crash when clients send commands of a module on several keys. \
+        let line = "a Valkey cluster with io-threads above 1 can crash when clients send commands of a module with several keys. \
                     Set io-threads 1";
         log::warn(ctx.raw(), line);
     }

@@ -42,7 +42,7 @@ fn refresh(ctx: Ctx<'_>) {
         let line = if is_on {
             "import-mode is on: no hold, lease or reservation ends until it is off"
         } else {
-            "import-mode is off: what is due is done now"
+            "import-mode is off: overdue holds, leases and reservations end now"
         };
         log::warn(ctx.raw(), line);
     }
