@@ -1,10 +1,10 @@
 # Sluice on an official image of Redis or Valkey: `docker build -t sluice .`
 #
-# BASE is the image, of Debian. OPTIONS are load options, say "families lock,stock,cache,rate" for redis:8, which has
-# filters of its own. docs/operations.md has examples.
+# BASE is an image based on Debian. OPTIONS are load options, for example "families lock,stock,cache,rate" for redis:8, which has
+# its own filters. docs/operations.md has examples.
 ARG BASE=redis:7.2-bookworm
 
-# Bookworm's C library is old enough for all of these.
+# The C library of Bookworm is old enough for all these images.
 FROM rust:1-bookworm AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libclang-dev \
@@ -15,8 +15,8 @@ RUN cargo build --release --locked --lib \
     && scripts/audit --texts > target/THIRD-PARTY \
     && DESTDIR=/build/target/root MODULE=target/release/libsluice.so CONF=redis.conf scripts/install.sh
 ARG OPTIONS=""
-# Not in /usr/local/lib/redis/modules: the images of Redis 8 load what is there by themselves, a second time. In a
-# container the server listens on all addresses, as in the official images; what is published is said to `docker run`.
+# Not in /usr/local/lib/redis/modules: the images of Redis 8 load all modules of that folder, so Sluice would load twice. In a
+# container the server listens on all addresses, as in the official images; `docker run` publishes the ports.
 RUN sed -i -E \
         -e 's|^(# )?loadmodule [^ ]+|\1loadmodule /usr/local/lib/sluice/libsluice.so|' \
         -e "s|^loadmodule .*|& $OPTIONS|" \
@@ -29,6 +29,5 @@ FROM ${BASE}
 COPY --from=build /build/target/release/libsluice.so /usr/local/lib/sluice/
 COPY --from=build /build/target/root/usr/local/share/sluice/redis.conf /usr/local/etc/redis/
 COPY --from=build /build/LICENSE /build/target/THIRD-PARTY /usr/local/share/doc/sluice/
-# The image's own entrypoint takes a name that ends in .conf for one of its server, redis-server or valkey-server, and
-# starts that as a user without rights, in /data.
+# The entrypoint of the image starts its server with a file whose name ends in .conf, as an unprivileged user, in /data.
 CMD ["/usr/local/etc/redis/redis.conf"]

@@ -149,7 +149,12 @@ pub fn enable_families(list: &str) -> Result<(), String> {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let bit = bit.ok_or_else(|| format!("families: {name:?} is unknown; the families are {}", known()))?;
+        let bit = bit.ok_or_else(|| {
+            format!(
+                "families: {name:?} is unknown; the families are {}",
+                known()
+            )
+        })?;
         enabled |= 1 << bit;
     }
     ENABLED.store(enabled, Ordering::Relaxed);

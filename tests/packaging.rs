@@ -253,7 +253,7 @@ fn what_is_installed_for_a_package_names_its_final_place_and_can_be_removed() {
 fn dead_links(folder: &Path) -> Vec<String> {
     let mut links = 0;
     let mut dead = Vec::new();
-    for page in [".", "docs"]
+    for page in [".", "docs", "docs/commands"]
         .iter()
         .flat_map(|part| fs::read_dir(folder.join(part)).unwrap())
     {

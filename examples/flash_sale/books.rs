@@ -1,4 +1,4 @@
-//! What was sold according to the server; and whether a stock's books agree with each other.
+//! Reads the sold pieces from the server, and checks that the records of a stock agree with each other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,14 +10,14 @@ use crate::way::{ORDERS, PIECES, STOCK, Way};
 pub(crate) struct Books {
     /// Pieces sold.
     pub(crate) sold: u64,
-    /// How many pieces each order id got.
+    /// The pieces of each order id.
     pieces_of: HashMap<String, u64>,
-    /// What does not agree. Only a stock of Sluice keeps books that can be compared.
+    /// The differences. Only a stock of Sluice has records that can be compared.
     pub(crate) faults: Vec<String>,
 }
 
 impl Books {
-    /// Reads the record of a sale that was made in this way.
+    /// Reads the record of a sale in this way.
     pub(crate) fn read(server: &Server, way: Way) -> Self {
         let mut client = Raw::connect(server);
         match way {
@@ -26,7 +26,7 @@ impl Books {
         }
     }
 
-    /// How many pieces this order got.
+    /// The pieces of this order.
     pub(crate) fn pieces_of(&self, order: &Order) -> u64 {
         self.pieces_of.get(&order.id).copied().unwrap_or(0)
     }
@@ -45,7 +45,7 @@ fn read_hash(client: &mut Raw) -> Books {
     }
 }
 
-/// `STOCK.INFO` says how many were sold and the event stream says to whom: both must tell the same story.
+/// `STOCK.INFO` has the sold quantity and the event stream has the orders: both must agree.
 fn read_stock(client: &mut Raw) -> Books {
     let info = client.call(["STOCK.INFO", STOCK]);
     let mut replay = Replay::default();
@@ -64,7 +64,7 @@ fn read_stock(client: &mut Raw) -> Books {
     }
 }
 
-/// A stock made again from its events.
+/// A stock that is rebuilt from its events.
 #[derive(Default)]
 struct Replay {
     available: u64,
@@ -86,7 +86,7 @@ impl Replay {
         let (ver, available) = (number(event.field("ver")), number(event.field("available")));
         self.compare("ver of an event", ver, self.ver + 1);
         self.compare("available of an event", available, self.available);
-        // One gap is one fault: what follows is compared with what the event says.
+        // One gap is one fault: the next events are compared with the values of this event.
         self.ver = ver;
         self.available = available;
     }
@@ -106,7 +106,7 @@ impl Replay {
         }
     }
 
-    /// The fields of `STOCK.INFO` as they must be.
+    /// The expected fields of `STOCK.INFO`.
     fn as_info(&self) -> [(&'static str, u64); 7] {
         [
             ("total", PIECES),
@@ -127,7 +127,7 @@ impl Replay {
     }
 }
 
-/// An integer, or a string that holds one.
+/// An integer, or a string that contains one.
 fn number(value: &Value) -> u64 {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),

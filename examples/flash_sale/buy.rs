@@ -10,18 +10,18 @@ use crate::crowd::Order;
 use crate::line::Line;
 use crate::way::{ORDERS, STOCK, Way};
 
-/// The lock of this process: `synchronized` in Java, a mutex elsewhere. Another process has another one.
+/// The lock of this process: `synchronized` in Java, a mutex in other languages. Each process has its own.
 static LOCAL_LOCK: Mutex<()> = Mutex::new(());
 
 const LOCK: &str = "{sku:1}:lock";
 
-/// Every lease outlives the work that it is for. Where one does not, this lock loses the count too.
+/// Each lease is longer than its work. With a shorter lease, this lock would also oversell.
 const LEASE_MS: u64 = 30_000;
 
-/// Who finds the lock taken asks again after this time. A shorter one drowns the server in questions.
+/// A client that finds the lock held tries again after this time. A shorter time would overload the server.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Takes a piece if there is one, and writes the order down.
+/// Sells a piece if one is available, and records the order.
 const SELL_CODE: &str = "
 local left = tonumber(redis.call('GET', KEYS[1]))
 if left < 1 then
@@ -33,7 +33,7 @@ return left - 1";
 
 static SELL: LazyLock<Script> = LazyLock::new(|| Script::new(SELL_CODE));
 
-/// What a buyer is told.
+/// The reply to a buyer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Sold,
@@ -41,14 +41,14 @@ pub(crate) enum Answer {
     OverLimit,
 }
 
-/// An answer, and what it took to get it.
+/// A reply, and whether the order was sent again.
 pub(crate) struct Bought {
     pub(crate) answer: Answer,
-    /// Whether the order was sent again because the first reply got lost.
+    /// Whether the order was sent again because the first reply was lost.
     pub(crate) resent: bool,
 }
 
-/// Makes the server ready for what `buy` will ask it.
+/// Prepares the server for `buy`.
 pub(crate) fn prepare(way: Way, line: &mut Line) -> RedisResult<()> {
     if way == Way::Lua {
         line.ask::<String>(cmd("SCRIPT").arg("LOAD").arg(SELL_CODE))?;
@@ -56,7 +56,7 @@ pub(crate) fn prepare(way: Way, line: &mut Line) -> RedisResult<()> {
     Ok(())
 }
 
-/// Orders one piece, and orders again if no reply arrives.
+/// Orders one piece, and sends the order again if no reply arrives.
 pub(crate) fn buy(way: Way, line: &mut Line, order: &Order) -> RedisResult<Bought> {
     let mut resent = false;
     loop {
@@ -68,7 +68,7 @@ pub(crate) fn buy(way: Way, line: &mut Line, order: &Order) -> RedisResult<Bough
     }
 }
 
-/// `None` if the reply got lost.
+/// Returns `None` if the reply was lost.
 fn attempt(
     way: Way,
     line: &mut Line,
@@ -91,7 +91,7 @@ fn get_then_set(line: &mut Line, order: &Order, loses_reply: bool) -> RedisResul
     }
     let mut sale = pipe();
     sale.cmd("SET").arg(STOCK).arg(left - 1).ignore();
-    // The record of the sale travels with it, so that it takes no time and cannot be missing.
+    // The record is in the same pipeline as the sale, so it takes no extra time and is never missing.
     sale.cmd("HINCRBY")
         .arg(ORDERS)
         .arg(&order.id)
@@ -115,7 +115,7 @@ fn with_lock(line: &mut Line, order: &Order, loses_reply: bool) -> RedisResult<O
         sleep(LOCK_PAUSE);
     }
     let answer = get_then_set(line, order, loses_reply);
-    // After a lost reply too, over the new connection: the `finally` of a careful program.
+    // Also after a lost reply, on the new connection, as a `finally` block does.
     line.ask::<()>(cmd("DEL").arg(LOCK))?;
     answer
 }
@@ -155,7 +155,7 @@ fn decide_by_code(
     reply.map(|(code,)| meaning(code)).transpose()
 }
 
-/// The script's replies are like those of `STOCK.DEDUCT`: what is left, or why nothing was sold.
+/// The replies of the script are like those of `STOCK.DEDUCT`: the available quantity or a code.
 fn meaning(code: i64) -> RedisResult<Answer> {
     match code {
         0.. => Ok(Answer::Sold),
@@ -163,7 +163,7 @@ fn meaning(code: i64) -> RedisResult<Answer> {
         -2 => Ok(Answer::OverLimit),
         _ => Err(RedisError::from((
             ErrorKind::UnexpectedReturnType,
-            "a code that this sale has no place for",
+            "an unexpected code",
             code.to_string(),
         ))),
     }

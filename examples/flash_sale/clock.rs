@@ -1,4 +1,4 @@
-//! The time of day, by which processes compare when things happened.
+//! The wall clock, by which the processes compare times.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,21 +1,21 @@
-//! Who orders, in which order, and whose reply gets lost: drawn from the seed, so that all runs meet the same crowd.
+//! The orders, their sequence and the lost replies. All are drawn from the seed, so each run has the same crowd.
 
-/// One user in so many presses the button twice.
+/// One of this many users clicks twice.
 const USERS_PER_DOUBLE_CLICK: u64 = 10;
 
-/// Of a hundred orders, so many lose the reply to their request and are sent again.
+/// Of a hundred orders, this many lose the reply and are sent again.
 const LOST_PERCENT: u64 = 5;
 
-/// One press of the button: one piece for one user.
+/// One click: one piece for one user.
 pub(crate) struct Order {
-    /// Stays the same when the order is sent again; the second press of a double click has another one.
+    /// It stays the same when the order is sent again. The second click of a double click has another id.
     pub(crate) id: String,
     pub(crate) user: String,
-    /// Whether the connection fails after the request has been sent and before its reply has been read.
+    /// Whether the connection fails between the request and the reply.
     pub(crate) loses_reply: bool,
 }
 
-/// All orders, in the order in which they come in. The two presses of a double click are next to each other.
+/// All orders, in their sequence. The two clicks of a double click are neighbors.
 pub(crate) fn orders(buyers: u64, seed: u64) -> Vec<Order> {
     let mut random = Random(seed);
     let mut users: Vec<_> = (0..buyers).collect();
@@ -54,7 +54,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; that the small ones are more likely by a hair does not matter here.
+    /// A number below `end`. Small numbers are slightly more likely, which does not matter here.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

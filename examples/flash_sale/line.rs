@@ -1,10 +1,10 @@
-//! A buyer's connection to the server, which can fail at the worst moment.
+//! A buyer's connection to the server, which can fail between a request and its reply.
 
 use std::time::Duration;
 
 use redis::{Client, Cmd, Connection, FromRedisValue, Pipeline, RedisResult};
 
-/// A server that takes longer to reply is broken.
+/// A reply that takes longer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Line {
@@ -23,8 +23,8 @@ impl Line {
         request.query(&mut self.connection)
     }
 
-    /// Sends the request that decides about an order. Where `loses_reply` says so, the connection fails before the reply
-    /// has been read: the server acts on the request, and the buyer, with a new connection, knows nothing.
+    /// Sends the request that sells an order. With `loses_reply`, the connection fails before the reply is read: the server
+    /// runs the request, and the buyer has a new connection and no reply.
     pub(crate) fn decide<T: FromRedisValue>(
         &mut self,
         request: &Pipeline,

@@ -1,12 +1,12 @@
-//! The flash sale: 1000 pieces of one product, and a crowd that wants more than that.
+//! The flash sale: 1000 pieces of one product, and a crowd of buyers who want more.
 //!
 //! It runs five times, each time with an empty server, the same crowd and the same lost replies: `GET` and `SET`, the same
-//! under a lock in each process, the same under a `SETNX` lock, a Lua script, and `STOCK.DEDUCT`. Buyers come from several processes. Some of them click
-//! twice, which makes two orders of one user. Some replies get lost on the way, so that the order is sent again, as
-//! every client with a retry does. What was sold is read from the server afterwards, and compared with what the buyers
-//! were told.
+//! under a lock in each process, the same under a `SETNX` lock, a Lua script, and `STOCK.DEDUCT`. Buyers are in several
+//! processes. Some of them click twice, which makes two orders of one user. Some replies are lost, so the order is sent
+//! again, as each client with a retry does. Afterwards the example reads the sales from the server, and compares them with
+//! the replies to the buyers.
 //!
-//! `make demo` runs it. It fails if `STOCK.DEDUCT` broke a promise.
+//! `make demo` runs it. It fails if `STOCK.DEDUCT` breaks a guarantee.
 
 mod books;
 mod buy;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error is what to tell the user.
+/// An error is a message for the user.
 fn hold_sales(options: &Options) -> Result<(), String> {
     let orders = crowd::orders(options.buyers, options.seed);
     let server = Server::start();
@@ -66,7 +66,7 @@ fn hold_sales(options: &Options) -> Result<(), String> {
     verdict(&outcomes)
 }
 
-/// An error if a way did not keep what it promises.
+/// Returns an error if a way broke a guarantee.
 fn verdict(outcomes: &[Outcome]) -> Result<(), String> {
     let faults: Vec<_> = outcomes
         .iter()
@@ -80,7 +80,7 @@ fn verdict(outcomes: &[Outcome]) -> Result<(), String> {
     }
 }
 
-/// On standard error, and only if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn progress_bar(orders: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} orders  {msg}")
         .expect("the template is well-formed");

@@ -1,15 +1,15 @@
-//! The command line, of the sale and of its worker processes.
+//! The command line of the sale and of its worker processes.
 
 use crate::way::Way;
 
 const HELP: &str = "\
 The flash sale, five ways: make demo [ARGS='option ...']
 
-  --buyers N     how many users want a piece (10000)
-  --processes N  how many processes they come from, each with several connections (4)
-  --seed N       decides the order of the buyers, and whose replies get lost (1)";
+  --buyers N     users who want a piece (10000)
+  --processes N  processes of the users, each with several connections (4)
+  --seed N       draws the sequence of the buyers and the lost replies (1)";
 
-/// What the example calls itself with to become a worker: way, port and number of the worker follow.
+/// The argument of a worker process. The way, the port and the number of the worker follow.
 pub(crate) const WORKER: &str = "--worker";
 
 const MOST_BUYERS: u64 = 1_000_000;
@@ -24,16 +24,16 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// What one worker process does.
+/// The task of one worker process.
 pub(crate) struct Task {
     pub(crate) way: Way,
     pub(crate) port: u16,
-    /// Of `processes`, from 0.
+    /// The number of the worker, from 0.
     pub(crate) number: u64,
 }
 
 impl Options {
-    /// The options, and the task if this process is a worker. An error is what to tell the user.
+    /// The options, and the task if this process is a worker. An error is a message for the user.
     pub(crate) fn parse(
         mut arguments: impl Iterator<Item = String>,
     ) -> Result<(Self, Option<Task>), String> {
@@ -56,7 +56,7 @@ impl Options {
         Ok((options, task))
     }
 
-    /// As arguments for a worker.
+    /// The options as arguments for a worker.
     pub(crate) fn arguments(&self) -> Vec<String> {
         [
             ("--buyers", self.buyers),
@@ -78,7 +78,7 @@ impl Task {
         })
     }
 
-    /// As arguments for the worker.
+    /// The task as arguments for the worker.
     pub(crate) fn arguments(&self) -> Vec<String> {
         vec![
             WORKER.into(),

@@ -1,4 +1,4 @@
-//! What came of a run: what the server recorded, next to what the buyers were told.
+//! The outcome of a run: the records of the server, compared with the replies to the buyers.
 
 use std::collections::HashMap;
 
@@ -14,24 +14,24 @@ pub(crate) struct Outcome {
     pub(crate) way: Way,
     /// Pieces sold.
     pub(crate) sold: u64,
-    /// Pieces sold that were not there.
+    /// Sold pieces beyond the stock.
     pub(crate) oversold: u64,
-    /// Orders that were sent again because a reply got lost.
+    /// Orders that were sent again because a reply was lost.
     pub(crate) resent: u64,
-    /// Orders that got more than their one piece.
+    /// Orders with more than one piece.
     pub(crate) double_orders: u64,
-    /// Users who got more than one piece, by an order that was sold twice or by a double click.
+    /// Users with more than one piece, by an order that was sold twice or by a double click.
     pub(crate) double_users: u64,
-    /// Orders that got a piece, and whose buyers were told that they got none.
+    /// Orders with a piece although the reply to the buyer was a refusal.
     pub(crate) untold: u64,
-    /// From the start until the last buyer heard of a sale.
+    /// Seconds from the start until the last buyer received the reply of a sale.
     pub(crate) seconds: f64,
     /// Broken promises. Only `STOCK.DEDUCT` promises anything.
     pub(crate) faults: Vec<String>,
 }
 
 impl Outcome {
-    /// Compares `books` with what the buyers of `orders` were told in `sale`.
+    /// Compares `books` with the replies to the buyers of `orders` in `sale`.
     pub(crate) fn new(way: Way, orders: &[Order], sale: &Sale, books: Books) -> Self {
         let mut users: HashMap<&str, u64> = HashMap::new();
         for order in orders {
@@ -71,7 +71,7 @@ impl Outcome {
         self.sold as f64 / self.seconds
     }
 
-    /// What STOCK.* promises to this crowd: each of `users` wants a piece and may have one.
+    /// Checks the guarantees of STOCK.* for this crowd: each of `users` wants one piece and is allowed one.
     fn check(&mut self, in_vain: u64, users: u64) {
         let promises = [
             ("pieces oversold", self.oversold, 0),

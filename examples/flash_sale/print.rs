@@ -1,17 +1,17 @@
-//! What is printed in the end.
+//! The printed result.
 
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::way::{PIECES, Way};
 
 const LEGEND: &str = "
-resent        orders sent again because the first reply got lost
-orders twice  orders that got two pieces under one order id
-users twice   users who got two pieces or more, by such an order or by a double click
-told no       orders that got a piece although the reply to the buyer was a refusal
+resent        orders sent again because the first reply was lost
+orders twice  orders with two pieces under one order id
+users twice   users with two pieces or more, by such an order or by a double click
+told no       orders with a piece although the reply to the buyer was a refusal
 seconds       from the start until the last buyer received the reply of a sale";
 
-/// Who came.
+/// Prints the numbers of the crowd.
 pub(crate) fn heading(options: &Options, orders: usize) {
     let Options {
         buyers, processes, ..
@@ -53,7 +53,7 @@ pub(crate) fn table(outcomes: &[Outcome]) {
     println!("{LEGEND}");
 }
 
-/// What the numbers say.
+/// Prints an explanation of the numbers.
 pub(crate) fn explanation(outcomes: &[Outcome]) {
     println!();
     for outcome in outcomes {
@@ -61,7 +61,7 @@ pub(crate) fn explanation(outcomes: &[Outcome]) {
     }
 }
 
-/// True and readable whatever the numbers are.
+/// A sentence that is correct for all numbers.
 fn sentence(outcome: &Outcome) -> String {
     let oversold = outcome.oversold;
     match outcome.way {
@@ -84,6 +84,6 @@ fn sentence(outcome: &Outcome) -> String {
         Way::Stock if outcome.faults.is_empty() => format!(
             "oversold {oversold}. Each order is sold once, each user has one piece, and the event stream has no gap and the same numbers."
         ),
-        Way::Stock => "broke a promise, see below.".into(),
+        Way::Stock => "broke a guarantee, see below.".into(),
     }
 }

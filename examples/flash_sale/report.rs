@@ -1,16 +1,16 @@
-//! What a worker process tells the sale about each order: one line of text.
+//! The report of a worker process about each order: one line of text.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::buy::{Answer, Bought};
 
-/// What came of one order.
+/// The outcome of one order.
 pub(crate) struct Report {
     /// Its index in `crowd::orders`.
     pub(crate) order: usize,
     pub(crate) bought: Bought,
-    /// When the buyer had the answer: microseconds since 1970, because the processes share no other clock.
+    /// When the buyer received the reply, in microseconds since 1970: the processes have no other common clock.
     pub(crate) answered_us: u64,
 }
 

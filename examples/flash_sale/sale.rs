@@ -1,4 +1,4 @@
-//! One run: the server is filled, worker processes are let loose on it, their reports come in.
+//! One run: fills the server, starts the worker processes, and collects their reports.
 
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -14,18 +14,18 @@ use crate::support::{Raw, Server};
 use crate::way::Way;
 use crate::worker::READY;
 
-/// What the buyers say about a run.
+/// The reports of the buyers about a run.
 pub(crate) struct Sale {
     /// One for each order, in any order.
     pub(crate) reports: Vec<Report>,
-    /// When the buyers were let in, as `clock::now_us` has it.
+    /// The start of the sale, as `clock::now_us` returns it.
     pub(crate) started_us: u64,
 }
 
-/// A report, or what is wrong with a worker.
+/// A report, or the failure of a worker.
 type Message = Result<Report, String>;
 
-/// Sells all pieces in one way. An error is what to tell the user.
+/// Sells all pieces in one way. An error is a message for the user.
 pub(crate) fn run(
     server: &Server,
     options: &Options,
@@ -56,7 +56,7 @@ pub(crate) fn run(
     })
 }
 
-/// Puts all pieces on an empty server.
+/// Empties the server and creates the stock.
 fn open_shop(server: &Server, way: Way) -> Result<(), String> {
     let mut client = Raw::connect(server);
     for command in ["FLUSHALL SYNC", &way.opening()] {
@@ -68,7 +68,7 @@ fn open_shop(server: &Server, way: Way) -> Result<(), String> {
     Ok(())
 }
 
-/// The reports of all workers as they come in, until the last worker has closed its output.
+/// The reports of all workers, until the last worker closes its output.
 fn listen(workers: &mut [Worker]) -> Receiver<Message> {
     let (sender, messages) = channel();
     for lines in workers.iter_mut().filter_map(|worker| worker.lines.take()) {
@@ -76,7 +76,7 @@ fn listen(workers: &mut [Worker]) -> Receiver<Message> {
         thread::spawn(move || {
             for line in lines {
                 let message = line.map_err(|error| format!("cannot hear a worker: {error}"));
-                // Nobody may be listening any more, after an error of another worker.
+                // After an error of another worker, the receiver can be closed.
                 let _ = sender.send(message.and_then(|line| line.parse()));
             }
         });
@@ -84,10 +84,10 @@ fn listen(workers: &mut [Worker]) -> Receiver<Message> {
     messages
 }
 
-/// A process of buyers: this program once more. It is killed on drop.
+/// A process of buyers, which runs this program. `drop` kills it.
 struct Worker {
     child: Child,
-    /// What it says; `None` once somebody else listens to it.
+    /// The lines of its output; `None` after another thread reads them.
     lines: Option<Lines<BufReader<ChildStdout>>>,
 }
 
@@ -121,7 +121,7 @@ impl Worker {
         started.map_err(|error| format!("cannot start a worker: {error}"))
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     fn finish(mut self) -> Result<(), String> {
         match self.child.wait() {
             Ok(status) if status.success() => Ok(()),
@@ -133,7 +133,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Neither does anything to a process that has been waited for.
+        // Neither has an effect on a process that has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

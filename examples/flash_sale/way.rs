@@ -1,6 +1,6 @@
 //! The five ways to sell.
 
-/// How many pieces there are to sell.
+/// The pieces for sale.
 pub(crate) const PIECES: u64 = 1000;
 
 /// The stock: a plain counter in the first four ways, a stock of Sluice in the last.
@@ -9,7 +9,7 @@ pub(crate) const STOCK: &str = "{sku:1}:stock";
 /// The sales: a hash with the pieces of each order in the first four ways, the event stream in the last.
 pub(crate) const ORDERS: &str = "{sku:1}:orders";
 
-/// How pieces are sold; `buy.rs` has the code of each.
+/// A way to sell pieces; `buy.rs` has the code of each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     GetSet,
@@ -54,7 +54,7 @@ impl Way {
         Self::ALL.into_iter().find(|way| way.word() == word)
     }
 
-    /// The command that puts all pieces into an empty shop.
+    /// The command that creates the stock.
     pub(crate) fn opening(self) -> String {
         match self {
             Self::Stock => format!("STOCK.SET {STOCK} {PIECES} PERUSER 1 EVENTS {ORDERS}"),

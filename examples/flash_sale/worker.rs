@@ -1,4 +1,4 @@
-//! A process full of buyers.
+//! A process with many buyers.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _, stdin, stdout};
@@ -15,16 +15,16 @@ use crate::options::{Options, Task};
 use crate::report::Report;
 use crate::way::Way;
 
-/// What a worker says when its connections stand. Then it waits for a line, and begins.
+/// A worker prints this when its connections are open. It then waits for a line, and begins.
 pub(crate) const READY: &str = "ready";
 
-/// Connections of one process, each with a thread, which serves one buyer after the other.
+/// The connections of one process. Each has a thread that serves one buyer after the other.
 const CONNECTIONS: u64 = 8;
 
-/// Reports go out in batches: each by itself would slow the buyers down, and the race with them.
+/// Reports are sent in batches: single reports would slow down the buyers, and so the race between them.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves this process's part of the orders. An error is what to tell the user.
+/// Serves the orders of this process. An error is a message for the user.
 pub(crate) fn run(options: &Options, task: &Task) -> Result<(), String> {
     let orders = orders(options.buyers, options.seed);
     let lines = open_lines(task).map_err(|error| format!("cannot connect: {error}"))?;
@@ -61,7 +61,7 @@ fn await_start() -> io::Result<()> {
     }
 }
 
-/// Every `step`th order with its index, beginning with `first`: neighbours go to different processes.
+/// Every `step`th order with its index, beginning with `first`: neighbors are in different processes.
 fn part_of(orders: &[Order], first: u64, step: u64) -> impl Iterator<Item = (usize, &Order)> {
     let numbered = orders.iter().enumerate();
     numbered.skip(first as usize).step_by(step as usize)
@@ -90,7 +90,7 @@ fn serve<'a>(
     Ok(())
 }
 
-/// In one piece: the threads of a process share its output.
+/// Writes all in one piece, because the threads of a process share its output.
 fn write_out(reports: &mut String) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(reports.as_bytes())?;

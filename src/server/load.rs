@@ -274,7 +274,10 @@ fn choose_families(ctx: Ctx<'_>, families: Families) -> bool {
     }
     let any = crate::enabled_families().next().is_some();
     if !any {
-        log::warn(ctx.raw(), "other modules have commands of all families: no family can be loaded");
+        log::warn(
+            ctx.raw(),
+            "other modules have commands of all families: no family can be loaded",
+        );
     }
     any
 }
