@@ -139,6 +139,18 @@ fn the_node_examples_of_the_reference_of_caching_hold() {
 }
 
 #[test]
+fn the_near_cache_of_redis_py_serves_nothing_old() {
+    let server = Server::start();
+    run(&python(), "near.py", &[server.port().to_string()]);
+}
+
+#[test]
+fn the_near_cache_of_node_redis_serves_nothing_old() {
+    let server = Server::start();
+    run(&node(), "near.mjs", &[server.port().to_string()]);
+}
+
+#[test]
 fn the_examples_of_redis_py_hold_in_a_cluster() {
     let (one, _other) = two_nodes(&cluster::node());
     run(&python(), "cluster.py", &[one.port().to_string()]);
