@@ -125,7 +125,7 @@ fn value(name: &str, token: Option<&str>) -> Argument {
         "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
         | "expansion" | "size" | "iterations" | "bits" | "iterator" | "burst" | "max_burst"
         | "count" | "limit" | "period-ms" | "period-s" | "window-ms" | "numtiers" | "quantity"
-        | "percent" | "token" | "version" => ArgumentKind::Integer,
+        | "percent" | "token" | "version" | "failures" | "open-ms" => ArgumentKind::Integer,
         "error" | "f" => ArgumentKind::Double,
         _ => ArgumentKind::String,
     };

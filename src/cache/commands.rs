@@ -1,11 +1,13 @@
 //! The commands of the family: each reads its request, takes a step and replies.
 
+use super::breaker::BreakerState;
 use super::edit::EntryEdit;
 use super::guard::is_absent;
 use super::lease::LeaseStatus;
 use super::native::CACHE;
 use super::options::{
-    BACKOFF, BLOCK, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, SLIDE, STALE, TOKEN, VER,
+    BACKOFF, BLOCK, BREAKER, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, RESET, SLIDE,
+    STALE, TOKEN, VER, breaker_name,
 };
 use super::revoke::key_has_changed;
 use super::serve::{self, count_reply, offer_lease, serve as serve_waiting_clients};
@@ -62,13 +64,15 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
     Ok(value.map_or(Reply::Nil, |value| call.ctx.send_value(value)))
 }
 
-/// `CACHE.FETCH key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]`
+/// `CACHE.FETCH key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BREAKER name failures open-ms] [BLOCK ms]`
 ///
 /// It reads. `SLIDE` alone writes, where the server accepts a command that writes. A replica grants no leases.
 ///
 /// `LEASE`: how long only this client may rebuild the entry, 1 ms to 10 years. `EARLY`: one client rebuilds the entry when
 /// less fresh time is left, 0 ms to 10 years. `BETA`: the same at random, with a factor of 0 to 1000. `SLIDE`: a hit keeps the
-/// entry fresh for this time again, 1 ms to 10 years. `GUARD`: a filter that contains all items of the source. `BLOCK`: how
+/// entry fresh for this time again, 1 ms to 10 years. `GUARD`: a filter that contains all items of the source. `BREAKER`: the
+/// name of what the loader asks, 1 to 128 bytes; after this many failures in a row, 1 to 1000000, no lease is granted for this
+/// time, 1 ms to 1 day. `BLOCK`: how
 /// long the client waits, 0 (without limit) to 10 years. Replies with `[state, value | nil, n]`. Errors: `WRONGTYPE`, of
 /// either key.
 ///
@@ -76,9 +80,10 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
 pub(super) fn fetch(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let key = cursor.value()?;
-    let allowed = LEASE | REFRESH | SLIDE | GUARD | BLOCK;
+    let allowed = LEASE | REFRESH | SLIDE | GUARD | BREAKER | BLOCK;
     let options = OPTIONS.read(&mut cursor, allowed)?.require(LEASE)?;
     let lease_ms = options.number_or(LEASE, 0);
+    let breaker = options.breaker();
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open_to_read(ctx, &name)?;
     let now = Now::read();
@@ -113,7 +118,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     {
         request.slide_ms = 0;
     }
-    let offer = || offer_lease(ctx, key, lease_ms, now);
+    let offer = || offer_lease(ctx, key, lease_ms, breaker, now);
     let entry = edit.entry();
     let step = decide_fetch(entry.as_deref(), freshness, &request, random::draw, offer);
     if step.is_early {
@@ -124,7 +129,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     if reply.must_wait()
         && let Some(block_ms) = options.number(BLOCK)
         && ctx.may_block()
-        && serve::wait(ctx, key, lease_ms, block_ms, reply.n, now.ms())
+        && serve::wait(ctx, key, lease_ms, breaker, block_ms, reply.n, now.ms())
     {
         return Ok(Reply::Later);
     }
@@ -191,6 +196,12 @@ fn store(
         version: options.version(),
     };
     let lease = STATE.get().rebuilds.leases.get(db, name.bytes()).copied();
+    if let Some(lease) = &lease
+        && !lease.is_backoff
+        && request.token == Some(lease.token)
+    {
+        STATE.get().rebuilds.succeeded(lease, now.ms());
+    }
     let entry = edit.entry();
     let step = decide_store(
         entry.as_deref(),
@@ -273,6 +284,36 @@ pub(super) fn fail(call: &Call<'_>) -> Answer {
         serve_first_key(call, now);
     }
     Ok(Reply::Int(was_current.into()))
+}
+
+/// `CACHE.BREAKER name [RESET]`
+///
+/// Replies with a map, or with nil if the breaker is not known. With `RESET`, closes the breaker and replies with 1, or with 0.
+pub(super) fn breaker(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let name = breaker_name(&mut cursor)?;
+    let options = OPTIONS.read(&mut cursor, RESET)?;
+    let now = Now::read().ms();
+    let rebuilds = &mut STATE.get().rebuilds;
+    rebuilds.count_timeouts(now);
+    if options.has(RESET) {
+        return Ok(Reply::Int(rebuilds.breakers.reset(name).into()));
+    }
+    let Some(breaker) = rebuilds.breakers.get(name) else {
+        return Ok(Reply::Nil);
+    };
+    let state = match breaker.state(now) {
+        BreakerState::Closed => "closed",
+        BreakerState::Open(_) => "open",
+        BreakerState::HalfOpen => "half-open",
+    };
+    let retry_ms = rebuilds.breaker_delay(name, None, now);
+    Ok(Reply::Map(vec![
+        ("state", Reply::Text(state)),
+        ("failures", Reply::int(breaker.failures)),
+        ("retry_ms", Reply::int(retry_ms)),
+        ("trips", Reply::int(breaker.trips)),
+    ]))
 }
 
 /// `CACHE.INFO key`

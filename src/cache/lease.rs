@@ -4,6 +4,7 @@
 //! The table has 128 bits of XXH3 with a secret seed for each key, so that a lease of a long key takes no more memory. Two
 //! keys with the same bits would share a lease. The probability that a hundred thousand keys contain such a pair is 10^-29.
 
+use super::breaker::{BreakerRequest, BreakerTerms};
 use crate::server::services::slots::{in_cluster, slot_of};
 use crate::waiting::SMALL;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,10 @@ pub struct Lease {
     pub until: u64,
     /// Whether its holder has failed, and this is the backoff.
     pub is_backoff: bool,
+    /// The breaker that counts how its load ends.
+    pub breaker: Option<BreakerTerms>,
+    /// Whether the breaker has counted that its time ran out.
+    pub has_timed_out: bool,
 }
 
 /// The status of a key's lease.
@@ -36,13 +41,17 @@ pub enum LeaseStatus {
 
 /// A request for a key's lease.
 #[derive(Debug, Clone, Copy)]
-pub struct LeaseRequest {
+pub struct LeaseRequest<'a> {
     /// The length of the lease in milliseconds.
     pub length_ms: u64,
     /// The present time (Unix us).
     pub now_us: u64,
     /// The highest number of leases.
     pub max_leases: usize,
+    /// The breaker that counts how the load ends.
+    pub breaker: Option<BreakerRequest<'a>>,
+    /// The highest number of breakers.
+    pub max_breakers: usize,
 }
 
 /// The reply to a request for a lease.
@@ -52,7 +61,7 @@ pub enum LeaseOffer {
     Granted(u64),
     /// Another client has the lease for this time in milliseconds.
     Leased(u64),
-    /// The loader failed. The backoff lasts for this time in milliseconds.
+    /// The loader failed. The backoff lasts for this time in milliseconds, or the breaker grants no lease for this time.
     BackingOff(u64),
     /// There are too many leases of other keys.
     TableFull,
@@ -75,7 +84,13 @@ pub struct Leases {
     slot_of: fn(&[u8]) -> u16,
     /// The leases, and the backoffs. A key has one of both at most.
     tables: [Table; 2],
+    /// The leases that ended up to this one have been looked at by [`Leases::next_timeout`].
+    timed_out: End,
 }
+
+/// A key of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseKey(Section, KeyHash);
 
 /// The leases, or the backoffs.
 #[derive(Debug, Default)]
@@ -194,6 +209,7 @@ impl Leases {
             last_token,
             slot_of,
             tables: Default::default(),
+            timed_out: (0, 0),
         }
     }
 
@@ -254,8 +270,55 @@ impl Leases {
             .is_some_and(|lease| !lease.is_backoff && lease.token == token)
     }
 
+    /// The key in the table.
+    pub fn locate(&self, db: i32, key: &[u8]) -> LeaseKey {
+        LeaseKey(self.section(db, key), self.hash(key))
+    }
+
+    /// The same as [`Leases::is_current`] for a key of the table.
+    pub fn is_current_at(&self, LeaseKey(section, hash): LeaseKey, token: u64) -> bool {
+        let lease = self.table(false).get(section, hash);
+        lease.is_some_and(|lease| lease.token == token)
+    }
+
+    /// Sets the breaker of a key's lease.
+    pub fn set_breaker(&mut self, LeaseKey(section, hash): LeaseKey, terms: BreakerTerms) {
+        let leases = self.table_mut(false).by_key.get_mut(&section);
+        if let Some(lease) = leases.and_then(|leases| leases.get_mut(&hash)) {
+            lease.breaker = Some(terms);
+        }
+    }
+
+    /// The next lease with a breaker whose time has run out (Unix ms). Each lease is returned once. `steps`: how many leases are
+    /// looked at.
+    pub fn next_timeout(&mut self, now: u64, steps: &mut usize) -> Option<Lease> {
+        while *steps > 0 {
+            *steps -= 1;
+            let ended = (
+                Bound::Excluded(self.timed_out),
+                Bound::Included((now, u64::MAX)),
+            );
+            let table = &mut self.tables[0];
+            let (end, (section, hash)) = table.by_end.range(ended).next()?;
+            self.timed_out = *end;
+            let lease = table
+                .by_key
+                .get_mut(section)
+                .and_then(|leases| leases.get_mut(hash));
+            if let Some(lease) = lease
+                && (lease.until, lease.token) == *end
+                && lease.breaker.is_some()
+                && !lease.has_timed_out
+            {
+                lease.has_timed_out = true;
+                return Some(*lease);
+            }
+        }
+        None
+    }
+
     /// Grants a key's lease if it is free.
-    pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest) -> LeaseOffer {
+    pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest<'_>) -> LeaseOffer {
         let now = request.now_us / 1000;
         match self.status(db, key, now) {
             LeaseStatus::Leased(left) => return LeaseOffer::Leased(left),
@@ -267,6 +330,8 @@ impl Leases {
             since: request.now_us,
             until: now + request.length_ms,
             is_backoff: false,
+            breaker: None,
+            has_timed_out: false,
         };
         match self.grant(db, key, lease, now, request.max_leases) {
             true => LeaseOffer::Granted(lease.token),
@@ -296,6 +361,8 @@ impl Leases {
             }
         }
         self.remove(db, key);
+        // After a step back of the clock, a lease can end before others that have ended.
+        self.timed_out = self.timed_out.min((lease.until, 0));
         let (section, hash) = (self.section(db, key), self.hash(key));
         self.table_mut(lease.is_backoff)
             .insert(section, hash, lease);
@@ -359,6 +426,7 @@ impl Leases {
             let backoff = Lease {
                 until,
                 is_backoff: true,
+                breaker: None,
                 ..lease
             };
             self.grant(db, key, backoff, now, most);

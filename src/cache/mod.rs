@@ -5,6 +5,7 @@
 //! [`edit`] carries out their changes of a key, [`revoke`] revokes the leases of keys that change, and [`serve`] answers
 //! waiting clients.
 
+pub mod breaker;
 pub mod commands;
 pub mod edit;
 pub mod guard;
@@ -37,7 +38,7 @@ pub const FAMILY: Family = Family {
     name: "cache",
     commands: &[table::TABLE],
     types: native::TYPES,
-    settings: &[&MAX_LEASES],
+    settings: &[&MAX_LEASES, &MAX_BREAKERS],
     key_changed: native::key_changed,
     key_removed: revoke::key_removed,
     key_deleting: revoke::key_deleting,
@@ -53,6 +54,7 @@ pub const FAMILY: Family = Family {
 };
 
 static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000_000);
+static MAX_BREAKERS: Integer = Integer::new("cache-max-breakers", 1000, 0, 1_000_000);
 
 /// The blocked clients.
 static BLOCKED: BlockedClients = BlockedClients::new(serve::client_left, serve::reply_sent);

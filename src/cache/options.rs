@@ -1,9 +1,10 @@
 //! The options of the family's commands.
 
+use super::breaker::BreakerRequest;
 use super::state::{EarlyRefresh, EntryVersion};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, parse_decimal};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, parse_decimal, parse_int};
 
 pub(super) const LEASE: OptionSet = 1;
 pub(super) const PX: OptionSet = 2;
@@ -18,6 +19,8 @@ pub(super) const JITTER: OptionSet = 512;
 pub(super) const VER: OptionSet = 1024;
 pub(super) const GRACE: OptionSet = 2048;
 pub(super) const BACKOFF: OptionSet = 4096;
+pub(super) const BREAKER: OptionSet = 8192;
+pub(super) const RESET: OptionSet = 16384;
 /// The options of an early refresh.
 pub(super) const REFRESH: OptionSet = EARLY | BETA;
 
@@ -37,7 +40,7 @@ const TIME_FROM_1: OptionArgument = OptionArgument::Integer(1, TEN_YEARS_MS);
 const NUMBER: OptionArgument = OptionArgument::Integer(0, MAX_SAFE);
 
 /// The options of the family.
-pub(super) static OPTIONS: OptionTable<13> = OptionTable::new([
+pub(super) static OPTIONS: OptionTable<15> = OptionTable::new([
     (LEASE, "LEASE", TIME_FROM_1),
     (PX, "PX", TIME_FROM_1),
     (TOKEN, "TOKEN", NUMBER),
@@ -51,13 +54,15 @@ pub(super) static OPTIONS: OptionTable<13> = OptionTable::new([
     (VER, "VER", NUMBER),
     (GRACE, "GRACE", TIME),
     (BACKOFF, "BACKOFF", TIME),
+    (BREAKER, "BREAKER", OptionArgument::Custom(breaker)),
+    (RESET, "RESET", OptionArgument::None),
 ])
 .exclusive(&[EARLY | BETA]);
 
 /// The options of one command.
-pub(super) type CacheOptions<'a> = Options<'a, 13>;
+pub(super) type CacheOptions<'a> = Options<'a, 15>;
 
-impl CacheOptions<'_> {
+impl<'a> CacheOptions<'a> {
     /// When a client rebuilds a fresh entry.
     pub(super) fn refresh(&self) -> EarlyRefresh {
         if let Some(early) = self.number(EARLY) {
@@ -69,10 +74,39 @@ impl CacheOptions<'_> {
         }
     }
 
+    /// The breaker of the load.
+    pub(super) fn breaker(&self) -> Option<BreakerRequest<'a>> {
+        let [name, failures, open_ms] = self.all_bytes(BREAKER)?;
+        let number = |word| parse_int(word).and_then(|number| u32::try_from(number).ok());
+        Some(BreakerRequest {
+            name,
+            failures: number(failures)?,
+            open_ms: number(open_ms)?,
+        })
+    }
+
     /// The version of the entry.
     pub(super) fn version(&self) -> Option<EntryVersion> {
         self.number(VER).map(EntryVersion::new)
     }
+}
+
+/// The longest name of a breaker, in bytes.
+const MAX_BREAKER_NAME: usize = 128;
+
+/// The name of a breaker.
+pub(super) fn breaker_name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
+    cursor.name("name", MAX_BREAKER_NAME)
+}
+
+/// The position of the arguments of `BREAKER`: a name, a number of failures and a time.
+fn breaker(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
+    const DAY_MS: i64 = 24 * 3600 * 1000;
+    let position = cursor.position();
+    breaker_name(cursor)?;
+    cursor.uint("failures", 1..=1_000_000)?;
+    cursor.uint("open-ms", 1..=DAY_MS)?;
+    Ok(position as u64)
 }
 
 /// The largest factor of `BETA`.

@@ -11,6 +11,8 @@ pub struct CacheWaiter {
     pub key: Key,
     /// The length of the lease that it wants, in milliseconds.
     pub lease_ms: u64,
+    /// The name of the breaker that it asks, the failures after which that opens, and for how long, in milliseconds.
+    pub breaker: Option<(Box<[u8]>, u32, u32)>,
     /// Until when it waits (Unix ms); `None`: without limit.
     pub deadline: Option<u64>,
 }

@@ -1,7 +1,8 @@
 //! The leases and the waiting clients of all keys: which client rebuilds an entry, and which clients wait for it. It knows no
 //! server, no clock and no randomness. All of it is beside the keyspace and in memory only.
 
-use super::lease::{LeaseRequest, LeaseStatus, Leases};
+use super::breaker::{BreakerRequest, BreakerState, Breakers, Trial};
+use super::lease::{Lease, LeaseKey, LeaseOffer, LeaseRequest, LeaseStatus, Leases};
 use super::queue::{CacheWaiter, FetchQueue};
 use super::state::{CacheEntry, EarlyRefresh, Freshness};
 use super::step::{FetchReply, FetchRequest, RETRY_MS, decide_fetch};
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct Rebuilds {
     /// The leases.
     pub leases: Leases,
+    /// The breakers.
+    pub breakers: Breakers<LeaseKey>,
     /// The waiting clients.
     pub queue: FetchQueue,
     /// The leases of clients whose wait has ended and whose reply has not been sent yet.
@@ -20,6 +23,9 @@ pub struct Rebuilds {
     /// The leases of clients that left before their reply was sent. They are taken back.
     undelivered: VecDeque<(Key, u64)>,
 }
+
+/// So many leases are looked at once whose time may have run out.
+const TIMEOUTS_AT_ONCE: usize = 1000;
 
 /// The decision about the first client of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,77 @@ impl Rebuilds {
         ticket
     }
 
+    /// Counts the leases whose time has run out (Unix ms) as failures of their loaders, at most so many at once.
+    pub fn count_timeouts(&mut self, now: u64) {
+        if self.breakers.is_empty() {
+            return;
+        }
+        let mut steps = TIMEOUTS_AT_ONCE;
+        while let Some(lease) = self.leases.next_timeout(now, &mut steps) {
+            if let Some(terms) = &lease.breaker {
+                self.breakers.failed(terms, lease.token, lease.until);
+            }
+        }
+    }
+
+    /// For how long the breaker of this name grants no lease of a key, in milliseconds; 0: it grants one. `now` is in Unix ms.
+    pub fn breaker_delay(&self, name: &[u8], key: Option<LeaseKey>, now: u64) -> u64 {
+        let Some(breaker) = self.breakers.get(name) else {
+            return 0;
+        };
+        match (breaker.state(now), &breaker.trial) {
+            (BreakerState::Closed, _) | (BreakerState::HalfOpen, None) => 0,
+            (BreakerState::Open(left), _) => left,
+            (BreakerState::HalfOpen, Some(trial)) => {
+                let is_out = self.leases.is_current_at(trial.key, trial.token);
+                if is_out && key != Some(trial.key) {
+                    trial.until.saturating_sub(now)
+                } else {
+                    0
+                }
+            }
+        }
+    }
+
+    /// Grants a key's lease if it is free, and if its breaker allows it.
+    pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest<'_>) -> LeaseOffer {
+        let now = request.now_us / 1000;
+        self.count_timeouts(now);
+        let Some(breaker) = request.breaker else {
+            return self.leases.offer(db, key, request);
+        };
+        let place = self.leases.locate(db, key);
+        self.breakers.touch(breaker.name);
+        let delay = self.breaker_delay(breaker.name, Some(place), now);
+        if delay > 0 {
+            return LeaseOffer::BackingOff(match self.leases.status(db, key, now) {
+                LeaseStatus::BackingOff(left) => left.max(delay),
+                _ => delay,
+            });
+        }
+        let offer = self.leases.offer(db, key, request);
+        if let LeaseOffer::Granted(token) = offer
+            && let Some(terms) = self.breakers.terms(&breaker, request.max_breakers)
+        {
+            self.leases.set_breaker(place, terms);
+            let trial = Trial {
+                key: place,
+                token,
+                until: now + request.length_ms,
+            };
+            self.breakers.granted(&terms, trial, now);
+        }
+        offer
+    }
+
+    /// The holder of this lease has stored what it loaded, or would have. `now` is in Unix ms.
+    pub fn succeeded(&mut self, lease: &Lease, now: u64) {
+        if let Some(terms) = &lease.breaker {
+            self.count_timeouts(now);
+            self.breakers.succeeded(terms);
+        }
+    }
+
     /// Serves the first client of a key's queue, if the entry, the lease or the backoff has a reply for it. `lease`: a
     /// request for the key's lease; the length is that which the client wants.
     pub fn serve_head(
@@ -56,11 +133,11 @@ impl Rebuilds {
         key: &Key,
         entry: Option<&CacheEntry>,
         freshness: Freshness,
-        lease: &LeaseRequest,
+        lease: &LeaseRequest<'_>,
     ) -> HeadStep {
         let head = self.queue.head(key.0, &key.1);
-        let Some((ticket, waiter)) = head.and_then(|head| Some((head, self.queue.get(head)?)))
-        else {
+        let waiter = head.and_then(|head| self.queue.get(head).cloned());
+        let Some((ticket, waiter)) = head.zip(waiter) else {
             return HeadStep::Empty;
         };
         let request = FetchRequest {
@@ -72,9 +149,17 @@ impl Rebuilds {
         };
         let lease = LeaseRequest {
             length_ms: waiter.lease_ms,
+            breaker: waiter
+                .breaker
+                .as_ref()
+                .map(|(name, failures, open_ms)| BreakerRequest {
+                    name,
+                    failures: *failures,
+                    open_ms: *open_ms,
+                }),
             ..*lease
         };
-        let offer = || self.leases.offer(key.0, &key.1, &lease);
+        let offer = || self.offer(key.0, &key.1, &lease);
         let reply = decide_fetch(entry, freshness, &request, || 0, offer).reply;
         if reply.must_wait() {
             let retry_at = lease.now_us / 1000 + reply.n;
@@ -135,7 +220,15 @@ impl Rebuilds {
         now: u64,
         max_leases: usize,
     ) -> bool {
+        self.count_timeouts(now);
         let is_current = self.leases.is_current(db, key, token);
+        if is_current
+            && let Some(lease) = self.leases.get(db, key).copied()
+            && let Some(terms) = &lease.breaker
+            && !lease.has_timed_out
+        {
+            self.breakers.failed(terms, token, now);
+        }
         if is_current && backoff_ms > 0 {
             self.leases.fail(db, key, now + backoff_ms, now, max_leases);
         } else if is_current {

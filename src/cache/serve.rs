@@ -1,5 +1,6 @@
 //! Waiting clients and leases over time: clients that begin to wait, replies to them, timeouts, and server events.
 
+use super::breaker::{BreakerRequest, Breakers};
 use super::edit::EntryEdit;
 use super::lease::{LeaseOffer, LeaseRequest};
 use super::native::CACHE;
@@ -7,7 +8,7 @@ use super::queue::{CacheWaiter, QueueDeadline};
 use super::rebuilds::HeadStep;
 use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
-use super::{BLOCKED, COUNTERS, CacheState, Dismissal, MAX_LEASES, STATE};
+use super::{BLOCKED, COUNTERS, CacheState, Dismissal, MAX_BREAKERS, MAX_LEASES, STATE};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::base::clock::Now;
@@ -41,21 +42,32 @@ pub(super) fn count_reply(reply: FetchReply) {
 }
 
 /// Asks the table for a key's lease.
-pub(super) fn offer_lease(ctx: Ctx<'_>, key: &[u8], length_ms: u64, now: Now) -> LeaseOffer {
-    let request = lease_request(length_ms, now);
+pub(super) fn offer_lease(
+    ctx: Ctx<'_>,
+    key: &[u8],
+    length_ms: u64,
+    breaker: Option<BreakerRequest<'_>>,
+    now: Now,
+) -> LeaseOffer {
+    let request = LeaseRequest {
+        breaker,
+        ..lease_request(length_ms, now)
+    };
     let db = ctx.db();
-    let offer = STATE.get().rebuilds.leases.offer(db, key, &request);
+    let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
         watch_for_changes(ctx);
     }
     offer
 }
 
-fn lease_request(length_ms: u64, now: Now) -> LeaseRequest {
+fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
     LeaseRequest {
         length_ms,
         now_us: now.micros(),
         max_leases: MAX_LEASES.get() as usize,
+        breaker: None,
+        max_breakers: MAX_BREAKERS.get() as usize,
     }
 }
 
@@ -74,6 +86,7 @@ pub(super) fn wait(
     ctx: Ctx<'_>,
     key: &[u8],
     lease_ms: u64,
+    breaker: Option<BreakerRequest<'_>>,
     block_ms: u64,
     retry_ms: u64,
     now: u64,
@@ -84,6 +97,7 @@ pub(super) fn wait(
     let waiter = CacheWaiter {
         key: (ctx.db(), key.into()),
         lease_ms,
+        breaker: breaker.map(|breaker| (breaker.name.into(), breaker.failures, breaker.open_ms)),
         deadline: (block_ms > 0).then(|| now + block_ms),
     };
     let deadline = waiter.deadline;
@@ -262,6 +276,7 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
 /// The server has become a replica. Only masters have leases and waiting clients.
 fn demote(state: &mut CacheState) {
     state.rebuilds.clear_leases();
+    state.rebuilds.breakers = Breakers::default();
     state.agenda.clear();
     state.walks.clear();
     state.look = None;
@@ -431,6 +446,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     ask_for_slices_if_needed();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     look_at_keys();
+    STATE.get().rebuilds.count_timeouts(Now::read().ms());
     if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
         cluster::notice_changes(ctx);
     }
@@ -474,6 +490,7 @@ pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
         ("cache_down", COUNTERS.down.get()),
         ("cache_refused_sets", COUNTERS.refused_sets.get()),
         ("cache_early", COUNTERS.early.get()),
+        ("cache_breaker_trips", rebuilds.breakers.trips()),
         ("cache_leases_now", leases as u64),
         ("cache_waiters_now", rebuilds.queue.len() as u64),
     ])

@@ -41,7 +41,7 @@ pub const TABLE: &[Command] = &[
     },
     Command {
         name: "CACHE.FETCH",
-        usage: "key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BLOCK ms]",
+        usage: "key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BREAKER name failures open-ms] [BLOCK ms]",
         summary: "Returns a cached value and a state: use the value, rebuild it, or wait.",
         complexity: "O(1)",
         arity: -4,
@@ -104,6 +104,17 @@ pub const TABLE: &[Command] = &[
         categories: "read fast",
         keys: ONE_KEY_READ,
         run: read(commands::info),
+    },
+    Command {
+        name: "CACHE.BREAKER",
+        usage: "name [RESET]",
+        summary: "Returns the state of the breaker of a loader. With RESET, closes it.",
+        complexity: "O(1)",
+        arity: -2,
+        flags: "fast",
+        categories: "fast",
+        keys: &[],
+        run: read_after_deletions(commands::breaker),
     },
     Command {
         name: "CACHE.APPLY",

@@ -1808,6 +1808,7 @@ fn counters_count_what_readers_get() {
         "down",
         "refused_sets",
         "early",
+        "breaker_trips",
         "leases_now",
         "waiters_now",
     ];
@@ -1854,7 +1855,7 @@ fn counters_count_what_readers_get() {
         client.must(line);
     }
     let counts = names.map(|name| counter(&mut client, name));
-    assert_eq!(counts, [3, 2, 5, 2, 3, 1, 1, 0, 1, 1, 1, 0]);
+    assert_eq!(counts, [3, 2, 5, 2, 3, 1, 1, 0, 1, 1, 0, 1, 0]);
     // What is served no longer is a miss as well.
     sleep_ms(5);
     client.must("CACHE.GET g");
@@ -2213,12 +2214,17 @@ fn a_full_server_stores_nothing_new_and_still_invalidates() {
 /// Name, arity, first key, options.
 const COMMANDS: &[(&str, i64, &str)] = &[
     ("cache.get", 2, ""),
-    ("cache.fetch", -4, "BETA BLOCK EARLY GUARD LEASE SLIDE"),
+    (
+        "cache.fetch",
+        -4,
+        "BETA BLOCK BREAKER EARLY GUARD LEASE SLIDE",
+    ),
     ("cache.set", -5, "JITTER PX STALE TOKEN VER"),
     ("cache.setnull", -4, "JITTER PX STALE TOKEN VER"),
     ("cache.del", -2, "GRACE STALE VER"),
     ("cache.fail", -3, "BACKOFF"),
     ("cache.info", 2, ""),
+    ("cache.breaker", -2, "RESET"),
 ];
 
 fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
@@ -2243,11 +2249,12 @@ fn every_command_tells_what_it_is() {
         let has = |flag: &str| flags.contains(&flag);
         let reads = ["cache.get", "cache.fetch", "cache.fail", "cache.info"].contains(name);
         assert_eq!(has("readonly"), reads, "{name} {flags:?}");
-        assert_eq!(has("write"), !reads, "{name} {flags:?}");
+        let writes = !reads && *name != "cache.breaker";
+        assert_eq!(has("write"), writes, "{name} {flags:?}");
         assert_eq!(has("blocking"), *name == "cache.fetch", "{name} {flags:?}");
         let stores = name.starts_with("cache.set");
         assert_eq!(has("denyoom"), stores, "{name} {flags:?}");
-        assert_eq!(has("fast"), reads, "{name} {flags:?}");
+        assert_eq!(has("fast"), !writes, "{name} {flags:?}");
 
         let docs = client.call(["COMMAND", "DOCS", name]);
         let docs = docs.field(name);

@@ -139,11 +139,13 @@ struct Subject {
 }
 
 impl Subject {
-    fn lease(&self, length_ms: u64) -> LeaseRequest {
+    fn lease(&self, length_ms: u64) -> LeaseRequest<'static> {
         LeaseRequest {
             length_ms,
             now_us: self.now * 1000,
             max_leases: self.max_leases,
+            breaker: None,
+            max_breakers: 0,
         }
     }
 
@@ -261,6 +263,7 @@ impl Subject {
             let waiter = CacheWaiter {
                 key: (0, [key].into()),
                 lease_ms: request.lease_ms,
+                breaker: None,
                 deadline: (block > 0).then(|| self.now + block),
             };
             return Err(self.rebuilds.wait(waiter, step.reply.n, self.now));

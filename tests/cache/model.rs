@@ -571,6 +571,8 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                     since: now * 1000,
                     until: now + ms,
                     is_backoff: false,
+                    breaker: None,
+                    has_timed_out: false,
                 };
                 let granted = leases.grant(db, &[key], lease, now, most);
                 let expected = grant_by_hand(&mut list, (db, key), lease, now, most);
@@ -676,6 +678,8 @@ fn a_full_table_forgets_the_lease_that_ended_first_and_none_that_is_out() {
         since: 0,
         until,
         is_backoff: false,
+        breaker: None,
+        has_timed_out: false,
     };
     assert!(leases.grant(0, b"a", lease(1, 30), 0, 3));
     assert!(leases.grant(0, b"b", lease(2, 10), 0, 3));
@@ -722,6 +726,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                 let waiter = CacheWaiter {
                     key: (db, [key].into()),
                     lease_ms: u64::from(key),
+                    breaker: None,
                     deadline: None,
                 };
                 let ticket = queue.push(waiter.clone());
@@ -820,6 +825,8 @@ fn entries_of_cleared_leases_go_in_slices() {
             since: START * 1000,
             until: START + 1000,
             is_backoff: false,
+            breaker: None,
+            has_timed_out: false,
         };
         leases.grant(db, &key.to_le_bytes(), lease, START, MOST)
     };

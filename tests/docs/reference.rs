@@ -208,7 +208,9 @@ fn examples(section: &str) -> Vec<Vec<String>> {
 /// The reason of an error that wrong arguments provoke. `None`: a person writes it.
 fn reason(error: &str) -> Option<String> {
     /// Arguments whose length is bounded, not their number.
-    const NAMES: [&str; 7] = ["owner", "ID", "ORDER", "USER", "id", "user", "channel"];
+    const NAMES: [&str; 8] = [
+        "owner", "ID", "ORDER", "USER", "id", "user", "channel", "name",
+    ];
     if let Some((argument, _)) = error.split_once(" must be between ") {
         let argument = argument.trim_start_matches("ERR ");
         return Some(match NAMES.contains(&argument) {

@@ -106,6 +106,11 @@ const CACHE_READ: &[Row] = &[
         &[step("CACHE.FETCH {key} LEASE 3000 SLIDE 3600000", HIT)],
     ),
     row(
+        "CACHE.FETCH BREAKER, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000 BREAKER db 5 1000", HIT)],
+    ),
+    row(
         "CACHE.FETCH, null",
         &["CACHE.SETNULL {key} PX 3600000"],
         &[step("CACHE.FETCH {key} LEASE 3000", Begins("NULL"))],
