@@ -41,7 +41,7 @@ pub(crate) const FAMILY: Family = Family {
         ),
         figure("CACHE.GET", "GET of a value of 128 bytes"),
         bar("CACHE.FETCH, hit", "GET of a value of 128 bytes", 1.3).because(
-            "two more arguments than GET, and a reply of three parts: see the server's part below",
+            "two more arguments than GET and a reply of three parts: see the server's part below",
         ),
         figure(
             "the server's part of CACHE.FETCH",

@@ -11,8 +11,8 @@ use super::SIZES;
 pub(crate) const FAMILY: Family = Family {
     title: "Filters",
     file: "filters",
-    text: "Reference: [filters.md](filters.md). The filters are filled to 80 % with items that are found again; the rows with a \
-           hundred items count all hundred as one command.",
+    text: "Reference: [filters.md](filters.md). The filters are filled to 80 %, and the queries find their items. A row with a hundred items counts \
+           them as one command.",
     groups: &[
         Group {
             name: "bloom: one item of a Bloom filter",
@@ -89,9 +89,8 @@ pub(crate) const FAMILY: Family = Family {
     series: SERIES,
 };
 
-/// Why a question to a large filter takes longer than one to a small filter.
-const FAR: &str = "each item is asked for once, so its cache line comes from memory, which is the difference from the filter \
-                   of 10 000 items";
+/// Why a query of a large filter takes longer than that of a small filter.
+const FAR: &str = "each item is used once, so its cache line comes from memory; the filter of 10 000 items is in the cache";
 
 const GET: Step = step("GET {key}", Bulk);
 

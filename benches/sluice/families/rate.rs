@@ -58,7 +58,7 @@ pub(crate) const FAMILY: Family = Family {
     series: SERIES,
 };
 
-const FLOOR: &str = "the server's part, with so many arguments and five numbers in the reply, is nearly that much already: see below";
+const FLOOR: &str = "the server's part of a command with as many arguments and five numbers in the reply is nearly as much: see below";
 
 /// Five numbers, one of which may be -1.
 const LIMITS: crate::row::Reply = Array;

@@ -46,14 +46,14 @@ pub(crate) const FAMILY: Family = Family {
     ],
     figures: &[
         bar("STOCK.DEDUCT", "INCR of a counter", 1.3).because(
-            "a good part of the difference is the server's part of such a command: see below",
+            "a large part of the difference is the server's part of such a command: see below",
         ),
         figure("the server's part of STOCK.DEDUCT", "INCR of a counter"),
         hot("STOCK.DEDUCT", "the server's part of STOCK.DEDUCT"),
         figure("GET + DECRBY (Lua)", "INCR of a counter"),
         figure("HMGET + HINCRBY (Lua)", "INCR of a counter"),
         bar("STOCK.DEDUCT, sold out", "STOCK.DEDUCT", 1.0)
-            .because("the same work but for the subtraction: the two differ by the noise"),
+            .because("the same work except the subtraction: the difference is noise"),
         figure(
             "STOCK.DEDUCT with order, user and event, sold out",
             "STOCK.DEDUCT with order, user and event",
@@ -63,7 +63,7 @@ pub(crate) const FAMILY: Family = Family {
             "INCR of a counter",
             4.0,
         )
-        .because("most of it is the event: see the row of XADD alone"),
+        .because("most of the cost is the event: see the row of XADD alone"),
         hot(
             "STOCK.DEDUCT with order, user and event",
             "the server's part of the same",
