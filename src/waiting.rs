@@ -1,8 +1,8 @@
-//! What the queues of waiting clients have in common, whatever the clients wait for.
+//! The queues of waiting clients, for all families whose commands block.
 
 use crate::error::Error;
 use crate::server::handles::context::Ctx;
-use crate::server::services::slots::{in_cluster, slot_of};
+use crate::server::services::slots::slot_of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -10,57 +10,69 @@ use std::sync::Arc;
 /// The database and the name of a key.
 pub type Key = (i32, Arc<[u8]>);
 
-/// A waiting client's number. Smaller ones are served first.
+/// The number of a waiting client. Within a queue, smaller numbers are served first.
 pub type Ticket = u64;
 
-/// Tables of no more than so many entries keep their memory when a crowd has gone.
+/// The capacity that a collection keeps after many clients have waited and left.
 pub const SMALL: usize = 64;
 
-/// How a family's waiting clients are looked after in a cluster, where they wait for keys of hash slots that come and go.
+/// The functions of a family for its waiting clients in a cluster, where hash slots move between nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct InSlots {
-    /// The slots of the keys that clients wait for.
+    /// Begins to index the queues by hash slot. Called once, when the module is loaded on a node of a cluster.
+    pub index: fn(),
+    /// The hash slots of the keys that clients wait for.
     pub slots: fn() -> Vec<u16>,
-    /// Keys of a slot that clients wait for, in order, behind one of them, and so many at most.
+    /// The keys of a hash slot that clients wait for, in order, after the given key. The number is the most keys.
     pub keys: fn(u16, Option<&Key>, usize) -> Vec<Key>,
-    /// Answers so many clients at most that wait for a key with an error; how many there were.
+    /// Answers clients that wait for a key with an error. The number is the most clients. Returns the number of answered clients.
     pub send_away: fn(&Key, &Error, usize) -> usize,
-    /// Serves the clients of a key whose slot was away, and is here again.
+    /// Serves the queue of a key whose hash slot has returned to this node.
     pub serve: fn(Ctx<'_>, &Key),
 }
 
-/// The queue of each key that somebody waits for. A queue has a number, larger than those of the queues that began before,
-/// so that one can go through all queues in steps while queues come and go. The maps are trees: a hash table would stop the
-/// server while it grows.
+/// The queue of each key that clients wait for. Each queue has a number above the numbers of all earlier queues, so that a
+/// [`Scan`] can visit all queues in steps while queues begin and end. All maps are trees, because a hash table stops the server
+/// when it grows.
 #[derive(Debug)]
-pub struct WaitQueues<L> {
+pub struct WaitQueues<Q> {
     numbers: BTreeMap<i32, BTreeMap<Arc<[u8]>, u64>>,
-    lines: BTreeMap<u64, (Key, L)>,
-    /// In a cluster, the keys of each hash slot.
-    by_slot: BTreeMap<u16, BTreeSet<Key>>,
+    queues: BTreeMap<u64, (Key, Q)>,
+    /// The keys of each hash slot; `None` outside a cluster, where nobody asks for them.
+    by_slot: Option<BTreeMap<u16, BTreeSet<Key>>>,
     last: u64,
 }
 
-impl<L> Default for WaitQueues<L> {
+impl<Q> Default for WaitQueues<Q> {
     fn default() -> Self {
         Self {
             numbers: BTreeMap::new(),
-            lines: BTreeMap::new(),
-            by_slot: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            by_slot: None,
             last: 0,
         }
     }
 }
 
-impl<L> WaitQueues<L> {
-    /// How many queues there are.
-    pub fn len(&self) -> usize {
-        self.lines.len()
+impl<Q> WaitQueues<Q> {
+    /// Begins to index the queues by hash slot.
+    pub fn index_slots(&mut self) {
+        let keys = self.queues.values().map(|(key, _)| key.clone());
+        let mut by_slot: BTreeMap<u16, BTreeSet<Key>> = BTreeMap::new();
+        for key in keys {
+            by_slot.entry(slot_of(&key.1)).or_default().insert(key);
+        }
+        self.by_slot = Some(by_slot);
     }
 
-    /// Is there no queue?
+    /// The number of queues.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether there is no queue.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.queues.is_empty()
     }
 
     /// The number of a key's queue.
@@ -69,38 +81,38 @@ impl<L> WaitQueues<L> {
     }
 
     /// A key's queue.
-    pub fn get(&self, db: i32, key: &[u8]) -> Option<&L> {
-        self.numbered(self.number(db, key)?).map(|(_, line)| line)
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Q> {
+        self.numbered(self.number(db, key)?).map(|(_, queue)| queue)
     }
 
-    /// The same, to be changed.
-    pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut L> {
+    /// The same queue for a change.
+    pub fn get_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Q> {
         let number = self.number(db, key)?;
         self.numbered_mut(number)
     }
 
-    /// The key and the queue of this number.
-    pub fn numbered(&self, number: u64) -> Option<(&Key, &L)> {
-        let (key, line) = self.lines.get(&number)?;
-        Some((key, line))
+    /// The key and the queue with this number.
+    pub fn numbered(&self, number: u64) -> Option<(&Key, &Q)> {
+        let (key, queue) = self.queues.get(&number)?;
+        Some((key, queue))
     }
 
-    /// The same queue, to be changed.
-    pub fn numbered_mut(&mut self, number: u64) -> Option<&mut L> {
-        self.lines.get_mut(&number).map(|(_, line)| line)
+    /// The queue with this number for a change.
+    pub fn numbered_mut(&mut self, number: u64) -> Option<&mut Q> {
+        self.queues.get_mut(&number).map(|(_, queue)| queue)
     }
 
-    /// Removes a queue in which nobody is left.
+    /// Removes a queue without clients.
     pub fn remove(&mut self, number: u64) {
-        let Some(((db, key), _)) = self.lines.remove(&number) else {
+        let Some(((db, key), _)) = self.queues.remove(&number) else {
             return;
         };
-        if in_cluster() {
+        if let Some(by_slot) = &mut self.by_slot {
             let slot = slot_of(&key);
-            if let Some(keys) = self.by_slot.get_mut(&slot) {
+            if let Some(keys) = by_slot.get_mut(&slot) {
                 keys.remove(&(db, key.clone()));
                 if keys.is_empty() {
-                    self.by_slot.remove(&slot);
+                    by_slot.remove(&slot);
                 }
             }
         }
@@ -112,89 +124,90 @@ impl<L> WaitQueues<L> {
         }
     }
 
-    /// In a cluster, the hash slots that somebody waits in.
+    /// The hash slots of all keys, in ascending order; none without an [index](Self::index_slots).
     pub fn slots(&self) -> Vec<u16> {
-        self.by_slot.keys().copied().collect()
+        let slots = self.by_slot.iter().flat_map(BTreeMap::keys);
+        slots.copied().collect()
     }
 
-    /// In a cluster, `most` keys of a slot behind one of them.
+    /// At most `most` keys of a hash slot after the key `behind`, in order; none without an [index](Self::index_slots).
     pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
         let start = behind.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.by_slot.get(&slot).into_iter();
+        let keys = self.by_slot.iter().filter_map(|slots| slots.get(&slot));
         let keys = keys.flat_map(|keys| keys.range::<Key, _>((start, Bound::Unbounded)));
         keys.take(most).cloned().collect()
     }
 
-    /// The number of the queue that began last; 0: there was none.
+    /// The number of the newest queue so far; 0: there was none.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// The first queue whose number is larger, with its key.
+    /// The number and the key of the first queue with a larger number.
     pub fn after(&self, number: u64) -> Option<(u64, &Key)> {
-        let (number, (key, _)) = self.lines.range(number + 1..).next()?;
+        let (number, (key, _)) = self.queues.range(number + 1..).next()?;
         Some((*number, key))
     }
 
-    /// All keys that somebody waits for.
+    /// The keys of all queues.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.lines.values().map(|(key, _)| key)
+        self.queues.values().map(|(key, _)| key)
     }
 }
 
-impl<L: Default> WaitQueues<L> {
-    /// A key's queue, which begins if there is none, and its number.
-    pub fn line(&mut self, key: &Key) -> (u64, &mut L) {
+impl<Q: Default> WaitQueues<Q> {
+    /// A key's queue and its number. The queue begins if there is none.
+    pub fn get_or_create(&mut self, key: &Key) -> (u64, &mut Q) {
         let numbers = self.numbers.entry(key.0).or_default();
         let number = *numbers.entry(key.1.clone()).or_insert_with(|| {
             self.last += 1;
             self.last
         });
-        let line = self.lines.entry(number);
-        let (_, line) = line.or_insert_with(|| {
-            if in_cluster() {
-                let keys = self.by_slot.entry(slot_of(&key.1)).or_default();
+        let queue = self.queues.entry(number);
+        let (_, queue) = queue.or_insert_with(|| {
+            if let Some(by_slot) = &mut self.by_slot {
+                let keys = by_slot.entry(slot_of(&key.1)).or_default();
                 keys.insert(key.clone());
             }
-            (key.clone(), L::default())
+            (key.clone(), Q::default())
         });
-        (number, line)
+        (number, queue)
     }
 }
 
-/// A walk through the queues that there were when it began.
+/// A scan of the queues that existed when it began.
 #[derive(Debug, Clone)]
-pub struct Walk {
-    /// Only through queues of this database; `None`: of all of them.
+pub struct Scan {
+    /// The database whose queues are scanned; `None`: all databases.
     db: Option<i32>,
     at: u64,
     last: u64,
 }
 
-impl Walk {
-    /// A walk through the queues of a database; `None`: of all of them.
-    pub fn through<L>(lines: &WaitQueues<L>, db: Option<i32>) -> Self {
-        let last = lines.last();
+impl Scan {
+    /// A scan of the queues of a database; `None`: of all databases.
+    pub fn through<Q>(queues: &WaitQueues<Q>, db: Option<i32>) -> Self {
+        let last = queues.last();
         Self { db, at: 0, last }
     }
 
-    /// The next queue. `None`: there is no other.
-    pub fn step<L>(&mut self, lines: &WaitQueues<L>) -> Option<Step> {
-        let (number, key) = lines.after(self.at)?;
+    /// Advances to the next queue. `None`: the scan is complete.
+    pub fn step<Q>(&mut self, queues: &WaitQueues<Q>) -> Option<ScanStep> {
+        let (number, key) = queues.after(self.at)?;
         if number > self.last {
             return None;
         }
         self.at = number;
-        let is_asked_for = self.db.is_none_or(|db| key.0 == db);
-        Some(Step(is_asked_for.then(|| key.clone())))
+        let is_in_db = self.db.is_none_or(|db| key.0 == db);
+        Some(ScanStep(is_in_db.then(|| key.clone())))
     }
 }
 
-/// A step of a [`Walk`]: the key of a queue, unless it is one of another database.
+/// A step of a [`Scan`]: the key of a queue; `None`: the queue is in another database.
 #[derive(Debug)]
-pub struct Step(pub Option<Key>);
+pub struct ScanStep(pub Option<Key>);
 
-/// Keys whose queues are to be looked at, each once, in the order in which they came.
+/// The keys whose queues are to be served, each once, in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct Agenda {
     order: VecDeque<Key>,
@@ -202,37 +215,88 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Is nothing to be looked at?
+    /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Puts a key at the end, unless it is listed.
+    /// Adds a key at the end, unless it is listed.
     pub fn push(&mut self, key: Key) {
         if self.listed.insert(key.clone()) {
             self.order.push_back(key);
         }
     }
 
-    /// Puts a key in front, to be looked at next.
+    /// Adds a key at the front, unless it is listed.
     pub fn push_front(&mut self, key: Key) {
         if self.listed.insert(key.clone()) {
             self.order.push_front(key);
         }
     }
 
-    /// Forgets all keys.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Takes the first key out.
+    /// Removes the first key and returns it.
     pub fn pop(&mut self) -> Option<Key> {
         let key = self.order.pop_front()?;
         self.listed.remove(&key);
         if self.order.is_empty() {
-            self.order.shrink_to(SMALL); // the memory of a crowd that has gone
+            self.order.shrink_to(SMALL); // releases the memory of a long list
         }
         Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::slice;
+
+    fn key(db: i32, name: &str) -> Key {
+        (db, name.as_bytes().into())
+    }
+
+    #[test]
+    fn the_index_contains_the_keys_of_all_present_queues() {
+        let mut queues = WaitQueues::<()>::default();
+        let [a, b, c] = [key(0, "{tag}a"), key(0, "{tag}b"), key(1, "{other}c")];
+        let (first, ()) = queues.get_or_create(&a);
+        assert!(queues.slots().is_empty());
+        queues.index_slots();
+        let (tag, other) = (slot_of(b"tag"), slot_of(b"other"));
+        assert_eq!(queues.slots(), [tag]);
+        for key in [&b, &c] {
+            queues.get_or_create(key);
+        }
+        assert_eq!(queues.slots(), [tag.min(other), tag.max(other)]);
+        assert_eq!(queues.keys_of_slot(tag, None, 9), [a.clone(), b.clone()]);
+        assert_eq!(queues.keys_of_slot(tag, Some(&a), 9), slice::from_ref(&b));
+        assert_eq!(queues.keys_of_slot(tag, None, 1), [a]);
+        queues.remove(first);
+        assert_eq!(queues.keys_of_slot(tag, None, 9), slice::from_ref(&b));
+        if let Some(number) = queues.number(0, &b.1) {
+            queues.remove(number);
+        }
+        assert_eq!(queues.slots(), [other]);
+    }
+
+    #[test]
+    fn a_scan_visits_the_queues_of_a_database_that_existed_when_it_began() {
+        let mut queues = WaitQueues::<()>::default();
+        let keys = [key(0, "a"), key(1, "b"), key(0, "c"), key(0, "d")];
+        for key in &keys[..3] {
+            queues.get_or_create(key);
+        }
+        let mut scan = Scan::through(&queues, Some(0));
+        queues.get_or_create(&keys[3]);
+        let visited = std::iter::from_fn(|| scan.step(&queues));
+        let visited: Vec<Option<Key>> = visited.map(|ScanStep(key)| key).collect();
+        assert_eq!(
+            visited,
+            [Some(keys[0].clone()), None, Some(keys[2].clone())]
+        );
     }
 }

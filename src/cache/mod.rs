@@ -28,7 +28,7 @@ use crate::server::base::random;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::config::Integer;
 use crate::server::services::info::Counter;
-use crate::waiting::{Agenda, Key, Walk};
+use crate::waiting::{Agenda, Key, Scan};
 use lease::Leases;
 use rebuilds::Rebuilds;
 use std::collections::VecDeque;
@@ -66,10 +66,10 @@ struct CacheState {
     rebuilds: Rebuilds,
     /// The keys whose queues are to be served, in slices.
     agenda: Agenda,
-    /// The walks through queues that are to be served, in slices.
-    walks: VecDeque<Walk>,
-    /// A walk through all queues that looks whether their keys hold something by now.
-    look: Option<Walk>,
+    /// The scans of queues that are to be served, in slices.
+    scans: VecDeque<Scan>,
+    /// A scan of all queues that checks whether their keys hold a value by now.
+    look: Option<Scan>,
     /// The clients whose waits are to end with an error, in slices.
     dismissals: VecDeque<Dismissal>,
     /// The hash slots of this node of a cluster at the last look.
@@ -81,7 +81,7 @@ impl Default for CacheState {
         Self {
             rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
             agenda: Agenda::default(),
-            walks: VecDeque::new(),
+            scans: VecDeque::new(),
             look: None,
             dismissals: VecDeque::new(),
             own_slots: None,
@@ -92,8 +92,8 @@ impl Default for CacheState {
 /// Clients whose waits end with an error.
 #[derive(Debug)]
 enum Dismissal {
-    /// The clients of the queues of this walk: the server has become a replica.
-    All(Walk),
+    /// The clients of the queues of this scan: the server has become a replica.
+    All(Scan),
     /// The clients that wait for a key receive this error.
     Key(Key, Error),
 }

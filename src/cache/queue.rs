@@ -1,7 +1,7 @@
 //! The queues of clients that wait for entries, and their deadlines. A waiting client is a ticket here; its blocked client
 //! is kept elsewhere under the same ticket.
 
-use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
+use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A client that waits for an entry.
@@ -44,6 +44,11 @@ pub struct FetchQueue {
 }
 
 impl FetchQueue {
+    /// Begins to index the queues by hash slot.
+    pub fn index_slots(&mut self) {
+        self.queues.index_slots();
+    }
+
     /// The number of waiting clients.
     pub fn len(&self) -> usize {
         self.waiters.len()
@@ -57,7 +62,7 @@ impl FetchQueue {
     /// Adds a client at the end of its key's queue.
     pub fn push(&mut self, waiter: CacheWaiter) -> Ticket {
         self.last += 1;
-        let (_, queue) = self.queues.line(&waiter.key);
+        let (_, queue) = self.queues.get_or_create(&waiter.key);
         queue.tickets.insert(self.last);
         if let Some(at) = waiter.deadline {
             let timeout = QueueDeadline::Timeout(self.last);
@@ -166,13 +171,13 @@ impl FetchQueue {
         self.queues.keys_of_slot(slot, behind, most)
     }
 
-    /// A walk through the queues of a database; `None`: of all databases.
-    pub fn walk(&self, db: Option<i32>) -> Walk {
-        Walk::through(&self.queues, db)
+    /// A scan of the queues of a database; `None`: of all databases.
+    pub fn scan(&self, db: Option<i32>) -> Scan {
+        Scan::through(&self.queues, db)
     }
 
-    /// The next key of a walk; see [`Walk::step`].
-    pub fn step(&self, walk: &mut Walk) -> Option<Step> {
-        walk.step(&self.queues)
+    /// The next key of a scan; see [`Scan::step`].
+    pub fn next_scanned(&self, scan: &mut Scan) -> Option<ScanStep> {
+        scan.step(&self.queues)
     }
 }

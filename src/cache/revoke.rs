@@ -32,7 +32,7 @@ pub(super) fn key_deleting(key: Option<&[u8]>) {
     let rebuilds = &mut state.rebuilds;
     let Some(key) = key else {
         rebuilds.leases.revoke_all();
-        state.walks.push_back(rebuilds.queue.walk(None));
+        state.scans.push_back(rebuilds.queue.scan(None));
         deferred::ask_for_slices();
         return;
     };

@@ -22,7 +22,7 @@ use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::timer;
-use crate::waiting::{InSlots, Key, Step, Ticket};
+use crate::waiting::{InSlots, Key, ScanStep, Ticket};
 use std::sync::Arc;
 
 /// Counts a reply of `CACHE.FETCH`.
@@ -240,7 +240,7 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         _ => None,
     };
     let state = &mut *STATE.get();
-    let (rebuilds, walks) = (&mut state.rebuilds, &mut state.walks);
+    let (rebuilds, scans) = (&mut state.rebuilds, &mut state.scans);
     match event {
         ServerEvent::Unlinked(db, key) | ServerEvent::Touched(db, key) => {
             if rebuilds.queue.waiting(*db, key) == 0 {
@@ -248,11 +248,11 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
             }
             state.agenda.push((*db, (**key).into()));
         }
-        ServerEvent::Flushed(db) => walks.push_back(rebuilds.queue.walk(*db)),
+        ServerEvent::Flushed(db) => scans.push_back(rebuilds.queue.scan(*db)),
         ServerEvent::Swapped(first, second) => {
-            walks.extend([*first, *second].map(|db| rebuilds.queue.walk(Some(db))));
+            scans.extend([*first, *second].map(|db| rebuilds.queue.scan(Some(db))));
         }
-        ServerEvent::Loaded | ServerEvent::Replaced => walks.push_back(rebuilds.queue.walk(None)),
+        ServerEvent::Loaded | ServerEvent::Replaced => scans.push_back(rebuilds.queue.scan(None)),
         ServerEvent::Demoted => demote(state),
         ServerEvent::SlotMayMove(slot) => {
             if state.own_slots == own_slots && own_slots.is_some() {
@@ -263,7 +263,7 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
                 Some(slot) => rebuilds.leases.clear_slot(*slot),
                 None => rebuilds.leases.clear(None),
             }
-            walks.push_back(rebuilds.queue.walk(None));
+            scans.push_back(rebuilds.queue.scan(None));
             state.own_slots = own_slots;
         }
         // The leases are revoked at once, and the waiting clients are redirected slot by slot.
@@ -278,17 +278,17 @@ fn demote(state: &mut CacheState) {
     state.rebuilds.clear_leases();
     state.rebuilds.breakers = Breakers::default();
     state.agenda.clear();
-    state.walks.clear();
+    state.scans.clear();
     state.look = None;
     state.own_slots = None; // to be read again with the next lease
     // Most servers have ended the waits already. Valkey 9.1 does not, in a cluster.
-    let walk = state.rebuilds.queue.walk(None);
-    state.dismissals.push_back(Dismissal::All(walk));
+    let scan = state.rebuilds.queue.scan(None);
+    state.dismissals.push_back(Dismissal::All(scan));
 }
 
 fn has_work(state: &CacheState) -> bool {
     !state.agenda.is_empty()
-        || !state.walks.is_empty()
+        || !state.scans.is_empty()
         || !state.dismissals.is_empty()
         || state.rebuilds.has_undelivered()
         || state.look.is_some()
@@ -315,17 +315,17 @@ fn take_step(ctx: Ctx<'_>, now: Now, slice: &mut Slice) -> bool {
         serve_in(ctx, now, &key, slice);
         return true;
     }
-    if state.walks.is_empty() {
+    if state.scans.is_empty() {
         drop(state);
         return look_at_next_key(ctx);
     }
     let state = &mut *state;
-    let Some(walk) = state.walks.front_mut() else {
+    let Some(scan) = state.scans.front_mut() else {
         return false;
     };
-    match state.rebuilds.queue.step(walk) {
-        Some(Step(key)) => key.into_iter().for_each(|key| state.agenda.push(key)),
-        None => drop(state.walks.pop_front()),
+    match state.rebuilds.queue.next_scanned(scan) {
+        Some(ScanStep(key)) => key.into_iter().for_each(|key| state.agenda.push(key)),
+        None => drop(state.scans.pop_front()),
     }
     true
 }
@@ -337,9 +337,9 @@ fn dismiss_next(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         return false;
     };
     match dismissal {
-        Dismissal::All(mut walk) => {
-            if let Some(Step(key)) = state.rebuilds.queue.step(&mut walk) {
-                state.dismissals.push_front(Dismissal::All(walk));
+        Dismissal::All(mut scan) => {
+            if let Some(ScanStep(key)) = state.rebuilds.queue.next_scanned(&mut scan) {
+                state.dismissals.push_front(Dismissal::All(scan));
                 drop(state);
                 if let Some(key) = key {
                     let error = cluster::farewell(ctx, &ServerString::new(&key.1));
@@ -400,7 +400,7 @@ fn pop_deadline() -> Option<QueueDeadline> {
 fn look_at_keys() {
     let mut state = STATE.get();
     if state.look.is_none() && !state.rebuilds.queue.is_empty() {
-        state.look = Some(state.rebuilds.queue.walk(None));
+        state.look = Some(state.rebuilds.queue.scan(None));
         deferred::ask_for_slices();
     }
 }
@@ -409,10 +409,10 @@ fn look_at_keys() {
 fn look_at_next_key(ctx: Ctx<'_>) -> bool {
     let key = {
         let state = &mut *STATE.get();
-        let Some(walk) = &mut state.look else {
+        let Some(scan) = &mut state.look else {
             return false;
         };
-        let Some(Step(key)) = state.rebuilds.queue.step(walk) else {
+        let Some(ScanStep(key)) = state.rebuilds.queue.next_scanned(scan) else {
             state.look = None;
             return false;
         };
@@ -454,6 +454,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
 
 /// How waiting clients are handled in a cluster.
 pub(super) const WAITING: InSlots = InSlots {
+    index: || STATE.get().rebuilds.queue.index_slots(),
     slots: || STATE.get().rebuilds.queue.slots(),
     keys: |slot, behind, most| {
         let rebuilds = &STATE.get().rebuilds;

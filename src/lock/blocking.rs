@@ -129,8 +129,9 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
     Ok(Reply::Nil)
 }
 
-/// How waiting clients are looked after in a cluster.
+/// The functions for waiting clients in a cluster.
 pub(super) const WAITING: InSlots = InSlots {
+    index: || SERVICE.get().handover.queues.index_slots(),
     slots: || SERVICE.get().handover.queues.slots(),
     keys: |slot, behind, most| {
         let handover = &SERVICE.get().handover;

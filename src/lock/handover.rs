@@ -8,7 +8,7 @@ use super::state::{Acquire, Acquired, Admission, Amount, RequestedMode, Upgraded
 use super::watch::Sweep;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::waiting::{Agenda, Key, Step, Ticket, Walk};
+use crate::waiting::{Agenda, Key, Scan, ScanStep, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ enum HandoverTask {
         after: Ticket,
     },
     /// Answer all clients of a server that became a replica.
-    AnswerAll(Walk),
+    AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
     Refuse(Key, Error),
 }
@@ -206,7 +206,7 @@ pub struct Handover {
     /// The keys whose queues are to be served.
     agenda: Agenda,
     /// Scans through queues that are to be served.
-    scans: VecDeque<Walk>,
+    scans: VecDeque<Scan>,
 }
 
 /// Clients join and leave the queues.
@@ -428,8 +428,8 @@ impl Handover {
             self.serve_first(world, now, key);
         } else if let Some(scan) = self.scans.front_mut() {
             match self.queues.next_scanned(scan) {
-                Some(Step(Some(key))) => self.serve_later(key),
-                Some(Step(None)) => {}
+                Some(ScanStep(Some(key))) => self.serve_later(key),
+                Some(ScanStep(None)) => {}
                 None => drop(self.scans.pop_front()),
             }
         } else {
@@ -490,7 +490,7 @@ impl Handover {
                 after,
             } => self.serve_owner(world, now, served, index, after),
             HandoverTask::AnswerAll(mut scan) => {
-                if let Some(Step(key)) = self.queues.next_scanned(&mut scan) {
+                if let Some(ScanStep(key)) = self.queues.next_scanned(&mut scan) {
                     self.tasks.push_front(HandoverTask::AnswerAll(scan));
                     if let Some(key) = key {
                         // Most servers have answered the waiting clients already. Valkey 9.1 does not, in a cluster.

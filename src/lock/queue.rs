@@ -2,7 +2,7 @@
 //! under the same number. A client for several keys is in the queue of each with the same ticket, so no other client overtakes it.
 
 use super::state::{Acquire, Lock, Mode, RequestedMode};
-use crate::waiting::{Key, Step, Ticket, WaitQueues, Walk};
+use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -240,6 +240,11 @@ impl Default for Queues {
 }
 
 impl Queues {
+    /// Begins to index the queues by hash slot.
+    pub fn index_slots(&mut self) {
+        self.queues.index_slots();
+    }
+
     /// How many clients wait.
     pub fn len(&self) -> usize {
         self.waiters.len()
@@ -270,7 +275,7 @@ impl Queues {
         *next += 1;
         let mut limit_before = None;
         let queues = waiter.keys.iter().map(|key| {
-            let (number, queue) = self.queues.line(key);
+            let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits() {
                 queue.count(count);
@@ -512,12 +517,12 @@ impl Queues {
     }
 
     /// A scan through the queues of a database; `None`: of all databases.
-    pub fn scan(&self, db: Option<i32>) -> Walk {
-        Walk::through(&self.queues, db)
+    pub fn scan(&self, db: Option<i32>) -> Scan {
+        Scan::through(&self.queues, db)
     }
 
-    /// The next key of a scan; see [`Walk::step`].
-    pub fn next_scanned(&self, scan: &mut Walk) -> Option<Step> {
+    /// The next key of a scan; see [`Scan::step`].
+    pub fn next_scanned(&self, scan: &mut Scan) -> Option<ScanStep> {
         scan.step(&self.queues)
     }
 

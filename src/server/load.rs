@@ -313,6 +313,11 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
     }
     let enabled: Vec<_> = crate::enabled_families().collect();
     for family in enabled {
+        if let Some(waiting) = family.waiting
+            && ctx.is_cluster()
+        {
+            (waiting.index)();
+        }
         // Types first: the API cannot unregister a command, and a type without a command has no effect.
         if !family.types.iter().all(|register| register(ctx)) {
             if !leave_out(ctx, family.name, "one of its data types", families) {

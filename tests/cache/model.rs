@@ -786,9 +786,9 @@ fn same_queues(queue: &FetchQueue, queues: &Queues) -> Result<(), TestCaseError>
         }
     }
     for of in [None, Some(0), Some(1), Some(2)] {
-        let mut walk = queue.walk(of);
+        let mut scan = queue.scan(of);
         let mut keys: Vec<waiting::Key> = Vec::new();
-        while let Some(waiting::Step(key)) = queue.step(&mut walk) {
+        while let Some(waiting::ScanStep(key)) = queue.next_scanned(&mut scan) {
             keys.extend(key);
         }
         keys.sort();
