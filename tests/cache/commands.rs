@@ -149,7 +149,7 @@ fn a_lease_lasts_as_long_as_it_was_asked_for_and_then_goes_to_the_next() {
 }
 
 #[test]
-fn a_lease_whose_time_is_up_is_good_until_somebody_else_gets_one() {
+fn an_ended_lease_is_valid_until_another_client_gets_one() {
     let (_server, mut client) = server_and_client();
     let token = number(&client.must("CACHE.FETCH k LEASE 1"), "LEASE -");
     sleep_ms(20);
@@ -1955,7 +1955,7 @@ fn fewer_leases_are_fewer_also_where_many_have_ended() {
 }
 
 #[test]
-fn a_lease_whose_time_is_up_makes_room_for_another() {
+fn an_ended_lease_frees_memory_for_another() {
     let server = Server::builder()
         .module_args(&["cache-max-leases", "2"])
         .start();

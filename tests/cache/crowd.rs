@@ -166,7 +166,7 @@ fn a_loader_that_fails_is_tried_once_per_backoff() {
 }
 
 #[test]
-fn a_failure_tells_all_who_wait_and_not_one_of_them_tries() {
+fn a_failure_answers_all_waiting_clients_and_none_of_them_tries() {
     let server = crowded_server();
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k");

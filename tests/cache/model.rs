@@ -337,7 +337,7 @@ proptest! {
 }
 
 #[test]
-fn an_entry_whose_key_never_expires_is_stale_without_end() {
+fn an_entry_without_an_expiry_of_its_key_is_stale_forever() {
     let mut entry = CacheEntry::tombstone();
     let new = NewEntry {
         kind: EntryKind::Value,

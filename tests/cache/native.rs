@@ -345,7 +345,7 @@ fn an_entry_costs_at_most_1_3_times_what_a_string_does() {
 }
 
 #[test]
-fn who_waited_for_a_long_lease_leaves_nothing_behind() {
+fn a_client_that_waited_for_a_long_lease_leaves_no_state() {
     let (server, mut client) = server_and_client();
     let mut waiter = Raw::connect(&server);
     let mut wait_for = |number: usize| {
@@ -370,7 +370,7 @@ fn who_waited_for_a_long_lease_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_was_ready_to_wait_for_years_leaves_nothing_behind() {
+fn a_client_with_a_timeout_of_years_leaves_no_state() {
     let (server, mut client) = server_and_client();
     let mut waiters = [(); 20].map(|()| Raw::connect(&server));
     let mut round = || {

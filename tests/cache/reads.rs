@@ -304,7 +304,7 @@ fn a_breaker_with_the_name_of_an_option_is_no_option() {
 
 /// No event reports a new key, so the module looks at the keys of waiting clients ten times a second.
 #[test]
-fn a_key_of_another_type_answers_all_who_wait_before_the_lease_ends() {
+fn a_key_of_another_type_answers_all_waiting_clients_before_the_lease_ends() {
     for line in [
         "SET k other",
         "APPEND k other",
@@ -325,7 +325,7 @@ fn a_key_of_another_type_answers_all_who_wait_before_the_lease_ends() {
 }
 
 #[test]
-fn an_entry_that_is_restored_answers_all_who_wait() {
+fn a_restored_entry_answers_all_waiting_clients() {
     let (server, mut client) = server_and_client();
     client.must("CACHE.SET j v PX 600000");
     let payload = client.call(["DUMP", "j"]).bytes().to_vec();
@@ -339,7 +339,7 @@ fn an_entry_that_is_restored_answers_all_who_wait() {
 
 /// On Valkey such a command changes nothing, and no event reports it.
 #[test]
-fn a_value_whose_time_is_up_ends_the_lease_on_a_missing_key() {
+fn a_value_that_is_expired_on_arrival_ends_the_lease_on_a_missing_key() {
     let (_server, mut client) = server_and_client();
     for line in [
         "SET k v PXAT 1",

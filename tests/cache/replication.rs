@@ -342,7 +342,7 @@ fn another_clock_moves_no_time_of_an_entry() {
 
 /// In a cluster a master is handed entries down, too, with the slots that come to it.
 #[test]
-fn an_entry_that_is_handed_down_ends_the_lease_and_serves_who_waits() {
+fn a_replicated_entry_ends_the_lease_and_serves_waiting_clients() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k");

@@ -99,14 +99,14 @@ fn a_store_that_is_refused_answers_nobody() {
 }
 
 #[test]
-fn what_is_stored_for_no_time_at_all_is_had_by_all_who_wait() {
+fn all_waiting_clients_receive_a_value_that_expires_at_once() {
     let (_server, mut client, token, mut waiters) = crowd();
     client.must(&format!("CACHE.SET k v PX 1 TOKEN {token}"));
     all_get(&mut waiters, "HIT v");
 }
 
 #[test]
-fn a_value_is_shared_by_all_who_wait_for_it() {
+fn all_waiting_clients_receive_the_stored_value() {
     const SIZE: usize = 500;
     const VALUE: usize = 1 << 20;
     let server = Server::builder().config("maxclients", "2000").start();
@@ -203,7 +203,7 @@ fn a_failure_with_a_backoff_is_an_answer_to_all() {
 // Any change of the key
 
 #[test]
-fn when_the_lease_is_void_the_first_gets_another() {
+fn the_first_waiting_client_gets_a_lease_when_the_present_one_is_revoked() {
     for line in [
         "DEL k",
         "UNLINK x k",
@@ -276,7 +276,7 @@ fn waiters_wait_for_a_key_of_their_database() {
 
 /// Nothing can be stored while it is there; those who wait are told when the lease could be given to them.
 #[test]
-fn a_value_of_another_type_is_an_error_for_all_who_wait() {
+fn a_value_of_another_type_is_an_error_for_all_waiting_clients() {
     for line in [
         "SET k other",
         "INCR k",
@@ -305,7 +305,7 @@ fn a_value_of_another_type_is_an_error_for_all_who_wait() {
 
 /// The lease ends with what was there, so they are told at once.
 #[test]
-fn a_value_of_another_type_in_place_of_a_tombstone_is_an_error_for_all_who_wait() {
+fn a_value_of_another_type_in_place_of_a_tombstone_is_an_error_for_all_waiting_clients() {
     for line in ["SET k other", "SUNIONSTORE k set", "COPY other k REPLACE"] {
         let (server, mut client) = server_and_client();
         client.run_all(["SADD set x", "SET other v", "CACHE.DEL k GRACE 600000"]);
@@ -319,7 +319,7 @@ fn a_value_of_another_type_in_place_of_a_tombstone_is_an_error_for_all_who_wait(
 }
 
 #[test]
-fn who_meets_another_type_finds_the_lease_void() {
+fn a_command_on_another_type_revokes_the_lease() {
     let (server, mut client) = server_and_client();
     for line in [
         "CACHE.FAIL k % BACKOFF 600000",
@@ -341,7 +341,7 @@ fn who_meets_another_type_finds_the_lease_void() {
 }
 
 #[test]
-fn an_entry_that_comes_by_itself_is_a_hit_for_all_who_wait() {
+fn an_entry_that_arrives_without_a_command_is_a_hit_for_all_waiting_clients() {
     for way in ["RESTORE", "RENAME", "COPY", "MOVE", "SWAPDB", "MULTI"] {
         let (_server, mut client, _, mut waiters) = crowd();
         client.must("CACHE.SET other new PX 600000");
@@ -374,7 +374,7 @@ fn an_entry_that_comes_by_itself_is_a_hit_for_all_who_wait() {
 }
 
 #[test]
-fn a_key_that_expires_while_somebody_rebuilds_it_frees_the_lease_for_who_waits() {
+fn a_key_that_expires_during_a_rebuild_frees_the_lease_for_a_waiting_client() {
     let (server, mut client) = server_and_client();
     // A tombstone reads as a miss: all but one wait, and with it the lease goes.
     client.must("CACHE.DEL k GRACE 400");
@@ -389,7 +389,7 @@ fn a_key_that_expires_while_somebody_rebuilds_it_frees_the_lease_for_who_waits()
 // Those who leave
 
 #[test]
-fn a_waiter_whose_time_is_up_is_told_to_wait() {
+fn a_client_that_timed_out_is_told_to_wait() {
     let (server, mut client) = server_and_client();
     lease(&mut client, "k");
     for block in [1, 30, 120] {
@@ -442,7 +442,7 @@ fn a_waiter_can_be_unblocked() {
 
 /// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
 #[test]
-fn who_is_answered_and_unblocked_in_the_same_step_is_answered() {
+fn a_client_that_is_answered_and_unblocked_in_the_same_step_receives_the_answer() {
     let (server, mut client) = server_and_client();
     for (line, expected) in [
         ("CACHE.SET k v PX 60000 TOKEN %", "HIT v"),
@@ -560,7 +560,7 @@ fn a_waiter_killed_right_after_it_was_granted_gives_the_lease_back() {
 }
 
 #[test]
-fn many_who_come_and_go_leave_nothing_behind() {
+fn many_clients_that_arrive_and_leave_leave_no_state() {
     let (server, mut client) = server_and_client();
     lease(&mut client, "k");
     let mut kept = waiter(&server, FETCH);
@@ -633,7 +633,7 @@ fn in_a_pause_of_writes_times_run_on_and_all_else_comes_after_it() {
 }
 
 #[test]
-fn a_demoted_server_tells_who_waits_and_forgets_all_leases() {
+fn a_demoted_server_answers_waiting_clients_and_forgets_all_leases() {
     let (master, server) = (quiet().start(), quiet().start());
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k");
@@ -685,7 +685,7 @@ fn a_promoted_replica_gives_leases_of_its_own() {
 }
 
 #[test]
-fn a_reload_of_the_dataset_voids_leases_and_serves_who_waits() {
+fn a_reload_of_the_dataset_revokes_leases_and_serves_waiting_clients() {
     let (_server, mut client, token, mut waiters) = crowd();
     client.must("DEBUG RELOAD");
     first_gets_the_lease(&mut waiters);
@@ -694,7 +694,7 @@ fn a_reload_of_the_dataset_voids_leases_and_serves_who_waits() {
 
 /// Nothing goes before this load, and no event tells of what it brings.
 #[test]
-fn what_a_load_brings_is_had_by_all_who_wait() {
+fn all_waiting_clients_receive_a_loaded_entry() {
     let server = Server::builder().rdb(true).start();
     let mut client = Raw::connect(&server);
     client.must("CACHE.SET k v PX 600000");
@@ -738,7 +738,7 @@ fn a_lease_ends_when_its_slot_leaves_even_if_it_comes_back() {
 
 /// The lease ends when the slot is about to leave, and is free again when it stays.
 #[test]
-fn who_waits_in_a_slot_that_stays_after_all_gets_the_lease() {
+fn a_waiting_client_gets_the_lease_if_its_slot_stays_after_all() {
     let (one, other) = two_nodes(&node());
     let mut here = Raw::connect(&one);
     let token = lease(&mut here, LOW);
@@ -752,7 +752,7 @@ fn who_waits_in_a_slot_that_stays_after_all_gets_the_lease() {
 
 /// Which slots come and go is not always told, and then all leases end.
 #[test]
-fn who_waits_gets_the_lease_that_ends_with_any_slots_that_come() {
+fn a_waiting_client_gets_the_lease_that_ends_when_any_slots_arrive() {
     let server = node().config("cluster-require-full-coverage", "no").start();
     server.own_slots(0..=16382);
     server.await_cluster(1);
@@ -765,7 +765,7 @@ fn who_waits_gets_the_lease_that_ends_with_any_slots_that_come() {
 }
 
 #[test]
-fn who_may_not_have_a_slot_takes_no_lease_by_trying() {
+fn a_refused_move_of_a_slot_revokes_no_lease() {
     let (server, mut client) = one_node();
     let token = lease(&mut client, LOW);
     let mut next = waiter(&server, "CACHE.FETCH bar LEASE 600000 BLOCK 0");
@@ -814,7 +814,7 @@ fn leases_end_when_slots_go_and_come_back() {
 }
 
 #[test]
-fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
+fn a_waiting_client_is_redirected_when_its_slot_leaves() {
     let (one, other) = two_nodes(&node());
     let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
@@ -873,7 +873,7 @@ fn of_a_lease_that_is_given_back_late_nobody_else_loses_his() {
 
 /// The key is gone here, and there it is still a tombstone: nobody may rebuild it by a lease of this node.
 #[test]
-fn who_waits_for_a_key_that_moves_with_its_slot_gets_no_lease_where_it_was() {
+fn a_waiting_client_gets_no_lease_on_the_node_that_its_slot_left() {
     let (one, other) = two_nodes(&node());
     let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));

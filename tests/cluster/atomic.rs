@@ -234,7 +234,7 @@ fn reservations_end_at_the_owner_alone_while_their_slot_is_copied() {
 }
 
 #[test]
-fn who_waits_is_told_and_leases_are_void_when_a_slot_leaves_at_once() {
+fn waiting_clients_are_redirected_and_leases_are_revoked_when_a_slot_leaves_at_once() {
     let Some((one, other, way)) = pair() else {
         return;
     };

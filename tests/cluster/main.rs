@@ -436,7 +436,7 @@ const WAITS: [&str; 4] = [
 ];
 
 #[test]
-fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
+fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_leaves() {
     let (builder, databases) = node_of_databases();
     let (one, other) = two_nodes(&builder);
     let mut waiting = Vec::new();
@@ -479,7 +479,7 @@ fn who_waits_for_any_key_of_a_slot_that_leaves_is_told_within_a_second() {
 
 /// The node looks ten times a second whether the keys that clients wait for are still its own.
 #[test]
-fn looking_after_who_waits_counts_neither_hits_nor_misses() {
+fn upkeep_of_waiting_clients_counts_no_hits_or_misses() {
     let (server, mut client) = one_node();
     for line in [
         "LOCK.ACQUIRE bar me PX 600000",

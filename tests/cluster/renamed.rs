@@ -51,7 +51,7 @@ fn waiting_clients_are_served_on_a_node_with_renamed_commands() {
 /// The server does not say what its command `CLUSTER` is called, so the client is told to send its command again: then the
 /// server itself says where to.
 #[test]
-fn waiting_clients_of_a_slot_that_left_a_node_with_renamed_commands_are_told() {
+fn waiting_clients_of_a_slot_that_left_a_node_with_renamed_commands_are_redirected() {
     let server = renamed();
     let mut holder = Raw::connect(&server);
     holder.must("LOCK.ACQUIRE bar me PX 600000");

@@ -229,7 +229,7 @@ fn state_at(history: &[(usize, String)], length: usize) -> &str {
 }
 
 #[test]
-fn an_append_only_file_that_is_cut_anywhere_is_loaded_up_to_the_last_whole_change() {
+fn an_append_only_file_that_is_cut_anywhere_is_loaded_up_to_its_last_whole_change() {
     let (server, history) = with_history(builder().config("aof-load-truncated", "yes"));
     let file = server.aof_file(".incr.");
     let mut lab = Lab::of(server, file);

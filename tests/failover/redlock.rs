@@ -90,7 +90,7 @@ fn a_majority_is_enough_and_less_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_holds_on_a_minority_keeps_nobody_out_and_gives_it_back() {
+fn an_owner_with_a_minority_of_holds_blocks_no_other_owner_and_releases_them() {
     let servers = servers([0; 5]);
     let mut client = client(&servers, LONG);
     for server in &servers[..2] {

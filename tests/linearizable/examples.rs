@@ -383,7 +383,7 @@ mod of_entries {
     }
 
     #[test]
-    fn a_void_token_stores_nothing() {
+    fn a_revoked_token_stores_nothing() {
         let (entries, lease) = (Entries::new(1), fetch(1, 2, 1, Reply::Lease(10)));
         is_right(&entries, vec![lease.clone(), stores(5, 6, 10, true)]);
         is_right(
@@ -454,7 +454,7 @@ mod of_entries {
     }
 
     #[test]
-    fn a_restart_voids_every_lease() {
+    fn a_restart_revokes_every_lease() {
         let (entries, lease) = (Entries::new(1), || fetch(1, 2, 1, Reply::Lease(10)));
         let restart = || told(3, 4, Op::Forget, Reply::Happened);
         is_right(&entries, vec![lease(), restart(), stores(5, 6, 10, false)]);

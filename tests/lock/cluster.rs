@@ -247,7 +247,7 @@ fn a_migration_that_is_called_off_forgets_nobody() {
 /// The server itself sends blocked clients away when the cluster is down; Valkey since 8.1 only those that wait for keys in
 /// its own way, so that the module has to do it. Nothing is left of them when it is up again.
 #[test]
-fn a_cluster_that_was_down_forgets_who_waited() {
+fn a_cluster_that_was_down_has_no_waiting_clients() {
     let (one, _other) = two_nodes(&node());
     ask(&one, "LOCK.ACQUIRE bar me PX 600000");
     let mut list = Raw::connect(&one);

@@ -421,7 +421,7 @@ fn the_fence_stays_on_everything_but_new_holds_and_upgrades() {
 // RELEASE, RENEW, HELD
 
 #[test]
-fn release_tells_what_is_left_and_nil_for_strangers() {
+fn release_returns_the_number_of_remaining_holds_and_nil_for_other_owners() {
     let (_server, mut client) = server_and_client();
     assert!(client.run("LOCK.RELEASE k me").is_nil());
     assert!(client.run("LOCK.RELEASE k me ALL").is_nil());
@@ -512,7 +512,7 @@ fn upgrade_makes_the_only_shared_hold_exclusive_and_keeps_its_count() {
 }
 
 #[test]
-fn upgrade_is_nil_while_others_share_and_for_who_holds_nothing() {
+fn upgrade_is_nil_while_others_share_and_for_owners_without_a_hold() {
     let (_server, mut client) = server_and_client();
     assert!(client.run("LOCK.UPGRADE k me").is_nil());
     assert!(client.run("LOCK.UPGRADE k me BLOCK 0").is_nil());
@@ -529,7 +529,7 @@ fn upgrade_is_nil_while_others_share_and_for_who_holds_nothing() {
 }
 
 #[test]
-fn upgrade_ignores_shared_holders_whose_lease_is_over() {
+fn upgrade_ignores_shared_holders_with_ended_leases() {
     let (_server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me SHARED PX 100000");
     client.run("LOCK.ACQUIRE k you SHARED PX 20");
@@ -749,7 +749,7 @@ fn macquire_reenters_what_the_owner_holds() {
 }
 
 #[test]
-fn macquire_is_exclusive_and_so_nil_for_who_shares_one_of_the_locks() {
+fn macquire_is_exclusive_and_so_nil_for_an_owner_that_shares_one_of_the_locks() {
     let (_server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE a me SHARED");
     assert!(client.run("LOCK.MACQUIRE 2 a b me").is_nil());

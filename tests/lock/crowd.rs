@@ -108,7 +108,7 @@ fn a_crowd_that_goes_leaves_the_queue_and_no_memory_behind() {
 }
 
 #[test]
-fn a_crowd_whose_time_is_up_gets_nil() {
+fn thousands_of_waiting_clients_receive_nil_at_their_timeout() {
     let server = crowded_server();
     let mut client = Raw::connect(&server);
     client.run("SEM.ACQUIRE s first LIMIT 1 PX 600000");

@@ -387,7 +387,7 @@ proptest! {
     /// Nobody is refused who could have been served, whatever changes while the search goes on; and when it has looked at
     /// everybody, nobody is left who waits in vain.
     #[test]
-    fn a_search_in_steps_finds_all_who_wait_in_vain_and_nobody_else(
+    fn a_search_in_steps_finds_all_deadlocked_clients_and_no_others(
         events in prop::collection::vec(any_event(), 1..60)
     ) {
         let world = World { locks: BTreeMap::new(), waiting: Vec::new(), fence: 0 };
@@ -476,7 +476,7 @@ fn permit_waiter(owner: &str, index: u8, limit: u64) -> LockWaiter {
 
 /// Two semaphores whose holders wait for a permit of the other one: the last who joins makes it impossible.
 #[test]
-fn the_search_takes_steps_in_proportion_to_those_who_wait() {
+fn the_number_of_steps_is_proportional_to_the_waiting_clients() {
     for size in [500, 1000, 2000, 4000u64] {
         let half = size / 2;
         let mut locks = BTreeMap::new();

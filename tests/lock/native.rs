@@ -53,7 +53,7 @@ impl Holders for Value {
 // --- The end of a key ------------------------------------------------------------------------------------------------
 
 #[test]
-fn whatever_removes_a_key_serves_who_waits_for_it() {
+fn every_removal_of_a_key_serves_its_waiting_clients() {
     let server = Server::start();
     let removals = [
         "DEL k",
@@ -494,7 +494,7 @@ fn a_watched_copy_takes_nothing_from_the_watched_original() {
 
 /// The connection ends, and before the server has dealt with that, the lock gets another name.
 #[test]
-fn a_watchdog_whose_connection_ends_while_its_lock_moves_renews_nothing() {
+fn a_watchdog_renews_nothing_if_its_connection_closes_while_the_lock_moves() {
     // The server's cron would deal with it ten times a second.
     let server = Server::builder().config("hz", "1").start();
     for (change, db, key) in [
@@ -567,7 +567,7 @@ fn a_watchdog_that_a_script_asks_for_does_not_outlive_the_caller() {
 }
 
 #[test]
-fn a_moved_lock_keeps_who_waits_for_the_name_in_its_database() {
+fn waiting_clients_of_a_moved_lock_stay_in_their_database() {
     let server = Server::start();
     let mut client = Raw::connect(&server);
     let fence = client.must("LOCK.ACQUIRE k me PX 600000");
@@ -647,7 +647,7 @@ fn a_restored_lock_does_not_outlive_its_lease() {
 }
 
 #[test]
-fn a_payload_whose_leases_have_ended_holds_nothing() {
+fn a_restored_payload_with_ended_leases_has_no_holds() {
     let server = Server::start();
     ask(&server, "LOCK.ACQUIRE k me PX 50");
     let all_ended = ask(&server, "DUMP k").bytes().to_vec();

@@ -242,7 +242,7 @@ fn fences_go_on_after_flushall() {
 }
 
 #[test]
-fn fences_go_on_after_an_upgrade_whose_key_is_gone() {
+fn fences_rise_after_an_upgrade_of_a_deleted_key() {
     let server = Server::builder().aof(Fsync::Always).start();
     set_fences_ahead(&server);
     ask(&server, "LOCK.ACQUIRE k me SHARED");

@@ -774,7 +774,7 @@ fn waiting_clients_of_a_demoted_master_are_unblocked_and_never_get_the_lock() {
 }
 
 #[test]
-fn who_is_served_at_the_moment_of_a_demotion_loses_nothing_later() {
+fn a_client_that_is_served_at_the_moment_of_a_demotion_keeps_its_later_hold() {
     let server = quiet().start();
     let mut client = Raw::connect(&server);
     client.must("LOCK.ACQUIRE k me PX 600000");

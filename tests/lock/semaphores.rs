@@ -320,7 +320,7 @@ fn info_of_a_semaphore_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
 }
 
 #[test]
-fn used_does_not_count_permits_whose_lease_is_over() {
+fn used_does_not_count_permits_with_ended_leases() {
     let (_server, mut client) = server_and_client();
     client.run("SEM.ACQUIRE s short LIMIT 5 PERMITS 2 PX 20");
     client.run("SEM.ACQUIRE s long LIMIT 5 PERMITS 3 PX 100000");

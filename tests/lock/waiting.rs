@@ -44,7 +44,7 @@ fn waiters_are_served_in_order_of_arrival() {
 }
 
 #[test]
-fn nobody_overtakes_those_who_wait() {
+fn no_client_overtakes_waiting_clients() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me SHARED");
     let mut first = waiter(&server, "LOCK.ACQUIRE k first BLOCK 0");
@@ -370,7 +370,7 @@ fn waiters_wait_for_a_key_of_their_database() {
 
 /// It is first in the line of each key, and not to be looked at once for each of them: every look opens all the keys.
 #[test]
-fn who_waits_for_thousands_of_keys_does_not_stop_the_server() {
+fn a_client_that_waits_for_thousands_of_keys_does_not_block_the_server() {
     const WAITERS: usize = 40;
     const KEYS: usize = 1000;
     let (server, mut client) = server_and_client();
@@ -487,7 +487,7 @@ fn the_default_lease_of_a_waiter_is_that_of_the_configuration() {
 // Those who go
 
 #[test]
-fn a_waiter_whose_time_is_up_gets_nil_and_never_the_lock() {
+fn a_client_that_timed_out_receives_nil_and_never_the_lock() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me PX 100000");
     client.run("SEM.ACQUIRE s me LIMIT 1");
@@ -747,7 +747,7 @@ fn a_lease_that_ends_in_a_pause_of_writes_serves_after_it() {
 }
 
 #[test]
-fn a_waiter_whose_time_is_up_in_a_pause_of_writes_leaves_at_once() {
+fn a_client_that_times_out_in_a_pause_of_writes_leaves_at_once() {
     let (server, mut client) = server_and_client();
     // The lease ends in the pause, however long it takes until that begins.
     let paused = [100_u32, 1000, 8000].into_iter().find_map(|lease| {
@@ -849,7 +849,7 @@ fn the_second_of_two_upgraders_is_a_deadlock() {
 }
 
 #[test]
-fn an_upgrade_whose_hold_ends_gets_nil() {
+fn a_waiting_upgrade_receives_nil_when_its_hold_ends() {
     let (server, mut client) = server_and_client();
     for end in ["LOCK.RELEASE k a ALL", "LOCK.RENEW k a PX 10", "DEL k"] {
         client.run("LOCK.ACQUIRE k a SHARED PX 100000");
@@ -1061,7 +1061,7 @@ fn a_semaphore_in_a_cycle_is_a_deadlock_unless_somebody_else_can_make_room() {
 }
 
 #[test]
-fn all_holders_of_a_semaphore_that_wait_for_one_who_waits_for_it_are_a_deadlock() {
+fn holders_of_all_permits_that_wait_for_a_client_of_their_semaphore_are_a_deadlock() {
     let (server, mut client) = server_and_client();
     client.run("SEM.ACQUIRE s a LIMIT 2");
     client.run("SEM.ACQUIRE s c LIMIT 2");
@@ -1108,7 +1108,7 @@ fn two_holders_of_all_permits_that_both_want_more_are_a_deadlock() {
 }
 
 #[test]
-fn a_hold_whose_lease_is_over_is_in_no_cycle() {
+fn a_hold_with_an_ended_lease_is_in_no_cycle() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k1 a PX 100000");
     client.run("LOCK.ACQUIRE k2 b PX 100000");
@@ -1616,7 +1616,7 @@ fn waiter_or_not(server: &Server, line: &str) -> Raw {
 }
 
 #[test]
-fn a_retry_beside_a_dead_connection_is_served_before_who_waits_for_its_owner() {
+fn a_retry_beside_a_dead_connection_is_served_before_clients_that_wait_for_its_owner() {
     let (server, mut client) = server_and_client();
     for [request, hold, give_back] in REPEATED {
         client.must(hold);
@@ -1825,7 +1825,7 @@ fn whatever_removes_a_semaphore_serves_its_waiters() {
 }
 
 #[test]
-fn a_limit_raised_by_a_waiter_serves_those_who_fit_now() {
+fn a_limit_raised_by_a_waiting_client_serves_the_clients_that_fit_now() {
     let (server, mut client) = server_and_client();
     client.run("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
     let mut one = waiter(&server, "SEM.ACQUIRE s one LIMIT 2 BLOCK 0");
@@ -1881,7 +1881,7 @@ fn permits_and_locks_do_not_mix_in_one_queue() {
 }
 
 #[test]
-fn who_has_waited_long_enough_is_not_served_by_a_server_that_was_busy() {
+fn a_client_that_timed_out_is_not_served_by_a_server_that_was_busy() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me");
     let mut late = waiter(&server, "LOCK.ACQUIRE k late BLOCK 150");
@@ -1896,7 +1896,7 @@ fn who_has_waited_long_enough_is_not_served_by_a_server_that_was_busy() {
 }
 
 #[test]
-fn an_expire_is_kept_to_the_millisecond_for_who_waits() {
+fn waiting_clients_are_served_in_the_millisecond_of_an_expire() {
     // Without a timer of its own the cron would find it.
     let server = Server::builder().config("hz", "1").start();
     let mut client = Raw::connect(&server);
@@ -1943,7 +1943,7 @@ fn a_crowd_that_waits_for_several_locks_at_once_does_not_slow_the_server_down() 
 }
 
 #[test]
-fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
+fn a_client_that_is_unblocked_at_the_moment_of_its_service_has_no_hold() {
     let (server, mut client) = server_and_client();
     for _ in 0..5 {
         client.run("LOCK.ACQUIRE k me");
@@ -1971,7 +1971,7 @@ fn who_is_unblocked_in_the_moment_of_its_service_does_not_hold() {
 }
 
 #[test]
-fn who_is_unblocked_in_the_moment_of_its_service_learns_by_its_id_what_it_holds() {
+fn a_client_that_is_unblocked_at_the_moment_of_its_service_finds_its_hold_by_its_id() {
     let (server, mut client) = server_and_client();
     for _ in 0..5 {
         client.run("LOCK.ACQUIRE k me");
@@ -2001,7 +2001,7 @@ fn who_is_unblocked_in_the_moment_of_its_service_learns_by_its_id_what_it_holds(
 
 /// Redis 7.0 sends no reply at all to a client that is unblocked after the module has unblocked it.
 #[test]
-fn who_is_served_and_unblocked_in_the_same_step_is_answered() {
+fn a_client_that_is_served_and_unblocked_in_the_same_step_receives_an_answer() {
     let (server, mut client) = server_and_client();
     for (hold, line, give) in [
         (

@@ -580,7 +580,7 @@ fn another_configuration_keeps_the_number_of_consumed_requests() {
 
 /// A refusal stores nothing, also not that somebody asked with another rate: the rate must count nevertheless.
 #[test]
-fn a_faster_rate_counts_for_those_who_are_refused() {
+fn a_faster_rate_counts_for_refused_requests() {
     let tier = |period_ms: u64| Tier {
         limit: 1,
         rate: LeakRate {

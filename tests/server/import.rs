@@ -128,7 +128,7 @@ fn import_mode_of_the_configuration_file_counts_where_config_has_another_name() 
 }
 
 #[test]
-fn an_import_source_finds_keys_whose_time_is_up() {
+fn an_import_source_finds_expired_keys() {
     if !can_import() {
         return;
     }

@@ -559,7 +559,7 @@ fn works(server: &Server, family: &str) {
 }
 
 #[test]
-fn a_family_is_left_out_as_a_whole_if_a_name_of_it_is_taken() {
+fn a_family_is_not_loaded_if_another_module_has_one_of_its_commands() {
     let library = taker("whole");
     for (name, family) in TAKEN {
         let line = format!("{} {name}", library.display());

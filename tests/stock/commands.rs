@@ -1808,7 +1808,7 @@ fn collect_tokens(arguments: &Value, found: &mut Vec<String>) {
 
 /// The server ends a slice of them at a time; whoever asks for one is answered as if all had ended.
 #[test]
-fn of_thousands_that_are_overdue_each_is_over_for_who_asks() {
+fn a_request_finds_its_order_expired_among_thousands_of_overdue_ones() {
     let (_server, mut client) = server_and_client();
     // None may end before the last is made, however slow the machine is.
     let overdue = [100, 1000, 8000]

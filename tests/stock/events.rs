@@ -276,7 +276,7 @@ fn a_stock_cannot_be_its_own_stream() {
 }
 
 #[test]
-fn a_reservation_whose_end_cannot_be_told_waits_for_its_stream() {
+fn a_reservation_whose_end_cannot_be_announced_waits_for_its_stream() {
     let (server, mut client) = server_and_client();
     client.run("STOCK.SET k 10 EVENTS s");
     client.transact(["STOCK.RESERVE k 2 ORDER o PX 60", "DEL s", "SET s value"]);

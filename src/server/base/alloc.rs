@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_aligned_wherever_the_whole_one_begins() {
+    fn blocks_are_aligned_for_every_start_of_the_larger_block() {
         for align in [16, 32, 64, 4096] {
             let layout = Layout::from_size_align(100, align).expect("a layout");
             let mut memory = vec![0u64; (padded(layout) + align) / 8 + 1];
