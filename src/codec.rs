@@ -1,12 +1,11 @@
-//! Bytes for RDB, AOF and replication: unsigned integers in LEB128, byte strings with their
-//! length in front. The reader trusts nothing: whatever it is given, it answers with a value or
-//! with [`Corrupt`], and never takes memory for a length that the input doesn't hold.
+//! The encoding for RDB, AOF and replication: unsigned integers in LEB128, and byte strings behind their lengths. The reader
+//! accepts any input. It returns a value or [`Corrupt`], and allocates no memory for a length that exceeds the input.
 
-/// The input cannot be read as what it claims to be.
+/// The error for an input that is not a valid encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Appends an integer in LEB128: 7 bits a byte, the lowest first.
+/// Appends an integer in LEB128: 7 bits per byte, the lowest bits first.
 pub fn put_uint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -20,13 +19,13 @@ pub fn uint_len(value: u64) -> usize {
     (value | 1).ilog2() as usize / 7 + 1
 }
 
-/// Appends a byte string with its length in front.
+/// Appends the length of a byte string, and the byte string.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_uint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads what the `put_` functions wrote.
+/// Reads the output of the `put_` functions.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -38,7 +37,7 @@ impl<'a> Reader<'a> {
         Self { rest: input }
     }
 
-    /// Is everything read?
+    /// Whether the input is at its end.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -50,7 +49,7 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
-    /// So many bytes as they are.
+    /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Corrupt> {
         let (array, rest) = self.rest.split_first_chunk().ok_or(Corrupt)?;
         self.rest = rest;
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_not_believed() {
+    fn lengths_beyond_the_input_are_refused() {
         let mut out = Vec::new();
         put_uint(&mut out, u64::MAX);
         assert_eq!(Reader::new(&out).bytes(0, usize::MAX), Err(Corrupt));

@@ -1,4 +1,4 @@
-//! What a command answers, before it is put on the wire in RESP2 or RESP3.
+//! The reply of a command, before it is sent in RESP2 or RESP3.
 
 use crate::error::Error;
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 /// A reply. Only `Nil`, `Int`, `Bool` and `Ints` are made on hot paths; they allocate nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// None yet: the client waits and is answered when it is woken.
+    /// No reply yet: the client waits and receives its reply when it is woken.
     Later,
-    /// It was sent already, straight from the value that it shows.
+    /// The reply was sent already, without a copy of the value.
     Sent,
-    /// `nil`: a business refusal, or "there is none".
+    /// Nil: a refusal, or a missing value.
     Nil,
-    /// `OK`, as the status that built-in commands reply.
+    /// The status `OK`.
     Ok,
-    /// An integer below 2^53.
+    /// An integer, -(2^53 - 1) to 2^53 - 1.
     Int(i64),
-    /// A truth value: a boolean in RESP3, 1 or 0 in RESP2.
+    /// A boolean in RESP3, 1 or 0 in RESP2.
     Bool(bool),
-    /// A word of the command's vocabulary, such as a mode or a state.
+    /// A constant word, such as a mode or a state.
     Text(&'static str),
-    /// Bytes that came from a user.
+    /// A byte string.
     Bytes(Box<[u8]>),
     /// An error in the place of one element of a list.
     Error(Box<Error>),
@@ -30,14 +30,14 @@ pub enum Reply {
     Fetched(Fetched),
     /// An ordered list.
     Array(Vec<Reply>),
-    /// Fields with their names: a map in RESP3, a flat array in RESP2.
+    /// Names and values: a map in RESP3, a flat array in RESP2.
     Map(Vec<(&'static str, Reply)>),
-    /// One field that was asked for: a map of one pair in RESP3, an array of its value in RESP2.
+    /// One field by its name: a map of one pair in RESP3, an array of the value in RESP2.
     Field(&'static str, Box<Reply>),
 }
 
 impl Reply {
-    /// An integer reply. Everything that is counted here stays below 2^53.
+    /// An integer reply. `value` is below 2^53.
     pub fn int(value: u64) -> Self {
         debug_assert!(value < 1 << 53);
         Reply::Int(value as i64)
@@ -49,18 +49,18 @@ impl Reply {
     }
 }
 
-/// A word that says what to do, bytes or nil, and a number. The bytes are shared by all who get them.
+/// A state, a value or nil, and a number. All clients that receive the value share its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// What to do.
+    /// The state, which says what the client does next.
     pub state: &'static str,
-    /// The bytes.
+    /// The value; `None`: nil.
     pub value: Option<Arc<[u8]>>,
-    /// The number.
+    /// The number, whose meaning depends on the state.
     pub n: u64,
 }
 
-/// A few integers, in place.
+/// At most six integers, without an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ints {
     values: [i64; 6],
@@ -83,5 +83,5 @@ impl<const N: usize> From<[i64; N]> for Reply {
     }
 }
 
-/// What every command returns.
+/// The result of a command: its reply, or an error.
 pub type Answer = Result<Reply, Error>;

@@ -1,53 +1,53 @@
-//! The table of a layer: buckets of a few fingerprints each, of which 0 is an empty slot.
+//! The table of a layer: buckets of slots. A slot contains a fingerprint; 0 stands for a free slot.
 
 use crate::filter::hash::{Hash, reduce};
 use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
 
-/// How fingerprints lie in the memory of a layer.
+/// The arrangement of fingerprints in the memory of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// The slots of a bucket, 1 to 255.
+    /// The number of slots per bucket, 1 to 255.
     pub bucket_size: u64,
     /// The bytes of a fingerprint: 1, 2 or 4.
     pub width: u64,
-    /// The buckets of the first layer.
+    /// The number of buckets of the first layer.
     pub base: u64,
-    /// This layer has 2^`fine` times as many.
+    /// This layer has 2^`fine` times as many buckets.
     pub fine: u32,
 }
 
-/// Where an item may be.
+/// The buckets and the fingerprint of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CandidateBuckets {
-    /// What is stored of it; never 0.
+    /// The fingerprint; never 0.
     pub fingerprint: u32,
-    /// Its two buckets, which may be the same.
+    /// The two buckets, which may be the same.
     pub buckets: [u64; 2],
 }
 
 impl Grid {
-    /// How many buckets the layer has.
+    /// The number of buckets.
     pub fn buckets(self) -> u64 {
         self.base << self.fine
     }
 
-    /// How many slots it has.
+    /// The number of slots.
     pub fn slots(self) -> u64 {
         self.buckets().saturating_mul(self.bucket_size)
     }
 
-    /// How many cache lines it has.
+    /// The number of cache lines.
     pub fn lines(self) -> u64 {
         let bucket = self.bucket_size * self.width;
         let bytes = u128::from(bucket) * (u128::from(self.base) << self.fine);
         u64::try_from(bytes.div_ceil(LINE_SIZE as u128)).unwrap_or(u64::MAX)
     }
 
-    /// Where an item may be: partial-key cuckoo hashing (Fan, Andersen, Kaminsky and Mitzenmacher,
+    /// The buckets and the fingerprint of an item: partial-key cuckoo hashing (Fan, Andersen, Kaminsky and Mitzenmacher,
     /// "Cuckoo Filter: Practically Better Than Bloom", 2014).
     ///
-    /// A bucket's number is one below `base`, which need be no power of two, followed by `fine` bits:
-    /// the number in a smaller layer is that in a larger one without the last bits.
+    /// The number of a bucket is a number below `base`, which need not be a power of two, followed by `fine` bits. Without the
+    /// last bits, it is the number of the bucket in a smaller layer.
     #[inline]
     pub fn candidates(self, hash: Hash) -> CandidateBuckets {
         let mask = u32::MAX >> (32 - 8 * self.width as u32);
@@ -59,9 +59,8 @@ impl Grid {
         }
     }
 
-    /// The other bucket of a fingerprint that is in this one. That of the other is this one again:
-    /// each is a number that depends on the fingerprint minus the one, and that bits exclusive or
-    /// the one's.
+    /// The other bucket of a fingerprint that is in this one. The function is its own inverse. The number below `base` is
+    /// subtracted from a number that depends on the fingerprint; the `fine` bits are combined by exclusive or.
     #[inline]
     pub fn other(self, bucket: u64, fingerprint: u32) -> u64 {
         let mixed = mix(fingerprint.into());
@@ -87,7 +86,7 @@ impl Grid {
         (number >> 32) >> (32 - self.fine)
     }
 
-    /// Asks the processor for both buckets of an item.
+    /// Prefetches both buckets of an item.
     #[inline]
     pub fn prefetch(self, lines: &CacheLines, candidates: CandidateBuckets) {
         for bucket in candidates.buckets {
@@ -96,7 +95,7 @@ impl Grid {
         }
     }
 
-    /// The bytes of a bucket, cache line by cache line.
+    /// The bytes of a bucket, one slice per cache line.
     #[inline]
     fn pieces(self, lines: &CacheLines, bucket: u64) -> impl Iterator<Item = &[u8]> {
         let size = (self.bucket_size * self.width) as usize;
@@ -114,7 +113,7 @@ impl Grid {
         })
     }
 
-    /// Are all slots of a bucket empty?
+    /// Whether all slots of a bucket are free.
     pub fn is_empty(self, lines: &CacheLines, bucket: u64) -> bool {
         self.pieces(lines, bucket).all(is_zero)
     }
@@ -141,14 +140,14 @@ impl Grid {
         lines.line_mut(line)[start..start + width].copy_from_slice(bytes);
     }
 
-    /// The first slot of a bucket that holds this fingerprint.
+    /// The first slot of a bucket with this fingerprint.
     #[inline]
     pub fn find(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let size = self.bucket_size * self.width;
         if size != WORD as u64 {
             return self.find_in_pieces(lines, bucket, fingerprint);
         }
-        // As buckets are unless something else is asked for.
+        // The default size of buckets.
         let word = bucket as usize;
         let line = lines.line(word / (LINE_SIZE / WORD));
         let word = line.as_chunks().0[word % (LINE_SIZE / WORD)];
@@ -176,7 +175,7 @@ impl Grid {
         None
     }
 
-    /// Does one of an item's buckets hold its fingerprint? Both are fetched at once.
+    /// Whether one of an item's buckets contains its fingerprint. Both buckets are prefetched.
     #[inline]
     pub fn holds(self, lines: &CacheLines, candidates: CandidateBuckets) -> bool {
         let [first, second] = candidates
@@ -185,7 +184,7 @@ impl Grid {
         first | second
     }
 
-    /// How many slots of a bucket hold this fingerprint.
+    /// The number of slots of a bucket with this fingerprint.
     pub fn count(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> u64 {
         let counts = self.pieces(lines, bucket).map(|piece| match self.width {
             1 => count(piece, (fingerprint as u8).to_le_bytes()),
@@ -196,12 +195,11 @@ impl Grid {
     }
 }
 
-/// The bytes that are looked at at once.
+/// The number of bytes that are compared in one step.
 const WORD: usize = 8;
 
-/// The first slot of `WIDTH` bytes that holds a fingerprint. Where exclusive or leaves a slot of
-/// zeros, and only there and further up, subtracting one from each slot sets its highest bit though
-/// it was not set (Mycroft's test; Warren, "Hacker's Delight", 6-1).
+/// The first slot of `WIDTH` bytes with this fingerprint. Exclusive or turns such a slot into zeros. Then a subtraction of one from
+/// each slot sets the highest bit of the first zero slot, which was not set (Mycroft's test; Warren, "Hacker's Delight", 6-1).
 #[inline]
 fn find_in_word<const WIDTH: usize>(word: [u8; WORD], wanted: u32) -> Option<usize> {
     let ones = u64::MAX / (u64::MAX >> (64 - 8 * WIDTH));

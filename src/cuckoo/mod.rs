@@ -1,7 +1,7 @@
 //! `CF.*`: cuckoo filters, from which items can be deleted again.
 //!
-//! A filter is a key whose value is a [`state::CuckooFilter`]: layers, each a [`grid`] of fingerprints.
-//! What it shares with the Bloom filter is in [`crate::filter`].
+//! A filter is a key whose value is a [`state::CuckooFilter`]: a stack of layers, each of which is a [`grid`] of fingerprints.
+//! [`crate::filter`] contains the part that Bloom filters share.
 
 pub mod commands;
 pub mod grid;
@@ -11,5 +11,5 @@ pub mod table;
 
 use crate::server::services::native::NativeType;
 
-/// Cuckoo filters in the keyspace.
+/// The native type of cuckoo filters.
 pub static CUCKOO: NativeType<state::CuckooFilter> = NativeType::new("sluice-cf");

@@ -1,7 +1,6 @@
-//! The cuckoo filter: a table of fingerprints, from which items can be taken out again; and further
-//! tables when the first is full.
+//! The cuckoo filter: a table of fingerprints, from which items can be deleted. A filter that is full gets another table.
 //!
-//! Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
+//! The algorithm is that of Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
 
 use super::CUCKOO;
 use super::grid::{CandidateBuckets, Grid};
@@ -17,41 +16,40 @@ use std::ffi::CStr;
 /// A cuckoo filter.
 pub type CuckooFilter = state::Filter<Cuckoo>;
 
-/// What was declared when a cuckoo filter was reserved.
+/// The parameters of the command that created a cuckoo filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CuckooParameters {
-    /// How many different items its first layer holds at least.
+    /// The least number of distinct items that the first layer has space for, 1 to 2^30.
     pub capacity: u64,
-    /// The slots of a bucket, 1 to 255.
+    /// The number of slots per bucket, 1 to 255.
     pub bucket_size: u64,
     /// The bytes of a fingerprint: 1, 2 or 4.
     pub width: u64,
-    /// How many fingerprints are moved to make room for one more, once the capacity is reached: 1 to
-    /// 65535.
+    /// The most fingerprints that are moved to make space for another one when the layer has reached its capacity, 1 to 65535.
     pub max_iterations: u64,
-    /// How many times as large each layer is as the one below, a power of two; 0: there is only one.
+    /// The ratio of the sizes of two successive layers, a power of two up to 32768; 0: the filter does not grow.
     pub expansion: u64,
-    /// The buckets of the first layer.
+    /// The number of buckets of the first layer.
     pub base: u64,
 }
 
-/// The largest bucket.
+/// The largest number of slots per bucket.
 pub const MAX_BUCKET_SIZE: i64 = 255;
 
-/// The most iterations.
+/// The largest number of iterations.
 pub const MAX_ITERATIONS: i64 = 65_535;
 
-/// The most layers, as RedisBloom has it.
+/// The most layers, as in RedisBloom.
 const MAX_LAYERS: usize = 32;
 
-/// The most bits of a bucket's number that come from the second half of the hash.
+/// The most bits of a bucket's number that come from the second half of the hash, and one more than the largest shape of a layer.
 const MAX_FINE: u64 = 32;
 
-/// Below its capacity a layer moves as many fingerprints as it takes, within reason.
+/// The most fingerprints that are moved to make space for another one when the layer is below its capacity.
 const PATIENCE: u64 = 2000;
 
 impl CuckooParameters {
-    /// Parameters with everything that follows from them. `expansion` is rounded up to a power of two.
+    /// The parameters with the number of buckets that follows from them. Rounds `expansion` up to a power of two.
     pub fn new(
         capacity: u64,
         bucket_size: u64,
@@ -83,9 +81,8 @@ impl CuckooParameters {
     }
 }
 
-/// How many buckets hold so many different items. The share of the slots that can be filled grows
-/// with the size of the buckets; these are some hundredths below what was measured, and a little
-/// more for small tables, which are unlike each other.
+/// The number of buckets for `capacity` distinct items. The possible load factor grows with the size of the buckets. The constants
+/// are some percent below the measured load factors. Small tables get spare buckets, because their load factors vary.
 fn buckets(capacity: u64, bucket_size: u64) -> u64 {
     let percent = match bucket_size {
         1 => 42,
@@ -105,7 +102,7 @@ pub enum Cuckoo {}
 
 impl FilterKind for Cuckoo {
     type Parameters = CuckooParameters;
-    /// Log2 of how many times as large as the first the layer is.
+    /// Log2 of the size of the layer divided by the size of the first layer.
     type LayerShape = u32;
 
     const LETTER: u8 = b'C';
@@ -225,7 +222,7 @@ impl FilterKind for Cuckoo {
         }
     }
 
-    /// Fingerprints cannot be united: a slot has room for one.
+    /// A slot has space for one fingerprint, so two different ones cannot be merged.
     fn can_overlay(own: &[u8], loaded: &[u8]) -> bool {
         is_zero(own) || own == loaded
     }
@@ -238,13 +235,13 @@ impl FilterKind for Cuckoo {
 }
 
 impl Layer<Cuckoo> {
-    /// Counts an item. A layer whose dump is still being loaded may count more items than it has.
+    /// Counts an item. A layer whose dump is being loaded may count more items than it contains.
     #[inline]
     fn gain(&mut self, grid: Grid) {
         self.items = (self.items + 1).min(grid.slots());
     }
 
-    /// Puts a fingerprint where there is room for it; false if there is none.
+    /// Stores a fingerprint in a free slot of its buckets. False: there is no free slot.
     #[inline]
     fn put(&mut self, grid: Grid, candidates: CandidateBuckets) -> bool {
         for bucket in candidates.buckets {
@@ -266,8 +263,8 @@ impl Layer<Cuckoo> {
         buckets.all(|bucket| count(bucket) == grid.bucket_size)
     }
 
-    /// Moves fingerprints to their other buckets until there is room for one more. Where that does
-    /// not succeed, all is as it was before.
+    /// Moves fingerprints to their other buckets until there is space for another one. False: there is no space, and nothing
+    /// changed.
     fn make_room(&mut self, parameters: &CuckooParameters, hash: Hash) -> bool {
         let grid = parameters.grid(self.shape);
         let CandidateBuckets {
@@ -279,7 +276,7 @@ impl Layer<Cuckoo> {
         }
         let below_capacity = self.items < parameters.capacity << self.shape;
         let patience = if below_capacity { PATIENCE } else { 0 };
-        // Which are moved may be arbitrary, but must be the same on every replica.
+        // The choice of fingerprints is arbitrary, but must be the same on every replica.
         let mut draw = hash.high ^ hash.low;
         let mut bucket = buckets[(draw & 1) as usize];
         let mut moved = Vec::new();
@@ -307,7 +304,7 @@ impl Layer<Cuckoo> {
         false
     }
 
-    /// Takes a fingerprint out of one of its buckets; false if it is in none.
+    /// Removes a fingerprint from one of its buckets. False: it is in none.
     fn take(&mut self, grid: Grid, candidates: CandidateBuckets) -> bool {
         for bucket in candidates.buckets {
             if let Some(slot) = grid.find(&self.lines, bucket, candidates.fingerprint) {
@@ -321,10 +318,9 @@ impl Layer<Cuckoo> {
 }
 
 impl CuckooFilter {
-    /// Does an item find no place though the capacity is not reached? Then a layer comes that would
-    /// not come otherwise, once: few items cannot avoid each other in a small table, or in buckets of
-    /// one. An item that fills its own buckets is no reason, unless they are so small that others
-    /// may look like it.
+    /// Whether a filter that does not grow is full for an item before its capacity is reached. Then it gets one additional layer,
+    /// because a few items can fill the same buckets of a small table, or of a table with small buckets. An item that fills its
+    /// buckets alone is no reason for a layer, unless the buckets are so small that other items may have its fingerprint.
     fn is_full_below_capacity(&self, item: Hash) -> bool {
         match &self.layers[..] {
             [only] => {
@@ -336,7 +332,7 @@ impl CuckooFilter {
         }
     }
 
-    /// How often an item was added, as far as the filter can say.
+    /// The number of times that an item was added. Other items with the same fingerprint and buckets count as this one.
     pub fn count(&self, hash: Hash) -> u64 {
         let counts = self.layers.iter().map(|layer| {
             let grid = self.parameters.grid(layer.shape);
@@ -350,7 +346,7 @@ impl CuckooFilter {
         counts.sum()
     }
 
-    /// Takes an item out once, the one that was added last; false if it is not there.
+    /// Deletes the newest copy of an item. False: the filter does not contain the item.
     pub fn delete(&mut self, hash: Hash) -> bool {
         let parameters = self.parameters;
         let mut layers = self.layers.iter_mut().rev();
@@ -362,8 +358,8 @@ impl CuckooFilter {
         taken
     }
 
-    /// Moves items from later layers to where there is room in earlier ones, and drops the layers
-    /// that are empty then. Returns whether anything changed.
+    /// Moves items from later layers to free slots of earlier layers, and removes layers that become empty. Returns whether the
+    /// filter changed.
     pub fn compact(&mut self) -> bool {
         let parameters = self.parameters;
         let mut changed = false;
@@ -380,7 +376,7 @@ impl CuckooFilter {
 }
 
 impl Layer<Cuckoo> {
-    /// Moves items to earlier layers that have room for them; false if there were none.
+    /// Moves items to free slots of earlier layers. False: nothing changed.
     fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], parameters: &CuckooParameters) -> bool {
         let grid = parameters.grid(self.shape);
         let (mut moved, mut left) = (false, 0);

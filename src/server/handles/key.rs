@@ -38,17 +38,17 @@ impl OpenKey<'_> {
         unsafe { api!(RedisModule_KeyType(self.raw)) as isize }
     }
 
-    /// Is there nothing at the key?
+    /// Whether the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.kind() == raw::REDISMODULE_KEYTYPE_EMPTY
     }
 
-    /// Does it hold a value of some module's type?
+    /// Whether the value is of a module's type.
     pub fn is_native(&self) -> bool {
         self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
     }
 
-    /// Does it hold a value of this type?
+    /// Whether the value is of this type.
     pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.
         let found = unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) };
@@ -87,7 +87,7 @@ impl OpenKey<'_> {
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set an expiry");
     }
 
-    /// The bytes of a string key; `None` if there is no key.
+    /// The bytes of a string. `None`: the key does not exist. Error: the value is of another type.
     pub fn string(&self) -> Result<Option<&[u8]>, Error> {
         match self.kind() {
             raw::REDISMODULE_KEYTYPE_EMPTY => Ok(None),
@@ -105,22 +105,22 @@ impl OpenKey<'_> {
         }
     }
 
-    /// Is it a hash?
+    /// Whether the value is a hash.
     pub fn is_hash(&self) -> bool {
         self.kind() == raw::REDISMODULE_KEYTYPE_HASH
     }
 
-    /// How many fields a hash has, elements a list, entries a stream.
+    /// The number of fields of a hash, elements of a list or entries of a stream.
     pub fn length(&self) -> usize {
         // SAFETY: the handle is open or null, both of which the function knows.
         unsafe { api!(RedisModule_ValueLength(self.raw)) }
     }
 
-    /// A field of a hash.
+    /// The value of a hash field. `None`: the hash has no such field.
     pub fn hash_field(&self, field: &CStr) -> Option<ServerString<'static>> {
         let mut value: *mut raw::RedisModuleString = ptr::null_mut();
-        // SAFETY: the handle is open on a hash. With this flag, field names are NUL-terminated; a
-        // null pointer ends the list. The server makes a string that we free, or leaves null.
+        // SAFETY: the handle is open on a hash. With this flag, field names are NUL-terminated; a null pointer ends the list. The
+        // server returns a string, which `ServerString` frees, or leaves the pointer null.
         unsafe {
             let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
             api!(RedisModule_HashGet(
@@ -134,7 +134,7 @@ impl OpenKey<'_> {
         }
     }
 
-    /// Sets a string key; it keeps its expiry.
+    /// Sets a string. The key keeps its expiry.
     pub fn set_string(&mut self, value: &[u8]) {
         let expires = self.expires();
         let value = ServerString::new(value);
@@ -178,15 +178,16 @@ impl<'k, T> TypedKey<'k, T> {
 
     /// The value, if there is one.
     pub fn value(&mut self) -> Option<&mut T> {
-        // SAFETY: the server keeps the value until the key is changed, which is only done by the
-        // methods below while this handle is open.
+        // SAFETY: the server keeps the value until the key is changed, and only the methods below change it while this handle is
+        // open. Two handles of one key would each return a reference. No type prevents that, so commands on several keys must
+        // check that the keys differ before they open them.
         self.value.map(|mut value| unsafe { value.as_mut() })
     }
 
-    /// Puts a value at the key, in place of what is there.
+    /// Puts a value at the key. It replaces a value of the same type.
     pub fn create(&mut self, value: T) {
         let value = self.native.to_raw(value);
-        // SAFETY: the handle is open for writing; `to_raw` gives what the type's `free` takes back.
+        // SAFETY: the handle is open for writing; the `free` callback of the type takes back the result of `to_raw`.
         let status = unsafe {
             api!(RedisModule_ModuleTypeSetValue(
                 self.key.raw,
@@ -204,7 +205,7 @@ impl<'k, T> TypedKey<'k, T> {
         self.key.delete();
     }
 
-    /// Puts a value at the key in place of what is there, without an expiry; a large value that was there is freed in the
+    /// Replaces the value at the key, of whatever type, and removes the expiry. The server frees a large old value in the
     /// background.
     pub fn replace(&mut self, value: T) {
         self.value = None;
