@@ -1,17 +1,17 @@
-//! Randomness, from the server's generator.
+//! Random numbers from the generator of the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A random number that nobody can predict.
+/// A random number that cannot be predicted.
 pub fn secret() -> u64 {
     let mut bytes = [0; 8];
-    // SAFETY: the buffer is given with its length.
+    // SAFETY: the function receives the buffer with its length.
     unsafe { api!(RedisModule_GetRandomBytes(bytes.as_mut_ptr(), bytes.len())) };
     u64::from_ne_bytes(bytes)
 }
 
-/// A random number for what may be predicted, at a hundredth of the cost. SplitMix64: Steele, Lea and Flood, "Fast
-/// Splittable Pseudorandom Number Generators", OOPSLA 2014.
+/// A pseudorandom number that may be predictable, at a hundredth of the cost of [`secret`]. The generator is SplitMix64: Steele,
+/// Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 pub fn draw() -> u64 {
     static STATE: AtomicU64 = AtomicU64::new(0);
     let last = match STATE.load(Ordering::Relaxed) {

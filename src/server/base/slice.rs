@@ -1,11 +1,11 @@
-//! Work that would take long is done in slices, between which the server serves its clients.
+//! Time slices: long work runs in slices, between which the server serves its clients.
 
 use crate::server::base::clock::Now;
 
-/// How long a slice takes (in microseconds), about.
+/// The approximate length of a slice, in microseconds.
 const SLICE_US: u64 = 1000;
 
-/// In a slice no more clients than this are answered: the server takes its time for each of them later.
+/// The most clients that a slice answers. The server needs time for each of them after the slice.
 const MOST_ANSWERS: u32 = 200;
 
 /// A slice of the server's time.
@@ -24,15 +24,15 @@ impl Slice {
         }
     }
 
-    /// A waiting client was answered.
+    /// Counts a waiting client that was answered.
     pub fn has_answered(&mut self) {
         self.answers_left = self.answers_left.saturating_sub(1);
     }
 
-    /// Is it over?
+    /// Whether the slice is over.
     pub fn is_over(&self) -> bool {
         let now = Now::read().micros();
-        // A clock that was set back does not prolong it.
+        // A clock that was set back must not prolong the slice.
         self.answers_left == 0 || now >= self.until || now + SLICE_US < self.until
     }
 }

@@ -222,7 +222,7 @@ pub(in crate::server) fn add_category(ctx: Ctx<'_>, name: &CStr) {
     if is_there && let Ok(name) = name.to_str() {
         ADDED_CATEGORIES.get().push(name.to_owned());
     } else {
-        let line = format!("the server refuses the ACL category {name:?}");
+        let line = format!("cannot add the ACL category {name:?}");
         log::warn(ctx.raw(), &line);
     }
 }
@@ -249,13 +249,13 @@ fn categories(command: &Command) -> String {
 /// Registers a command. False, with a line in the log, if the server refuses it.
 pub(in crate::server) fn register(ctx: Ctx<'_>, command: &Command) -> bool {
     if !create(ctx, command) {
-        let line = format!("the command {} cannot be registered", command.name);
+        let line = format!("cannot register the command {}", command.name);
         log::warn(ctx.raw(), &line);
         return false;
     }
     let described = describe(ctx, command);
     if !described {
-        let line = format!("the server refuses the description of {}", command.name);
+        let line = format!("cannot register the description of {}", command.name);
         log::warn(ctx.raw(), &line);
     }
     described

@@ -1,6 +1,6 @@
-//! Server events, deferred until they can be handled. The server reports them at moments at which the dataset must not
-//! change. The families handle them before the next command of the module that writes, and at the latest in the next round of
-//! the event loop. Work in slices is asked for here, too.
+//! Deferred server events. The server reports events at moments when the dataset must not change. The families handle them before
+//! the next writing command of the module, and at the latest in the next round of the event loop. Families also request work in
+//! slices here.
 
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
@@ -10,31 +10,31 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Something that happened.
+/// An event that the families handle later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerEvent {
     /// A value of the module left its key.
     Unlinked(i32, Box<[u8]>),
-    /// A key of the module got another expiry, or came to be by `RESTORE`, `COPY`, `RENAME` or `MOVE`.
+    /// The expiry of a key of the module changed, or `RESTORE`, `COPY`, `RENAME` or `MOVE` created the key.
     Touched(i32, Box<[u8]>),
-    /// A database was emptied; `None`: all of them.
+    /// A database was flushed; `None`: all databases.
     Flushed(Option<i32>),
-    /// Two databases changed places.
+    /// Two databases were swapped.
     Swapped(i32, i32),
-    /// Somebody wants this hash slot of a cluster to come or go; `None`: several. Told only if some family
-    /// [watches](crate::server::hooks::deletions).
+    /// A command that may move this hash slot of a cluster has arrived; `None`: several hash slots. Reported only while the
+    /// [command filter](crate::server::hooks::deletions) is registered.
     SlotMayMove(Option<u16>),
-    /// These hash slots of a cluster came to this node, or left it.
+    /// These hash slots of a cluster moved to this node or away from it.
     SlotsMoved(Ranges),
-    /// What was here of these hash slots is gone, without a word about each key. They are not this node's.
+    /// The server dropped all keys of these hash slots, which this node does not own, without an event for each key.
     SlotsDropped(Ranges),
     /// A connection closed.
     Disconnected(u64),
     /// A dataset was loaded.
     Loaded,
-    /// The dataset that was [loaded beside](loads_beside) the old one has taken its place.
+    /// The dataset that was [loaded beside](loads_beside) the old one has replaced it.
     Replaced,
-    /// The dataset that was being loaded beside another one was given up.
+    /// The load of a dataset beside another one was aborted.
     Discarded,
     /// The server forked a child to save the dataset, perhaps into a new AOF.
     Saving,
@@ -45,10 +45,11 @@ pub enum ServerEvent {
 pub(in crate::server) static DEFERRED: MainThread<Vec<ServerEvent>> = MainThread::new();
 pub(in crate::server) static ANY_DEFERRED: AtomicBool = AtomicBool::new(false);
 
-/// Did the server ask us before it sleeps, and has not slept yet? Redis 7.0 runs commands even then.
+/// Whether the server has reported that its event loop is about to sleep, and has not slept yet. Redis 7.0 runs commands even
+/// then.
 pub(in crate::server) static ABOUT_TO_SLEEP: AtomicBool = AtomicBool::new(false);
 
-/// There is something to do in the event loop's next round: the server shall not sleep before that.
+/// Requests a round of the event loop before the server sleeps.
 pub(in crate::server) fn ask_for_a_round() {
     if ABOUT_TO_SLEEP.swap(false, Ordering::Relaxed) {
         wake_event_loop();
@@ -62,7 +63,7 @@ pub fn defer(event: ServerEvent) {
     ask_for_a_round();
 }
 
-/// Notes that whole databases went, came or moved, and tells the families at once.
+/// Reports a change of hash slots to the families at once, and defers the event.
 pub(in crate::server) fn defer_slot_change(event: ServerEvent) {
     for family in crate::enabled_families() {
         (family.dataset_changed)(&event);
@@ -70,8 +71,8 @@ pub(in crate::server) fn defer_slot_change(event: ServerEvent) {
     defer(event);
 }
 
-/// The same as [`defer`], and wakes the server's event loop: it frees connections after the moment at which we
-/// are asked, and would then sleep.
+/// The same as [`defer`], and wakes the event loop. The server frees connections after it has called the module before its sleep,
+/// and would sleep then.
 pub fn defer_and_wake(event: ServerEvent) {
     if !ANY_DEFERRED.load(Ordering::Relaxed) {
         wake_event_loop();
@@ -79,16 +80,16 @@ pub fn defer_and_wake(event: ServerEvent) {
     defer(event);
 }
 
-/// Have families work to do that is done in slices?
+/// The state of the work in slices: [`NOTHING`], [`FRESH`] or [`BACKLOG`].
 pub(in crate::server) static WORK: AtomicU8 = AtomicU8::new(NOTHING);
 
 pub(in crate::server) const NOTHING: u8 = 0;
-/// It came up since they were last asked.
+/// A family has requested work since the last slice.
 pub(in crate::server) const FRESH: u8 = 1;
-/// It is more than a slice.
+/// The work takes more than one slice.
 pub(in crate::server) const BACKLOG: u8 = 2;
 
-/// A family has work to do in slices, with the first of which it has not begun.
+/// Requests slices for new work of a family.
 pub fn ask_for_slices() {
     if WORK.load(Ordering::Relaxed) == NOTHING {
         WORK.store(FRESH, Ordering::Relaxed);
@@ -96,7 +97,7 @@ pub fn ask_for_slices() {
     ask_for_a_round();
 }
 
-/// The same, where a connection closes: see [`defer_and_wake`].
+/// The same when a connection closes; see [`defer_and_wake`].
 pub fn ask_for_slices_and_wake() {
     if WORK.load(Ordering::Relaxed) == NOTHING {
         wake_event_loop();
@@ -104,25 +105,25 @@ pub fn ask_for_slices_and_wake() {
     ask_for_slices();
 }
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// It got another expiry, or none, that its value doesn't know of.
+    /// The expiry changed or was removed, and the value does not contain the change.
     Expiry,
-    /// It came to be, by `RESTORE`, `COPY`, `RENAME` or `MOVE`, with whatever expiry.
+    /// `RESTORE`, `COPY`, `RENAME` or `MOVE` created the key.
     Arrival,
 }
 
-/// Is a replica about to load a dataset that stands beside its old one?
+/// Whether this replica loads a dataset beside its old one.
 pub(in crate::server) static LOADS_BESIDE: AtomicBool = AtomicBool::new(false);
 
-/// Is a dataset being loaded that stands beside the old one, which clients still read (`repl-diskless-load swapdb`)? Then
-/// two values may have the same key, and what is loaded belongs to the new dataset.
+/// Whether the server loads a dataset beside the old one, which clients still read (`repl-diskless-load swapdb`). Then two values
+/// may have the same key, and loaded values belong to the new dataset.
 pub fn loads_beside() -> bool {
     LOADS_BESIDE.load(Ordering::Relaxed)
 }
 
-/// Lets the event loop go round once more before it sleeps.
+/// Makes the event loop run another round before it sleeps.
 pub(in crate::server) fn wake_event_loop() {
     // SAFETY: the callback does nothing and expects no data.
     unsafe {
@@ -135,16 +136,16 @@ pub(in crate::server) fn wake_event_loop() {
 
 unsafe extern "C" fn on_wake(_data: *mut c_void) {}
 
-/// Has a family asked to be told of every key that is removed?
+/// Whether a family has requested the names of all removed keys.
 pub(in crate::server) static TELLS_OF_REMOVALS: AtomicBool = AtomicBool::new(false);
 
-/// Has a family asked to be told of every key that is removed?
+/// Whether a family has requested the names of all removed keys.
 #[inline]
 pub(in crate::server) fn tells_of_removals() -> bool {
     TELLS_OF_REMOVALS.load(Ordering::Relaxed)
 }
 
-/// Tells the families of a key that was removed.
+/// Reports a removed key to the families.
 #[inline]
 pub(in crate::server) fn key_removed(ctx: Ctx<'_>, name: &ServerString<'_>) {
     if tells_of_removals() {

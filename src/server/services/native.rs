@@ -17,70 +17,69 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How the values of a native type behave.
+/// A native type: the callbacks for its values.
 pub trait Native: 'static {
-    /// The values.
+    /// The type of the values.
     type Value: 'static;
 
-    /// The type's registration.
+    /// The registration of the type.
     fn native() -> &'static NativeType<Self::Value>;
 
-    /// The encoding version, which the RDB file stores beside each value. Whoever changes what [`Native::save`] writes
-    /// raises it, and [`Native::load`] goes on reading the older ones; newer ones are refused before they come there.
+    /// The encoding version, which the RDB file stores with each value. A change of the output of [`Native::save`] needs a higher
+    /// version. [`Native::load`] reads this version and all older ones. Newer ones are refused before the call.
     const ENCODING: c_int;
 
     /// Writes a value to RDB or `DUMP`.
     fn save(value: &Self::Value, out: &mut RdbWriter<'_>);
 
-    /// Reads a value from RDB or `RESTORE`; `None` if it cannot be one.
+    /// Reads a value from RDB or `RESTORE`. `None`: the input is invalid.
     fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<Self::Value>;
 
     /// Writes the commands that rebuild a value.
     fn rewrite(value: &Self::Value, out: &mut AofWriter<'_>);
 
-    /// Adds what a value consists of to the dataset's digest.
+    /// Adds the contents of a value to its digest.
     fn digest(value: &Self::Value, digest: &mut Digest<'_>);
 
-    /// The bytes that a value takes from the allocator beside its own struct.
+    /// The bytes of a value from the allocator, without the struct itself.
     fn memory(value: &Self::Value) -> usize;
 
-    /// How many allocations it takes to free the value; large ones are freed in the background.
+    /// The number of allocations of a value. The server frees values with many allocations in the background.
     fn free_effort(value: &Self::Value) -> usize;
 
-    /// A value for a copy of the key; `None` if there is no memory for it. The family is told of the
-    /// new key when it is there.
+    /// The value for a copy of the key. `None`: there is not enough memory. The family receives an event when the new key exists.
     fn copy(value: &Self::Value) -> Option<Self::Value>;
 
-    /// The value is leaving its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET`...
-    /// Not called for keys that the module deletes itself, nor by `FLUSHALL`.
+    /// Called when a value leaves its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET` and others. Not called for
+    /// keys that the module deletes itself, nor for `FLUSHALL`.
     fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
 
-    /// Moves the value's larger blocks with `relocate`, to fight fragmentation. A large value is
-    /// done in parts, and asks [`Relocate::should_stop`] after each: the number of the part to go on
-    /// with is returned and comes back as `from`.
+    /// Moves the larger blocks of a value with `relocate`, to reduce fragmentation. A large value moves in parts, and asks
+    /// [`Relocate::should_stop`] after each part. The function returns the number of the next part, and receives it as `from` in
+    /// the next call. `None`: all parts are done.
     fn defrag(value: &mut Self::Value, relocate: &mut Relocate<'_>, from: usize) -> Option<usize>;
 
-    /// Saves what the whole module has to remember, beside any key.
+    /// Saves data of the whole module that belongs to no key.
     fn save_module(_out: &mut RdbWriter<'_>) {}
 
-    /// Is it worth saving now?
+    /// Whether [`Native::save_module`] has data to save now.
     fn has_module_data() -> bool {
         false
     }
 
-    /// Reads what [`Native::save_module`] wrote; false if it cannot be that.
+    /// Reads the output of [`Native::save_module`]. False: the input is invalid.
     fn load_module(_input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
         true
     }
 
-    /// Is there something for [`Native::save_module`] to save?
+    /// Whether the type implements [`Native::save_module`].
     const SAVES_MODULE: bool = false;
 }
 
-/// Does the server count the object that points to a module's value?
+/// Whether `MEMORY USAGE` of the server counts the object that points to a module's value.
 static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
 
-/// Learns which of the blocks around a value are left to the module to count.
+/// Learns which blocks around a value the module has to count.
 pub(in crate::server) fn learn_overhead() {
     // Valkey 9.0 and Redis 8.2 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`).
     let version = Version::running();
@@ -88,8 +87,8 @@ pub(in crate::server) fn learn_overhead() {
     COUNTS_OBJECT.store(counts, Ordering::Relaxed);
 }
 
-/// The server's own blocks around a module's value that it leaves to the module to count: the object and what stands
-/// between it and the value, each of two words.
+/// The bytes of the blocks around a module's value that the server does not count: the object, and the block between the object
+/// and the value, of two words each.
 fn overhead() -> usize {
     let blocks = if COUNTS_OBJECT.load(Ordering::Relaxed) {
         1
@@ -140,7 +139,7 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
     };
     native.raw.store(raw, Ordering::Relaxed);
     if raw.is_null() {
-        let line = format!("the data type {} cannot be registered", native.name);
+        let line = format!("cannot register the data type {}", native.name);
         log::warn(ctx.raw(), &line);
     }
     !raw.is_null()
@@ -178,7 +177,7 @@ unsafe extern "C" fn rdb_load<N: Native>(
     })
 }
 
-/// Can this build read values of this encoding? A newer Sluice may have written them; what they mean is not guessed.
+/// Whether this build can read values of this encoding version. A newer version of Sluice may have written them.
 fn is_known<N: Native>(encoding: c_int) -> bool {
     let known = encoding <= N::ENCODING;
     if !known {
@@ -220,7 +219,7 @@ unsafe extern "C" fn aux_save<N: Native>(io: *mut raw::RedisModuleIO, _when: c_i
     });
 }
 
-/// For servers that leave out what is empty, so that an RDB file without it loads without Sluice.
+/// For servers that omit empty data, so that such an RDB file loads without Sluice.
 unsafe extern "C" fn aux_save_if_any<N: Native>(io: *mut raw::RedisModuleIO, when: c_int) {
     if guard(true, N::has_module_data) {
         // SAFETY: see above.
@@ -350,14 +349,14 @@ unsafe extern "C" fn defrag<N: Native>(
     })
 }
 
-/// Moves blocks of memory to less fragmented places.
+/// Moves memory blocks for active defragmentation.
 pub struct Relocate<'a> {
     ctx: *mut raw::RedisModuleDefragCtx,
     call: PhantomData<&'a ()>,
 }
 
 impl Relocate<'_> {
-    /// Has the server other things to do by now?
+    /// Whether the time of the running callback is over.
     pub fn should_stop(&self) -> bool {
         // SAFETY: the context is that of the running callback.
         unsafe { api!(RedisModule_DefragShouldStop(self.ctx)) != 0 }

@@ -1,4 +1,4 @@
-//! Streams: entries with ids that the master chooses and replicas repeat.
+//! Streams. The master chooses the ids of entries, and replicas use the same ids.
 
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
@@ -15,7 +15,7 @@ use std::{io, ptr};
 pub struct EntryId {
     /// Unix milliseconds.
     pub ms: u64,
-    /// Which one within that millisecond.
+    /// The sequence number within the millisecond.
     pub seq: u64,
 }
 
@@ -77,13 +77,13 @@ impl<'k> Stream<'k> {
         })
     }
 
-    /// Was there no stream?
+    /// Whether the key was empty when it was opened.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Appends an entry of fields and values by turns, with the id that it has on the master or,
-    /// for the master itself, the next one. Returns the id.
+    /// Appends an entry and returns its id. `fields`: names and values in turn, at most 16. `id`: the id on the master, or `None` for
+    /// the next id. Error: the stream has no id left, or a larger last id.
     pub fn append(
         &mut self,
         fields: &[&ServerString<'_>],
@@ -121,11 +121,11 @@ impl<'k> Stream<'k> {
         Ok(EntryId { ms, seq })
     }
 
-    /// Are there ids for so many more entries? Asks the server and changes nothing.
+    /// Whether the stream has ids for this number of further entries. Changes nothing.
     ///
-    /// The API does not return the last id of a stream. But the server compares the id of a new entry with it before it
-    /// refuses an entry for its size, and names the reason (`ERANGE` for the size). So this offers an entry that no server
-    /// takes, with the id that the last of the new entries has at the latest.
+    /// The API does not return the last id of a stream. But the server compares the id of a new entry with the last id before it
+    /// refuses an entry for its size, and `errno` has the reason (`ERANGE` for the size). So the function offers an oversized
+    /// entry with the largest id that leaves enough ids.
     pub fn has_ids_for(&mut self, count: u64) -> bool {
         if self.is_new || count == 0 {
             return true;
@@ -164,10 +164,10 @@ impl<'k> Stream<'k> {
     const OVERSIZED_PARTS: usize = 514;
     const OVERSIZED_PART_BYTES: usize = 2 * 1024 * 1024;
 
-    /// The most fields and values of an entry.
+    /// The most names and values of an entry together.
     const MAX_STRINGS: usize = 16;
 
-    /// Takes an entry out again that was just appended; the key too, if the stream was new.
+    /// Deletes an entry that was just appended. Deletes the key, too, if the stream was new.
     pub fn retract(mut self, id: EntryId) {
         let mut id = raw::RedisModuleStreamID {
             ms: id.ms,
@@ -180,8 +180,8 @@ impl<'k> Stream<'k> {
         }
     }
 
-    /// Drops the oldest entries beyond about `length`, whole blocks of them, as `MAXLEN ~` does.
-    /// Returns how many, so that replicas drop just as many.
+    /// Drops the oldest entries beyond approximately `length`, in whole blocks, as `MAXLEN ~` does. Returns their number, so that
+    /// replicas drop the same entries.
     pub fn trim_to_about(&mut self, length: u64) -> u64 {
         if self.key.length() as u64 <= length {
             return 0;
@@ -189,7 +189,7 @@ impl<'k> Stream<'k> {
         self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX)
     }
 
-    /// Drops so many of the oldest entries.
+    /// Drops the `count` oldest entries.
     pub fn drop_oldest(&mut self, count: u64) {
         let left = (self.key.length() as u64).saturating_sub(count);
         self.trim(left, 0);
@@ -207,7 +207,7 @@ impl<'k> Stream<'k> {
         u64::try_from(dropped).unwrap_or(0)
     }
 
-    /// Closes the stream and tells who watches it that it has grown. Returns its name.
+    /// Closes the stream, and signals the change to clients that block on it, watch it or track it. Returns its name.
     pub fn announce(self) -> ServerString<'static> {
         let Self { ctx, key, name, .. } = self;
         drop(key); // wakes the clients that wait in XREAD and XREADGROUP
