@@ -146,7 +146,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
 /// Whether the server would accept a command that writes now.
 fn may_write(ctx: Ctx<'_>, now: Now) -> bool {
     if ctx.is_script() {
-        deletions::all_that_goes(ctx); // notes the kind of the next script
+        deletions::watch_removals(ctx); // notes the kind of the next script
     }
     ctx.may_decide() && replicas::are_enough(ctx, now) && scripts::may_write(ctx)
 }

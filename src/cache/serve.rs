@@ -73,7 +73,7 @@ fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
 
 /// While there are leases, the module must hear of each key that is removed, and of each hash slot that moves.
 fn watch_for_changes(ctx: Ctx<'_>) {
-    deletions::all_that_goes(ctx);
+    deletions::watch_removals(ctx);
     if ctx.is_cluster() && STATE.get().own_slots.is_none() {
         let own_slots = cluster::own_slots(ctx);
         STATE.get().own_slots = own_slots;

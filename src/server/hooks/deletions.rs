@@ -1,7 +1,7 @@
-//! Keys that go: those that expire or are evicted, of whatever type; those that somebody deletes by name, which need not be there;
-//! and the slots of a cluster that come and go, which no event reports. The server calls a command filter for this with each of
-//! its commands, so the filter is registered when a family first asks for it, and removed when no family has needed it for a
-//! while. What other commands remove, the events report that [`super::events`] subscribes to anyway.
+//! Removed keys of all types: keys that expire, keys that are evicted, and keys that a command deletes by name, even if they do not
+//! exist. Also commands that may move hash slots, for which there is no event. The server calls a command filter with each
+//! command. So the module registers the filter when a family needs it, and removes it when no family has needed it for some
+//! seconds. Keyspace events report all other removals; see [`super::events`].
 
 use crate::request::{is, parse_int};
 use crate::server::base::guard::guard;
@@ -22,11 +22,11 @@ use std::ffi::{c_char, c_int};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// After so many calls of the server's cron without need, some ten seconds, the filter is removed.
+/// The number of ticks of the server's cron after which an unused filter is removed: about ten seconds.
 const MAX_IDLE_TICKS: u32 = 100;
 
-/// If the server does not say which client has sent a deletion, so many clients are asked at once whether they are in a transaction.
-/// More clients are asked ten times a second: an answer takes a system call for each.
+/// The most clients whose states are read after each deletion, on a server that does not name the client of a command. The states
+/// of more clients are read ten times a second, because each takes a system call.
 const FEW_CLIENTS: usize = 32;
 
 #[derive(Default)]
@@ -36,16 +36,16 @@ struct DeletionWatch {
     /// All clients with a connection.
     clients: BTreeSet<u64>,
     by_client: ByClient,
-    /// Redis 7.0 does not say which client has sent a command.
+    /// For Redis 7.0, which does not name the client of a command.
     anonymous: Anonymous,
 }
 
 static WATCH: MainThread<DeletionWatch> = MainThread::new();
 
-/// Is the filter registered?
+/// Whether the filter is registered.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// Is there a deletion that may have run? This is asked with every command.
+/// Whether there is a deletion that may have run. Each command reads this.
 static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
 
 impl DeletionWatch {
@@ -69,14 +69,14 @@ impl DeletionWatch {
     }
 }
 
-/// Notes the clients that connected before the module was loaded. Where `CLIENT` has another name, they stay unknown.
+/// Notes the clients that connected before the module was loaded. If `CLIENT` is renamed, they stay unknown.
 pub(in crate::server) fn learn_clients(ctx: Ctx<'_>) {
     WATCH.get().clients.extend(call::clients(ctx));
 }
 
-/// From now on families are told of all keys that go, and of all that are deleted by name, before they are.
+/// Begins to report all removed keys to the families, and keys that are deleted by name before the deletion.
 #[inline]
-pub fn all_that_goes(ctx: Ctx<'_>) {
+pub fn watch_removals(ctx: Ctx<'_>) {
     if !IS_WATCHING.load(Ordering::Relaxed) {
         begin(ctx);
     }
@@ -113,7 +113,7 @@ fn begin(ctx: Ctx<'_>) {
     let watch = &mut *WATCH.get();
     watch.filter = NonNull::new(filter);
     watch.idle_ticks = 0;
-    // What is queued already, nobody has seen.
+    // The filter has not seen the commands that are queued already.
     let open = watch.open_transactions();
     if names_clients() {
         for client in open {
@@ -179,14 +179,14 @@ pub(in crate::server) fn disconnects(client: u64) {
     watch.note_settled();
 }
 
-/// Does the server say which client has sent a command?
+/// Whether the server names the client of a command.
 fn names_clients() -> bool {
     // SAFETY: the pointer was set when the module was initialized and never changes.
     let function = unsafe { raw::RedisModule_CommandFilterGetClientId };
     function.is_some()
 }
 
-/// The client whose command this is, if the server says it.
+/// The client of this command, if the server names it.
 fn client_of(command: *mut raw::RedisModuleCommandFilterCtx) -> Option<u64> {
     names_clients()
         // SAFETY: the server calls the filter with a live pointer, and has the function.
@@ -221,7 +221,7 @@ fn state_of(client: u64) -> ClientState {
     }
 }
 
-/// Does the server do this at the moment?
+/// Whether the context of the server has this flag now.
 fn is_running(flag: u32) -> bool {
     // SAFETY: a null context is allowed.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
@@ -281,7 +281,7 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
     });
 }
 
-/// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
+/// Called before the next command of a client: finds the deletions that may have run. Within a transaction, nothing has changed.
 #[cold]
 fn settle_before(client: Option<u64>) {
     if is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
@@ -294,7 +294,7 @@ fn settle_before(client: Option<u64>) {
     }
 }
 
-/// A transaction ends, one way or the other, before the next command arrives.
+/// Notes that a transaction ends before the next command arrives.
 fn transaction_ends(client: Option<u64>) {
     let watch = &mut *WATCH.get();
     match client {
@@ -307,14 +307,14 @@ fn transaction_ends(client: Option<u64>) {
 /// The arguments of a command that arrives.
 type Arguments<'a, 'n> = &'a mut dyn Iterator<Item = ServerString<'n>>;
 
-/// `DEL`, or a command like it: it runs now, or when its transaction does.
+/// Notes the keys of `DEL` or a similar command, which runs now or with its transaction.
 fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerString<'n>>) {
     let names: Vec<_> = names.collect();
     let names = || names.iter().map(ServerString::bytes);
     names().for_each(|name| deleting(Some(name)));
     let watch = &mut *WATCH.get();
     match client {
-        // What is no connection is a script or another module, whose commands run at once.
+        // A client without a connection is a script or another module, whose commands run at once.
         Some(client) if is_connected(client) => watch.by_client.deletes(client, names()),
         Some(_) => return,
         None if is_running(raw::REDISMODULE_CTX_FLAGS_LUA) => return,
@@ -329,8 +329,7 @@ fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerStrin
     watch.note_settled();
 }
 
-/// A command that deletes keys among other arguments. One with a condition deletes them perhaps; it is taken for one that
-/// does.
+/// Notes the keys of a command that deletes keys among other arguments. A condition of the command counts as fulfilled.
 fn keys_arrive(client: Option<u64>, command: Vec<ServerString<'_>>) {
     let positions = deleters::key_positions(&command);
     let is_key = |(position, name)| positions.contains(&position).then_some(name);
@@ -353,7 +352,7 @@ fn keys_may_expire(client: Option<u64>, command: Vec<ServerString<'_>>) {
     }
 }
 
-/// Before a command of the module: a deletion that was put off may have run without a call of the filter.
+/// Called before a command of the module: a delayed deletion may have run without a call of the filter.
 #[inline]
 pub(in crate::server) fn run_deferred(ctx: Ctx<'_>) {
     if IS_UNSETTLED.load(Ordering::Relaxed) {
@@ -378,16 +377,16 @@ pub(in crate::server) fn ends_round() {
     }
 }
 
-/// A key of this name is about to be deleted, or was; `None`: any keys.
+/// Reports to the families that a key with this name is or was deleted; `None`: any keys.
 fn deleting(key: Option<&[u8]>) {
     for family in crate::enabled_families() {
         (family.key_deleting)(key);
     }
 }
 
-/// `CLUSTER`, by which hash slots may come to this node, or go.
+/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
-    // Of atomic migration there are events.
+    // Atomic slot migration has events.
     const MOVING: [&str; 6] = [
         "setslot",
         "addslots",

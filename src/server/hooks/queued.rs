@@ -1,30 +1,30 @@
-//! Deletions that have arrived and have not run: a command in `MULTI` runs at `EXEC`, and one that a pause of writes puts off runs
-//! after the pause. The server reports neither, so this keeps the names of the keys until the deletion must have run. To revoke a
-//! lease once too often costs a rebuild, to miss one costs stale data: in doubt, a lease is revoked.
+//! Deletions that have arrived and have not run. A command in `MULTI` runs at `EXEC`, and a command that arrives while writes are
+//! paused runs after the pause. The server reports neither, so this module keeps the names of the keys until the deletion must have
+//! run. In doubt, a lease is revoked: a needless revocation costs a rebuild, a missing one stale data.
 //!
-//! [`ByClient`] is for servers that say which client has sent a command, [`Anonymous`] for Redis 7.0, which does not.
+//! [`ByClient`] is for servers that name the client of a command, [`Anonymous`] for Redis 7.0, which does not.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// So many names are kept for all clients, in so many bytes. Beyond that, the end of a transaction revokes all leases.
+/// The most names of all clients together, and their most bytes. Beyond that, the end of a transaction revokes all leases.
 const MAX_NAMES: usize = 10_000;
 const MAX_BYTES: usize = 256 * 1024;
 
-/// An end of the server's event loop after which a client whose command was put off has run it: the loop in which the client was
-/// released, and one more.
+/// The number of rounds of the event loop after which a released client has run its delayed command: the round of the release, and
+/// one more.
 const ROUNDS: u32 = 2;
 
-/// The most groups of deletions on a server that does not say whose they are.
+/// The most groups of deletions on a server that does not name clients.
 const MAX_GROUPS: usize = 64;
 
-/// What the server says of a client.
+/// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientState {
-    /// It has no connection. It may be a script, whose commands run at once.
+    /// The client has no connection. It may be a script, whose commands run at once.
     Gone,
-    /// It is in a transaction, perhaps with an `EXEC` that was put off.
+    /// The client is in a transaction, perhaps with a delayed `EXEC`.
     InTransaction,
-    /// Its command was put off, or it waits for something.
+    /// The command of the client is delayed, or the client waits in a blocking command.
     Blocked,
     Free,
 }
@@ -64,7 +64,7 @@ impl DeletedKeys {
         }
     }
 
-    /// Calls `revoke` with each key; `None`: with all keys that there are.
+    /// Calls `revoke` with each key; `None` stands for all keys.
     fn revoke(&self, revoke: &mut dyn FnMut(Option<&[u8]>)) {
         match self {
             Self::All => revoke(None),
@@ -77,7 +77,7 @@ impl DeletedKeys {
     }
 }
 
-/// The names that are kept.
+/// The number and the bytes of the kept names.
 #[derive(Debug, Default)]
 struct NameBudget {
     names: usize,
@@ -100,7 +100,7 @@ impl NameBudget {
     }
 }
 
-/// How far the deletions of a client have come.
+/// The progress of the deletions of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeletionStage {
     /// The command has arrived. Whether it has run shows when the next command arrives.
@@ -109,7 +109,7 @@ enum DeletionStage {
     Queued,
     /// `EXEC`, `DISCARD` or `RESET` has arrived.
     Ending,
-    /// The server has put the command off. It has been free again at the end of so many rounds of the event loop.
+    /// The server has delayed the command. At the end of this number of rounds of the event loop, the client was free again.
     PutOff { rounds: u32 },
 }
 
@@ -117,7 +117,7 @@ enum DeletionStage {
 struct Deletions {
     keys: DeletedKeys,
     stage: DeletionStage,
-    /// When the command arrived: commands that are put off run in this order.
+    /// The sequence number of the command: delayed commands run in this order.
     position: u64,
 }
 
@@ -125,27 +125,27 @@ struct Deletions {
 #[derive(Debug, Default)]
 pub(super) struct ByClient {
     clients: HashMap<u64, Deletions>,
-    /// The clients whose state is to be looked at: all but those whose deletions are queued.
+    /// The clients whose states must be read: all but those whose deletions are queued.
     unsettled: BTreeSet<u64>,
-    /// When the last command of each client arrived, if that was after a command that was put off.
+    /// The sequence number of each client's last command, if it arrived after a delayed command.
     positions: HashMap<u64, u64>,
     last_position: u64,
     budget: NameBudget,
 }
 
 impl ByClient {
-    /// Does anything remain to be looked at?
+    /// Whether no state must be read.
     pub(super) fn is_settled(&self) -> bool {
         self.unsettled.is_empty()
     }
 
-    /// Are there no deletions?
+    /// Whether there are no deletions.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    /// This client is in a transaction, in which it may have queued anything.
+    /// Notes a client in a transaction in which it may have queued any commands.
     pub(super) fn has_queued_before(&mut self, client: u64) {
         let deletions = Deletions {
             keys: DeletedKeys::All,
@@ -155,7 +155,7 @@ impl ByClient {
         self.clients.insert(client, deletions);
     }
 
-    /// A command of a client has arrived. To be called after [`ByClient::look`].
+    /// Notes that a command of a client has arrived. Called after [`ByClient::look`].
     pub(super) fn arrives(&mut self, client: u64) {
         let put_off =
             |deletions: &Deletions| matches!(deletions.stage, DeletionStage::PutOff { .. });
@@ -168,7 +168,7 @@ impl ByClient {
         }
     }
 
-    /// A command of a client has arrived that deletes these keys, now or later.
+    /// Notes that a command of a client has arrived that deletes these keys, now or later.
     pub(super) fn deletes<'n>(&mut self, client: u64, names: impl Iterator<Item = &'n [u8]>) {
         self.last_position += 1;
         let deletions = self.clients.entry(client).or_insert_with(|| {
@@ -182,7 +182,7 @@ impl ByClient {
         deletions.keys.add(names, &mut self.budget);
     }
 
-    /// The client's transaction ends, if it has one, before its next command arrives.
+    /// Notes that the transaction of the client, if any, ends before its next command arrives.
     pub(super) fn ends(&mut self, client: u64) {
         if let Some(deletions) = self.clients.get_mut(&client) {
             deletions.stage = DeletionStage::Ending;
@@ -190,7 +190,7 @@ impl ByClient {
         }
     }
 
-    /// The client has disconnected. What it has queued will never run; what was about to run may have run.
+    /// Notes that the client has disconnected. Its queued commands never run. A command that was about to run may have run.
     pub(super) fn disconnects(&mut self, client: u64) {
         let stage = self.clients.get(&client).map(|deletions| deletions.stage);
         if stage == Some(DeletionStage::Queued) {
@@ -247,7 +247,7 @@ impl ByClient {
         }
     }
 
-    /// A round of the server's event loop ends.
+    /// Notes the end of a round of the event loop.
     pub(super) fn ends_round(&mut self, state_of: impl Fn(u64) -> ClientState) {
         for client in &self.unsettled {
             if let Some(Deletions {
@@ -272,16 +272,16 @@ impl ByClient {
     }
 }
 
-/// Deletions of clients that the server does not name. Commands that were put off arrive once more on such a server.
+/// Deletions of clients that the server does not name. On such a server, delayed commands arrive once more.
 #[derive(Debug, Default)]
 pub(super) struct Anonymous {
-    /// May any client be in a transaction?
+    /// Whether any client may be in a transaction.
     may_queue: bool,
-    /// Has a transaction ended since the last look?
+    /// Whether a transaction has ended since the last [`Anonymous::look`].
     has_ended: bool,
-    /// Deletions since the last [`Anonymous::group`], of whatever client.
+    /// The deletions of all clients since the last [`Anonymous::group`].
     fresh: DeletedKeys,
-    /// Older ones, each with the clients that may have queued them.
+    /// Older deletions, each with the clients that may have queued them.
     groups: Vec<(Vec<u64>, DeletedKeys)>,
     budget: NameBudget,
 }
@@ -295,7 +295,7 @@ impl Anonymous {
         !self.may_queue && self.fresh.is_empty() && self.groups.is_empty()
     }
 
-    /// These clients are in transactions, in which they may have queued anything.
+    /// Notes clients in transactions in which they may have queued any commands.
     pub(super) fn have_queued_before(&mut self, clients: Vec<u64>) {
         if !clients.is_empty() {
             self.may_queue = true;
@@ -303,19 +303,19 @@ impl Anonymous {
         }
     }
 
-    /// A transaction begins.
+    /// Notes that a transaction begins.
     pub(super) fn begins(&mut self) {
         self.may_queue = true;
     }
 
-    /// A command has arrived that deletes these keys, now or at an `EXEC`.
+    /// Notes that a command has arrived that deletes these keys, now or at an `EXEC`.
     pub(super) fn deletes<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
         if self.may_queue {
             self.fresh.add(names, &mut self.budget);
         }
     }
 
-    /// Some transaction ends before the next command arrives.
+    /// Notes that a transaction ends before the next command arrives.
     pub(super) fn ends(&mut self) {
         self.has_ended = !self.is_empty();
     }
@@ -344,12 +344,12 @@ impl Anonymous {
         });
     }
 
-    /// Is it worth asking which clients are in transactions?
+    /// Whether the clients in transactions are needed for [`Anonymous::group`].
     pub(super) fn wants_group(&self) -> bool {
         self.may_queue
     }
 
-    /// These clients, in ascending order, are in transactions: only they can have queued the deletions that have not run.
+    /// Notes all clients in transactions, in ascending order. Only these clients can have queued the deletions that have not run.
     pub(super) fn group(&mut self, clients: Vec<u64>) {
         let mut keys = std::mem::take(&mut self.fresh);
         if clients.is_empty() {
@@ -372,7 +372,7 @@ impl Anonymous {
         }
     }
 
-    /// Makes one group of all.
+    /// Merges all groups into one that stands for all keys.
     fn merge_groups(&mut self) {
         let mut clients = BTreeSet::new();
         for (own, mut keys) in self.groups.drain(..) {

@@ -1,4 +1,4 @@
-//! The hash slots of a cluster: which slot a key is in, and who serves which slot.
+//! The hash slots of a cluster: the slot of a key, and the node of a slot.
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
 use crate::server::handles::context::Ctx;
@@ -6,10 +6,10 @@ use crc::{CRC_16_XMODEM, Crc};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Is this server a node of a cluster?
+/// Whether this server is a node of a cluster.
 static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
 
-/// Is this server a node of a cluster? It is from its start to its end.
+/// Whether this server is a node of a cluster. The answer never changes while the server runs.
 #[inline]
 pub fn in_cluster() -> bool {
     IN_CLUSTER.load(Ordering::Relaxed)
@@ -29,8 +29,7 @@ pub fn slot_of(key: &[u8]) -> u16 {
     CRC.checksum(hash_tag(key)) % SLOTS as u16
 }
 
-/// The part of a key that its slot is computed from: the bytes between the first `{` and the next `}`, if there are any;
-/// otherwise the whole key.
+/// The hash tag of a key: the bytes between the first `{` and the next `}`. Without such bytes, the whole key.
 fn hash_tag(key: &[u8]) -> &[u8] {
     let tag = || {
         let start = key.iter().position(|byte| *byte == b'{')? + 1;
@@ -40,27 +39,27 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     tag().unwrap_or(key)
 }
 
-/// A key name in this slot. It takes some ten thousand hashes.
+/// A key name in this hash slot. The search computes some ten thousand hashes.
 pub fn key_in(slot: u16) -> Vec<u8> {
     let names = (0_u64..).map(|number| format!("sluice:fence:{{{number}}}").into_bytes());
     let mut names = names.filter(|name| slot_of(name) == slot);
     names.next().expect("every slot has keys")
 }
 
-/// Ranges of slots, each with its first and its last.
+/// Ranges of hash slots, each with its first and its last slot.
 pub type Ranges = Box<[(u16, u16)]>;
 
-/// Is the slot in one of the ranges?
+/// Whether the slot is in one of the ranges.
 pub fn contains(ranges: &[(u16, u16)], slot: u16) -> bool {
     ranges
         .iter()
         .any(|(first, last)| (*first..=*last).contains(&slot))
 }
 
-/// What `CLUSTER NODES` said: who serves which slot.
+/// The nodes of a cluster and their hash slots, from `CLUSTER NODES`.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    /// For each slot one more than the index of its node; 0: nobody serves it.
+    /// For each hash slot, the index of its node plus 1; 0: no node owns it.
     owners: Vec<u16>,
     nodes: Vec<Node>,
     /// The index of this node, or of its master.
@@ -75,7 +74,7 @@ struct Node {
     address: String,
 }
 
-/// How a slot moves by `CLUSTER SETSLOT`.
+/// The direction in which a hash slot moves by `CLUSTER SETSLOT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Motion {
     Importing,
@@ -83,7 +82,7 @@ enum Motion {
 }
 
 impl Nodes {
-    /// Reads the lines of `CLUSTER NODES`:
+    /// Parses the lines of `CLUSTER NODES`:
     /// `<id> <ip:port@port[,host]> <flags> <master> <ping> <pong> <epoch> <link> <slots>...`.
     pub fn parse(text: &str) -> Self {
         let mut nodes = Self {
@@ -128,7 +127,7 @@ impl Nodes {
         }
     }
 
-    /// Reads `93-<-<id>]` or `77->-<id>]`, which only the line of this node has.
+    /// Parses `93-<-<id>]` or `77->-<id>]`, which only the line of this node contains.
     fn read_moving(&mut self, word: &str) {
         let (slot, motion) = match (word.split_once("-<-"), word.split_once("->-")) {
             (Some((slot, _)), _) => (slot, Motion::Importing),
@@ -145,33 +144,33 @@ impl Nodes {
         usize::from(number).checked_sub(1)
     }
 
-    /// Does this node serve the slot?
+    /// Whether this node owns the hash slot.
     pub fn is_own(&self, slot: u16) -> bool {
         self.own.is_some() && self.owner(slot) == self.own
     }
 
-    /// Is the slot imported by this node, key by key?
+    /// Whether this node imports the hash slot key by key.
     pub fn is_importing(&self, slot: u16) -> bool {
         self.moving.get(&slot) == Some(&Motion::Importing)
     }
 
-    /// Does the slot move to or from this node, key by key?
+    /// Whether the hash slot moves to or from this node key by key.
     pub fn is_moving(&self, slot: u16) -> bool {
         self.moving.contains_key(&slot)
     }
 
-    /// The id and the address (`ip:port@bus-port[,hostname[,...]]`) of the node that serves a slot.
+    /// The id and the address (`ip:port@bus-port[,hostname[,...]]`) of the node that owns a hash slot.
     pub fn server_of(&self, slot: u16) -> Option<(&str, &str)> {
         let node = &self.nodes[self.owner(slot)?];
         Some((&node.id, &node.address))
     }
 
-    /// What this node says about its own slots, with its configuration epoch.
+    /// The configuration epoch and the hash slots of this node, as `CLUSTER NODES` lists them.
     pub fn own_part(&self) -> &str {
         &self.own_part
     }
 
-    /// The slots that only one of both gives to this node.
+    /// The hash slots that this node owns in exactly one of the two lists.
     pub fn difference(&self, other: &Self) -> Ranges {
         let slots = (0..SLOTS as u16).filter(|slot| self.is_own(*slot) != other.is_own(*slot));
         let mut ranges: Vec<(u16, u16)> = Vec::new();
@@ -185,7 +184,7 @@ impl Nodes {
     }
 }
 
-/// What a client is told of `ip:port@bus-port[,hostname[,...]]`, if the server names nodes so.
+/// The endpoint for a redirection to the node `ip:port@bus-port[,hostname[,...]]`, by `cluster-preferred-endpoint-type`.
 pub fn endpoint(address: &str, preferred: &str) -> Option<String> {
     let (place, rest) = address.split_once('@')?;
     let (ip, port) = place.rsplit_once(':')?;
@@ -193,7 +192,7 @@ pub fn endpoint(address: &str, preferred: &str) -> Option<String> {
     let host = match preferred {
         "hostname" if hostname.is_empty() => "?",
         "hostname" => hostname,
-        "unknown-endpoint" => "", // the client uses the address that it knows this node by
+        "unknown-endpoint" => "", // the client uses the address of its connection
         _ => ip,
     };
     Some(format!("{host}:{port}"))

@@ -1,6 +1,5 @@
-//! The one timer. It is set for the nearest deadline of all families; when it fires, each family
-//! looks at its own deadlines again. The server's timers follow the wall clock, which can jump:
-//! so the cron event looks too.
+//! The timer. There is one for all families, set to the earliest deadline. When it fires, each family checks its deadlines. Timers
+//! of the server follow the wall clock, which can jump, so the cron event checks the deadlines, too.
 
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
@@ -18,16 +17,16 @@ struct Armed(Option<(u64, raw::RedisModuleTimerID)>);
 impl Armed {
     fn stop(&mut self, ctx: Ctx<'_>) {
         if let Some((_, id)) = self.0.take() {
-            // SAFETY: the timer was made by `arm` and has not fired.
+            // SAFETY: `arm` created the timer, and it has not fired.
             unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
         }
     }
 }
 
-/// Was the timer set since it was last asked?
+/// Whether the timer was set since the last call of [`was_armed`].
 static WAS_ARMED: AtomicBool = AtomicBool::new(false);
 
-/// Was the timer set since this was last asked?
+/// Whether the timer was set since the last call.
 pub(in crate::server) fn was_armed() -> bool {
     WAS_ARMED.swap(false, Ordering::Relaxed)
 }
@@ -39,22 +38,21 @@ static ON_DUE: OnceLock<fn(Ctx<'_>)> = OnceLock::new();
 
 /// Sets the function that is called when the timer fires.
 pub(in crate::server) fn call_when_due(on_due: fn(Ctx<'_>)) {
-    let _ = ON_DUE.set(on_due); // set once, when the module is loaded
+    let _ = ON_DUE.set(on_due); // called once, when the module is loaded
 }
 
-/// For what is further away (in milliseconds) no timer is set: the cron event asks in time. Redis
-/// 7.0 computes the microseconds of a timer in an int, and with 36 minutes or more never sleeps
-/// again.
-const FARTHEST: u64 = 60_000;
+/// The longest time of a timer, in milliseconds. Later deadlines are left to the cron event. Redis 7.0 computes the microseconds
+/// of a timer in an `int`: with 36 minutes or more, its event loop never sleeps again.
+const FARTHEST_MS: u64 = 60_000;
 
-/// Makes sure that the families are asked at this time (Unix ms), or before.
+/// Sets the timer to this time (Unix ms), unless it is set to an earlier one.
 pub fn arm(ctx: Ctx<'_>, at: u64) {
     let mut armed = ARMED.get();
     if armed.0.is_some_and(|(earlier, _)| earlier <= at) {
         return;
     }
     let wait = at.saturating_sub(Now::read().ms()).max(1);
-    if wait > FARTHEST {
+    if wait > FARTHEST_MS {
         return;
     }
     armed.stop(ctx);
@@ -71,13 +69,13 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
     WAS_ARMED.store(true, Ordering::Relaxed);
 }
 
-/// Stops a timer that was set for later than is possible: the clock was set back since. If the server
-/// looked at it, it would never sleep again.
+/// Stops a timer that is further away than [`FARTHEST_MS`], because the clock was set back. Otherwise the event loop of Redis 7.0
+/// would never sleep again.
 pub(in crate::server) fn stop_if_too_far(ctx: Ctx<'_>) {
     let mut armed = ARMED.get();
     if armed
         .0
-        .is_some_and(|(at, _)| at > Now::read().ms() + FARTHEST)
+        .is_some_and(|(at, _)| at > Now::read().ms() + FARTHEST_MS)
     {
         armed.stop(ctx);
     }
@@ -87,7 +85,7 @@ unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void)
     guard((), || {
         ARMED.get().0 = None;
         if let Some(on_due) = ON_DUE.get() {
-            // SAFETY: the server gives a live context.
+            // SAFETY: the server passes a live context.
             on_due(unsafe { Ctx::new(ctx) });
         }
     });
