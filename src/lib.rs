@@ -1,8 +1,8 @@
 //! Sluice: locks, semaphores and more as native commands of Redis and Valkey.
 //!
-//! This file is the manifest: the families, each with its commands, data types and load options.
-//! A command's way is always the same: bytes, [request], a pure step of a state machine, its
-//! outcome, then [reply](mod@reply), replication and events; see `docs/design.md`.
+//! This file lists the families, each with its commands, data types and load options. Every command passes the same stages: bytes,
+//! [request], a pure step of a state machine, its outcome, then [reply](mod@reply), replication and events. `docs/design.md`
+//! describes them.
 
 pub mod bloom;
 pub mod cache;
@@ -34,54 +34,53 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use waiting::InSlots;
 
-/// A family of commands: everything that the server has to know of it.
+/// A family of commands, as the server layer sees it.
 pub struct Family {
-    /// Its name, in the load option `families` and as its section in `INFO`.
+    /// The name, in the load option `families` and as the section in `INFO`.
     pub name: &'static str,
-    /// Its commands.
+    /// The commands.
     pub commands: &'static [&'static [Command]],
-    /// Categories of ACLs that it brings, where the server lets modules add some.
+    /// The ACL categories to add, on servers where modules can add categories.
     pub acl_categories: &'static [&'static CStr],
-    /// Functions that register its data types.
+    /// The functions that register the data types.
     pub types: &'static [fn(Ctx<'_>) -> bool],
-    /// Its load options.
+    /// The load options.
     pub settings: &'static [&'static dyn Setting],
-    /// Something happened to a key of the selected database, perhaps one of the family's. Called in
-    /// the middle of that: nothing may be changed, only noted.
+    /// A key of the selected database changed, perhaps one of the family. Called during the change: the function must not change
+    /// the dataset, only note the event.
     pub key_changed: fn(Ctx<'_>, &ServerString<'_>, KeyChange),
-    /// What a key of the selected database held went, of whatever type: the key is gone, or another value has come to
-    /// it. Called as above; of keys that expire or are evicted only if some family [watches](server::hooks::deletions) all that goes.
+    /// A value of any type left a key of the selected database: the key was removed, or has another value. Called as above. For
+    /// keys that expire or are evicted, called only while a family [watches removals](server::hooks::deletions).
     pub key_removed: fn(Ctx<'_>, &ServerString<'_>),
-    /// Somebody is about to delete a key of some database, which need not be there; `None`: any keys. Called as above, and under the same
-    /// condition.
+    /// A command is about to delete a key of any database, which may not exist; `None`: any keys. Called as above, and only while
+    /// a family watches removals.
     pub key_deleting: fn(Option<&[u8]>),
-    /// Must it hear of deletions at this moment?
+    /// Whether the family needs reports of removals now.
     pub watches_deletions: fn() -> bool,
-    /// The databases were flushed, loaded or swapped. Called at once, as above.
+    /// Databases were flushed, loaded or swapped, or hash slots moved. Called at once, as above.
     pub dataset_changed: fn(&ServerEvent),
-    /// Must it know when this client disconnects?
+    /// Whether the family needs an event when this client disconnects.
     pub follows_client: fn(u64) -> bool,
-    /// Deals with something that happened, when that is safe.
+    /// Handles a deferred event. The function may change the dataset.
     pub on_event: fn(Ctx<'_>, Now, &ServerEvent),
-    /// Does what is due, and says when something is next due (Unix ms). Writes may be paused; see
-    /// [`Ctx::may_act`].
+    /// Handles deadlines that are due, and returns the next deadline (Unix ms). Writes may be paused; see [`Ctx::may_act`].
     pub due: fn(Ctx<'_>, Now) -> Option<u64>,
-    /// Goes on with work that is done in slices, until the slice is over or nothing is left that can be done now. Returns
-    /// whether something is left. Asked for with [`server::services::deferred::ask_for_slices`].
+    /// Continues work in slices until the slice is over or no work is possible now. Returns whether work remains. Requested by
+    /// [`server::services::deferred::ask_for_slices`].
     pub go_on: fn(Ctx<'_>, &mut Slice) -> bool,
     /// Called about ten times a second.
     pub cron: fn(Ctx<'_>),
     /// What a node must learn from this one before it serves keys of a hash slot that moves there at once, if anything.
     pub slot_parcel: fn() -> Option<SlotParcel>,
-    /// How its waiting clients are looked after in a cluster.
+    /// The functions for waiting clients in a cluster, if commands of the family block.
     pub waiting: Option<InSlots>,
-    /// The fields of its section in `INFO`, whose names begin with the family's (of filters with `filter`): many clients
-    /// put all sections into one map. `None` if they cannot be had at this moment.
+    /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many
+    /// clients put all sections into one map. `None`: the state of the family is in use.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
 }
 
 impl Family {
-    /// One that nothing outside of its commands is of interest to; it has no commands either, yet.
+    /// A family without commands that ignores all events: the default values of the fields.
     pub const PLAIN: Self = Self {
         name: "",
         commands: &[],
@@ -123,19 +122,19 @@ pub fn enabled_families() -> impl Iterator<Item = &'static Family> {
     bits.filter_map(move |(bit, family)| (enabled & 1 << bit != 0).then_some(family))
 }
 
-/// Loads all families, but for those that are [left out](leave_family_out).
+/// Enables all families.
 pub fn enable_all_families() {
     ENABLED.store(u32::MAX, Ordering::Relaxed);
 }
 
-/// Leaves a family out of those that are loaded.
+/// Disables a family.
 pub fn leave_family_out(name: &str) {
     if let Some(bit) = FAMILIES.iter().position(|family| family.name == name) {
         ENABLED.fetch_and(!(1 << bit), Ordering::Relaxed);
     }
 }
 
-/// Loads only the families of a comma-separated list.
+/// Enables only the families of a comma-separated list. The error is a line for the log.
 pub fn enable_families(list: &str) -> Result<(), String> {
     let mut enabled = 0;
     for name in list.split(',').map(str::trim) {

@@ -30,10 +30,10 @@ fn default_parameters() -> BloomParameters {
 
 /// `BF.RESERVE key error capacity [EXPANSION n] [NONSCALING]`, `BF.RESERVE key LIKE other`
 ///
-/// `error`: the false positive rate, greater than 0 and less than 1. `capacity`: for how many items
-/// the first layer is made, 1 to 2^30. `EXPANSION`: how many times as large each further layer is, 0
-/// to 32768, default `bloom-expansion`; 0 is `NONSCALING`: no further layer. `LIKE`: with the
-/// properties and the seed of another filter, so that both can be united. Replies OK. Errors:
+/// `error`: the false positive rate, greater than 0 and less than 1. `capacity`: the capacity of the first layer in items, 1 to
+/// 2^30. `EXPANSION`: the ratio of the capacities of two successive layers, 0 to 32768, default `bloom-expansion`; 0 is
+/// `NONSCALING`: the filter does not grow. `LIKE`: the properties and the seed of another filter, so that both can be merged.
+/// Returns OK. Errors:
 /// `WRONGTYPE`, `ERR item exists`, `ERR not found` (the other), `ERR filter would exceed
 /// bloom-max-bytes`, `ERR not enough memory for the filter`, `OOM ...`, and those of bad arguments.
 pub(super) fn reserve(call: &Call<'_>) -> Answer {

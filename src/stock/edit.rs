@@ -67,11 +67,11 @@ pub(super) struct StockEdit<'k> {
     stream: Option<Stream<'k>>,
     /// The effects of all changes, for replicas and the AOF.
     effects: Vec<u8>,
-    /// Does this server repeat what a master did? Then it sends the command on as it came.
+    /// Whether this server applies effects of a master or an AOF. Then its replicas receive the command as it came.
     is_following: bool,
-    /// Was the stock changed?
+    /// Whether the stock was changed.
     is_changed: bool,
-    /// Did the command itself change the stock? Reservations may also end beside it.
+    /// Whether the command itself changed the stock. Reservations may also end during the command.
     is_changed_by_command: bool,
 }
 
@@ -137,7 +137,7 @@ impl<'k> StockEdit<'k> {
         (shown(self.name.bytes()), stream)
     }
 
-    /// Does the server use more memory than `maxmemory` allows? Always false where a command is replayed.
+    /// Whether the server uses more memory than `maxmemory` allows. Always false for a replayed command.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.ctx.is_out_of_memory() && !self.ctx.is_replay()
     }
@@ -150,7 +150,7 @@ impl<'k> StockEdit<'k> {
         if stock.next_end() > now || !self.ctx.may_decide() {
             return;
         }
-        // What cannot be announced stays as it is; a change by the command meets the same error.
+        // A reservation whose end cannot be announced stays. A change by the command fails with the same error.
         let ended = self.end_slice(now, most);
         let is_overdue = |stock: &mut Stock| stock.is_overdue(order, now);
         if ended.is_ok() && self.stock().is_some_and(is_overdue) {
@@ -206,7 +206,7 @@ impl<'k> StockEdit<'k> {
         Some(&events.stream)
     }
 
-    /// Can a change be announced, and `entries` in all of the same command in that stream?
+    /// Checks that a change can be announced, and that the stream has ids for `entries` entries of the command.
     pub(super) fn check_stream(&mut self, change: &Change<'_>, entries: u64) -> Result<(), Error> {
         let was_open = self.stream.is_some();
         self.open_stream_for(change)?;
@@ -216,7 +216,7 @@ impl<'k> StockEdit<'k> {
             return Err(Error::StreamFull);
         }
         if !was_open {
-            // Another edit may create it meanwhile, of which this handle would know nothing.
+            // Another edit of the command may create the stream, which this handle would not see.
             self.stream = None;
         }
         Ok(())
@@ -241,8 +241,8 @@ impl<'k> StockEdit<'k> {
         Ok(self.stream.as_mut())
     }
 
-    /// Appends a decided change to the event stream, if the stock has one: with this id, or the
-    /// next one. Nothing is changed if that fails. Returns the id.
+    /// Appends a decided change to the event stream, if the stock has one, with this id or the next one. Returns the id. An error
+    /// changes nothing.
     pub(super) fn announce(
         &mut self,
         change: &Change<'_>,
@@ -259,7 +259,7 @@ impl<'k> StockEdit<'k> {
         append(stream, self.call, self.name, op, &announcement, id).map(Some)
     }
 
-    /// The same for a new stock, which is still to be put at the key.
+    /// The same for a new stock, which is not at the key yet.
     pub(super) fn announce_new(&mut self, created: &Created) -> Result<Option<EntryId>, Error> {
         let Some(events) = &created.terms.events else {
             return Ok(None);
@@ -278,14 +278,14 @@ impl<'k> StockEdit<'k> {
         Ok(Some(entry))
     }
 
-    /// Takes an entry back whose change will not be applied.
+    /// Deletes an entry whose change will not be applied.
     pub(super) fn retract(&mut self, entry: EntryId) {
         if let Some(stream) = self.stream.take() {
             stream.retract(entry);
         }
     }
 
-    /// Keeps the event stream at its length, after a change was announced there.
+    /// Trims the event stream to its length after an announcement.
     fn trim_stream(&mut self) {
         let stock = self.key.value();
         let events = stock.and_then(|stock| stock.terms().events.as_ref());
@@ -326,7 +326,7 @@ impl<'k> StockEdit<'k> {
         Ok(())
     }
 
-    /// Makes the key a new stock, whatever it held, and announces it.
+    /// Replaces the value at the key, of whatever type, by a new stock, and announces it.
     pub(super) fn create(&mut self, mut created: Created) -> Result<(), Error> {
         created.entry = self.announce_new(&created)?;
         persist::put_created(&mut self.effects, &created);
@@ -336,7 +336,7 @@ impl<'k> StockEdit<'k> {
         Ok(())
     }
 
-    /// Puts a new stock at the key, in place of what is there.
+    /// Replaces the value at the key, of whatever type, by a new stock.
     pub(super) fn replace(&mut self, created: Created) {
         let expires = self.key.expires().filter(|_| created.keeps_expiry);
         self.key.replace(Stock::new(created.counts, created.terms));
@@ -376,8 +376,8 @@ impl<'k> StockEdit<'k> {
         self.commit_effects(true, event);
     }
 
-    /// Sends an effect that changes nothing: the reply to a repeated request may be waited for with `WAIT`, and a server that
-    /// is sent nothing waits for nothing, though it was never told of the first request.
+    /// Replicates an effect without a change. A client may send `WAIT` after the reply to a repeated request. Without an effect,
+    /// `WAIT` would return at once, even if no replica has received the first request.
     pub(super) fn replicate_repeated(&mut self) {
         let commit = Commit {
             replicate: Replicate::Effect(c"STOCK.APPLY", &[]),
@@ -386,13 +386,12 @@ impl<'k> StockEdit<'k> {
         self.key.commit(self.ctx, self.name, &commit);
     }
 
-    /// Has the edit changed nothing?
+    /// Whether the edit has changed nothing.
     pub(super) fn is_unchanged(&self) -> bool {
         !self.is_changed
     }
 
-    /// Replicates what was done so far. Where several stocks share an event stream, replicas must append to it in the same
-    /// order.
+    /// Replicates the changes so far. Several stocks may share an event stream, to which replicas must append in the same order.
     fn replicate(&mut self) {
         self.commit_effects(false, None);
     }
@@ -415,7 +414,7 @@ impl<'k> StockEdit<'k> {
         }
     }
 
-    /// Commits the changes of a replica or an AOF: the command is sent on as it came.
+    /// Commits the changes of effects from a master or an AOF. Replicas receive the command as it came.
     pub(super) fn close_applied(&mut self) {
         self.announce_stream();
         let commit = Commit {

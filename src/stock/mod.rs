@@ -1,10 +1,9 @@
 //! `STOCK.*`: inventory that never oversells.
 //!
-//! A stock is a key whose value is a [`state::Stock`]: what is available, reserved and sold, with
-//! the orders and users that it remembers in a [`order_store::OrderStore`]. [`commands`] reads requests,
-//! [`edit`] carries a decided change out in the keyspace and announces it in the event stream, and
-//! [`serve`] does what happens without a command: reservations end, old orders are forgotten. Which
-//! stock is to be looked at when is in [`crate::deadlines`].
+//! A stock is a key whose value is a [`state::Stock`]: the available, reserved and sold quantities, with orders and users in an
+//! [`order_store::OrderStore`]. [`commands`] reads requests. [`edit`] carries out a decided change in the keyspace and announces
+//! it in the event stream. [`serve`] does the work without a command: it ends reservations and forgets old orders.
+//! [`crate::deadlines`] lists the times of this work.
 
 pub mod commands;
 pub mod edit;
@@ -34,10 +33,10 @@ pub const MAX_QTY: u64 = MAX_SAFE as u64;
 /// The longest order or user id in bytes.
 pub const MAX_ID: usize = 512;
 
-/// How long final orders are remembered unless `RETAIN` says otherwise, in milliseconds: a day.
+/// The default of `RETAIN`, the retention time of final orders, in milliseconds: one day.
 pub const DEFAULT_RETAIN_MS: u64 = 86_400_000;
 
-/// About how many entries an event stream keeps unless `MAXLEN` says otherwise.
+/// The default of `MAXLEN`, the approximate number of entries that an event stream keeps.
 pub const DEFAULT_MAXLEN: u64 = 100_000;
 
 /// The family's registration.
@@ -83,17 +82,17 @@ static COUNTERS: StockCounters = StockCounters {
     conflicts: Counter::new(),
 };
 
-/// What the family keeps between two commands.
+/// The state of the family between two commands.
 #[derive(Default)]
 struct StockState {
     /// A buffer for effects.
     effects: Vec<u8>,
-    /// The name of the event stream that was written last.
+    /// The name of the event stream with the last announcement.
     stream_name: Option<ServerString<'static>>,
     entry_strings: EntryStrings,
 }
 
 static STATE: MainThread<StockState> = MainThread::new();
 
-/// Which stocks have something to do by themselves, and when.
+/// The deadlines of all stocks.
 static DEADLINES: Listing = Listing::new();

@@ -42,7 +42,7 @@ struct DeletionWatch {
 
 static WATCH: MainThread<DeletionWatch> = MainThread::new();
 
-/// Whether the filter is registered.
+/// Is the filter registered?
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is a deletion that may have run. Each command reads this.
@@ -281,7 +281,7 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
     });
 }
 
-/// Called before the next command of a client: finds the deletions that may have run. Within a transaction, nothing has changed.
+/// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
 #[cold]
 fn settle_before(client: Option<u64>) {
     if is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
