@@ -18,7 +18,7 @@ pub fn capacity(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
     fits.then_some(capacity as u64).ok_or(Error::CapacityRange)
 }
 
-/// How many times as large each layer is as the one below: 0 to 32768.
+/// The ratio of the capacities of two successive layers: 0 to 32768.
 pub fn expansion(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
     let expansion = parse_int(cursor.value()?).ok_or(Error::BadExpansion)?;
     let fits = (0..=MAX_EXPANSION).contains(&expansion);
@@ -143,7 +143,7 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     Ok(Reply::Ok)
 }
 
-/// `BF.APPLY key effects`, `CF.APPLY key effects`: makes a filter what a master says it is. See
+/// `BF.APPLY key effects`, `CF.APPLY key effects`: applies the effects of a master or an AOF. See
 /// [`persist`].
 pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();

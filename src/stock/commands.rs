@@ -1,4 +1,4 @@
-//! The commands of the family: each reads its request, takes its step and answers.
+//! The commands of the family: each reads its request, takes its step and returns a reply.
 
 use super::edit::{SLICE_ORDERS, StockEdit, change_plainly, pass_on_repeated};
 use super::native::STOCK;
@@ -96,7 +96,7 @@ pub(super) fn import(call: &Call<'_>) -> Answer {
     Ok(Reply::int(available))
 }
 
-/// What a counter or a hash of today says: available and sold.
+/// The available and the sold quantity of a counter or a hash without Sluice.
 fn counter(key: &OpenKey<'_>) -> Result<(u64, u64), Error> {
     if !key.is_hash() {
         let text = key.string()?.unwrap_or_default();
@@ -424,7 +424,7 @@ fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now
         }));
     }
     check_memory(edits, &decisions)?;
-    // Of what is refused only the marks of cancelled orders are left.
+    // Of a refused request, only the marks of cancelled orders remain.
     let happens = |change: &Change<'_>| !refused || change.op == Op::Mark;
     let changes = edits.iter_mut().zip(&decisions);
     let changes = changes.filter_map(|(edit, decision)| match decision {
@@ -461,8 +461,8 @@ fn is_known_to_some(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>]) 
     open && unknown
 }
 
-/// Can all changes be announced? What is appended to a stream and taken out again is not as if it had never been there: the
-/// stream's last id and its count of entries stay.
+/// Checks that all changes can be announced. An entry that is appended and deleted again would leave traces: the last id of the
+/// stream, and its number of added entries.
 fn check_streams(changes: &mut [(&mut StockEdit<'_>, &Change<'_>)]) -> Result<(), Error> {
     let mut is_announced =
         |(edit, change): &mut (&mut StockEdit<'_>, &Change<'_>)| edit.stream_of(change).is_some();
@@ -534,7 +534,7 @@ fn available(call: &Call<'_>, index: usize) -> Answer {
     read_stock(call, &name, |stock| Reply::int(stock.counts().available))
 }
 
-/// What `look` makes of the stock at a key; nil if there is none.
+/// Calls `look` with the stock at a key. Nil: there is no stock.
 fn read_stock(
     call: &Call<'_>,
     name: &ServerString<'_>,
@@ -608,7 +608,7 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
     })
 }
 
-/// `STOCK.APPLY key effects`: makes a stock what a master says it is. See [`persist`].
+/// `STOCK.APPLY key effects`: applies the effects of a master or an AOF. See [`persist`].
 pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
@@ -642,7 +642,7 @@ fn apply_effect(
     edit: &mut StockEdit<'_>,
     effect: StockEffect<'_>,
 ) -> Result<(), Error> {
-    // The master has changed the stock, so it is changed here, whatever becomes of the stream.
+    // The master has changed the stock, so this server changes it, too, even if it cannot append to the stream.
     let lost = |error: Error| {
         let line = format!("this server's copy of an event stream lacks an entry: {error}");
         log::warn_in(call.ctx, &line);

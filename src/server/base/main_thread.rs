@@ -1,36 +1,35 @@
-//! State that lives as long as the module and belongs to the server's main thread.
+//! Static state of the module, which only the main thread of the server uses.
 
 use std::cell::{LazyCell, RefCell, RefMut};
 
 /// A value that only the main thread uses.
 pub struct MainThread<T>(LazyCell<RefCell<T>>);
 
-// SAFETY: the server runs commands, timers, events and persistence callbacks of a module on one
-// thread at a time, under its global lock. The only callback that it runs elsewhere is the freeing
-// of values in the background, and that touches no `MainThread`.
+// SAFETY: the server runs commands, timers, events and persistence callbacks of a module on one thread at a time, under its global
+// lock. The only callback on another thread is `free` of a value in the background, which uses no `MainThread`.
 unsafe impl<T> Sync for MainThread<T> {}
 
 impl<T: Default> MainThread<T> {
-    /// The default value, made when it is first used.
+    /// The default value, created at the first use.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Self(LazyCell::new(RefCell::default))
     }
 
-    /// The value. Panics if it is borrowed already: the borrower calls nothing that needs it.
+    /// The value. Panics if it is borrowed: a borrower must not call functions that need the value.
     pub fn get(&self) -> RefMut<'_, T> {
         check_thread();
         self.0.borrow_mut()
     }
 
-    /// The value, unless it is borrowed already.
+    /// The value. `None`: it is borrowed.
     pub fn try_get(&self) -> Option<RefMut<'_, T>> {
         check_thread();
         self.0.try_borrow_mut().ok()
     }
 }
 
-/// Panics in debug builds if another thread has used such a value before. Unit tests have several threads and no server.
+/// Panics in debug builds if another thread has used such a value before, except in unit tests, which have several threads.
 #[inline]
 fn check_thread() {
     #[cfg(all(debug_assertions, not(test)))]

@@ -1,16 +1,15 @@
-//! The server's log. The message is always an argument of `"%s"`, never the format itself.
+//! The log of the server. A message is always an argument of the format `"%s"`, never the format.
 
 use crate::server::handles::context::Ctx;
 use redis_module::raw;
 use std::ffi::CString;
 use std::ptr;
 
-/// Writes a line that an operator must see. NUL bytes are left out. The context names the module;
-/// it may be null.
+/// Writes a warning to the log, without its NUL bytes. The context names the module. It may be null.
 pub(in crate::server) fn warn(ctx: *mut raw::RedisModuleCtx, message: &str) {
     let message = CString::new(message.replace('\0', "")).unwrap_or_default();
-    // SAFETY: all three are NUL-terminated strings that live through the call; a null context is
-    // allowed, the line then names no module.
+    // SAFETY: all three are NUL-terminated strings that live through the call. A null context is allowed; the line names no module
+    // then.
     unsafe {
         api!(RedisModule_Log(
             ctx,
@@ -26,12 +25,12 @@ pub fn warn_in(ctx: Ctx<'_>, message: &str) {
     warn(ctx.raw(), message);
 }
 
-/// The same where there is no context.
+/// The same without a context.
 pub fn warn_of_server(message: &str) {
     warn(ptr::null_mut(), &format!("<sluice> {message}"));
 }
 
-/// Sends the details of a panic to the log instead of standard error.
+/// Writes the details of a panic to the log instead of standard error.
 pub(in crate::server) fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
         warn_of_server(&format!("internal error: {panic}"));

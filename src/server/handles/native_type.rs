@@ -1,4 +1,4 @@
-//! Native data types as keys know them: a name of nine characters, the server's handle, the number of live values.
+//! The registration of native data types: a name of nine characters, the handle of the server, the number of live values.
 
 use redis_module::raw;
 use std::ffi::c_void;
@@ -14,16 +14,16 @@ pub struct NativeType<T> {
     values: PhantomData<fn(T) -> T>,
 }
 
-/// How many values of all types there are.
+/// The number of values of all types.
 pub(in crate::server) static ALL_LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Is there any value of the module's types?
+/// Whether there is any value of the module's types.
 pub(in crate::server) fn any_live() -> bool {
     ALL_LIVE.load(Ordering::Relaxed) > 0
 }
 
 impl<T> NativeType<T> {
-    /// A type that is still to be registered. Its name is permanent: it is in every RDB file.
+    /// A type that is not registered yet. Its name must never change, because every RDB file contains it.
     pub const fn new(name: &'static str) -> Self {
         assert!(name.len() == 9);
         Self {
@@ -38,12 +38,12 @@ impl<T> NativeType<T> {
         self.raw.load(Ordering::Relaxed)
     }
 
-    /// How many values of this type there are in the server.
+    /// The number of values of this type in the server.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Hands a value over to the server, which gives it back to `free`.
+    /// Passes a value to the server, which returns it to the `free` callback.
     pub(in crate::server) fn to_raw(&self, value: T) -> *mut T {
         self.live.fetch_add(1, Ordering::Relaxed);
         ALL_LIVE.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl<T> NativeType<T> {
     /// Takes a value back from the server.
     ///
     /// # Safety
-    /// `value` came from [`NativeType::to_raw`] of this type, and is used no more.
+    /// [`NativeType::to_raw`] of this type returned `value`, and nobody uses it afterwards.
     pub(in crate::server) unsafe fn take_back(&self, value: *mut c_void) {
         self.live.fetch_sub(1, Ordering::Relaxed);
         ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
@@ -62,10 +62,10 @@ impl<T> NativeType<T> {
     }
 }
 
-/// Does the module delete a key at this moment?
+/// Whether the module itself deletes a key now.
 pub(in crate::server) static DELETING: AtomicBool = AtomicBool::new(false);
 
-/// Marks deletions as the module's own, of which no `unlinked` is told.
+/// Marks deletions as the module's own, for which `unlinked` is not called.
 pub(in crate::server) fn while_deleting(work: impl FnOnce()) {
     struct Done;
     impl Drop for Done {
@@ -73,7 +73,7 @@ pub(in crate::server) fn while_deleting(work: impl FnOnce()) {
             DELETING.store(false, Ordering::Relaxed);
         }
     }
-    let _done = Done; // also by a panic
+    let _done = Done; // dropped after a panic, too
     DELETING.store(true, Ordering::Relaxed);
     work();
 }

@@ -1,4 +1,4 @@
-//! The server's `INFO`, and the one place that reads the server's name and version.
+//! The server's `INFO`, from which the module also reads the program and the version of the server.
 
 use crate::request::parse_int;
 use redis_module::raw;
@@ -11,7 +11,7 @@ pub(in crate::server) struct ServerInfo(*mut raw::RedisModuleServerInfoData);
 
 impl ServerInfo {
     pub(in crate::server) fn read(section: &CStr) -> Self {
-        // SAFETY: the name is NUL-terminated. What the server makes without a context is freed below.
+        // SAFETY: the name is NUL-terminated. The section was created without a context, so `drop` frees it.
         Self(unsafe { api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr())) })
     }
 
@@ -43,7 +43,7 @@ impl ServerInfo {
 
 impl Drop for ServerInfo {
     fn drop(&mut self) {
-        // SAFETY: the server made it for us, without a context.
+        // SAFETY: the section was created without a context, and only this struct owns it.
         unsafe { api!(RedisModule_FreeServerInfo(ptr::null_mut(), self.0)) };
     }
 }
@@ -87,12 +87,12 @@ impl Version {
         matches!(self, Self::Valkey(..))
     }
 
-    /// Is it this version of Redis or a later one?
+    /// Whether the server is Redis of this version or a later one.
     pub(in crate::server) fn is_redis_since(self, since: (i64, i64)) -> bool {
         matches!(self, Self::Redis(major, minor, _) if (major, minor) >= since)
     }
 
-    /// Is it this version of Valkey or a later one?
+    /// Whether the server is Valkey of this version or a later one.
     pub(in crate::server) fn is_valkey_since(self, since: (i64, i64)) -> bool {
         matches!(self, Self::Valkey(major, minor, _) if (major, minor) >= since)
     }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A counter. Only the main thread counts, so an addition need not be atomic as a whole.
+/// A counter. Only the main thread counts, so an addition need not be atomic.
 #[derive(Debug)]
 pub struct Counter(AtomicU64);
 
@@ -19,17 +19,17 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// One more.
+    /// Adds 1.
     pub fn count(&self) {
         self.0.store(self.get() + 1, Ordering::Relaxed);
     }
 
-    /// So many more.
+    /// Adds a number.
     pub fn add(&self, count: u64) {
         self.0.store(self.get() + count, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// The present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -50,9 +50,9 @@ pub(in crate::server) fn register(ctx: Ctx<'_>) {
 
 unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     guard((), || {
-        // SAFETY: the server gives a live context; names and text are NUL-terminated and it copies them.
+        // SAFETY: the server passes a live context, and copies the NUL-terminated names and texts.
         unsafe {
-            // Without a name of its own the section has the module's.
+            // A section without a name has the name of the module.
             if api!(RedisModule_InfoAddSection(ctx, ptr::null())) == raw::REDISMODULE_OK as c_int {
                 let families: Vec<_> = crate::enabled_families()
                     .map(|family| family.name)
@@ -75,7 +75,7 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
         }
         for family in crate::enabled_families() {
             let Some(fields) = (family.info)() else {
-                continue; // a crash report out of the middle of a command
+                continue; // a crash report in the middle of a command, which uses the state of the family
             };
             let section = CString::new(family.name).unwrap_or_default();
             // SAFETY: the server gives a live context; the names live through the calls.
@@ -83,7 +83,7 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
                 if api!(RedisModule_InfoAddSection(ctx, section.as_ptr()))
                     != raw::REDISMODULE_OK as c_int
                 {
-                    continue; // not asked for
+                    continue; // the client did not request this section
                 }
                 for (name, value) in fields {
                     let name = CString::new(name).unwrap_or_default();
@@ -94,15 +94,15 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
     });
 }
 
-/// May the server evict keys? `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
-/// `maxmemory` evicts nothing.
+/// Whether the server may evict keys: `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
+/// `maxmemory` evicts no keys.
 fn may_evict() -> bool {
     // SAFETY: the function reads the server's configuration and takes no context for that.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
     flags as u32 & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
 }
 
-/// Logs that the server may evict keys, if it could not when this was last called.
+/// Logs a warning when eviction becomes possible.
 pub(in crate::server) fn log_eviction(ctx: Ctx<'_>) {
     static COULD_EVICT: AtomicBool = AtomicBool::new(false);
     let may_evict = may_evict();

@@ -1,5 +1,5 @@
-//! Has this master enough replicas to write? The server refuses commands that write when it has too few
-//! (`min-replicas-to-write`). What the module does of its own accord passes no such check.
+//! The check of `min-replicas-to-write`. The server refuses writing commands when it has too few replicas. It does not check
+//! writes of the module without a command, so the module asks the server.
 
 use crate::server::base::clock::Now;
 use crate::server::handles::call::{CallReply, number_setting};
@@ -9,13 +9,13 @@ use crate::server::services::commit;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// For how long an answer is good, in milliseconds. The server itself counts its replicas once a second.
+/// The time for which an answer is valid, in milliseconds. The server counts its replicas once a second.
 const FRESH: u64 = 100;
 
 static ENOUGH: AtomicBool = AtomicBool::new(true);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// May something be given away that a replica should know of?
+/// Whether this master has enough replicas to write.
 pub fn are_enough(ctx: Ctx<'_>, now: Now) -> bool {
     if now.ms().abs_diff(LOOKED_AT.load(Ordering::Relaxed)) >= FRESH {
         ENOUGH.store(count(ctx), Ordering::Relaxed);
@@ -33,15 +33,15 @@ fn count(ctx: Ctx<'_>) -> bool {
     }
     match number_setting(ctx, c"min-replicas-to-write") {
         Some(wanted) => info.number(field) >= wanted,
-        // Where `CONFIG` has another name, older servers do not return the setting.
+        // If `CONFIG` is renamed, older servers do not return the setting.
         None => !refuses_a_script(ctx),
     }
 }
 
-/// Does the server refuse a command that writes, as it would in a script, because too few replicas are there?
+/// Whether the server refuses a writing command because it has too few replicas.
 fn refuses_a_script(ctx: Ctx<'_>) -> bool {
-    // "S" has the server check the replicas before anything else. With "D", Redis 7.2 and Valkey do not run the command. Redis 7.0
-    // does not know "D" and replies nothing. There the command runs: without a change to make, it fails before it opens the key.
+    // With "S", the server checks the replicas first. With "D", Redis 7.2 and Valkey do not run the command. Redis 7.0 does not
+    // support "D" and returns no reply. There the command runs: it has no change to make and fails before it opens the key.
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
     let call = |format: &CStr| unsafe {
         CallReply(api!(RedisModule_Call(
