@@ -26,6 +26,8 @@ pub enum Reply {
     Error(Box<Error>),
     /// A list of a few integers.
     Ints(Ints),
+    /// A list of truth values.
+    Bools(Box<[bool]>),
     /// What a reader of a cache is to do.
     Fetched(Fetched),
     /// An ordered list.
@@ -45,7 +47,10 @@ impl Reply {
 
     /// The integer, or nil.
     pub fn int_or_nil(value: Option<u64>) -> Self {
-        value.map_or(Reply::Nil, Reply::int)
+        match value {
+            Some(value) => Reply::int(value),
+            None => Reply::Nil,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::reply;
-use crate::server::handles::string::{ServerString, bytes_of, slice_of};
+use crate::server::handles::string::{ServerString, bytes_of, bytes_of_all, slice_of};
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
 use crate::server::services::cluster;
@@ -18,7 +18,6 @@ use crate::server::services::scripts;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::slice;
 
 /// A command in execution.
 pub struct Call<'a> {
@@ -101,7 +100,9 @@ where
         if allowed {
             return enter::<F, READ>(ctx, argv, argc);
         }
-        guard((), || reply::send(Ctx::new(ctx), Err(Error::NotAllowed)));
+        guard((), || {
+            reply::send_any(Ctx::new(ctx), &Err(Error::NotAllowed))
+        });
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -147,7 +148,9 @@ where
         // Guarded by `enter` in the common case.
         if api!(RedisModule_IsKeysPositionRequest(ctx)) == 0 {
             if guard(false, || crosses_slots(Ctx::new(ctx), K::SPECS, argv, argc)) {
-                guard((), || reply::send(Ctx::new(ctx), Err(Error::CrossSlot)));
+                guard((), || {
+                    reply::send_any(Ctx::new(ctx), &Err(Error::CrossSlot))
+                });
                 return raw::REDISMODULE_OK as c_int;
             }
             return enter::<F, MODE>(ctx, argv, argc);
@@ -186,13 +189,29 @@ unsafe fn keys_of(
 ///
 /// # Safety
 /// `argv` are `argc` live strings.
+#[inline]
 unsafe fn crosses_slots(
     ctx: Ctx<'_>,
     specs: &[KeySpec],
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> bool {
-    if !ctx.is_cluster() || command::may_be_asked_for_keys(ctx) || ctx.is_replay() {
+    // SAFETY: see above.
+    ctx.is_cluster() && unsafe { crosses_slots_of_cluster(ctx, specs, argv, argc) }
+}
+
+/// The same on a node of a cluster.
+///
+/// # Safety
+/// `argv` are `argc` live strings.
+#[cold]
+unsafe fn crosses_slots_of_cluster(
+    ctx: Ctx<'_>,
+    specs: &[KeySpec],
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> bool {
+    if command::may_be_asked_for_keys(ctx) || ctx.is_replay() {
         return false;
     }
     // SAFETY: see above.
@@ -218,17 +237,51 @@ unsafe extern "C" fn enter<F, const MODE: u8>(
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
+    // SAFETY: the server gives a context and `argc` strings that live through the call.
+    unsafe { run_in_guard(run::<F>, MODE, ctx, argv, argc) }
+}
+
+/// Runs a command, which is a plain function, known by its type.
+fn run<F>(call: &Call<'_>) -> Answer
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
     const { assert!(size_of::<F>() == 0, "a command is a plain function") };
     // SAFETY: a plain function's type has no bytes, so every value of it is this one.
     let run: F = unsafe { std::mem::zeroed() };
-    // SAFETY: the server gives a context and `argc` strings that live through the call.
+    run(call)
+}
+
+/// Runs a command and sends its reply. All commands share this code, so that the processor has it in its cache.
+///
+/// # Safety
+/// `ctx` is a live context, and `argv` are `argc` strings that live through the call.
+unsafe fn run_in_guard(
+    run: fn(&Call<'_>) -> Answer,
+    mode: u8,
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: see above.
     let (ctx, strings) = unsafe {
         let argc = usize::try_from(argc).unwrap_or(0);
         (Ctx::new(ctx), slice_of(argv, argc))
     };
     let mut replies = false;
     let done = guard(false, || {
-        let answer = run_with::<F, MODE>(run, ctx, strings);
+        if mode != READ {
+            deletions::run_deferred(ctx); // the filter may not have been called for a deferred command
+            if mode == WRITE || events::is_any_deferred() && scripts::may_write(ctx) {
+                events::run_deferred_before_command(ctx);
+            }
+        }
+        let answer = match strings {
+            // Nobody has checked the arity of a command in an AOF.
+            [] | [_] => Err(Error::Syntax),
+            [_, strings @ ..] if strings.len() > INLINE_ARGS => run_with_many(run, ctx, strings),
+            [_, strings @ ..] => run_with_few(run, ctx, strings),
+        };
         commit::emit_events(ctx);
         replies = true;
         reply::send(ctx, answer);
@@ -244,7 +297,7 @@ where
 #[cold]
 fn after_panic(ctx: Ctx<'_>, strings: &[*mut raw::RedisModuleString], has_replied: bool) {
     if !has_replied {
-        reply::send(ctx, Err(Error::Internal));
+        reply::send_any(ctx, &Err(Error::Internal));
     }
     // SAFETY: the strings live through the call.
     let mut args = strings.iter().map(|string| unsafe { bytes_of(*string) });
@@ -267,39 +320,29 @@ fn panic_line(command: &[u8], key: &[u8]) -> String {
     format!("the command {command} panicked: the value at key \"{key}\"{end} may be partly changed")
 }
 
-#[inline]
-fn run_with<F, const MODE: u8>(
-    run: F,
+/// Runs a command of at most [`INLINE_ARGS`] arguments.
+#[inline(always)]
+fn run_with_few(
+    run: fn(&Call<'_>) -> Answer,
     ctx: Ctx<'_>,
     strings: &[*mut raw::RedisModuleString],
-) -> Answer
-where
-    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
-{
-    if MODE != READ {
-        deletions::run_deferred(ctx); // a command that was put off has not come by there again
-        if MODE == WRITE || events::is_any_deferred() && scripts::may_write(ctx) {
-            events::run_deferred_before_command(ctx);
-        }
-    }
-    let strings = strings.get(1..).unwrap_or_default();
-    if strings.is_empty() {
-        return Err(Error::Syntax); // of what is in an AOF nobody has checked the arity
-    }
-    let mut inline = [const { MaybeUninit::<&[u8]>::uninit() }; INLINE_ARGS];
-    let many: Vec<&[u8]>;
-    // SAFETY: the strings live through the call and the server doesn't change them in it.
-    let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
-    let args = if strings.len() <= INLINE_ARGS {
-        for (slot, string) in inline.iter_mut().zip(strings) {
-            slot.write(bytes(string));
-        }
-        // SAFETY: as many elements have just been written.
-        unsafe { slice::from_raw_parts(inline.as_ptr().cast(), strings.len()) }
-    } else {
-        many = strings.iter().map(bytes).collect();
-        &many
-    };
+) -> Answer {
+    let mut inline = [const { MaybeUninit::uninit() }; INLINE_ARGS];
+    // SAFETY: the strings live through the call, and the server does not change them in it.
+    let args = unsafe { bytes_of_all(strings, &mut inline) };
+    run(&Call { ctx, args, strings })
+}
+
+/// Runs a command of any number of arguments.
+#[inline(never)]
+fn run_with_many(
+    run: fn(&Call<'_>) -> Answer,
+    ctx: Ctx<'_>,
+    strings: &[*mut raw::RedisModuleString],
+) -> Answer {
+    let mut buffer = Vec::with_capacity(strings.len());
+    // SAFETY: the strings live through the call, and the server does not change them in it.
+    let args = unsafe { bytes_of_all(strings, buffer.spare_capacity_mut()) };
     run(&Call { ctx, args, strings })
 }
 

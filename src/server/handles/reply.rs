@@ -12,6 +12,12 @@ impl Ctx<'_> {
         Reply::Sent
     }
 
+    /// Sends a list of integers from where it is.
+    pub fn send_ints(self, ints: &[i64]) -> Reply {
+        send_ints(self, ints);
+        Reply::Sent
+    }
+
     /// Sends what [`Fetched`] stands for, the value from where it is.
     pub fn send_fetched(self, state: &str, value: Option<&[u8]>, n: u64) -> Reply {
         // SAFETY: the context is alive; three items follow.
@@ -27,38 +33,37 @@ impl Ctx<'_> {
 }
 
 /// Sends a command's answer.
-#[inline]
+#[inline(always)]
 pub(in crate::server) fn send(ctx: Ctx<'_>, answer: Answer) {
-    // The replies of nearly every command that is called often have nothing to drop, which the
-    // compiler does not see by itself.
-    match answer {
-        Ok(Reply::Int(value)) => {
-            std::mem::forget(answer);
-            send_int(ctx, value);
-        }
-        Ok(Reply::Bool(value)) => {
-            std::mem::forget(answer);
-            send_bool(ctx, value);
-        }
-        Ok(Reply::Ints(ref ints)) => {
-            send_ints(ctx, ints.as_slice());
-            std::mem::forget(answer);
-        }
-        Ok(Reply::Sent) => std::mem::forget(answer),
-        _ => send_any(ctx, &answer),
+    match &answer {
+        Ok(Reply::Int(value)) => send_int(ctx, *value),
+        Ok(Reply::Bool(value)) => send_bool(ctx, *value),
+        Ok(Reply::Nil) => send_nil(ctx),
+        Ok(Reply::Sent) => {}
+        _ => return send_and_drop(ctx, answer),
     }
+    // These replies have nothing to drop, which the compiler does not see.
+    std::mem::forget(answer);
 }
 
+#[inline(never)]
+fn send_and_drop(ctx: Ctx<'_>, answer: Answer) {
+    send_any(ctx, &answer);
+}
+
+#[inline]
 fn send_nil(ctx: Ctx<'_>) {
     // SAFETY: the context is alive.
     unsafe { api!(RedisModule_ReplyWithNull(ctx.raw())) };
 }
 
+#[inline]
 fn send_bool(ctx: Ctx<'_>, value: bool) {
     // SAFETY: the context is alive.
     unsafe { api!(RedisModule_ReplyWithBool(ctx.raw(), value.into())) };
 }
 
+#[inline]
 fn send_int(ctx: Ctx<'_>, value: i64) {
     // SAFETY: the context is alive.
     unsafe { api!(RedisModule_ReplyWithLongLong(ctx.raw(), value)) };
@@ -98,6 +103,13 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
         Reply::Int(value) => send_int(ctx, *value),
         Reply::Bool(value) => send_bool(ctx, *value),
         Reply::Ints(ints) => send_ints(ctx, ints.as_slice()),
+        Reply::Bools(values) => {
+            // SAFETY: as above; as many items follow.
+            unsafe { api!(RedisModule_ReplyWithArray(raw, values.len() as c_long)) };
+            for value in values {
+                send_bool(ctx, *value);
+            }
+        }
         Reply::Error(error) => send_error(ctx, error),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),

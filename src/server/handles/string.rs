@@ -2,7 +2,9 @@
 
 use redis_module::raw;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::slice;
 
 /// The name of a key as the server wants it.
 #[derive(Debug)]
@@ -119,6 +121,35 @@ pub(in crate::server) unsafe fn bytes_of<'a>(raw: *const raw::RedisModuleString)
     }
 }
 
+/// The bytes of each string, written to a buffer that has room for them.
+///
+/// # Safety
+/// They are strings of the server; they live and are not changed for `'a`.
+#[inline(always)]
+pub(in crate::server) unsafe fn bytes_of_all<'a, 'b>(
+    strings: &[*mut raw::RedisModuleString],
+    buffer: &'b mut [MaybeUninit<&'a [u8]>],
+) -> &'b [&'a [u8]] {
+    // SAFETY: the server writes the function's address only when it loads the module.
+    let bytes_at = unsafe { raw::RedisModule_StringPtrLen };
+    let bytes_at = bytes_at.expect("the function is there since the module was loaded");
+    assert!(buffer.len() >= strings.len());
+    for (slot, string) in buffer.iter_mut().zip(strings) {
+        let mut length = 0;
+        // SAFETY: the caller's promise; the server fills in the length of the buffer it returns.
+        let bytes = unsafe {
+            let start: *const u8 = bytes_at(*string, &mut length).cast();
+            match start.is_null() {
+                true => &[],
+                false => slice::from_raw_parts(start, length),
+            }
+        };
+        slot.write(bytes);
+    }
+    // SAFETY: as many elements have just been written.
+    unsafe { slice::from_raw_parts(buffer.as_ptr().cast(), strings.len()) }
+}
+
 /// The elements at a pointer of the server. Null, which the server may return for nothing, is an empty slice.
 ///
 /// # Safety
@@ -129,5 +160,5 @@ pub(in crate::server) unsafe fn slice_of<'a, T>(start: *const T, length: usize) 
         return &[];
     }
     // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(start, length) }
+    unsafe { slice::from_raw_parts(start, length) }
 }

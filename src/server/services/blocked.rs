@@ -231,7 +231,7 @@ unsafe extern "C" fn on_unblock(
             }
             Progress::Delivered => return, // the server has unblocked it, and answers
         };
-        reply::send(ctx, answer);
+        reply::send_any(ctx, &answer);
         handle.unblock(None);
     });
     raw::REDISMODULE_OK as c_int
