@@ -82,6 +82,12 @@ impl OpenKey<'_> {
     /// Lets the key expire at this time (Unix ms). There must be a value.
     pub(in crate::server) fn expire_at(&mut self, at: u64) {
         assert!(!self.is_empty(), "an expiry of a key that is there");
+        self.set_expiry(at);
+    }
+
+    /// The same where the caller has seen the value.
+    #[inline]
+    fn set_expiry(&mut self, at: u64) {
         // SAFETY: the handle is open for writing on a value.
         let status = unsafe { api!(RedisModule_SetAbsExpire(self.raw, at as i64)) };
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set an expiry");
@@ -156,6 +162,7 @@ pub struct TypedKey<'k, T: 'static> {
 
 impl<'k, T> TypedKey<'k, T> {
     /// The key as one that may hold this type; an error if it holds another.
+    #[inline(always)] // the result is large: it stays where it is used
     pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
         let value = if key.holds(native) {
             // SAFETY: the handle is open. A value of the type that `native` stands for was made by
@@ -177,6 +184,7 @@ impl<'k, T> TypedKey<'k, T> {
     }
 
     /// The value, if there is one.
+    #[inline]
     pub fn value(&mut self) -> Option<&mut T> {
         // SAFETY: the server keeps the value until the key is changed, and only the methods below change it while this handle is
         // open. Two handles of one key would each return a reference. No type prevents that, so commands on several keys must
@@ -218,9 +226,11 @@ impl<'k, T> TypedKey<'k, T> {
         self.key.expires()
     }
 
-    /// Lets the key expire at this time (Unix ms).
+    /// Lets the key expire at this time (Unix ms). There must be a value.
+    #[inline]
     pub(in crate::server) fn expire_at(&mut self, at: u64) {
-        self.key.expire_at(at);
+        assert!(self.value.is_some(), "an expiry of a key that is there");
+        self.key.set_expiry(at);
     }
 }
 

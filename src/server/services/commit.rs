@@ -65,7 +65,7 @@ pub struct Commit<'a> {
 
 impl<T> TypedKey<'_, T> {
     /// Carries out the consequences of a step on this key, whose name is `name`.
-    #[inline]
+    #[inline(always)]
     pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
         match commit.key {
             KeyFate::Keep => {}
@@ -99,7 +99,8 @@ impl Commit<'_> {
         self.carry_out(ctx, name);
     }
 
-    #[inline]
+    // Inlined, because most of a commit is constant where it is made.
+    #[inline(always)]
     fn carry_out(&self, ctx: Ctx<'_>, name: &ServerString<'_>) {
         match self.replicate {
             Replicate::Nothing => {}
@@ -138,17 +139,23 @@ static QUEUED_EVENTS: MainThread<Vec<QueuedEvent>> = MainThread::new();
 static HAS_QUEUED_EVENTS: AtomicBool = AtomicBool::new(false);
 
 /// Queues a keyspace event, if anybody wants it. The families are always told of a deleted key.
+#[inline(always)]
 fn queue_event(ctx: Ctx<'_>, class: c_int, event: &'static CStr, name: &ServerString<'_>) {
     let is_for_families = class == raw::REDISMODULE_NOTIFY_GENERIC && deferred::tells_of_removals();
     if is_wanted(class) || is_for_families {
-        QUEUED_EVENTS.get().push(QueuedEvent {
-            db: ctx.db(),
-            class,
-            event,
-            name: name.retained(),
-        });
-        HAS_QUEUED_EVENTS.store(true, Ordering::Relaxed);
+        push_event(ctx, class, event, name);
     }
+}
+
+#[inline(never)]
+fn push_event(ctx: Ctx<'_>, class: c_int, event: &'static CStr, name: &ServerString<'_>) {
+    QUEUED_EVENTS.get().push(QueuedEvent {
+        db: ctx.db(),
+        class,
+        event,
+        name: name.retained(),
+    });
+    HAS_QUEUED_EVENTS.store(true, Ordering::Relaxed);
 }
 
 /// Queues the stream event `xadd`, and tells clients that watch or track the stream that it has grown.
@@ -202,6 +209,7 @@ fn emit(ctx: Ctx<'_>, queued: &QueuedEvent) {
 }
 
 /// Does `notify-keyspace-events` want events of this class?
+#[inline]
 fn is_wanted(class: c_int) -> bool {
     // SAFETY: the function takes no argument.
     let wanted = unsafe { api!(RedisModule_GetNotifyKeyspaceEvents()) };
@@ -214,7 +222,13 @@ pub(in crate::server) const DEL: &CStr = c"DEL";
 pub(in crate::server) const SET: &CStr = c"SET";
 pub(in crate::server) const PEXPIREAT: &CStr = c"PEXPIREAT";
 
+#[cold]
+fn cannot_replicate(command: &CStr) -> ! {
+    panic!("cannot replicate {command:?}")
+}
+
 /// Sends `command key payload` to the replicas and the AOF.
+#[inline]
 fn replicate_effect(ctx: Ctx<'_>, command: &CStr, name: &ServerString<'_>, payload: &[u8]) {
     // SAFETY: "sb" is a key's name and a buffer with its length; all live through the call.
     let status = unsafe {
@@ -227,14 +241,13 @@ fn replicate_effect(ctx: Ctx<'_>, command: &CStr, name: &ServerString<'_>, paylo
             payload.len()
         ))
     };
-    assert_eq!(
-        status,
-        raw::REDISMODULE_OK as c_int,
-        "replicate {command:?}"
-    );
+    if status != raw::REDISMODULE_OK as c_int {
+        cannot_replicate(command);
+    }
 }
 
 /// Sends `command key payload value` to the replicas and the AOF; the value is not copied.
+#[inline(never)]
 fn replicate_effect_with_value(
     ctx: Ctx<'_>,
     command: &CStr,
@@ -254,14 +267,13 @@ fn replicate_effect_with_value(
             value.raw()
         ))
     };
-    assert_eq!(
-        status,
-        raw::REDISMODULE_OK as c_int,
-        "replicate {command:?}"
-    );
+    if status != raw::REDISMODULE_OK as c_int {
+        cannot_replicate(command);
+    }
 }
 
 /// Sends `DEL key` to the replicas and the AOF.
+#[inline(never)]
 fn replicate_del(ctx: Ctx<'_>, name: &ServerString<'_>) {
     // SAFETY: "s" is a key's name, which lives through the call; "c" is a NUL-terminated string.
     unsafe {
@@ -284,6 +296,7 @@ fn replicate_del(ctx: Ctx<'_>, name: &ServerString<'_>) {
 }
 
 /// Sends `PEXPIREAT key at` to the replicas and the AOF.
+#[inline(never)]
 fn replicate_expiry(ctx: Ctx<'_>, name: &ServerString<'_>, at: u64) {
     // SAFETY: "s" is a key's name, which lives through the call; "l" is a 64-bit integer, "c" a NUL-terminated string.
     unsafe {
@@ -318,14 +331,13 @@ pub fn append_to_aof(ctx: Ctx<'_>, command: &CStr, number: u64) {
             number as i64
         ))
     };
-    assert_eq!(
-        status,
-        raw::REDISMODULE_OK as c_int,
-        "replicate {command:?}"
-    );
+    if status != raw::REDISMODULE_OK as c_int {
+        cannot_replicate(command);
+    }
 }
 
 /// Sends `SET key value`, with `PXAT` or `KEEPTTL`, to the replicas and the AOF.
+#[inline(never)]
 fn replicate_set(ctx: Ctx<'_>, name: &ServerString<'_>, value: &[u8], expires: Option<u64>) {
     // SAFETY: "sbcl" and "sbc" are a key's name, a buffer with its length, a NUL-terminated
     // string and a 64-bit integer; all live through the call.
@@ -371,12 +383,14 @@ fn replicate_set(ctx: Ctx<'_>, name: &ServerString<'_>, value: &[u8], expires: O
 }
 
 /// Sends the running command as it came to the replicas and the AOF.
+#[inline]
 fn replicate_verbatim(ctx: Ctx<'_>) {
     // SAFETY: the context is that of a command.
     unsafe { api!(RedisModule_ReplicateVerbatim(ctx.raw())) };
 }
 
 /// Tells clients that WATCH or track the key that it changed.
+#[inline]
 fn signal_modified(ctx: Ctx<'_>, name: &ServerString<'_>) {
     // SAFETY: context and name live through the call.
     unsafe { api!(RedisModule_SignalModifiedKey(ctx.raw(), name.raw())) };
