@@ -28,12 +28,14 @@ pub(super) struct EntryEdit<'k> {
 
 impl<'k> EntryEdit<'k> {
     /// Opens a key. Error: `WRONGTYPE`.
+    #[inline(always)]
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let key = TypedKey::of(ctx.open(name), &CACHE)?;
         Ok(Self { ctx, name, key })
     }
 
     /// Opens a key to read it. Error: `WRONGTYPE`.
+    #[inline(always)]
     pub(super) fn open_to_read(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let key = TypedKey::of(ctx.open_to_read(name), &CACHE)?;
         Ok(Self { ctx, name, key })

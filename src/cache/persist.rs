@@ -12,7 +12,7 @@
 //! Its kind may be K: kind and value of the entry stay as they are.
 
 use super::state::{CacheEntry, EntryKind, EntryVersion, GracePeriod};
-use crate::codec::{Corrupt, Reader, put_uint};
+use crate::codec::{Corrupt, Reader, put_uint, put_uints};
 use crate::request::MAX_SAFE;
 
 /// The largest time and version.
@@ -44,15 +44,12 @@ fn letter(kind: EntryKind) -> u8 {
 
 fn put_letter(out: &mut Vec<u8>, letter: u8, entry: &CacheEntry) {
     out.push(letter);
-    put_uint(out, entry.fresh_until);
-    put_uint(out, entry.version.map_or(0, |version| version.number() + 1));
-    put_uint(out, entry.rebuild_us.into());
-    match &entry.grace {
-        None => put_uint(out, 0),
-        Some(grace) => {
-            put_uint(out, grace.until);
-            put_uint(out, grace.stale_until);
-        }
+    let version = entry.version.map_or(0, |version| version.number() + 1);
+    let grace_until = entry.grace.as_ref().map_or(0, |grace| grace.until);
+    let rebuild_us = entry.rebuild_us.into();
+    put_uints(out, [entry.fresh_until, version, rebuild_us, grace_until]);
+    if let Some(grace) = &entry.grace {
+        put_uint(out, grace.stale_until);
     }
 }
 

@@ -21,7 +21,7 @@
 use super::holds::{Hold, Receipt};
 use super::state::{Lock, Mode};
 use super::{MAX_ID, MAX_OWNER};
-use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint, put_uints};
 use crate::request::MAX_SAFE;
 
 /// The version of the encoding that this build writes.
@@ -179,11 +179,9 @@ fn mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
 /// Writes one hold with its owner.
 pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     put_bytes(out, owner);
-    put_uint(out, hold.count);
-    put_uint(out, hold.fence);
-    put_uint(out, hold.until);
     let flag = |receipt: &Option<Box<Receipt>>, bit| if receipt.is_some() { bit } else { 0 };
-    out.push(flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED));
+    let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED);
+    put_uints(out, [hold.count, hold.fence, hold.until, flags.into()]);
     for receipt in [&hold.acquired, &hold.released].into_iter().flatten() {
         put_bytes(out, &receipt.id);
         put_uint(out, receipt.reply);

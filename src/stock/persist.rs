@@ -28,7 +28,7 @@
 use super::order::{self, Order, unzigzag, zigzag};
 use super::state::{Change, Counts, EventStream, Op, SaleTerms, Stock};
 use super::{MAX_ID, MAX_QTY};
-use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
+use crate::codec::{Corrupt, Reader, put_bytes, put_uint, put_uints};
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::stream::EntryId;
 
@@ -93,14 +93,11 @@ pub fn put_changed(out: &mut Vec<u8>, change: &Change<'_>, entry: Option<EntryId
     if change.op == Op::Reserve {
         put_uint(out, change.px);
     }
-    if change.op != Op::Forget {
-        put_uint(out, change.now);
-    }
-    if !matches!(change.op, Op::Mark | Op::Forget) {
-        out.push(entry.is_some().into());
-        if let Some(entry) = entry {
-            put_entry(out, entry);
-        }
+    match (change.op, entry) {
+        (Op::Forget, _) => {}
+        (Op::Mark, _) => put_uint(out, change.now),
+        (_, None) => put_uints(out, [change.now, 0]),
+        (_, Some(entry)) => put_uints(out, [change.now, 1, entry.ms, entry.seq]),
     }
 }
 
