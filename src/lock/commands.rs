@@ -224,6 +224,7 @@ fn released_reply(released: Released) -> Answer {
 }
 
 /// Looks at the queues of keys that a command has changed.
+#[inline]
 fn serve_queues(ctx: Ctx<'_>, service: &mut LockService, now: Now, names: &[ServerString<'_>]) {
     if service.handover.queues.is_empty() {
         return;

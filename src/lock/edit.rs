@@ -40,6 +40,7 @@ pub(super) struct LockKey<'k> {
 
 impl<'k> LockKey<'k> {
     /// Opens a key in the selected database, without the holds that have ended.
+    #[inline(always)]
     pub(super) fn open(
         ctx: Ctx<'k>,
         steps: &mut StepContext,
@@ -65,6 +66,7 @@ impl<'k> LockKey<'k> {
     }
 
     /// The same as [`LockKey::open`] for a key that is open already.
+    #[inline(always)]
     pub(super) fn of(
         ctx: Ctx<'k>,
         steps: &mut StepContext,
@@ -76,6 +78,7 @@ impl<'k> LockKey<'k> {
         Self::without_ended(ctx, steps, name, key, kind, now, usize::MAX)
     }
 
+    #[inline(always)] // the result is large: it stays where it is used
     fn without_ended(
         ctx: Ctx<'k>,
         steps: &mut StepContext,
@@ -86,21 +89,10 @@ impl<'k> LockKey<'k> {
         most: usize,
     ) -> Self {
         let mut effects = std::mem::take(&mut steps.effects);
-        if let Some(lock) = key.value() {
-            let ended = lock.expire_some(now.ms(), most);
-            if !ended.is_empty() {
-                if ended.len() < most {
-                    persist::put_expired(&mut effects, now.ms());
-                } else {
-                    for (owner, _) in &ended {
-                        persist::put_gone(&mut effects, owner); // perhaps not all that ended
-                    }
-                }
-                EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
-                for (_, hold) in &ended {
-                    steps.unwatch(hold.watch.as_deref());
-                }
-            }
+        if let Some(lock) = key.value()
+            && lock.holds().soonest() < now.ms()
+        {
+            end_holds(steps, lock, now, most, &mut effects);
         }
         Self {
             ctx,
@@ -201,17 +193,19 @@ impl<'k> LockKey<'k> {
             self.repeated = id.is_some(); // of a request that released the last hold
             return Released::NotHeld;
         };
-        let watch = lock
-            .holds()
-            .get(owner)
-            .and_then(|hold| hold.watch.as_deref().cloned());
+        let watch = match steps.watches.is_empty() {
+            true => None,
+            false => lock.holds().get(owner).and_then(|hold| hold.watch.clone()),
+        };
         let released = lock.release(owner, amount, id);
         match released {
             Released::Left(0) => {
                 self.gone(owner);
-                steps.unwatch(watch.as_ref());
+                steps.unwatch(watch.as_deref());
             }
-            Released::Left(_) => self.changed(owner),
+            Released::Left(_) => {
+                self.changed(owner);
+            }
             Released::Repeated(_) | Released::NotHeld => self.repeated = id.is_some(),
             Released::TooMany(_) => {}
         }
@@ -227,8 +221,10 @@ impl<'k> LockKey<'k> {
         let now = self.now.ms();
         let lock = self.lock()?;
         let fence = lock.renew(owner, lease, now)?;
-        self.changed(owner);
-        self.watch(steps, owner); // at another pace, if it is watched
+        let is_watched = self.changed(owner);
+        if is_watched {
+            self.watch(steps, owner); // at another pace
+        }
         Some(fence)
     }
 
@@ -338,7 +334,7 @@ impl<'k> LockKey<'k> {
                     lock.key_expires = longest;
                     commit.key = KeyFate::ExpireAt(longest);
                 }
-                if !effects.is_empty() {
+                if self.stepped || !effects.is_empty() {
                     commit.replicate = match self.verbatim {
                         true => Replicate::Verbatim,
                         false => Replicate::Effect(c"LOCK.APPLY", &effects),
@@ -356,20 +352,26 @@ impl<'k> LockKey<'k> {
         steps.effects = effects;
     }
 
-    /// The step changed this owner's hold.
-    fn changed(&mut self, owner: &[u8]) {
+    /// The step changed this owner's hold. Returns whether the hold is watched.
+    fn changed(&mut self, owner: &[u8]) -> bool {
         self.stepped = true;
         if let Some(lock) = self.key.value()
             && let Some(hold) = lock.holds().get(owner)
         {
-            persist::put_held(&mut self.effects, lock.mode(), owner, hold);
+            if !self.verbatim {
+                persist::put_held(&mut self.effects, lock.mode(), owner, hold);
+            }
+            return hold.watch.is_some();
         }
+        false
     }
 
     /// The step took this owner's hold away.
     fn gone(&mut self, owner: &[u8]) {
         self.stepped = true;
-        persist::put_gone(&mut self.effects, owner);
+        if !self.verbatim {
+            persist::put_gone(&mut self.effects, owner);
+        }
     }
 
     /// Has the server renew the owner's hold, if it is watched.
@@ -405,6 +407,32 @@ impl<'k> LockKey<'k> {
         }
         steps.watches.insert(number, watched);
         LISTENING.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Removes the holds that have ended, at most `most` of them, and appends the effects.
+#[cold]
+fn end_holds(
+    steps: &mut StepContext,
+    lock: &mut Lock,
+    now: Now,
+    most: usize,
+    effects: &mut Vec<u8>,
+) {
+    let ended = lock.expire_some(now.ms(), most);
+    if ended.is_empty() {
+        return;
+    }
+    if ended.len() < most {
+        persist::put_expired(effects, now.ms());
+    } else {
+        for (owner, _) in &ended {
+            persist::put_gone(effects, owner); // perhaps not all that ended
+        }
+    }
+    EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
+    for (_, hold) in &ended {
+        steps.unwatch(hold.watch.as_deref());
     }
 }
 
