@@ -95,7 +95,8 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let item = cursor.value()?;
     let name = call.name(0);
-    let mut edit = open(call, &name, Some(default_parameters))?;
+    let mut edit = FilterEdit::<Bloom>::open(call, &name)?;
+    create_missing(&mut edit, Some(default_parameters))?;
     let added = edit.add(item, true);
     edit.close(c"bf.add");
     added.map(Reply::Bool)
@@ -135,7 +136,8 @@ fn add_all(
     event: &'static CStr,
 ) -> Answer {
     let name = call.name(0);
-    let mut edit = open(call, &name, parameters)?;
+    let mut edit = FilterEdit::<Bloom>::open(call, &name)?;
+    create_missing(&mut edit, parameters)?;
     let mut replies = Vec::with_capacity(items.len());
     edit.add_all(items, true, |added| {
         replies.push(added.map_or_else(|error| Reply::Error(error.into()), Reply::Bool));
@@ -144,18 +146,22 @@ fn add_all(
     Ok(Reply::Array(replies))
 }
 
-/// Opens the filter at a key, which is created if there are parameters for it.
-fn open<'k>(
-    call: &'k Call<'_>,
-    name: &'k ServerString<'k>,
+/// Creates the filter if there is none and there are parameters for it. Error: there is none.
+#[inline]
+fn create_missing(
+    edit: &mut FilterEdit<'_, Bloom>,
     parameters: Option<impl FnOnce() -> BloomParameters>,
-) -> Result<FilterEdit<'k, Bloom>, Error> {
-    let mut edit = FilterEdit::open(call, name)?;
-    if edit.filter().is_none() {
-        let parameters = parameters.ok_or(Error::NoBloom)?;
-        edit.create(FilterHeader::new(secret(), parameters())?)?;
+) -> Result<(), Error> {
+    match (edit.filter(), parameters) {
+        (Some(_), _) => Ok(()),
+        (None, Some(parameters)) => create(edit, parameters()),
+        (None, None) => Err(Error::NoBloom),
     }
-    Ok(edit)
+}
+
+#[cold]
+fn create(edit: &mut FilterEdit<'_, Bloom>, parameters: BloomParameters) -> Result<(), Error> {
+    edit.create(FilterHeader::new(secret(), parameters)?)
 }
 
 /// `BF.CARD key`

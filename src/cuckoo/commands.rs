@@ -12,7 +12,6 @@ use crate::options::Options;
 use crate::reply::{Answer, Reply};
 use crate::server::base::random::secret;
 use crate::server::entry::Call;
-use crate::server::handles::string::ServerString;
 use std::ffi::CStr;
 
 /// `CF.RESERVE key capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n] [BITS 8 | 16 | 32]`
@@ -66,7 +65,8 @@ fn add_one(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     cursor.value()?;
     let item = cursor.value()?;
     let name = call.name(0);
-    let mut edit = open(call, &name, Some(&Options::NONE))?;
+    let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;
+    create_missing(&mut edit, Some(&Options::NONE))?;
     let added = edit.add(item, unique);
     edit.close(event);
     added.map(Reply::Bool)
@@ -101,7 +101,8 @@ fn insert_all(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     let name = call.name(0);
     let is_resp3 = call.ctx.is_resp3();
     let can_create = !options.has(NOCREATE);
-    let mut edit = open(call, &name, can_create.then_some(&options))?;
+    let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;
+    create_missing(&mut edit, can_create.then_some(&options))?;
     let mut replies = Vec::with_capacity(items.len());
     edit.add_all(items, unique, |added| {
         replies.push(match added {
@@ -115,18 +116,22 @@ fn insert_all(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Opens the filter at a key, which is created if there are options for it.
-fn open<'k>(
-    call: &'k Call<'_>,
-    name: &'k ServerString<'k>,
+/// Creates the filter if there is none and there are options for it. Error: there is none.
+#[inline]
+fn create_missing(
+    edit: &mut FilterEdit<'_, Cuckoo>,
     options: Option<&CuckooOptions<'_>>,
-) -> Result<FilterEdit<'k, Cuckoo>, Error> {
-    let mut edit = FilterEdit::open(call, name)?;
-    if edit.filter().is_none() {
-        let options = options.ok_or(Error::NoCuckoo)?;
-        edit.create(FilterHeader::new(secret(), options.parameters())?)?;
+) -> Result<(), Error> {
+    match (edit.filter(), options) {
+        (Some(_), _) => Ok(()),
+        (None, Some(options)) => create(edit, options),
+        (None, None) => Err(Error::NoCuckoo),
     }
-    Ok(edit)
+}
+
+#[cold]
+fn create(edit: &mut FilterEdit<'_, Cuckoo>, options: &CuckooOptions<'_>) -> Result<(), Error> {
+    edit.create(FilterHeader::new(secret(), options.parameters())?)
 }
 
 /// `CF.COUNT key item`

@@ -124,20 +124,38 @@ impl Grid {
     }
 
     /// The fingerprint in a slot; 0 if it is empty.
+    #[inline]
     pub fn get(self, lines: &CacheLines, bucket: u64, slot: u64) -> u32 {
         let (line, start) = self.slot(bucket, slot);
-        let width = self.width as usize;
-        let mut bytes = [0; 4];
-        bytes[..width].copy_from_slice(&lines.line(line)[start..start + width]);
-        u32::from_le_bytes(bytes)
+        let bytes = &lines.line(line)[start..];
+        match (self.width, bytes) {
+            (1, [byte, ..]) => (*byte).into(),
+            (2, [low, high, ..]) => u16::from_le_bytes([*low, *high]).into(),
+            (_, [a, b, c, d, ..]) => u32::from_le_bytes([*a, *b, *c, *d]),
+            _ => 0,
+        }
     }
 
     /// Puts a fingerprint into a slot.
+    #[inline]
     pub fn set(self, lines: &mut CacheLines, bucket: u64, slot: u64, fingerprint: u32) {
         let (line, start) = self.slot(bucket, slot);
-        let width = self.width as usize;
-        let bytes = &fingerprint.to_le_bytes()[..width];
-        lines.line_mut(line)[start..start + width].copy_from_slice(bytes);
+        let bytes = &mut lines.line_mut(line)[start..];
+        let new = fingerprint.to_le_bytes();
+        // Each copy has a constant length, which takes one instruction.
+        match self.width {
+            1 => bytes[0] = new[0],
+            2 => bytes[..2].copy_from_slice(&new[..2]),
+            _ => bytes[..4].copy_from_slice(&new),
+        }
+    }
+
+    /// Puts a fingerprint into a slot. Returns the one that was there.
+    #[inline]
+    pub fn swap(self, lines: &mut CacheLines, bucket: u64, slot: u64, fingerprint: u32) -> u32 {
+        let before = self.get(lines, bucket, slot);
+        self.set(lines, bucket, slot, fingerprint);
+        before
     }
 
     /// The first slot of a bucket with this fingerprint.

@@ -255,9 +255,7 @@ impl Layer<Cuckoo> {
     }
 
     /// Is an item there as often as it can be?
-    fn is_full_of(&self, parameters: &CuckooParameters, hash: Hash) -> bool {
-        let grid = parameters.grid(self.shape);
-        let candidates = grid.candidates(hash);
+    fn is_full_of(&self, grid: Grid, candidates: CandidateBuckets) -> bool {
         let count = |bucket: &u64| grid.count(&self.lines, *bucket, candidates.fingerprint);
         let mut buckets = candidates.buckets.iter();
         buckets.all(|bucket| count(bucket) == grid.bucket_size)
@@ -267,28 +265,24 @@ impl Layer<Cuckoo> {
     /// changed.
     fn make_room(&mut self, parameters: &CuckooParameters, hash: Hash) -> bool {
         let grid = parameters.grid(self.shape);
+        let candidates = grid.candidates(hash);
+        if self.is_full_of(grid, candidates) {
+            return false;
+        }
         let CandidateBuckets {
             mut fingerprint,
             buckets,
-        } = grid.candidates(hash);
-        if self.is_full_of(parameters, hash) {
-            return false;
-        }
+        } = candidates;
         let below_capacity = self.items < parameters.capacity << self.shape;
         let patience = if below_capacity { PATIENCE } else { 0 };
         // The choice of fingerprints is arbitrary, but must be the same on every replica.
         let mut draw = hash.high ^ hash.low;
         let mut bucket = buckets[(draw & 1) as usize];
-        let mut moved = Vec::new();
-        for _ in 0..parameters.max_iterations.max(patience) {
-            draw = draw
-                .wrapping_mul(0x5851_f42d_4c95_7f2d)
-                .wrapping_add(0x1405_7b7e_f767_814f);
+        let iterations = parameters.max_iterations.max(patience);
+        for _ in 0..iterations {
+            draw = next_draw(draw);
             let slot = reduce(draw, grid.bucket_size);
-            let before = grid.get(&self.lines, bucket, slot);
-            grid.set(&mut self.lines, bucket, slot, fingerprint);
-            moved.push((bucket, slot));
-            fingerprint = before;
+            fingerprint = grid.swap(&mut self.lines, bucket, slot, fingerprint);
             bucket = grid.other(bucket, fingerprint);
             if let Some(slot) = grid.find(&self.lines, bucket, 0) {
                 grid.set(&mut self.lines, bucket, slot, fingerprint);
@@ -296,10 +290,12 @@ impl Layer<Cuckoo> {
                 return true;
             }
         }
-        for (bucket, slot) in moved.into_iter().rev() {
-            let after = grid.get(&self.lines, bucket, slot);
-            grid.set(&mut self.lines, bucket, slot, fingerprint);
-            fingerprint = after;
+        // The way back: each fingerprint returns to where it was taken from.
+        for _ in 0..iterations {
+            bucket = grid.other(bucket, fingerprint);
+            let slot = reduce(draw, grid.bucket_size);
+            fingerprint = grid.swap(&mut self.lines, bucket, slot, fingerprint);
+            draw = previous_draw(draw);
         }
         false
     }
@@ -317,6 +313,19 @@ impl Layer<Cuckoo> {
     }
 }
 
+/// The multiplier and the increment of a linear congruential generator (Knuth, MMIX), and the inverse of the multiplier.
+const MULTIPLIER: u64 = 0x5851_f42d_4c95_7f2d;
+const INCREMENT: u64 = 0x1405_7b7e_f767_814f;
+const INVERSE: u64 = 0xc097_ef87_329e_28a5;
+
+fn next_draw(draw: u64) -> u64 {
+    draw.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT)
+}
+
+fn previous_draw(draw: u64) -> u64 {
+    draw.wrapping_sub(INCREMENT).wrapping_mul(INVERSE)
+}
+
 impl CuckooFilter {
     /// Whether a filter that does not grow is full for an item before its capacity is reached. Then it gets one additional layer,
     /// because a few items can fill the same buckets of a small table, or of a table with small buckets. An item that fills its
@@ -324,8 +333,9 @@ impl CuckooFilter {
     fn is_full_below_capacity(&self, item: Hash) -> bool {
         match &self.layers[..] {
             [only] => {
+                let grid = self.parameters.grid(only.shape);
                 let is_alone =
-                    self.parameters.bucket_size == 1 || !only.is_full_of(&self.parameters, item);
+                    grid.bucket_size == 1 || !only.is_full_of(grid, grid.candidates(item));
                 only.items < self.parameters.capacity && is_alone
             }
             _ => false,
@@ -424,4 +434,37 @@ fn put_earlier(
         };
         layer.put(smaller, candidates)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::state::FilterHeader;
+
+    #[test]
+    fn a_draw_can_be_taken_back() {
+        for draw in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
+            assert_eq!(previous_draw(next_draw(draw)), draw);
+        }
+    }
+
+    #[test]
+    fn an_item_without_room_changes_nothing() {
+        for (bucket_size, width) in [(1, 4), (2, 2), (4, 2), (3, 1), (8, 1)] {
+            let parameters = CuckooParameters::new(100, bucket_size, width, 500, 0);
+            let header = FilterHeader::<Cuckoo>::new(7, parameters).unwrap();
+            let mut filter = header.build().unwrap();
+            let bytes = |filter: &CuckooFilter| filter.layers[0].lines.segment(0).to_vec();
+            let mut refused = 0;
+            for item in 0..1000u32 {
+                let before = bytes(&filter);
+                let hash = filter.hash(&item.to_le_bytes());
+                if Cuckoo::add(&mut filter, hash, false) == Added::Full {
+                    refused += 1;
+                    assert_eq!(bytes(&filter), before);
+                }
+            }
+            assert!(refused > 700, "{refused}");
+        }
+    }
 }

@@ -65,21 +65,19 @@ pub fn mexists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let items = cursor.rest();
-    let mut replies = Vec::with_capacity(items.len());
-    let mut hits = 0;
-    let found = read_filter::<K, _>(call, |filter| {
+    let mut replies = vec![false; items.len()].into_boxed_slice();
+    let mut left = replies.iter_mut();
+    read_filter::<K, _>(call, |filter| {
         in_batches(filter, items, |filter, hash| {
-            let holds = K::holds(filter, hash);
-            hits += u64::from(holds);
-            replies.push(Reply::Bool(holds));
+            if let Some(reply) = left.next() {
+                *reply = K::holds(filter, hash);
+            }
         });
     })?;
-    if found.is_none() {
-        replies.resize(items.len(), Reply::Bool(false));
-    }
     COUNTERS.lookups.add(items.len() as u64);
-    COUNTERS.hits.add(hits);
-    Ok(Reply::Array(replies))
+    let hits = replies.iter().filter(|reply| **reply);
+    COUNTERS.hits.add(hits.count() as u64);
+    Ok(Reply::Bools(replies))
 }
 
 /// `BF.SCANDUMP key iterator`, `CF.SCANDUMP key iterator`

@@ -98,7 +98,7 @@ pub struct FilterEdit<'k, K: FilterKind> {
 
 impl<'k, K: FilterKind> FilterEdit<'k, K> {
     /// Opens the key that a command names first.
-    #[inline]
+    #[inline(always)]
     pub fn open(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let ctx = call.ctx;
         Ok(Self {
@@ -172,6 +172,12 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
                 Added::Full => {}
             }
         }
+        self.add_one_of_full(item, unique)
+    }
+
+    /// Adds an item for which the filter may have to grow.
+    #[inline(never)]
+    fn add_one_of_full(&mut self, item: &[u8], unique: bool) -> Result<bool, Error> {
         let mut answer = Err(Error::Internal);
         self.add_all(&[item], unique, |added| answer = added)?;
         answer
@@ -226,7 +232,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     }
 
     /// Commits the changes, if there are any, with `event` as the keyspace event.
-    #[inline]
+    #[inline(always)]
     pub fn close(mut self, event: &'static CStr) {
         if !self.is_changed {
             return;
