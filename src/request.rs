@@ -158,31 +158,42 @@ pub fn is(word: &[u8], option: &str) -> bool {
 
 /// A plain decimal i64 as the server itself reads one: no sign but `-`, no leading zeros, no
 /// white space.
+#[inline]
 pub fn parse_int(bytes: &[u8]) -> Option<i64> {
-    let (negative, digits) = match bytes {
-        [b'-', rest @ ..] => (true, rest),
-        _ => (false, bytes),
-    };
-    match digits {
-        [b'0'] if !negative => return Some(0),
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        _ => return None,
+    match bytes {
+        // Nearly all integers. 18 digits fit i64.
+        [b'1'..=b'9', ..] if bytes.len() <= 18 => digits(bytes).map(|value| value as i64),
+        _ => parse_rare_int(bytes),
     }
+}
+
+/// The same for any integer.
+#[inline(never)]
+fn parse_rare_int(bytes: &[u8]) -> Option<i64> {
+    match bytes {
+        [b'0'] => Some(0),
+        [b'1'..=b'9', ..] if bytes.len() <= 19 => i64::try_from(digits(bytes)?).ok(),
+        [b'-', rest @ ..] if matches!(rest, [b'1'..=b'9', ..]) && rest.len() <= 19 => {
+            0i64.checked_sub_unsigned(digits(rest)?)
+        }
+        _ => None,
+    }
+}
+
+/// The number that these digits make, at most 19.
+#[inline]
+fn digits(bytes: &[u8]) -> Option<u64> {
     // Eight digits at a time would take 37 to 44 instructions fewer for 8 to 13 digits, and 3 to 9 more for less than eight,
     // which most numbers have.
-    let mut magnitude: u64 = 0; // 19 digits fit u64
-    for byte in digits {
+    let mut value: u64 = 0; // 19 digits fit u64
+    for byte in bytes {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
             return None;
         }
-        magnitude = magnitude * 10 + u64::from(digit);
+        value = value * 10 + u64::from(digit);
     }
-    if negative {
-        0i64.checked_sub_unsigned(magnitude)
-    } else {
-        i64::try_from(magnitude).ok()
-    }
+    Some(value)
 }
 
 /// A number of bytes as the server's configuration has it: `1000`, `100mb` (of 1024 kilobytes), `100m`

@@ -50,7 +50,7 @@ pub(super) fn gcra(call: &Call<'_>) -> Answer {
     let tier = tier(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, COST | PEEK)?;
     let decision = decide(call, LimitRequest::Gcra(tier), cost(&options), c"rate.gcra")?;
-    Ok(in_ms(&decision).into())
+    Ok(call.ctx.send_ints(&in_ms(&decision)))
 }
 
 /// `CL.THROTTLE key max_burst count period-s [quantity]`
@@ -101,7 +101,7 @@ pub(super) fn window(call: &Call<'_>) -> Answer {
         is_sliding: options.has(SLIDING),
     };
     let decision = decide(call, request, cost(&options), c"rate.window")?;
-    Ok(in_ms(&decision).into())
+    Ok(call.ctx.send_ints(&in_ms(&decision)))
 }
 
 /// `RATE.TIERS key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]`
@@ -130,6 +130,7 @@ pub(super) fn tiers(call: &Call<'_>) -> Answer {
 ///
 /// If a cost is added without regard to the time, the command is replicated as it came. Replicas and AOFs then add the cost
 /// without a look at their clocks: the master has allowed the request.
+#[inline(always)] // each command has requests of one kind
 fn decide(
     call: &Call<'_>,
     request: LimitRequest<'_>,

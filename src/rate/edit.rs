@@ -23,7 +23,7 @@ pub(super) struct LimitEdit<'k> {
 
 impl<'k> LimitEdit<'k> {
     /// Opens a key. Error: `WRONGTYPE`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let key = TypedKey::of(ctx.open(name), &RATE)?;
         Ok(Self { ctx, name, key })

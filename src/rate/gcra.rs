@@ -225,16 +225,15 @@ pub fn pour(
     RequestCost { cost, is_counted }: RequestCost,
     now: u64,
 ) -> RateDecision {
-    let waits = buckets.iter().zip(tiers).enumerate();
-    let waits = waits.map(|(place, (bucket, tier))| {
-        let wait = bucket.wait_for_room(tier.limit, cost, now);
-        (wait.unwrap_or(u128::MAX), place)
-    });
     // The first of the tiers with the longest wait.
-    let (wait, longest) = waits.fold(
-        (0, 0),
-        |most, next| if next.0 > most.0 { next } else { most },
-    );
+    let (mut wait, mut longest) = (0, 0);
+    for (place, (bucket, tier)) in buckets.iter().zip(tiers).enumerate() {
+        let next = bucket.wait_for_room(tier.limit, cost, now);
+        let next = next.unwrap_or(u128::MAX);
+        if next > wait {
+            (wait, longest) = (next, place);
+        }
+    }
     let verdict = match wait {
         0 => RateVerdict::Allowed,
         u128::MAX => RateVerdict::Never,
@@ -253,12 +252,15 @@ pub fn pour(
             .unwrap_or(0),
         _ => longest,
     };
-    let reset = buckets.iter().map(|bucket| bucket.empty_in(now)).max();
+    let mut reset = 0;
+    for bucket in buckets.iter() {
+        reset = bucket.empty_in(now).max(reset);
+    }
     RateDecision {
         verdict,
         limit: tiers[tier].limit,
         remaining: left(tier),
-        reset: ceil_ms(reset.unwrap_or(0)),
+        reset: ceil_ms(reset),
         tier,
     }
 }

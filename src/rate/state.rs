@@ -52,6 +52,7 @@ pub enum LimitChange {
 
 /// Decides a request: returns the reply and the change of the limit, `None` if the key does not exist. `now` is in Unix
 /// microseconds. Error: the limit is of another kind.
+#[inline(always)] // each command has requests of one kind
 pub fn ask(
     limit: Option<&Limit>,
     request: LimitRequest<'_>,

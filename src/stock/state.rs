@@ -266,6 +266,7 @@ impl Stock {
 
     /// What comes of a request? Nothing is changed yet. Reservations that have ended are expected
     /// to be marked so: see [`Stock::is_overdue`].
+    #[inline(always)]
     pub fn decide<'a>(&self, request: &StockRequest<'a>, now: u64) -> Result<Decision<'a>, Error> {
         let needs_user = matches!(
             request.action,
@@ -318,6 +319,7 @@ impl Stock {
         Ok(Decision::Change(change, available))
     }
 
+    #[inline(always)]
     fn decide_take<'a>(
         &self,
         request: &StockRequest<'a>,
@@ -377,6 +379,7 @@ impl Stock {
 
     /// Carries out a change. Returns when something is to be done about it by itself (Unix ms;
     /// `u64::MAX`: never). What does not fit this stock changes nothing and is an error.
+    #[inline(always)]
     pub fn apply(&mut self, change: &Change<'_>) -> Result<u64, Corrupt> {
         let due = match change.op {
             Op::Add => self.add(change),
@@ -406,6 +409,7 @@ impl Stock {
         Ok(due)
     }
 
+    #[inline(always)]
     fn take(&mut self, change: &Change<'_>, status: Status) -> Result<u64, Corrupt> {
         let qty = u64::try_from(change.qty).map_err(|_| Corrupt)?;
         let available = self.counts.available.checked_sub(qty).ok_or(Corrupt)?;
@@ -425,6 +429,7 @@ impl Stock {
     }
 
     /// Remembers the order of a change, if it has one.
+    #[inline]
     fn open(&mut self, change: &Change<'_>, status: Status, reply: u64) -> Result<u64, Corrupt> {
         if change.order.is_empty() {
             return match status {
