@@ -52,7 +52,7 @@ fn spread(value: u64) -> (u64, usize) {
 /// The most bytes of an integer.
 const MAX_UINT_LEN: usize = 10;
 
-/// How many bytes [`put_uint`] appends.
+/// The number of bytes that [`put_uint`] appends, 1 to 10.
 pub fn uint_len(value: u64) -> usize {
     (value | 1).ilog2() as usize / 7 + 1
 }
@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn invalid_bytes_cause_no_panic(bytes: Vec<u8>) {
             let mut reader = Reader::new(&bytes);
             while reader.uint(0, u64::MAX).is_ok() {}
             let _ = Reader::new(&bytes).bytes(0, usize::MAX);

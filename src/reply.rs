@@ -28,7 +28,7 @@ pub enum Reply {
     Ints(Ints),
     /// A list of truth values.
     Bools(Box<[bool]>),
-    /// What a reader of a cache is to do.
+    /// The reply of `CACHE.FETCH`.
     Fetched(Fetched),
     /// An ordered list.
     Array(Vec<Reply>),

@@ -123,7 +123,7 @@ impl Grid {
         (byte / LINE_SIZE, byte % LINE_SIZE)
     }
 
-    /// The fingerprint in a slot; 0 if it is empty.
+    /// The fingerprint in a slot; 0: the slot is free.
     #[inline]
     pub fn get(self, lines: &CacheLines, bucket: u64, slot: u64) -> u32 {
         let (line, start) = self.slot(bucket, slot);

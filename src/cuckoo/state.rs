@@ -254,7 +254,7 @@ impl Layer<Cuckoo> {
         false
     }
 
-    /// Is an item there as often as it can be?
+    /// Whether all slots of an item's buckets contain its fingerprint.
     fn is_full_of(&self, grid: Grid, candidates: CandidateBuckets) -> bool {
         let count = |bucket: &u64| grid.count(&self.lines, *bucket, candidates.fingerprint);
         let mut buckets = candidates.buckets.iter();

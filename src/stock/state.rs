@@ -264,8 +264,8 @@ impl Stock {
         self.next_end().min(self.next_forgettable())
     }
 
-    /// What comes of a request? Nothing is changed yet. Reservations that have ended are expected
-    /// to be marked so: see [`Stock::is_overdue`].
+    /// Decides a request without changing the stock. The caller has marked the order as expired if it
+    /// [is overdue](Stock::is_overdue). Errors: `USER is required`, `CONFLICT`, `delta` out of range.
     #[inline(always)]
     pub fn decide<'a>(&self, request: &StockRequest<'a>, now: u64) -> Result<Decision<'a>, Error> {
         let needs_user = matches!(
@@ -377,8 +377,8 @@ impl Stock {
         })
     }
 
-    /// Carries out a change. Returns when something is to be done about it by itself (Unix ms;
-    /// `u64::MAX`: never). What does not fit this stock changes nothing and is an error.
+    /// Applies a change. Returns its deadline (Unix ms; `u64::MAX`: none). A change that does not fit this stock is an error and
+    /// changes nothing.
     #[inline(always)]
     pub fn apply(&mut self, change: &Change<'_>) -> Result<u64, Corrupt> {
         let due = match change.op {
