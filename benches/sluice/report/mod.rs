@@ -190,10 +190,10 @@ fn put_instructions(page: &mut Page, counted: &[Counted]) {
         "\
 The [floor module](../benches/sluice/floor.c) has a command for each hot command of Sluice. It
 takes the same arguments, opens the same key, makes the same changes of the keyspace, replicates
-the command as it came and sends the same reply. It does nothing else: this is the server's part
-of such a command. callgrind counts the instructions of the whole server, the event loop
-included, in pipelines as above. Counts do not depend on the load of the machine. The goal is a
-ratio of at most 1.10.",
+an effect where Sluice does, and sends the same reply. It does nothing else: this is the server's
+part of such a command. callgrind counts the instructions in which the server reads, executes and
+answers a command, in pipelines as above. Counts do not depend on the load of the machine. The
+goal is a ratio of at most 1.10.",
     );
     let mut table = Table::new([
         ("", Left),
