@@ -93,6 +93,8 @@ pub enum Error {
     OtherLimit,
     /// An internal command from a client without the permissions for it.
     NotAllowed,
+    /// The caller lacks the permission for the channel.
+    NoChannel,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -159,6 +161,7 @@ impl fmt::Display for Error {
             Error::BadData => f.write_str("ERR received bad data"),
             Error::FiltersDiffer => f.write_str("ERR filters differ in shape"),
             Error::OtherLimit => f.write_str("ERR key holds another kind of limit"),
+            Error::NoChannel => f.write_str("NOPERM No permissions to access a channel"),
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
             }

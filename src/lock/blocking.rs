@@ -2,7 +2,7 @@
 
 use super::deadlock::{self, Check};
 use super::handover::Outcome;
-use super::options::{BLOCK, LockOptions};
+use super::options::LockOptions;
 use super::queue::LockWaiter;
 use super::search::{BEFORE_SEARCH_MS, read_lock};
 use super::slices::serve;
@@ -28,9 +28,7 @@ pub(super) fn answer_or_wait(
 ) -> Answer {
     match outcome {
         Outcome::Acquired(reply) => Ok(reply),
-        Outcome::Busy(_) if options.has(BLOCK) && ctx.may_block() => {
-            wait(ctx, service, now, waiter())
-        }
+        Outcome::Busy(_) if options.may_wait(ctx) => wait(ctx, service, now, waiter()),
         Outcome::Busy(_) | Outcome::Never => {
             service.handover.counters.refused += 1;
             Ok(Reply::Nil)
@@ -55,8 +53,8 @@ pub(super) fn wait(
     {
         return Err(Error::TooManyWaiters);
     }
-    let keys = waiter.keys.clone();
-    let (ticket, limit_before) = handover.queues.join(waiter);
+    let (keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
+    let (ticket, limits_before) = handover.queues.join(waiter);
     let queues = &handover.queues;
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
@@ -64,16 +62,18 @@ pub(super) fn wait(
         })
     });
     if check == Check::Deadlock {
-        handover.queues.withdraw(ticket, limit_before);
+        handover.queues.withdraw(ticket, limits_before);
         handover.counters.deadlocks += 1;
         return Err(Error::Deadlock);
     }
-    let Some(blocked) = BLOCKED.block(ctx) else {
-        handover.queues.withdraw(ticket, limit_before);
-        handover.counters.refused += 1;
-        return Ok(Reply::Nil);
-    };
-    blocked.wait(ticket);
+    if !is_notified {
+        let Some(blocked) = BLOCKED.block(ctx) else {
+            handover.queues.withdraw(ticket, limits_before);
+            handover.counters.refused += 1;
+            return Ok(Reply::Nil);
+        };
+        blocked.wait(ticket);
+    }
     LISTENING.store(true, Ordering::Relaxed);
     let (handover, mut world) = service.hand_over(ctx, now);
     handover.begin_wait(&mut world, ticket);
@@ -82,7 +82,15 @@ pub(super) fn wait(
         service.search.plan(ctx, now.ms() + BEFORE_SEARCH_MS);
     }
     serve(ctx, service, now, keys); // finds out when to try again
-    Ok(Reply::Later)
+    Ok(reply_to_waiter(is_notified))
+}
+
+/// A client that is not blocked is replied nil, and told of the rest by its channel.
+fn reply_to_waiter(is_notified: bool) -> Reply {
+    match is_notified {
+        true => Reply::Nil,
+        false => Reply::Later,
+    }
 }
 
 /// Lets the client wait in the position of the one whose request it repeats. That one receives the reply of a wait that ended:
@@ -94,17 +102,24 @@ fn wait_instead(
     ticket: Ticket,
     waiter: LockWaiter,
 ) -> Answer {
-    let Some(blocked) = BLOCKED.block(ctx) else {
+    let is_notified = waiter.listener.is_some();
+    let blocked = match is_notified {
+        true => None,
+        false => BLOCKED.block(ctx),
+    };
+    if !is_notified && blocked.is_none() {
         service.handover.counters.refused += 1;
         return Ok(Reply::Nil);
-    };
+    }
     BLOCKED.wake(ticket, Ok(Reply::Nil));
-    blocked.wait(ticket);
+    if let Some(blocked) = blocked {
+        blocked.wait(ticket);
+    }
     let keys = waiter.keys.clone();
     let (handover, mut world) = service.hand_over(ctx, now);
     handover.replace(&mut world, ticket, waiter);
     serve(ctx, service, now, keys);
-    Ok(Reply::Later)
+    Ok(reply_to_waiter(is_notified))
 }
 
 /// A client that was served has received its answer.

@@ -4,16 +4,17 @@ use super::blocking::{answer_or_wait, wait};
 use super::edit::{LockKey, OpenKeys, with_open_keys};
 use super::handover::{acquire_all, acquire_one};
 use super::options::{
-    ALL, BLOCK, ID, LIMIT, LockOptions, OPTIONS, PERMITS, PX, SHARED, WATCHDOG, owner,
+    ALL, BLOCK, ID, LIMIT, LockOptions, NOTIFY, OPTIONS, PERMITS, PX, RENEWAL, SHARED, owner,
 };
 use super::queue::{LockWaiter, Want};
 use super::slices::serve;
-use super::state::LockKind;
-use super::state::{Acquire, Released, RequestedMode, Upgraded};
-use super::{LockService, SERVICE};
+use super::state::{Acquire, LockKind, Released, RequestedMode, Upgraded};
+use super::world::ServerClients;
+use super::{LockService, MAX_ID, SERVICE};
 use crate::error::Error;
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
@@ -33,7 +34,7 @@ pub(super) fn acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, SHARED | PX | BLOCK | WATCHDOG | ID)?;
+    let options = OPTIONS.read(&mut cursor, SHARED | PX | BLOCK | RENEWAL | ID | NOTIFY)?;
     let mode = if options.has(SHARED) {
         RequestedMode::Shared
     } else {
@@ -50,16 +51,10 @@ pub(super) fn sem_acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let allowed = LIMIT | PERMITS | PX | BLOCK | WATCHDOG | ID;
+    let allowed = LIMIT | PERMITS | PX | BLOCK | RENEWAL | ID | NOTIFY;
     let options = OPTIONS.read(&mut cursor, allowed)?.require(LIMIT)?;
     let (count, limit) = (options.permits(), options.number_or(LIMIT, 0));
-    if count > limit {
-        return Err(Error::OutOfRange {
-            argument: "PERMITS",
-            min: 1,
-            max: limit as i64,
-        });
-    }
+    check_permits(count, limit)?;
     let mode = RequestedMode::Permits { count, limit };
     acquire_key(
         call,
@@ -80,6 +75,7 @@ fn acquire_key(
     event: &'static CStr,
 ) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
+    options.check_channel(ctx)?;
     let service = &mut *SERVICE.get();
     let mut lock_key = TypedKey::of(ctx.open(&name), kind.native())?;
     let now = Now::read();
@@ -100,39 +96,106 @@ fn acquire_key(
     let outcome = acquire_one(&mut locks, &mut handover.counters, &request);
     key.close(steps, event);
     let outcome = outcome?;
-    let waiter = || options.waiter(ctx, now, &[name], owner, mode, event);
+    let waiter = || options.waiter(ctx, now, &[(name, mode)], owner, event);
     answer_or_wait(ctx, service, now, outcome, options, waiter)
 }
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
 ///
-/// All keys are different and in one lock_key. Replies with an array of fences, one for each key, or
+/// All keys are different and in one hash slot. Replies with an array of fences, one for each key, or
 /// nil; the options and errors are those of `LOCK.ACQUIRE`.
 pub(super) fn macquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, PX | BLOCK | WATCHDOG | ID)?;
-    let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
+    let options = OPTIONS.read(&mut cursor, PX | BLOCK | RENEWAL | ID | NOTIFY)?;
+    let wanted: Vec<_> = (1..=count)
+        .map(|index| (call.name(index), RequestedMode::Exclusive))
+        .collect();
+    acquire_keys(
+        call,
+        owner,
+        &options,
+        &wanted,
+        LockKind::Lock,
+        c"lock.macquire",
+    )
+}
+
+/// `SEM.MACQUIRE numkeys key limit [key limit ...] owner [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+///
+/// `limit`: the capacity of the semaphore at the key before it, 1 to 2^53 - 1. `PERMITS`: how many permits of each
+/// semaphore, 1 to the smallest `limit`, default 1. All keys are different and in one hash slot. Replies with an array of
+/// fences, one for each key, or nil; the other options and errors are those of `SEM.ACQUIRE`.
+pub(super) fn sem_macquire(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let limits: Vec<u64> = cursor
+        .pairs()?
+        .map(|limit| Cursor::new(&[limit]).uint("limit", 1..=MAX_SAFE))
+        .collect::<Result<_, _>>()?;
+    let owner = owner(&mut cursor)?;
+    let options = OPTIONS.read(&mut cursor, PERMITS | PX | BLOCK | RENEWAL | ID | NOTIFY)?;
+    let count = options.permits();
+    let most = limits.iter().copied().min().unwrap_or(1);
+    check_permits(count, most)?;
+    let wanted: Vec<_> = limits
+        .into_iter()
+        .enumerate()
+        .map(|(index, limit)| {
+            let mode = RequestedMode::Permits { count, limit };
+            (call.name(1 + 2 * index), mode)
+        })
+        .collect();
+    acquire_keys(
+        call,
+        owner,
+        &options,
+        &wanted,
+        LockKind::Semaphore,
+        c"sem.macquire",
+    )
+}
+
+/// Acquires all or none of several keys, each in a mode.
+fn acquire_keys<'c>(
+    call: &Call<'c>,
+    owner: &[u8],
+    options: &LockOptions<'_>,
+    wanted: &[(ServerString<'c>, RequestedMode)],
+    kind: LockKind,
+    event: &'static CStr,
+) -> Answer {
     let (ctx, now) = (call.ctx, Now::read());
+    options.check_channel(ctx)?;
     let service = &mut *SERVICE.get();
-    let (mode, event) = (RequestedMode::Exclusive, c"lock.macquire");
-    let requests = names
+    let requests = wanted
         .iter()
-        .map(|name| options.request(ctx, service, name, owner, mode));
+        .map(|(name, mode)| options.request(ctx, service, name, owner, *mode));
     let requests: Vec<Acquire<'_>> = requests.collect();
     let LockService {
         handover, steps, ..
     } = service;
-    let outcome = with_open_keys(ctx, steps, now, &names, event, |locks| {
+    let names = wanted.iter().map(|(name, _)| name);
+    let outcome = with_open_keys(ctx, steps, now, names, kind, event, |locks| {
         acquire_all(locks, &mut handover.counters, &requests)
     });
     let outcome = outcome??;
     let waiter = || LockWaiter {
         takes_many: true,
-        ..options.waiter(ctx, now, &names, owner, mode, event)
+        ..options.waiter(ctx, now, wanted, owner, event)
     };
-    answer_or_wait(ctx, service, now, outcome, &options, waiter)
+    answer_or_wait(ctx, service, now, outcome, options, waiter)
+}
+
+fn check_permits(count: u64, limit: u64) -> Result<(), Error> {
+    if count <= limit {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        argument: "PERMITS",
+        min: 1,
+        max: limit as i64,
+    })
 }
 
 /// `LOCK.RELEASE key owner [ALL] [ID request-id]`
@@ -189,26 +252,84 @@ fn release_key(
 /// Replies with an array: for each key the holds that the owner has left, or nil. Error:
 /// `WRONGTYPE`, and then nothing is released.
 pub(super) fn mrelease(call: &Call<'_>) -> Answer {
+    release_keys(call, ALL | ID, LockKind::Lock, c"lock.mrelease")
+}
+
+/// `SEM.MRELEASE numkeys key [key ...] owner [PERMITS k | ALL] [ID request-id]`
+///
+/// `PERMITS`: 1 to what the owner has of each semaphore of which it has any, default 1. Replies with an array: for each key
+/// the permits that the owner has left, or nil. Error: `WRONGTYPE`. After an error nothing is released.
+pub(super) fn sem_mrelease(call: &Call<'_>) -> Answer {
+    release_keys(
+        call,
+        PERMITS | ALL | ID,
+        LockKind::Semaphore,
+        c"sem.mrelease",
+    )
+}
+
+fn release_keys(
+    call: &Call<'_>,
+    allowed: OptionSet,
+    kind: LockKind,
+    event: &'static CStr,
+) -> Answer {
     let mut cursor = call.cursor();
     let count = cursor.keys()?.len();
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, ALL | ID)?;
-    let amount = options.amount();
+    let options = OPTIONS.read(&mut cursor, allowed)?;
+    let (amount, id) = (options.amount(), options.id());
     let names: Vec<ServerString<'_>> = (1..=count).map(|index| call.name(index)).collect();
     let (ctx, now) = (call.ctx, Now::read());
     for name in &names {
-        TypedKey::of(ctx.open(name), LockKind::Lock.native())?; // all of them, before anything changes
+        // All keys are checked before anything changes.
+        let mut key = TypedKey::of(ctx.open(name), kind.native())?;
+        if let Some(lock) = key.value()
+            && lock.held_by(owner, now.ms()).is_some()
+        {
+            released_reply(lock.releases(owner, amount, id))?;
+        }
     }
     let service = &mut *SERVICE.get();
     let mut replies = Vec::with_capacity(count);
     for name in &names {
-        let mut key = LockKey::open(ctx, &mut service.steps, name, LockKind::Lock, now)?;
-        let released = key.release(&mut service.steps, owner, amount, options.id());
-        key.close(&mut service.steps, c"lock.mrelease");
+        let mut key = LockKey::open(ctx, &mut service.steps, name, kind, now)?;
+        let released = key.release(&mut service.steps, owner, amount, id);
+        key.close(&mut service.steps, event);
         replies.push(released_reply(released)?);
     }
     serve_queues(ctx, service, now, &names);
     Ok(Reply::Array(replies))
+}
+
+/// `LOCK.CANCEL key request-id`
+///
+/// Returns 1 if any request with this id waited, else 0. Error: `WRONGTYPE`.
+pub(super) fn cancel(call: &Call<'_>) -> Answer {
+    cancel_requests(call, LockKind::Lock)
+}
+
+/// `SEM.CANCEL key request-id`: as `LOCK.CANCEL`.
+pub(super) fn sem_cancel(call: &Call<'_>) -> Answer {
+    cancel_requests(call, LockKind::Semaphore)
+}
+
+fn cancel_requests(call: &Call<'_>, kind: LockKind) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let id = cursor.name("request-id", MAX_ID)?;
+    let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
+    TypedKey::of(ctx.open(&name), kind.native())?;
+    let service = &mut *SERVICE.get();
+    let key = (ctx.db(), name.bytes().into());
+    let mut changed = Vec::new();
+    let handover = &mut service.handover;
+    while let Some(waiter) = handover.cancel(&mut ServerClients, &key, kind, id) {
+        changed.extend(waiter.keys.iter().cloned());
+    }
+    let has_cancelled = !changed.is_empty();
+    serve(ctx, service, now, changed);
+    Ok(Reply::int(has_cancelled.into()))
 }
 
 fn released_reply(released: Released) -> Answer {
@@ -296,11 +417,13 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
     }
     let waiter = LockWaiter {
         keys: vec![(ctx.db(), name.bytes().into())],
+        limits: Box::default(),
         owner: owner.into(),
         want: Want::Upgrade,
         lease: options.lease(),
         id: None,
         watch: None,
+        listener: None,
         takes_many: false,
         event,
         since: now.ms(),

@@ -4,9 +4,10 @@
 use super::handover::OpenLocks;
 use super::holds::Watch;
 use super::native::{list, list_earlier};
+use super::notices::{self, NOTICES, Notice};
 use super::persist;
 use super::state::{
-    Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
+    Abandoned, Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
 };
 use super::watch::{Watched, Watches};
 use super::{EXPIRED_LEASES, LISTENING, next_fence, remember_fence};
@@ -179,6 +180,9 @@ impl<'k> LockKey<'k> {
         if request.watch.is_some() {
             self.watch(steps, request.owner);
         }
+        if let (Some(channel), Some(id)) = (request.channel, request.id) {
+            self.notice(request.owner, channel, id);
+        }
         Ok(acquired)
     }
 
@@ -193,15 +197,18 @@ impl<'k> LockKey<'k> {
             self.repeated = id.is_some(); // of a request that released the last hold
             return Released::NotHeld;
         };
+        let hold = lock.holds().get(owner);
+        let notice = hold.map_or(0, |hold| hold.notice);
         let watch = match steps.watches.is_empty() {
             true => None,
-            false => lock.holds().get(owner).and_then(|hold| hold.watch.clone()),
+            false => hold.and_then(|hold| hold.watch.clone()),
         };
         let released = lock.release(owner, amount, id);
         match released {
             Released::Left(0) => {
                 self.gone(owner);
                 steps.unwatch(watch.as_deref());
+                notices::released(notice);
             }
             Released::Left(_) => {
                 self.changed(owner);
@@ -233,11 +240,16 @@ impl<'k> LockKey<'k> {
         let Some(lock) = self.lock() else {
             return Ok(Upgraded::NotHeld);
         };
-        let until = lock.holds().get(owner).map(|hold| hold.until);
+        let hold = lock.holds().get(owner);
+        let until = hold.map(|hold| hold.until);
+        let notice = hold.map_or(0, |hold| hold.notice);
         let upgraded = lock.upgrade(owner, lease, now, fence);
         match upgraded {
             Upgraded::Upgraded(fence) => {
                 remember_fence(fence);
+                if notice != 0 {
+                    NOTICES.get().set_fence(notice, fence);
+                }
                 self.changed(owner);
             }
             Upgraded::Already(_) if lock.holds().get(owner).map(|hold| hold.until) != until => {
@@ -259,7 +271,7 @@ impl<'k> LockKey<'k> {
         Some(fence)
     }
 
-    /// The server's own renewal; false if the hold is gone or watched for somebody else.
+    /// The server's own renewal; false if the hold is gone or watched for somebody else, or lasts as long as it may.
     pub(super) fn renew_watched(
         &mut self,
         steps: &mut StepContext,
@@ -270,21 +282,25 @@ impl<'k> LockKey<'k> {
         let renewed = self
             .lock()
             .and_then(|lock| lock.renew_watched(owner, client, now));
-        if renewed.is_some() {
+        if renewed == Some(true) {
             self.changed(owner);
+        }
+        if renewed.is_some() {
             self.watch(steps, owner);
         }
-        renewed.is_some()
+        renewed == Some(true)
     }
 
-    /// Takes away what was watched for a connection that is gone.
+    /// Takes away what was watched for a connection that is gone. Returns whether it did: a hold may linger.
     pub(super) fn abandon(&mut self, steps: &mut StepContext, owner: &[u8], client: u64) -> bool {
-        let hold = self.lock().and_then(|lock| lock.abandon(owner, client));
-        if let Some(hold) = &hold {
-            self.gone(owner);
-            steps.unwatch(hold.watch.as_deref());
-        }
-        hold.is_some()
+        let abandoned = self.lock().map(|lock| lock.abandon(owner, client));
+        let Some(Abandoned::Released(hold)) = abandoned else {
+            return false;
+        };
+        self.gone(owner);
+        steps.unwatch(hold.watch.as_deref());
+        notices::lost(hold.notice);
+        true
     }
 
     /// Ends all holds with the key, and the key with its last hold, after something else has set
@@ -374,6 +390,28 @@ impl<'k> LockKey<'k> {
         }
     }
 
+    /// Has the server tell this channel if the owner's hold is lost.
+    fn notice(&mut self, owner: &[u8], channel: &[u8], id: &[u8]) {
+        let (ctx, kind) = (self.ctx, self.kind);
+        let Some(lock) = self.key.value() else {
+            return;
+        };
+        let Some(hold) = lock.holds().get(owner) else {
+            return;
+        };
+        let notice = Notice {
+            key: (ctx.db(), self.name.bytes().into()),
+            kind,
+            owner: owner.into(),
+            channel: channel.into(),
+            id: id.into(),
+            fence: hold.fence,
+        };
+        let number = NOTICES.get().set(hold.notice, notice, hold.until);
+        timer::arm(ctx, hold.until + 1);
+        lock.set_notice(owner, number);
+    }
+
     /// Has the server renew the owner's hold, if it is watched.
     fn watch(&mut self, steps: &mut StepContext, owner: &[u8]) {
         let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
@@ -385,6 +423,9 @@ impl<'k> LockKey<'k> {
             return;
         };
         steps.unwatch(Some(watch));
+        if watch.client == 0 {
+            return; // its connection has closed
+        }
         let number = match watch.number {
             0 => steps.watches.next_number(),
             number => number,
@@ -397,6 +438,7 @@ impl<'k> LockKey<'k> {
             // At a third of the lease, counted from its end: to look at it again changes nothing.
             next: match watch.lease {
                 0 => u64::MAX,
+                _ if hold.until >= watch.bound => u64::MAX,
                 lease => hold.until.saturating_sub(lease - lease / 3).max(now + 1),
             },
         };
@@ -433,6 +475,7 @@ fn end_holds(
     EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
     for (_, hold) in &ended {
         steps.unwatch(hold.watch.as_deref());
+        notices::lost(hold.notice);
     }
 }
 
@@ -498,20 +541,21 @@ impl OpenLocks for OpenKeys<'_, '_> {
     }
 }
 
-/// Opens locks in the selected database, takes `step`, and commits what was changed. If a key holds no lock, it returns an
+/// Opens locks in the selected database, takes `step`, and commits what was changed. If a key holds no lock of this kind, it returns an
 /// error and `step` is not taken.
 pub(super) fn with_open_keys<'k, T>(
     ctx: Ctx<'k>,
     steps: &mut StepContext,
     now: Now,
-    names: &'k [ServerString<'k>],
+    names: impl ExactSizeIterator<Item = &'k ServerString<'k>>,
+    kind: LockKind,
     event: &'static CStr,
     step: impl FnOnce(&mut OpenKeys<'_, 'k>) -> T,
 ) -> Result<T, Error> {
     let mut keys = Vec::with_capacity(names.len());
     let mut opened = Ok(());
     for name in names {
-        match LockKey::open(ctx, steps, name, LockKind::Lock, now) {
+        match LockKey::open(ctx, steps, name, kind, now) {
             Ok(key) => keys.push(key),
             Err(error) => {
                 opened = Err(error);

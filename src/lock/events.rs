@@ -1,6 +1,7 @@
 //! Server events: keys, databases, connections and roles that changed outside of the family's commands.
 
 use super::handover::Upkeep;
+use super::notices::NOTICES;
 use super::persist;
 use super::slices::stop_listening_if_idle;
 use super::{DEADLINES, FENCE, SERVICE};
@@ -43,15 +44,34 @@ pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         ServerEvent::SlotMayMove(_) | ServerEvent::SlotsDropped(_) => {}
         ServerEvent::SlotsMoved(_) => DEADLINES.unpark(ctx),
         ServerEvent::Discarded => {}
-        ServerEvent::Disconnected(client) => handover.add_upkeep(Upkeep::Abandon(*client)),
+        ServerEvent::Disconnected(client) => {
+            handover.disconnect(*client);
+            handover.add_upkeep(Upkeep::Abandon(*client));
+        }
         ServerEvent::Loaded | ServerEvent::Replaced => {
             handover.queues.record_new_holds();
             handover.serve_all(None);
         }
         ServerEvent::Saving => save_fence(ctx),
-        ServerEvent::Demoted => handover.demote(steps.watches.sweep_db(None)),
+        ServerEvent::Demoted => {
+            handover.demote(steps.watches.sweep_db(None));
+            NOTICES.get().clear();
+        }
     }
     stop_listening_if_idle(service);
+    deferred::ask_for_slices();
+}
+
+/// The dataset changed, without a word about each key.
+pub(super) fn dataset_changed(event: &ServerEvent) {
+    DEADLINES.moved(event); // the rest in its turn is early enough
+    let mut notices = NOTICES.get();
+    match event {
+        ServerEvent::Flushed(db) => notices.lose_db(*db),
+        ServerEvent::Swapped(first, second) => notices.swap(*first, *second),
+        ServerEvent::SlotsDropped(slots) => notices.lose_slots(slots.clone()),
+        _ => return,
+    }
     deferred::ask_for_slices();
 }
 

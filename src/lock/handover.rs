@@ -2,9 +2,9 @@
 //! Nothing here knows a server, a clock or randomness.
 
 use super::counters::LockCounters;
-use super::queue::{LockWaiter, Queues, Want};
+use super::queue::{Listener, LockWaiter, Queues, Want};
 use super::state::LockKind;
-use super::state::{Acquire, Acquired, Admission, Amount, RequestedMode, Upgraded};
+use super::state::{Acquire, Acquired, Admission, Amount, Upgraded};
 use super::watch::Sweep;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
@@ -30,8 +30,40 @@ pub trait OpenLocks {
 
 /// The clients behind the tickets.
 pub trait WaitingClients {
-    /// Answers a client. It does not wait any more.
+    /// Answers a blocked client. It does not wait any more.
     fn answer(&mut self, ticket: Ticket, answer: Answer);
+
+    /// Tells the listener of a request how its wait ended.
+    fn publish(&mut self, ticket: Ticket, listener: &Listener, id: &[u8], end: WaitEnd);
+}
+
+/// How the wait of a request ended whose client is not blocked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// All is held; this is the fencing token of the first key.
+    Granted(u64),
+    /// Its time is up, or it would wait for its own owner.
+    TimedOut,
+    /// The request can be repeated, perhaps elsewhere.
+    Moved,
+    /// The wait would never have ended.
+    Deadlock,
+}
+
+impl WaitEnd {
+    /// The end that a blocked client would be told by this answer.
+    fn of(answer: &Answer) -> Self {
+        match answer {
+            Ok(Reply::Int(fence)) => WaitEnd::Granted(*fence as u64),
+            Ok(Reply::Array(fences)) => match fences.first() {
+                Some(Reply::Int(fence)) => WaitEnd::Granted(*fence as u64),
+                _ => WaitEnd::Moved,
+            },
+            Ok(_) => WaitEnd::TimedOut,
+            Err(Error::Deadlock) => WaitEnd::Deadlock,
+            Err(_) => WaitEnd::Moved,
+        }
+    }
 }
 
 /// What the hand-over needs from the world around the queues. All its methods act at the time that the caller passes to the
@@ -39,6 +71,9 @@ pub trait WaitingClients {
 pub trait LockWorld: WaitingClients {
     /// Returns whether locks may be granted to waiting clients now. If not, [`Handover::grants_again`] is called later.
     fn may_grant(&mut self) -> bool;
+
+    /// Returns whether this connection lives, by its client id.
+    fn is_connected(&mut self, client: u64) -> bool;
 
     /// Returns whether clients that wait for this key may be served here now. If not, its queue is served when its hash slot is
     /// here again.
@@ -161,6 +196,8 @@ enum Attempt {
     Ends(Answer),
     /// The client waits on; a hold that it waits for may have ended at this time (Unix ms).
     Waits(Option<u64>),
+    /// The connection of the client has closed.
+    Leaves,
 }
 
 /// Work that is done a step at a time, before queues are served.
@@ -178,6 +215,8 @@ enum HandoverTask {
         /// The clients up to this ticket were tried.
         after: Ticket,
     },
+    /// Take the requests of a connection out of the queues, which has closed.
+    Disconnect(u64),
     /// Answer all clients of a server that became a replica.
     AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
@@ -261,6 +300,31 @@ impl Handover {
         true
     }
 
+    /// Takes the first request with this id out of the queue of a key, and out of all its queues. A blocked client receives
+    /// nil. Returns the request. The caller then serves its keys.
+    pub fn cancel(
+        &mut self,
+        clients: &mut impl WaitingClients,
+        key: &Key,
+        kind: LockKind,
+        id: &[u8],
+    ) -> Option<Arc<LockWaiter>> {
+        let ticket = self.queues.with_id(key, kind, id)?;
+        let waiter = self.forget(ticket)?;
+        self.counters.timeouts += 1;
+        if waiter.listener.is_none() {
+            clients.answer(ticket, Ok(Reply::Nil));
+        }
+        Some(waiter)
+    }
+
+    /// A connection has closed: its requests leave the queues that have no blocked client.
+    pub fn disconnect(&mut self, client: u64) {
+        if self.queues.first_of_listener(client).is_some() {
+            self.tasks.push_front(HandoverTask::Disconnect(client));
+        }
+    }
+
     /// Answers a waiting client with an error, because its wait would never end. Returns whether it waited.
     pub fn refuse(
         &mut self,
@@ -297,10 +361,16 @@ impl Handover {
         answer: Answer,
     ) -> Option<Arc<LockWaiter>> {
         let is_granted = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
-        clients.answer(ticket, answer);
         let waiter = self.forget(ticket)?;
+        if let (Some(listener), Some(id)) = (&waiter.listener, &waiter.id) {
+            clients.publish(ticket, listener, id, WaitEnd::of(&answer));
+        } else {
+            clients.answer(ticket, answer);
+        }
         if is_granted {
-            self.unanswered.insert(ticket, waiter.clone());
+            if waiter.listener.is_none() {
+                self.unanswered.insert(ticket, waiter.clone());
+            }
             if self.queues.owner_waits(&waiter.owner) {
                 self.queues.record_new_holds();
                 if waiter.wants_lock() {
@@ -410,7 +480,8 @@ impl Handover {
     /// The server became a replica: the waiting clients are answered with errors. A client that was granted a lock at the last
     /// moment keeps it, because later its owner may hold it by another grant. What is left of the leases runs down.
     pub fn demote(&mut self, watched: Sweep) {
-        self.tasks.clear();
+        self.tasks
+            .retain(|task| matches!(task, HandoverTask::Disconnect(_)));
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
@@ -448,6 +519,7 @@ impl Handover {
             let is_for_replicas = matches!(
                 task,
                 HandoverTask::Upkeep(Upkeep::Unwatch(_))
+                    | HandoverTask::Disconnect(_)
                     | HandoverTask::AnswerAll(_)
                     | HandoverTask::Refuse(..)
             );
@@ -489,6 +561,12 @@ impl Handover {
                 index,
                 after,
             } => self.serve_owner(world, now, served, index, after),
+            HandoverTask::Disconnect(client) => {
+                if let Some(ticket) = self.queues.first_of_listener(client) {
+                    self.leave(ticket);
+                    self.tasks.push_front(HandoverTask::Disconnect(client));
+                }
+            }
             HandoverTask::AnswerAll(mut scan) => {
                 if let Some(ScanStep(key)) = self.queues.next_scanned(&mut scan) {
                     self.tasks.push_front(HandoverTask::AnswerAll(scan));
@@ -514,15 +592,12 @@ impl Handover {
         if waiter.id.is_some() {
             return; // its repetition finds the hold, or has found it already
         }
-        let (kind, amount) = match waiter.want {
-            Want::Acquire(RequestedMode::Permits { count, .. }) => {
-                (LockKind::Semaphore, Amount::Count(count))
-            }
-            Want::Acquire(_) => (LockKind::Lock, Amount::Count(1)),
-            Want::Upgrade => return, // it had a hold before, and keeps it
-        };
+        if waiter.want == Want::Upgrade {
+            return; // it had a hold before, and keeps it
+        }
+        let amount = Amount::Count(waiter.permits().unwrap_or(1));
         let key = &waiter.keys[index];
-        world.take_back(key, kind, &waiter.owner, amount);
+        world.take_back(key, waiter.kind(), &waiter.owner, amount);
         self.serve_later(key.clone());
     }
 }
@@ -584,6 +659,7 @@ impl Handover {
         };
         match self.attempt(world, now, ticket, true) {
             Attempt::Waits(retry_at) => self.set_retry(world, ticket, retry_at),
+            Attempt::Leaves => drop(self.leave(ticket)),
             Attempt::Ends(answer) => {
                 if let Some(waiter) = self.dismiss(world, ticket, answer) {
                     let others = waiter.keys.iter().filter(|other| *other.1 != *key);
@@ -633,6 +709,7 @@ impl Handover {
                 self.set_retry(world, ticket, retry_at);
             }
             Attempt::Waits(_) => {}
+            Attempt::Leaves => drop(self.leave(ticket)),
         }
     }
 
@@ -652,6 +729,11 @@ impl Handover {
             self.counters.timeouts += 1; // the server was too busy to end the wait in time
             return Attempt::Ends(Ok(Reply::Nil));
         }
+        if let Some(listener) = &waiter.listener
+            && !world.is_connected(listener.client)
+        {
+            return Attempt::Leaves;
+        }
         if !world.may_grant() {
             // A command would be refused: another master may grant the lock meanwhile.
             self.is_held_back = true;
@@ -669,7 +751,7 @@ impl Handover {
         }
         match waiter.want {
             Want::Upgrade => self.attempt_upgrade(world, &waiter),
-            Want::Acquire(mode) => self.attempt_acquire(world, ticket, is_first, &waiter, mode),
+            Want::Acquire(_) => self.attempt_acquire(world, ticket, is_first, &waiter),
         }
     }
 
@@ -688,10 +770,10 @@ impl Handover {
         for index in (first..count).chain(0..first) {
             let key = &waiter.keys[index];
             let is_first = self.queues.head(key.0, &key.1) == Some(ticket);
-            let request = waiter.request(RequestedMode::Exclusive, !is_first);
+            let request = waiter.request(self.queues.mode_at(waiter, index), !is_first);
             let keys = std::slice::from_ref(key);
             let look = |locks: &mut dyn OpenLocks| (locks.admits(0, &request), locks.next_end(0));
-            let (admission, end) = world.with_locks(keys, LockKind::Lock, c"", look).ok()?;
+            let (admission, end) = world.with_locks(keys, waiter.kind(), c"", look).ok()?;
             match admission {
                 Admission::Busy => {
                     self.queues.set_blocked_on(ticket, index);
@@ -730,29 +812,20 @@ impl Handover {
         ticket: Ticket,
         is_first: bool,
         waiter: &LockWaiter,
-        mode: RequestedMode,
     ) -> Attempt {
-        let (kind, mode) = match mode {
-            RequestedMode::Permits { count, limit } => {
-                let (db, key) = &waiter.keys[0];
-                let limit = self.queues.limit(*db, key, count, limit);
-                (LockKind::Semaphore, RequestedMode::Permits { count, limit })
-            }
-            _ => (LockKind::Lock, mode),
-        };
-        let (queues, counters) = (&self.queues, &mut self.counters);
+        let (queues, counters, kind) = (&self.queues, &mut self.counters, waiter.kind());
         let outcome = if waiter.takes_many {
             // The first client of one queue may be behind others in another.
             let is_behind = |(db, key): &Key| queues.head(*db, key) != Some(ticket);
-            let requests = waiter.keys.iter();
+            let requests = waiter.keys.iter().enumerate();
             let requests: Vec<Acquire<'_>> = requests
-                .map(|key| waiter.request(mode, is_behind(key)))
+                .map(|(index, key)| waiter.request(queues.mode_at(waiter, index), is_behind(key)))
                 .collect();
             world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
                 acquire_all(locks, counters, &requests)
             })
         } else {
-            let request = waiter.request(mode, !is_first);
+            let request = waiter.request(queues.mode_at(waiter, 0), !is_first);
             world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
                 acquire_one(locks, counters, &request)
             })

@@ -19,6 +19,8 @@ pub struct Hold {
     pub released: Option<Box<Receipt>>,
     /// The connection that the server renews it for. Not part of the dataset.
     pub watch: Option<Box<Watch>>,
+    /// The number of the notice that is published if the hold is lost; 0: none. Not part of the dataset.
+    pub notice: u64,
 }
 
 impl Hold {
@@ -44,13 +46,24 @@ pub struct Receipt {
 /// A WATCHDOG: the server renews the hold while a connection lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
-    /// The connection's client id.
+    /// The connection's client id; 0: the connection has closed, and the hold [lingers](Self::lingers).
     pub client: u64,
     /// The lease in milliseconds that each renewal gives. 0: none is given any more, because
     /// somebody set an end to the hold.
     pub lease: u64,
     /// Its number in the index of watched holds; 0: not there yet.
     pub number: u64,
+    /// No renewal sets a lease beyond this time (Unix ms); `u64::MAX`: the renewals have no bound.
+    pub bound: u64,
+    /// Whether the hold stays when the connection closes, and ends with its lease.
+    pub lingers: bool,
+}
+
+impl Watch {
+    /// Whether the server renews the hold now.
+    pub fn is_renewed(&self) -> bool {
+        self.client != 0 && self.lease > 0
+    }
 }
 
 /// The holds of one lock by owner, with the bounds of their leases at hand.
@@ -456,6 +469,7 @@ mod tests {
             acquired: None,
             released: None,
             watch: None,
+            notice: 0,
         }
     }
 

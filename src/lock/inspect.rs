@@ -90,7 +90,7 @@ fn info(
 }
 
 fn holder(owner: &[u8], hold: &Hold, now: u64) -> Reply {
-    let is_renewed = hold.watch.as_ref().is_some_and(|watch| watch.lease > 0);
+    let is_renewed = hold.watch.as_ref().is_some_and(|watch| watch.is_renewed());
     Reply::Map(vec![
         ("owner", Reply::Bytes(owner.into())),
         ("count", Reply::int(hold.count)),

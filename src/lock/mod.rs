@@ -19,6 +19,7 @@ pub mod handover;
 pub mod holds;
 mod inspect;
 pub mod native;
+mod notices;
 mod options;
 pub mod persist;
 pub mod queue;
@@ -53,6 +54,9 @@ pub const MAX_OWNER: usize = 1024;
 /// The longest request id in bytes.
 pub const MAX_ID: usize = 128;
 
+/// The longest channel in bytes.
+const MAX_CHANNEL: usize = 1024;
+
 /// The family's registration.
 pub const FAMILY: Family = Family {
     name: "lock",
@@ -60,7 +64,7 @@ pub const FAMILY: Family = Family {
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
     key_changed: native::touched,
-    dataset_changed: |event| DEADLINES.moved(event), // the rest in its turn is early enough
+    dataset_changed: events::dataset_changed,
     follows_client: watchdog::follows_client,
     on_event: events::on_event,
     due: slices::due,

@@ -1,6 +1,7 @@
 //! The two native types: how locks and semaphores are saved, copied, measured and moved.
 
 use super::holds::Hold;
+use super::notices::NOTICES;
 use super::persist;
 use super::state::{Lock, LockKind};
 use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, is_plausible_fence, remember_fence};
@@ -12,7 +13,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
+use crate::server::services::deferred::{KeyChange, ServerEvent, ask_for_slices, defer};
 use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -42,11 +43,23 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
             && let Some(lock) = key.value()
         {
             list(lock, ctx.db(), name.bytes());
+            for number in notices_of(lock) {
+                let key = (ctx.db(), name.bytes().into());
+                NOTICES.get().arrive(number, key);
+            }
         }
         if !ctx.is_replica() {
             defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
         }
     }
+}
+
+/// The numbers of the notices of a lock's holds.
+fn notices_of(lock: &Lock) -> impl Iterator<Item = u64> {
+    let holds = lock.holds().iter();
+    holds
+        .map(|(_, hold)| hold.notice)
+        .filter(|number| *number != 0)
 }
 
 /// Lists a lock by the next end among its holds, or takes it out if there is nothing to do at that end.
@@ -177,6 +190,10 @@ impl<K: Which> Native for Typed<K> {
         EXPIRED_LEASES.fetch_add(expired as u64, Ordering::Relaxed);
         if let Some(listed) = lock.holds().listed() {
             DEADLINES.unlinked(listed);
+        }
+        if notices_of(lock).next().is_some() {
+            NOTICES.get().leave(notices_of(lock));
+            ask_for_slices();
         }
         if LISTENING.load(Ordering::Relaxed) {
             defer(ServerEvent::Unlinked(db, key.into()));

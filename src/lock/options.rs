@@ -1,8 +1,8 @@
 //! The options of the family's commands.
 
-use super::queue::{LockWaiter, Want};
-use super::state::{Acquire, Amount, RequestedMode};
-use super::{DEFAULT_LEASE, LockService, MAX_ID, MAX_OWNER};
+use super::queue::{Listener, LockWaiter, Want};
+use super::state::{Acquire, Amount, RequestedMode, Watchdog};
+use super::{DEFAULT_LEASE, LockService, MAX_CHANNEL, MAX_ID, MAX_OWNER};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
@@ -19,9 +19,15 @@ pub(super) const LIMIT: OptionSet = 16;
 pub(super) const SHARED: OptionSet = 32;
 pub(super) const PERMITS: OptionSet = 64;
 pub(super) const WATCHDOG: OptionSet = 128;
+pub(super) const MAXHOLD: OptionSet = 256;
+pub(super) const LINGER: OptionSet = 512;
+pub(super) const NOTIFY: OptionSet = 1024;
+
+/// The options that say how the server renews a hold.
+pub(super) const RENEWAL: OptionSet = WATCHDOG | MAXHOLD | LINGER;
 
 /// All options of the family.
-pub(super) static OPTIONS: OptionTable<8> = OptionTable::new([
+pub(super) static OPTIONS: OptionTable<11> = OptionTable::new([
     (PX, "PX", OptionArgument::Integer(1, TEN_YEARS_MS)),
     (ID, "ID", OptionArgument::Name(MAX_ID)),
     (ALL, "ALL", OptionArgument::None),
@@ -30,11 +36,15 @@ pub(super) static OPTIONS: OptionTable<8> = OptionTable::new([
     (SHARED, "SHARED", OptionArgument::None),
     (PERMITS, "PERMITS", OptionArgument::Integer(1, MAX_SAFE)),
     (WATCHDOG, "WATCHDOG", OptionArgument::None),
+    (MAXHOLD, "MAXHOLD", OptionArgument::Integer(1, TEN_YEARS_MS)),
+    (LINGER, "LINGER", OptionArgument::None),
+    (NOTIFY, "NOTIFY", OptionArgument::Name(MAX_CHANNEL)),
 ])
-.exclusive(&[ALL | PERMITS]);
+.exclusive(&[ALL | PERMITS])
+.dependent(&[(MAXHOLD, WATCHDOG), (LINGER, WATCHDOG), (NOTIFY, ID)]);
 
 /// The options of one command.
-pub(super) type LockOptions<'a> = Options<'a, 8>;
+pub(super) type LockOptions<'a> = Options<'a, 11>;
 
 impl<'a> LockOptions<'a> {
     pub(super) fn id(&self) -> Option<&'a [u8]> {
@@ -50,13 +60,39 @@ impl<'a> LockOptions<'a> {
             .unwrap_or_else(|| DEFAULT_LEASE.get() as u64)
     }
 
-    /// The connection that the hold is to be renewed for.
-    pub(super) fn watcher(&self, ctx: Ctx<'_>) -> Option<u64> {
-        if self.has(WATCHDOG) {
-            ctx.client()
-        } else {
-            None
+    /// How the hold is to be renewed.
+    pub(super) fn watchdog(&self, ctx: Ctx<'_>) -> Option<Watchdog> {
+        self.has(WATCHDOG).then(|| Watchdog {
+            client: ctx.client().unwrap_or(0),
+            max_hold: self.number_or(MAXHOLD, u64::MAX),
+            lingers: self.has(LINGER),
+        })
+    }
+
+    /// Checks that the caller has the permission for the channel of NOTIFY.
+    pub(super) fn check_channel(&self, ctx: Ctx<'_>) -> Result<(), Error> {
+        match self.bytes(NOTIFY) {
+            Some(channel) if !ctx.may_publish(channel) => Err(Error::NoChannel),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether the request may wait.
+    pub(super) fn may_wait(&self, ctx: Ctx<'_>) -> bool {
+        self.has(BLOCK)
+            && if self.has(NOTIFY) {
+                ctx.may_queue() && ctx.client().is_some()
+            } else {
+                ctx.may_block()
+            }
+    }
+
+    /// Who is told how the wait ended, if no client is blocked.
+    fn listener(&self, ctx: Ctx<'_>) -> Option<Listener> {
+        Some(Listener {
+            channel: self.bytes(NOTIFY)?.into(),
+            client: ctx.client()?,
+        })
     }
 
     /// The acquisition that they ask for, of one key.
@@ -74,7 +110,8 @@ impl<'a> LockOptions<'a> {
             mode,
             lease: self.lease(),
             id: self.id(),
-            watch: self.watcher(ctx),
+            watch: self.watchdog(ctx),
+            channel: self.bytes(NOTIFY),
             queued: !queues.is_empty() && queues.waits_for(ctx.db(), name.bytes()),
         }
     }
@@ -84,20 +121,30 @@ impl<'a> LockOptions<'a> {
         &self,
         ctx: Ctx<'_>,
         now: Now,
-        names: &[ServerString<'_>],
+        wanted: &[(ServerString<'_>, RequestedMode)],
         owner: &[u8],
-        mode: RequestedMode,
         event: &'static CStr,
     ) -> LockWaiter {
         let db = ctx.db();
+        let keys = wanted.iter().map(|(name, _)| (db, name.bytes().into()));
+        let limits = wanted.iter().filter_map(|(_, mode)| match mode {
+            RequestedMode::Permits { limit, .. } => Some(*limit),
+            _ => None,
+        });
         LockWaiter {
-            keys: names.iter().map(|name| (db, name.bytes().into())).collect(),
+            keys: keys.collect(),
+            limits: if wanted.len() > 1 {
+                limits.collect()
+            } else {
+                Box::default()
+            },
             takes_many: false,
             owner: owner.into(),
-            want: Want::Acquire(mode),
+            want: Want::Acquire(wanted[0].1),
             lease: self.lease(),
             id: self.id().map(Into::into),
-            watch: self.watcher(ctx),
+            watch: self.watchdog(ctx),
+            listener: self.listener(ctx),
             event,
             since: now.ms(),
             timeout: self.number_or(BLOCK, 0),

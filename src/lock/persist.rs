@@ -213,6 +213,7 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
         acquired: receipt(ACQUIRED)?,
         released: receipt(RELEASED)?,
         watch: None,
+        notice: 0,
     };
     Ok((owner, hold))
 }
@@ -242,6 +243,7 @@ mod tests {
                 acquired,
                 released,
                 watch: None,
+                notice: 0,
             },
         )
     }
@@ -316,6 +318,7 @@ mod tests {
             acquired: None,
             released: None,
             watch: None,
+            notice: 0,
         };
         let encoded = |mode: Mode, owners: &[&[u8]], hold: &Hold| {
             let mut out = vec![VERSION];

@@ -1,13 +1,13 @@
 //! The queues of waiting clients, in order. They know no server: a client is a ticket here, and its connection is kept elsewhere
 //! under the same number. A client for several keys is in the queue of each with the same ticket, so no other client overtakes it.
 
-use super::state::{Acquire, Lock, Mode, RequestedMode};
+use super::state::{Acquire, Lock, LockKind, Mode, RequestedMode, Watchdog};
 use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Tickets of ordinary waiters start here; below are those of upgrades, which go first.
 const FIRST_ORDINARY: Ticket = 1 << 32;
@@ -21,12 +21,23 @@ pub enum Want {
     Upgrade,
 }
 
+/// A client that is not blocked while its request waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// The channel on which the end of the wait is published.
+    pub channel: Arc<[u8]>,
+    /// The client id of the connection that asked last. The request waits as long as this connection lives.
+    pub client: u64,
+}
+
 /// A waiting client.
 #[derive(Debug, Clone)]
 pub struct LockWaiter {
-    /// The keys, all in one database; several only for exclusive locks.
+    /// The keys, all in one database; several only for exclusive locks and for semaphores.
     pub keys: Vec<Key>,
-    /// Whether it waits for all of several keys, and receives an array of fences.
+    /// The capacities of several semaphores, one for each key; empty: what it waits for names the capacity.
+    pub limits: Box<[u64]>,
+    /// Whether its command takes several keys and replies with an array of fences.
     pub takes_many: bool,
     /// The owner on whose behalf it waits.
     pub owner: Box<[u8]>,
@@ -36,8 +47,10 @@ pub struct LockWaiter {
     pub lease: u64,
     /// The request's id.
     pub id: Option<Box<[u8]>>,
-    /// The client id if the hold is to be renewed for the connection.
-    pub watch: Option<u64>,
+    /// How the hold is to be renewed, if at all.
+    pub watch: Option<Watchdog>,
+    /// Who is told of the end of the wait in place of a blocked client.
+    pub listener: Option<Listener>,
     /// The keyspace event of its command.
     pub event: &'static CStr,
     /// Since when it waits (Unix ms).
@@ -68,7 +81,16 @@ impl LockWaiter {
             lease: self.lease,
             id: self.id.as_deref(),
             watch: self.watch,
+            channel: self.listener.as_ref().map(|listener| &*listener.channel),
             queued,
+        }
+    }
+
+    /// The type of its keys.
+    pub fn kind(&self) -> LockKind {
+        match self.permits() {
+            Some(_) => LockKind::Semaphore,
+            None => LockKind::Lock,
         }
     }
 
@@ -77,10 +99,20 @@ impl LockWaiter {
         self.want == Want::Acquire(RequestedMode::Shared)
     }
 
-    /// The permits of a semaphore and the capacity that it asks for.
-    pub fn permits(&self) -> Option<(u64, u64)> {
+    /// The permits that it asks for at each of its keys, if these are semaphores.
+    pub fn permits(&self) -> Option<u64> {
         match self.want {
-            Want::Acquire(RequestedMode::Permits { count, limit }) => Some((count, limit)),
+            Want::Acquire(RequestedMode::Permits { count, .. }) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// The permits that it asks for at the key with this index, and the capacity that it names for it.
+    pub fn permits_at(&self, index: usize) -> Option<(u64, u64)> {
+        match self.want {
+            Want::Acquire(RequestedMode::Permits { count, limit }) => {
+                Some((count, self.limits.get(index).copied().unwrap_or(limit)))
+            }
             _ => None,
         }
     }
@@ -113,7 +145,9 @@ impl LockWaiter {
         let (kind, count) = match self.want {
             Want::Acquire(RequestedMode::Exclusive) => (u8::from(self.takes_many), 0),
             Want::Acquire(RequestedMode::Shared) => (2, 0),
-            Want::Acquire(RequestedMode::Permits { count, .. }) => (3, count),
+            Want::Acquire(RequestedMode::Permits { count, .. }) => {
+                (3 + u8::from(self.takes_many), count)
+            }
             Want::Upgrade => return None,
         };
         let mut hash = Xxh3::new();
@@ -139,6 +173,8 @@ struct LockQueue {
     entangled: BTreeSet<Ticket>,
     /// The entangled ones with the numbers of their owners.
     of_owners: BTreeSet<(u64, Ticket)>,
+    /// Those of them with ids, by a hash of the id.
+    ids: BTreeSet<(u64, Ticket)>,
     /// How many clients want so many permits.
     counts: BTreeMap<u64, usize>,
     /// The capacity that the last acquisition of a semaphore named.
@@ -209,6 +245,8 @@ pub struct Queues {
     owners: BTreeMap<u64, Owner>,
     /// The waiters with ids.
     requests: BTreeMap<u128, Ticket>,
+    /// The waiters that are not blocked, by the client ids of their connections.
+    listeners: BTreeSet<(u64, Ticket)>,
     /// Waiters of whom it is not known yet whether their waiting can end, by their arrival.
     unverified: BTreeMap<u64, Ticket>,
     changes: Option<Changes>,
@@ -228,6 +266,7 @@ impl Default for Queues {
             owner_numbers: BTreeMap::new(),
             owners: BTreeMap::new(),
             requests: BTreeMap::new(),
+            listeners: BTreeSet::new(),
             unverified: BTreeMap::new(),
             changes: None,
             waited_keys: 0,
@@ -265,23 +304,26 @@ impl Queues {
         self.join(waiter).0
     }
 
-    /// The same. Returns also the capacity of its semaphore's queue before, for [`Queues::withdraw`].
-    pub(super) fn join(&mut self, waiter: LockWaiter) -> (Ticket, Option<u64>) {
+    /// The same. Returns also the capacities of the queues of its semaphores before, for [`Queues::withdraw`].
+    pub(super) fn join(&mut self, waiter: LockWaiter) -> (Ticket, Vec<Option<u64>>) {
         let next = match waiter.want {
             Want::Upgrade => &mut self.next_upgrade,
             Want::Acquire(_) => &mut self.next_ordinary,
         };
         let ticket = *next;
         *next += 1;
-        let mut limit_before = None;
-        let queues = waiter.keys.iter().map(|key| {
+        let mut limits_before = Vec::new();
+        let queues = waiter.keys.iter().enumerate().map(|(index, key)| {
             let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
-            if let Some((count, limit)) = waiter.permits() {
+            if let Some((count, limit)) = waiter.permits_at(index) {
                 queue.count(count);
-                limit_before = queue.limit.replace(limit);
+                limits_before.push(queue.limit.replace(limit));
             } else if !waiter.is_shared() {
                 queue.unshared.insert(ticket);
+            }
+            if let Some(id) = &waiter.id {
+                queue.ids.insert((xxh3_64(id), ticket));
             }
             number
         });
@@ -290,6 +332,9 @@ impl Queues {
         let owner = self.owner_of(&waiter, ticket);
         if let Some(fingerprint) = waiter.fingerprint() {
             self.requests.insert(fingerprint, ticket);
+        }
+        if let Some(listener) = &waiter.listener {
+            self.listeners.insert((listener.client, ticket));
         }
         self.last_arrival += 1;
         let entry = QueuedWaiter {
@@ -312,7 +357,7 @@ impl Queues {
         } else if waits_for_more {
             self.entangle(ticket);
         }
-        (ticket, limit_before)
+        (ticket, limits_before)
     }
 
     /// The number of the owner of a client, which waits with this ticket as well.
@@ -368,22 +413,31 @@ impl Queues {
     /// Puts a client in the position of the one whose request it repeats. Returns that one.
     pub fn replace(&mut self, ticket: Ticket, waiter: LockWaiter) -> Option<Arc<LockWaiter>> {
         let entry = self.waiters.get_mut(&ticket)?;
-        if let Some((_, limit)) = waiter.permits()
-            && let Some(queue) = self.queues.numbered_mut(entry.queues[0])
-        {
-            queue.limit = Some(limit);
+        for (index, number) in entry.queues.iter().enumerate() {
+            if let Some((_, limit)) = waiter.permits_at(index)
+                && let Some(queue) = self.queues.numbered_mut(*number)
+            {
+                queue.limit = Some(limit);
+            }
+        }
+        if let Some(listener) = &entry.waiter.listener {
+            self.listeners.remove(&(listener.client, ticket));
+        }
+        if let Some(listener) = &waiter.listener {
+            self.listeners.insert((listener.client, ticket));
         }
         Some(std::mem::replace(&mut entry.waiter, Arc::new(waiter)))
     }
 
-    /// Removes a client that has only just joined. The capacity of its queue is again what it was.
-    pub(super) fn withdraw(&mut self, ticket: Ticket, limit_before: Option<u64>) {
+    /// Removes a client that has only just joined. The capacities of its queues are again what they were.
+    pub(super) fn withdraw(&mut self, ticket: Ticket, limits_before: Vec<Option<u64>>) {
         let Some(waiter) = self.remove(ticket) else {
             return;
         };
-        let (db, key) = &waiter.keys[0];
-        if let Some(queue) = self.queues.get_mut(*db, key) {
-            queue.limit = limit_before;
+        for ((db, key), limit) in waiter.keys.iter().zip(limits_before) {
+            if let Some(queue) = self.queues.get_mut(*db, key) {
+                queue.limit = limit;
+            }
         }
     }
 
@@ -401,12 +455,18 @@ impl Queues {
             };
             queue.tickets.remove(&ticket);
             queue.unshared.remove(&ticket);
-            if let Some((count, _)) = waiter.permits() {
+            if let Some(id) = &waiter.id {
+                queue.ids.remove(&(xxh3_64(id), ticket));
+            }
+            if let Some(count) = waiter.permits() {
                 queue.discount(count);
             }
             if queue.tickets.is_empty() {
                 self.queues.remove(*number);
             }
+        }
+        if let Some(listener) = &waiter.listener {
+            self.listeners.remove(&(listener.client, ticket));
         }
         self.waited_keys -= entry.queues.len();
         self.unverified.remove(&entry.arrival);
@@ -437,6 +497,26 @@ impl Queues {
     /// A waiter.
     pub fn get(&self, ticket: Ticket) -> Option<&Arc<LockWaiter>> {
         self.waiters.get(&ticket).map(|entry| &entry.waiter)
+    }
+
+    /// The first waiter for locks or for semaphores in a key's queue whose request has this id.
+    pub fn with_id(&self, (db, key): &Key, kind: LockKind, id: &[u8]) -> Option<Ticket> {
+        let hash = xxh3_64(id);
+        let queue = self.queues.get(*db, key)?;
+        let tickets = queue.ids.range((hash, 0)..=(hash, Ticket::MAX));
+        tickets.map(|(_, ticket)| *ticket).find(|ticket| {
+            let waiter = self.get(*ticket);
+            waiter.is_some_and(|waiter| waiter.id.as_deref() == Some(id) && waiter.kind() == kind)
+        })
+    }
+
+    /// The first waiter of a connection that is not blocked.
+    pub fn first_of_listener(&self, client: u64) -> Option<Ticket> {
+        let range = (client, 0)..=(client, Ticket::MAX);
+        self.listeners
+            .range(range)
+            .next()
+            .map(|(_, ticket)| *ticket)
     }
 
     /// When a client is tried again (Unix ms), if a hold that it waits for ends by itself.
@@ -493,6 +573,19 @@ impl Queues {
     pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
         let queue = self.queues.get(db, key);
         queue.map_or(own, |queue| queue.limit(count, own))
+    }
+
+    /// What a waiter asks for at its key with this index, with the capacity that its queue names.
+    pub fn mode_at(&self, waiter: &LockWaiter, index: usize) -> RequestedMode {
+        match (waiter.want, waiter.permits_at(index)) {
+            (_, Some((count, own))) => {
+                let (db, key) = &waiter.keys[index];
+                let limit = self.limit(*db, key, count, own);
+                RequestedMode::Permits { count, limit }
+            }
+            (Want::Acquire(mode), None) => mode,
+            (Want::Upgrade, None) => RequestedMode::Exclusive,
+        }
     }
 
     /// Whether any client waits on behalf of this owner.
@@ -715,7 +808,10 @@ impl Queues {
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
     /// everybody in its queue.
     pub(super) fn spare_permits(&self, queue: u64, ticket: Ticket) -> (u64, bool) {
-        let permits = self.get(ticket).and_then(|waiter| waiter.permits());
+        let permits = self.waiters.get(&ticket).and_then(|entry| {
+            let index = entry.queues.iter().position(|other| *other == queue)?;
+            entry.waiter.permits_at(index)
+        });
         let (Some((count, own)), Some((_, queue))) = (permits, self.queues.numbered(queue)) else {
             return (u64::MAX, true);
         };

@@ -2,6 +2,7 @@
 
 use super::ends::end_holds;
 use super::handover::{Handover, HandoverProgress};
+use super::notices::{self, NOTICES};
 use super::search;
 use super::watchdog;
 use super::world::{ServerClients, ServerWorld};
@@ -47,6 +48,8 @@ enum DueWork {
     Retry,
     /// Renew the hold that is watched under this number.
     Renew(u64),
+    /// Look whether the hold with this notice has ended.
+    Look(u64),
     /// Search for deadlocks.
     Search,
 }
@@ -58,11 +61,13 @@ impl LockService {
         let renewal = self.steps.renewals.first().copied();
         let renewal = renewal.map(|(at, number)| (at, DueWork::Renew(number)));
         let search = self.search.next_at().map(|at| (at, DueWork::Search));
-        [retry, renewal, search].into_iter().flatten().min()
+        let look = NOTICES.get().next_look();
+        let look = look.map(|(at, number)| (at, DueWork::Look(number)));
+        [retry, renewal, look, search].into_iter().flatten().min()
     }
 
     fn has_work(&self) -> bool {
-        self.handover.has_work() || self.search.has_work()
+        self.handover.has_work() || self.search.has_work() || NOTICES.get().has_lost()
     }
 }
 
@@ -101,6 +106,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
                 service.steps.renewals.pop_first();
                 watchdog::renew(ctx, service, now, number);
             }
+            DueWork::Look(number) => notices::look(ctx, &mut service.steps, now, number),
             DueWork::Search => search::begin_search(service, now),
         }
     }
@@ -130,6 +136,9 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     let service = &mut *SERVICE.get();
     let now = Now::read();
+    while !slice.is_over() && notices::tell_next() {
+        slice.has_answered();
+    }
     if !ctx.may_act() {
         return go_on_as_replica(ctx, service, now, slice);
     }

@@ -56,6 +56,18 @@ pub enum RequestedMode {
     },
 }
 
+/// The WATCHDOG of an acquisition: the server renews the hold while a connection lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watchdog {
+    /// The client id of the connection; 0: the request came without one, and nothing is renewed.
+    pub client: u64,
+    /// No lease that the acquisition or a renewal sets reaches further than this, in milliseconds from the grant;
+    /// `u64::MAX`: no bound.
+    pub max_hold: u64,
+    /// Whether the hold stays when the connection closes, and ends with its lease.
+    pub lingers: bool,
+}
+
 /// An acquisition.
 #[derive(Debug, Clone, Copy)]
 pub struct Acquire<'a> {
@@ -67,8 +79,10 @@ pub struct Acquire<'a> {
     pub lease: u64,
     /// The id that makes its repetition safe.
     pub id: Option<&'a [u8]>,
-    /// The client id of the connection that the hold is to be renewed for.
-    pub watch: Option<u64>,
+    /// How the hold is to be renewed, if at all.
+    pub watch: Option<Watchdog>,
+    /// The channel on which a loss of the hold is published.
+    pub channel: Option<&'a [u8]>,
     /// Whether other clients are ahead in the queue.
     pub queued: bool,
 }
@@ -103,6 +117,14 @@ pub enum Acquired {
     Never,
 }
 
+impl Acquire<'_> {
+    /// When the lease ends that this acquisition sets at `now` (Unix ms).
+    fn until(&self, now: u64) -> u64 {
+        let longest = self.watch.map_or(u64::MAX, |watch| watch.max_hold);
+        now + self.lease.min(longest)
+    }
+}
+
 /// How much a release gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
@@ -123,6 +145,17 @@ pub enum Released {
     Repeated(u64),
     /// Nothing: the owner has only so many.
     TooMany(u64),
+}
+
+/// What became of a hold whose connection has closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Abandoned {
+    /// Nothing: there is no such hold, or it is watched for another connection.
+    NotWatched,
+    /// It stays until its lease ends.
+    Lingers,
+    /// It was released.
+    Released(Hold),
 }
 
 /// What an upgrade did.
@@ -230,14 +263,15 @@ impl Lock {
 
     /// Acquires at `now`; a new hold gets `fence`.
     pub fn acquire(&mut self, request: &Acquire<'_>, now: u64, fence: u64) -> Acquired {
-        let until = now + request.lease;
+        let until = request.until(now);
         match self.admits(request) {
             Admission::Busy => Acquired::Busy,
             Admission::Never => Acquired::Never,
             Admission::Repeat(reply) => {
                 // A retry on a new connection: the WATCHDOG must not end with the old one.
                 self.holds.change(request.owner, |hold| {
-                    watch(hold, request.watch, request.lease)
+                    let bound = hold.watch.as_ref().map(|watch| watch.bound);
+                    watch(hold, request, now, bound);
                 });
                 Acquired::Repeated(reply)
             }
@@ -247,7 +281,7 @@ impl Lock {
                     hold.count += counts(request.mode);
                     hold.until = hold.until.max(until);
                     hold.acquired = receipt(request.id, hold.fence);
-                    watch(hold, request.watch, request.lease);
+                    watch(hold, request, now, None);
                     hold.fence
                 });
                 fence.map_or(Acquired::Busy, Acquired::Reentered)
@@ -265,16 +299,17 @@ impl Lock {
                     acquired: receipt(request.id, fence),
                     released: None,
                     watch: None,
+                    notice: 0,
                 };
-                watch(&mut hold, request.watch, request.lease);
+                watch(&mut hold, request, now, None);
                 self.holds.insert(request.owner, hold);
                 Acquired::Granted(fence)
             }
         }
     }
 
-    /// Gives back an owner's counts or permits.
-    pub fn release(&mut self, owner: &[u8], amount: Amount, id: Option<&[u8]>) -> Released {
+    /// Returns what a release would do.
+    pub fn releases(&self, owner: &[u8], amount: Amount, id: Option<&[u8]>) -> Released {
         let Some(hold) = self.holds.get(owner) else {
             return Released::NotHeld;
         };
@@ -283,20 +318,27 @@ impl Lock {
         {
             return Released::Repeated(last.reply);
         }
-        let left = match amount {
-            Amount::All => 0,
-            Amount::Count(count) if count > hold.count => return Released::TooMany(hold.count),
-            Amount::Count(count) => hold.count - count,
-        };
-        if left == 0 {
-            self.holds.remove(owner);
-        } else {
-            self.holds.change(owner, |hold| {
-                hold.count = left;
-                hold.released = receipt(id, left);
-            });
+        match amount {
+            Amount::All => Released::Left(0),
+            Amount::Count(count) if count > hold.count => Released::TooMany(hold.count),
+            Amount::Count(count) => Released::Left(hold.count - count),
         }
-        Released::Left(left)
+    }
+
+    /// Gives back an owner's counts or permits.
+    pub fn release(&mut self, owner: &[u8], amount: Amount, id: Option<&[u8]>) -> Released {
+        let released = self.releases(owner, amount, id);
+        match released {
+            Released::Left(0) => drop(self.holds.remove(owner)),
+            Released::Left(left) => {
+                self.holds.change(owner, |hold| {
+                    hold.count = left;
+                    hold.released = receipt(id, left);
+                });
+            }
+            Released::NotHeld | Released::Repeated(_) | Released::TooMany(_) => {}
+        }
+        released
     }
 
     /// Sets an owner's lease to `lease` milliseconds from `now`, shorter or longer than it was;
@@ -311,24 +353,37 @@ impl Lock {
         })
     }
 
-    /// The server's own renewal of a watched hold: never shortens it. `None` if there is no such
-    /// hold, if it is not watched for that connection, or if somebody set an end to it.
-    pub fn renew_watched(&mut self, owner: &[u8], client: u64, now: u64) -> Option<u64> {
-        let lease = self.watch_of(owner, client)?.lease;
-        if lease == 0 {
-            return None;
+    /// The server's own renewal of a watched hold: never shortens it. Returns whether the hold lasts longer now; `None` if
+    /// there is no such hold, or if it is not watched for that connection.
+    pub fn renew_watched(&mut self, owner: &[u8], client: u64, now: u64) -> Option<bool> {
+        let watch = self.watch_of(owner, client)?;
+        if watch.lease == 0 {
+            return Some(false); // somebody set an end to it
         }
+        let until = (now + watch.lease).min(watch.bound);
         self.holds.change(owner, |hold| {
-            hold.until = hold.until.max(now + lease);
-            lease
+            let is_longer = hold.until < until;
+            hold.until = hold.until.max(until);
+            is_longer
         })
     }
 
-    /// Takes the hold away that is watched for a connection which is gone. `None` if there is no
-    /// such hold.
-    pub fn abandon(&mut self, owner: &[u8], client: u64) -> Option<Hold> {
-        self.watch_of(owner, client)?;
-        self.holds.remove(owner)
+    /// A connection has closed that a hold is watched for.
+    pub fn abandon(&mut self, owner: &[u8], client: u64) -> Abandoned {
+        match self.watch_of(owner, client) {
+            None => return Abandoned::NotWatched,
+            Some(watch) if watch.lingers => {}
+            Some(_) => {
+                let hold = self.holds.remove(owner);
+                return hold.map_or(Abandoned::NotWatched, Abandoned::Released);
+            }
+        }
+        self.holds.change(owner, |hold| {
+            if let Some(watch) = &mut hold.watch {
+                watch.client = 0;
+            }
+        });
+        Abandoned::Lingers
     }
 
     /// Turns a shared hold into the exclusive one, if no other owner shares the lock. The lease
@@ -374,10 +429,13 @@ impl Lock {
         self.holds.remove(owner);
     }
 
-    /// The same holds for a copy of the key: a WATCHDOG and the place in the list of deadlines stay with the original.
+    /// The same holds for a copy of the key: a WATCHDOG, a notice and the place in the list of deadlines stay with the original.
     pub fn copy(&self) -> Self {
         let mut copy = self.clone();
-        copy.holds.visit_mut(&mut |hold| hold.watch = None);
+        copy.holds.visit_mut(&mut |hold| {
+            hold.watch = None;
+            hold.notice = 0;
+        });
         if let Some(listed) = copy.listed_mut() {
             *listed = Listed::default();
         }
@@ -391,6 +449,11 @@ impl Lock {
                 watch.number = number;
             }
         });
+    }
+
+    /// Remembers the number of the notice that is published if the owner's hold is lost.
+    pub fn set_notice(&mut self, owner: &[u8], number: u64) {
+        self.holds.change(owner, |hold| hold.notice = number);
     }
 
     /// Calls `visit` with every hold, so that its memory can be moved.
@@ -436,14 +499,18 @@ fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
     })
 }
 
-/// Binds the hold to the connection that asked last; without one, leaves it as it is.
-fn watch(hold: &mut Hold, client: Option<u64>, lease: u64) {
-    if let Some(client) = client {
+/// Binds the hold to the connection that asked last; without one, leaves it as it is. The renewals keep the bound `kept`, or
+/// have the one that the request asks for.
+fn watch(hold: &mut Hold, request: &Acquire<'_>, now: u64, kept: Option<u64>) {
+    if let Some(watchdog) = request.watch.filter(|watchdog| watchdog.client != 0) {
         let number = hold.watch.as_ref().map_or(0, |watch| watch.number);
+        let bound = kept.unwrap_or_else(|| now.saturating_add(watchdog.max_hold));
         hold.watch = Some(Box::new(Watch {
-            client,
-            lease,
+            client: watchdog.client,
+            lease: request.lease,
             number,
+            bound,
+            lingers: watchdog.lingers,
         }));
     }
 }

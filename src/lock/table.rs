@@ -2,13 +2,15 @@
 
 use super::{apply, commands, guard, inspect};
 use crate::server::entry::{apply as apply_entry, read, write, write_keyed};
-use crate::server::services::command::{Command, CountedKeys, Keys, ONE_KEY, ONE_KEY_READ};
+use crate::server::services::command::{
+    Command, CountedKeys, CountedPairs, Keys, ONE_KEY, ONE_KEY_READ,
+};
 
 /// All commands of the family.
 pub(super) const TABLE: &[Command] = &[
     Command {
         name: "LOCK.ACQUIRE",
-        usage: "key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        usage: "key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]",
         summary: "Acquires a lock for an owner; returns its fencing token. With BLOCK, waits in a queue.",
         complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -3,
@@ -63,7 +65,7 @@ pub(super) const TABLE: &[Command] = &[
     },
     Command {
         name: "LOCK.MACQUIRE",
-        usage: "numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        usage: "numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]",
         summary: "Acquires several locks at once, all or none; returns their fencing tokens.",
         complexity: "O(K) with K keys; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -4,
@@ -82,6 +84,17 @@ pub(super) const TABLE: &[Command] = &[
         categories: "write slow",
         keys: CountedKeys::SPECS,
         run: write_keyed::<_, CountedKeys>(commands::mrelease),
+    },
+    Command {
+        name: "LOCK.CANCEL",
+        usage: "key request-id",
+        summary: "Removes the waiting requests with an id from the queue of a lock.",
+        complexity: "O(log N) with N waiting clients, for each request that it removes",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::cancel),
     },
     Command {
         name: "LOCK.HELD",
@@ -118,7 +131,7 @@ pub(super) const TABLE: &[Command] = &[
     },
     Command {
         name: "SEM.ACQUIRE",
-        usage: "key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]",
+        usage: "key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]",
         summary: "Acquires permits of a semaphore for an owner; returns the fencing token. With BLOCK, waits in a queue.",
         complexity: "O(log N) with N holders and waiting clients; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
         arity: -5,
@@ -148,6 +161,39 @@ pub(super) const TABLE: &[Command] = &[
         categories: "write fast",
         keys: ONE_KEY,
         run: write(commands::sem_renew),
+    },
+    Command {
+        name: "SEM.MACQUIRE",
+        usage: "numkeys key limit [key limit ...] owner [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]",
+        summary: "Acquires permits of several semaphores at once, of all or none; returns their fences.",
+        complexity: "O(K) with K keys; O(W) in slices with W waiting clients and keys they wait for, when it has to wait for owners that wait",
+        arity: -5,
+        flags: "write deny-oom blocking getkeys-api",
+        categories: "write slow blocking",
+        keys: CountedPairs::SPECS,
+        run: write_keyed::<_, CountedPairs>(commands::sem_macquire),
+    },
+    Command {
+        name: "SEM.MRELEASE",
+        usage: "numkeys key [key ...] owner [PERMITS k | ALL] [ID request-id]",
+        summary: "Releases permits of each of several semaphores; returns the permits that the owner has left of each.",
+        complexity: "O(K) with K keys",
+        arity: -4,
+        flags: "write getkeys-api",
+        categories: "write slow",
+        keys: CountedKeys::SPECS,
+        run: write_keyed::<_, CountedKeys>(commands::sem_mrelease),
+    },
+    Command {
+        name: "SEM.CANCEL",
+        usage: "key request-id",
+        summary: "Removes the waiting requests with an id from the queue of a semaphore.",
+        complexity: "O(log N) with N waiting clients, for each request that it removes",
+        arity: 3,
+        flags: "write fast",
+        categories: "write fast",
+        keys: ONE_KEY,
+        run: write(commands::sem_cancel),
     },
     Command {
         name: "SEM.INFO",

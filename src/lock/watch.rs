@@ -33,21 +33,21 @@ pub struct Watches {
 
 /// The labels of databases that have changed places: those of others are their numbers.
 #[derive(Debug, Default)]
-struct DbLabels {
+pub(super) struct DbLabels {
     of_db: BTreeMap<i32, i32>,
     to_db: BTreeMap<i32, i32>,
 }
 
 impl DbLabels {
-    fn of(&self, db: i32) -> i32 {
+    pub(super) fn of(&self, db: i32) -> i32 {
         self.of_db.get(&db).copied().unwrap_or(db)
     }
 
-    fn db(&self, label: i32) -> i32 {
+    pub(super) fn db(&self, label: i32) -> i32 {
         self.to_db.get(&label).copied().unwrap_or(label)
     }
 
-    fn swap(&mut self, first: i32, second: i32) {
+    pub(super) fn swap(&mut self, first: i32, second: i32) {
         let labels = (self.of(first), self.of(second));
         for (db, label) in [(first, labels.1), (second, labels.0)] {
             self.of_db.insert(db, label);

@@ -11,9 +11,11 @@ use crate::server::services::cluster;
 use crate::waiting::Key;
 use std::ffi::CStr;
 
-/// Whether any hold is renewed for this connection.
+/// Whether any hold is renewed for this connection, or any request waits for as long as it lives.
 pub(super) fn follows_client(client: u64) -> bool {
-    SERVICE.get().steps.watches.follows(client)
+    let service = SERVICE.get();
+    let waits = service.handover.queues.first_of_listener(client).is_some();
+    waits || service.steps.watches.follows(client)
 }
 
 /// Renews a watched hold for its connection.

@@ -2,16 +2,19 @@
 
 use super::BLOCKED;
 use super::edit::{LockKey, OpenKeys, StepContext, with_open_keys};
-use super::handover::{LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitingClients};
+use super::handover::{LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitEnd, WaitingClients};
+use super::notices;
+use super::queue::Listener;
 use super::state::{Amount, LockKind};
 use super::watchdog::{self, release_event};
 use crate::error::Error;
 use crate::reply::Answer;
 use crate::server::base::clock::Now;
-use crate::server::handles::context::Ctx;
+use crate::server::handles::context::{Ctx, is_connected};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
+use crate::server::services::publish::publish;
 use crate::server::services::replicas;
 use crate::server::services::timer;
 use crate::waiting::{Key, Ticket};
@@ -23,6 +26,17 @@ pub(super) struct ServerClients;
 impl WaitingClients for ServerClients {
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         BLOCKED.wake(ticket, answer);
+    }
+
+    fn publish(&mut self, _ticket: Ticket, listener: &Listener, id: &[u8], end: WaitEnd) {
+        let (what, fence) = match end {
+            WaitEnd::Granted(fence) => ("granted", fence),
+            WaitEnd::TimedOut => ("timeout", 0),
+            WaitEnd::Moved => ("moved", 0),
+            WaitEnd::Deadlock => ("deadlock", 0),
+        };
+        let message = notices::message(what, fence, id);
+        publish(listener.channel.clone(), message);
     }
 }
 
@@ -37,11 +51,19 @@ impl WaitingClients for ServerWorld<'_> {
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         ServerClients.answer(ticket, answer);
     }
+
+    fn publish(&mut self, ticket: Ticket, listener: &Listener, id: &[u8], end: WaitEnd) {
+        ServerClients.publish(ticket, listener, id, end);
+    }
 }
 
 impl LockWorld for ServerWorld<'_> {
     fn may_grant(&mut self) -> bool {
         replicas::are_enough(self.ctx, self.now)
+    }
+
+    fn is_connected(&mut self, client: u64) -> bool {
+        is_connected(client)
     }
 
     fn serves(&mut self, (db, key): &Key) -> bool {
@@ -68,7 +90,9 @@ impl LockWorld for ServerWorld<'_> {
             if keys.len() > 1 {
                 let names = keys.iter().map(|(_, key)| ServerString::new(key));
                 let names: Vec<ServerString<'_>> = names.collect();
-                return with_open_keys(ctx, steps, now, &names, event, |locks| step(locks));
+                return with_open_keys(ctx, steps, now, names.iter(), kind, event, |locks| {
+                    step(locks)
+                });
             }
             let name = ServerString::new(first);
             let mut key = LockKey::open(ctx, steps, &name, kind, now)?;

@@ -6,21 +6,13 @@ use super::commands::{
 };
 use crate::server::entry::{apply, read, write, write_keyed};
 use crate::server::services::command::{
-    Access, Command, CountedKeys, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
+    Access, Command, CountedKeys, CountedPairs, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
 
 const ALL_READ: &[KeySpec] = &[KeySpec {
     positions: KeyPositions::From(1),
     access: Access::Read,
 }];
-
-struct CountedPairs;
-impl Keys for CountedPairs {
-    const SPECS: &'static [KeySpec] = &[KeySpec {
-        positions: KeyPositions::Counted { at: 1, step: 2 },
-        access: Access::Update,
-    }];
-}
 
 /// The stock and, after the total, its event stream.
 struct KeyAndStream;

@@ -515,10 +515,13 @@ fn calls(server: &Server, command: &str) -> i64 {
 // Several keys
 
 /// Every command that takes several keys, with keys of two slots: what to say before, so that it would do something.
-const CROSSING: [&str; 21] = [
+const CROSSING: [&str; 24] = [
     "LOCK.MACQUIRE 2 bar foo me",
     "LOCK.MACQUIRE 2 bar foo me BLOCK 0",
     "LOCK.MRELEASE 2 bar foo me",
+    "SEM.MACQUIRE 2 bar 5 foo 5 me",
+    "SEM.MACQUIRE 2 bar 5 foo 5 me BLOCK 0 ID i NOTIFY channel",
+    "SEM.MRELEASE 2 bar foo me ALL",
     "STOCK.SET bar 5 EVENTS foo",
     "STOCK.IMPORT bar EVENTS foo",
     "STOCK.MDEDUCT 2 bar 1 foo 1",

@@ -208,8 +208,17 @@ fn examples(section: &str) -> Vec<Vec<String>> {
 /// The reason of an error that wrong arguments provoke. `None`: a person writes it.
 fn reason(error: &str) -> Option<String> {
     /// Arguments whose length is bounded, not their number.
-    const NAMES: [&str; 8] = [
-        "owner", "ID", "ORDER", "USER", "id", "user", "channel", "name",
+    const NAMES: [&str; 10] = [
+        "owner",
+        "ID",
+        "ORDER",
+        "USER",
+        "NOTIFY",
+        "id",
+        "user",
+        "channel",
+        "name",
+        "request-id",
     ];
     if let Some((argument, _)) = error.split_once(" must be between ") {
         let argument = argument.trim_start_matches("ERR ");

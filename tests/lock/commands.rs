@@ -1384,7 +1384,7 @@ fn a_release_in_a_script_serves_the_waiter() {
 
 // What the server tells about the commands
 
-const ALL: [&str; 14] = [
+const ALL: [&str; 18] = [
     "lock.acquire",
     "lock.release",
     "lock.renew",
@@ -1392,12 +1392,16 @@ const ALL: [&str; 14] = [
     "lock.downgrade",
     "lock.macquire",
     "lock.mrelease",
+    "lock.cancel",
     "lock.held",
     "lock.info",
     "lock.guard",
     "sem.acquire",
     "sem.release",
     "sem.renew",
+    "sem.macquire",
+    "sem.mrelease",
+    "sem.cancel",
     "sem.info",
 ];
 
@@ -1421,13 +1425,22 @@ fn each_command_is_documented() {
             }
         }
         let expected: &[&str] = match name {
-            "lock.acquire" => &["SHARED", "PX", "BLOCK", "WATCHDOG", "ID"],
+            "lock.acquire" => &[
+                "SHARED", "PX", "BLOCK", "WATCHDOG", "MAXHOLD", "LINGER", "ID", "NOTIFY",
+            ],
             "lock.release" | "lock.mrelease" => &["ALL", "ID"],
             "lock.renew" | "sem.renew" | "lock.guard" => &["PX"],
             "lock.upgrade" => &["PX", "BLOCK"],
-            "lock.macquire" => &["PX", "BLOCK", "WATCHDOG", "ID"],
-            "sem.acquire" => &["LIMIT", "PERMITS", "PX", "BLOCK", "WATCHDOG", "ID"],
-            "sem.release" => &["PERMITS", "ALL", "ID"],
+            "lock.macquire" => &[
+                "PX", "BLOCK", "WATCHDOG", "MAXHOLD", "LINGER", "ID", "NOTIFY",
+            ],
+            "sem.acquire" => &[
+                "LIMIT", "PERMITS", "PX", "BLOCK", "WATCHDOG", "MAXHOLD", "LINGER", "ID", "NOTIFY",
+            ],
+            "sem.macquire" => &[
+                "PERMITS", "PX", "BLOCK", "WATCHDOG", "MAXHOLD", "LINGER", "ID", "NOTIFY",
+            ],
+            "sem.release" | "sem.mrelease" => &["PERMITS", "ALL", "ID"],
             _ => &[],
         };
         assert_eq!(tokens, expected, "{name}");
@@ -1443,8 +1456,8 @@ fn each_command_has_its_arity_and_flags() {
         let arity = match name {
             "lock.acquire" | "lock.release" | "lock.renew" | "lock.upgrade" | "lock.guard"
             | "sem.release" | "sem.renew" => -3,
-            "lock.downgrade" | "lock.held" => 3,
-            "lock.macquire" | "lock.mrelease" => -4,
+            "lock.downgrade" | "lock.held" | "lock.cancel" | "sem.cancel" => 3,
+            "lock.macquire" | "lock.mrelease" | "sem.mrelease" => -4,
             "lock.info" | "sem.info" => 2,
             _ => -5,
         };
@@ -1455,7 +1468,7 @@ fn each_command_has_its_arity_and_flags() {
         assert_eq!(flags.contains(&"write"), !reads, "{name} {flags:?}");
         let blocks = matches!(
             name,
-            "lock.acquire" | "lock.macquire" | "lock.upgrade" | "sem.acquire"
+            "lock.acquire" | "lock.macquire" | "lock.upgrade" | "sem.acquire" | "sem.macquire"
         );
         assert_eq!(flags.contains(&"blocking"), blocks, "{name} {flags:?}");
     }
@@ -1489,11 +1502,16 @@ fn keys_are_found_in_every_form_of_the_commands() {
         "SEM.INFO k",
         "LOCK.MACQUIRE 1 k me",
         "LOCK.MRELEASE 1 k me",
+        "LOCK.CANCEL k id",
+        "SEM.MACQUIRE 1 k 5 me",
+        "SEM.MRELEASE 1 k me",
+        "SEM.CANCEL k id",
     ] {
         assert_eq!(keys(line), "k", "{line}");
     }
     assert_eq!(keys("LOCK.MACQUIRE 3 a b c me PX 5"), "a b c");
     assert_eq!(keys("LOCK.MRELEASE 2 a b me ALL"), "a b");
+    assert_eq!(keys("SEM.MACQUIRE 2 a 1 b 2 me PX 5"), "a b");
 }
 
 #[test]

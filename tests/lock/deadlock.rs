@@ -31,6 +31,7 @@ fn any_try() -> impl Strategy<Value = Try> {
         1 => Just(vec![0, 1]),
         1 => Just(vec![1, 2]),
         1 => Just(vec![0, 1, 2]),
+        1 => Just(vec![LOCKS, LOCKS + 1]),
     ];
     (
         0..OWNERS,
@@ -80,6 +81,8 @@ fn waiter(attempt: &Try) -> LockWaiter {
         lease: 1000,
         id: None,
         watch: None,
+        listener: None,
+        limits: Box::default(),
         event: c"",
         since: 0,
         timeout: 0,
@@ -123,6 +126,7 @@ impl World {
             lease: 1000,
             id: None,
             watch: None,
+            channel: None,
             queued,
         };
         let mut trial = self.clone();
@@ -453,6 +457,7 @@ fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {
             acquired: None,
             released: None,
             watch: None,
+            notice: 0,
         };
         lock.put(mode, owner.as_bytes(), hold);
     }

@@ -1,5 +1,6 @@
-//! Who is served next, in simulated worlds against a naive model: clients that wait for locks and semaphores, leave and close
-//! their connections, holds that end, keys that go, hash slots that are away, and time.
+//! Who is served next, in simulated worlds against a naive model: clients that wait for locks and semaphores, blocked or with a
+//! channel, cancel requests, leave and close their connections, holds that end or linger, keys that go, hash slots that are away,
+//! and time.
 //!
 //! The world has real locks and real queues, but no server. The model has lists. It sees each answer of the hand-over and decides
 //! whether this client may receive this answer now. When all work is done it looks for clients that could be served and were not.
@@ -9,12 +10,13 @@
 use crate::support::Random;
 use sluice::error::Error;
 use sluice::lock::handover::{
-    Handover, HandoverProgress, LockWorld, OpenLocks, Outcome, Upkeep, UpkeepStep, WaitingClients,
-    acquire_all, acquire_one,
+    Handover, HandoverProgress, LockWorld, OpenLocks, Outcome, Upkeep, UpkeepStep, WaitEnd,
+    WaitingClients, acquire_all, acquire_one,
 };
-use sluice::lock::queue::{LockWaiter, Want};
+use sluice::lock::queue::{Listener, LockWaiter, Want};
 use sluice::lock::state::{
-    Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, RequestedMode, Upgraded,
+    Abandoned, Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, RequestedMode,
+    Upgraded, Watchdog,
 };
 use sluice::reply::{Answer, Reply};
 use sluice::waiting::{Key, Ticket};
@@ -64,30 +66,70 @@ struct Request {
     keys: Vec<usize>,
     takes_many: bool,
     want: Want,
+    /// The capacities of the semaphores that it names.
+    limits: Vec<u64>,
     lease: u64,
     id: Option<u8>,
-    is_watched: bool,
+    watch: Option<Watchdog>,
+    /// Whether its client is not blocked while it waits.
+    is_notified: bool,
     /// For how long the client waits, in milliseconds; 0: without limit. `None`: it does not wait.
     block: Option<u64>,
 }
 
 impl Request {
-    fn permits(&self) -> Option<(u64, u64)> {
+    fn permits(&self) -> Option<u64> {
         match self.want {
-            Want::Acquire(RequestedMode::Permits { count, limit }) => Some((count, limit)),
+            Want::Acquire(RequestedMode::Permits { count, .. }) => Some(count),
             _ => None,
         }
+    }
+
+    /// The capacity that it names for one of its keys.
+    fn limit_of(&self, index: usize) -> u64 {
+        let place = self.keys.iter().position(|key| *key == index);
+        place.map_or(0, |place| self.limits[place])
+    }
+
+    /// What it asks for at its key in this place.
+    fn mode(&self, place: usize) -> RequestedMode {
+        match self.want {
+            Want::Acquire(RequestedMode::Permits { count, .. }) => RequestedMode::Permits {
+                count,
+                limit: self.limits[place],
+            },
+            Want::Acquire(mode) => mode,
+            Want::Upgrade => RequestedMode::Exclusive,
+        }
+    }
+
+    /// When the lease ends that it sets at `now`.
+    fn until(&self, now: u64) -> u64 {
+        let longest = self.watch.map_or(u64::MAX, |watch| watch.max_hold);
+        now + self.lease.min(longest)
+    }
+
+    fn listener(&self) -> Option<Listener> {
+        self.is_notified.then(|| Listener {
+            channel: (*b"channel").into(),
+            client: self.client,
+        })
     }
 
     fn waiter(&self, now: u64) -> LockWaiter {
         LockWaiter {
             keys: self.keys.iter().map(|index| key(*index)).collect(),
+            limits: match self.permits() {
+                Some(_) if self.takes_many => self.limits.clone().into(),
+                _ => Box::default(),
+            },
             takes_many: self.takes_many,
             owner: [self.owner].into(),
             want: self.want,
             lease: self.lease,
             id: self.id.map(|id| [id].into()),
-            watch: self.is_watched.then_some(self.client),
+            watch: self.watch,
+            listener: self.listener(),
             event: c"",
             since: now,
             timeout: self.block.unwrap_or(0),
@@ -105,7 +147,8 @@ struct ModelHold {
     fence: u64,
     until: u64,
     id: Option<(u8, u64)>,
-    watched_for: Option<u64>,
+    /// The connection that it is watched for, and whether it lingers.
+    watched_for: Option<(u64, bool)>,
 }
 
 #[derive(Debug, Default)]
@@ -159,7 +202,11 @@ struct Model {
     /// Clients that were granted locks and have not received their answer.
     unanswered: BTreeMap<Ticket, (Request, Vec<u64>)>,
     lost: Vec<LostGrant>,
+    /// The connections that have closed.
+    closed: BTreeSet<u64>,
     last_fence: u64,
+    /// The fencing tokens of the last acquisition of several keys.
+    last_fences: Vec<u64>,
     handoffs: u64,
 }
 
@@ -170,11 +217,18 @@ impl Model {
         }
     }
 
-    /// What would become of a request at one of its keys, behind so many waiting clients.
-    fn chance(&mut self, request: &Request, index: usize, ahead: usize) -> Chance {
-        let is_first = !self.waiting[..ahead]
-            .iter()
-            .any(|other| other.request.keys.contains(&index));
+    /// What would become of a request at one of its keys, behind so many waiting clients. `sees_closed`: those of closed
+    /// connections have not left yet.
+    fn chance(
+        &mut self,
+        request: &Request,
+        index: usize,
+        ahead: usize,
+        sees_closed: bool,
+    ) -> Chance {
+        let is_first = !self.waiting[..ahead].iter().any(|other| {
+            other.request.keys.contains(&index) && (sees_closed || !self.is_closed(&other.request))
+        });
         let lock = &mut self.locks[index];
         let others = lock.holds.iter().any(|hold| hold.owner != request.owner);
         let used: u64 = lock.holds.iter().map(|hold| hold.count).sum();
@@ -189,7 +243,8 @@ impl Model {
             Want::Upgrade if others || !is_first => Chance::Busy,
             Want::Upgrade => Chance::Granted,
             _ if is_repeated => Chance::Entered,
-            Want::Acquire(RequestedMode::Permits { count, limit }) => {
+            Want::Acquire(RequestedMode::Permits { count, .. }) => {
+                let limit = request.limit_of(index);
                 let limit = named.filter(|named| *named >= count).unwrap_or(limit);
                 if is_first && used + count <= limit {
                     Chance::Granted
@@ -209,10 +264,15 @@ impl Model {
         }
     }
 
-    fn chances(&mut self, request: &Request, ahead: usize) -> Vec<Chance> {
+    fn chances(&mut self, request: &Request, ahead: usize, sees_closed: bool) -> Vec<Chance> {
         let keys = request.keys.iter();
-        keys.map(|index| self.chance(request, *index, ahead))
+        keys.map(|index| self.chance(request, *index, ahead, sees_closed))
             .collect()
+    }
+
+    /// Whether the request leaves, because nobody is there to be told of its end.
+    fn is_closed(&self, request: &Request) -> bool {
+        request.is_notified && self.closed.contains(&request.client)
     }
 
     /// A client was granted all that it asked for, with these fences; so many clients waited longer.
@@ -222,7 +282,7 @@ impl Model {
             fences.len() == request.keys.len(),
             "{fences:?} for {request:?}"
         );
-        let chances = self.chances(request, ahead);
+        let chances = self.chances(request, ahead, false);
         let may_be = |chance: &Chance| matches!(chance, Chance::Granted | Chance::Entered);
         ensure!(
             chances.iter().all(may_be),
@@ -238,9 +298,9 @@ impl Model {
         let last_fence = self.last_fence;
         let lock = &mut self.locks[index];
         let was_shared = lock.is_shared;
-        let watched_for = request.is_watched.then_some(request.client);
-        let until = now + request.lease;
-        let count = request.permits().map_or(1, |(count, _)| count);
+        let watched_for = request.watch.map(|watch| (watch.client, watch.lingers));
+        let until = request.until(now);
+        let count = request.permits().unwrap_or(1);
         if request.want == Want::Upgrade {
             lock.is_shared = false;
         }
@@ -304,14 +364,16 @@ impl Model {
     }
 
     fn name_limit(&mut self, request: &Request) {
-        if let Some((_, limit)) = request.permits() {
-            self.locks[request.keys[0]].named_limit = Some(limit);
+        if request.permits().is_some() {
+            for (index, limit) in request.keys.iter().zip(&request.limits) {
+                self.locks[*index].named_limit = Some(*limit);
+            }
         }
     }
 
     /// The client that waits with the same request and ID.
     fn repeated_by(&self, request: &Request) -> Option<Ticket> {
-        let count = |request: &Request| request.permits().map(|(count, _)| count);
+        let count = |request: &Request| request.permits();
         let is_same = |other: &Request| {
             other.id == request.id
                 && other.owner == request.owner
@@ -349,17 +411,53 @@ impl Model {
         Some((left, place))
     }
 
-    /// The hand-over answers a client.
+    /// The hand-over publishes how the wait of a request ended.
+    fn published(&mut self, ticket: Ticket, end: WaitEnd, now: u64) -> Verdict {
+        let waiting = self.waiting.iter().find(|waiter| waiter.ticket == ticket);
+        let request = waiting.map(|waiter| waiter.request.clone());
+        let request = request.ok_or(format!("{ticket} does not wait, and is told {end:?}"))?;
+        ensure!(request.is_notified, "{request:?} is told {end:?}");
+        let answer = match end {
+            WaitEnd::TimedOut => Ok(Reply::Nil),
+            WaitEnd::Granted(fence) if !request.takes_many => Ok(Reply::int(fence)),
+            WaitEnd::Granted(fence) => {
+                // The world tells the fencing tokens of all keys, of which the message has the first.
+                let fences = std::mem::take(&mut self.last_fences);
+                ensure!(
+                    fences.first() == Some(&fence),
+                    "{fence} is not of {fences:?}"
+                );
+                Ok(Reply::Array(fences.into_iter().map(Reply::int).collect()))
+            }
+            WaitEnd::Deadlock | WaitEnd::Moved => {
+                self.leave(ticket);
+                return Ok(());
+            }
+        };
+        self.ended(ticket, &answer, now)?;
+        self.unanswered.remove(&ticket); // nobody waits for an answer
+        Ok(())
+    }
+
+    /// The hand-over answers a blocked client.
     fn answered(&mut self, ticket: Ticket, answer: &Answer, now: u64) -> Verdict {
+        let waiting = self.waiting.iter().find(|waiter| waiter.ticket == ticket);
+        let is_notified = waiting.is_some_and(|waiter| waiter.request.is_notified);
+        ensure!(!is_notified, "{ticket} is not blocked, and got {answer:?}");
+        self.ended(ticket, answer, now)
+    }
+
+    fn ended(&mut self, ticket: Ticket, answer: &Answer, now: u64) -> Verdict {
         self.expire(now);
         let named = self.locks.each_ref().map(|lock| lock.named_limit);
         let left = self.leave(ticket);
         let (waiter, ahead) = left.ok_or(format!("{ticket} does not wait, and got {answer:?}"))?;
         let request = waiter.request;
+        let is_closed = self.is_closed(&request);
         let is_late = waiter.deadline.is_some_and(|deadline| deadline <= now);
         let fences: Vec<u64> = match answer {
             Ok(Reply::Nil) => {
-                let chances = self.chances(&request, ahead);
+                let chances = self.chances(&request, ahead, true);
                 let is_refused = chances.contains(&Chance::WaitsForItself);
                 ensure!(
                     is_late || is_refused,
@@ -378,6 +476,7 @@ impl Model {
             other => return Err(format!("{request:?} got {other:?}")),
         };
         ensure!(!is_late, "{request:?} was granted when its time was up");
+        ensure!(!is_closed, "{request:?} was granted without a connection");
         // Its own queue had a capacity while it was in it.
         for index in &request.keys {
             self.locks[*index].named_limit = named[*index];
@@ -406,7 +505,7 @@ impl Model {
             self.lost.push(LostGrant {
                 key: *index,
                 owner: request.owner,
-                count: request.permits().map_or(1, |(count, _)| count),
+                count: request.permits().unwrap_or(1),
                 fence,
             });
         }
@@ -460,11 +559,17 @@ impl Model {
                 let first = waiting.find(|waiter| waiter.request.keys.contains(index));
                 first.is_some_and(|first| first.ticket == self.waiting[place].ticket)
             };
-            let is_first = request.keys.iter().any(has_first);
+            // Another request of the same owner and ID may have been granted permits that this one asks for.
+            let is_first = match request.permits() {
+                Some(_) => request.keys.iter().all(has_first),
+                None => request.keys.iter().any(has_first),
+            };
+            let is_closed = self.is_closed(&request);
+            ensure!(!is_closed, "{request:?} waits without a connection");
             if excused(&request) || !is_first && self.waiting[place].is_served_when_first {
                 continue;
             }
-            let chances = self.chances(&request, place);
+            let chances = self.chances(&request, place, true);
             let is_busy = chances.contains(&Chance::Busy);
             ensure!(is_busy, "{request:?} waits, but {chances:?}");
         }
@@ -486,6 +591,8 @@ struct World {
     timer: Option<u64>,
     model: Model,
     verdict: Option<String>,
+    /// The key and the id of the requests that are being canceled.
+    cancels: Option<(usize, u8)>,
 }
 
 impl World {
@@ -507,6 +614,7 @@ impl World {
         OpenWorld {
             locks: locks.collect(),
             keys: keys.to_vec(),
+            fences: Vec::new(),
             world: self,
         }
     }
@@ -516,11 +624,15 @@ impl World {
 struct OpenWorld<'a> {
     locks: Vec<Lock>,
     keys: Vec<Key>,
+    fences: Vec<u64>,
     world: &'a mut World,
 }
 
 impl Drop for OpenWorld<'_> {
     fn drop(&mut self) {
+        if !self.fences.is_empty() {
+            self.world.model.last_fences = std::mem::take(&mut self.fences);
+        }
         for (key, lock) in self.keys.drain(..).zip(self.locks.drain(..)) {
             if !lock.holds().is_empty() {
                 self.world.locks.insert(key, lock);
@@ -539,6 +651,11 @@ impl OpenLocks for OpenWorld<'_> {
         let acquired = self.locks[index].acquire(request, self.world.now, fence);
         if let Acquired::Granted(fence) = acquired {
             self.world.last_fence = fence;
+        }
+        if let Acquired::Granted(fence) | Acquired::Reentered(fence) | Acquired::Repeated(fence) =
+            acquired
+        {
+            self.fences.push(fence);
         }
         Ok(acquired)
     }
@@ -565,8 +682,24 @@ impl WaitingClients for World {
                 self.model.leave(ticket);
                 Ok(())
             }
+            Ok(Reply::Nil) if let Some((index, id)) = self.cancels => {
+                let left = self.model.leave(ticket);
+                let request = left.map(|(waiter, _)| waiter.request);
+                let is_it = request.as_ref().is_some_and(|request| {
+                    request.keys.contains(&index) && request.id == Some(id) && !request.is_notified
+                });
+                match is_it {
+                    true => Ok(()),
+                    false => Err(format!("{request:?} was canceled")),
+                }
+            }
             answer => self.model.answered(ticket, answer, self.now),
         };
+        self.note(verdict);
+    }
+
+    fn publish(&mut self, ticket: Ticket, _listener: &Listener, _id: &[u8], end: WaitEnd) {
+        let verdict = self.model.published(ticket, end, self.now);
         self.note(verdict);
     }
 }
@@ -574,6 +707,10 @@ impl WaitingClients for World {
 impl LockWorld for World {
     fn may_grant(&mut self) -> bool {
         !self.may_not_grant
+    }
+
+    fn is_connected(&mut self, client: u64) -> bool {
+        !self.model.closed.contains(&client)
     }
 
     fn serves(&mut self, key: &Key) -> bool {
@@ -630,9 +767,22 @@ impl LockWorld for World {
                 let Some((key, owner)) = found else {
                     return UpkeepStep::default();
                 };
-                self.open(std::slice::from_ref(&key)).locks[0].abandon(&owner, *client);
+                let keys = std::slice::from_ref(&key);
+                let abandoned = self.open(keys).locks[0].abandon(&owner, *client);
                 self.model.expire(now);
-                self.model.release(index_of(&key), owner[0], Amount::All);
+                let hold = self.model.locks[index_of(&key)].hold_of(owner[0]);
+                let lingers = match hold {
+                    Some(hold) => hold.watched_for.take().is_some_and(|(_, lingers)| lingers),
+                    None => false, // it has just expired
+                };
+                if !lingers {
+                    self.model.release(index_of(&key), owner[0], Amount::All);
+                }
+                let verdict = match (abandoned == Abandoned::Lingers) == lingers {
+                    true => Ok(()),
+                    false => Err(format!("{abandoned:?}, but it lingers: {lingers}")),
+                };
+                self.note(verdict);
                 UpkeepStep {
                     is_unfinished: true,
                     changed: Some(key),
@@ -673,6 +823,16 @@ impl Simulation {
     }
 
     fn verdict(&mut self) -> Verdict {
+        let model = &self.world.model;
+        let queues = &self.handover.queues;
+        let has_left = |waiter: &&ModelWaiter| {
+            model.is_closed(&waiter.request) && queues.get(waiter.ticket).is_none()
+        };
+        let left = model.waiting.iter().filter(has_left);
+        let left: Vec<Ticket> = left.map(|waiter| waiter.ticket).collect();
+        for ticket in left {
+            self.world.model.leave(ticket);
+        }
         self.world.verdict.take().map_or(Ok(()), Err)
     }
 
@@ -747,7 +907,11 @@ impl Simulation {
                     fence: hold.fence,
                     until: hold.until,
                     id: hold.acquired.as_ref().map(|a| (a.id[0], a.reply)),
-                    watched_for: hold.watch.as_ref().map(|watch| watch.client),
+                    watched_for: hold
+                        .watch
+                        .as_ref()
+                        .filter(|watch| watch.client != 0)
+                        .map(|watch| (watch.client, watch.lingers)),
                 })
                 .collect();
             found.sort();
@@ -774,7 +938,12 @@ impl Simulation {
         self.clients += 1;
         let random = &mut self.random;
         let takes_many = random.below(4) == 0;
-        let keys = if takes_many {
+        let keys = if takes_many && random.below(3) == 0 {
+            let mut keys: Vec<usize> = (LOCKS..KEYS).collect();
+            keys.swap(0, random.below(2) as usize);
+            keys.truncate(1 + random.below(2) as usize);
+            keys
+        } else if takes_many {
             let mut keys: Vec<usize> = (0..LOCKS).collect();
             let (first, second) = (random.below(3) as usize, random.below(2) as usize);
             keys.swap(0, first);
@@ -784,12 +953,13 @@ impl Simulation {
         } else {
             vec![random.below(KEYS as u64) as usize]
         };
-        let want = if takes_many {
-            Want::Acquire(RequestedMode::Exclusive)
-        } else if keys[0] >= LOCKS {
-            let count = 1 + random.below(3);
-            let limit = count + random.below(3);
+        let count = 1 + random.below(3);
+        let limits: Vec<u64> = keys.iter().map(|_| count + random.below(3)).collect();
+        let want = if keys[0] >= LOCKS {
+            let limit = limits[0];
             Want::Acquire(RequestedMode::Permits { count, limit })
+        } else if takes_many {
+            Want::Acquire(RequestedMode::Exclusive)
         } else {
             match random.below(8) {
                 0 => Want::Upgrade,
@@ -798,15 +968,33 @@ impl Simulation {
             }
         };
         let is_upgrade = want == Want::Upgrade;
+        let id = (!is_upgrade && random.below(4) == 0).then(|| random.below(2) as u8);
+        // Some requests share a connection.
+        let is_notified = id.is_some() && random.below(2) == 0;
+        let closed = &self.world.model.closed;
+        let shared = (random.below(3) == 0 && is_notified)
+            .then(|| 1 + random.below(self.clients))
+            .filter(|client| !closed.contains(client));
+        let client = shared.unwrap_or(self.clients);
+        let watch = (!is_upgrade && random.below(5) == 0).then(|| Watchdog {
+            client,
+            max_hold: match random.below(3) {
+                0 => 1 + random.below(MAX_LEASE_MS),
+                _ => u64::MAX,
+            },
+            lingers: random.below(3) == 0,
+        });
         Request {
-            client: self.clients,
+            client,
             owner: b'a' + random.below(OWNERS) as u8,
             keys,
             takes_many,
             want,
+            limits,
             lease: 1 + random.below(MAX_LEASE_MS),
-            id: (!is_upgrade && random.below(4) == 0).then(|| random.below(2) as u8),
-            is_watched: !is_upgrade && random.below(5) == 0,
+            id,
+            watch,
+            is_notified,
             block: match random.below(8) {
                 0 => None,
                 1..=4 => Some(0),
@@ -820,19 +1008,16 @@ impl Simulation {
         let (now, owner, id) = (self.world.now, [request.owner], request.id.map(|id| [id]));
         let keys: Vec<Key> = request.keys.iter().map(|index| key(*index)).collect();
         let queues = &self.handover.queues;
-        let mode = match request.want {
-            Want::Acquire(mode) => mode,
-            Want::Upgrade => RequestedMode::Exclusive,
-        };
-        let acquire = |(db, name): &Key| Acquire {
+        let acquire = |(place, (db, name)): (usize, &Key)| Acquire {
             owner: &owner,
-            mode,
+            mode: request.mode(place),
             lease: request.lease,
             id: id.as_ref().map(|id| &id[..]),
-            watch: request.is_watched.then_some(request.client),
+            watch: request.watch,
+            channel: request.is_notified.then_some(b"channel"),
             queued: queues.waits_for(*db, name),
         };
-        let acquires: Vec<Acquire<'_>> = keys.iter().map(acquire).collect();
+        let acquires: Vec<Acquire<'_>> = keys.iter().enumerate().map(acquire).collect();
         let counters = &mut self.handover.counters;
         let mut open = self.world.open(&keys);
         let outcome = match request.want {
@@ -857,7 +1042,7 @@ impl Simulation {
             Want::Upgrade => 0,
             Want::Acquire(_) => model.waiting.len(),
         };
-        let chances = model.chances(request, ahead);
+        let chances = model.chances(request, ahead, true);
         let fences = match outcome {
             Outcome::Acquired(Reply::Int(fence)) => vec![fence as u64],
             Outcome::Acquired(Reply::Array(fences)) => fences
@@ -1019,12 +1204,19 @@ impl Simulation {
         }
         let (ticket, client) = *self.random.one(&clients);
         let is_unanswered = model.unanswered.contains_key(&ticket);
+        let is_it = |waiter: &&ModelWaiter| waiter.ticket == ticket;
+        let waiter = model.waiting.iter().find(is_it);
+        let is_notified = waiter.is_some_and(|waiter| waiter.request.is_notified);
         match self.random.below(4) {
             0 if is_unanswered => {} // it has its answer in a moment
-            0 => {
+            0 if !is_notified => {
                 self.say(|| format!("unblock {client} ({ticket})"));
                 ensure!(self.handover.leave(ticket), "{ticket} did not wait");
                 self.world.model.leave(ticket);
+            }
+            _ if is_notified => {
+                self.say(|| format!("disconnect {client} ({ticket})"));
+                self.close(client);
             }
             1 if !is_unanswered => {
                 self.say(|| format!("refuse {client} ({ticket})"));
@@ -1040,25 +1232,58 @@ impl Simulation {
                     ensure!(self.handover.leave(ticket), "{ticket} did not wait");
                     self.world.model.leave(ticket);
                 }
-                self.handover.add_upkeep(Upkeep::Abandon(client));
+                self.close(client);
             }
         }
         self.verdict()
     }
 
+    /// A connection closes, that of a blocked client having left.
+    fn close(&mut self, client: u64) {
+        self.world.model.closed.insert(client);
+        // Nobody is told of the end of its requests. They leave before anything is granted to them.
+        self.handover.disconnect(client);
+        self.handover.add_upkeep(Upkeep::Abandon(client));
+    }
+
+    /// A client cancels all requests of an id that wait for a key.
+    fn cancel(&mut self) -> Verdict {
+        let index = self.random.below(KEYS as u64) as usize;
+        let id = self.random.below(2) as u8;
+        self.say(|| format!("cancel {id} at {index}"));
+        let (kind, name) = (kind_of(index), key(index));
+        let mut changed = Vec::new();
+        self.world.cancels = Some((index, id));
+        while let Some(waiter) = self.handover.cancel(&mut self.world, &name, kind, &[id]) {
+            changed.extend(waiter.keys.iter().cloned());
+        }
+        self.world.cancels = None;
+        let model = &mut self.world.model;
+        let is_cancelled = |request: &Request| {
+            request.id == Some(id) && request.keys.contains(&index) && request.is_notified
+        };
+        let cancelled = model.waiting.iter().filter(|w| is_cancelled(&w.request));
+        let tickets: Vec<Ticket> = cancelled.map(|waiter| waiter.ticket).collect();
+        for ticket in tickets {
+            model.leave(ticket); // nobody is told
+        }
+        self.changed(changed)
+    }
+
     /// The connection of a hold closes.
     fn disconnect(&mut self) {
         let holds = self.world.model.locks.iter().flat_map(|lock| &lock.holds);
-        let watched: Vec<u64> = holds.filter_map(|hold| hold.watched_for).collect();
+        let watched = holds.filter_map(|hold| Some(hold.watched_for?.0));
+        let watched: Vec<u64> = watched.collect();
         if !watched.is_empty() {
             let client = *self.random.one(&watched);
-            let waits = |request: &Request| request.client == client;
+            let waits = |request: &Request| request.client == client && !request.is_notified;
             let model = &self.world.model;
             let is_elsewhere = model.waiting.iter().any(|w| waits(&w.request))
                 || model.unanswered.values().any(|(request, _)| waits(request));
             if !is_elsewhere {
                 self.say(|| format!("disconnect {client}, which holds"));
-                self.handover.add_upkeep(Upkeep::Abandon(client));
+                self.close(client);
             }
         }
     }
@@ -1146,6 +1371,7 @@ impl Simulation {
             16..=23 => self.release()?,
             24..=25 => self.renew()?,
             26 => self.downgrade()?,
+            39 => self.cancel()?,
             27..=28 => self.touch()?,
             29..=31 => self.leave()?,
             32 => self.disconnect(),

@@ -1,5 +1,5 @@
 //! Locks and semaphores: what their commands reply (`commands.rs`, `semaphores.rs`), how one waits for them (`waiting.rs`,
-//! `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `ends.rs`, `persistence.rs`, `replication.rs`,
+//! `notify.rs`, `watchdog.rs`, `crowd.rs`, `history.rs`), what servers do with them (`native.rs`, `ends.rs`, `persistence.rs`, `replication.rs`,
 //! `cluster.rs`), and the pure parts against naive models (`model.rs`, `deadlock.rs`, `handover.rs`).
 
 #[path = "../support/mod.rs"]
@@ -14,6 +14,7 @@ mod handover;
 mod history;
 mod model;
 mod native;
+mod notify;
 mod persistence;
 mod replication;
 mod semaphores;

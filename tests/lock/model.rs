@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use sluice::lock::persist::{self, apply, by_fence, decode, effects, encode};
 use sluice::lock::state::{
-    Acquire, Acquired, Amount, Lock, Mode, Released, RequestedMode, Upgraded,
+    Abandoned, Acquire, Acquired, Amount, Lock, Mode, Released, RequestedMode, Upgraded, Watchdog,
 };
 
 const OWNERS: [&[u8]; 4] = [b"a", b"b\0", b"\xff\xfe", b"a long name of an owner"];
@@ -17,6 +17,17 @@ enum Op {
         lease: u64,
         id: Option<u8>,
         queued: bool,
+        watch: Option<Watchdog>,
+    },
+    /// The server renews a hold for a connection.
+    RenewWatched {
+        owner: usize,
+        client: u64,
+    },
+    /// The connection that a hold is watched for has closed.
+    Close {
+        owner: usize,
+        client: u64,
     },
     Release {
         owner: usize,
@@ -56,6 +67,18 @@ fn any_claim(semaphore: bool) -> BoxedStrategy<RequestedMode> {
     }
 }
 
+/// Client ids are below this; 0 is none.
+const CLIENTS: u64 = 3;
+
+fn any_watchdog() -> impl Strategy<Value = Watchdog> {
+    let max_hold = prop_oneof![Just(u64::MAX), 1..80u64];
+    (0..CLIENTS, max_hold, any::<bool>()).prop_map(|(client, max_hold, lingers)| Watchdog {
+        client,
+        max_hold,
+        lingers,
+    })
+}
+
 fn any_amount() -> impl Strategy<Value = Amount> {
     prop_oneof![4 => (1..4u64).prop_map(Amount::Count), 1 => Just(Amount::All)]
 }
@@ -69,14 +92,20 @@ fn any_op(semaphore: bool) -> BoxedStrategy<Op> {
         1..60u64,
         id(),
         prop::bool::weighted(0.1),
+        proptest::option::weighted(0.4, any_watchdog()),
     )
-        .prop_map(|(owner, claim, lease, id, queued)| Op::Acquire {
+        .prop_map(|(owner, claim, lease, id, queued, watch)| Op::Acquire {
             owner,
             claim,
             lease,
             id,
             queued,
+            watch,
         });
+    let client = 1..CLIENTS;
+    let renew_watched = (owner.clone(), client.clone())
+        .prop_map(|(owner, client)| Op::RenewWatched { owner, client });
+    let close = (owner.clone(), client).prop_map(|(owner, client)| Op::Close { owner, client });
     let release = (owner.clone(), any_amount(), id()).prop_map(|(owner, amount, id)| Op::Release {
         owner,
         amount,
@@ -90,7 +119,7 @@ fn any_op(semaphore: bool) -> BoxedStrategy<Op> {
     let modes = if semaphore { 0 } else { 2 };
     prop_oneof![
         6 => acquire, 4 => release, 2 => renew, modes => upgrade, modes => downgrade,
-        1 => clamp, 3 => sleep, 1 => Just(Op::Reload)
+        1 => clamp, 3 => sleep, 1 => Just(Op::Reload), 3 => renew_watched, 1 => close
     ]
     .boxed()
 }
@@ -111,6 +140,46 @@ struct Held {
     until: u64,
     acquired: Option<(u8, u64)>,
     released: Option<(u8, u64)>,
+    watch: Option<Watched>,
+}
+
+/// How the server renews a hold.
+#[derive(Clone, Debug, PartialEq)]
+struct Watched {
+    /// `None`: the connection has closed.
+    client: Option<u64>,
+    /// `None`: somebody has set an end to the hold.
+    lease: Option<u64>,
+    bound: Option<u64>,
+    lingers: bool,
+}
+
+impl Held {
+    /// An acquisition asks for a WATCHDOG, or not. A repetition moves no bound.
+    fn watch(&mut self, watch: Option<Watchdog>, lease: u64, now: u64, is_repetition: bool) {
+        let Some(asked) = watch.filter(|watch| watch.client != 0) else {
+            return;
+        };
+        let mut bound = (asked.max_hold != u64::MAX).then(|| now + asked.max_hold);
+        if let Some(before) = self.watch.take().filter(|_| is_repetition) {
+            bound = before.bound;
+        }
+        self.watch = Some(Watched {
+            client: Some(asked.client),
+            lease: Some(lease),
+            bound,
+            lingers: asked.lingers,
+        });
+    }
+
+    fn end_by(&mut self, limit: u64) {
+        if self.until > limit {
+            self.until = limit;
+            if let Some(watch) = &mut self.watch {
+                watch.lease = None;
+            }
+        }
+    }
 }
 
 impl Model {
@@ -129,6 +198,7 @@ impl Model {
             lease,
             id,
             queued,
+            watch,
         } = *op
         else {
             unreachable!()
@@ -139,10 +209,13 @@ impl Model {
             _ => (1, u64::MAX),
         };
         let semaphore = limit != u64::MAX;
+        let longest = watch.map_or(u64::MAX, |watch| watch.max_hold);
+        let until = now + lease.min(longest);
         if let Some(held) = self.find(owner) {
             if let (Some(id), Some((last, reply))) = (id, held.acquired)
                 && id == last
             {
+                held.watch(watch, lease, now, true);
                 return Acquired::Repeated(reply);
             }
             if claim == RequestedMode::Exclusive && !exclusive {
@@ -152,8 +225,9 @@ impl Model {
                 return Acquired::Busy;
             }
             held.count += permits;
-            held.until = held.until.max(now + lease);
+            held.until = held.until.max(until);
             held.acquired = id.map(|id| (id, held.fence));
+            held.watch(watch, lease, now, false);
             let fence = held.fence;
             self.limit = limit;
             return Acquired::Reentered(fence);
@@ -168,14 +242,17 @@ impl Model {
         }
         self.exclusive = claim == RequestedMode::Exclusive;
         self.limit = limit;
-        self.holds.push(Held {
+        let mut held = Held {
             owner,
             count: permits,
             fence,
-            until: now + lease,
+            until,
             acquired: id.map(|id| (id, fence)),
             released: None,
-        });
+            watch: None,
+        };
+        held.watch(watch, lease, now, false);
+        self.holds.push(held);
         Acquired::Granted(fence)
     }
 
@@ -243,6 +320,12 @@ fn seen(lock: &Lock) -> Vec<Held> {
             until: hold.until,
             acquired: receipt(&hold.acquired),
             released: receipt(&hold.released),
+            watch: hold.watch.as_ref().map(|watch| Watched {
+                client: Some(watch.client).filter(|client| *client != 0),
+                lease: Some(watch.lease).filter(|lease| *lease != 0),
+                bound: Some(watch.bound).filter(|bound| *bound != u64::MAX),
+                lingers: watch.lingers,
+            }),
         })
         .collect()
 }
@@ -270,13 +353,15 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
                 lease,
                 id,
                 queued,
+                watch,
             } => {
                 let request = Acquire {
                     owner: OWNERS[*owner],
                     mode: *claim,
                     lease: *lease,
                     id: id_bytes(id),
-                    watch: None,
+                    watch: *watch,
+                    channel: None,
                     queued: *queued,
                 };
                 prop_assert_eq!(
@@ -293,6 +378,9 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
             Op::Renew { owner, lease } => {
                 let expected = model.find(*owner).map(|held| {
                     held.until = now + lease;
+                    if let Some(watch) = &mut held.watch {
+                        watch.lease = Some(*lease);
+                    }
                     held.fence
                 });
                 prop_assert_eq!(lock.renew(OWNERS[*owner], *lease, now), expected);
@@ -310,11 +398,47 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
                 prop_assert_eq!(lock.downgrade(OWNERS[*owner]), expected);
                 touched = Some(*owner);
             }
+            Op::RenewWatched { owner, client } => {
+                let held = model.find(*owner).filter(|held| {
+                    let watch = held.watch.as_ref();
+                    watch.is_some_and(|watch| watch.client == Some(*client))
+                });
+                let expected = held.map(|held| {
+                    let watch = held.watch.as_ref().expect("it is watched");
+                    let bound = watch.bound.unwrap_or(u64::MAX);
+                    let until = watch.lease.map(|lease| bound.min(now + lease));
+                    let is_longer = until > Some(held.until);
+                    held.until = held.until.max(until.unwrap_or(0));
+                    is_longer
+                });
+                let renewed = lock.renew_watched(OWNERS[*owner], *client, now);
+                prop_assert_eq!(renewed, expected);
+                touched = Some(*owner);
+            }
+            Op::Close { owner, client } => {
+                let held = model.find(*owner);
+                let watch = held.and_then(|held| held.watch.as_mut());
+                let watch = watch.filter(|watch| watch.client == Some(*client));
+                let expected = watch.map(|watch| {
+                    watch.client = None;
+                    watch.lingers
+                });
+                if expected == Some(false) {
+                    model.holds.retain(|held| held.owner != *owner);
+                }
+                let abandoned = match lock.abandon(OWNERS[*owner], *client) {
+                    Abandoned::NotWatched => None,
+                    Abandoned::Lingers => Some(true),
+                    Abandoned::Released(_) => Some(false),
+                };
+                prop_assert_eq!(abandoned, expected);
+                touched = Some(*owner);
+            }
             Op::Clamp { after } => {
                 lock.clamp(now + after);
                 persist::put_clamped(&mut out, now + after);
                 for held in &mut model.holds {
-                    held.until = held.until.min(now + after);
+                    held.end_by(now + after);
                 }
             }
             Op::Sleep { ms } => now += ms,
@@ -323,6 +447,9 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
                 let mut bytes = Vec::new();
                 encode(&lock, &mut bytes);
                 lock = decode(&bytes).expect("what was encoded");
+                for held in &mut model.holds {
+                    held.watch = None; // a connection is not part of the dataset
+                }
             }
         }
         if let Some(owner) = touched.map(|owner| OWNERS[owner]) {
@@ -335,7 +462,11 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
 
         model.holds.sort_by_key(|held| held.fence);
         prop_assert_eq!(seen(&lock), model.holds.clone());
-        prop_assert_eq!(seen(&replica), model.holds.clone());
+        let unwatched = model.holds.iter().map(|held| Held {
+            watch: None,
+            ..held.clone()
+        });
+        prop_assert_eq!(seen(&replica), unwatched.collect::<Vec<_>>());
         prop_assert_eq!(lock.holds().total(), model.used());
         prop_assert_eq!(lock.holds().len(), model.holds.len());
         prop_assert_eq!(

@@ -3,8 +3,8 @@
 
 use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
 use crate::support::{
-    Lines, Raw, SOON, SYNTAX, Value, WRONGTYPE, await_gone, eventually, now_us, server_and_client,
-    waiter,
+    Lines, Raw, SOON, SYNTAX, Value, WRONGTYPE, await_gone, eventually, now_us, served,
+    server_and_client, still_waits, waiter,
 };
 
 /// Limit, permits in use, and the holders with their permits.
@@ -421,4 +421,99 @@ fn fences_of_semaphores_and_locks_rise_together() {
     assert!(fences[4] <= now_us(&mut client) + 1_000_000);
     assert_eq!(client.run("SEM.ACQUIRE s a LIMIT 9"), fences[0]);
     assert_eq!(client.run("SEM.RENEW s b"), fences[2]);
+}
+
+// MACQUIRE and MRELEASE
+
+#[test]
+fn permits_of_several_semaphores_are_given_all_or_none() {
+    let (_server, mut client) = server_and_client();
+    let fences = client.must("SEM.MACQUIRE 2 tenant 1 all 5 a PERMITS 1");
+    let fences: Vec<i64> = fences.array().iter().map(Value::int).collect();
+    assert!(fences[0] > 0 && fences[1] > fences[0]);
+    assert!(client.run("SEM.MACQUIRE 2 all 5 tenant 1 b").is_nil());
+    assert_eq!(state(&mut client, "tenant"), (1, 1, vec![held("a", 1)]));
+    assert_eq!(state(&mut client, "all"), (5, 1, vec![held("a", 1)]));
+    client.must("SEM.MACQUIRE 2 other 3 all 5 b PERMITS 3");
+    assert_eq!(state(&mut client, "all").1, 4);
+    let reply = client.run("SEM.MRELEASE 3 tenant all other a");
+    assert_eq!(reply.array()[..2], [Value::Int(0), Value::Int(0)]);
+    assert!(reply.array()[2].is_nil());
+    assert_eq!(client.run("EXISTS tenant"), 0);
+}
+
+#[test]
+fn several_semaphores_are_released_all_or_none() {
+    let (_server, mut client) = server_and_client();
+    client.must("SEM.MACQUIRE 2 s 5 t 5 me PERMITS 2 ID one");
+    client.must("SEM.ACQUIRE s me LIMIT 5");
+    let reply = client.run("SEM.MRELEASE 2 s t me PERMITS 3");
+    assert_eq!(reply.err(), "ERR PERMITS must be between 1 and 2");
+    assert_eq!(state(&mut client, "s").1, 3, "nothing is released");
+    for _ in 0..2 {
+        let reply = client.run("SEM.MRELEASE 2 s t me ID two");
+        assert_eq!(reply.array(), [Value::Int(2), Value::Int(1)]);
+    }
+    client.must("SET string value");
+    let reply = client.run("SEM.MRELEASE 2 s string me");
+    assert_eq!(reply.err(), WRONGTYPE);
+    let reply = client.run("SEM.MRELEASE 2 s t me ALL");
+    assert_eq!(reply.array(), [Value::Int(0), Value::Int(0)]);
+}
+
+#[test]
+fn a_repeated_request_for_several_semaphores_gets_the_same_fences() {
+    let (_server, mut client) = server_and_client();
+    let first = client.must("SEM.MACQUIRE 2 s 5 t 5 me ID one");
+    let again = client.must("SEM.MACQUIRE 2 s 5 t 5 me ID one");
+    assert_eq!(first.array(), again.array());
+    assert_eq!(state(&mut client, "s").1, 1);
+}
+
+#[test]
+fn a_request_for_several_semaphores_is_not_overtaken() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
+    client.must("SEM.ACQUIRE t a LIMIT 2");
+    let mut both = waiter(&server, "SEM.MACQUIRE 2 s 2 t 2 b PERMITS 2 BLOCK 0");
+    let mut one = waiter(&server, "SEM.ACQUIRE t c LIMIT 2 BLOCK 0");
+    assert_eq!(client.run("SEM.RELEASE s a"), 1);
+    assert_eq!(client.run("SEM.RELEASE t a"), 0);
+    still_waits(&mut both);
+    still_waits(&mut one);
+    assert_eq!(client.run("SEM.RELEASE s a"), 0);
+    assert_eq!(served(&mut both).array().len(), 2);
+    still_waits(&mut one);
+    client.must("SEM.MRELEASE 2 s t b ALL");
+    fence(&served(&mut one));
+}
+
+#[test]
+fn requests_for_several_semaphores_that_are_wrong_change_nothing() {
+    let (_server, mut client) = server_and_client();
+    for (line, error) in [
+        ("SEM.MACQUIRE 2 s 5 s 5 me", SYNTAX),
+        ("SEM.MACQUIRE 2 s 5 me", SYNTAX),
+        ("SEM.MACQUIRE 3 s 5 t 5 me", SYNTAX),
+        (
+            "SEM.MACQUIRE 2 s 0 t 5 me",
+            "ERR limit must be between 1 and 9007199254740991",
+        ),
+        (
+            "SEM.MACQUIRE 2 s 5 t 3 me PERMITS 4",
+            "ERR PERMITS must be between 1 and 3",
+        ),
+        (
+            "SEM.MACQUIRE 0 s 5 me",
+            "ERR numkeys must be between 1 and 1024",
+        ),
+        ("SEM.MACQUIRE 1 s 5 me SHARED", SYNTAX),
+        ("SEM.MACQUIRE 1 s 5 me LIMIT 5", SYNTAX),
+    ] {
+        assert_eq!(client.run(line).err(), error, "{line}");
+    }
+    client.must("LOCK.ACQUIRE lock me");
+    let reply = client.run("SEM.MACQUIRE 2 s 5 lock 5 me");
+    assert_eq!(reply.err(), WRONGTYPE);
+    assert_eq!(client.run("DBSIZE"), 1);
 }

@@ -710,3 +710,119 @@ fn a_connection_that_quits_releases_at_once() {
         took
     });
 }
+
+// MAXHOLD and LINGER
+
+#[test]
+fn maxhold_bounds_what_the_server_renews() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    let begun = now_ms(&mut client);
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 1500 PX 600"));
+    during(&mut client, 900, |client| {
+        assert_eq!(client.run("LOCK.HELD k me"), given);
+    });
+    await_gone(&mut client, "k");
+    let ended = now_ms(&mut client);
+    assert!(ended >= begun + 1500, "it ended after {} ms", ended - begun);
+    assert_eq!(watched(&server), 0);
+}
+
+#[test]
+fn no_lease_of_the_acquisition_reaches_beyond_maxhold() {
+    let (_server, mut client) = server_and_client();
+    fence(&client.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 50000 PX 90000"));
+    about(client.run("PTTL k").int(), 50_000);
+    client.run("SEM.MACQUIRE 1 s 1 me WATCHDOG MAXHOLD 50000 PX 90000");
+    about(client.run("PTTL s").int(), 50_000);
+    // By hand it goes further.
+    client.run("LOCK.RENEW k me PX 80000");
+    about(client.run("PTTL k").int(), 80_000);
+}
+
+#[test]
+fn a_reentry_moves_lifts_or_leaves_the_bound() {
+    let (_server, mut client) = server_and_client();
+    fence(&client.run("LOCK.ACQUIRE left me WATCHDOG MAXHOLD 1500 PX 600"));
+    fence(&client.run("LOCK.ACQUIRE left me PX 600"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG MAXHOLD 1500 PX 600"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG PX 600"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 1500 PX 600"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 600000 PX 600"));
+    await_gone(&mut client, "left");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(client.run("EXISTS lifted moved"), 2);
+}
+
+#[test]
+fn a_repetition_moves_no_bound() {
+    let (server, mut client) = server_and_client();
+    let line = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 1500 PX 600 ID one";
+    let mut holder = Raw::connect(&server);
+    let given = fence(&holder.run(line));
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 600 ID one"),
+        given
+    );
+    await_gone(&mut client, "k");
+}
+
+#[test]
+fn a_lingering_hold_ends_with_its_lease() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG LINGER PX 1500"));
+    assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
+    drop(holder);
+    eventually(SOON, || watched(&server) == 0);
+    assert_eq!(client.run("LOCK.HELD k me"), given);
+    assert!(!is_watched(&client.run("LOCK.INFO k"), "me"));
+    await_gone(&mut client, "k");
+    assert_eq!(server.info_int("sluice_lock_watchdog_released"), 0);
+}
+
+#[test]
+fn a_lingering_hold_is_bound_to_the_connection_that_repeats_its_acquisition() {
+    let (server, mut client) = server_and_client();
+    let mut holder = Raw::connect(&server);
+    let line = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 1500 ID one";
+    let given = fence(&holder.run(line));
+    drop(holder);
+    eventually(SOON, || watched(&server) == 0);
+    let mut second = Raw::connect(&server);
+    assert_eq!(second.run(line), given);
+    assert_eq!(watched(&server), 1);
+    during(&mut client, 2500, |client| {
+        assert_eq!(client.run("LOCK.HELD k me"), given);
+    });
+    assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
+    // Without LINGER it is released with the connection that asked last.
+    assert_eq!(
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 1500 ID one"),
+        given
+    );
+    drop(second);
+    drop(client);
+    let mut client = Raw::connect(&server);
+    eventually(SOON, || client.run("EXISTS k") == 0);
+}
+
+#[test]
+fn maxhold_and_linger_need_watchdog() {
+    let (_server, mut client) = server_and_client();
+    for line in [
+        "LOCK.ACQUIRE k me MAXHOLD 1000",
+        "LOCK.ACQUIRE k me LINGER",
+        "LOCK.MACQUIRE 1 k me LINGER MAXHOLD 1000",
+        "SEM.ACQUIRE k me LIMIT 1 MAXHOLD 1000",
+        "SEM.MACQUIRE 1 k 1 me LINGER",
+    ] {
+        assert_eq!(client.run(line).err(), "ERR syntax error", "{line}");
+    }
+    for bad in ["0", "315360000001"] {
+        let reply = client.run(&format!("LOCK.ACQUIRE k me WATCHDOG MAXHOLD {bad}"));
+        let error = "ERR MAXHOLD must be between 1 and 315360000000";
+        assert_eq!(reply.err(), error);
+    }
+}

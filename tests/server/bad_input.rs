@@ -236,6 +236,7 @@ fn what_is_no_integer_is_named_so() {
     // Bytes, fractions, and what RedisBloom has errors of its own for.
     let others = [
         "ID",
+        "NOTIFY",
         "ORDER",
         "USER",
         "EVENTS",
@@ -264,6 +265,9 @@ fn what_is_no_integer_is_named_so() {
             vec![b"LOCK.GUARD", b"guard", text, b"PX", b"5"],
             vec![b"LOCK.MACQUIRE", text, b"new", b"me"],
             vec![b"LOCK.MRELEASE", text, b"lock", b"me"],
+            vec![b"SEM.MACQUIRE", text, b"sem", b"5", b"me"],
+            vec![b"SEM.MACQUIRE", b"2", b"sem", b"5", b"new", text, b"me"],
+            vec![b"SEM.MRELEASE", text, b"sem", b"me"],
             vec![b"STOCK.SET", b"stock", text],
             vec![b"STOCK.ADD", b"stock", text],
             vec![b"STOCK.DEDUCT", b"stock", text],
@@ -328,7 +332,11 @@ fn an_integer_out_of_range_is_named_with_its_range() {
                     vec!["-1", &least],
                     "ERR BLOCK must be between 0 and ".into(),
                 ),
-                "PERMITS" if name == "SEM.ACQUIRE" => (
+                "MAXHOLD" => (
+                    vec!["0", "-1", "315360000001", &least, &most],
+                    format!("ERR MAXHOLD must be between 1 and {TEN_YEARS}"),
+                ),
+                "PERMITS" if matches!(name, "SEM.ACQUIRE" | "SEM.MACQUIRE") => (
                     vec!["0", "-1", "6", &least],
                     "ERR PERMITS must be between 1 and ".into(),
                 ),
@@ -523,7 +531,7 @@ fn keys_of_other_types_are_refused() {
 #[test]
 fn numkeys_and_the_keys_must_fit() {
     let mut victim = Victim::new();
-    for name in ["LOCK.MACQUIRE", "LOCK.MRELEASE"] {
+    for name in ["LOCK.MACQUIRE", "LOCK.MRELEASE", "SEM.MRELEASE"] {
         for numkeys in ["3", "4", "100"] {
             // No owner is left, or not even the keys are all there.
             let reply = victim.refuses([name, numkeys, "new", "lock", "me"]);
@@ -535,6 +543,14 @@ fn numkeys_and_the_keys_must_fit() {
         }
         // What follows the owner are options.
         assert_eq!(victim.refuses([name, "1", "new", "lock", "me"]), SYNTAX);
+    }
+    for line in [
+        "SEM.MACQUIRE 2 sem 5 me",
+        "SEM.MACQUIRE 2 sem 5 sem 5 me",
+        "SEM.MACQUIRE 3 sem 5 new 5 me",
+        "SEM.MACQUIRE 1 new 5 lock 5 me",
+    ] {
+        assert_eq!(victim.refuses_line(line), SYNTAX, "{line}");
     }
     let many: Vec<_> = (0..1000).map(|number| format!("key{number}")).collect();
     let mut command = vec!["LOCK.MACQUIRE".to_string(), "1001".to_string()];
@@ -579,6 +595,10 @@ fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
     let mut victim = Victim::new();
     for line in [
         "LOCK.MACQUIRE 3 a b string me",
+        "SEM.MACQUIRE 3 a 5 b 5 string 5 me",
+        "SEM.MRELEASE 2 sem lock me",
+        "LOCK.CANCEL sem id",
+        "SEM.CANCEL lock id",
         "LOCK.MRELEASE 3 lock a string me ALL",
         "LOCK.MACQUIRE 2 a b me PX 0",
         "LOCK.ACQUIRE a me SHARED WATCHDOG PX 100 ID x BLOCK 10 BOGUS",

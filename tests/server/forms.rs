@@ -18,7 +18,7 @@ pub(crate) enum More {
 /// left out.
 #[rustfmt::skip]
 const FORMS: &[(usize, More, &str)] = &[
-    (3, More::Options, "LOCK.ACQUIRE lock me [SHARED] [WATCHDOG] [PX 1000] [BLOCK 1000] [ID b]"),
+    (3, More::Options, "LOCK.ACQUIRE lock me [SHARED] [WATCHDOG] [LINGER] [MAXHOLD 5000] [PX 1000] [BLOCK 1000] [ID b] [NOTIFY channel]"),
     (3, More::Options, "LOCK.RELEASE lock me [ALL] [ID b]"),
     (3, More::Options, "LOCK.RENEW lock me [PX 1000]"),
     (3, More::Options, "LOCK.UPGRADE shared me [PX 1000] [BLOCK 1000]"),
@@ -26,9 +26,13 @@ const FORMS: &[(usize, More, &str)] = &[
     (3, More::Nothing, "LOCK.HELD lock me"),
     (2, More::Nothing, "LOCK.INFO lock"),
     (3, More::Options, "LOCK.GUARD guard 5 [PX 1000]"),
-    (4, More::Options, "LOCK.MACQUIRE 2 lock new me [WATCHDOG] [PX 1000] [BLOCK 1000] [ID b]"),
+    (4, More::Options, "LOCK.MACQUIRE 2 lock new me [WATCHDOG] [LINGER] [MAXHOLD 5000] [PX 1000] [BLOCK 1000] [ID b] [NOTIFY channel]"),
     (4, More::Options, "LOCK.MRELEASE 2 lock new me [ALL] [ID b]"),
-    (5, More::Options, "SEM.ACQUIRE sem me LIMIT 5 [WATCHDOG] [PERMITS 1] [PX 1000] [BLOCK 1000] [ID b]"),
+    (3, More::Nothing, "LOCK.CANCEL lock b"),
+    (5, More::Options, "SEM.ACQUIRE sem me LIMIT 5 [WATCHDOG] [LINGER] [MAXHOLD 5000] [PERMITS 1] [PX 1000] [BLOCK 1000] [ID b] [NOTIFY channel]"),
+    (5, More::Options, "SEM.MACQUIRE 2 sem 5 new 5 me [WATCHDOG] [LINGER] [MAXHOLD 5000] [PERMITS 1] [PX 1000] [BLOCK 1000] [ID b] [NOTIFY channel]"),
+    (4, More::Options, "SEM.MRELEASE 2 sem new me [ALL] [PERMITS 1] [ID b]"),
+    (3, More::Nothing, "SEM.CANCEL sem b"),
     (3, More::Options, "SEM.RELEASE sem me [ALL] [PERMITS 1] [ID b]"),
     (3, More::Options, "SEM.RENEW sem me [PX 1000]"),
     (2, More::Nothing, "SEM.INFO sem"),

@@ -106,6 +106,14 @@ fn a_listener_to_events_of_commands_gets_replies() {
         ),
         ("SEM.RENEW sem me", "sem.renew sem SEM.INFO reply"),
         ("SEM.RELEASE sem me", "sem.release sem SEM.INFO nil"),
+        (
+            "SEM.MACQUIRE 2 sems 2 semt 3 me",
+            "sem.macquire semt SEM.INFO reply",
+        ),
+        (
+            "SEM.MRELEASE 2 sems semt me",
+            "sem.mrelease semt SEM.INFO nil",
+        ),
         ("STOCK.SET stock 9", "stock.set stock STOCK.INFO reply"),
         (
             "STOCK.DEDUCT stock 1",

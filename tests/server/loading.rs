@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::{Lines, Raw, SOON, Server, Shutdown, Value, WRONGTYPE, ask, eventually};
 
 /// The commands of the contract, each with the least number of words that it takes.
-const COMMANDS: [(&str, i64); 14] = [
+const COMMANDS: [(&str, i64); 18] = [
     ("lock.acquire", -3),
     ("lock.release", -3),
     ("lock.renew", -3),
@@ -15,12 +15,16 @@ const COMMANDS: [(&str, i64); 14] = [
     ("lock.downgrade", 3),
     ("lock.macquire", -4),
     ("lock.mrelease", -4),
+    ("lock.cancel", 3),
     ("lock.held", 3),
     ("lock.info", 2),
     ("lock.guard", -3),
     ("sem.acquire", -5),
     ("sem.release", -3),
     ("sem.renew", -3),
+    ("sem.macquire", -5),
+    ("sem.mrelease", -4),
+    ("sem.cancel", 3),
     ("sem.info", 2),
 ];
 
@@ -28,11 +32,12 @@ const COMMANDS: [(&str, i64); 14] = [
 const READS: [&str; 3] = ["lock.held", "lock.info", "sem.info"];
 
 /// The commands that can wait.
-const BLOCKING: [&str; 4] = [
+const BLOCKING: [&str; 5] = [
     "lock.acquire",
     "lock.upgrade",
     "lock.macquire",
     "sem.acquire",
+    "sem.macquire",
 ];
 
 /// The commands of filters, each with the least number of words that it takes.
@@ -1090,15 +1095,30 @@ fn every_command_is_documented() {
         found.sort();
         found.join(" ")
     };
-    assert_eq!(tokens("lock.acquire"), "BLOCK ID PX SHARED WATCHDOG");
+    assert_eq!(
+        tokens("lock.acquire"),
+        "BLOCK ID LINGER MAXHOLD NOTIFY PX SHARED WATCHDOG"
+    );
     assert_eq!(tokens("lock.release"), "ALL ID");
     assert_eq!(tokens("lock.renew"), "PX");
     assert_eq!(tokens("lock.upgrade"), "BLOCK PX");
     assert_eq!(tokens("lock.downgrade"), "");
-    assert_eq!(tokens("lock.macquire"), "BLOCK ID PX WATCHDOG");
+    assert_eq!(
+        tokens("lock.macquire"),
+        "BLOCK ID LINGER MAXHOLD NOTIFY PX WATCHDOG"
+    );
+    assert_eq!(tokens("lock.cancel"), "");
     assert_eq!(tokens("lock.mrelease"), "ALL ID");
     assert_eq!(tokens("lock.guard"), "PX");
-    assert_eq!(tokens("sem.acquire"), "BLOCK ID LIMIT PERMITS PX WATCHDOG");
+    assert_eq!(
+        tokens("sem.acquire"),
+        "BLOCK ID LIMIT LINGER MAXHOLD NOTIFY PERMITS PX WATCHDOG"
+    );
+    assert_eq!(
+        tokens("sem.macquire"),
+        "BLOCK ID LINGER MAXHOLD NOTIFY PERMITS PX WATCHDOG"
+    );
+    assert_eq!(tokens("sem.mrelease"), "ALL ID PERMITS");
     assert_eq!(tokens("sem.release"), "ALL ID PERMITS");
     assert_eq!(tokens("sem.renew"), "PX");
     assert_eq!(tokens("bf.reserve"), "EXPANSION LIKE NONSCALING");
@@ -1308,6 +1328,10 @@ fn the_keys_of_every_command_are_found() {
         ("LOCK.MACQUIRE 1 a me", "a"),
         ("LOCK.MACQUIRE 3 a b c me PX 5 BLOCK 0", "a b c"),
         ("LOCK.MRELEASE 2 a b me ALL", "a b"),
+        ("LOCK.CANCEL a id", "a"),
+        ("SEM.MACQUIRE 2 a 5 b 3 me PX 5 BLOCK 0", "a b"),
+        ("SEM.MRELEASE 2 a b me ALL", "a b"),
+        ("SEM.CANCEL a id", "a"),
         ("BF.RESERVE a 0.01 100", "a"),
         ("BF.RESERVE a LIKE b", "a b"),
         ("bf.reserve a like b", "a b"),
@@ -1337,6 +1361,8 @@ fn the_keys_of_every_command_are_found() {
         "LOCK.MACQUIRE 9 a me",
         "LOCK.MACQUIRE x a me",
         "LOCK.MACQUIRE -1 a me",
+        "SEM.MACQUIRE 2 a 5",
+        "SEM.MRELEASE 9 a me",
     ] {
         let reply = client.run(&format!("COMMAND GETKEYS {line}"));
         assert!(reply.is_err(), "{line}: {reply:?}");

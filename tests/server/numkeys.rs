@@ -33,6 +33,20 @@ const COUNTED: &[Counted] = &[
         bogus_end: &["me", "ALL", "ALL"],
     },
     Counted {
+        name: "sem.macquire",
+        front: &[],
+        each: &["5"],
+        end: &["me", "PX", "60000"],
+        bogus_end: &["me", "PX", "x"],
+    },
+    Counted {
+        name: "sem.mrelease",
+        front: &[],
+        each: &[],
+        end: &["me", "ALL"],
+        bogus_end: &["me", "ALL", "ALL"],
+    },
+    Counted {
         name: "stock.mdeduct",
         front: &[],
         each: &["1"],

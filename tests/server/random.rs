@@ -71,7 +71,7 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
     if numbers.rarely(6) {
         return random_form(numbers);
     }
-    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(39) {
+    let (mut line, options): (Vec<&str>, &[&str]) = match numbers.below(42) {
         0..=3 => (vec!["LOCK.ACQUIRE", key, owner], acquire),
         4 => (vec!["LOCK.ACQUIRE", key, owner, "SHARED"], acquire),
         5 | 6 => (vec!["LOCK.RELEASE", key, owner], release),
@@ -98,6 +98,23 @@ fn random_command(numbers: &mut Numbers) -> Vec<Vec<u8>> {
             (line, acquire)
         }
         17 => (vec!["SEM.RELEASE", sem, owner], &["PERMITS", "ALL", "ID"]),
+        39 => {
+            let name = numbers.one(&["LOCK.CANCEL", "SEM.CANCEL"]);
+            (vec![name, any, owner], &[])
+        }
+        40 => {
+            let limit = numbers.one(&["2", "3", "5", "0", MOST]);
+            let mut line = vec!["SEM.MACQUIRE", "2", sem, limit, any, limit, owner];
+            if numbers.rarely(2) {
+                line = vec!["LOCK.ACQUIRE", lock, owner];
+            }
+            line.extend(["ID", owner, "NOTIFY", any, "WATCHDOG"]);
+            (line, &["PX", "BLOCK", "MAXHOLD", "LINGER"])
+        }
+        41 => {
+            let line = vec!["SEM.MRELEASE", "2", sem, any, owner];
+            (line, &["PERMITS", "ALL", "ID"])
+        }
         18 => (vec!["SEM.RENEW", sem, owner], &["PX"]),
         19 => {
             let name = numbers.one(&["DEL", "UNLINK", "PERSIST", "DUMP", "TYPE", "TOUCH"]);

@@ -4,11 +4,15 @@
 use crate::support::{Lines as _, Raw, Server};
 
 /// Commands that would wait, what makes them wait, and what they reply without waiting.
-const WAITS: [(&str, &str); 5] = [
+const WAITS: [(&str, &str); 6] = [
     ("LOCK.ACQUIRE lock you PX 100000000 BLOCK 0", "nil"),
     ("LOCK.UPGRADE shared you BLOCK 0", "nil"),
     ("LOCK.MACQUIRE 2 lock free you PX 100000000 BLOCK 0", "nil"),
     ("SEM.ACQUIRE sem you LIMIT 1 PX 100000000 BLOCK 0", "nil"),
+    (
+        "SEM.MACQUIRE 2 sem 1 free 1 you PX 100000000 BLOCK 0",
+        "nil",
+    ),
     ("CACHE.FETCH cached LEASE 100000000 BLOCK 0", "WAIT"),
 ];
 

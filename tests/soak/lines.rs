@@ -15,6 +15,11 @@ pub(crate) const OURS: &[(u32, &str)] = &[
         1,
         "LOCK.ACQUIRE $lock $owner [SHARED] [PX $ms] BLOCK $moment",
     ),
+    (
+        3,
+        "LOCK.ACQUIRE $lock $owner [SHARED] [PX $ms] [BLOCK $ms] [WATCHDOG [MAXHOLD $ms] [LINGER]] ID $id NOTIFY $word",
+    ),
+    (2, "LOCK.CANCEL $lock $id"),
     (6, "LOCK.RELEASE $lock $owner [ALL] [ID $id]"),
     (2, "LOCK.RENEW $lock $owner [PX $ms]"),
     (2, "LOCK.UPGRADE $lock $owner [PX $ms]"),
@@ -25,6 +30,10 @@ pub(crate) const OURS: &[(u32, &str)] = &[
         "LOCK.MACQUIRE 2 $lock $lock $owner [PX $ms] [WATCHDOG] [ID $id]",
     ),
     (1, "LOCK.MACQUIRE 2 $lock $lock $owner PX $ms BLOCK $moment"),
+    (
+        1,
+        "LOCK.MACQUIRE 2 $lock $lock $owner [PX $ms] [BLOCK $ms] [WATCHDOG [MAXHOLD $ms] [LINGER]] ID $id NOTIFY $word",
+    ),
     (2, "LOCK.MRELEASE 2 $lock $lock $owner [ALL] [ID $id]"),
     (2, "LOCK.HELD $lock $owner"),
     (2, "LOCK.INFO $lock"),
@@ -37,6 +46,27 @@ pub(crate) const OURS: &[(u32, &str)] = &[
         1,
         "SEM.ACQUIRE $sem $owner LIMIT 3 [PERMITS 2] PX $ms BLOCK $moment",
     ),
+    (
+        3,
+        "SEM.ACQUIRE $sem $owner LIMIT $few [PERMITS $few] [PX $ms] [BLOCK $ms] [WATCHDOG [MAXHOLD $ms] [LINGER]] ID $id NOTIFY $word",
+    ),
+    (
+        3,
+        "SEM.MACQUIRE 2 $sem $few $sem $few $owner [PERMITS $few] [PX $ms] [WATCHDOG [MAXHOLD $ms] [LINGER]] [ID $id]",
+    ),
+    (
+        1,
+        "SEM.MACQUIRE 2 $sem 3 $sem 3 $owner [PERMITS 2] PX $ms BLOCK $moment",
+    ),
+    (
+        1,
+        "SEM.MACQUIRE 2 $sem 3 $sem 3 $owner [PX $ms] [BLOCK $ms] ID $id NOTIFY $word",
+    ),
+    (
+        2,
+        "SEM.MRELEASE 2 $sem $sem $owner [PERMITS $few|ALL] [ID $id]",
+    ),
+    (2, "SEM.CANCEL $sem $id"),
     (4, "SEM.RELEASE $sem $owner [PERMITS $few|ALL] [ID $id]"),
     (2, "SEM.RENEW $sem $owner [PX $ms]"),
     (2, "SEM.INFO $sem"),

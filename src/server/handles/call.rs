@@ -54,6 +54,21 @@ pub(in crate::server) fn clients(ctx: Ctx<'_>) -> Vec<u64> {
     ids.collect()
 }
 
+/// Has the client of the running command a user? A script or another module may have made it without one, and Redis 7 and
+/// Valkey 8.0 crash when they are asked for the name of that.
+pub(in crate::server) fn has_user(ctx: Ctx<'_>) -> bool {
+    // SAFETY: the format has no arguments. "C" lets the server look for the user first, and "E" lets it reply with an error.
+    let reply = unsafe {
+        CallReply(api!(RedisModule_Call(
+            ctx.raw(),
+            c"PING".as_ptr(),
+            c"CE".as_ptr()
+        )))
+    };
+    let error = reply.part().error();
+    reply.is_there() && !error.is_some_and(|error| error.contains("cannot run as user"))
+}
+
 /// `RM_ConfigGetNumeric`.
 type GetNumber =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *const c_char, *mut c_longlong) -> c_int;

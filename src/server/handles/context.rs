@@ -1,5 +1,6 @@
 //! The context of one call from the server, and names of keys.
 
+use crate::server::handles::call;
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
@@ -119,13 +120,18 @@ impl<'c> Ctx<'c> {
     /// May the client be blocked? Not in `MULTI`, in Lua, for a client that denies it or is subscribed, and not
     /// on a replica, where nobody would ever serve it.
     pub fn may_block(self) -> bool {
+        self.may_queue() && !self.is_subscribed()
+    }
+
+    /// The same for a request that waits without blocking its client, which may be subscribed.
+    pub fn may_queue(self) -> bool {
         !self.has_flags(
             raw::REDISMODULE_CTX_FLAGS_MULTI
                 | raw::REDISMODULE_CTX_FLAGS_LUA
                 | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
                 | raw::REDISMODULE_CTX_FLAGS_SLAVE
                 | raw::REDISMODULE_CTX_FLAGS_LOADING,
-        ) && !self.is_subscribed()
+        )
     }
 
     /// Is the client subscribed to a channel or a pattern? Valkey blocks no such client, Redis would; with RESP2 it
@@ -208,23 +214,45 @@ impl<'c> Ctx<'c> {
         let restore = [b"RESTORE".as_slice(), b"0", b""].map(ServerString::new);
         let [command, ttl, payload] = &restore;
         let mut argv = [command.raw(), name.raw(), ttl.raw(), payload.raw()];
-        // SAFETY: the context is alive; the server makes the strings and the user for us, which are
-        // freed below, or gives null; the arguments live through the call.
-        unsafe {
-            let Some(user_name) =
-                ServerString::owned(api!(RedisModule_GetCurrentUserName(self.raw())))
-            else {
-                return false;
-            };
-            let user = api!(RedisModule_GetModuleUserFromUserName(user_name.raw()));
-            if user.is_null() {
-                return false;
-            }
-            let status = api!(RedisModule_ACLCheckCommandPermissions(
+        // SAFETY: the arguments live through the call.
+        self.check_user(|user| unsafe {
+            api!(RedisModule_ACLCheckCommandPermissions(
                 user,
                 argv.as_mut_ptr(),
                 argv.len() as c_int
-            ));
+            ))
+        })
+    }
+
+    /// May the caller of the running command publish on this channel?
+    pub fn may_publish(self, channel: &[u8]) -> bool {
+        if self.client().is_none() && !call::has_user(self) {
+            return true; // a module's own call, for which the server checks nothing either
+        }
+        let channel = ServerString::new(channel);
+        // SAFETY: the channel lives through the call.
+        self.check_user(|user| unsafe {
+            api!(RedisModule_ACLCheckChannelPermissions(
+                user,
+                channel.raw(),
+                raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
+            ))
+        })
+    }
+
+    /// Asks about the user of the running command, whose client has one. Returns whether the server agrees.
+    fn check_user(self, ask: impl FnOnce(*mut raw::RedisModuleUser) -> c_int) -> bool {
+        // SAFETY: the context is alive; the server makes the name and the user for us, which are freed below, or gives null.
+        unsafe {
+            let name = ServerString::owned(api!(RedisModule_GetCurrentUserName(self.raw())));
+            let Some(name) = name else {
+                return false;
+            };
+            let user = api!(RedisModule_GetModuleUserFromUserName(name.raw()));
+            if user.is_null() {
+                return false;
+            }
+            let status = ask(user);
             api!(RedisModule_FreeModuleUser(user));
             status == raw::REDISMODULE_OK as c_int
         }

@@ -23,6 +23,7 @@ use crate::server::services::deferred::{
 };
 use crate::server::services::import;
 use crate::server::services::info;
+use crate::server::services::publish;
 use crate::server::services::timer;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -357,6 +358,7 @@ unsafe extern "C" fn on_event_loop(
     guard((), || cluster::look_if_changed(ctx));
     guard((), || commit::emit_events(ctx));
     guard((), blocked::deliver);
+    guard((), || publish::deliver(ctx));
     ABOUT_TO_SLEEP.store(true, Ordering::Relaxed);
 }
 

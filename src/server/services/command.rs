@@ -177,6 +177,15 @@ impl Keys for CountedKeys {
     }];
 }
 
+/// `numkeys key value [key value ...]`
+pub struct CountedPairs;
+impl Keys for CountedPairs {
+    const SPECS: &'static [KeySpec] = &[KeySpec {
+        positions: KeyPositions::Counted { at: 1, step: 2 },
+        access: Access::Update,
+    }];
+}
+
 /// The version of the structs that describe a command, with their sizes.
 static DESCRIPTION_VERSION: raw::RedisModuleCommandInfoVersion =
     raw::RedisModuleCommandInfoVersion {

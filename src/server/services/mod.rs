@@ -13,6 +13,7 @@ pub(in crate::server) mod import;
 pub mod info;
 pub mod memory;
 pub mod native;
+pub mod publish;
 pub mod replicas;
 pub mod scripts;
 pub mod slots;
