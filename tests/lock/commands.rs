@@ -511,6 +511,39 @@ fn upgrade_makes_the_only_shared_hold_exclusive_and_keeps_its_count() {
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 3)]);
 }
 
+/// It is a re-entry without a count: the lease may become longer, never shorter.
+#[test]
+fn upgrade_of_an_exclusive_hold_changes_nothing_but_a_longer_lease() {
+    let (server, mut client) = server_and_client();
+    let mut events = KeyspaceEvents::of(&server, "Ed");
+    let exclusive = client.run("LOCK.ACQUIRE k me PX 600000 ID a");
+    fence(&exclusive);
+    let mut watcher = Raw::connect(&server);
+    let ends = client.run("PEXPIRETIME k").int();
+    let digest = client.run("DEBUG DIGEST");
+    events.take();
+    for shorter in ["LOCK.UPGRADE k me", "LOCK.UPGRADE k me PX 1000 BLOCK 0"] {
+        watcher.run("WATCH k");
+        watcher.run("MULTI");
+        watcher.run("PING");
+        assert_eq!(client.run(shorter), exclusive, "{shorter}");
+        assert_eq!(client.run("PEXPIRETIME k"), ends, "{shorter}");
+        assert_eq!(client.run("DEBUG DIGEST"), digest, "{shorter}");
+        assert!(events.take().is_empty(), "{shorter}");
+        assert!(!watcher.run("EXEC").is_nil(), "{shorter} changes the key");
+    }
+    assert_eq!(client.run("LOCK.UPGRADE k me PX 900000"), exclusive);
+    let later = client.run("PEXPIRETIME k").int();
+    assert!(later >= ends + 300_000, "{later} after {ends}");
+    assert_eq!(events.take(), ["lock.upgrade k"]);
+    let info = client.run("LOCK.INFO k");
+    assert_eq!(info.field("mode"), &"exclusive");
+    assert_eq!(holders(&info), [("me".into(), 1)]);
+    // The acquisition can still be repeated.
+    assert_eq!(client.run("LOCK.ACQUIRE k me PX 600000 ID a"), exclusive);
+    assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
+}
+
 #[test]
 fn upgrade_is_nil_while_others_share_and_for_owners_without_a_hold() {
     let (_server, mut client) = server_and_client();
