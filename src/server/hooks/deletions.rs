@@ -20,6 +20,7 @@ use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of ticks of the server's cron after which an unused filter is removed: about ten seconds.
@@ -41,6 +42,44 @@ struct DeletionWatch {
 }
 
 static WATCH: MainThread<DeletionWatch> = MainThread::new();
+
+/// The names of commands that the filter looks at.
+static WATCHED_NAMES: OnceLock<WatchedNames> = OnceLock::new();
+
+/// Those besides the [other deleters](deleters::is_other).
+const WATCHED: [&str; 10] = [
+    "del", "unlink", "multi", "exec", "discard", "reset", "set", "msetex", "restore", "cluster",
+];
+
+/// The lengths and first letters of names, one bit each: a command with another name need not be looked at.
+struct WatchedNames([u32; 32]);
+
+impl WatchedNames {
+    fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut own = Self([0; 32]);
+        for name in names.map(str::as_bytes) {
+            own.0[Self::index(name)] |= Self::bit(name);
+        }
+        own
+    }
+
+    /// Whether this may be one of the names.
+    #[inline]
+    fn may_have(&self, name: &[u8]) -> bool {
+        self.0[Self::index(name)] & Self::bit(name) != 0
+    }
+
+    #[inline]
+    fn index(name: &[u8]) -> usize {
+        name.len().min(31)
+    }
+
+    /// The bit of the first letter, the same for capitals.
+    #[inline]
+    fn bit(name: &[u8]) -> u32 {
+        1 << (name.first().unwrap_or(&0) & 31)
+    }
+}
 
 /// Is the filter registered?
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
@@ -87,6 +126,8 @@ fn begin(ctx: Ctx<'_>) {
     if !deferred::tells_of_removals() {
         deferred::TELLS_OF_REMOVALS.store(true, Ordering::Relaxed);
         deleters::learn(ctx);
+        let others = deleters::others().iter().map(String::as_str);
+        WATCHED_NAMES.get_or_init(|| WatchedNames::new(WATCHED.into_iter().chain(others)));
         // SAFETY: the context is alive, the callback lives as long as the module.
         let status = unsafe {
             api!(RedisModule_SubscribeToKeyspaceEvents(
@@ -259,7 +300,10 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
         scripts::arrives(command_name.bytes(), || {
             count() > 1 && scripts::is_declared_read_only(argument(1).bytes())
         });
-        // Every command of the server passes here, so its name is all that most are asked for.
+        // Every command of the server passes here, so most must be done after a glance at their name.
+        if !is_watched(command_name.bytes()) {
+            return;
+        }
         match command_name.bytes() {
             name if deleters::is_plain(name) => {
                 names_arrive(client_of(command), (1..count()).map(argument));
@@ -279,6 +323,13 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
             _ => {}
         }
     });
+}
+
+/// Whether the filter must look at a command of this name.
+#[inline]
+fn is_watched(name: &[u8]) -> bool {
+    let names = WATCHED_NAMES.get();
+    names.is_none_or(|names| names.may_have(name)) || cluster::is_renamed()
 }
 
 /// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
@@ -403,5 +454,32 @@ fn slots_may_move(arguments: Arguments<'_, '_>) {
         let slot = slot.and_then(|slot| parse_int(slot.bytes()));
         let slot = slot.and_then(|slot| u16::try_from(slot).ok());
         defer_and_wake(ServerEvent::SlotMayMove(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watched_names_have_all_of_their_names_and_few_others() {
+        let names = WatchedNames::new(WATCHED.into_iter().chain(["getdel", "delifeq"]));
+        for name in WATCHED.into_iter().chain(["getdel", "delifeq"]) {
+            assert!(names.may_have(name.as_bytes()), "{name}");
+            assert!(names.may_have(name.to_uppercase().as_bytes()), "{name}");
+        }
+        for other in [
+            "get",
+            "incr",
+            "hset",
+            "zadd",
+            "xadd",
+            "stock.deduct",
+            "mget",
+            "",
+        ] {
+            assert!(!names.may_have(other.as_bytes()), "{other}");
+        }
+        assert!(!names.may_have(&[b'd'; 100]));
     }
 }

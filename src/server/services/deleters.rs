@@ -59,10 +59,14 @@ pub(in crate::server) fn is_plain(name: &[u8]) -> bool {
     PLAIN.iter().any(|plain| is(name, plain))
 }
 
+/// The names of the other commands that delete keys.
+pub(in crate::server) fn others() -> &'static [String] {
+    OTHERS.get().map_or(&[], Vec::as_slice)
+}
+
 /// Whether the command deletes keys among other arguments.
 pub(in crate::server) fn is_other(name: &[u8]) -> bool {
-    let others = OTHERS.get().map_or(&[][..], Vec::as_slice);
-    others.iter().any(|other| is(name, other))
+    others().iter().any(|other| is(name, other))
 }
 
 /// The key positions in a command.
