@@ -288,7 +288,7 @@ fn a_value_of_another_type_is_an_error_for_all_waiting_clients() {
         "BF.ADD k x",
     ] {
         let (server, mut client) = server_and_client();
-        client.must("CACHE.FETCH k LEASE 500");
+        client.must("CACHE.FETCH k LEASE 600000");
         let mut waiters = [(); 3].map(|()| waiter(&server, FETCH));
         client.must("SET other v");
         if line.starts_with("MOVE") {

@@ -310,8 +310,8 @@ fn native_commands_work_on_locks() {
 #[test]
 fn a_restored_lock_keeps_its_leases_whatever_ttl_it_gets() {
     let (_server, mut client) = server_and_client();
-    client.run("LOCK.ACQUIRE k me PX 300");
-    let end = now_ms(&mut client) + 300;
+    client.run("LOCK.ACQUIRE k me PX 2000");
+    let end = now_ms(&mut client) + 2000;
     let dump = client.run("DUMP k");
     client.run("DEL k");
     let restored = client.call([b"RESTORE".as_slice(), b"k", b"0", dump.bytes()]);

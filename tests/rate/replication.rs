@@ -284,7 +284,12 @@ fn a_replica_refuses_to_decide() {
 fn a_replica_ends_nothing_of_its_own_accord() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
-    let replies = client.transact(["RATE.WINDOW w 9 100", "RATE.ONCE o PX 100", "PEXPIRETIME w"]);
+    let lines = [
+        "RATE.WINDOW w 9 2000",
+        "RATE.ONCE o PX 2000",
+        "PEXPIRETIME w",
+    ];
+    let replies = client.transact(lines);
     let end = replies[2].int();
     wait_for_replica_sync(&master, &replica);
     master.stop_signal();
