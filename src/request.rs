@@ -222,7 +222,8 @@ pub fn parse_decimal(bytes: &[u8]) -> Option<f64> {
     (!number.is_nan()).then_some(number)
 }
 
-fn has_duplicates(keys: &[&[u8]]) -> bool {
+/// Whether a key occurs twice.
+pub fn has_duplicates(keys: &[&[u8]]) -> bool {
     if keys.len() <= 8 {
         return (1..keys.len()).any(|i| keys[..i].contains(&keys[i]));
     }

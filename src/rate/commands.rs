@@ -2,26 +2,28 @@
 
 use super::decision::{RateDecision, RateVerdict, RequestCost};
 use super::edit::LimitEdit;
-use super::gcra::{LeakRate, Tier};
-use super::options::{COST, OPTIONS, PEEK, PX, SLIDING};
+use super::exact::MAX_EXACT;
+use super::gcra::{Bucket, LeakRate, Tier};
+use super::options::{AHEAD, COST, COUNT, EXACT, OPTIONS, PEEK, PX, SLIDING};
 use super::state::{
-    Limit, LimitChange, LimitRequest, OnceVerdict, WrongLimitKind, ask, ask_once,
-    refund as refunded,
+    self, Limit, LimitChange, LimitRequest, OnceVerdict, WrongLimitKind, ask, ask_all, ask_once,
 };
 use super::{COUNTERS, MAX_TIERS, persist};
 use crate::error::Error;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
-use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
+use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, has_duplicates};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
+use crate::server::services::memory;
 use std::ffi::CStr;
 
 /// The cost of a request.
-fn cost(options: &Options<'_, 4>) -> RequestCost {
+fn cost(options: &Options<'_, COUNT>) -> RequestCost {
     RequestCost {
         cost: options.number_or(COST, 1),
         is_counted: !options.has(PEEK),
+        ahead_ms: options.number_or(AHEAD, 0),
     }
 }
 
@@ -36,19 +38,19 @@ fn tier(cursor: &mut Cursor<'_>) -> Result<Tier, Error> {
     })
 }
 
-/// `RATE.GCRA key burst count period-ms [COST n] [PEEK]`
+/// `RATE.GCRA key burst count period-ms [COST n] [PEEK] [AHEAD ms]`
 ///
 /// `burst`: the number of requests that are allowed at once besides the first, 0 to 2^53 - 2. `count`: the number of
 /// requests that are allowed in each period, 1 to 2^53 - 1. `period-ms`: 1 ms to 10 years. `COST`: the cost of this request,
-/// 0 to 2^53 - 1, default 1. Replies with `[limited, limit, remaining, retry_ms, reset_ms]`. Errors: `WRONGTYPE`,
-/// `ERR key holds another kind of limit`.
+/// 0 to 2^53 - 1, default 1. `AHEAD`: how long the caller would wait for the cost after an early decision, 0 ms to 10 years.
+/// Replies with `[limited, limit, remaining, retry_ms, reset_ms]`. Errors: `WRONGTYPE`, `ERR key holds another kind of limit`.
 ///
 /// The algorithm is ITU-T recommendation I.371 (1992), see [`super::gcra`].
 pub(super) fn gcra(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let tier = tier(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, COST | PEEK)?;
+    let options = OPTIONS.read(&mut cursor, COST | PEEK | AHEAD)?;
     let decision = decide(call, LimitRequest::Gcra(tier), cost(&options), c"rate.gcra")?;
     Ok(call.ctx.send_ints(&in_ms(&decision)))
 }
@@ -72,10 +74,7 @@ pub(super) fn throttle(call: &Call<'_>) -> Answer {
         1 => cursor.uint("quantity", 0..=MAX_SAFE)?,
         _ => return Err(Error::Arity("cl.throttle")),
     };
-    let cost = RequestCost {
-        cost: quantity,
-        is_counted: true,
-    };
+    let cost = RequestCost::counted(quantity);
     let decision = decide(call, LimitRequest::Gcra(tier), cost, c"cl.throttle")?;
     let [limited, limit, remaining, retry, reset] = in_ms(&decision);
     let seconds = |ms: i64| (ms as u64).div_ceil(1000) as i64;
@@ -83,10 +82,10 @@ pub(super) fn throttle(call: &Call<'_>) -> Answer {
     Ok([limited, limit, remaining, retry, seconds(reset)].into())
 }
 
-/// `RATE.WINDOW key limit window-ms [COST n] [PEEK] [SLIDING]`
+/// `RATE.WINDOW key limit window-ms [COST n] [PEEK] [SLIDING | EXACT]`
 ///
-/// `limit`: the number of requests that are allowed in each window, 0 to 2^53 - 1. `window-ms`: 1 ms to 10 years. The other
-/// options, the reply and the errors are those of `RATE.GCRA`.
+/// `limit`: the number of requests that are allowed in each window, 0 to 2^53 - 1, with `EXACT` 0 to 100 000. `window-ms`: 1 ms
+/// to 10 years. The other options, the reply and the errors are those of `RATE.GCRA`.
 ///
 /// The weighting of two windows: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 pub(super) fn window(call: &Call<'_>) -> Answer {
@@ -94,17 +93,28 @@ pub(super) fn window(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let limit = cursor.uint("limit", 0..=MAX_SAFE)?;
     let length = cursor.uint("window-ms", 1..=TEN_YEARS_MS)?;
-    let options = OPTIONS.read(&mut cursor, COST | PEEK | SLIDING)?;
-    let request = LimitRequest::Window {
-        limit,
-        length,
-        is_sliding: options.has(SLIDING),
+    let options = OPTIONS.read(&mut cursor, COST | PEEK | SLIDING | EXACT)?;
+    let request = if options.has(EXACT) {
+        if limit > MAX_EXACT {
+            return Err(Error::OutOfRange {
+                argument: "limit",
+                min: 0,
+                max: MAX_EXACT as i64,
+            });
+        }
+        LimitRequest::Exact { limit, length }
+    } else {
+        LimitRequest::Window {
+            limit,
+            length,
+            is_sliding: options.has(SLIDING),
+        }
     };
     let decision = decide(call, request, cost(&options), c"rate.window")?;
     Ok(call.ctx.send_ints(&in_ms(&decision)))
 }
 
-/// `RATE.TIERS key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK]`
+/// `RATE.TIERS key numtiers burst count period-ms [burst count period-ms ...] [COST n] [PEEK] [AHEAD ms]`
 ///
 /// `numtiers`: 1 to 64. Replies as `RATE.GCRA` does, followed by the index of the binding tier (from 0). `limit` and
 /// `remaining` are those of that tier, `reset_ms` is that of the whole key. The errors are those of `RATE.GCRA`.
@@ -114,7 +124,7 @@ pub(super) fn tiers(call: &Call<'_>) -> Answer {
     let count = cursor.uint("numtiers", 1..=MAX_TIERS as i64)?;
     let tiers = (0..count).map(|_| tier(&mut cursor));
     let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
-    let options = OPTIONS.read(&mut cursor, COST | PEEK)?;
+    let options = OPTIONS.read(&mut cursor, COST | PEEK | AHEAD)?;
     let decision = decide(
         call,
         LimitRequest::Tiers(&tiers),
@@ -124,6 +134,71 @@ pub(super) fn tiers(call: &Call<'_>) -> Answer {
     let [limited, limit, remaining, retry, reset] = in_ms(&decision);
     let tier = decision.tier as i64;
     Ok([limited, limit, remaining, retry, reset, tier].into())
+}
+
+/// `RATE.MGCRA numkeys key burst count period-ms [key burst count period-ms ...] [COST n] [PEEK] [AHEAD ms]`
+///
+/// `numkeys`: 1 to 1024. Replies as `RATE.GCRA` does, followed by the index of the binding key (from 0). `limit` and
+/// `remaining` are those of that key, `reset_ms` is the longest of all keys. The errors are those of `RATE.GCRA`, for any key.
+pub(super) fn mgcra(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let count = cursor.numkeys()?;
+    let (mut keys, mut tiers) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        keys.push(cursor.value()?);
+        tiers.push(tier(&mut cursor)?);
+    }
+    if has_duplicates(&keys) {
+        return Err(Error::Syntax);
+    }
+    let options = OPTIONS.read(&mut cursor, COST | PEEK | AHEAD)?;
+    let cost = cost(&options);
+    refuse_growth(call, cost)?;
+    let names: Vec<_> = (0..count).map(|key| call.name(1 + key * 4)).collect();
+    let mut edits = Vec::with_capacity(count);
+    let mut before: Vec<Option<Bucket>> = Vec::with_capacity(count);
+    for name in &names {
+        let mut edit = LimitEdit::open(call.ctx, name)?;
+        before.push(match edit.limit() {
+            None => None,
+            Some(Limit::Gcra(bucket)) => Some(*bucket),
+            Some(_) => return Err(Error::OtherLimit),
+        });
+        edits.push(edit);
+    }
+    let (decision, after) = ask_all(&before, &tiers, cost, Now::read().micros());
+    count_decision(&decision, cost);
+    for (edit, limit) in edits.iter_mut().zip(after.into_iter().flatten()) {
+        edit.replace(limit, c"rate.mgcra");
+    }
+    let [limited, limit, remaining, retry, reset] = in_ms(&decision);
+    Ok([
+        limited,
+        limit,
+        remaining,
+        retry,
+        reset,
+        decision.tier as i64,
+    ]
+    .into())
+}
+
+/// Refuses a request that may be counted if the server is out of memory. The server cannot do so: it would refuse `PEEK` as
+/// well. Replicas and AOFs refuse nothing.
+fn refuse_growth(call: &Call<'_>, cost: RequestCost) -> Result<(), Error> {
+    if cost.is_counted && memory::refuses_growth() && !call.ctx.is_replay() {
+        return Err(Error::OutOfMemory);
+    }
+    Ok(())
+}
+
+fn count_decision(decision: &RateDecision, cost: RequestCost) {
+    match decision.verdict {
+        _ if !cost.is_counted => COUNTERS.peeked.count(),
+        RateVerdict::Allowed => COUNTERS.allowed.count(),
+        RateVerdict::AllowedAfter(_) => COUNTERS.ahead.count(),
+        RateVerdict::Retry(_) | RateVerdict::Never => COUNTERS.limited.count(),
+    }
 }
 
 /// Asks the limit at the first key, and carries out the change that the decision makes to it.
@@ -138,6 +213,7 @@ fn decide(
     event: &'static CStr,
 ) -> Result<RateDecision, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
+    refuse_growth(call, cost)?;
     let mut edit = LimitEdit::open(ctx, &name)?;
     let now = Now::read().micros();
     let (decision, change) = ask(edit.limit().as_deref(), request, cost, now)?;
@@ -145,16 +221,8 @@ fn decide(
         edit.add_cost(cost.cost, None)?;
         return Ok(decision);
     }
-    match decision.verdict {
-        _ if !cost.is_counted => COUNTERS.peeked.count(),
-        RateVerdict::Allowed => COUNTERS.allowed.count(),
-        RateVerdict::Retry(_) | RateVerdict::Never => COUNTERS.limited.count(),
-    }
-    match change {
-        LimitChange::Unchanged => {}
-        LimitChange::AddCost => edit.add_cost(cost.cost, Some(event))?,
-        LimitChange::Replace(limit) => edit.replace(limit, event),
-    }
+    count_decision(&decision, cost);
+    edit.change(change, cost.cost, event)?;
     Ok(decision)
 }
 
@@ -162,6 +230,7 @@ fn decide(
 fn in_ms(decision: &RateDecision) -> [i64; 5] {
     let (limited, retry) = match decision.verdict {
         RateVerdict::Allowed => (0, -1),
+        RateVerdict::AllowedAfter(wait) => (0, wait as i64),
         RateVerdict::Retry(wait) => (1, wait as i64),
         RateVerdict::Never => (1, -1),
     };
@@ -183,15 +252,37 @@ pub(super) fn refund(call: &Call<'_>) -> Answer {
     let Some(limit) = edit.limit() else {
         return Ok(Reply::Int(0));
     };
-    let limit = refunded(limit, count)?;
+    let change = state::refund(limit, count)?;
     COUNTERS.refunded.count();
-    if count > 0 {
-        if limit.is_unused(Now::read().micros()) {
-            edit.delete(c"rate.refund");
-        } else {
-            edit.replace(limit, c"rate.refund");
-        }
+    let is_unused = match &change {
+        LimitChange::Replace(limit) => limit.is_unused(Now::read().micros()),
+        LimitChange::GiveBack(count) => limit.is_used_up_by(*count),
+        _ => false,
+    };
+    if is_unused {
+        edit.delete(c"rate.refund");
+    } else {
+        edit.change(change, 0, c"rate.refund")?;
     }
+    Ok(Reply::Int(1))
+}
+
+/// `RATE.CHARGE key n`
+///
+/// `n`: 0 to 2^53 - 1. Adds a cost that is known only after the request, whether or not there is room for it. Replies with 1,
+/// or with 0 if the key does not exist. Errors: `WRONGTYPE`, `ERR key holds another kind of limit` (of `RATE.ONCE`).
+pub(super) fn charge(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    cursor.value()?;
+    let count = cursor.uint("n", 0..=MAX_SAFE)?;
+    let name = call.name(0);
+    let mut edit = LimitEdit::open(call.ctx, &name)?;
+    let Some(limit) = edit.limit() else {
+        return Ok(Reply::Int(0));
+    };
+    let change = state::charge(limit, count, Now::read().micros())?;
+    COUNTERS.charged.count();
+    edit.change(change, 0, c"rate.charge")?;
     Ok(Reply::Int(1))
 }
 
@@ -229,9 +320,9 @@ pub(super) fn apply_effect(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let effect = persist::read_effect(cursor.value()?);
-    let (limit, expires) = effect.map_err(|_| Error::BadEffect)?;
+    let (effect, expires) = effect.map_err(|_| Error::BadEffect)?;
     let name = call.name(0);
-    LimitEdit::open(call.ctx, &name)?.apply(limit, (expires > 0).then_some(expires));
+    LimitEdit::open(call.ctx, &name)?.apply(effect, (expires > 0).then_some(expires))?;
     Ok(Reply::Ok)
 }
 

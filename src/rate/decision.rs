@@ -10,6 +10,19 @@ pub struct RequestCost {
     /// Whether the limit counts the request, if it is allowed. `PEEK` is not counted: the decision then describes the limit
     /// before the request.
     pub is_counted: bool,
+    /// How long the caller would wait after an early decision, in milliseconds (`AHEAD`); 0: it does not wait.
+    pub ahead_ms: u64,
+}
+
+impl RequestCost {
+    /// The cost of a request that is counted, without `AHEAD`.
+    pub fn counted(cost: u64) -> Self {
+        Self {
+            cost,
+            is_counted: true,
+            ahead_ms: 0,
+        }
+    }
 }
 
 /// The decision about a request.
@@ -32,10 +45,19 @@ pub struct RateDecision {
 pub enum RateVerdict {
     /// The request is allowed.
     Allowed,
+    /// The request is allowed, but its caller must wait for this time in milliseconds before it acts (`AHEAD`).
+    AllowedAfter(u64),
     /// The request is limited, and is allowed after this time in milliseconds.
     Retry(u64),
     /// The request is never allowed: its cost is higher than the limit.
     Never,
+}
+
+impl RateVerdict {
+    /// Whether the request is allowed, now or ahead of its time.
+    pub fn is_allowed(self) -> bool {
+        matches!(self, Self::Allowed | Self::AllowedAfter(_))
+    }
 }
 
 /// Microseconds as milliseconds, rounded up, so that a client that waits for this time waits long enough. The result is at

@@ -7,6 +7,9 @@
 use super::decision::{RateDecision, RateVerdict, RequestCost, ceil_ms, div_ceil, div_rem};
 use crate::request::MAX_SAFE;
 
+/// The largest number of requests in a bucket.
+const MOST: u64 = MAX_SAFE as u64;
+
 /// The limit of one bucket: `limit` requests at once, and `count` more in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tier {
@@ -95,13 +98,22 @@ impl Bucket {
     pub fn can_add(&self, cost: u64, left: &Self, now: u64) -> bool {
         self.rate == left.rate
             && (self.at..self.at + MOMENT_US).contains(&now)
-            && self.spent.saturating_add(cost) <= MAX_SAFE as u64
+            && self.spent.saturating_add(cost) <= MOST
             && !left.is_empty()
     }
 
-    /// Adds a cost to the stored content.
+    /// Adds a cost to the stored content, which is at most 2^53 - 1 requests afterwards.
     pub fn add(&mut self, cost: u64) {
-        self.spent = self.spent.saturating_add(cost).min(MAX_SAFE as u64);
+        self.spent = self.spent.saturating_add(cost);
+        if self.spent >= MOST {
+            (self.spent, self.parts) = (MOST, 0);
+        }
+    }
+
+    /// Adds a cost now, whether or not there is room. If the clock was set back, nothing leaks until it has caught up.
+    pub fn charge(&mut self, cost: u64, now: u64) {
+        *self = self.leaked(now);
+        self.add(cost);
     }
 
     /// Removes requests from the stored content, at most all.
@@ -134,9 +146,12 @@ impl Bucket {
         u128::from(self.spent) * u128::from(self.rate.period) + u128::from(self.parts)
     }
 
+    /// The content is at most 2^53 - 1 requests.
     fn with_content(self, parts: u128) -> Self {
-        let (spent, parts) = div_rem(parts, self.rate.period);
-        let spent = spent as u64;
+        let (spent, parts) = match div_rem(parts, self.rate.period) {
+            (spent, parts) if spent < u128::from(MOST) => (spent as u64, parts),
+            _ => (MOST, 0),
+        };
         Self {
             spent,
             parts,
@@ -222,7 +237,11 @@ pub fn bucket_of(before: Option<&Bucket>, rate: LeakRate, now: u64) -> Bucket {
 pub fn pour(
     buckets: &mut [Bucket],
     tiers: &[Tier],
-    RequestCost { cost, is_counted }: RequestCost,
+    RequestCost {
+        cost,
+        is_counted,
+        ahead_ms,
+    }: RequestCost,
     now: u64,
 ) -> RateDecision {
     // The first of the tiers with the longest wait.
@@ -237,12 +256,17 @@ pub fn pour(
     let verdict = match wait {
         0 => RateVerdict::Allowed,
         u128::MAX => RateVerdict::Never,
-        wait => RateVerdict::Retry(ceil_ms(wait)),
+        wait => match ceil_ms(wait) {
+            wait if wait <= ahead_ms => RateVerdict::AllowedAfter(wait),
+            wait => RateVerdict::Retry(wait),
+        },
     };
-    if verdict == RateVerdict::Allowed && is_counted && cost > 0 {
+    if verdict.is_allowed() && is_counted && cost > 0 {
         for bucket in buckets.iter_mut() {
-            bucket.spent += cost;
-            bucket.at = now; // even if the clock was set back
+            bucket.add(cost);
+            if verdict == RateVerdict::Allowed {
+                bucket.at = now; // even if the clock was set back; a wait was computed from the bucket's time
+            }
         }
     }
     let left = |place: usize| buckets[place].remaining(tiers[place].limit);

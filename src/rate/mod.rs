@@ -1,11 +1,13 @@
 //! `RATE.*`, `CL.THROTTLE`: rate limits and idempotency keys.
 //!
-//! A limit is a key whose value is a [`state::Limit`]: one or more leaky buckets ([`gcra`]), or a [`window`]. The key expires
+//! A limit is a key whose value is a [`state::Limit`]: one or more leaky buckets ([`gcra`]), a [`window`], or the log of an
+//! [`exact`] window. The key expires
 //! when the limit is as good as unused. [`commands`] reads requests, [`edit`] carries out their changes of a key.
 
 pub mod commands;
 pub mod decision;
 pub mod edit;
+pub mod exact;
 pub mod gcra;
 pub mod native;
 mod options;
@@ -39,8 +41,10 @@ pub const FAMILY: Family = Family {
 /// The counters of `INFO sluice`.
 struct RateCounters {
     allowed: Counter,
+    ahead: Counter,
     limited: Counter,
     peeked: Counter,
+    charged: Counter,
     refunded: Counter,
     once_first: Counter,
     once_duplicate: Counter,
@@ -48,8 +52,10 @@ struct RateCounters {
 
 static COUNTERS: RateCounters = RateCounters {
     allowed: Counter::new(),
+    ahead: Counter::new(),
     limited: Counter::new(),
     peeked: Counter::new(),
+    charged: Counter::new(),
     refunded: Counter::new(),
     once_first: Counter::new(),
     once_duplicate: Counter::new(),
@@ -58,8 +64,10 @@ static COUNTERS: RateCounters = RateCounters {
 fn info() -> Option<Vec<(&'static str, u64)>> {
     Some(vec![
         ("rate_allowed", COUNTERS.allowed.get()),
+        ("rate_ahead", COUNTERS.ahead.get()),
         ("rate_limited", COUNTERS.limited.get()),
         ("rate_peeked", COUNTERS.peeked.get()),
+        ("rate_charged", COUNTERS.charged.get()),
         ("rate_refunded", COUNTERS.refunded.get()),
         ("rate_once_first", COUNTERS.once_first.get()),
         ("rate_once_duplicate", COUNTERS.once_duplicate.get()),

@@ -1,6 +1,7 @@
 //! The native type: saves, copies and measures limits. No key outlives its limit.
 
 use super::edit::{end_before_expiry, limit_expiry};
+use super::exact::ExactWindow;
 use super::gcra::Bucket;
 use super::persist;
 use super::state::Limit;
@@ -46,7 +47,7 @@ struct LimitType;
 
 impl Native for LimitType {
     type Value = Limit;
-    const ENCODING: c_int = 0;
+    const ENCODING: c_int = 1; // 0 knew no exact windows
 
     fn native() -> &'static NativeType<Limit> {
         &RATE
@@ -77,12 +78,16 @@ impl Native for LimitType {
     fn memory(limit: &Limit) -> usize {
         match limit {
             Limit::Tiers(buckets) => block_size(size_of::<Bucket>() * buckets.len()),
+            Limit::Exact(log) => block_size(size_of::<ExactWindow>()) + log.memory(&block_size),
             _ => 0,
         }
     }
 
-    fn free_effort(_limit: &Limit) -> usize {
-        1
+    fn free_effort(limit: &Limit) -> usize {
+        match limit {
+            Limit::Exact(log) => 1 + log.chunks(),
+            _ => 1,
+        }
     }
 
     fn copy(limit: &Limit) -> Option<Limit> {
@@ -91,7 +96,16 @@ impl Native for LimitType {
 
     fn unlinked(_limit: &Limit, _db: i32, _key: &[u8]) {}
 
-    fn defrag(_limit: &mut Limit, _relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
-        None // the tiers are small, and few limits have any
+    fn defrag(limit: &mut Limit, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
+        let Limit::Exact(log) = limit else {
+            return None; // the tiers are small, and few limits have any
+        };
+        for (at, block) in log.blocks(from).enumerate() {
+            relocate.vec(block);
+            if relocate.should_stop() {
+                return Some(from + at + 1);
+            }
+        }
+        None
     }
 }

@@ -6,14 +6,21 @@
 //! T n (period count spent parts at) * n    tiers
 //! W start length used                      a fixed window
 //! S start length used previous             a sliding one
+//! E length n (time cost) * n               an exact one, the oldest call first; each time is the one since the time before
 //! O                                        RATE.ONCE
 //! ```
 //!
 //! An effect (`RATE.APPLY key effect`) is the time at which the key expires (Unix ms; 0: the expiry stays as it is),
-//! followed by a limit.
+//! followed by a limit, or by a change of the log of an exact window:
+//!
+//! ```text
+//! R time cost length                       a call
+//! B cost                                   a refund
+//! ```
 
+use super::exact::ExactWindow;
 use super::gcra::{Bucket, LeakRate};
-use super::state::Limit;
+use super::state::{Limit, WindowCall};
 use super::window::Window;
 use super::{MAX_PERIOD_US, MAX_TIERS};
 use crate::codec::{Corrupt, Reader, put_uint};
@@ -45,6 +52,17 @@ pub fn put(out: &mut Vec<u8>, limit: &Limit) {
                 put_uint(out, window.previous);
             }
         }
+        Limit::Exact(log) => {
+            out.push(b'E');
+            put_uint(out, log.length());
+            put_uint(out, log.len() as u64);
+            let mut before = 0;
+            for (time, cost) in log.entries() {
+                put_uint(out, time - before);
+                put_uint(out, cost);
+                before = time;
+            }
+        }
         Limit::Once => out.push(b'O'),
     }
 }
@@ -70,12 +88,57 @@ pub fn put_effect(out: &mut Vec<u8>, limit: &Limit, expires: u64) {
     put(out, limit);
 }
 
-/// Reads the bytes of [`put_effect`].
-pub fn read_effect(input: &[u8]) -> Result<(Limit, u64), Corrupt> {
+/// Appends an effect that adds a call to the log of an exact window.
+pub fn put_record(out: &mut Vec<u8>, call: WindowCall, expires: u64) {
+    put_uint(out, expires);
+    out.push(b'R');
+    put_uint(out, call.at);
+    put_uint(out, call.cost);
+    put_uint(out, call.length);
+}
+
+/// Appends an effect that gives a cost back to the log of an exact window.
+pub fn put_give_back(out: &mut Vec<u8>, count: u64, expires: u64) {
+    put_uint(out, expires);
+    out.push(b'B');
+    put_uint(out, count);
+}
+
+/// The change of an effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RateEffect {
+    /// The limit is this one.
+    Limit(Limit),
+    /// The log of an exact window gets a call.
+    Record(WindowCall),
+    /// The log of an exact window gives a cost back.
+    GiveBack(u64),
+}
+
+/// Reads an effect, and when the key expires (Unix ms).
+pub fn read_effect(input: &[u8]) -> Result<(RateEffect, u64), Corrupt> {
     let mut reader = Reader::new(input);
     let expires = reader.uint(0, MAX)?;
-    let limit = read_limit(&mut reader)?;
-    reader.is_empty().then_some((limit, expires)).ok_or(Corrupt)
+    let mut rest = reader.clone();
+    let effect = match rest.byte()? {
+        b'R' => {
+            reader = rest;
+            RateEffect::Record(WindowCall {
+                at: reader.uint(0, MAX)?,
+                cost: reader.uint(1, MAX)?,
+                length: reader.uint(1, MAX_PERIOD_US)?,
+            })
+        }
+        b'B' => {
+            reader = rest;
+            RateEffect::GiveBack(reader.uint(0, MAX)?)
+        }
+        _ => RateEffect::Limit(read_limit(&mut reader)?),
+    };
+    reader
+        .is_empty()
+        .then_some((effect, expires))
+        .ok_or(Corrupt)
 }
 
 fn read_limit(reader: &mut Reader<'_>) -> Result<Limit, Corrupt> {
@@ -88,9 +151,23 @@ fn read_limit(reader: &mut Reader<'_>) -> Result<Limit, Corrupt> {
         }
         b'W' => Ok(Limit::Window(read_window(reader, false)?)),
         b'S' => Ok(Limit::Window(read_window(reader, true)?)),
+        b'E' => read_log(reader),
         b'O' => Ok(Limit::Once),
         _ => Err(Corrupt),
     }
+}
+
+fn read_log(reader: &mut Reader<'_>) -> Result<Limit, Corrupt> {
+    let length = reader.uint(1, MAX_PERIOD_US)?;
+    let count = reader.uint(0, MAX)?;
+    let mut log = ExactWindow::new(length);
+    let mut time = 0u64;
+    for _ in 0..count {
+        time = time.checked_add(reader.uint(0, MAX)?).ok_or(Corrupt)?;
+        let cost = reader.uint(1, MAX)?;
+        log.load(time, cost).ok_or(Corrupt)?;
+    }
+    Ok(Limit::Exact(Box::new(log)))
 }
 
 fn read_bucket(reader: &mut Reader<'_>) -> Result<Bucket, Corrupt> {
@@ -132,6 +209,19 @@ mod tests {
         )
     }
 
+    fn log() -> impl Strategy<Value = ExactWindow> {
+        let calls = proptest::collection::vec((1..=MAX / 1000, 1..=MAX / 1000), 0..300);
+        (1..=MAX_PERIOD_US, calls).prop_map(|(length, calls)| {
+            let mut log = ExactWindow::new(length);
+            let mut now = 0;
+            for (pause, cost) in calls {
+                now += pause % (1 + pause % 1_000_000);
+                log.record(now, cost, length);
+            }
+            log
+        })
+    }
+
     fn limit() -> impl Strategy<Value = Limit> {
         let window = (
             0..=MAX,
@@ -153,6 +243,7 @@ mod tests {
                     previous: if is_sliding { previous } else { 0 },
                 })
             }),
+            log().prop_map(|log| Limit::Exact(Box::new(log))),
             Just(Limit::Once),
         ]
     }
@@ -170,17 +261,17 @@ mod tests {
             prop_assert_eq!(read(&out), Err(Corrupt));
             out.clear();
             put_effect(&mut out, &limit, expires);
-            prop_assert_eq!(read_effect(&out), Ok((limit, expires)));
+            prop_assert_eq!(read_effect(&out), Ok((RateEffect::Limit(limit), expires)));
             out.push(0);
             prop_assert_eq!(read_effect(&out), Err(Corrupt));
         }
 
         #[test]
-        fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..5, now in 0..=MAX, cost in 0..=MAX) {
+        fn whatever_can_be_read_can_be_asked(mut bytes: Vec<u8>, kind in 0usize..6, now in 0..=MAX, cost in 0..=MAX) {
             use crate::rate::decision::RequestCost;
-            use crate::rate::state::{LimitChange, LimitRequest, ask, refund};
+            use crate::rate::state::{LimitChange, LimitRequest, ask, charge, refund};
             use crate::rate::gcra::Tier;
-            bytes.insert(0, b"GTWSO"[kind]);
+            bytes.insert(0, b"GTWSOE"[kind]);
             if let Ok(limit) = read(&bytes) {
                 let tier = Tier { limit: cost.max(1), rate: LeakRate { count: 1, period: MAX_PERIOD_US } };
                 let requests = [
@@ -188,14 +279,18 @@ mod tests {
                     LimitRequest::Tiers(&[tier, tier]),
                     LimitRequest::Window { limit: cost, length: 1, is_sliding: false },
                     LimitRequest::Window { limit: cost, length: TEN_YEARS_MS as u64, is_sliding: true },
+                    LimitRequest::Exact { limit: cost, length: 1 },
+                    LimitRequest::Exact { limit: cost, length: TEN_YEARS_MS as u64 },
                 ];
                 for request in requests {
-                    if let Ok((_, LimitChange::Replace(after))) = ask(Some(&limit), request, RequestCost { cost, is_counted: true }, now) {
+                    if let Ok((_, LimitChange::Replace(after))) = ask(Some(&limit), request, RequestCost::counted(cost), now) {
                         after.end();
                     }
                 }
                 let _ = refund(&limit, cost);
+                let _ = charge(&limit, cost, now);
                 let mut limit = limit;
+                limit.give_back(cost / 2);
                 limit.add(cost);
                 limit.end();
                 bytes.clear();
@@ -223,6 +318,9 @@ mod tests {
             used: 3,
             previous: 4,
         };
+        let mut log = ExactWindow::new(1000);
+        log.record(1_700_000_000_000_099, 2, 1000);
+        log.record(1_700_000_000_000_298, 3, 1000);
         for (limit, bytes) in [
             (Limit::Gcra(bucket), "47e8070502ac028080f9c0c1c48203"),
             (
@@ -238,6 +336,10 @@ mod tests {
                 "5780d095ffbc31e0d40303",
             ),
             (Limit::Window(window), "5380d095ffbc31e0d4030304"),
+            (
+                Limit::Exact(Box::new(log)),
+                "45e80702e380f9c0c1c4820302c70103",
+            ),
             (Limit::Once, "4f"),
         ] {
             let mut out = Vec::new();

@@ -1,18 +1,21 @@
 //! The state machine of a limit: a request, a refund, and what they change. It knows no server and no clock.
 
 use super::decision::{RateDecision, RateVerdict, RequestCost, ceil_ms};
+use super::exact::ExactWindow;
 use super::gcra::{Bucket, Tier, bucket_of, buckets_of, pour};
 use super::window::Window;
 
 /// The value of a key. The kind of a limit never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Limit {
-    /// The limit of `RATE.GCRA` and `CL.THROTTLE`.
+    /// The limit of `RATE.GCRA`, `RATE.MGCRA` and `CL.THROTTLE`.
     Gcra(Bucket),
     /// The limit of `RATE.TIERS`: a bucket for each tier.
     Tiers(Box<[Bucket]>),
     /// The limit of `RATE.WINDOW`. A fixed and a sliding window are two kinds.
     Window(Window),
+    /// The limit of `RATE.WINDOW ... EXACT`.
+    Exact(Box<ExactWindow>),
     /// The limit of `RATE.ONCE`, which has no state besides the existence of its key.
     Once,
 }
@@ -33,6 +36,13 @@ pub enum LimitRequest<'a> {
         /// Whether the window slides.
         is_sliding: bool,
     },
+    /// `RATE.WINDOW ... EXACT`
+    Exact {
+        /// The number of requests that any span of the window's length allows.
+        limit: u64,
+        /// The length of the window in milliseconds, at least 1.
+        length: u64,
+    },
 }
 
 /// The limit is of another kind than the request.
@@ -48,6 +58,21 @@ pub enum LimitChange {
     AddCost,
     /// This limit replaces it.
     Replace(Limit),
+    /// The log of an exact window gets a [call](ExactWindow::record).
+    Record(WindowCall),
+    /// The log of an exact window [gives back](ExactWindow::give_back) this cost.
+    GiveBack(u64),
+}
+
+/// A call that an exact window remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowCall {
+    /// Its time (Unix us).
+    pub at: u64,
+    /// Its cost.
+    pub cost: u64,
+    /// The length of the window in microseconds.
+    pub length: u64,
 }
 
 /// Decides a request: returns the reply and the change of the limit, `None` if the key does not exist. `now` is in Unix
@@ -109,8 +134,53 @@ pub fn ask(
             let next = || Limit::Window(window);
             Ok((outcome, after(outcome.verdict, cost, adds, next)))
         }
+        (
+            LimitRequest::Exact {
+                limit: most,
+                length,
+            },
+            None | Some(Limit::Exact(_)),
+        ) => {
+            let length = length * 1000;
+            let empty;
+            let log = match limit {
+                Some(Limit::Exact(log)) => &**log,
+                _ => {
+                    empty = ExactWindow::new(length);
+                    &empty
+                }
+            };
+            let outcome = log.decide(most, length, cost, now);
+            let records = outcome.verdict == RateVerdict::Allowed && cost.is_counted;
+            let change = match cost.cost {
+                cost if records && cost > 0 => LimitChange::Record(WindowCall {
+                    at: now,
+                    cost,
+                    length,
+                }),
+                _ => LimitChange::Unchanged,
+            };
+            Ok((outcome, change))
+        }
         _ => Err(WrongLimitKind),
     }
+}
+
+/// Decides one request to the GCRA limits of several keys, all or nothing. `before`: the limits, `None` where the key does not
+/// exist. Returns the reply and, if the limits change, all of them. `now` is in Unix microseconds.
+pub fn ask_all(
+    before: &[Option<Bucket>],
+    tiers: &[Tier],
+    cost: RequestCost,
+    now: u64,
+) -> (RateDecision, Option<Vec<Limit>>) {
+    let pairs = before.iter().zip(tiers);
+    let buckets = pairs.map(|(before, tier)| bucket_of(before.as_ref(), tier.rate, now));
+    let mut buckets: Vec<_> = buckets.collect();
+    let outcome = pour(&mut buckets, tiers, cost, now);
+    let changes = outcome.verdict.is_allowed() && cost.is_counted && cost.cost > 0;
+    let after = || buckets.into_iter().map(Limit::Gcra).collect();
+    (outcome, changes.then(after))
 }
 
 /// The change that follows from a verdict. `adds`: whether it is enough to add the cost to the limit as it was.
@@ -121,24 +191,55 @@ fn after(
     limit: impl FnOnce() -> Limit,
 ) -> LimitChange {
     match verdict {
-        RateVerdict::Allowed if !cost.is_counted || cost.cost == 0 => LimitChange::Unchanged,
-        RateVerdict::Allowed if adds => LimitChange::AddCost,
-        RateVerdict::Allowed => LimitChange::Replace(limit()),
         RateVerdict::Retry(_) | RateVerdict::Never => LimitChange::Unchanged,
+        _ if !cost.is_counted || cost.cost == 0 => LimitChange::Unchanged,
+        _ if adds => LimitChange::AddCost,
+        _ => LimitChange::Replace(limit()),
     }
 }
 
-/// The limit after a refund of `count` requests. The result does not depend on the time: how much has leaked since the last
+/// The change by a refund of `count` requests. The result does not depend on the time: how much has leaked since the last
 /// change depends on the rate of the next request.
-pub fn refund(limit: &Limit, count: u64) -> Result<Limit, WrongLimitKind> {
-    let mut limit = limit.clone();
-    match &mut limit {
+pub fn refund(limit: &Limit, count: u64) -> Result<LimitChange, WrongLimitKind> {
+    let mut after = match limit {
+        Limit::Once => return Err(WrongLimitKind),
+        _ if count == 0 => return Ok(LimitChange::Unchanged),
+        Limit::Exact(_) => return Ok(LimitChange::GiveBack(count)),
+        _ => limit.clone(),
+    };
+    match &mut after {
         Limit::Gcra(bucket) => bucket.refund(count),
         Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.refund(count)),
         Limit::Window(window) => window.refund(count),
-        Limit::Once => return Err(WrongLimitKind),
+        Limit::Exact(_) | Limit::Once => {}
     }
-    Ok(limit)
+    Ok(LimitChange::Replace(after))
+}
+
+/// The change by a cost of `count` requests that is known only after they were allowed. `now` is in Unix microseconds.
+pub fn charge(limit: &Limit, count: u64, now: u64) -> Result<LimitChange, WrongLimitKind> {
+    let mut after = match limit {
+        Limit::Once => return Err(WrongLimitKind),
+        _ if count == 0 => return Ok(LimitChange::Unchanged),
+        Limit::Exact(log) => {
+            return Ok(LimitChange::Record(WindowCall {
+                at: now,
+                cost: count,
+                length: log.length(),
+            }));
+        }
+        _ => limit.clone(),
+    };
+    match &mut after {
+        Limit::Gcra(bucket) => bucket.charge(count, now),
+        Limit::Tiers(buckets) => {
+            let each = buckets.iter_mut();
+            each.for_each(|bucket| bucket.charge(count, now));
+        }
+        Limit::Window(window) => window.charge(count, now / 1000),
+        Limit::Exact(_) | Limit::Once => {}
+    }
+    Ok(LimitChange::Replace(after))
 }
 
 /// The decision of `RATE.ONCE`.
@@ -172,7 +273,27 @@ impl Limit {
             Limit::Gcra(bucket) => bucket.add(cost),
             Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.add(cost)),
             Limit::Window(window) => window.add(cost),
+            Limit::Exact(log) => log.add(cost),
             Limit::Once => {}
+        }
+    }
+
+    /// Remembers a call in the log of an exact window.
+    pub fn record(&mut self, call: WindowCall) {
+        if let Limit::Exact(log) = self {
+            log.record(call.at, call.cost, call.length);
+        }
+    }
+
+    /// Whether nothing is left of the log of an exact window after a refund of `count`.
+    pub fn is_used_up_by(&self, count: u64) -> bool {
+        matches!(self, Limit::Exact(log) if log.used() <= count)
+    }
+
+    /// Gives a cost back to the log of an exact window.
+    pub fn give_back(&mut self, count: u64) {
+        if let Limit::Exact(log) = self {
+            log.give_back(count);
         }
     }
 
@@ -182,6 +303,7 @@ impl Limit {
             Limit::Gcra(bucket) => bucket.empty_in(now) == 0,
             Limit::Tiers(buckets) => buckets.iter().all(|bucket| bucket.empty_in(now) == 0),
             Limit::Window(window) => window.end() <= now / 1000,
+            Limit::Exact(log) => log.end() <= now,
             Limit::Once => false,
         }
     }
@@ -193,6 +315,7 @@ impl Limit {
             Limit::Gcra(bucket) => Some(end(bucket)),
             Limit::Tiers(buckets) => buckets.iter().map(end).max(),
             Limit::Window(window) => Some(window.end()),
+            Limit::Exact(log) => Some(ceil_ms(log.end().into())),
             Limit::Once => None,
         }
     }

@@ -55,7 +55,9 @@ impl Window {
     pub fn count(
         &mut self,
         limit: u64,
-        RequestCost { cost, is_counted }: RequestCost,
+        RequestCost {
+            cost, is_counted, ..
+        }: RequestCost,
         now: u64,
     ) -> RateDecision {
         let verdict = match self.wait_for_room(limit, cost, now) {
@@ -74,6 +76,13 @@ impl Window {
             reset: self.end().saturating_sub(now).min(MOST),
             tier: 0,
         }
+    }
+
+    /// Adds requests now, whether or not there is room for them.
+    pub fn charge(&mut self, cost: u64, now: u64) {
+        *self = self.at(now, self.length);
+        self.add(cost);
+        self.start = self.start.min(now); // later only if the clock was set back
     }
 
     /// Adds requests that were allowed at whatever time.

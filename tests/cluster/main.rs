@@ -515,7 +515,7 @@ fn calls(server: &Server, command: &str) -> i64 {
 // Several keys
 
 /// Every command that takes several keys, with keys of two slots: what to say before, so that it would do something.
-const CROSSING: [&str; 24] = [
+const CROSSING: [&str; 25] = [
     "LOCK.MACQUIRE 2 bar foo me",
     "LOCK.MACQUIRE 2 bar foo me BLOCK 0",
     "LOCK.MRELEASE 2 bar foo me",
@@ -525,6 +525,7 @@ const CROSSING: [&str; 24] = [
     "STOCK.SET bar 5 EVENTS foo",
     "STOCK.IMPORT bar EVENTS foo",
     "STOCK.MDEDUCT 2 bar 1 foo 1",
+    "RATE.MGCRA 2 bar 1 1 5 foo 1 1 5",
     "STOCK.MRESERVE 2 bar 1 foo 1 ORDER o PX 5",
     "STOCK.MCONFIRM 2 bar foo o",
     "STOCK.MCANCEL 2 bar foo o",

@@ -278,7 +278,7 @@ fn a_refund_gives_back_and_never_more_than_all() {
     assert_eq!(client.run("RATE.REFUND once 1").err(), OTHER_KIND);
     assert_eq!(client.run("RATE.REFUND none 1"), 0);
     assert_eq!(client.run("DBSIZE"), 1);
-    assert_eq!(server.info_int("sluice_rate_refunded"), 25);
+    assert_eq!(server.info_int("sluice_rate_refunded"), 30);
 }
 
 /// Someone else's limit is as it was before the refused call, and who gets their cost back may come again.
@@ -1150,10 +1150,13 @@ fn info_counts_what_happens() {
 }
 
 /// The commands of the contract, with the least number of words, the keywords, and the flag of growing memory.
-const COMMANDS: [(&str, i64, &str, bool); 6] = [
-    ("rate.gcra", -5, "COST PEEK", true),
-    ("rate.window", -4, "COST PEEK SLIDING", true),
-    ("rate.tiers", -6, "COST PEEK", true),
+const COMMANDS: [(&str, i64, &str, bool); 8] = [
+    // Those with PEEK refuse on their own what needs memory.
+    ("rate.gcra", -5, "AHEAD COST PEEK", false),
+    ("rate.window", -4, "COST EXACT PEEK SLIDING", false),
+    ("rate.tiers", -6, "AHEAD COST PEEK", false),
+    ("rate.mgcra", -6, "AHEAD COST PEEK", false),
+    ("rate.charge", 3, "", false),
     ("rate.refund", 3, "", false),
     ("rate.once", -4, "PX", true),
     ("cl.throttle", -5, "", true),
@@ -1169,7 +1172,7 @@ fn every_command_tells_what_it_is() {
         let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
         for (flag, expected) in [
             ("write", true),
-            ("fast", true),
+            ("fast", name != "rate.mgcra"),
             ("module", true),
             ("denyoom", grows),
             ("readonly", false),
@@ -1260,7 +1263,8 @@ fn users_are_kept_to_their_keys_commands_and_categories() {
     }
     for (name, ..) in COMMANDS {
         let is = [read(name), write(name), fast(name), slow(name)];
-        assert_eq!(is, [false, true, true, false], "{name}");
+        let is_fast = name != "rate.mgcra";
+        assert_eq!(is, [false, true, is_fast, !is_fast], "{name}");
     }
 }
 
@@ -1280,4 +1284,438 @@ fn a_full_server_refuses_new_limits_and_still_gives_back() {
     client.must("CONFIG SET maxmemory 0");
     fill(&mut client);
     assert_filled(&mut client);
+}
+
+// AHEAD
+
+#[test]
+fn ahead_takes_now_what_there_is_room_for_later() {
+    let (server, mut client) = server_and_client();
+    // Two at once and one an hour.
+    let line = "RATE.GCRA k 1 1 3600000";
+    let ahead = |ms: i64| format!("{line} AHEAD {ms}");
+    assert_eq!(ask(&mut client, &ahead(2 * HOUR)), [0, 2, 1, -1, HOUR]);
+    assert_reply(&mut client, &ahead(2 * HOUR), [0, 2, 0, -1, 2 * HOUR]);
+    // What would be refused waits its turn, each behind the one before.
+    assert_reply(&mut client, &ahead(2 * HOUR), [0, 2, 0, HOUR, 3 * HOUR]);
+    assert_reply(&mut client, &ahead(2 * HOUR), [0, 2, 0, 2 * HOUR, 4 * HOUR]);
+    let told = assert_reply_within(&mut client, &ahead(2 * HOUR), [1, 2, 0, 3 * HOUR, 4 * HOUR]);
+    // A refusal replies as it does without AHEAD, and so does AHEAD 0.
+    for line in [line.to_owned(), ahead(0)] {
+        let reply = ask(&mut client, &line);
+        assert_eq!(reply[..3], told[..3]);
+        assert!(reply[3] <= told[3] && told[3] - reply[3] < 60_000);
+    }
+    // PEEK tells the wait and takes nothing.
+    for _ in 0..2 {
+        let peek = format!("{} PEEK", ahead(4 * HOUR));
+        assert_reply(&mut client, &peek, [0, 2, 0, 3 * HOUR, 4 * HOUR]);
+    }
+    // What never fits is refused.
+    let large = format!("{} COST 3", ahead(TEN_YEARS));
+    assert_reply(&mut client, &large, [1, 2, 0, -1, 4 * HOUR]);
+    // Nothing is to be had at once, and nothing is taken.
+    let nothing = format!("{} COST 0", ahead(4 * HOUR));
+    for _ in 0..2 {
+        assert_reply(&mut client, &nothing, [0, 2, 0, 2 * HOUR, 4 * HOUR]);
+    }
+    // Two are refused with 1 ms, PEEK counts alone.
+    for (counter, expected) in [("allowed", 2), ("ahead", 4), ("limited", 5), ("peeked", 2)] {
+        let count = server.info_int(&format!("sluice_rate_{counter}"));
+        assert_eq!(count, expected, "{counter}");
+    }
+    for wrong in ["-1", "315360000001"] {
+        let reply = client.run(&format!("{line} AHEAD {wrong}"));
+        assert_eq!(reply.err(), "ERR AHEAD must be between 0 and 315360000000");
+    }
+    for wrong in ["AHEAD", "AHEAD 1 AHEAD 1"] {
+        assert_eq!(client.run(&format!("{line} {wrong}")).err(), SYNTAX);
+    }
+    assert_eq!(client.run("RATE.WINDOW w 1 1000 AHEAD 1").err(), SYNTAX);
+}
+
+/// The same as [`assert_reply`], with the reply.
+#[track_caller]
+fn assert_reply_within(client: &mut Raw, line: &str, expected: [i64; 5]) -> Vec<i64> {
+    assert_reply(client, line, expected);
+    ask(client, line)
+}
+
+#[test]
+fn ahead_of_tiers_and_keys_names_the_longest_wait() {
+    let (_server, mut client) = server_and_client();
+    for line in [
+        "RATE.TIERS t 2 0 1 3600000 1 1 86400000",
+        "RATE.MGCRA 2 a 0 1 3600000 b 1 1 86400000",
+    ] {
+        let ahead = format!("{line} AHEAD 86400000");
+        assert_eq!(
+            ask(&mut client, &ahead),
+            [0, 1, 0, -1, 24 * HOUR, 0],
+            "{line}"
+        );
+        let reply = ask(&mut client, &ahead);
+        assert_eq!((&reply[..3], reply[5]), (&[0, 1, 0][..], 0), "{line}");
+        assert!(
+            (HOUR - 60_000..=HOUR).contains(&reply[3]),
+            "{line}: {reply:?}"
+        );
+        let reply = ask(&mut client, &ahead);
+        assert_eq!((&reply[..3], reply[5]), (&[0, 2, 0][..], 1), "{line}");
+        assert!(
+            (24 * HOUR - 60_000..=24 * HOUR).contains(&reply[3]),
+            "{line}: {reply:?}"
+        );
+        let reply = ask(&mut client, &ahead);
+        assert_eq!((&reply[..3], reply[5]), (&[1, 2, 0][..], 1), "{line}");
+        assert!(
+            (48 * HOUR - 60_000..=48 * HOUR).contains(&reply[3]),
+            "{line}: {reply:?}"
+        );
+    }
+}
+
+/// 50 workers share a limit of 100 a second, and wait as long as they are told, two seconds at most. In no span do more of
+/// them act than the burst and the rate allow, they act in the order of their calls, and who is refused would have had to
+/// wait longer.
+#[test]
+fn fifty_workers_share_a_shaper() {
+    let (server, mut client) = server_and_client();
+    let calls = AtomicI64::new(0);
+    let acts = std::sync::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| {
+                let mut client = Raw::connect(&server);
+                while calls.fetch_add(1, Ordering::Relaxed) < 1500 {
+                    // One step: the server's time, and the reply.
+                    let replies = client.transact(["TIME", "RATE.GCRA api 9 100 1000 AHEAD 2000"]);
+                    let time = replies[0].array();
+                    let number = |at: usize| time[at].text().parse::<i64>().expect("a number");
+                    let now = number(0) * 1_000_000 + number(1);
+                    let [limited, limit, remaining, wait, _] = ints(&replies[1])[..] else {
+                        panic!("{replies:?}");
+                    };
+                    assert!(limit == 10 && (0..10).contains(&remaining));
+                    if limited == 1 {
+                        assert!(wait > 2000, "{wait}");
+                        continue;
+                    }
+                    assert!((-1..=2000).contains(&wait));
+                    acts.lock()
+                        .expect("a list")
+                        .push((now, now + 1000 * wait.max(0)));
+                }
+            });
+        }
+    });
+    let mut acts = acts.into_inner().expect("a list");
+    acts.sort();
+    // The time of TIME and that of the decision differ by less than a step takes; waits are rounded up to a millisecond.
+    const SLACK: i64 = 50_000;
+    for pair in acts.windows(2) {
+        assert!(pair[1].1 >= pair[0].1 - SLACK, "{pair:?}");
+    }
+    let times: Vec<_> = acts.iter().map(|(_, act)| *act).collect();
+    for (place, from) in times.iter().enumerate() {
+        for (count, until) in times[place..].iter().enumerate() {
+            let allowed = 10 + (until - from + 2 * SLACK) / 10_000;
+            assert!(count as i64 <= allowed, "{count} in {} us", until - from);
+        }
+    }
+    // A horizon of two seconds is 200 calls and the burst, when all come at once.
+    assert!(times.len() >= 210, "{}", times.len());
+    let counted = server.info_int("sluice_rate_allowed") + server.info_int("sluice_rate_ahead");
+    assert_eq!(counted, times.len() as i64);
+    assert_eq!(server.info_int("sluice_rate_limited"), 1500 - counted);
+    assert!(client.run("PTTL api").int() <= 2110);
+}
+
+// MGCRA
+
+#[test]
+fn several_keys_are_limited_at_once_all_or_none() {
+    let (server, mut client) = server_and_client();
+    let line = "RATE.MGCRA 3 user 1 1 3600000 address 4 1 3600000 all 9 1 86400000";
+    assert_eq!(ask(&mut client, line), [0, 2, 1, -1, 24 * HOUR, 0]);
+    // Its keys are limits like any other.
+    assert_reply(
+        &mut client,
+        "RATE.GCRA address 4 1 3600000 COST 4",
+        [0, 5, 0, -1, 5 * HOUR],
+    );
+    assert_reply(
+        &mut client,
+        "CL.THROTTLE user 1 1 3600 0",
+        [0, 2, 1, -1, 3600],
+    );
+    let reply = ask(&mut client, line);
+    assert_eq!((&reply[..3], reply[5]), (&[1, 5, 0][..], 1));
+    assert!((HOUR - 60_000..=HOUR).contains(&reply[3]), "{reply:?}");
+    assert!(
+        (24 * HOUR - 60_000..=24 * HOUR).contains(&reply[4]),
+        "{reply:?}"
+    );
+    // The refused call consumed nothing.
+    assert_eq!(remaining(&mut client, "RATE.GCRA all 9 1 86400000"), 9);
+    assert_eq!(remaining(&mut client, "RATE.GCRA user 1 1 3600000"), 1);
+    // What never fits names its key.
+    let large = "RATE.MGCRA 3 new 1 1 3600000 other 4 1 3600000 all 0 1 86400000 COST 2";
+    let reply = ask(&mut client, large);
+    assert_eq!((reply[0], reply[3], reply[5]), (1, -1, 2), "{reply:?}");
+    assert_eq!(client.run("EXISTS new"), 0);
+    let peek = ask(&mut client, &format!("{line} PEEK"));
+    assert_eq!((peek[0], peek[5]), (1, 1));
+    // A call counts once.
+    for (counter, expected) in [("allowed", 5), ("limited", 2), ("peeked", 1)] {
+        let count = server.info_int(&format!("sluice_rate_{counter}"));
+        assert_eq!(count, expected, "{counter}");
+    }
+}
+
+#[test]
+fn wrong_keys_of_several_change_nothing() {
+    let (_server, mut client) = server_and_client();
+    fill(&mut client);
+    client.must("SET string v");
+    for (line, error) in [
+        ("RATE.MGCRA 2 a 1 1 1000 a 1 1 1000", SYNTAX),
+        ("RATE.MGCRA 2 a 1 1 1000", "ERR syntax error"),
+        ("RATE.MGCRA 2 a 1 1 1000 b 1 1", SYNTAX),
+        ("RATE.MGCRA 1 a 1 1 1000 b 1 1 1000", SYNTAX),
+        (
+            "RATE.MGCRA 0 a 1 1 1000",
+            "ERR numkeys must be between 1 and 1024",
+        ),
+        (
+            "RATE.MGCRA 1025 a 1 1 1000",
+            "ERR numkeys must be between 1 and 1024",
+        ),
+        ("RATE.MGCRA x a 1 1 1000", NOT_AN_INTEGER),
+        (
+            "RATE.MGCRA 2 a 1 1 1000 b 1 0 1000",
+            "ERR count must be between 1 and 9007199254740991",
+        ),
+        ("RATE.MGCRA 2 a 1 1 1000 string 1 1 1000", WRONGTYPE),
+        ("RATE.MGCRA 2 a 1 1 1000 window 1 1 1000", OTHER_KIND),
+        ("RATE.MGCRA 2 a 1 1 1000 once 1 1 1000", OTHER_KIND),
+        ("RATE.MGCRA 1 a 1 1 1000 SLIDING", SYNTAX),
+    ] {
+        assert_eq!(client.run(line).err(), error, "{line}");
+    }
+    assert_eq!(client.run("EXISTS a b"), 0);
+    assert_filled(&mut client);
+    let many: String = (0..1024).map(|key| format!(" k{key} 1 1 60000")).collect();
+    let reply = ask(&mut client, &format!("RATE.MGCRA 1024{many}"));
+    assert_eq!((&reply[..4], reply[5]), (&[0, 2, 1, -1][..], 0));
+    assert_eq!(client.run("EXISTS k0 k1023"), 2);
+}
+
+// CHARGE
+
+#[test]
+fn a_charge_is_taken_whether_or_not_there_is_room() {
+    let (server, mut client) = server_and_client();
+    fill(&mut client);
+    for (kind, line) in counting_kinds() {
+        let line = at(line, kind);
+        for (charge, left) in [(0, 2), (1, 1), (3, 0)] {
+            let reply = client.run(&format!("RATE.CHARGE {kind} {charge}"));
+            assert_eq!(reply, 1, "{kind}");
+            assert_eq!(remaining(&mut client, &line), left, "{kind} {charge}");
+        }
+        // Later callers wait for it: seven of five are consumed.
+        let reply = ask(&mut client, &line);
+        assert_eq!(reply[..3], [1, 5, 0], "{kind}");
+        assert!(reply[3] > 0, "{kind}");
+        // What was too much is given back.
+        assert_eq!(client.run(&format!("RATE.REFUND {kind} 4")), 1);
+        assert_eq!(remaining(&mut client, &line), 2, "{kind}");
+        assert_eq!(client.run(&format!("RATE.CHARGE {kind} {MOST}")), 1);
+        assert_eq!(client.run(&format!("RATE.CHARGE {kind} {MOST}")), 1);
+        assert_eq!(remaining(&mut client, &line), 0, "{kind}");
+        assert_eq!(client.run(&format!("RATE.REFUND {kind} {MOST}")), 1);
+        assert_eq!(remaining(&mut client, &line), 5, "{kind}");
+        assert_eq!(client.run(&format!("RATE.CHARGE {kind} 1")), 0, "{kind}");
+        assert_eq!(client.call(["EXISTS", kind]), 0);
+    }
+    assert_eq!(client.run("RATE.CHARGE once 1").err(), OTHER_KIND);
+    assert_eq!(client.run("RATE.CHARGE once 0").err(), OTHER_KIND);
+    assert_eq!(client.run("RATE.CHARGE none 1"), 0);
+    assert_eq!(client.run("DBSIZE"), 1);
+    // Six kinds, five charges each that found a key.
+    assert_eq!(server.info_int("sluice_rate_charged"), 30);
+    client.must("SET string v");
+    for (line, error) in [
+        ("RATE.CHARGE string 1", WRONGTYPE),
+        ("RATE.CHARGE k x", NOT_AN_INTEGER),
+        (
+            "RATE.CHARGE k -1",
+            "ERR n must be between 0 and 9007199254740991",
+        ),
+        (
+            "RATE.CHARGE k 9007199254740992",
+            "ERR n must be between 0 and 9007199254740991",
+        ),
+    ] {
+        assert_eq!(client.run(line).err(), error, "{line}");
+    }
+}
+
+/// An estimate is taken as COST, and the rest is charged: 1000 tokens a minute, of which a reply used more than it was
+/// thought to.
+#[test]
+fn later_callers_wait_for_a_charge() {
+    let (_server, mut client) = server_and_client();
+    let line = "RATE.GCRA tokens 999 1000 3600000";
+    assert_eq!(ask(&mut client, &costing(line, 600))[..3], [0, 1000, 400]);
+    assert_eq!(client.run("RATE.CHARGE tokens 900"), 1);
+    // 500 too many, and 100 that it wants: 600 of 1000 in an hour.
+    let reply = ask(&mut client, &costing(line, 100));
+    assert_eq!(reply[..3], [1, 1000, 0]);
+    let wait = HOUR * 600 / 1000;
+    assert!((wait - 60_000..=wait).contains(&reply[3]), "{reply:?}");
+    assert_expires(&mut client, "tokens", HOUR * 3 / 2);
+}
+
+// EXACT
+
+#[test]
+fn an_exact_window_remembers_each_call() {
+    let (_server, mut client) = server_and_client();
+    let line = "RATE.WINDOW k 3 3600000 EXACT";
+    assert_eq!(ask(&mut client, line), [0, 3, 2, -1, HOUR]);
+    assert_expires(&mut client, "k", HOUR);
+    thread::sleep(Duration::from_millis(30));
+    let reply = ask(&mut client, &costing(line, 2));
+    assert_eq!(reply, [0, 3, 0, -1, HOUR]);
+    // One call has to leave for one, and both for two.
+    let (one, two) = (ask(&mut client, line), ask(&mut client, &costing(line, 2)));
+    assert_eq!((&one[..3], &two[..3]), (&[1, 3, 0][..], &[1, 3, 0][..]));
+    assert!(two[3] >= one[3] + 25, "{one:?} {two:?}");
+    assert_eq!(ask(&mut client, &costing(line, 4))[3], -1);
+    // The newest is given back first.
+    assert_eq!(client.run("RATE.REFUND k 1"), 1);
+    assert_eq!(remaining(&mut client, line), 1);
+    for other in [
+        "RATE.WINDOW k 3 3600000",
+        "RATE.WINDOW k 3 3600000 SLIDING",
+        "RATE.GCRA k 1 1 1",
+    ] {
+        assert_eq!(client.run(other).err(), OTHER_KIND, "{other}");
+    }
+    client.must("RATE.WINDOW s 3 3600000 SLIDING");
+    assert_eq!(
+        client.run("RATE.WINDOW s 3 3600000 EXACT").err(),
+        OTHER_KIND
+    );
+    for line in [
+        "RATE.WINDOW k 3 1000 EXACT SLIDING",
+        "RATE.WINDOW k 3 1000 EXACT EXACT",
+    ] {
+        assert_eq!(client.run(line).err(), SYNTAX, "{line}");
+    }
+    assert_eq!(
+        ask(&mut client, "RATE.WINDOW large 100000 1000 EXACT")[..3],
+        [0, 100_000, 99_999]
+    );
+    let too_large = client.run("RATE.WINDOW large 100001 1000 EXACT");
+    assert_eq!(too_large.err(), "ERR limit must be between 0 and 100000");
+}
+
+/// Never more than the limit in any span, whoever calls: checked against all that were allowed.
+#[test]
+fn no_span_has_more_calls_than_an_exact_window_allows() {
+    let (server, _client) = server_and_client();
+    let allowed = std::sync::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = Raw::connect(&server);
+                for _ in 0..2000 {
+                    let replies = client.transact(["TIME", "RATE.WINDOW k 20 50 EXACT", "TIME"]);
+                    let us = |at: usize| {
+                        let time = replies[at].array();
+                        let number = |at: usize| time[at].text().parse::<i64>().expect("a number");
+                        number(0) * 1_000_000 + number(1)
+                    };
+                    if ints(&replies[1])[0] == 0 {
+                        allowed.lock().expect("a list").push((us(0), us(2)));
+                    }
+                }
+            });
+        }
+    });
+    let mut allowed = allowed.into_inner().expect("a list");
+    allowed.sort();
+    for span in allowed.windows(21) {
+        assert!(span[20].1 - span[0].0 >= 50_000, "{span:?}");
+    }
+    assert!(allowed.len() > 20);
+}
+
+/// 100 000 remembered calls: what is asked of them takes no longer than of a few, and they take the memory that was
+/// promised.
+#[test]
+fn a_hundred_thousand_remembered_calls_stop_nobody() {
+    let server = Server::builder()
+        .config("slowlog-log-slower-than", "100000")
+        .start();
+    let mut client = Raw::connect(&server);
+    let line = "RATE.WINDOW k 100000 20000 EXACT";
+    client.must(line);
+    let before = client.must("MEMORY USAGE k").int();
+    client.run_all((0..99_999).map(|_| line.to_string()));
+    let bytes = client.must("MEMORY USAGE k").int();
+    assert!(bytes - before <= 16 * 100_000, "{bytes}");
+    for line in [
+        line,
+        "RATE.WINDOW k 100000 1 EXACT PEEK",
+        "RATE.CHARGE k 7",
+        "RATE.REFUND k 90000",
+    ] {
+        client.must(line);
+    }
+    // All leave at once.
+    eventually(Duration::from_secs(60), || client.run("EXISTS k") == 0);
+    client.must(line);
+    assert_eq!(client.must("SLOWLOG GET 10").array().len(), 0);
+    assert!(!server.log().contains("panic"));
+}
+
+// PEEK
+
+#[test]
+fn peek_is_answered_on_a_full_server_and_on_a_writable_replica() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    fill(&mut client);
+    client.must("CONFIG SET maxmemory 1");
+    let mgcra = "RATE.MGCRA 2 gcra 4 1 315360000000 other 4 1 1000 COST 2 PEEK";
+    for (kind, line) in counting_kinds().filter(|(kind, _)| *kind != "throttle") {
+        let peek = format!("{} PEEK", at(line, kind));
+        assert_eq!(ask(&mut client, &peek)[..3], [0, 5, 2], "{kind}");
+        let counted = client.run(&at(line, kind));
+        assert!(counted.err().starts_with("OOM "), "{kind}: {counted:?}");
+    }
+    assert_eq!(ask(&mut client, mgcra)[..3], [0, 5, 2]);
+    let counted = client.run(&mgcra.replace(" PEEK", ""));
+    assert!(counted.err().starts_with("OOM "), "{counted:?}");
+    client.must("CONFIG SET maxmemory 0");
+    assert_filled(&mut client);
+    assert_identical(&master, &replica);
+    let mut reader = Raw::connect(&replica);
+    assert!(
+        reader
+            .run("RATE.GCRA gcra 4 1 1000 PEEK")
+            .err()
+            .starts_with("READONLY")
+    );
+    reader.must("CONFIG SET replica-read-only no");
+    for (kind, line) in counting_kinds().filter(|(kind, _)| *kind != "throttle") {
+        let peek = format!("{} PEEK", at(line, kind));
+        assert_eq!(ask(&mut reader, &peek)[..3], [0, 5, 2], "{kind}");
+    }
+    assert_eq!(ask(&mut reader, mgcra)[..3], [0, 5, 2]);
+    assert_identical(&master, &replica);
 }

@@ -7,7 +7,7 @@ use crate::support::{
     Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow,
 };
 use sluice::codec::put_uint;
-use sluice::rate::persist;
+use sluice::rate::persist::{self, RateEffect};
 
 /// A master with a replica, which take any payload for undamaged.
 struct Careless {
@@ -62,9 +62,15 @@ fn questions(key: &str) -> Vec<String> {
         "RATE.WINDOW % 9007199254740991 1 COST 9007199254740991",
         "RATE.WINDOW % 9007199254740991 315360000000 COST 9007199254740991 SLIDING",
         "RATE.WINDOW % 0 1 SLIDING",
+        "RATE.WINDOW % 0 1 EXACT",
+        "RATE.WINDOW % 100000 315360000000 EXACT COST 7",
+        "RATE.GCRA % 0 1 315360000000 AHEAD 315360000000",
+        "RATE.MGCRA 2 % 0 1 1 other{%} 0 1 1 AHEAD 1",
         "RATE.TIERS % 2 9007199254740990 1 1 9007199254740990 1 315360000000 COST 7",
         "RATE.REFUND % 1",
         "RATE.REFUND % 9007199254740991",
+        "RATE.CHARGE % 1",
+        "RATE.CHARGE % 9007199254740991",
     ];
     lines.extend(others.map(|line| at(line, key)));
     lines
@@ -307,9 +313,15 @@ fn random_bytes_are_refused_or_read_as_they_are_written() {
             assert_eq!(again, bytes);
             read += 1;
         }
-        if let Ok((limit, expires)) = persist::read_effect(&bytes) {
+        if let Ok((effect, expires)) = persist::read_effect(&bytes) {
             let mut again = Vec::new();
-            persist::put_effect(&mut again, &limit, expires);
+            match effect {
+                RateEffect::Limit(limit) => persist::put_effect(&mut again, &limit, expires),
+                RateEffect::Record(call) => persist::put_record(&mut again, call, expires),
+                RateEffect::GiveBack(count) => {
+                    persist::put_give_back(&mut again, count, expires);
+                }
+            }
             assert_eq!(again, bytes);
         }
     }

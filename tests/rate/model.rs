@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::Random;
 use sluice::rate::decision::{RateDecision, RateVerdict, RequestCost};
+use sluice::rate::exact::ExactWindow;
 use sluice::rate::gcra::{Bucket, LeakRate, Tier};
-use sluice::rate::state::{self, Limit, LimitChange, LimitRequest, WrongLimitKind, refund};
+use sluice::rate::state::{self, Limit, LimitChange, LimitRequest, WrongLimitKind};
 use sluice::rate::window::Window;
 use sluice::rate::{MAX_PERIOD_US, MAX_TIERS, persist};
 use sluice::request::{MAX_SAFE, TEN_YEARS_MS};
@@ -65,23 +66,33 @@ fn ask(
     cost: u64,
     now: u64,
 ) -> Result<(RateDecision, Limit), WrongLimitKind> {
-    let spend = RequestCost {
-        cost,
-        is_counted: true,
-    };
+    ask_ahead(limit, request, RequestCost::counted(cost), now)
+}
+
+/// The same, perhaps with `AHEAD`.
+fn ask_ahead(
+    limit: Option<&Limit>,
+    request: LimitRequest<'_>,
+    spend: RequestCost,
+    now: u64,
+) -> Result<(RateDecision, Limit), WrongLimitKind> {
+    let cost = spend.cost;
     let (outcome, next) = state::ask(limit, request, spend, now)?;
     check_peek(limit, request, &outcome, spend, now);
-    let counts = outcome.verdict == RateVerdict::Allowed && cost > 0;
+    let counts = outcome.verdict.is_allowed() && cost > 0;
     assert_eq!(
         next == LimitChange::Unchanged,
         !counts,
         "a request that counts changes something"
     );
     let mut after = limit.cloned();
-    match next {
-        LimitChange::Unchanged => {}
-        LimitChange::AddCost => after.as_mut().expect("there is one").add(cost),
-        LimitChange::Replace(limit) => after = Some(limit),
+    match (next, request) {
+        (LimitChange::AddCost, _) => after.as_mut().expect("there is one").add(cost),
+        (LimitChange::Record(call), LimitRequest::Exact { length, .. }) => {
+            let empty = || Limit::Exact(Box::new(ExactWindow::new(1000 * length)));
+            after.get_or_insert_with(empty).record(call);
+        }
+        (next, _) => after = changed(after, next),
     }
     let empty = match request {
         LimitRequest::Gcra(tier) => Limit::Gcra(Bucket::empty(tier.rate, now)),
@@ -92,8 +103,40 @@ fn ask(
         LimitRequest::Window {
             length, is_sliding, ..
         } => Limit::Window(Window::starting(now / 1000, length, is_sliding)),
+        LimitRequest::Exact { length, .. } => {
+            Limit::Exact(Box::new(ExactWindow::new(1000 * length)))
+        }
     };
     Ok((outcome, after.unwrap_or(empty)))
+}
+
+/// A limit after a change that does not depend on a request.
+fn changed(limit: Option<Limit>, change: LimitChange) -> Option<Limit> {
+    match (limit, change) {
+        (limit, LimitChange::Unchanged) => limit,
+        (_, LimitChange::Replace(after)) => Some(after),
+        (Some(mut limit), LimitChange::Record(call)) => {
+            limit.record(call);
+            Some(limit)
+        }
+        (Some(mut limit), LimitChange::GiveBack(count)) => {
+            limit.give_back(count);
+            Some(limit)
+        }
+        (limit, change) => panic!("{change:?} of {limit:?}"),
+    }
+}
+
+/// The limit after a refund.
+fn refund(limit: &Limit, count: u64) -> Result<Limit, WrongLimitKind> {
+    let change = state::refund(limit, count)?;
+    Ok(changed(Some(limit.clone()), change).expect("a limit"))
+}
+
+/// The limit after a cost that was known too late.
+fn charge(limit: &Limit, count: u64, now: u64) -> Limit {
+    let change = state::charge(limit, count, now).expect("a limit that counts");
+    changed(Some(limit.clone()), change).expect("a limit")
 }
 
 impl Random {
@@ -373,10 +416,7 @@ fn check_reset(limit: &Limit, request: LimitRequest<'_>, outcome: &RateDecision,
         return;
     };
     for cost in [0, 1, outcome.limit] {
-        let spend = RequestCost {
-            cost,
-            is_counted: true,
-        };
+        let spend = RequestCost::counted(cost);
         let after = state::ask(Some(limit), request, spend, later).expect("the kind");
         let fresh = state::ask(None, request, spend, later).expect("the kind");
         assert_eq!(after, fresh, "{limit:?} at {later}");
@@ -448,6 +488,7 @@ fn gcra_is_exact_over_random_calls() {
             assert_eq!((outcome.limit, outcome.tier), (tier.limit, 0));
             match outcome.verdict {
                 RateVerdict::Allowed => verdicts[0] += 1,
+                RateVerdict::AllowedAfter(_) => panic!("{outcome:?}"),
                 RateVerdict::Never => {
                     verdicts[1] += 1;
                     assert!(cost > tier.limit);
@@ -730,6 +771,7 @@ fn configurations_that_change_break_no_promise() {
                     check_retry(limit.as_ref(), (request, cost), now, ms, false);
                     told.push((now + 1000 * ms, tier, cost));
                 }
+                RateVerdict::AllowedAfter(_) => panic!("{outcome:?}"),
                 RateVerdict::Never => {}
             }
             for (until, tier, cost) in &told {
@@ -952,6 +994,7 @@ fn windows_are_the_models(is_sliding: bool) {
             check_window_reset(&next, &outcome, (length, is_sliding), now);
             match outcome.verdict {
                 RateVerdict::Allowed => verdicts[0] += 1,
+                RateVerdict::AllowedAfter(_) => panic!("{outcome:?}"),
                 RateVerdict::Never => {
                     verdicts[1] += 1;
                     assert!(cost > most);
@@ -1066,10 +1109,7 @@ fn a_window_on_a_clock_that_was_set_back_ends_in_time() {
         let later = set_back + 1000 * told;
         assert_eq!(ask(&moved, 2, later).0.verdict, RateVerdict::Allowed);
         // It is no addition to what replicas have.
-        let spend = RequestCost {
-            cost: 1,
-            is_counted: true,
-        };
+        let spend = RequestCost::counted(1);
         let next = state::ask(Some(&full), request, spend, set_back)
             .expect("it")
             .1;
@@ -1215,6 +1255,7 @@ fn tiers_are_several_limits_at_once_all_or_nothing() {
             assert_eq!(outcome.limit, tiers[binds].limit);
             match outcome.verdict {
                 RateVerdict::Allowed => allowed += 1,
+                RateVerdict::AllowedAfter(_) => panic!("{outcome:?}"),
                 RateVerdict::Never => assert_eq!(longest, Some(i128::MAX)),
                 RateVerdict::Retry(ms) => {
                     refused += 1;
@@ -1533,4 +1574,502 @@ fn combined(
         }
     }
     all.into_iter()
+}
+
+// AHEAD
+
+/// A shaper as the definition has it: each call is served at a time, in the order of the calls, and the bucket is full at no
+/// time. The model keeps the theoretical arrival time in 1/count us and nothing else.
+#[test]
+fn ahead_is_exact_over_random_calls() {
+    let mut random = Random(0x6c7a_0011);
+    let mut verdicts = [0; 4];
+    for _ in 0..CALLS / CALLS_OF_A_KEY {
+        let tier = Tier {
+            limit: 1 + random.below(8),
+            rate: LeakRate {
+                count: 1 + random.below(12),
+                period: *random.one(&[1000, 7000, 999_983, 60_000_000]),
+            },
+        };
+        let (count, period) = (i128::from(tier.rate.count), i128::from(tier.rate.period));
+        let mut now = TODAY;
+        let mut limit: Option<Limit> = None;
+        let mut arrival = i128::MIN; // in 1/count us
+        for _ in 0..CALLS_OF_A_KEY {
+            now += match random.below(4) {
+                0 => 0,
+                1 => random.below(100),
+                _ => random.below(2 * tier.rate.period / tier.rate.count + 2),
+            };
+            let at = i128::from(now) * count;
+            if random.below(12) == 0
+                && let Some(old) = &limit
+            {
+                let cost = random.below(20);
+                limit = Some(charge(old, cost, now));
+                arrival = arrival.max(at) + i128::from(cost) * period;
+            }
+            let cost = random.below(tier.limit + 2);
+            let ahead_ms = *random.one(&[0, 1, 5, 1000, 60_000, TEN_YEARS]);
+            let spend = RequestCost {
+                ahead_ms,
+                ..RequestCost::counted(cost)
+            };
+            let (outcome, after) =
+                ask_ahead(limit.as_ref(), LimitRequest::Gcra(tier), spend, now).expect("a GCRA");
+            // Room there is from this time on.
+            let full = i128::from(tier.limit) * period;
+            let from = arrival.max(at) + i128::from(cost) * period - full;
+            let wait = (from - at).max(0);
+            let wait_ms = told_ms((wait + count - 1) / count);
+            let expected = match wait_ms {
+                _ if cost > tier.limit => RateVerdict::Never,
+                0 => RateVerdict::Allowed,
+                wait if wait <= ahead_ms => RateVerdict::AllowedAfter(wait),
+                wait => RateVerdict::Retry(wait),
+            };
+            assert_eq!(outcome.verdict, expected, "{limit:?} {spend:?} {now}");
+            if outcome.verdict.is_allowed() && cost > 0 {
+                arrival = arrival.max(at) + i128::from(cost) * period;
+                limit = Some(after);
+            }
+            let left = (full - (arrival.max(at) - at)).max(0) / period;
+            assert_eq!(outcome.remaining, left as u64, "{limit:?} {spend:?} {now}");
+            let reset = (arrival.max(at) - at + count - 1) / count;
+            assert_eq!(outcome.reset, told_ms(reset));
+            verdicts[match outcome.verdict {
+                RateVerdict::Allowed => 0,
+                RateVerdict::AllowedAfter(_) => 1,
+                RateVerdict::Retry(_) => 2,
+                RateVerdict::Never => 3,
+            }] += 1;
+        }
+    }
+    println!("{verdicts:?}");
+    assert!(verdicts.iter().all(|count| *count > CALLS / 50));
+}
+
+/// Callers that wait as long as they are told act in the order of their calls, and never more than the burst and the rate
+/// allow in any span; nobody is refused who would be allowed within the horizon. Also while the clock is set back.
+#[test]
+fn callers_ahead_of_their_time_act_in_order_and_evenly() {
+    let mut random = Random(0x6c7a_0012);
+    for round in 0..100 {
+        let tier = Tier {
+            limit: 1 + random.below(20),
+            rate: LeakRate {
+                count: 100,
+                period: 1_000_000,
+            },
+        };
+        let mut now = TODAY;
+        let mut limit: Option<Limit> = None;
+        let mut acts: Vec<u64> = Vec::new();
+        let mut refused = 0;
+        for _ in 0..1000 {
+            now += random.below(9000);
+            if round % 4 == 3 && random.below(100) == 0 {
+                now -= random.below(1_000_000); // the clock is set back
+            }
+            let spend = RequestCost {
+                ahead_ms: 2000,
+                ..RequestCost::counted(1)
+            };
+            let request = LimitRequest::Gcra(tier);
+            let (outcome, after) = ask_ahead(limit.as_ref(), request, spend, now).expect("it");
+            match outcome.verdict {
+                RateVerdict::Allowed => acts.push(now),
+                RateVerdict::AllowedAfter(wait) => acts.push(now + 1000 * wait),
+                RateVerdict::Retry(wait) => {
+                    assert!(wait > 2000);
+                    refused += 1;
+                    continue;
+                }
+                RateVerdict::Never => panic!("{outcome:?}"),
+            }
+            limit = Some(after);
+        }
+        assert!(refused > 0);
+        if round % 4 != 3 {
+            assert!(acts.is_sorted(), "{acts:?}");
+            let burst = tier.limit as usize;
+            for (place, from) in acts.iter().enumerate() {
+                // A wait is rounded up to a millisecond, so two calls may act that much nearer to each other.
+                let until = from + 100_000 - 1000;
+                let count = acts[place..].iter().take_while(|at| **at <= until).count();
+                assert!(count <= burst + 10, "{count} in a tenth of a second");
+            }
+        }
+    }
+}
+
+/// All or none of several keys, each of which is a limit like any other: the same as the tiers of one.
+#[test]
+fn several_keys_are_exact_over_random_calls() {
+    let mut random = Random(0x6c7a_0013);
+    let (mut allowed, mut refused, mut ahead) = (0, 0, 0);
+    for _ in 0..CALLS / CALLS_OF_A_KEY / 2 {
+        let tiers: Vec<Tier> = (0..1 + random.below(4)).map(|_| random.tier()).collect();
+        let mut keys: Vec<Option<Bucket>> = vec![None; tiers.len()];
+        let mut models: Vec<Option<Arrival>> = vec![None; tiers.len()];
+        let mut now = TODAY;
+        for _ in 0..CALLS_OF_A_KEY {
+            now += random.below(1_000_000);
+            let at = i128::from(now);
+            // Somebody uses one of the keys alone.
+            if random.below(3) == 0 {
+                let place = random.below(tiers.len() as u64) as usize;
+                let (tier, before) = (tiers[place], keys[place].map(Limit::Gcra));
+                let (outcome, after) =
+                    ask(before.as_ref(), LimitRequest::Gcra(tier), 1, now).expect("a GCRA");
+                let mut model = models[place].unwrap_or(Arrival::new(tier.rate, at));
+                let wait = model.fits_in(tier.limit, 1, at);
+                assert_eq!(outcome.verdict == RateVerdict::Allowed, wait == Some(0));
+                if let (Some(0), Limit::Gcra(bucket)) = (wait, after) {
+                    model.consume(1, at, model.goes_on(1, at));
+                    (keys[place], models[place]) = (Some(bucket), Some(model));
+                }
+            }
+            let least = tiers.iter().map(|tier| tier.limit).min().unwrap_or(1);
+            let ahead_ms = *random.one(&[0, 0, 10, 1000, TEN_YEARS]);
+            let spend = RequestCost {
+                ahead_ms,
+                ..RequestCost::counted(random.cost(least))
+            };
+            let (outcome, after) = state::ask_all(&keys, &tiers, spend, now);
+            let mut next: Vec<_> = models
+                .iter()
+                .zip(&tiers)
+                .map(|(model, tier)| model.unwrap_or(Arrival::new(tier.rate, at)))
+                .collect();
+            let waits: Vec<_> = next
+                .iter()
+                .zip(&tiers)
+                .map(|(model, tier)| {
+                    let fits = spend.cost <= tier.limit;
+                    let room = i128::from(tier.limit.saturating_sub(spend.cost));
+                    let wait = model.falls_to(room * i128::from(tier.rate.period), at);
+                    if fits { wait } else { i128::MAX }
+                })
+                .collect();
+            let longest = *waits.iter().max().expect("a key");
+            let verdict = match longest {
+                0 => RateVerdict::Allowed,
+                i128::MAX => RateVerdict::Never,
+                wait if told_ms(wait) <= ahead_ms => RateVerdict::AllowedAfter(told_ms(wait)),
+                wait => RateVerdict::Retry(told_ms(wait)),
+            };
+            assert_eq!(outcome.verdict, verdict, "{keys:?} {tiers:?} {spend:?}");
+            let changes = verdict.is_allowed() && spend.cost > 0;
+            assert_eq!(after.is_some(), changes);
+            if changes {
+                let is_full = |model: &Arrival| {
+                    let (ahead, period) = (model.ahead(at), i128::from(model.rate.period));
+                    ahead + i128::from(spend.cost) * period > i128::from(MOST) * period
+                };
+                if next.iter().any(is_full) {
+                    break; // what is consumed saturates, which the model does not
+                }
+                next.iter_mut()
+                    .for_each(|model| model.consume(spend.cost, at, false));
+            }
+            let left = next.iter().zip(&tiers);
+            let left: Vec<_> = left
+                .map(|(model, tier)| model.remaining(tier.limit, at))
+                .collect();
+            let binds = match verdict {
+                RateVerdict::Allowed => {
+                    let least = left.iter().min();
+                    left.iter().position(|left| Some(left) == least)
+                }
+                _ => waits.iter().position(|wait| *wait == longest),
+            };
+            let binds = binds.expect("a key");
+            assert_eq!((outcome.tier, outcome.remaining), (binds, left[binds]));
+            assert_eq!(outcome.limit, tiers[binds].limit);
+            let reset = next.iter().map(|model| model.empty_in(at)).max();
+            assert_eq!(outcome.reset, told_ms(reset.expect("a key")));
+            match verdict {
+                RateVerdict::Allowed => allowed += 1,
+                RateVerdict::AllowedAfter(_) => ahead += 1,
+                _ => refused += 1,
+            }
+            if let Some(after) = after {
+                let bucket = |limit: &Limit| match limit {
+                    Limit::Gcra(bucket) => Some(*bucket),
+                    other => panic!("{other:?}"),
+                };
+                keys = after.iter().map(bucket).collect();
+                models = next.into_iter().map(Some).collect();
+            }
+        }
+    }
+    println!("{allowed} allowed, {ahead} ahead, {refused} refused");
+    assert!(allowed > CALLS / 20 && ahead > CALLS / 50 && refused > CALLS / 20);
+}
+
+// CHARGE
+
+/// Whatever was charged, those who come later wait for it, in every kind, and no longer; a refund of the same amount undoes
+/// it at the same moment.
+#[test]
+fn a_charge_is_a_cost_without_a_refusal() {
+    let mut random = Random(0x6c7a_0014);
+    let tiers = [
+        tier_of(5, 3, 1_000_000),
+        tier_of(9, 7, 60_000_000),
+        tier_of(3, 1, 100_000),
+    ];
+    let requests = [
+        LimitRequest::Gcra(tiers[0]),
+        LimitRequest::Tiers(&tiers),
+        LimitRequest::Window {
+            limit: 7,
+            length: 1000,
+            is_sliding: false,
+        },
+        LimitRequest::Exact {
+            limit: 7,
+            length: 1000,
+        },
+    ];
+    for request in requests {
+        for _ in 0..CALLS / 100 {
+            let mut now = TODAY;
+            let mut limit: Option<Limit> = None;
+            for _ in 0..20 {
+                now += random.below(400_000);
+                let (outcome, after) = ask(limit.as_ref(), request, 1, now).expect("the kind");
+                if outcome.verdict == RateVerdict::Allowed {
+                    limit = Some(after);
+                }
+                let Some(before) = &limit else { continue };
+                if random.below(3) == 0 {
+                    let count = random.below(12);
+                    let charged = charge(before, count, now);
+                    check_bytes(&charged);
+                    let left = |limit: &Limit| {
+                        ask(Some(limit), request, 0, now)
+                            .expect("the kind")
+                            .0
+                            .remaining
+                    };
+                    let undone = refund(&charged, count).expect("the kind");
+                    assert_eq!(left(&undone), left(before), "{before:?} {count}");
+                    if !matches!(request, LimitRequest::Tiers(_)) {
+                        let expected = left(before).saturating_sub(count);
+                        assert_eq!(left(&charged), expected, "{before:?} {count}");
+                    }
+                    let (told, _) = ask(Some(&charged), request, 1, now).expect("the kind");
+                    if let RateVerdict::Retry(ms) = told.verdict {
+                        check_retry(Some(&charged), (request, 1), now, ms, true);
+                    }
+                    limit = Some(charged);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_charged_saturates() {
+    let requests = [
+        LimitRequest::Gcra(tier_of(5, 1, MAX_PERIOD_US)),
+        LimitRequest::Window {
+            limit: 5,
+            length: 1000,
+            is_sliding: true,
+        },
+        LimitRequest::Exact {
+            limit: 5,
+            length: TEN_YEARS,
+        },
+    ];
+    for request in requests {
+        let mut limit = ask(None, request, 2, TODAY).expect("the kind").1;
+        for later in 1..10 {
+            limit = charge(&limit, MOST, TODAY + later);
+            check_bytes(&limit);
+        }
+        let (told, _) = ask(Some(&limit), request, 1, TODAY + 10).expect("the kind");
+        assert!(matches!(told.verdict, RateVerdict::Retry(_)), "{told:?}");
+        let empty = refund(&limit, MOST).expect("the kind");
+        let (told, _) = ask(Some(&empty), request, 5, TODAY + 10).expect("the kind");
+        assert_eq!(told.verdict, RateVerdict::Allowed, "{empty:?}");
+    }
+    assert_eq!(state::charge(&Limit::Once, 1, TODAY), Err(WrongLimitKind));
+}
+
+// EXACT
+
+/// The model keeps each call in a list, and looks at all of them each time.
+#[test]
+fn exact_windows_are_exact_over_random_calls() {
+    let mut random = Random(0x6c7a_0015);
+    let mut verdicts = [0; 3];
+    for _ in 0..CALLS / CALLS_OF_A_KEY / 4 {
+        let most = random.below(60);
+        let length_ms = *random.one(&[1, 10, 999, 60_000, TEN_YEARS]);
+        let length = 1000 * length_ms;
+        let request = LimitRequest::Exact {
+            limit: most,
+            length: length_ms,
+        };
+        let mut now = TODAY;
+        let mut limit: Option<Limit> = None;
+        let mut calls: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..4 * CALLS_OF_A_KEY {
+            now += match random.below(6) {
+                0 => 0,
+                1 => random.below(3),
+                2 => random.below(length),
+                _ => random.below(length / 20 + 2),
+            };
+            if random.below(200) == 0 {
+                let back = random.below(2 * length);
+                now -= back.min(TODAY / 2);
+            }
+            let live = |calls: &[(u64, u64)], now: u64| -> u64 {
+                let in_reach = calls.iter().filter(|(at, _)| at + length > now);
+                in_reach.map(|(_, cost)| cost).sum()
+            };
+            let record = |calls: &mut Vec<(u64, u64)>, cost: u64| {
+                calls.retain(|(at, _)| at + length > now);
+                // A clock that was set back: later calls count as calls of now.
+                calls.iter_mut().for_each(|(at, _)| *at = now.min(*at));
+                calls.push((now, cost));
+            };
+            if let Some(old) = &limit {
+                match random.below(20) {
+                    0 => {
+                        let mut count = random.below(30);
+                        limit = Some(refund(old, count).expect("it"));
+                        while let Some((_, cost)) = calls.last_mut() {
+                            let back = count.min(*cost);
+                            *cost -= back;
+                            count -= back;
+                            if *cost > 0 {
+                                break;
+                            }
+                            calls.pop();
+                        }
+                    }
+                    1 => {
+                        let count = 1 + random.below(20);
+                        limit = Some(charge(old, count, now));
+                        record(&mut calls, count);
+                    }
+                    _ => {}
+                }
+            }
+            let cost = random.below(most.min(9) + 2);
+            let (outcome, after) = ask(limit.as_ref(), request, cost, now).expect("it");
+            let fits = |now| live(&calls, now) + cost <= most;
+            match outcome.verdict {
+                RateVerdict::Allowed => {
+                    assert!(fits(now), "{limit:?}");
+                    verdicts[0] += 1;
+                }
+                RateVerdict::Never => {
+                    assert!(cost > most);
+                    verdicts[1] += 1;
+                }
+                RateVerdict::Retry(ms) => {
+                    assert!(cost <= most && !fits(now) && ms > 0);
+                    assert!(fits(now + 1000 * ms) && !fits(now + 1000 * (ms - 1)));
+                    check_retry(limit.as_ref(), (request, cost), now, ms, true);
+                    verdicts[2] += 1;
+                }
+                RateVerdict::AllowedAfter(_) => panic!("{outcome:?}"),
+            }
+            if outcome.verdict == RateVerdict::Allowed && cost > 0 {
+                record(&mut calls, cost);
+                limit = Some(after);
+            }
+            assert_eq!(outcome.remaining, most.saturating_sub(live(&calls, now)));
+            let newest = calls.last().map_or(0, |(at, _)| at + length);
+            let reset = newest.saturating_sub(now);
+            assert_eq!(outcome.reset, told_ms(reset.into()), "{limit:?} {now}");
+            if let Some(limit) = &limit
+                && random.below(20) == 0
+            {
+                check_bytes(limit);
+            }
+        }
+    }
+    println!("{verdicts:?} were allowed, can never be, must wait");
+    assert!(verdicts.iter().all(|count| *count > CALLS / 100));
+}
+
+/// No span of the window's length has more calls than the limit, even if the limit and the length change.
+#[test]
+fn an_exact_window_never_lets_more_than_its_limit_through() {
+    let mut random = Random(0x6c7a_0016);
+    for _ in 0..20 {
+        let (most, length_ms) = (1 + random.below(300), 1 + random.below(50));
+        let request = LimitRequest::Exact {
+            limit: most,
+            length: length_ms,
+        };
+        let mut limit: Option<Limit> = None;
+        let mut allowed: Vec<u64> = Vec::new();
+        let mut now = TODAY;
+        for _ in 0..20_000 {
+            now += random.below(1 + 1500 * length_ms / most);
+            let (outcome, after) = match limit.take() {
+                None => ask(None, request, 1, now).expect("it"),
+                Some(mut limit) => {
+                    let spend = RequestCost::counted(1);
+                    let (outcome, change) =
+                        state::ask(Some(&limit), request, spend, now).expect("it");
+                    if let LimitChange::Record(call) = change {
+                        limit.record(call);
+                    }
+                    (outcome, limit)
+                }
+            };
+            if outcome.verdict == RateVerdict::Allowed {
+                allowed.push(now);
+            }
+            limit = Some(after);
+        }
+        for pair in allowed.windows(most as usize + 1) {
+            assert!(pair[most as usize] - pair[0] >= 1000 * length_ms);
+        }
+        assert!(allowed.len() < 20_000);
+    }
+}
+
+/// At most 16 bytes for each call that is remembered, of few and of many, near to each other and far apart.
+#[test]
+fn a_remembered_call_takes_at_most_16_bytes() {
+    for (count, apart) in [(100u64, 1), (1000, 60_000_000), (100_000, 3_000_000_000)] {
+        let mut log = ExactWindow::new(MAX_PERIOD_US);
+        for call in 0..count {
+            log.record(TODAY + call * apart, 1, MAX_PERIOD_US);
+            let bytes = log.memory(&|size: usize| size.next_multiple_of(16));
+            let calls = log.len().max(16); // a few bytes more for the first of them
+            assert!(bytes <= 16 * calls + 256, "{bytes} of {}", log.len());
+        }
+        assert_eq!(log.len() as u64, count);
+        // What has left the window takes nothing.
+        let later = TODAY + count * apart + MAX_PERIOD_US;
+        log.record(later, 1, MAX_PERIOD_US);
+        assert_eq!(log.len(), 1);
+        assert!(log.memory(&|size: usize| size) < 1000);
+    }
+}
+
+/// However often a key is charged, its log does not grow without bounds, and allows nothing before its time.
+#[test]
+fn an_endless_number_of_charges_takes_bounded_memory() {
+    let mut log = ExactWindow::new(MAX_PERIOD_US);
+    for call in 0..250_000 {
+        log.record(TODAY + call, 1, MAX_PERIOD_US);
+    }
+    assert_eq!(log.len(), 100_001);
+    assert_eq!(log.used(), 250_000);
+    log.give_back(240_000);
+    assert_eq!(log.used(), 10_000);
 }

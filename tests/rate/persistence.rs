@@ -33,8 +33,17 @@ fn fill_all(client: &mut Raw) {
         "COPY source copy",
         "COPY source elsewhere DB 3",
         "RENAME source renamed",
+        "RATE.GCRA source 9 1 1000000000",
         "RATE.GCRA gone 5 1 1000000",
         "DEL gone",
+        "RATE.WINDOW log 9 315360000000 EXACT COST 2",
+        "RATE.WINDOW log 9 315360000000 EXACT",
+        "RATE.CHARGE log 3",
+        "RATE.REFUND log 4",
+        "RATE.GCRA ahead 0 1 3600000",
+        "RATE.GCRA ahead 0 1 3600000 AHEAD 315360000000",
+        "RATE.CHARGE ahead 5",
+        "RATE.MGCRA 2 ahead 0 1 3600000 source 9 1 1000000000 AHEAD 315360000000",
     ] {
         client.must(line);
     }
@@ -56,7 +65,7 @@ fn all_ways_to_save_and_load_keep_everything() {
     let filled = |server: &Server| {
         fill_all(&mut Raw::connect(server));
         let picture = Picture::of(server);
-        assert_eq!(picture.keys.len(), 22);
+        assert_eq!(picture.keys.len(), 26);
         picture
     };
     ways::walk(filled, |server, before| {
@@ -141,7 +150,7 @@ fn the_append_only_file_has_what_was_decided() {
     let added = ["GCRA", "WINDOW", "TIERS", "THROTTLE"].map(count);
     assert!(added[1] >= 2, "{file}");
     let all = count("RATE.APPLY") + added.iter().sum::<usize>();
-    assert_eq!(all, 5 * 3 + 1, "{file}");
+    assert_eq!(all, 6 * 3 + 1, "{file}");
     for word in ["ONCE", "PEXPIRE"] {
         assert_eq!(count(word), 0, "{word}: {file}");
     }
@@ -178,12 +187,18 @@ fn random_line(random: &mut Random) -> String {
     let other = format!("k{}", random.below(30));
     let (burst, count) = (random.below(9), 1 + random.below(9));
     let (cost, period) = (random.below(4), 1_000_000 * (1 + random.below(3)));
-    match random.below(14) {
+    match random.below(18) {
         0..=2 => format!("RATE.GCRA {key} {burst} {count} {period} COST {cost}"),
         3 => format!("CL.THROTTLE {key} {burst} {count} {}", period / 1000),
         4 | 5 => format!("RATE.WINDOW {key} {burst} {period} COST {cost}"),
         6 => format!("RATE.WINDOW {key} {burst} {period} COST {cost} SLIDING"),
         7 => format!("RATE.TIERS {key} 2 {burst} {count} {period} 9 1 {period}"),
+        14 => format!("RATE.WINDOW {key} {burst} {period} COST {cost} EXACT"),
+        15 => format!("RATE.CHARGE {key} {cost}"),
+        16 => format!("RATE.GCRA {key} {burst} {count} {period} AHEAD 9000000"),
+        17 if key != other => {
+            format!("RATE.MGCRA 2 {key} 9 {count} {period} {other} {burst} 1 {period} AHEAD 99999")
+        }
         8 | 9 => format!("RATE.REFUND {key} {cost}"),
         10 => format!("RATE.ONCE {key} PX {period}"),
         11 => format!("RENAME {key} {other}"),

@@ -74,6 +74,19 @@ fn every_change_arrives_as_it_is() {
         "MOVE s 2",
         "SWAPDB 1 2",
         "UNLINK t",
+        "RATE.WINDOW e 9 3600000 EXACT COST 2",
+        "RATE.WINDOW e 9 7200000 EXACT COST 2",
+        "RATE.CHARGE e 9",
+        "RATE.REFUND e 3",
+        "RATE.WINDOW e 20 7200000 EXACT",
+        "RATE.REFUND e 99",
+        "RATE.GCRA a 0 1 3600000 AHEAD 99999999",
+        "RATE.GCRA a 0 1 3600000 AHEAD 99999999",
+        "RATE.CHARGE a 3",
+        "RATE.MGCRA 2 a 0 1 3600000 b 0 1 3600000 AHEAD 99999999",
+        "RATE.TIERS c 2 1 1 3600000 2 1 7200000 COST 2 AHEAD 9",
+        "RATE.TIERS c 2 1 1 3600000 2 1 7200000 COST 2 AHEAD 99999999",
+        "RATE.CHARGE c 1",
     ] {
         client.must(line);
         assert_identical(&master, &replica);
@@ -123,10 +136,16 @@ impl Random {
         let other = format!("k{}", self.below(12));
         let (burst, count, cost) = (self.below(6), 1 + self.below(5), self.below(3));
         let period = *self.one(&[1, 10, 50, 200, 1_000_000]);
-        match self.below(24) {
+        match self.below(29) {
             0..=4 => format!("RATE.GCRA {key} {burst} {count} {period} COST {cost}"),
             5..=7 => format!("RATE.WINDOW {key} {burst} {period} COST {cost}"),
             8..=10 => format!("RATE.WINDOW {key} {burst} {period} COST {cost} SLIDING"),
+            24 | 25 => format!("RATE.WINDOW {key} {burst} {period} COST {cost} EXACT"),
+            26 => format!("RATE.CHARGE {key} {cost}"),
+            27 => format!("RATE.GCRA {key} {burst} {count} {period} COST {cost} AHEAD 50"),
+            28 if key != other => {
+                format!("RATE.MGCRA 2 {key} {burst} {count} {period} {other} 4 1 50 AHEAD 20")
+            }
             11..=13 => format!("RATE.TIERS {key} 2 {burst} {count} {period} 4 1 50"),
             14 | 15 => format!("RATE.REFUND {key} {cost}"),
             16 | 17 => format!("RATE.ONCE {key} PX {period}"),
@@ -164,6 +183,8 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     for counter in [
         "allowed",
         "limited",
+        "ahead",
+        "charged",
         "refunded",
         "once_first",
         "once_duplicate",
@@ -208,6 +229,15 @@ fn refusals_and_looks_propagate_nothing() {
             "RATE.WINDOW gcra 4 1000",
             "RATE.REFUND gcra 0",
             "RATE.REFUND none 5",
+            "RATE.CHARGE gcra 0",
+            "RATE.CHARGE none 5",
+            "RATE.CHARGE once 5",
+            "RATE.GCRA gcra 4 1 315360000000 COST 5 AHEAD 1000",
+            "RATE.GCRA gcra 4 1 315360000000 COST 5 AHEAD 315360000000 PEEK",
+            "RATE.MGCRA 2 gcra 4 1 315360000000 new 4 1 1000 COST 5 AHEAD 1000",
+            "RATE.MGCRA 2 gcra 4 1 315360000000 new 4 1 1000 COST 0",
+            "RATE.MGCRA 2 new 4 1 1000 window 4 1 1000",
+            "RATE.WINDOW exact 5 315360000000 EXACT PEEK",
             "RATE.ONCE once PX 1",
             "RATE.APPLY gcra nonsense",
         ]
@@ -242,6 +272,10 @@ fn another_clock_moves_no_limit() {
         "RATE.WINDOW w 99 20000000",
         "RATE.WINDOW s 99 20000000 SLIDING",
         "RATE.TIERS t 2 99 3 10000000 999 7 10000000",
+        "RATE.WINDOW x 99 20000000 EXACT",
+        "RATE.GCRA a 3 3 10000000 AHEAD 99999999",
+        "RATE.CHARGE a 1",
+        "RATE.MGCRA 2 m 9 1 1000000 n 9 1 10000000",
     ];
     // In one step, so that many of them come within a moment.
     client.transact([lines; 8].concat());
@@ -377,7 +411,7 @@ fn a_promotion_moves_no_limit() {
     );
     // It ends what is over now, and not what isn't.
     eventually(SOON, || client.run("EXISTS short") == 0);
-    assert_eq!(client.run("DBSIZE"), 7);
+    assert_eq!(client.run("DBSIZE"), 8);
     assert_ne!(replica.digest(), digest);
     for (kind, line) in counting_kinds() {
         assert_eq!(

@@ -305,6 +305,9 @@ fn what_is_no_integer_is_named_so() {
             vec![b"RATE.WINDOW", b"window", b"1", text],
             vec![b"RATE.TIERS", b"tiers", text, b"1", b"1", b"1000"],
             vec![b"RATE.TIERS", b"tiers", b"1", b"1", b"1", text],
+            vec![b"RATE.MGCRA", text, b"gcra", b"1", b"1", b"1000"],
+            vec![b"RATE.MGCRA", b"1", b"gcra", b"1", text, b"1000"],
+            vec![b"RATE.CHARGE", b"gcra", text],
             vec![b"RATE.REFUND", b"gcra", text],
             vec![b"RATE.ONCE", b"new", b"PX", text],
             vec![b"CL.THROTTLE", b"gcra", b"1", b"1", text],
@@ -567,6 +570,7 @@ fn numkeys_and_the_stocks_must_fit() {
         ("STOCK.MRESERVE", " 1", " ORDER o PX 100000000"),
         ("STOCK.MCONFIRM", "", " live"),
         ("STOCK.MCANCEL", "", " live"),
+        ("RATE.MGCRA", " 1 1 1000", ""),
     ] {
         let line = |numkeys: &str, keys: &[&str]| {
             let keys: String = keys.iter().map(|key| format!(" {key}{item}")).collect();
@@ -617,6 +621,10 @@ fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
         "STOCK.MDEDUCT 2 stock 1 stock2 0",
         "STOCK.MCONFIRM 3 stock stock2 string live",
         "STOCK.MCANCEL 2 stock string live",
+        "RATE.MGCRA 2 gcra 9 1 100000000 string 9 1 1000",
+        "RATE.MGCRA 2 new 9 1 1000 gcra 9 1 0",
+        "RATE.MGCRA 2 new 9 1 1000 gcra 9 1 1000 COST 1 AHEAD -1",
+        "RATE.CHARGE gcra -1",
         "STOCK.IMPORT counter EVENTS list",
         "STOCK.IMPORT hash",
         "BF.RESERVE new 0.01 100 EXPANSION 2 NONSCALING",

@@ -169,6 +169,18 @@ fn a_listener_to_events_of_commands_gets_replies() {
             "rate.tiers tiers RATE.REFUND reply",
         ),
         ("RATE.REFUND tiers 1", "rate.refund tiers TYPE reply"),
+        (
+            "RATE.MGCRA 1 several 9 1 600000",
+            "rate.mgcra several RATE.REFUND reply",
+        ),
+        (
+            "RATE.CHARGE several 5",
+            "rate.charge several RATE.REFUND reply",
+        ),
+        (
+            "RATE.WINDOW exact 9 600000 EXACT",
+            "rate.window exact RATE.REFUND reply",
+        ),
         ("DEL stock", "del stock STOCK.INFO nil"),
     ];
     let mut listened = Listened::start();

@@ -100,10 +100,12 @@ const FILTER_SLOW: [&str; 13] = [
 ];
 
 /// The commands of limits, each with the least number of words that it takes. All of them write.
-const RATE_COMMANDS: [(&str, i64); 6] = [
+const RATE_COMMANDS: [(&str, i64); 8] = [
     ("rate.gcra", -5),
     ("rate.window", -4),
     ("rate.tiers", -6),
+    ("rate.mgcra", -6),
+    ("rate.charge", 3),
     ("rate.refund", 3),
     ("rate.once", -4),
     ("cl.throttle", -5),
@@ -1129,9 +1131,10 @@ fn every_command_is_documented() {
     assert_eq!(tokens("bf.info"), "CAPACITY EXPANSION FILTERS ITEMS SIZE");
     assert_eq!(tokens("cf.insert"), "CAPACITY ITEMS NOCREATE");
     assert_eq!(tokens("cf.insertnx"), "CAPACITY ITEMS NOCREATE");
-    assert_eq!(tokens("rate.gcra"), "COST PEEK");
-    assert_eq!(tokens("rate.window"), "COST PEEK SLIDING");
-    assert_eq!(tokens("rate.tiers"), "COST PEEK");
+    assert_eq!(tokens("rate.gcra"), "AHEAD COST PEEK");
+    assert_eq!(tokens("rate.window"), "COST EXACT PEEK SLIDING");
+    assert_eq!(tokens("rate.tiers"), "AHEAD COST PEEK");
+    assert_eq!(tokens("rate.mgcra"), "AHEAD COST PEEK");
     assert_eq!(tokens("rate.once"), "PX");
     for name in [
         "bf.add",
@@ -1139,6 +1142,7 @@ fn every_command_is_documented() {
         "bf.merge",
         "cf.del",
         "cf.compact",
+        "rate.charge",
         "rate.refund",
         "cl.throttle",
     ] {
@@ -1262,14 +1266,21 @@ fn every_command_of_limits_has_its_arity_flags_and_key() {
         assert_eq!(info[0], name);
         assert_eq!(info[1], arity, "{name}");
         let flags: Vec<_> = info[2].array().iter().map(Value::text).collect();
-        for flag in ["write", "fast", "module"] {
-            assert!(flags.contains(&flag), "{name}: {flags:?}");
+        let has_counted_keys = name == "rate.mgcra";
+        for (flag, expected) in [
+            ("write", true),
+            ("module", true),
+            ("fast", !has_counted_keys),
+        ] {
+            assert_eq!(flags.contains(&flag), expected, "{name}: {flags:?}");
         }
-        // What gives back is never refused.
-        let grows = name != "rate.refund";
+        // The server refuses no command that may be a PEEK, a charge or a refund.
+        let grows = ["rate.once", "cl.throttle"].contains(&name);
         assert_eq!(flags.contains(&"denyoom"), grows, "{name}: {flags:?}");
-        // The key is the first word behind the command.
-        assert_eq!([&info[3], &info[4], &info[5]].map(Value::int), [1, 1, 1]);
+        if !has_counted_keys {
+            // The key is the first word behind the command.
+            assert_eq!([&info[3], &info[4], &info[5]].map(Value::int), [1, 1, 1]);
+        }
         assert_eq!(info[8].array().len(), 1, "{name}");
     }
 }
@@ -1344,6 +1355,8 @@ fn the_keys_of_every_command_are_found() {
         ("RATE.GCRA a 1 1 1000 COST 5", "a"),
         ("RATE.WINDOW a 1 1000 SLIDING", "a"),
         ("RATE.TIERS a 2 1 1 1 2 2 2", "a"),
+        ("RATE.MGCRA 2 a 1 1 1 b 2 2 2 COST 5", "a b"),
+        ("RATE.CHARGE a 1", "a"),
         ("RATE.REFUND a 1", "a"),
         ("RATE.ONCE a PX 5", "a"),
         ("CL.THROTTLE a 1 1 1 1", "a"),

@@ -75,6 +75,13 @@ const COUNTED: &[Counted] = &[
         bogus_end: &["reserve", "BOGUS"],
     },
     Counted {
+        name: "rate.mgcra",
+        front: &[],
+        each: &["9", "1", "60000"],
+        end: &["COST", "1"],
+        bogus_end: &["COST", "x"],
+    },
+    Counted {
         name: "bf.merge",
         front: &["own:destination"],
         each: &[],
@@ -229,6 +236,8 @@ fn a_command_takes_1024_keys() {
         let reply = client.call(command.line(b"1024", &all, command.end));
         if command.name == "bf.merge" {
             assert_eq!(reply, "OK");
+        } else if command.name == "rate.mgcra" {
+            assert_eq!(reply.array()[..3], [0, 10, 9], "{reply:?}");
         } else if command.name != "stock.mcancel" {
             assert_eq!(reply.array().len(), 1024, "{}", command.name);
             let taken = reply.array().iter().all(|item| item.int() >= 0);

@@ -165,15 +165,23 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (2, "CACHE.FAIL $cache $token [BACKOFF $ms]"),
     (1, "CACHE.INFO $cache"),
     // Limits
-    (5, "RATE.GCRA $gcra $few $few $ms [COST $few] [PEEK]"),
     (
         5,
-        "RATE.WINDOW $window $few $ms [COST $few] [PEEK] [SLIDING]",
+        "RATE.GCRA $gcra $few $few $ms [COST $few] [PEEK] [AHEAD $ms]",
+    ),
+    (
+        5,
+        "RATE.WINDOW $window $few $ms [COST $few] [PEEK] [SLIDING|EXACT]",
     ),
     (
         3,
-        "RATE.TIERS $tiers 2 $few $few $ms $few $few $ms [COST $few] [PEEK]",
+        "RATE.TIERS $tiers 2 $few $few $ms $few $few $ms [COST $few] [PEEK] [AHEAD $ms]",
     ),
+    (
+        3,
+        "RATE.MGCRA 2 $gcra $few $few $ms $gcra $few $few $ms [COST $few] [PEEK] [AHEAD $ms]",
+    ),
+    (3, "RATE.CHARGE $rate $few"),
     (3, "RATE.REFUND $rate $few"),
     (3, "RATE.ONCE $once PX $ms"),
     (2, "CL.THROTTLE $gcra $few $few $few [$few]"),

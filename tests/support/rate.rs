@@ -14,11 +14,12 @@ pub const TEN_YEARS: i64 = 315_360_000_000;
 
 /// The kinds of limits, each with what asks for it: nothing leaks and no window ends while a test runs, and there is room
 /// for five.
-pub const KINDS: [(&str, &str); 6] = [
+pub const KINDS: [(&str, &str); 7] = [
     ("gcra", "RATE.GCRA % 4 1 315360000000"),
     ("throttle", "CL.THROTTLE % 4 1 315360000"),
     ("window", "RATE.WINDOW % 5 315360000000"),
     ("sliding", "RATE.WINDOW % 5 315360000000 SLIDING"),
+    ("exact", "RATE.WINDOW % 5 315360000000 EXACT"),
     ("tiers", "RATE.TIERS % 2 4 1 315360000000 9 2 315360000000"),
     ("once", "RATE.ONCE % PX 315360000000"),
 ];

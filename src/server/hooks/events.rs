@@ -23,6 +23,7 @@ use crate::server::services::deferred::{
 };
 use crate::server::services::import;
 use crate::server::services::info;
+use crate::server::services::memory;
 use crate::server::services::publish;
 use crate::server::services::timer;
 use redis_module::raw;
@@ -115,7 +116,7 @@ fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
 pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
     look_for_replays(ctx, false);
     timer::call_when_due(due::on_due);
-    let server_events: [(u64, raw::RedisModuleEventCallback); 10] = [
+    let server_events: [(u64, raw::RedisModuleEventCallback); 11] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client)),
@@ -129,6 +130,7 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(on_fork)),
         (raw::REDISMODULE_EVENT_SHUTDOWN, Some(on_shutdown)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(on_config_change)),
     ];
     // SAFETY: the callbacks live as long as the module and know version 1 of each event's data.
     unsafe {
@@ -145,12 +147,14 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
             raw::REDISMODULE_NOTIFY_GENERIC,
             Some(on_key)
         ));
-        if refused || keys != raw::REDISMODULE_OK as c_int || !import::follow(ctx) {
+        if refused || keys != raw::REDISMODULE_OK as c_int {
             let line = "the server refuses a subscription to its events";
             log::warn(ctx.raw(), line);
             return false;
         }
     }
+    import::refresh(ctx);
+    memory::learn_limit();
     cluster::subscribe(ctx);
     true
 }
@@ -305,6 +309,7 @@ unsafe extern "C" fn on_role(
         let is_replica = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
         // SAFETY: see above.
         look_for_replays(unsafe { Ctx::new(ctx) }, is_replica);
+        memory::learn_limit(); // a replica may ignore `maxmemory`
         cluster::role_changes();
         if is_replica {
             defer(ServerEvent::Demoted);
@@ -380,6 +385,19 @@ unsafe extern "C" fn on_cron(
             (family.cron)(ctx);
         }
         commit::emit_events(ctx);
+    });
+}
+
+unsafe extern "C" fn on_config_change(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    guard((), || {
+        memory::learn_limit();
+        // SAFETY: see above.
+        import::refresh(unsafe { Ctx::new(ctx) });
     });
 }
 

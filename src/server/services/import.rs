@@ -1,38 +1,22 @@
 //! Valkey's import mode (the setting `import-mode`, since 8.1): while it is on, a tool copies another server's dataset to this
 //! one, and that server decides when keys end.
 
-use crate::server::base::guard::guard;
 use crate::server::handles::call::{self, CallReply};
 use crate::server::handles::context::{self, Ctx};
 use crate::server::handles::log;
 use crate::server::handles::server_info::Version;
-use redis_module::raw;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::CStr;
 
 const SETTING: &CStr = c"import-mode";
 
-/// Reads the setting, and again whenever it changes. False if the server refuses the subscription. Redis has no such setting.
-pub(in crate::server) fn follow(ctx: Ctx<'_>) -> bool {
-    if !Version::running().is_valkey() {
-        return true;
+/// Reads the setting. Redis has no such setting.
+pub(in crate::server) fn refresh(ctx: Ctx<'_>) {
+    if Version::running().is_valkey() {
+        read_setting(ctx);
     }
-    refresh(ctx);
-    let event = raw::RedisModuleEvent {
-        id: raw::REDISMODULE_EVENT_CONFIG,
-        dataver: 1,
-    };
-    // SAFETY: the callback lives as long as the module and reads nothing of the event's data.
-    let status = unsafe {
-        api!(RedisModule_SubscribeToServerEvent(
-            ctx.raw(),
-            event,
-            Some(on_config_change)
-        ))
-    };
-    status == raw::REDISMODULE_OK as c_int
 }
 
-fn refresh(ctx: Ctx<'_>) {
+fn read_setting(ctx: Ctx<'_>) {
     let is_on = match call::setting(ctx, SETTING) {
         Some(value) => value == "yes",
         // Valkey 8.0 has no such setting; of newer ones `CONFIG` has another name.
@@ -62,14 +46,4 @@ fn accepts_import_source(ctx: Ctx<'_>) -> bool {
         )))
     };
     reply.is_there() && reply.part().error().is_none()
-}
-
-unsafe extern "C" fn on_config_change(
-    ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _subevent: u64,
-    _data: *mut c_void,
-) {
-    // SAFETY: the server calls with a live context.
-    guard((), || refresh(unsafe { Ctx::new(ctx) }));
 }

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::server::handles::server_info::ServerInfo;
 use redis_module::raw;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Smaller requests are not asked for: the server's own check, before each command, is enough.
 const SMALL: usize = 256 * 1024;
@@ -37,4 +38,42 @@ pub fn is_following() -> bool {
     // SAFETY: a null context is allowed, which tells what is true of the whole server.
     let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
     flags as u32 & follows != 0
+}
+
+/// Whether `maxmemory` limits this server.
+static IS_LIMITED: AtomicBool = AtomicBool::new(true);
+
+fn server_flags() -> u32 {
+    // SAFETY: a null context is allowed, which tells what is true of the whole server.
+    unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) as u32 }
+}
+
+/// Learns whether `maxmemory` limits this server. To be called when the settings or the role of the server have changed.
+pub(in crate::server) fn learn_limit() {
+    let is_limited = server_flags() & raw::REDISMODULE_CTX_FLAGS_MAXMEMORY != 0;
+    IS_LIMITED.store(is_limited, Ordering::Relaxed);
+}
+
+/// Whether the memory in use is more than `maxmemory` allows, and the server evicts no keys. The server itself refuses a command
+/// with the flag `deny-oom` then. This is for commands that need no memory with some of their arguments. Most calls ask the
+/// server nothing.
+#[inline]
+pub fn refuses_growth() -> bool {
+    IS_LIMITED.load(Ordering::Relaxed) && exceeds_limit() && !may_evict()
+}
+
+/// Whether the memory in use is more than `maxmemory` allows, whether or not the server evicts keys.
+#[inline]
+pub fn is_full() -> bool {
+    IS_LIMITED.load(Ordering::Relaxed) && exceeds_limit()
+}
+
+#[cold]
+fn exceeds_limit() -> bool {
+    let full = raw::REDISMODULE_CTX_FLAGS_MAXMEMORY | raw::REDISMODULE_CTX_FLAGS_OOM;
+    server_flags() & full == full
+}
+
+fn may_evict() -> bool {
+    server_flags() & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
 }

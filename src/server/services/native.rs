@@ -378,6 +378,28 @@ impl Relocate<'_> {
         }
     }
 
+    /// Moves the elements of a vector.
+    pub fn vec<T: Copy>(&mut self, vec: &mut Vec<T>) {
+        const {
+            assert!(
+                align_of::<T>() <= GUARANTEED_ALIGN,
+                "moved elements stay aligned"
+            );
+        }
+        if size_of::<T>() == 0 || vec.capacity() == 0 {
+            return;
+        }
+        let mut old = std::mem::ManuallyDrop::new(std::mem::take(vec));
+        let (start, length, capacity) = (old.as_mut_ptr(), old.len(), old.capacity());
+        // SAFETY: a vector is one block of `capacity` elements. Where the server moved it, it has copied the bytes and freed
+        // the old block.
+        unsafe {
+            let moved = self.block(start.cast()).cast::<T>();
+            let at = if moved.is_null() { start } else { moved };
+            *vec = Vec::from_raw_parts(at, length, capacity);
+        }
+    }
+
     /// Moves one block; null if it stays where it is.
     ///
     /// # Safety

@@ -10,11 +10,13 @@ use crate::support::cluster::Client;
 
 /// How many are allowed by each of [`KINDS`]: nothing leaks and no window ends during a test.
 const MOST: u64 = 20;
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 7] = [
     ("gcra", "RATE.GCRA % 19 1 315360000000"),
     ("throttle", "CL.THROTTLE % 19 1 315360000"),
     ("window", "RATE.WINDOW % 20 315360000000"),
     ("sliding", "RATE.WINDOW % 20 315360000000 SLIDING"),
+    ("exact", "RATE.WINDOW % 20 315360000000 EXACT"),
+    ("several", "RATE.MGCRA 1 % 19 1 315360000000"),
     (
         "tiers",
         "RATE.TIERS % 2 19 1 315360000000 90 2 315360000000",

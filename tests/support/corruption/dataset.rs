@@ -93,12 +93,16 @@ pub const LIMITS: Family = Family {
         "RATE.GCRA rg 4 1 315360000000",
         "RATE.REFUND rg 1",
         "RATE.WINDOW rw 5 315360000000 COST 3",
+        "RATE.WINDOW re 5 315360000000 EXACT COST 2",
+        "RATE.WINDOW re 5 315360000000 EXACT",
+        "RATE.CHARGE re 2",
+        "RATE.MGCRA 2 rg 4 1 315360000000 rm 4 1 315360000000 AHEAD 315360000000",
         "RATE.WINDOW rs 5 315360000000 SLIDING",
         "RATE.WINDOW rs 5 315360000000 SLIDING",
         "RATE.TIERS rt 2 4 1 315360000000 9 2 315360000000 COST 2",
         "RATE.ONCE ro PX 315360000000",
     ],
-    keys: &["rg", "rw", "rs", "rt", "ro"],
+    keys: &["rg", "rw", "re", "rm", "rs", "rt", "ro"],
 };
 
 /// All of them.
@@ -229,6 +233,10 @@ const USES: [(&str, &[&str]); 7] = [
             "RATE.GCRA % 4 1 315360000000",
             "RATE.WINDOW % 9007199254740991 1 COST 9007199254740991",
             "RATE.WINDOW % 5 315360000000 SLIDING",
+            "RATE.WINDOW % 5 315360000000 EXACT",
+            "RATE.CHARGE % 3",
+            "RATE.GCRA % 4 1 315360000000 AHEAD 315360000000",
+            "RATE.MGCRA 1 % 4 1 315360000000",
             "RATE.TIERS % 2 4 1 315360000000 9 2 315360000000",
             "RATE.REFUND % 1",
             "RATE.ONCE % PX 1000",
