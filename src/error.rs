@@ -39,6 +39,8 @@ pub enum Error {
     UserRequired,
     /// The order id was used with other arguments before.
     Conflict,
+    /// The idempotency key was used with another fingerprint.
+    OtherFingerprint,
     /// A hash that is to become a stock has other fields than `total` and `ordered`.
     NotAStockHash,
     /// Two keys of one command are in different hash slots of a cluster.
@@ -121,6 +123,9 @@ impl fmt::Display for Error {
             Error::Moved { slot, address } => write!(f, "MOVED {slot} {address}"),
             Error::UserRequired => f.write_str("ERR USER is required by this stock"),
             Error::Conflict => f.write_str("CONFLICT order id was used with other arguments"),
+            Error::OtherFingerprint => {
+                f.write_str("CONFLICT key was used with another fingerprint")
+            }
             Error::NotAStockHash => {
                 f.write_str("ERR the hash must have the fields total and ordered, and no others")
             }

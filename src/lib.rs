@@ -10,9 +10,11 @@ pub mod codec;
 pub mod cuckoo;
 pub mod deadlines;
 pub mod error;
+pub mod fence;
 pub mod filter;
 pub mod lock;
 pub mod memory;
+pub mod once;
 pub mod options;
 pub mod rate;
 pub mod reply;
@@ -110,6 +112,7 @@ pub static FAMILIES: &[Family] = &[
     bloom::FAMILY,
     cache::FAMILY,
     rate::FAMILY,
+    once::FAMILY,
 ];
 
 /// One bit for each family that is loaded.

@@ -1,10 +1,11 @@
 //! The internal commands that carry a master's decisions to replicas and the AOF.
 
+use super::LISTENING;
 use super::native::list_earlier;
 use super::persist::{self, LockEffect};
 use super::state::{Lock, LockKind, Mode};
-use super::{LISTENING, is_plausible_fence, remember_fence};
 use crate::error::Error;
+use crate::fence::{is_plausible_fence, remember_fence};
 use crate::reply::{Answer, Reply};
 use crate::request::MAX_SAFE;
 use crate::server::entry::Call;

@@ -10,8 +10,9 @@ use super::state::{
     Abandoned, Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
 };
 use super::watch::{Watched, Watches};
-use super::{EXPIRED_LEASES, LISTENING, next_fence, remember_fence};
+use super::{EXPIRED_LEASES, LISTENING};
 use crate::error::Error;
+use crate::fence::{next_fence, remember_fence};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;

@@ -4,14 +4,14 @@ use super::handover::Upkeep;
 use super::notices::NOTICES;
 use super::persist;
 use super::slices::stop_listening_if_idle;
-use super::{DEADLINES, FENCE, SERVICE};
+use super::{DEADLINES, SERVICE};
+use crate::fence::last_fence;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::services::cluster::{self, SlotParcel};
 use crate::server::services::commit;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use std::sync::atomic::Ordering;
 
 /// Handles a server event.
 pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
@@ -77,7 +77,7 @@ pub(super) fn dataset_changed(event: &ServerEvent) {
 
 /// Appends the last fence to the AOF. An AOF that is rewritten without an RDB part has no other place for it.
 fn save_fence(ctx: Ctx<'_>) {
-    let fence = FENCE.load(Ordering::Relaxed);
+    let fence = last_fence();
     // Valkey 9 may take a command without a key for one of two slots, and end the export.
     if !cluster::send_to_importers(ctx) && fence > 0 {
         commit::append_to_aof(ctx, c"LOCK.FENCE", fence);
@@ -87,7 +87,7 @@ fn save_fence(ctx: Ctx<'_>) {
 /// The last fence, for a node that receives a hash slot. A lock that is free leaves no other trace there, and all later fences
 /// follow with the locks that have them.
 pub(super) fn slot_parcel() -> Option<SlotParcel> {
-    let fence = FENCE.load(Ordering::Relaxed);
+    let fence = last_fence();
     let mut effects = Vec::new();
     persist::put_fence(&mut effects, fence);
     (fence > 0).then_some((c"LOCK.APPLY", effects))

@@ -33,19 +33,16 @@ mod world;
 
 use crate::Family;
 use crate::deadlines::Listing;
-use crate::error::Error;
-use crate::request::{MAX_SAFE, TEN_YEARS_MS};
+use crate::request::TEN_YEARS_MS;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::log;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::config::Integer;
-use crate::server::services::memory::is_following;
 use edit::StepContext;
 use handover::Handover;
 use search::DeadlockSearch;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use world::ServerWorld;
 
 /// The longest owner in bytes.
@@ -114,31 +111,3 @@ static EXPIRED_LEASES: AtomicU64 = AtomicU64::new(0);
 /// Whether any client waits or any hold is watched. If not, values that leave their keys need not be reported. They do so in the
 /// middle of steps, while the [`SERVICE`] is borrowed.
 static LISTENING: AtomicBool = AtomicBool::new(false);
-
-/// The last fence that was given by this server or its masters, as far as it knows.
-static FENCE: AtomicU64 = AtomicU64::new(0);
-
-/// The next fence: a hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014), so
-/// that it rises also where the last ones were never replicated, as long as clocks are sane.
-fn next_fence(now: Now) -> Result<u64, Error> {
-    let fence = (FENCE.load(Ordering::Relaxed) + 1).max(now.micros());
-    if fence > MAX_SAFE as u64 {
-        log::warn_of_server("no further fencing token exists: the clock is beyond the year 2255");
-        return Err(Error::Internal);
-    }
-    Ok(fence)
-}
-
-/// The largest fence that is believed of a stranger: it leaves enough for 35 years, a million in a second.
-const MOST_BELIEVED: u64 = MAX_SAFE as u64 - (1 << 50);
-
-/// Whether this fence can have been given. Masters and files of this server are believed. Of others, nobody may leave this server
-/// without fences, by a forged payload that he restores.
-fn is_plausible_fence(fence: u64) -> bool {
-    is_following() || fence <= MOST_BELIEVED.max(FENCE.load(Ordering::Relaxed))
-}
-
-/// Remembers a fence that was given here or elsewhere.
-fn remember_fence(fence: u64) {
-    FENCE.fetch_max(fence, Ordering::Relaxed);
-}

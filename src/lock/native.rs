@@ -4,10 +4,9 @@ use super::holds::Hold;
 use super::notices::NOTICES;
 use super::persist;
 use super::state::{Lock, LockKind};
-use super::{DEADLINES, EXPIRED_LEASES, FENCE, LISTENING, is_plausible_fence, remember_fence};
-use crate::codec::{Reader, put_uint};
+use super::{DEADLINES, EXPIRED_LEASES, LISTENING};
+use crate::fence::{self, is_plausible_fence, remember_fence};
 use crate::memory::block_size;
-use crate::request::MAX_SAFE;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -213,23 +212,14 @@ impl<K: Which> Native for Typed<K> {
     }
 
     fn save_module(out: &mut RdbWriter<'_>) {
-        let mut bytes = Vec::new();
-        put_uint(&mut bytes, FENCE.load(Ordering::Relaxed));
-        out.bytes(&bytes);
+        fence::save_fence(out);
     }
 
     fn has_module_data() -> bool {
-        FENCE.load(Ordering::Relaxed) > 0
+        fence::last_fence() > 0
     }
 
     fn load_module(input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
-        let fence = input.bytes(|bytes| Reader::new(bytes).uint(0, MAX_SAFE as u64));
-        match fence {
-            Some(Ok(fence)) => {
-                remember_fence(fence);
-                true
-            }
-            _ => false,
-        }
+        fence::load_fence(input)
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::support::corruption::{
-    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, MOST, STOCKS, all_faults, assert_calm,
+    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, MOST, STOCKS, WORKS, all_faults, assert_calm,
     commands, cut, extreme, fill, flipped, mutated, resident, sealed, spliced, used_commands, uses,
 };
 use crate::support::stock::await_state;
@@ -260,6 +260,11 @@ fn damaged_payloads_of_filters_are_refused_or_make_filters_that_work() {
 #[test]
 fn damaged_payloads_of_caches_are_refused_or_make_entries_that_work() {
     try_payloads(&CACHES, 0xbad_cac4);
+}
+
+#[test]
+fn damaged_payloads_of_work_are_refused_or_make_work_that_answers() {
+    try_payloads(&WORKS, 0xbad_0ce5);
 }
 
 #[test]

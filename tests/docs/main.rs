@@ -71,6 +71,11 @@ fn the_reference_of_rate_limits_prints_what_it_says() {
 }
 
 #[test]
+fn the_reference_of_idempotency_keys_prints_what_it_says() {
+    check("docs/once.md");
+}
+
+#[test]
 fn the_guide_to_running_it_prints_what_it_says() {
     check("docs/operations.md");
 }

@@ -94,13 +94,19 @@ const LINES: &[Line] = &[
     ("rate", "RATE.TIERS t$k 2 10 5 100 20 10 1000", Array(6)),
     ("rate", "RATE.ONCE d$i PX 100", Int),
     ("rate", "CL.THROTTLE g$k 10 5 1", Array(5)),
+    ("once", "ONCE.BEGIN o$k LEASE 50", Array(3)),
+    ("once", "ONCE.BEGIN o$k LEASE 50 BLOCK 20", Array(3)),
+    ("once", "ONCE.DONE o$k $i value-$u PX 100", Int),
+    ("once", "ONCE.FAIL o$k $i", Int),
     ("plain", "SET x$k value-$u PX 500", Text),
     ("plain", "GET x$k", TextOrNil),
     ("plain", "INCR y$k", Int),
 ];
 
 /// The families, in the order of the report.
-pub(crate) const FAMILIES: &[&str] = &["lock", "sem", "stock", "filter", "cache", "rate", "plain"];
+pub(crate) const FAMILIES: &[&str] = &[
+    "lock", "sem", "stock", "filter", "cache", "rate", "once", "plain",
+];
 
 /// A command that was sent.
 #[derive(Clone, Copy)]

@@ -39,6 +39,7 @@ impl Victim {
         client.run("RATE.WINDOW window 9 100000000");
         client.run("RATE.TIERS tiers 1 9 1 100000000");
         client.run("RATE.ONCE once PX 100000000");
+        client.run("ONCE.BEGIN work LEASE 100000000 FINGERPRINT f");
         client.run("SET counter 5");
         client.run("SET string value");
         client.run("RPUSH list a b");
@@ -245,6 +246,7 @@ fn what_is_no_integer_is_named_so() {
         "CAPACITY",
         "ERROR",
         "EXPANSION",
+        "FINGERPRINT",
     ];
     for form in forms() {
         let is_integer = |option: &&str| !others.contains(option);
@@ -310,6 +312,10 @@ fn what_is_no_integer_is_named_so() {
             vec![b"RATE.CHARGE", b"gcra", text],
             vec![b"RATE.REFUND", b"gcra", text],
             vec![b"RATE.ONCE", b"new", b"PX", text],
+            vec![b"ONCE.BEGIN", b"work", b"LEASE", text],
+            vec![b"ONCE.DONE", b"work", text, b"result", b"PX", b"5"],
+            vec![b"ONCE.DONE", b"work", b"5", b"result", b"PX", text],
+            vec![b"ONCE.FAIL", b"work", text],
             vec![b"CL.THROTTLE", b"gcra", b"1", b"1", text],
             vec![b"CL.THROTTLE", b"gcra", b"1", b"1", b"1", text],
         ] {
@@ -482,12 +488,17 @@ fn keys_of_other_types_are_refused() {
             _ if name.starts_with("RATE") || name.starts_with("CL") => {
                 wrong.extend(["lock", "sem", "stock", "bloom", "cuckoo", "cached"]);
             }
+            _ if name.starts_with("ONCE") => {
+                wrong.extend([
+                    "lock", "sem", "stock", "bloom", "cuckoo", "gcra", "once", "cached",
+                ]);
+            }
             _ => wrong.extend(["lock", "sem", "bloom", "cuckoo", "gcra", "once", "cached"]),
         }
         for key in wrong {
             let own = [
                 "lock", "sem", "shared", "guard", "stock", "counter", "bloom", "bloom2", "cuckoo",
-                "gcra", "window", "tiers", "fresh", "cached",
+                "gcra", "window", "tiers", "fresh", "cached", "work",
             ];
             let words = form.plain().into_iter();
             let words = words.map(|word| if own.contains(&word) { key } else { word });

@@ -91,10 +91,14 @@ const FORMS: &[(usize, More, &str)] = &[
     (3, More::Nothing, "RATE.REFUND gcra 1"),
     (4, More::Options, "RATE.ONCE fresh PX 100000000"),
     (5, More::Nothing, "CL.THROTTLE gcra 9 1 100000 1"),
+    (4, More::Options, "ONCE.BEGIN work LEASE 100000000 [FINGERPRINT f] [BLOCK 1000]"),
+    (6, More::Options, "ONCE.DONE work 5 result PX 100000000"),
+    (3, More::Nothing, "ONCE.FAIL work 5"),
+    (2, More::Nothing, "ONCE.INFO work"),
 ];
 
 /// The internal commands: each with an effect that it cannot read, or that does nothing.
-pub(crate) const INTERNAL: [&str; 11] = [
+pub(crate) const INTERNAL: [&str; 12] = [
     "LOCK.APPLY lock x",
     "LOCK.FENCE 1",
     "STOCK.APPLY stock x",
@@ -102,6 +106,7 @@ pub(crate) const INTERNAL: [&str; 11] = [
     "CF.APPLY cuckoo x",
     "CACHE.APPLY cached x",
     "RATE.APPLY gcra x",
+    "ONCE.APPLY work x",
     "SLUICE.APPLY key DEL",
     "SLUICE.APPLY key PEXPIREAT 9000000000000",
     "SLUICE.APPLY key SET 0 value",

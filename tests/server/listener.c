@@ -48,7 +48,7 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
     static const char *const families[][3] = {
         {"lock.", "LOCK.INFO", "s"}, {"sem.", "SEM.INFO", "s"},       {"stock.", "STOCK.INFO", "s"},
         {"bf.", "BF.INFO", "s"},     {"cf.", "CF.INFO", "s"},         {"cache.", "CACHE.INFO", "s"},
-        {"rate.", "TYPE", "s"},      {"rate.", "RATE.REFUND", "sc"},  {"cl.", "RATE.REFUND", "sc"},
+        {"rate.", "TYPE", "s"},      {"once.", "ONCE.INFO", "s"},      {"rate.", "RATE.REFUND", "sc"},  {"cl.", "RATE.REFUND", "sc"},
     };
     for (size_t i = 0; class == MODULE && i < sizeof families / sizeof families[0]; i++)
         if (!strncmp(event, families[i][0], strlen(families[i][0])) && strcmp(event, "rate.once"))

@@ -181,6 +181,10 @@ fn a_listener_to_events_of_commands_gets_replies() {
             "RATE.WINDOW exact 9 600000 EXACT",
             "rate.window exact RATE.REFUND reply",
         ),
+        (
+            "ONCE.BEGIN work LEASE 600000",
+            "once.begin work ONCE.INFO reply",
+        ),
         ("DEL stock", "del stock STOCK.INFO nil"),
     ];
     let mut listened = Listened::start();

@@ -170,7 +170,7 @@ fn families_can_be_named_in_any_case() {
 
 #[test]
 fn only_the_families_that_are_named_are_loaded() {
-    let all = ["lock", "stock", "bloom", "bloom", "rate", "rate"];
+    let all = ["lock", "stock", "bloom", "bloom", "rate", "rate", "once"];
     let first = [
         "lock.acquire",
         "stock.set",
@@ -178,8 +178,10 @@ fn only_the_families_that_are_named_are_loaded() {
         "cf.add",
         "rate.gcra",
         "cl.throttle",
+        "once.begin",
     ];
-    let lists: [&[&str]; 9] = [
+    let lists: [&[&str]; 10] = [
+        &["once"],
         &["lock"],
         &["stock"],
         &["bloom"],
@@ -525,10 +527,10 @@ fn taker(name: &str) -> PathBuf {
     library
 }
 
-const FAMILIES: [&str; 5] = ["lock", "stock", "bloom", "cache", "rate"];
+const FAMILIES: [&str; 6] = ["lock", "stock", "bloom", "cache", "rate", "once"];
 
 /// Commands of each family, some that other modules are known to have among them.
-const TAKEN: [(&str, &str); 9] = [
+const TAKEN: [(&str, &str); 10] = [
     ("lock.acquire", "lock"),
     ("SEM.INFO", "lock"),
     ("stock.get", "stock"),
@@ -538,6 +540,7 @@ const TAKEN: [(&str, &str); 9] = [
     ("cf.compact", "bloom"),
     ("cache.get", "cache"),
     ("CL.THROTTLE", "rate"),
+    ("once.info", "once"),
 ];
 
 fn other_families(family: &str) -> String {
@@ -561,7 +564,8 @@ fn works(server: &Server, family: &str) {
         "stock" => assert_eq!(ask(server, "STOCK.SET works:stock 5"), "OK"),
         "bloom" => assert_eq!(ask(server, "BF.ADD works:bloom x"), 1),
         "cache" => assert_eq!(ask(server, "CACHE.SET works:cache v PX 60000").int(), 1),
-        _ => assert_eq!(ask(server, "RATE.ONCE works:rate PX 60000"), 1),
+        "rate" => assert_eq!(ask(server, "RATE.ONCE works:rate PX 60000"), 1),
+        _ => assert!(!ask(server, "ONCE.BEGIN works:once LEASE 60000").is_err()),
     }
 }
 
@@ -596,7 +600,8 @@ fn a_family_is_not_loaded_if_another_module_has_one_of_its_commands() {
             "stock" => &["stock."],
             "bloom" => &["bf.", "cf."],
             "cache" => &["cache."],
-            _ => &["rate.", "cl."],
+            "rate" => &["rate.", "cl."],
+            _ => &["once."],
         };
         let commands = ask(&server, "COMMAND LIST");
         for command in commands.array().iter().map(Value::text) {
@@ -628,7 +633,7 @@ fn all_names_that_are_taken_are_in_the_log() {
     let server = Server::builder().config("loadmodule", &line).start();
     assert_eq!(
         server.info("sluice_families").as_deref(),
-        Some("stock,cache,rate")
+        Some("stock,cache,rate,once")
     );
     let lines = lines_on_taken_names(&server);
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -662,7 +667,7 @@ fn a_name_that_is_taken_stops_the_load_of_families_that_are_named() {
     }
     // No family is left.
     let line = format!(
-        "{} lock.held stock.get cf.del cache.get rate.once",
+        "{} lock.held stock.get cf.del cache.get rate.once once.fail",
         library.display()
     );
     let log = Server::builder()
@@ -694,10 +699,10 @@ fn a_server_lives_on_after_a_load_that_found_a_name_taken() {
     assert_eq!(load(&server, &path, &[]), "OK");
     assert_eq!(
         server.info("sluice_families").as_deref(),
-        Some("stock,cache,rate")
+        Some("stock,cache,rate,once")
     );
     assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
-    for family in ["stock", "cache", "rate"] {
+    for family in ["stock", "cache", "rate", "once"] {
         works(&server, family);
     }
     fs::remove_file(library).unwrap();
@@ -912,7 +917,7 @@ fn no_field_of_info_occurs_twice_and_each_names_its_family() {
 #[test]
 fn info_lists_the_families_that_are_loaded() {
     let families = |server: &Server| server.info("sluice_families");
-    let all = "lock,stock,bloom,cache,rate";
+    let all = "lock,stock,bloom,cache,rate,once";
     assert_eq!(families(&Server::start()).as_deref(), Some(all));
     let server = Server::builder()
         .module_args(&["families", "rate,LOCK,rate"])
@@ -1464,6 +1469,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
         "BF.APPLY k x",
         "CF.APPLY k x",
         "RATE.APPLY k x",
+        "ONCE.APPLY k x",
         "SLUICE.APPLY k DEL",
     ] {
         assert_eq!(client.run(line).err(), needs, "{line}");
@@ -1472,7 +1478,7 @@ fn the_internal_commands_need_the_permission_to_restore() {
     ask(&server, "ACL SETUSER eve on >pw ~own:* +@all");
     client.must("AUTH eve pw");
     let bad = "ERR invalid replicated effect";
-    for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "SLUICE"] {
+    for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "ONCE", "SLUICE"] {
         let line = format!("{name}.APPLY own:k x");
         assert_eq!(client.run(&line).err(), bad, "{line}");
     }
@@ -1490,7 +1496,7 @@ fn the_internal_commands_are_dangerous() {
     let categories = client.run("ACL CAT dangerous");
     let set = categories.is_err() || categories.array().iter().any(|item| *item == "lock.apply");
     if set {
-        for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "SLUICE"] {
+        for name in ["LOCK", "STOCK", "BF", "CF", "RATE", "ONCE", "SLUICE"] {
             let reply = client.call([&format!("{name}.APPLY"), "k", "x"]);
             assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
         }

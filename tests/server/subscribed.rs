@@ -14,6 +14,7 @@ const WAITS: [(&str, &str); 6] = [
         "nil",
     ),
     ("CACHE.FETCH cached LEASE 100000000 BLOCK 0", "WAIT"),
+    ("ONCE.BEGIN work LEASE 100000000 BLOCK 0", "BUSY"),
 ];
 
 #[test]
@@ -25,6 +26,7 @@ fn a_subscribed_client_waits_for_nothing() {
     client.must("LOCK.ACQUIRE shared you SHARED PX 100000000");
     client.must("SEM.ACQUIRE sem me LIMIT 1 PX 100000000");
     client.must("CACHE.FETCH cached LEASE 100000000");
+    client.must("ONCE.BEGIN work LEASE 100000000");
     let digest = server.digest();
     for subscribe in ["SUBSCRIBE a", "PSUBSCRIBE a*", "SSUBSCRIBE a"] {
         let mut subscribed = Raw::connect(&server);

@@ -14,10 +14,12 @@ const GCRAS: &[&str] = &["gcra0", "gcra1"];
 const WINDOWS: &[&str] = &["window0", "window1", "window2"];
 const TIERS: &[&str] = &["tiers0", "tiers1"];
 const ONCES: &[&str] = &["once0", "once1"];
+const WORKS: &[&str] = &["work0", "work1", "work2"];
 const GUARDS: &[&str] = &["guard0", "guard1"];
 const STREAMS: &[&str] = &["stream0", "stream1"];
 const FAMILIES: &[&[&str]] = &[
-    LOCKS, SEMS, STOCKS, BLOOMS, CUCKOOS, CACHES, GCRAS, WINDOWS, TIERS, ONCES, GUARDS, STREAMS,
+    LOCKS, SEMS, STOCKS, BLOOMS, CUCKOOS, CACHES, GCRAS, WINDOWS, TIERS, ONCES, WORKS, GUARDS,
+    STREAMS,
 ];
 
 /// Words that make sense in some place, and mostly none in others.
@@ -214,6 +216,7 @@ impl Draw {
             "window" => self.key(WINDOWS),
             "tiers" => self.key(TIERS),
             "once" => self.key(ONCES),
+            "work" => self.key(WORKS),
             "guard" => self.key(GUARDS),
             "stream" => self.key(STREAMS),
             "rate" => {

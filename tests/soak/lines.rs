@@ -185,6 +185,12 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (3, "RATE.REFUND $rate $few"),
     (3, "RATE.ONCE $once PX $ms"),
     (2, "CL.THROTTLE $gcra $few $few $few [$few]"),
+    // Work that is done once
+    (5, "ONCE.BEGIN $work LEASE $ms [FINGERPRINT $item]"),
+    (1, "ONCE.BEGIN $work LEASE $ms BLOCK $moment"),
+    (4, "ONCE.DONE $work $token $value PX $ms"),
+    (2, "ONCE.FAIL $work $token"),
+    (1, "ONCE.INFO $work"),
     // What only masters send: nonsense from anybody else
     (1, "LOCK.APPLY $lock $junk"),
     (1, "LOCK.FENCE $number"),
@@ -194,6 +200,7 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (1, "CF.APPLY $cuckoo $junk"),
     (1, "CACHE.APPLY $cache $junk [$value]"),
     (1, "RATE.APPLY $rate $junk"),
+    (1, "ONCE.APPLY $work $junk [$value]"),
 ];
 
 /// What the server itself does to keys of the module, and to their database.

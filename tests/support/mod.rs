@@ -22,6 +22,7 @@ pub mod filter;
 mod home;
 mod library;
 pub mod lock;
+pub mod once;
 mod port;
 mod process;
 mod random;

@@ -19,7 +19,9 @@ pub fn waiting(server: &Server) -> i64 {
 
 fn waiting_as_told(client: &mut Raw) -> i64 {
     let info = client.must("INFO sluice");
-    field_of(&info, "sluice_lock_waiting") + field_of(&info, "sluice_cache_waiters_now")
+    field_of(&info, "sluice_lock_waiting")
+        + field_of(&info, "sluice_cache_waiters_now")
+        + field_of(&info, "sluice_once_waiting")
 }
 
 /// Waits until that many clients wait.
@@ -53,7 +55,9 @@ pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     // Clients that wait for a lock are counted for ever, those that wait for an entry only while they wait.
     let mut counted = || {
         let info = control.must("INFO sluice");
-        field_of(&info, "sluice_lock_waited") + field_of(&info, "sluice_cache_waiters_now")
+        field_of(&info, "sluice_lock_waited")
+            + field_of(&info, "sluice_cache_waiters_now")
+            + field_of(&info, "sluice_once_waiting")
     };
     let before = counted();
     client.ask(line);

@@ -105,8 +105,18 @@ pub const LIMITS: Family = Family {
     keys: &["rg", "rw", "re", "rm", "rs", "rt", "ro"],
 };
 
+/// Work that is done once.
+pub const WORKS: Family = Family {
+    makes: &[
+        "ONCE.BEGIN ob LEASE 90000000 FINGERPRINT f",
+        "ONCE.BEGIN oc LEASE 90000000",
+        "ONCE.BEGIN ob LEASE 90000000",
+    ],
+    keys: &["ob", "oc"],
+};
+
 /// All of them.
-pub const FAMILIES: [&Family; 5] = [&LOCKS, &STOCKS, &FILTERS, &CACHES, &LIMITS];
+pub const FAMILIES: [&Family; 6] = [&LOCKS, &STOCKS, &FILTERS, &CACHES, &LIMITS, &WORKS];
 
 /// Makes everything. The connection must stay: one lock is watched for it.
 #[track_caller]
@@ -118,7 +128,7 @@ pub fn fill(client: &mut Raw) {
 
 /// Commands that use a value in every way, by its type. A command that makes values only is here, too: it meets one that is
 /// there.
-const USES: [(&str, &[&str]); 7] = [
+const USES: [(&str, &[&str]); 8] = [
     (
         "sluice-lk",
         &[
@@ -224,6 +234,17 @@ const USES: [(&str, &[&str]); 7] = [
             "CACHE.SETNULL % PX 315360000000 VER 1",
             "CACHE.SET % v PX 315360000000 STALE 315360000000",
             "CACHE.INFO %",
+        ],
+    ),
+    (
+        "sluice-on",
+        &[
+            "ONCE.INFO %",
+            "ONCE.BEGIN % LEASE 5",
+            "ONCE.BEGIN % LEASE 5 FINGERPRINT f",
+            "ONCE.DONE % 5 result PX 315360000000",
+            "ONCE.FAIL % 5",
+            "ONCE.INFO %",
         ],
     ),
     (
