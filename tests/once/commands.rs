@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::once::{CONFLICT, begin, begun, busy, counter, done, fill, token};
 use crate::support::{
-    KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, eventually,
+    KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Value, WRONGTYPE, eventually,
     server_and_client,
 };
 
