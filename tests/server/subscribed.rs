@@ -4,7 +4,7 @@
 use crate::support::{Lines as _, Raw, Server};
 
 /// Commands that would wait, what makes them wait, and what they reply without waiting.
-const WAITS: [(&str, &str); 6] = [
+const WAITS: [(&str, &str); 7] = [
     ("LOCK.ACQUIRE lock you PX 100000000 BLOCK 0", "nil"),
     ("LOCK.UPGRADE shared you BLOCK 0", "nil"),
     ("LOCK.MACQUIRE 2 lock free you PX 100000000 BLOCK 0", "nil"),
