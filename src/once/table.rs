@@ -20,7 +20,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "ONCE.DONE",
         usage: "key token result PX ms",
-        summary: "Stores the result of work for all who ask for it.",
+        summary: "Stores the result of work for all callers.",
         complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -6,
         flags: "write",

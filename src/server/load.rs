@@ -109,6 +109,7 @@ fn missing_function() -> Option<&'static str> {
         };
     }
     required![
+        RedisModule_ACLCheckChannelPermissions
         RedisModule_ACLCheckCommandPermissions
         RedisModule_AbortBlock
         RedisModule_Alloc
@@ -181,6 +182,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_ModuleTypeSetValue
         RedisModule_NotifyKeyspaceEvent
         RedisModule_OpenKey
+        RedisModule_PublishMessage
         RedisModule_Realloc
         RedisModule_RegisterCommandFilter
         RedisModule_RegisterInfoFunc

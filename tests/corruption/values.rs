@@ -409,6 +409,11 @@ fn damaged_effects_on_limits_are_refused_or_leave_limits_that_work() {
     try_effects("RATE.APPLY", 6, 0xeff_117e);
 }
 
+#[test]
+fn damaged_effects_on_work_are_refused_or_leave_work_that_answers() {
+    try_effects("ONCE.APPLY", 2, 0xeff_0ce5);
+}
+
 // What a master sends
 
 /// Accepts a replica as a master does: an empty dataset, then whatever is written to the connection.
@@ -454,7 +459,7 @@ fn empty_rdb() -> Vec<u8> {
 }
 
 /// Commands that no master sends.
-const GARBAGE: [&[&[u8]]; 15] = [
+const GARBAGE: [&[&[u8]]; 16] = [
     &[b"LOCK.APPLY", b"k"],
     &[b"LOCK.FENCE"],
     &[b"LOCK.FENCE", b"x"],
@@ -465,6 +470,7 @@ const GARBAGE: [&[&[u8]]; 15] = [
     &[b"CF.APPLY", b"k", b""],
     &[b"CACHE.APPLY", b"k", b"\0Q"],
     &[b"RATE.APPLY", b"k", b"\0T\xff"],
+    &[b"ONCE.APPLY", b"k", b"\0\xff"],
     &[b"SLUICE.APPLY", b"k"],
     &[b"SLUICE.APPLY", b"k", b"DEL", b"more"],
     &[b"SLUICE.APPLY", b"k", b"PEXPIREAT", b"x"],

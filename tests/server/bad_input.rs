@@ -247,6 +247,7 @@ fn what_is_no_integer_is_named_so() {
         "ERROR",
         "EXPANSION",
         "FINGERPRINT",
+        "BREAKER",
     ];
     for form in forms() {
         let is_integer = |option: &&str| !others.contains(option);
@@ -312,6 +313,14 @@ fn what_is_no_integer_is_named_so() {
             vec![b"RATE.CHARGE", b"gcra", text],
             vec![b"RATE.REFUND", b"gcra", text],
             vec![b"RATE.ONCE", b"new", b"PX", text],
+            b"CACHE.FETCH new LEASE 5 BREAKER db"
+                .split(|byte| *byte == b' ')
+                .chain([text, b"5"])
+                .collect(),
+            b"CACHE.FETCH new LEASE 5 BREAKER db 5"
+                .split(|byte| *byte == b' ')
+                .chain([text])
+                .collect(),
             vec![b"ONCE.BEGIN", b"work", b"LEASE", text],
             vec![b"ONCE.DONE", b"work", text, b"result", b"PX", b"5"],
             vec![b"ONCE.DONE", b"work", b"5", b"result", b"PX", text],
@@ -468,6 +477,8 @@ fn keys_of_other_types_are_refused() {
         let name = form.name;
         let mut wrong: Vec<_> = others.to_vec();
         match name {
+            // The name of a breaker is no key.
+            "CACHE.BREAKER" => wrong.clear(),
             // A guard is a string: what is none of its numbers is another matter.
             "LOCK.GUARD" => {
                 wrong.retain(|key| !["string", "bits", "hll"].contains(key));

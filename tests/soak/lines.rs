@@ -162,6 +162,11 @@ pub(crate) const OURS: &[(u32, &str)] = &[
         "CACHE.SETNULL $cache PX $ms [STALE $ms] [JITTER $few] [TOKEN $token] [VER $number]",
     ),
     (3, "CACHE.DEL $cache [STALE $ms] [GRACE $ms] [VER $number]"),
+    (
+        3,
+        "CACHE.FETCH $cache LEASE $ms [SLIDE $ms] BREAKER db $few $moment",
+    ),
+    (1, "CACHE.BREAKER db [RESET]"),
     (2, "CACHE.FAIL $cache $token [BACKOFF $ms]"),
     (1, "CACHE.INFO $cache"),
     // Limits
