@@ -301,7 +301,7 @@ pub const REFUSED: &str = "refused with an error";
 /// What an error says of what was asked; panics on one that says that something is wrong.
 fn without_reply<R>(command: &Command, value: &Value) -> End<R> {
     // A replica does not grant leases. It changes nothing and refers to its master.
-    if matches!(value, Value::Array(parts) if parts.first().is_some_and(|state| state == "MISS")) {
+    if matches!(value, Value::Array(parts) if parts.first().is_some_and(|state| *state == "MISS")) {
         return End::Never("MISS".into());
     }
     let Value::Error(text) = value else {
