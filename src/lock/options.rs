@@ -9,6 +9,7 @@ use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
+use crate::server::services::publish;
 use std::ffi::CStr;
 
 pub(super) const PX: OptionSet = 1;
@@ -72,7 +73,7 @@ impl<'a> LockOptions<'a> {
     /// Checks that the caller has the permission for the channel of NOTIFY.
     pub(super) fn check_channel(&self, ctx: Ctx<'_>) -> Result<(), Error> {
         match self.bytes(NOTIFY) {
-            Some(channel) if !ctx.may_publish(channel) => Err(Error::NoChannel),
+            Some(channel) if !publish::is_permitted(ctx, channel) => Err(Error::NoChannel),
             _ => Ok(()),
         }
     }

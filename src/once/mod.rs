@@ -60,12 +60,12 @@ struct OnceState {
     /// The scans through queues that are to be served, in slices.
     scans: VecDeque<Scan>,
     /// The clients whose waits are to end with an error, in slices.
-    dismissals: VecDeque<Dismissal>,
+    dismissals: VecDeque<WorkDismissal>,
 }
 
 /// Clients whose waits end with an error.
 #[derive(Debug)]
-enum Dismissal {
+enum WorkDismissal {
     /// The clients of the queues of this scan: the server has become a replica.
     All(Scan),
     /// The clients that wait for a key receive this error.

@@ -19,7 +19,7 @@ pub struct OnceWaiter {
 
 /// The event at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum QueueDeadline {
+pub enum WorkWaitEnd {
     /// A waiting client's time is up.
     Timeout(Ticket),
     /// A key's queue is to be served again: the lease that its clients wait for has ended.
@@ -28,7 +28,7 @@ pub enum QueueDeadline {
 
 /// The queue of one key.
 #[derive(Debug, Default)]
-struct KeyQueue {
+struct WorkQueue {
     tickets: BTreeSet<Ticket>,
     retry_at: Option<u64>,
 }
@@ -37,9 +37,9 @@ struct KeyQueue {
 #[derive(Debug, Default)]
 pub struct OnceQueue {
     waiters: BTreeMap<Ticket, OnceWaiter>,
-    queues: WaitQueues<KeyQueue>,
+    queues: WaitQueues<WorkQueue>,
     /// The deadlines by time (Unix ms).
-    deadlines: BTreeSet<(u64, QueueDeadline)>,
+    deadlines: BTreeSet<(u64, WorkWaitEnd)>,
     last: Ticket,
 }
 
@@ -65,7 +65,7 @@ impl OnceQueue {
         let (_, queue) = self.queues.get_or_create(&waiter.key);
         queue.tickets.insert(self.last);
         if let Some(at) = waiter.deadline {
-            let timeout = QueueDeadline::Timeout(self.last);
+            let timeout = WorkWaitEnd::Timeout(self.last);
             self.deadlines.insert((at, timeout));
         }
         self.waiters.insert(self.last, waiter);
@@ -77,7 +77,7 @@ impl OnceQueue {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
         if let Some(at) = waiter.deadline {
-            self.deadlines.remove(&(at, QueueDeadline::Timeout(ticket)));
+            self.deadlines.remove(&(at, WorkWaitEnd::Timeout(ticket)));
         }
         if let Some(number) = self.queues.number(*db, key)
             && let Some(queue) = self.queues.numbered_mut(number)
@@ -85,7 +85,7 @@ impl OnceQueue {
             queue.tickets.remove(&ticket);
             if queue.tickets.is_empty() {
                 if let Some(at) = queue.retry_at {
-                    let retry = QueueDeadline::Retry(waiter.key.clone());
+                    let retry = WorkWaitEnd::Retry(waiter.key.clone());
                     self.deadlines.remove(&(at, retry));
                 }
                 self.queues.remove(number);
@@ -138,7 +138,7 @@ impl OnceQueue {
         let Some((key, _)) = self.queues.numbered(number) else {
             return;
         };
-        let retry = |at| (at, QueueDeadline::Retry(key.clone()));
+        let retry = |at| (at, WorkWaitEnd::Retry(key.clone()));
         if let Some(before) = before {
             self.deadlines.remove(&retry(before));
         }
@@ -151,9 +151,9 @@ impl OnceQueue {
     }
 
     /// Removes the next deadline. The client of a timeout stays in its queue.
-    pub fn pop_deadline(&mut self) -> Option<QueueDeadline> {
+    pub fn pop_deadline(&mut self) -> Option<WorkWaitEnd> {
         let (_, deadline) = self.deadlines.pop_first()?;
-        if let QueueDeadline::Retry((db, key)) = &deadline
+        if let WorkWaitEnd::Retry((db, key)) = &deadline
             && let Some(queue) = self.queues.get_mut(*db, key)
         {
             queue.retry_at = None;

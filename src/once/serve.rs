@@ -1,9 +1,9 @@
 //! Waiting clients over time: clients that begin to wait, replies to them, timeouts, and server events.
 
 use super::edit::{WorkEdit, limit_expiry};
-use super::queue::{OnceWaiter, QueueDeadline};
+use super::queue::{OnceWaiter, WorkWaitEnd};
 use super::state::{BeginDecision, decide_begin, decide_fail};
-use super::{BLOCKED, COUNTERS, Dismissal, EXPIRED_LEASES, OnceState, STATE, WAITING_CLIENTS};
+use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, OnceState, STATE, WAITING_CLIENTS, WorkDismissal};
 use crate::error::Error;
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::base::clock::Now;
@@ -124,8 +124,8 @@ fn serve_queue(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice
         }
         slice.has_answered();
         let answer = match step(ctx, now, key, name, (ticket, &waiter), &mut shared) {
-            HeadStep::Answer(answer) => answer,
-            HeadStep::Waits(at) => return set_retry(ctx, key, Some(at)),
+            WorkHeadStep::Answer(answer) => answer,
+            WorkHeadStep::Waits(at) => return set_retry(ctx, key, Some(at)),
         };
         remove(ticket);
         BLOCKED.wake(ticket, answer);
@@ -133,7 +133,7 @@ fn serve_queue(ctx: Ctx<'_>, now: Now, key: &Key, name: &ServerString<'_>, slice
 }
 
 /// What becomes of the first client of a queue.
-enum HeadStep {
+enum WorkHeadStep {
     /// It receives this answer.
     Answer(Answer),
     /// It waits, and is looked at again at this time (Unix ms).
@@ -147,17 +147,17 @@ fn step(
     name: &ServerString<'_>,
     (ticket, waiter): (Ticket, &OnceWaiter),
     shared: &mut Option<Arc<[u8]>>,
-) -> HeadStep {
+) -> WorkHeadStep {
     let mut edit = match WorkEdit::open(ctx, name) {
         Ok(edit) => edit,
-        Err(error) => return HeadStep::Answer(Err(error)),
+        Err(error) => return WorkHeadStep::Answer(Err(error)),
     };
     let may_act = ctx.may_act();
     if may_act {
         edit.remove_if_over(now.ms());
     }
     let answer = match decide_begin(edit.work().as_deref(), &waiter.fingerprint, now.ms()) {
-        BeginDecision::Begin if !may_act => return HeadStep::Waits(now.ms() + RETRY_MS),
+        BeginDecision::Begin if !may_act => return WorkHeadStep::Waits(now.ms() + RETRY_MS),
         BeginDecision::Begin if memory::is_full() => Err(Error::OutOfMemory),
         BeginDecision::Begin => {
             let begun = edit.begin(waiter.lease_ms, &waiter.fingerprint, now);
@@ -177,9 +177,9 @@ fn step(
             let result = shared.get_or_insert_with(|| result.unwrap_or_default().into());
             Ok(reply("DONE", Some(result.clone()), left))
         }
-        BeginDecision::Busy(left) => return HeadStep::Waits(now.ms() + left),
+        BeginDecision::Busy(left) => return WorkHeadStep::Waits(now.ms() + left),
     };
-    HeadStep::Answer(answer)
+    WorkHeadStep::Answer(answer)
 }
 
 /// Ends the wait of the first client of a queue with an error. Returns whether there was one.
@@ -271,7 +271,7 @@ fn demote(state: &mut OnceState) {
     state.undelivered.clear();
     // Most servers have ended the waits already. Valkey 9.1 does not, in a cluster.
     let scan = state.queue.scan(None);
-    state.dismissals.push_back(Dismissal::All(scan));
+    state.dismissals.push_back(WorkDismissal::All(scan));
 }
 
 fn has_work(state: &OnceState) -> bool {
@@ -330,20 +330,20 @@ fn dismiss_next(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     let next = STATE.get().dismissals.pop_front();
     match next {
         None => return false,
-        Some(Dismissal::All(mut scan)) => {
+        Some(WorkDismissal::All(mut scan)) => {
             let step = STATE.get().queue.next_scanned(&mut scan);
             if let Some(ScanStep(key)) = step {
-                STATE.get().dismissals.push_front(Dismissal::All(scan));
+                STATE.get().dismissals.push_front(WorkDismissal::All(scan));
                 if let Some(key) = key {
                     let error = cluster::farewell(ctx, &ServerString::new(&key.1));
-                    let dismissal = Dismissal::Key(key, error);
+                    let dismissal = WorkDismissal::Key(key, error);
                     STATE.get().dismissals.push_front(dismissal);
                 }
             }
         }
-        Some(Dismissal::Key(key, error)) => {
+        Some(WorkDismissal::Key(key, error)) => {
             if dismiss_head(&key, error.clone()) {
-                let dismissal = Dismissal::Key(key, error);
+                let dismissal = WorkDismissal::Key(key, error);
                 STATE.get().dismissals.push_front(dismissal);
                 slice.has_answered();
             }
@@ -365,14 +365,14 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         }
         let deadline = STATE.get().queue.pop_deadline();
         match deadline {
-            Some(QueueDeadline::Timeout(ticket)) => {
+            Some(WorkWaitEnd::Timeout(ticket)) => {
                 if let Some(waiter) = remove(ticket) {
                     let reply = time_out(ctx, &waiter, Now::read());
                     BLOCKED.wake(ticket, Ok(reply));
                     slice.has_answered();
                 }
             }
-            Some(QueueDeadline::Retry(key)) => {
+            Some(WorkWaitEnd::Retry(key)) => {
                 serve_in(ctx, now, &key, &mut slice);
                 ask_for_slices_if_needed();
             }

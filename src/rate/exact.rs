@@ -23,7 +23,7 @@ const MOST: u64 = MAX_SAFE as u64;
 pub struct ExactWindow {
     /// The length of the window in microseconds.
     length: u64,
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<TimeChunk>,
     /// The number of entries.
     count: usize,
     /// The sum of the costs that have left the window. Sums wrap around; differences of two sums do not.
@@ -34,14 +34,14 @@ pub struct ExactWindow {
 
 /// A part of the log.
 #[derive(Debug, Clone)]
-struct Chunk {
+struct TimeChunk {
     /// The time of its first entry (Unix us).
     time: u64,
     /// The sum of the costs before its first entry.
     sum: u64,
     /// The entries before this one have left the window.
     first: usize,
-    entries: Vec<Entry>,
+    entries: Vec<ConsumedEntry>,
 }
 
 /// The number of entries of a full chunk.
@@ -49,12 +49,12 @@ const CHUNK: usize = 128;
 
 /// A time and a sum, relative to those of the chunk, in twelve bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry([u8; 12]);
+pub(super) struct ConsumedEntry([u8; 12]);
 
 /// The bits of a sum in an entry; the others have the time.
 const SUM_BITS: u32 = 46;
 
-impl Entry {
+impl ConsumedEntry {
     /// `None`: a number is too large.
     fn new(time: u64, sum: u64) -> Option<Self> {
         if time >> (96 - SUM_BITS) != 0 || sum >> SUM_BITS != 0 {
@@ -79,14 +79,14 @@ impl Entry {
     }
 }
 
-impl Chunk {
+impl TimeChunk {
     /// The time of an entry (Unix us).
-    fn time_of(&self, entry: Entry) -> u64 {
+    fn time_of(&self, entry: ConsumedEntry) -> u64 {
         self.time + entry.time()
     }
 
     /// The sum of the costs up to an entry.
-    fn sum_of(&self, entry: Entry) -> u64 {
+    fn sum_of(&self, entry: ConsumedEntry) -> u64 {
         self.sum.wrapping_add(entry.sum())
     }
 
@@ -98,7 +98,7 @@ impl Chunk {
     }
 
     /// The entries that have not left the window.
-    fn live(&self) -> &[Entry] {
+    fn live(&self) -> &[ConsumedEntry] {
         self.entries.get(self.first..).unwrap_or(&[])
     }
 }
@@ -165,8 +165,9 @@ impl ExactWindow {
     /// The bytes of the log in blocks of the allocator, each of which `block` measures.
     pub fn memory(&self, block: &impl Fn(usize) -> usize) -> usize {
         let chunks = self.chunks.iter();
-        let entries = chunks.map(|chunk| block(size_of::<Entry>() * chunk.entries.capacity()));
-        block(size_of::<Chunk>() * self.chunks.capacity()) + entries.sum::<usize>()
+        let entries =
+            chunks.map(|chunk| block(size_of::<ConsumedEntry>() * chunk.entries.capacity()));
+        block(size_of::<TimeChunk>() * self.chunks.capacity()) + entries.sum::<usize>()
     }
 
     /// When the last call leaves the window (Unix us); 0: there is none.
@@ -259,7 +260,8 @@ impl ExactWindow {
         self.count += 1;
         if let Some(chunk) = self.chunks.back_mut()
             && chunk.entries.len() < CHUNK
-            && let Some(entry) = Entry::new(time - chunk.time, self.total.wrapping_sub(chunk.sum))
+            && let Some(entry) =
+                ConsumedEntry::new(time - chunk.time, self.total.wrapping_sub(chunk.sum))
         {
             if chunk.entries.len() == chunk.entries.capacity() {
                 let more = chunk.entries.len() / 4 + 1; // a quarter of the memory is unused at most
@@ -270,7 +272,7 @@ impl ExactWindow {
         }
         // A cost that no entry can have is the part of a chunk: its sum is the one before, as far as possible.
         let sum = self.total.wrapping_sub(cost.min((1 << SUM_BITS) - 1));
-        let entry = Entry::new(0, self.total.wrapping_sub(sum));
+        let entry = ConsumedEntry::new(0, self.total.wrapping_sub(sum));
         let is_small = self.chunks.is_empty();
         let mut entries = Vec::new();
         entries.reserve_exact(if is_small { 1 } else { 16 });
@@ -278,7 +280,7 @@ impl ExactWindow {
         if self.chunks.len() == self.chunks.capacity() {
             self.chunks.reserve_exact(self.chunks.len() / 4 + 1);
         }
-        self.chunks.push_back(Chunk {
+        self.chunks.push_back(TimeChunk {
             time,
             sum,
             first: 0,
@@ -348,7 +350,8 @@ impl ExactWindow {
         let gone = self.gone;
         if let Some(chunk) = self.chunks.front_mut() {
             let base = chunk.sum;
-            let used = |entry: &Entry| base.wrapping_add(entry.sum()).wrapping_sub(gone) as i64;
+            let used =
+                |entry: &ConsumedEntry| base.wrapping_add(entry.sum()).wrapping_sub(gone) as i64;
             let left = chunk.live().partition_point(|entry| used(entry) <= target);
             chunk.first += left;
             self.count -= left;
@@ -413,7 +416,7 @@ impl ExactWindow {
     }
 
     /// The blocks of the chunks from this one on.
-    pub(super) fn blocks(&mut self, from: usize) -> impl Iterator<Item = &mut Vec<Entry>> {
+    pub(super) fn blocks(&mut self, from: usize) -> impl Iterator<Item = &mut Vec<ConsumedEntry>> {
         let chunks = self.chunks.iter_mut().skip(from);
         chunks.map(|chunk| &mut chunk.entries)
     }

@@ -1,6 +1,5 @@
 //! The context of one call from the server, and names of keys.
 
-use crate::server::handles::call;
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
@@ -224,24 +223,11 @@ impl<'c> Ctx<'c> {
         })
     }
 
-    /// May the caller of the running command publish on this channel?
-    pub fn may_publish(self, channel: &[u8]) -> bool {
-        if self.client().is_none() && !call::has_user(self) {
-            return true; // a module's own call, for which the server checks nothing either
-        }
-        let channel = ServerString::new(channel);
-        // SAFETY: the channel lives through the call.
-        self.check_user(|user| unsafe {
-            api!(RedisModule_ACLCheckChannelPermissions(
-                user,
-                channel.raw(),
-                raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
-            ))
-        })
-    }
-
     /// Asks about the user of the running command, whose client has one. Returns whether the server agrees.
-    fn check_user(self, ask: impl FnOnce(*mut raw::RedisModuleUser) -> c_int) -> bool {
+    pub(in crate::server) fn check_user(
+        self,
+        ask: impl FnOnce(*mut raw::RedisModuleUser) -> c_int,
+    ) -> bool {
         // SAFETY: the context is alive; the server makes the name and the user for us, which are freed below, or gives null.
         unsafe {
             let name = ServerString::owned(api!(RedisModule_GetCurrentUserName(self.raw())));

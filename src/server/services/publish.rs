@@ -3,10 +3,13 @@
 
 use crate::server::base::main_thread::MainThread;
 use crate::server::base::slice::Slice;
+use crate::server::handles::call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
+use redis_module::raw;
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::sync::Arc;
 
 /// A message and its channel.
@@ -16,6 +19,22 @@ static OUTBOX: MainThread<VecDeque<Message>> = MainThread::new();
 
 /// The outbox keeps the memory of this many messages.
 const KEPT: usize = 64;
+
+/// Returns whether the caller of the running command may publish on this channel.
+pub fn is_permitted(ctx: Ctx<'_>, channel: &[u8]) -> bool {
+    if ctx.client().is_none() && !call::has_user(ctx) {
+        return true; // a module's own call, for which the server checks nothing either
+    }
+    let channel = ServerString::new(channel);
+    // SAFETY: the channel lives through the call.
+    ctx.check_user(|user| unsafe {
+        api!(RedisModule_ACLCheckChannelPermissions(
+            user,
+            channel.raw(),
+            raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
+        ))
+    })
+}
 
 /// Publishes a message soon, in the order of the calls. Pub/Sub promises no delivery.
 pub fn publish(channel: Arc<[u8]>, message: Vec<u8>) {
