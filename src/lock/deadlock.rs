@@ -887,7 +887,7 @@ impl Search {
     }
 }
 
-/// A search that has ended. If it found a deadlock, the clients that it suspected besides may close [`Cycles`]. Its memory is
+/// A search that has ended. If it found a deadlock, the clients that it suspected besides may close `Cycles`. Its memory is
 /// freed in steps, too.
 #[derive(Debug)]
 pub struct FinishedSearch {

@@ -1633,7 +1633,7 @@ fn no_span_has_more_calls_than_an_exact_window_allows() {
             scope.spawn(|| {
                 let mut client = Raw::connect(&server);
                 for _ in 0..2000 {
-                    let replies = client.transact(["TIME", "RATE.WINDOW k 20 50 EXACT", "TIME"]);
+                    let replies = client.run_all(["TIME", "RATE.WINDOW k 20 50 EXACT", "TIME"]);
                     let us = |at: usize| {
                         let time = replies[at].array();
                         let number = |at: usize| time[at].text().parse::<i64>().expect("a number");

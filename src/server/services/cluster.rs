@@ -281,7 +281,7 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 
 /// Sends to the nodes that receive hash slots of this node what the families give along. To be called when the server has just
 /// begun to copy the slots. The AOF and the replicas receive it, too. Returns false if no node waits for it: on Redis, the
-/// copy itself [begins with it](send_before_keys).
+/// copy itself begins with it, see `send_before_keys`.
 pub fn send_to_importers(ctx: Ctx<'_>) -> bool {
     let slots: Vec<u16> = STATE.get().exports.values().copied().collect();
     for (command, payload) in slot_parcels() {
