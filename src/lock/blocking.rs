@@ -158,6 +158,7 @@ pub(super) const WAITING: InSlots = InSlots {
     },
     serve: |ctx, key| {
         let service = &mut *SERVICE.get();
+        service.handover.serve_owners_again();
         if !service.handover.queues.has_retry(key.0, &key.1) {
             serve(ctx, service, Now::read(), [key.clone()]);
         }

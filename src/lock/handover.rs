@@ -237,6 +237,8 @@ pub struct Handover {
     undelivered: VecDeque<(Arc<LockWaiter>, usize)>,
     /// Whether a lock was not handed over because no lock might be granted.
     is_held_back: bool,
+    /// The tasks for owners whose other clients could not be served, because no lock might be granted or the hash slot was away.
+    owners_held_back: Vec<HandoverTask>,
     /// When clients stop waiting (Unix ms).
     timeouts: BTreeSet<(u64, Ticket)>,
     /// When holds end that the first client of a queue waits for (Unix ms).
@@ -467,9 +469,15 @@ impl Handover {
     pub fn grants_again(&mut self) -> bool {
         let was_held_back = std::mem::take(&mut self.is_held_back);
         if was_held_back {
+            self.serve_owners_again();
             self.serve_all(None);
         }
         was_held_back
+    }
+
+    /// Notes that the other clients of owners are to be served that could not be served when their owners were.
+    pub fn serve_owners_again(&mut self) {
+        self.tasks.extend(self.owners_held_back.drain(..));
     }
 
     /// Whether a lock was not handed over because none might be granted.
@@ -485,6 +493,7 @@ impl Handover {
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
+        self.owners_held_back.clear();
         self.add_upkeep(Upkeep::Unwatch(watched));
         let all = self.queues.scan(None);
         self.tasks.push_back(HandoverTask::AnswerAll(all));
@@ -688,6 +697,17 @@ impl Handover {
         let next = self.queues.next_of_owner(key, &served.owner, after);
         let other = next.and_then(|ticket| self.queues.get(ticket).cloned());
         let is_first = next == self.queues.head(key.0, &key.1);
+        if other.as_ref().is_some_and(|other| other.wants_lock())
+            && (!self.may_grant(world) || !world.serves(key))
+        {
+            let task = HandoverTask::ServeOwner {
+                served,
+                index,
+                after,
+            };
+            self.owners_held_back.push(task);
+            return;
+        }
         self.tasks.push_front(HandoverTask::ServeOwner {
             served,
             index: if next.is_some() { index } else { index + 1 },
@@ -734,12 +754,10 @@ impl Handover {
         {
             return Attempt::Leaves;
         }
-        if !world.may_grant() {
-            // A command would be refused: another master may grant the lock meanwhile.
-            self.is_held_back = true;
+        let waiter = waiter.clone();
+        if !self.may_grant(world) {
             return Attempt::Waits(None);
         }
-        let waiter = waiter.clone();
         // Most attempts find that one and the same of many keys is still busy.
         if waiter.takes_many
             && let Some(waits) = self.find_busy_key(world, ticket, &waiter)
@@ -753,6 +771,13 @@ impl Handover {
             Want::Upgrade => self.attempt_upgrade(world, &waiter),
             Want::Acquire(_) => self.attempt_acquire(world, ticket, is_first, &waiter),
         }
+    }
+
+    /// Whether locks may be granted now. If not, a command would be refused, and another master may grant the lock meanwhile.
+    fn may_grant(&mut self, world: &mut impl LockWorld) -> bool {
+        let may_grant = world.may_grant();
+        self.is_held_back |= !may_grant;
+        may_grant
     }
 
     /// Finds a key that a client for several keys has to wait for, beginning with the one that it waited for last.

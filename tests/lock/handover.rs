@@ -170,8 +170,7 @@ struct ModelWaiter {
     ticket: Ticket,
     request: Request,
     deadline: Option<u64>,
-    /// It waited when locks might not be granted for a while, or its hash slot was away. Its owner may have been served just
-    /// before. Then it waits until it is first.
+    /// It waits until it is first, even if its owner is served before.
     is_served_when_first: bool,
 }
 
@@ -1300,9 +1299,6 @@ impl Simulation {
     }
 
     fn change_surroundings(&mut self) -> Verdict {
-        for waiter in &mut self.world.model.waiting {
-            waiter.is_served_when_first = true;
-        }
         if self.random.below(2) == 0 {
             let may_grant = self.world.may_not_grant;
             self.say(|| format!("locks may be granted: {may_grant}"));
@@ -1330,6 +1326,7 @@ impl Simulation {
 
     fn come_back(&mut self, index: usize) -> Verdict {
         let (db, name) = key(index);
+        self.handover.serve_owners_again();
         if !self.handover.queues.has_retry(db, &name) {
             self.changed([(db, name)])?;
         }
