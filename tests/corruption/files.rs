@@ -5,6 +5,7 @@
 //! A start takes some 15 ms, so that places are sampled. `SLUICE_FAULTS=all` tries every cut and every bit.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
@@ -138,7 +139,11 @@ impl Lab {
     /// Flips some bits, one after the other, and uses what is loaded.
     #[track_caller]
     fn flips(&mut self, seed: u64) {
+        let unchecked = argument_counts_of_the_server(&self.whole);
         for bit in self.places(self.whole.len() * 8, seed) {
+            if unchecked.iter().any(|range| range.contains(&(bit / 8))) {
+                continue;
+            }
             let mut bytes = self.whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let what = format!("bit {bit}");
@@ -166,6 +171,24 @@ impl Lab {
         );
         assert!(most < MOST_MEMORY, "a server had {most} bytes");
     }
+}
+
+/// Where an append-only file has the numbers of arguments of the server's own commands. A server that loads such a file does not
+/// compare this number with the command: it crashes, without any module, on `PEXPIREAT` with one argument.
+fn argument_counts_of_the_server(file: &[u8]) -> Vec<Range<usize>> {
+    if file.first() != Some(&b'*') {
+        return Vec::new(); // an RDB file
+    }
+    let mut start = 0;
+    let mut counts = Vec::new();
+    for (words, end) in commands(file) {
+        if !words[0].contains(&b'.') {
+            let length = file[start..].iter().position(|byte| *byte == b'\n');
+            counts.push(start..start + length.expect("a line") + 1);
+        }
+        start = end;
+    }
+    counts
 }
 
 /// A server whose files have no checksums and no compressed strings, so that damage comes through to what reads values.
@@ -212,7 +235,10 @@ fn with_history(builder: Builder) -> (Server, Vec<(usize, String)>) {
     let mut client = Raw::connect(&server);
     let file = server.aof_file(".incr.");
     let mut history = vec![(0, EMPTY.to_owned())];
-    for line in FAMILIES.iter().flat_map(|family| family.makes) {
+    // A message that is due is delivered by each server that loads it, so a file that ends before the delivery makes no state that
+    // the first server had.
+    let lines = FAMILIES.iter().flat_map(|family| family.makes);
+    for line in lines.filter(|line| !line.contains(" PX 0 ")) {
         client.must(line);
         let length = fs::metadata(&file).expect("the file").len() as usize;
         history.push((length, server.digest()));
