@@ -53,6 +53,12 @@ pub enum Error {
     Demoted,
     /// No more entries fit into a stream.
     StreamFull,
+    /// There is no delay queue at the key.
+    NoDelayQueue,
+    /// The stream of a delay queue is to be the key of the queue itself.
+    StreamIsQueue,
+    /// No stream takes an entry of this size.
+    EntryTooLarge,
     /// The server uses more memory than `maxmemory` allows.
     OutOfMemory,
     /// The machine does not have the memory for a filter.
@@ -140,6 +146,11 @@ impl fmt::Display for Error {
             Error::StreamFull => f.write_str(
                 "ERR The stream has exhausted the last possible ID, unable to add more items",
             ),
+            Error::NoDelayQueue => f.write_str("ERR no such delay queue"),
+            Error::StreamIsQueue => {
+                f.write_str("ERR the stream must be another key than the delay queue")
+            }
+            Error::EntryTooLarge => f.write_str("ERR Elements are too large to be stored"),
             Error::OutOfMemory => {
                 f.write_str("OOM command not allowed when used memory > 'maxmemory'.")
             }

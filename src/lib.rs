@@ -9,9 +9,11 @@ pub mod cache;
 pub mod codec;
 pub mod cuckoo;
 pub mod deadlines;
+pub mod delay;
 pub mod error;
 pub mod fence;
 pub mod filter;
+pub mod linear_hash;
 pub mod lock;
 pub mod memory;
 pub mod once;
@@ -113,6 +115,7 @@ pub static FAMILIES: &[Family] = &[
     cache::FAMILY,
     rate::FAMILY,
     once::FAMILY,
+    delay::FAMILY,
 ];
 
 /// One bit for each family that is loaded.

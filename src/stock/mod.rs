@@ -8,7 +8,6 @@
 pub mod commands;
 pub mod edit;
 mod events;
-pub mod linear_hash;
 pub mod native;
 mod options;
 pub mod order;

@@ -9,9 +9,9 @@
 //! present until the order is closed, so that a repeated request receives the first reply. Memory, RDB and AOF contain the same
 //! bytes.
 
-use super::linear_hash::HashEntry;
 use super::{MAX_ID, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
+use crate::linear_hash::HashEntry;
 use crate::memory::block_size;
 use crate::request::TEN_YEARS_MS;
 

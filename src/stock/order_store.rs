@@ -1,7 +1,7 @@
 //! The orders of a stock with their deadlines, and its users with their quantities.
 
-use super::linear_hash::{EntryHandle, HashEntry, LinearHash};
 use super::order::{Order, PackedOrder, Status};
+use crate::linear_hash::{EntryHandle, HashEntry, LinearHash};
 use crate::memory::block_size;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 

@@ -31,7 +31,7 @@ fn digests(server: &Server, keys: &[String]) -> Vec<(String, String, bool)> {
 }
 
 /// Something of everything, in the slot of [`LOW`].
-const DATASET: [&str; 27] = [
+const DATASET: [&str; 30] = [
     "LOCK.ACQUIRE bar me PX 600000 ID a",
     "LOCK.ACQUIRE bar me PX 600000 ID b",
     "LOCK.ACQUIRE {bar}shared me SHARED PX 600000",
@@ -59,6 +59,9 @@ const DATASET: [&str; 27] = [
     "RATE.GCRA {bar}gcra 4 1 600000 COST 3",
     "RATE.ONCE {bar}once PX 600000",
     "BF.RESERVE {bar}large 0.001 1000",
+    "DELAY.SET {bar}queue STREAM {bar}delayed",
+    "DELAY.ADD {bar}queue a PX 600000 VALUES f v",
+    "DELAY.ADD {bar}queue b PX 700000 VALUES f v",
 ];
 
 fn keys_in(server: &Server, slot: i64) -> Vec<String> {

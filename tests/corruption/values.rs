@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::support::corruption::{
-    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, MOST, STOCKS, WORKS, all_faults, assert_calm,
-    commands, cut, extreme, fill, flipped, mutated, resident, sealed, spliced, used_commands, uses,
+    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, MOST, QUEUES, STOCKS, WORKS, all_faults,
+    assert_calm, commands, cut, extreme, fill, flipped, mutated, resident, sealed, spliced,
+    used_commands, uses,
 };
 use crate::support::stock::await_state;
 use crate::support::{
@@ -119,14 +120,16 @@ impl Pair {
     #[track_caller]
     fn look(&mut self, key: &str, words: &[Vec<u8>], what: &[u8], replies: &[Value; 4]) {
         let [_, before, reply, after] = replies;
+        let is_sequence = [&b"STOCK.APPLY"[..], b"DELAY.APPLY"].contains(&&*words[0]);
         if let Value::Error(text) = reply {
             assert!(
                 !text.contains("internal"),
                 "{text}: {}",
                 what.escape_ascii()
             );
-            // A stock's changes come one after the other, and those before a wrong one stay: here and on replicas.
-            if words[0] != b"STOCK.APPLY" {
+            // The changes of a stock or a queue come one after the other, and those before a wrong one stay: here and on
+            // replicas.
+            if !is_sequence {
                 assert_eq!(before, after, "{text}: {}", what.escape_ascii());
             }
             return;
@@ -135,7 +138,7 @@ impl Pair {
         let loads = uses(&mut self.client, key, what);
         // Effects may be half of a stock, which its master would send the rest of.
         assert!(
-            loads || words[0] == b"STOCK.APPLY",
+            loads || is_sequence,
             "cannot be loaded as it was saved: {}",
             what.escape_ascii()
         );
@@ -270,6 +273,11 @@ fn damaged_payloads_of_work_are_refused_or_make_work_that_answers() {
 #[test]
 fn damaged_payloads_of_limits_are_refused_or_make_limits_that_work() {
     try_payloads(&LIMITS, 0xbad_117e);
+}
+
+#[test]
+fn damaged_payloads_of_queues_are_refused_or_make_queues_that_work() {
+    try_payloads(&QUEUES, 0xbad_de1a);
 }
 
 // Effects
@@ -414,6 +422,11 @@ fn damaged_effects_on_work_are_refused_or_leave_work_that_answers() {
     try_effects("ONCE.APPLY", 2, 0xeff_0ce5);
 }
 
+#[test]
+fn damaged_effects_on_queues_are_refused_or_leave_queues_that_work() {
+    try_effects("DELAY.APPLY", 8, 0xeff_de1a);
+}
+
 // What a master sends
 
 /// Accepts a replica as a master does: an empty dataset, then whatever is written to the connection.
@@ -459,7 +472,7 @@ fn empty_rdb() -> Vec<u8> {
 }
 
 /// Commands that no master sends.
-const GARBAGE: [&[&[u8]]; 16] = [
+const GARBAGE: [&[&[u8]]; 17] = [
     &[b"LOCK.APPLY", b"k"],
     &[b"LOCK.FENCE"],
     &[b"LOCK.FENCE", b"x"],
@@ -471,6 +484,7 @@ const GARBAGE: [&[&[u8]]; 16] = [
     &[b"CACHE.APPLY", b"k", b"\0Q"],
     &[b"RATE.APPLY", b"k", b"\0T\xff"],
     &[b"ONCE.APPLY", b"k", b"\0\xff"],
+    &[b"DELAY.APPLY", b"k", b"\0\xff"],
     &[b"SLUICE.APPLY", b"k"],
     &[b"SLUICE.APPLY", b"k", b"DEL", b"more"],
     &[b"SLUICE.APPLY", b"k", b"PEXPIREAT", b"x"],

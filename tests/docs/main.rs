@@ -1,5 +1,6 @@
 //! The documentation's examples, run. In blocks marked `redis` each line with a prompt is sent, and what follows it must
-//! be what redis-cli prints. Blocks marked `python` are run with redis-py; the `text` block behind one is its output.
+//! be what redis-cli prints. Blocks marked `python` are run with redis-py, and blocks marked `javascript` with node-redis; the
+//! `text` block behind one is its output.
 //!
 //! `SLUICE_DOCS=write cargo test --test docs` writes the real output into the files.
 //!
@@ -73,6 +74,11 @@ fn the_reference_of_rate_limits_prints_what_it_says() {
 #[test]
 fn the_reference_of_idempotency_keys_prints_what_it_says() {
     check("docs/once.md");
+}
+
+#[test]
+fn the_reference_of_delay_queues_prints_what_it_says() {
+    check("docs/delay.md");
 }
 
 #[test]
@@ -382,6 +388,12 @@ impl Runner {
                     put("```");
                     output = Some(self.python(&script.join("\n")));
                 }
+                "```javascript" => {
+                    let script = block(&mut lines);
+                    script.iter().for_each(|line| put(line));
+                    put("```");
+                    output = Some(self.node(&script.join("\n")));
+                }
                 "```text" if output.is_some() => {
                     block(&mut lines);
                     output
@@ -395,6 +407,18 @@ impl Runner {
             }
         }
         out
+    }
+
+    fn node(&self, script: &str) -> String {
+        let script = script.replace("localhost:6379", &format!("localhost:{}", self.port));
+        let output = Command::new("node")
+            .args(["--input-type=module", "--eval", &script])
+            .current_dir(Path::new(ROOT).join("examples/clients/node"))
+            .output()
+            .expect("node runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}\n{errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     fn python(&self, script: &str) -> String {

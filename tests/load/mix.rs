@@ -23,6 +23,8 @@ use Shape::{Array, ArrayOrNil, Int, IntOr, IntOrNil, Text, TextOrNil};
 /// a number that comes once.
 type Line = (&'static str, &'static str, Shape);
 
+const NO_QUEUE: &str = "ERR no such delay queue";
+
 const LINES: &[Line] = &[
     ("lock", "LOCK.ACQUIRE l$k c$c PX 5000", IntOrNil),
     ("lock", "LOCK.ACQUIRE l$k c$c PX 20 WATCHDOG", IntOrNil),
@@ -98,6 +100,19 @@ const LINES: &[Line] = &[
     ("once", "ONCE.BEGIN o$k LEASE 50 BLOCK 20", Array(3)),
     ("once", "ONCE.DONE o$k $i value-$u PX 100", Int),
     ("once", "ONCE.FAIL o$k $i", Int),
+    ("delay", "DELAY.SET q$k STREAM qs MAXLEN 1000", Text),
+    (
+        "delay",
+        "DELAY.ADD q$k m$u PX 300 VALUES n $u",
+        IntOr(NO_QUEUE),
+    ),
+    (
+        "delay",
+        "DELAY.ADD q$k c$c PX 0 VALUES n $u",
+        IntOr(NO_QUEUE),
+    ),
+    ("delay", "DELAY.CANCEL q$k c$c", Int),
+    ("delay", "DELAY.GET q$k c$c", ArrayOrNil(2)),
     ("plain", "SET x$k value-$u PX 500", Text),
     ("plain", "GET x$k", TextOrNil),
     ("plain", "INCR y$k", Int),
@@ -105,7 +120,7 @@ const LINES: &[Line] = &[
 
 /// The families, in the order of the report.
 pub(crate) const FAMILIES: &[&str] = &[
-    "lock", "sem", "stock", "filter", "cache", "rate", "once", "plain",
+    "lock", "sem", "stock", "filter", "cache", "rate", "once", "delay", "plain",
 ];
 
 /// A command that was sent.

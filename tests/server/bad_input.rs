@@ -11,7 +11,7 @@ const TEN_YEARS: &str = "315360000000";
 pub(crate) const MOST: &str = "9007199254740991";
 
 /// A server whose keys `lock` and `sem` are held by `me`, with the stocks `stock` and `stock2`, the filters `bloom`,
-/// `bloom2` and `cuckoo`, the entry `cached`, the limits `gcra`, `window`, `tiers` and `once`, and a client that sends nonsense.
+/// `bloom2` and `cuckoo`, the entry `cached`, the limits `gcra`, `window`, `tiers` and `once`, the delay queue `queue`, and a client that sends nonsense.
 pub(crate) struct Victim {
     pub(crate) server: Server,
     pub(crate) client: Raw,
@@ -40,6 +40,8 @@ impl Victim {
         client.run("RATE.TIERS tiers 1 9 1 100000000");
         client.run("RATE.ONCE once PX 100000000");
         client.run("ONCE.BEGIN work LEASE 100000000 FINGERPRINT f");
+        client.run("DELAY.SET queue STREAM delayed");
+        client.run("DELAY.ADD queue there PX 100000000 VALUES f v");
         client.run("SET counter 5");
         client.run("SET string value");
         client.run("RPUSH list a b");
@@ -296,6 +298,7 @@ fn what_is_no_integer_is_named_so() {
             vec![b"STOCK.MDEDUCT", b"2", b"stock", b"1", b"stock2", text],
             vec![b"STOCK.MCONFIRM", text, b"stock", b"live"],
             vec![b"STOCK.MCANCEL", text, b"stock", b"live"],
+            vec![b"DELAY.RANGE", b"queue", text],
             vec![b"BF.SCANDUMP", b"bloom", text],
             vec![b"BF.LOADCHUNK", b"bloom", text, b"x"],
             vec![b"BF.MERGE", b"bloom", text, b"bloom2"],
@@ -493,6 +496,9 @@ fn keys_of_other_types_are_refused() {
             _ if name.starts_with("SEM") => wrong.extend(["lock", "stock", "cuckoo", "cached"]),
             _ if name.starts_with("BF") => wrong.extend(["lock", "stock", "cuckoo"]),
             _ if name.starts_with("CF") => wrong.extend(["lock", "stock", "bloom"]),
+            _ if name.starts_with("DELAY") => {
+                wrong.extend(["lock", "sem", "stock", "bloom", "cached", "gcra"]);
+            }
             _ if name.starts_with("CACHE") => {
                 wrong.extend(["lock", "sem", "stock", "bloom", "cuckoo", "gcra"]);
             }
@@ -509,7 +515,7 @@ fn keys_of_other_types_are_refused() {
         for key in wrong {
             let own = [
                 "lock", "sem", "shared", "guard", "stock", "counter", "bloom", "bloom2", "cuckoo",
-                "gcra", "window", "tiers", "fresh", "cached", "work",
+                "gcra", "window", "tiers", "fresh", "cached", "work", "queue",
             ];
             let words = form.plain().into_iter();
             let words = words.map(|word| if own.contains(&word) { key } else { word });
@@ -658,6 +664,9 @@ fn what_is_wrong_at_the_end_undoes_what_was_right_before() {
         "CF.RESERVE new 100 BUCKETSIZE 4 BITS 9",
         "CF.INSERT new CAPACITY 5 NOCREATE CAPACITY 5 ITEMS a",
         "CF.INSERTNX cuckoo CAPACITY 0 ITEMS new",
+        "DELAY.SET queue STREAM other MAXLEN 0",
+        "DELAY.ADD queue there PX 5 VALUES f v g",
+        "DELAY.ADD queue there PX 5 XX NX VALUES f v",
     ] {
         victim.refuses_line(line);
     }
@@ -726,7 +735,7 @@ fn internal_commands_refuse_nonsense() {
     ];
     for text in nonsense {
         for key in [
-            "lock", "sem", "stock", "bloom", "cuckoo", "cached", "gcra", "string", "new",
+            "lock", "sem", "stock", "bloom", "cuckoo", "cached", "gcra", "queue", "string", "new",
         ] {
             for name in &names {
                 let command = [name.as_bytes(), key.as_bytes(), text];

@@ -95,10 +95,16 @@ const FORMS: &[(usize, More, &str)] = &[
     (6, More::Options, "ONCE.DONE work 5 result PX 100000000"),
     (3, More::Nothing, "ONCE.FAIL work 5"),
     (2, More::Nothing, "ONCE.INFO work"),
+    (4, More::Options, "DELAY.SET queue STREAM delayed [MAXLEN 5]"),
+    (8, More::Options, "DELAY.ADD queue there PX 100000000 [NX] [XX] VALUES f v"),
+    (3, More::Items, "DELAY.CANCEL queue there other"),
+    (3, More::Nothing, "DELAY.GET queue there"),
+    (3, More::Nothing, "DELAY.RANGE queue 5"),
+    (2, More::Nothing, "DELAY.INFO queue"),
 ];
 
 /// The internal commands: each with an effect that it cannot read, or that does nothing.
-pub(crate) const INTERNAL: [&str; 12] = [
+pub(crate) const INTERNAL: [&str; 13] = [
     "LOCK.APPLY lock x",
     "LOCK.FENCE 1",
     "STOCK.APPLY stock x",
@@ -107,6 +113,7 @@ pub(crate) const INTERNAL: [&str; 12] = [
     "CACHE.APPLY cached x",
     "RATE.APPLY gcra x",
     "ONCE.APPLY work x",
+    "DELAY.APPLY queue x",
     "SLUICE.APPLY key DEL",
     "SLUICE.APPLY key PEXPIREAT 9000000000000",
     "SLUICE.APPLY key SET 0 value",

@@ -527,10 +527,10 @@ fn taker(name: &str) -> PathBuf {
     library
 }
 
-const FAMILIES: [&str; 6] = ["lock", "stock", "bloom", "cache", "rate", "once"];
+const FAMILIES: [&str; 7] = ["lock", "stock", "bloom", "cache", "rate", "once", "delay"];
 
 /// Commands of each family, some that other modules are known to have among them.
-const TAKEN: [(&str, &str); 10] = [
+const TAKEN: [(&str, &str); 11] = [
     ("lock.acquire", "lock"),
     ("SEM.INFO", "lock"),
     ("stock.get", "stock"),
@@ -541,6 +541,7 @@ const TAKEN: [(&str, &str); 10] = [
     ("cache.get", "cache"),
     ("CL.THROTTLE", "rate"),
     ("once.info", "once"),
+    ("delay.add", "delay"),
 ];
 
 fn other_families(family: &str) -> String {
@@ -565,7 +566,11 @@ fn works(server: &Server, family: &str) {
         "bloom" => assert_eq!(ask(server, "BF.ADD works:bloom x"), 1),
         "cache" => assert_eq!(ask(server, "CACHE.SET works:cache v PX 60000").int(), 1),
         "rate" => assert_eq!(ask(server, "RATE.ONCE works:rate PX 60000"), 1),
-        _ => assert!(!ask(server, "ONCE.BEGIN works:once LEASE 60000").is_err()),
+        "once" => assert!(!ask(server, "ONCE.BEGIN works:once LEASE 60000").is_err()),
+        _ => assert_eq!(
+            ask(server, "DELAY.SET works:delay STREAM works:stream"),
+            "OK"
+        ),
     }
 }
 
@@ -601,7 +606,8 @@ fn a_family_is_not_loaded_if_another_module_has_one_of_its_commands() {
             "bloom" => &["bf.", "cf."],
             "cache" => &["cache."],
             "rate" => &["rate.", "cl."],
-            _ => &["once."],
+            "once" => &["once."],
+            _ => &["delay."],
         };
         let commands = ask(&server, "COMMAND LIST");
         for command in commands.array().iter().map(Value::text) {
@@ -633,7 +639,7 @@ fn all_names_that_are_taken_are_in_the_log() {
     let server = Server::builder().config("loadmodule", &line).start();
     assert_eq!(
         server.info("sluice_families").as_deref(),
-        Some("stock,cache,rate,once")
+        Some("stock,cache,rate,once,delay")
     );
     let lines = lines_on_taken_names(&server);
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -667,7 +673,7 @@ fn a_name_that_is_taken_stops_the_load_of_families_that_are_named() {
     }
     // No family is left.
     let line = format!(
-        "{} lock.held stock.get cf.del cache.get rate.once once.fail",
+        "{} lock.held stock.get cf.del cache.get rate.once once.fail delay.get",
         library.display()
     );
     let log = Server::builder()
@@ -699,10 +705,10 @@ fn a_server_lives_on_after_a_load_that_found_a_name_taken() {
     assert_eq!(load(&server, &path, &[]), "OK");
     assert_eq!(
         server.info("sluice_families").as_deref(),
-        Some("stock,cache,rate,once")
+        Some("stock,cache,rate,once,delay")
     );
     assert_eq!(ask(&server, "BF.EXISTS k x"), 7);
-    for family in ["stock", "cache", "rate", "once"] {
+    for family in ["stock", "cache", "rate", "once", "delay"] {
         works(&server, family);
     }
     fs::remove_file(library).unwrap();
@@ -917,7 +923,7 @@ fn no_field_of_info_occurs_twice_and_each_names_its_family() {
 #[test]
 fn info_lists_the_families_that_are_loaded() {
     let families = |server: &Server| server.info("sluice_families");
-    let all = "lock,stock,bloom,cache,rate,once";
+    let all = "lock,stock,bloom,cache,rate,once,delay";
     assert_eq!(families(&Server::start()).as_deref(), Some(all));
     let server = Server::builder()
         .module_args(&["families", "rate,LOCK,rate"])
@@ -1441,7 +1447,15 @@ fn categories_are_those_of_the_flags() {
         assert_eq!(write(name), !READS.contains(&name), "{name}");
         assert_eq!(blocking(name), BLOCKING.contains(&name), "{name}");
     }
-    for name in ["stock.get", "stock.mget", "stock.order", "stock.info"] {
+    for name in [
+        "stock.get",
+        "stock.mget",
+        "stock.order",
+        "stock.info",
+        "delay.get",
+        "delay.range",
+        "delay.info",
+    ] {
         assert!(read(name) && !write(name), "{name}");
     }
     for name in [
@@ -1449,6 +1463,9 @@ fn categories_are_those_of_the_flags() {
         "stock.deduct",
         "stock.mreserve",
         "stock.cancel",
+        "delay.set",
+        "delay.add",
+        "delay.cancel",
     ] {
         assert!(write(name) && !read(name), "{name}");
     }

@@ -16,10 +16,11 @@ const TIERS: &[&str] = &["tiers0", "tiers1"];
 const ONCES: &[&str] = &["once0", "once1"];
 const WORKS: &[&str] = &["work0", "work1", "work2"];
 const GUARDS: &[&str] = &["guard0", "guard1"];
+const QUEUES: &[&str] = &["queue0", "queue1"];
 const STREAMS: &[&str] = &["stream0", "stream1"];
 const FAMILIES: &[&[&str]] = &[
     LOCKS, SEMS, STOCKS, BLOOMS, CUCKOOS, CACHES, GCRAS, WINDOWS, TIERS, ONCES, WORKS, GUARDS,
-    STREAMS,
+    QUEUES, STREAMS,
 ];
 
 /// Words that make sense in some place, and mostly none in others.
@@ -219,6 +220,7 @@ impl Draw {
             "work" => self.key(WORKS),
             "guard" => self.key(GUARDS),
             "stream" => self.key(STREAMS),
+            "queue" => self.key(QUEUES),
             "rate" => {
                 let kind = *self.random.one(&[GCRAS, WINDOWS, TIERS]);
                 self.key(kind)

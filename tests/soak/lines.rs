@@ -196,10 +196,21 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (4, "ONCE.DONE $work $token $value PX $ms"),
     (2, "ONCE.FAIL $work $token"),
     (1, "ONCE.INFO $work"),
+    // Delay queues
+    (1, "DELAY.SET $queue STREAM $stream [MAXLEN $number]"),
+    (
+        6,
+        "DELAY.ADD $queue $order PX $ms [NX|XX] VALUES $item $value",
+    ),
+    (3, "DELAY.CANCEL $queue $order*"),
+    (2, "DELAY.GET $queue $order"),
+    (1, "DELAY.RANGE $queue $few"),
+    (2, "DELAY.INFO $queue"),
     // What only masters send: nonsense from anybody else
     (1, "LOCK.APPLY $lock $junk"),
     (1, "LOCK.FENCE $number"),
     (1, "STOCK.APPLY $stock $junk"),
+    (1, "DELAY.APPLY $queue $junk"),
     (1, "SLUICE.APPLY $lock $junk"),
     (1, "BF.APPLY $bloom $junk"),
     (1, "CF.APPLY $cuckoo $junk"),

@@ -16,6 +16,7 @@ mod clock;
 pub mod cluster;
 pub mod corruption;
 mod crowd;
+pub mod delay;
 mod events;
 mod files;
 pub mod filter;

@@ -99,10 +99,11 @@ enum Verdict {
 fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
     // A command of the module's own: no `rename-command` gives it another name. Without its last argument's content it is
     // refused before it looks for the key, where the server cannot check without running it.
-    const COMMANDS: [(&str, &CStr); 3] = [
+    const COMMANDS: [(&str, &CStr); 4] = [
         ("lock", c"LOCK.RELEASE"),
         ("stock", c"STOCK.CONFIRM"),
         ("cache", c"CACHE.FAIL"),
+        ("delay", c"DELAY.CANCEL"),
     ];
     static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
     static COMMAND: OnceLock<Option<&CStr>> = OnceLock::new();

@@ -89,12 +89,20 @@ impl<'k> Stream<'k> {
         fields: &[&ServerString<'_>],
         id: Option<EntryId>,
     ) -> Result<EntryId, Error> {
-        let mut strings = [ptr::null_mut(); Self::MAX_STRINGS];
+        let mut inline = [ptr::null_mut(); Self::INLINE_STRINGS];
+        let mut many = Vec::new();
+        let strings = match inline.get_mut(..fields.len()) {
+            Some(strings) => strings,
+            None => {
+                many.resize(fields.len(), ptr::null_mut());
+                &mut many
+            }
+        };
         for (string, name) in strings.iter_mut().zip(fields) {
             *string = name.raw();
         }
         let pairs = fields.len() / 2;
-        assert!(fields.len() <= strings.len() && fields.len() == pairs * 2);
+        assert!(fields.len() == pairs * 2, "fields and values by turns");
         let mut raw_id = raw::RedisModuleStreamID {
             ms: id.map_or(0, |id| id.ms),
             seq: id.map_or(0, |id| id.seq),
@@ -164,8 +172,8 @@ impl<'k> Stream<'k> {
     const OVERSIZED_PARTS: usize = 514;
     const OVERSIZED_PART_BYTES: usize = 2 * 1024 * 1024;
 
-    /// The most names and values of an entry together.
-    const MAX_STRINGS: usize = 16;
+    /// An entry with at most this many names and values together needs no allocation.
+    const INLINE_STRINGS: usize = 16;
 
     /// Deletes an entry that was just appended. Deletes the key, too, if the stream was new.
     pub fn retract(mut self, id: EntryId) {

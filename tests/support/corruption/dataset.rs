@@ -115,8 +115,23 @@ pub const WORKS: Family = Family {
     keys: &["ob", "oc"],
 };
 
+/// Delay queues.
+pub const QUEUES: Family = Family {
+    makes: &[
+        "DELAY.SET dq STREAM ds MAXLEN 5000",
+        "DELAY.ADD dq first PX 90000000 VALUES f v g w",
+        "DELAY.ADD dq first PX 80000000 VALUES f replaced",
+        "DELAY.ADD dq second PX 80000000 VALUES f v",
+        "DELAY.ADD dq third PX 70000000 VALUES f v",
+        "DELAY.CANCEL dq third",
+        "DELAY.ADD dq now PX 0 VALUES f v",
+        "DELAY.SET dn STREAM ds",
+    ],
+    keys: &["dq", "dn"],
+};
+
 /// All of them.
-pub const FAMILIES: [&Family; 6] = [&LOCKS, &STOCKS, &FILTERS, &CACHES, &LIMITS, &WORKS];
+pub const FAMILIES: [&Family; 7] = [&LOCKS, &STOCKS, &FILTERS, &CACHES, &LIMITS, &WORKS, &QUEUES];
 
 /// Makes everything. The connection must stay: one lock is watched for it.
 #[track_caller]
@@ -128,7 +143,7 @@ pub fn fill(client: &mut Raw) {
 
 /// Commands that use a value in every way, by its type. A command that makes values only is here, too: it meets one that is
 /// there.
-const USES: [(&str, &[&str]); 8] = [
+const USES: [(&str, &[&str]); 9] = [
     (
         "sluice-lk",
         &[
@@ -264,6 +279,20 @@ const USES: [(&str, &[&str]); 8] = [
             "RATE.REFUND % 1",
             "RATE.ONCE % PX 1000",
             "CL.THROTTLE % 4 1 315360000",
+        ],
+    ),
+    (
+        "sluice-dq",
+        &[
+            "DELAY.INFO %",
+            "DELAY.RANGE % 1000",
+            "DELAY.GET % first",
+            "DELAY.ADD % first PX 90000000 VALUES f v",
+            "DELAY.ADD % new PX 90000000 VALUES f v",
+            "DELAY.ADD % now PX 0 VALUES f v",
+            "DELAY.CANCEL % first second",
+            "DELAY.SET % STREAM other MAXLEN 5",
+            "DELAY.INFO %",
         ],
     ),
 ];

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use crate::support::{Random, Server};
 
 pub use dataset::{
-    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, STOCKS, WORKS, fill, used_commands, uses,
+    CACHES, FAMILIES, FILTERS, Family, LIMITS, LOCKS, QUEUES, STOCKS, WORKS, fill, used_commands,
+    uses,
 };
 
 /// A payload's last bytes: two of the RDB version, eight of the checksum.

@@ -186,6 +186,39 @@ impl<E: HashEntry> LinearHash<E> {
         Some(entry)
     }
 
+    /// Frees the last chunk if less than three quarters of all slots are used: its entries move to free slots of other
+    /// chunks. Calls `moved` with each of them and its new handle.
+    pub fn compact(&mut self, moved: &mut dyn FnMut(&E, EntryHandle)) {
+        let Some(last) = self.chunks.len().checked_sub(1) else {
+            return;
+        };
+        if 4 * self.len >= 3 * last * CHUNK {
+            return;
+        }
+        self.open.remove(&(last as u32)); // the other chunks have room for all
+        for index in 0..self.chunks[last].slots.len() {
+            let handle = (last * CHUNK + index) as u32;
+            if self.at(handle).is_none() {
+                continue;
+            }
+            let hash = self.slot(handle).hash;
+            let bucket = bucket_of(hash, self.heads.len());
+            self.unchain(bucket, handle);
+            let slot = ChunkSlot {
+                entry: self.slot_mut(handle).entry.take(),
+                next: self.heads[bucket],
+                hash,
+            };
+            let handle = self.store(slot);
+            self.heads[bucket] = handle;
+            if let Some(entry) = self.at(handle) {
+                moved(entry, handle);
+            }
+        }
+        self.chunks[last].used = 0;
+        self.drop_empty_chunks();
+    }
+
     /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &E> {
         let slots = self.chunks.iter().flat_map(|chunk| &chunk.slots);
@@ -281,6 +314,13 @@ impl<E: HashEntry> LinearHash<E> {
         });
         let chunk = &mut self.chunks[number as usize];
         let index = if chunk.free == NONE {
+            if chunk.slots.len() == chunk.slots.capacity() {
+                // Less than twice as much as there is: tables of a few hundred entries are common.
+                let more = (chunk.slots.len() / 4).max(4);
+                chunk
+                    .slots
+                    .reserve_exact(more.min(CHUNK - chunk.slots.len()));
+            }
             chunk.slots.push(slot);
             chunk.slots.len() - 1
         } else {
@@ -309,6 +349,11 @@ impl<E: HashEntry> LinearHash<E> {
             chunk.free = NONE;
         }
         self.open.insert(number as u32);
+        self.drop_empty_chunks();
+        Some(entry)
+    }
+
+    fn drop_empty_chunks(&mut self) {
         while self.chunks.last().is_some_and(|chunk| chunk.used == 0) {
             self.chunks.pop();
             self.open.remove(&(self.chunks.len() as u32));
@@ -316,7 +361,6 @@ impl<E: HashEntry> LinearHash<E> {
         if self.chunks.capacity() > 4 * self.chunks.len() {
             self.chunks.shrink_to(2 * self.chunks.len());
         }
-        Some(entry)
     }
 
     fn slot(&self, handle: EntryHandle) -> &ChunkSlot<E> {
@@ -427,6 +471,27 @@ mod tests {
             }
             check(&table, &model);
         }
+    }
+
+    #[test]
+    fn a_compact_table_has_few_free_slots() {
+        let mut table = LinearHash::default();
+        for n in 0..20_000 {
+            table.insert(word(n, n));
+        }
+        let mut model: HashMap<u32, u32> = (0..20_000).map(|n| (n, n)).collect();
+        for n in (0..20_000u32).filter(|n| n % 37 != 0) {
+            let handle = table.find(&n.to_le_bytes()).expect("an entry");
+            table.remove(handle);
+            model.remove(&n);
+            let mut moves = Vec::new();
+            table.compact(&mut |entry, handle| moves.push((entry.1, handle)));
+            for (value, handle) in moves {
+                assert_eq!(table.at(handle).map(|entry| entry.1), Some(value));
+            }
+        }
+        check(&table, &model);
+        assert!(table.chunks.len() <= 2, "{}", table.chunks.len());
     }
 
     #[test]

@@ -1,0 +1,52 @@
+//! `DELAY.*`: messages that reach a stream later.
+//!
+//! A delay queue is a key whose value is a [`state::DelayQueue`]. [`commands`] reads requests, [`edit`] changes a queue and
+//! delivers messages to its stream, and [`serve`] does so when messages are due. The time of the next delivery of each queue
+//! is in [`crate::deadlines`].
+
+pub mod commands;
+pub mod edit;
+pub mod message;
+pub mod native;
+mod options;
+pub mod persist;
+pub mod serve;
+pub mod state;
+pub mod table;
+
+use crate::Family;
+use crate::deadlines::Listing;
+use crate::server::services::info::Counter;
+
+/// The family's registration.
+pub const FAMILY: Family = Family {
+    name: "delay",
+    commands: &[table::TABLE],
+    types: native::TYPES,
+    key_changed: serve::on_key_change,
+    dataset_changed: |event| DEADLINES.moved(event),
+    on_event: serve::on_server_event,
+    due: serve::due,
+    go_on: serve::go_on,
+    cron: |ctx| DEADLINES.unpark(ctx),
+    info: serve::info,
+    ..Family::PLAIN
+};
+
+/// The counters of `INFO sluice`.
+struct DelayCounters {
+    added: Counter,
+    replaced: Counter,
+    cancelled: Counter,
+    delivered: Counter,
+}
+
+static COUNTERS: DelayCounters = DelayCounters {
+    added: Counter::new(),
+    replaced: Counter::new(),
+    cancelled: Counter::new(),
+    delivered: Counter::new(),
+};
+
+/// When each queue has its next delivery.
+static DEADLINES: Listing = Listing::new();

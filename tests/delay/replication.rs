@@ -1,0 +1,150 @@
+//! A replica has the queues and streams of its master, delivers nothing by itself, and takes over with them.
+
+use crate::support::delay::{await_entries, entries, number};
+use crate::support::{
+    Lines, Random, Raw, SOON, assert_identical, await_role, eventually, pair, quiet,
+    wait_for_replica_sync,
+};
+
+#[test]
+fn every_change_arrives_as_it_is() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    for line in [
+        "DELAY.SET q STREAM s",
+        "DELAY.ADD q a PX 900000 VALUES f v",
+        "DELAY.ADD q a PX 800000 VALUES f w",
+        "DELAY.ADD q b PXAT 1 VALUES f v",
+        "DELAY.ADD q c PX 0 NX VALUES f v",
+        "DELAY.ADD q d PX 900000 VALUES f v",
+        "DELAY.CANCEL q d none",
+        "DELAY.SET q STREAM t MAXLEN 5",
+        "DELAY.ADD q e PX 0 VALUES f v",
+        "PEXPIRE q 900000",
+        "COPY q copy",
+        "RENAME copy renamed",
+        "MOVE renamed 2",
+        "SWAPDB 1 2",
+        "XGROUP CREATE s g 0 MKSTREAM",
+    ] {
+        client.must(line);
+        assert_identical(&master, &replica);
+    }
+    let dump = client.must("DUMP q");
+    client.call([b"RESTORE".as_slice(), b"restored", b"0", dump.bytes()]);
+    let script = "redis.call('DELAY.ADD', KEYS[1], 'lua', 'PX', 0, 'VALUES', 'f', 'v')
+        return redis.call('DELAY.CANCEL', KEYS[1], 'a')";
+    assert_eq!(client.call(["EVAL", script, "1", "q"]), 1);
+    client.transact([
+        "DELAY.ADD q f PX 0 VALUES f v",
+        "DELAY.ADD q g PX 5 VALUES f v",
+    ]);
+    eventually(SOON, || number(&mut client, "q", "messages") == 0);
+    assert_identical(&master, &replica);
+    let (mut one, mut other) = (Raw::connect(&master), Raw::connect(&replica));
+    assert_eq!(one.must("DELAY.INFO q"), other.must("DELAY.INFO q"));
+    client.must("FLUSHALL");
+    assert_identical(&master, &replica);
+    assert!(!replica.log().contains("lacks a delayed message"));
+}
+
+#[test]
+fn refusals_are_not_replicated() {
+    let (master, _replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("DELAY.SET q STREAM s");
+    client.must("DELAY.ADD q a PX 900000 VALUES f v");
+    let sent = || {
+        let stats = master.command(["INFO", "commandstats"]);
+        (master.info_int("master_repl_offset"), stats.text().len())
+    };
+    // The offset also grows by pings and reports, so several tries may be needed.
+    eventually(SOON, || {
+        let before = sent().0;
+        for line in [
+            "DELAY.ADD q a NX PX 5 VALUES f v",
+            "DELAY.ADD q b XX PX 5 VALUES f v",
+            "DELAY.ADD none b PX 5 VALUES f v",
+            "DELAY.CANCEL q none",
+            "DELAY.CANCEL none a",
+            "DELAY.SET q STREAM q",
+        ] {
+            client.run(line);
+        }
+        sent().0 == before
+    });
+}
+
+#[test]
+fn a_random_load_makes_identical_replicas() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    let mut random = Random(20);
+    for queue in 0..4 {
+        client.must(&format!(
+            "DELAY.SET q{queue} STREAM s{} MAXLEN 300",
+            queue % 2
+        ));
+    }
+    for _ in 0..60 {
+        let lines: Vec<String> = (0..100)
+            .map(|_| {
+                let (queue, id) = (random.below(4), random.below(200));
+                match random.below(12) {
+                    0 | 1 => format!("DELAY.CANCEL q{queue} m{id} m{}", id + 1),
+                    2 => format!(
+                        "DELAY.ADD q{queue} m{id} XX PX {} VALUES id {id}",
+                        random.below(9)
+                    ),
+                    3 => format!("DELAY.SET q{queue} STREAM s{} MAXLEN 300", random.below(3)),
+                    _ => format!(
+                        "DELAY.ADD q{queue} m{id} PX {} VALUES id {id}",
+                        random.below(120)
+                    ),
+                }
+            })
+            .collect();
+        client.run_all(lines);
+    }
+    eventually(SOON, || master.info_int("sluice_delay_messages") == 0);
+    assert_identical(&master, &replica);
+    assert_eq!(replica.info_int("sluice_delay_messages"), 0);
+    assert!(master.info_int("sluice_delay_delivered") > 100);
+    assert!(!replica.log().contains("lacks a delayed message"));
+}
+
+#[test]
+fn a_replica_delivers_when_it_is_promoted_and_not_before() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("DELAY.SET q STREAM s");
+    client.must("DELAY.ADD q later PX 900000 VALUES f later");
+    client.must("DELAY.ADD q b PX 210 VALUES f b");
+    client.must("DELAY.ADD q a PX 200 VALUES f a");
+    wait_for_replica_sync(&master, &replica);
+    master.kill9();
+    let mut reader = Raw::connect(&replica);
+    eventually(SOON, || reader.must("DELAY.GET q b").array()[0] == 0);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(reader.must("XLEN s"), 0);
+    replica.promote();
+    await_role(&replica, "master");
+    assert_eq!(await_entries(&mut reader, "s", 2), ["f a", "f b"]);
+    assert_eq!(number(&mut reader, "q", "messages"), 1);
+}
+
+#[test]
+fn a_replica_that_joins_receives_the_whole_queue() {
+    let master = quiet().start();
+    let mut client = Raw::connect(&master);
+    client.must("DELAY.SET q STREAM s");
+    let lines = (0..2000).map(|n| format!("DELAY.ADD q m{n} PX {} VALUES n {n}", 300 + n % 500));
+    client.run_all(lines);
+    let replica = quiet().start();
+    replica.replica_of(&master);
+    wait_for_replica_sync(&master, &replica);
+    await_entries(&mut client, "s", 2000);
+    assert_identical(&master, &replica);
+    let mut reader = Raw::connect(&replica);
+    assert_eq!(entries(&mut reader, "s"), entries(&mut client, "s"));
+}
