@@ -9,12 +9,14 @@ use super::options::{
     BACKOFF, BLOCK, BREAKER, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, RESET, SLIDE,
     STALE, TOKEN, VER, breaker_name,
 };
+use super::rebuilds::WaitingFetch;
 use super::revoke::key_has_changed;
-use super::serve::{self, count_reply, offer_lease, serve as serve_waiting_clients};
+use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
 use super::{COUNTERS, MAX_LEASES, STATE};
 use crate::error::Error;
+use crate::queue_service;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
@@ -126,10 +128,14 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     }
     let reply = step.reply;
     count_reply(reply);
+    let waiting = || WaitingFetch {
+        lease_ms,
+        breaker: breaker.map(|breaker| (breaker.name.into(), breaker.failures, breaker.open_ms)),
+    };
     if reply.must_wait()
         && let Some(block_ms) = options.number(BLOCK)
         && ctx.may_block()
-        && serve::wait(ctx, key, lease_ms, breaker, block_ms, reply.n, now.ms())
+        && queue_service::wait::<CacheQueues>(ctx, key, waiting(), block_ms, reply.n, now.ms())
     {
         return Ok(Reply::Later);
     }
@@ -226,11 +232,7 @@ fn store(
 
 /// Serves the clients that wait for the first key.
 fn serve_first_key(call: &Call<'_>, now: Now) {
-    let (db, name) = (call.ctx.db(), call.name(0));
-    let waiting = STATE.get().rebuilds.queue.waiting(db, name.bytes());
-    if waiting > 0 {
-        serve_waiting_clients(call.ctx, now, &(db, name.bytes().into()));
-    }
+    queue_service::serve_name::<CacheQueues>(call.ctx, now, &call.name(0));
 }
 
 /// `CACHE.DEL key [STALE ms] [GRACE ms] [VER version]`

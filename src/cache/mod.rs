@@ -13,7 +13,6 @@ pub mod lease;
 pub mod native;
 mod options;
 pub mod persist;
-pub mod queue;
 pub mod rebuilds;
 pub mod revoke;
 pub mod serve;
@@ -22,16 +21,16 @@ pub mod step;
 pub mod table;
 
 use crate::Family;
-use crate::error::Error;
+use crate::queue_service::{self, QueueWork};
 use crate::server::base::main_thread::MainThread;
 use crate::server::base::random;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::config::Integer;
 use crate::server::services::info::Counter;
-use crate::waiting::{Agenda, Key, Scan};
+use crate::waiting::Scan;
 use lease::Leases;
 use rebuilds::Rebuilds;
-use std::collections::VecDeque;
+use serve::CacheQueues;
 
 /// The family's registration.
 pub const FAMILY: Family = Family {
@@ -45,10 +44,10 @@ pub const FAMILY: Family = Family {
     watches_deletions: revoke::has_leases,
     dataset_changed: revoke::dataset_changed,
     on_event: serve::handle_event,
-    due: serve::due,
-    go_on: serve::go_on,
+    due: queue_service::due::<CacheQueues>,
+    go_on: queue_service::go_on::<CacheQueues>,
     cron: serve::cron,
-    waiting: Some(serve::WAITING),
+    waiting: Some(queue_service::in_slots::<CacheQueues>()),
     info: serve::info,
     ..Family::PLAIN
 };
@@ -57,21 +56,20 @@ static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000
 static MAX_BREAKERS: Integer = Integer::new("cache-max-breakers", 1000, 0, 1_000_000);
 
 /// The blocked clients.
-static BLOCKED: BlockedClients = BlockedClients::new(serve::client_left, serve::reply_sent);
+static BLOCKED: BlockedClients = BlockedClients::new(
+    queue_service::client_left::<CacheQueues>,
+    queue_service::reply_sent::<CacheQueues>,
+);
 
 /// The family's state beside the keyspace. To open a key may run callbacks that need it: the server may find the key expired,
 /// and then its lease is revoked. So no code opens a key while it borrows this state.
 struct CacheState {
     /// The leases and the waiting clients.
     rebuilds: Rebuilds,
-    /// The keys whose queues are to be served, in slices.
-    agenda: Agenda,
-    /// The scans of queues that are to be served, in slices.
-    scans: VecDeque<Scan>,
+    /// The work for the queues that remains.
+    work: QueueWork,
     /// A scan of all queues that checks whether their keys hold a value by now.
     look: Option<Scan>,
-    /// The clients whose waits are to end with an error, in slices.
-    dismissals: VecDeque<Dismissal>,
     /// The hash slots of this node of a cluster at the last look.
     own_slots: Option<String>,
 }
@@ -80,22 +78,11 @@ impl Default for CacheState {
     fn default() -> Self {
         Self {
             rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
-            agenda: Agenda::default(),
-            scans: VecDeque::new(),
+            work: QueueWork::default(),
             look: None,
-            dismissals: VecDeque::new(),
             own_slots: None,
         }
     }
-}
-
-/// Clients whose waits end with an error.
-#[derive(Debug)]
-enum Dismissal {
-    /// The clients of the queues of this scan: the server has become a replica.
-    All(Scan),
-    /// The clients that wait for a key receive this error.
-    Key(Key, Error),
 }
 
 static STATE: MainThread<CacheState> = MainThread::new();

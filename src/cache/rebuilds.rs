@@ -3,11 +3,19 @@
 
 use super::breaker::{BreakerRequest, BreakerState, Breakers, Trial};
 use super::lease::{Lease, LeaseKey, LeaseOffer, LeaseRequest, LeaseStatus, Leases};
-use super::queue::{CacheWaiter, FetchQueue};
 use super::state::{CacheEntry, EarlyRefresh, Freshness};
 use super::step::{FetchReply, FetchRequest, RETRY_MS, decide_fetch};
-use crate::waiting::{Key, Ticket};
-use std::collections::{BTreeMap, VecDeque};
+use crate::key_queues::{HeadStep, KeyQueues};
+use crate::waiting::Key;
+
+/// The request of a client that waits for an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingFetch {
+    /// The length of the lease that it wants, in milliseconds.
+    pub lease_ms: u64,
+    /// The name of the breaker that it asks, the failures after which that opens, and for how long, in milliseconds.
+    pub breaker: Option<(Box<[u8]>, u32, u32)>,
+}
 
 /// The leases and the waiting clients of a server.
 #[derive(Debug, Default)]
@@ -17,26 +25,11 @@ pub struct Rebuilds {
     /// The breakers.
     pub breakers: Breakers<LeaseKey>,
     /// The waiting clients.
-    pub queue: FetchQueue,
-    /// The leases of clients whose wait has ended and whose reply has not been sent yet.
-    unsent: BTreeMap<Ticket, (Key, u64)>,
-    /// The leases of clients that left before their reply was sent. They are taken back.
-    undelivered: VecDeque<(Key, u64)>,
+    pub queue: KeyQueues<WaitingFetch>,
 }
 
 /// So many leases are looked at once whose time may have run out.
 const TIMEOUTS_AT_ONCE: usize = 1000;
-
-/// The decision about the first client of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeadStep {
-    /// The queue is empty.
-    Empty,
-    /// The client waits on, and the queue is served again at this time (Unix ms) at the latest.
-    Waits(u64),
-    /// The client receives this reply, and has left the queue.
-    Served(Ticket, FetchReply),
-}
 
 impl Rebuilds {
     /// No waiting clients, and these leases.
@@ -45,14 +38,6 @@ impl Rebuilds {
             leases,
             ..Self::default()
         }
-    }
-
-    /// Adds a client to its key's queue. `retry_ms`: when the queue is served again. Times are Unix ms.
-    pub fn wait(&mut self, waiter: CacheWaiter, retry_ms: u64, now: u64) -> Ticket {
-        let key = waiter.key.clone();
-        let ticket = self.queue.push(waiter);
-        self.queue.set_retry(key.0, &key.1, Some(now + retry_ms));
-        ticket
     }
 
     /// Counts the leases whose time has run out (Unix ms) as failures of their loaders, at most so many at once.
@@ -134,22 +119,23 @@ impl Rebuilds {
         entry: Option<&CacheEntry>,
         freshness: Freshness,
         lease: &LeaseRequest<'_>,
-    ) -> HeadStep {
+    ) -> HeadStep<FetchReply> {
         let head = self.queue.head(key.0, &key.1);
-        let waiter = head.and_then(|head| self.queue.get(head).cloned());
-        let Some((ticket, waiter)) = head.zip(waiter) else {
+        let waiter = head.and_then(|head| self.queue.get(head));
+        let waiting = waiter.map(|waiter| waiter.request.clone());
+        let Some((ticket, waiting)) = head.zip(waiting) else {
             return HeadStep::Empty;
         };
         let request = FetchRequest {
-            lease_ms: waiter.lease_ms,
+            lease_ms: waiting.lease_ms,
             refresh: EarlyRefresh::Off,
             slide_ms: 0,
             is_absent: false,
             is_replica: false,
         };
         let lease = LeaseRequest {
-            length_ms: waiter.lease_ms,
-            breaker: waiter
+            length_ms: waiting.lease_ms,
+            breaker: waiting
                 .breaker
                 .as_ref()
                 .map(|(name, failures, open_ms)| BreakerRequest {
@@ -168,46 +154,25 @@ impl Rebuilds {
         }
         self.queue.remove(ticket);
         if let Some(token) = reply.token() {
-            self.unsent.insert(ticket, (key.clone(), token));
+            self.queue.granted(ticket, key, token);
         }
         HeadStep::Served(ticket, reply)
     }
 
-    /// Takes a client out of its queue whose time is up, or that left. Returns the reply of a timeout.
-    pub fn time_out(&mut self, ticket: Ticket, now: u64) -> Option<FetchReply> {
-        let waiter = self.queue.remove(ticket)?;
-        let left = match self.leases.status(waiter.key.0, &waiter.key.1, now) {
+    /// The reply of a client whose time is up.
+    pub fn timeout_reply(&self, (db, key): &Key, now: u64) -> FetchReply {
+        let left = match self.leases.status(*db, key, now) {
             LeaseStatus::Leased(left) | LeaseStatus::BackingOff(left) => left,
             LeaseStatus::Free => RETRY_MS, // the table of leases is full
         };
-        Some(FetchReply::wait(left))
+        FetchReply::wait(left)
     }
 
-    /// The reply of a client that was served has been sent.
-    pub fn sent(&mut self, ticket: Ticket) {
-        self.unsent.remove(&ticket);
-    }
-
-    /// A client that was served left before its reply was sent. Returns whether its lease is to be taken back.
-    pub fn not_sent(&mut self, ticket: Ticket) -> bool {
-        let lease = self.unsent.remove(&ticket);
-        let has_lease = lease.is_some();
-        self.undelivered.extend(lease);
-        has_lease
-    }
-
-    /// Whether leases are to be taken back.
-    pub fn has_undelivered(&self) -> bool {
-        !self.undelivered.is_empty()
-    }
-
-    /// Takes back the lease of a client that left before its reply was sent. Returns the key, whose queue is to be served.
-    pub fn take_back(&mut self) -> Option<Key> {
-        let ((db, key), token) = self.undelivered.pop_front()?;
-        if self.leases.is_current(db, &key, token) {
-            self.leases.remove(db, &key);
+    /// Takes back the lease of a client that left before its reply was sent.
+    pub fn take_back(&mut self, (db, key): &Key, token: u64) {
+        if self.leases.is_current(*db, key, token) {
+            self.leases.remove(*db, key);
         }
-        Some((db, key))
     }
 
     /// Ends a lease because the loader failed. For `backoff_ms` no client is granted another one. Returns whether the token
@@ -240,6 +205,6 @@ impl Rebuilds {
     /// Forgets all leases. The waiting clients stay.
     pub fn clear_leases(&mut self) {
         self.leases.clear(None);
-        self.undelivered.clear();
+        self.queue.forget_undelivered();
     }
 }

@@ -2,6 +2,8 @@
 //! of the change. They may defer work, but must not reply and must not open keys.
 
 use super::STATE;
+use super::serve::CacheQueues;
+use crate::queue_service;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
@@ -28,14 +30,12 @@ pub(super) fn has_leases() -> bool {
 
 /// A client is about to delete a key, which may not exist; `None`: any keys.
 pub(super) fn key_deleting(key: Option<&[u8]>) {
-    let state = &mut *STATE.get();
-    let rebuilds = &mut state.rebuilds;
     let Some(key) = key else {
-        rebuilds.leases.revoke_all();
-        state.scans.push_back(rebuilds.queue.scan(None));
-        deferred::ask_for_slices();
+        STATE.get().rebuilds.leases.revoke_all();
+        queue_service::serve_all::<CacheQueues>(None);
         return;
     };
+    let rebuilds = &mut STATE.get().rebuilds;
     for db in rebuilds.leases.revoke_in_all_databases(key) {
         if rebuilds.queue.waiting(db, key) > 0 {
             deferred::defer(ServerEvent::Unlinked(db, key.into()));

@@ -3,10 +3,11 @@
 use super::edit::WorkEdit;
 use super::native::ONCE;
 use super::options::{BLOCK, FINGERPRINT, LEASE, OPTIONS, PX};
-use super::serve;
+use super::serve::{OnceQueues, WaitingBegin};
 use super::state::{BeginDecision, DoneDecision, decide_begin, decide_done, decide_fail};
 use super::{COUNTERS, STATE, WAITING_CLIENTS};
 use crate::error::Error;
+use crate::queue_service;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
@@ -54,9 +55,13 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
         }
         BeginDecision::Busy(left) => {
             drop(edit);
+            let request = || WaitingBegin {
+                lease_ms,
+                fingerprint: fingerprint.into(),
+            };
             if let Some(block_ms) = options.number(BLOCK)
                 && ctx.may_block()
-                && serve::wait(ctx, key, (lease_ms, fingerprint), block_ms, left, now.ms())
+                && queue_service::wait::<OnceQueues>(ctx, key, request(), block_ms, left, now.ms())
             {
                 return Ok(Reply::Later);
             }
@@ -127,11 +132,7 @@ fn serve_first_key(call: &Call<'_>, now: Now) {
     if WAITING_CLIENTS.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let (db, name) = (call.ctx.db(), call.name(0));
-    let waiting = STATE.get().queue.waiting(db, name.bytes());
-    if waiting > 0 {
-        serve::serve(call.ctx, now, &(db, name.bytes().into()));
-    }
+    queue_service::serve_name::<OnceQueues>(call.ctx, now, &call.name(0));
 }
 
 /// `ONCE.INFO key`

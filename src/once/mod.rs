@@ -9,19 +9,17 @@ pub mod edit;
 pub mod native;
 mod options;
 pub mod persist;
-pub mod queue;
 pub mod serve;
 pub mod state;
 pub mod table;
 
 use crate::Family;
-use crate::error::Error;
+use crate::key_queues::KeyQueues;
+use crate::queue_service::{self, QueueWork};
 use crate::server::base::main_thread::MainThread;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::info::Counter;
-use crate::waiting::{Agenda, Key, Scan, Ticket};
-use queue::OnceQueue;
-use std::collections::{BTreeMap, VecDeque};
+use serve::{OnceQueues, WaitingBegin};
 use std::sync::atomic::AtomicU64;
 
 /// The longest fingerprint in bytes.
@@ -35,41 +33,27 @@ pub const FAMILY: Family = Family {
     settings: &[],
     key_changed: native::key_changed,
     on_event: serve::handle_event,
-    due: serve::due,
-    go_on: serve::go_on,
-    cron: serve::cron,
-    waiting: Some(serve::WAITING),
+    due: queue_service::due::<OnceQueues>,
+    go_on: queue_service::go_on::<OnceQueues>,
+    cron: |_| queue_service::ask_for_slices_if_needed::<OnceQueues>(),
+    waiting: Some(queue_service::in_slots::<OnceQueues>()),
     info: serve::info,
     ..Family::PLAIN
 };
 
 /// The blocked clients.
-static BLOCKED: BlockedClients = BlockedClients::new(serve::client_left, serve::reply_sent);
+static BLOCKED: BlockedClients = BlockedClients::new(
+    queue_service::client_left::<OnceQueues>,
+    queue_service::reply_sent::<OnceQueues>,
+);
 
 /// The family's state beside the keyspace.
 #[derive(Default)]
 struct OnceState {
     /// The waiting clients.
-    queue: OnceQueue,
-    /// The leases of waiting clients that were served and whose replies have not been sent yet.
-    unsent: BTreeMap<Ticket, (Key, u64)>,
-    /// The leases of clients that left before their replies were sent.
-    undelivered: VecDeque<(Key, u64)>,
-    /// The keys whose queues are to be served, in slices.
-    agenda: Agenda,
-    /// The scans through queues that are to be served, in slices.
-    scans: VecDeque<Scan>,
-    /// The clients whose waits are to end with an error, in slices.
-    dismissals: VecDeque<WorkDismissal>,
-}
-
-/// Clients whose waits end with an error.
-#[derive(Debug)]
-enum WorkDismissal {
-    /// The clients of the queues of this scan: the server has become a replica.
-    All(Scan),
-    /// The clients that wait for a key receive this error.
-    Key(Key, Error),
+    queue: KeyQueues<WaitingBegin>,
+    /// The work for the queues that remains.
+    work: QueueWork,
 }
 
 static STATE: MainThread<OnceState> = MainThread::new();

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use super::model::{Model, START};
 use proptest::prelude::*;
 use sluice::cache::lease::{LeaseRequest, LeaseStatus, Leases};
-use sluice::cache::queue::{CacheWaiter, QueueDeadline};
-use sluice::cache::rebuilds::{HeadStep, Rebuilds};
+use sluice::cache::rebuilds::{Rebuilds, WaitingFetch};
 use sluice::cache::state::{
     CacheEntry, EarlyRefresh, EntryKind, EntryVersion, Freshness, Invalidation, InvalidationChange,
     decide_invalidation,
@@ -15,6 +14,7 @@ use sluice::cache::state::{
 use sluice::cache::step::{
     FetchReply, FetchRequest, FetchState, RETRY_MS, StoreRequest, decide_fetch, decide_store,
 };
+use sluice::key_queues::{HeadStep, KeyWaiter, QueueDeadline};
 
 const KEYS: u8 = 3;
 
@@ -260,13 +260,18 @@ impl Subject {
         if let Some(block) = block
             && step.reply.must_wait()
         {
-            let waiter = CacheWaiter {
+            let retry_at = self.now + step.reply.n;
+            let queue = &mut self.rebuilds.queue;
+            let ticket = queue.push(KeyWaiter {
                 key: (0, [key].into()),
-                lease_ms: request.lease_ms,
-                breaker: None,
                 deadline: (block > 0).then(|| self.now + block),
-            };
-            return Err(self.rebuilds.wait(waiter, step.reply.n, self.now));
+                request: WaitingFetch {
+                    lease_ms: request.lease_ms,
+                    breaker: None,
+                },
+            });
+            queue.set_retry(0, &[key], Some(retry_at));
+            return Err(ticket);
         }
         Ok(self.seen(key, step.reply))
     }
@@ -323,17 +328,19 @@ impl Subject {
     }
 
     fn disconnect(&mut self, ticket: u64) {
-        if self.rebuilds.time_out(ticket, self.now).is_none() {
-            self.rebuilds.not_sent(ticket);
+        if self.rebuilds.queue.remove(ticket).is_none() {
+            self.rebuilds.queue.not_sent(ticket);
         }
-        while let Some((_, key)) = self.rebuilds.take_back() {
+        while let Some((key, token)) = self.rebuilds.queue.next_undelivered() {
+            self.rebuilds.take_back(&key, token);
+            let (_, key) = key;
             self.agenda.push(key[0]);
         }
     }
 
     fn send(&mut self) {
         for (ticket, _) in &self.replies {
-            self.rebuilds.sent(*ticket);
+            self.rebuilds.queue.sent(*ticket);
         }
     }
 
@@ -345,7 +352,8 @@ impl Subject {
             self.now = at;
             match self.rebuilds.queue.pop_deadline() {
                 Some(QueueDeadline::Timeout(ticket)) => {
-                    if let Some(reply) = self.rebuilds.time_out(ticket, at) {
+                    if let Some(waiter) = self.rebuilds.queue.remove(ticket) {
+                        let reply = self.rebuilds.timeout_reply(&waiter.key, at);
                         let seen = (reply.state, None, Number::Ms(reply.n));
                         self.replies.push((ticket, seen));
                     }

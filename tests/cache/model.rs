@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use crate::support::Random;
 use proptest::prelude::*;
 use sluice::cache::lease::{Lease, LeaseStatus, Leases};
-use sluice::cache::queue::{CacheWaiter, FetchQueue};
 use sluice::cache::state::{
     CacheEntry, EarlyRefresh, EntryKind, EntryVersion, Freshness, Invalidation, InvalidationChange,
     NewEntry, StoreRefusal, TokenStatus, admit, decide_invalidation, is_due_to_slide, jittered,
 };
+use sluice::key_queues::{KeyQueues, KeyWaiter};
 use sluice::waiting;
 
 // Entries
@@ -718,16 +718,15 @@ fn any_turn() -> impl Strategy<Value = Turn> {
 type Queues = BTreeMap<(i32, u8), (Vec<u64>, Option<u64>)>;
 
 fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
-    let (mut queue, mut queues) = (FetchQueue::default(), Queues::new());
+    let (mut queue, mut queues) = (KeyQueues::default(), Queues::new());
     let mut tickets: Vec<u64> = Vec::new();
     for turn in turns {
         match *turn {
             Turn::Push { db, key } => {
-                let waiter = CacheWaiter {
+                let waiter = KeyWaiter {
                     key: (db, [key].into()),
-                    lease_ms: u64::from(key),
-                    breaker: None,
                     deadline: None,
+                    request: key,
                 };
                 let ticket = queue.push(waiter.clone());
                 prop_assert!(tickets.iter().all(|earlier| *earlier < ticket));
@@ -764,7 +763,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn same_queues(queue: &FetchQueue, queues: &Queues) -> Result<(), TestCaseError> {
+fn same_queues(queue: &KeyQueues<u8>, queues: &Queues) -> Result<(), TestCaseError> {
     let all: usize = queues
         .values()
         .map(|(tickets_of_key, _)| tickets_of_key.len())

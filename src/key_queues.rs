@@ -1,20 +1,32 @@
-//! The queues of clients that wait for entries, and their deadlines. A waiting client is a ticket here; its blocked client
-//! is kept elsewhere under the same ticket.
+//! The queues of clients that each wait for one key, and their deadlines. A waiting client is a ticket here; its blocked client
+//! is kept elsewhere under the same ticket. The queues know no server, no clock and no randomness. `R` is the request that a
+//! client repeats when its turn comes.
 
+use crate::error::Error;
+use crate::reply::Answer;
 use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A client that waits for an entry.
+/// A client that waits for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheWaiter {
+pub struct KeyWaiter<R> {
     /// The key.
     pub key: Key,
-    /// The length of the lease that it wants, in milliseconds.
-    pub lease_ms: u64,
-    /// The name of the breaker that it asks, the failures after which that opens, and for how long, in milliseconds.
-    pub breaker: Option<(Box<[u8]>, u32, u32)>,
     /// Until when it waits (Unix ms); `None`: without limit.
     pub deadline: Option<u64>,
+    /// The request.
+    pub request: R,
+}
+
+/// The decision about the first client of a queue. `A` is the kind of its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeadStep<A> {
+    /// The queue is empty.
+    Empty,
+    /// The client waits on, and the queue is served again at this time (Unix ms) at the latest.
+    Waits(u64),
+    /// The client receives this answer, and has left the queue.
+    Served(Ticket, A),
 }
 
 /// The event at a deadline.
@@ -22,7 +34,7 @@ pub struct CacheWaiter {
 pub enum QueueDeadline {
     /// A waiting client's time is up.
     Timeout(Ticket),
-    /// A key's queue is to be served again: the lease or backoff that its clients wait for has ended.
+    /// A key's queue is to be served again: the lease or backoff that its clients wait for may have ended.
     Retry(Key),
 }
 
@@ -33,17 +45,34 @@ struct KeyQueue {
     retry_at: Option<u64>,
 }
 
-/// The waiting clients of a server.
-#[derive(Debug, Default)]
-pub struct FetchQueue {
-    waiters: BTreeMap<Ticket, CacheWaiter>,
+/// The waiting clients of a family.
+#[derive(Debug)]
+pub struct KeyQueues<R> {
+    waiters: BTreeMap<Ticket, KeyWaiter<R>>,
     queues: WaitQueues<KeyQueue>,
     /// The deadlines by time (Unix ms).
     deadlines: BTreeSet<(u64, QueueDeadline)>,
+    /// The tokens of clients that were served and whose replies have not been sent yet.
+    unsent: BTreeMap<Ticket, (Key, u64)>,
+    /// The tokens of clients that left before their replies were sent. They are taken back.
+    undelivered: VecDeque<(Key, u64)>,
     last: Ticket,
 }
 
-impl FetchQueue {
+impl<R> Default for KeyQueues<R> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            queues: WaitQueues::default(),
+            deadlines: BTreeSet::new(),
+            unsent: BTreeMap::new(),
+            undelivered: VecDeque::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<R> KeyQueues<R> {
     /// Begins to index the queues by hash slot.
     pub fn index_slots(&mut self) {
         self.queues.index_slots();
@@ -60,7 +89,7 @@ impl FetchQueue {
     }
 
     /// Adds a client at the end of its key's queue.
-    pub fn push(&mut self, waiter: CacheWaiter) -> Ticket {
+    pub fn push(&mut self, waiter: KeyWaiter<R>) -> Ticket {
         self.last += 1;
         let (_, queue) = self.queues.get_or_create(&waiter.key);
         queue.tickets.insert(self.last);
@@ -73,7 +102,7 @@ impl FetchQueue {
     }
 
     /// Removes a client, and the deadlines that only it needs.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<CacheWaiter> {
+    pub fn remove(&mut self, ticket: Ticket) -> Option<KeyWaiter<R>> {
         let waiter = self.waiters.remove(&ticket)?;
         let (db, key) = &waiter.key;
         if let Some(at) = waiter.deadline {
@@ -95,13 +124,24 @@ impl FetchQueue {
     }
 
     /// A waiting client.
-    pub fn get(&self, ticket: Ticket) -> Option<&CacheWaiter> {
+    pub fn get(&self, ticket: Ticket) -> Option<&KeyWaiter<R>> {
         self.waiters.get(&ticket)
     }
 
     /// The first client of a key's queue.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
         self.queues.get(db, key)?.tickets.first().copied()
+    }
+
+    /// Removes the first client of a key's queue, which receives an error.
+    pub fn dismiss_head(&mut self, (db, key): &Key, error: Error) -> HeadStep<Answer> {
+        match self.head(*db, key) {
+            Some(ticket) => {
+                self.remove(ticket);
+                HeadStep::Served(ticket, Err(error))
+            }
+            None => HeadStep::Empty,
+        }
     }
 
     /// The number of clients that wait for a key.
@@ -179,5 +219,38 @@ impl FetchQueue {
     /// The next key of a scan; see [`Scan::step`].
     pub fn next_scanned(&self, scan: &mut Scan) -> Option<ScanStep> {
         scan.step(&self.queues)
+    }
+
+    /// A served client is granted a token of a key: [`Self::sent`] or [`Self::not_sent`] follows.
+    pub fn granted(&mut self, ticket: Ticket, key: &Key, token: u64) {
+        self.unsent.insert(ticket, (key.clone(), token));
+    }
+
+    /// The reply of a client that was served has been sent.
+    pub fn sent(&mut self, ticket: Ticket) {
+        self.unsent.remove(&ticket);
+    }
+
+    /// A client that was served left before its reply was sent. Returns whether it was granted a token, which is to be taken back.
+    pub fn not_sent(&mut self, ticket: Ticket) -> bool {
+        let grant = self.unsent.remove(&ticket);
+        let has_token = grant.is_some();
+        self.undelivered.extend(grant);
+        has_token
+    }
+
+    /// Whether tokens are to be taken back.
+    pub fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Removes the next token that is to be taken back, and returns it with its key.
+    pub fn next_undelivered(&mut self) -> Option<(Key, u64)> {
+        self.undelivered.pop_front()
+    }
+
+    /// Forgets the tokens that are to be taken back.
+    pub fn forget_undelivered(&mut self) {
+        self.undelivered.clear();
     }
 }
