@@ -38,6 +38,22 @@ fn whatever_removes_a_key_removes_the_entry() {
     }
 }
 
+/// The module emits `expired` itself, after it has granted a lease in the millisecond in which the entry expired.
+#[test]
+fn a_lease_granted_as_the_entry_expires_is_kept_whatever_events_are_on() {
+    let (_server, mut client) = server_and_client();
+    for flags in ["KEA", "Ex", ""] {
+        client.call(["CONFIG", "SET", "notify-keyspace-events", flags]);
+        for _ in 0..20 {
+            client.must("CACHE.SET k v PX 3");
+            while !look(&mut client, "k").starts_with("LEASE") {}
+            let next = look(&mut client, "k");
+            assert!(next.starts_with("WAIT"), "{flags}: {next}");
+            client.must("CACHE.DEL k");
+        }
+    }
+}
+
 #[test]
 fn entries_are_a_type_of_their_own() {
     let (_server, mut client) = server_and_client();

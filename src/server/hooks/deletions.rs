@@ -12,6 +12,7 @@ use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::queued::{Anonymous, ByClient, ClientState};
 use crate::server::services::cluster;
+use crate::server::services::commit;
 use crate::server::services::deferred;
 use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
@@ -280,7 +281,9 @@ unsafe extern "C" fn on_removal(
     guard((), || {
         // SAFETY: see above.
         let (ctx, name) = unsafe { (Ctx::new(ctx), ServerString::borrowed(key)) };
-        deferred::key_removed(ctx, &name);
+        if !commit::is_own_expiry(&name) {
+            deferred::key_removed(ctx, &name);
+        }
     });
     raw::REDISMODULE_OK as c_int
 }

@@ -12,7 +12,8 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use redis_module::raw;
 use std::ffi::{CStr, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// What becomes of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -189,11 +190,24 @@ fn emit_queued_events(ctx: Ctx<'_>) {
 /// The buffer of queued events is kept up to this capacity, in events.
 const KEPT_CAPACITY: usize = 64;
 
+/// The name of the key whose event the module emits now.
+static EMITTED_NAME: AtomicPtr<raw::RedisModuleString> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the module itself emits this `expired` event, late. The family that removed the key has handled that, and has perhaps
+/// granted a lease of the key since.
+pub(in crate::server) fn is_own_expiry(name: &ServerString<'_>) -> bool {
+    EMITTED_NAME.load(Ordering::Relaxed) == name.raw()
+}
+
 fn emit(ctx: Ctx<'_>, queued: &QueuedEvent) {
     let QueuedEvent {
         class, event, name, ..
     } = queued;
     if is_wanted(*class) {
+        let before = EMITTED_NAME.load(Ordering::Relaxed); // of the event whose listener runs this command
+        if *class == raw::REDISMODULE_NOTIFY_EXPIRED {
+            EMITTED_NAME.store(name.raw(), Ordering::Relaxed);
+        }
         // SAFETY: context, event and name live through the call.
         unsafe {
             api!(RedisModule_NotifyKeyspaceEvent(
@@ -203,6 +217,7 @@ fn emit(ctx: Ctx<'_>, queued: &QueuedEvent) {
                 name.raw()
             ));
         }
+        EMITTED_NAME.store(before, Ordering::Relaxed);
     } else {
         deferred::key_removed(ctx, name);
     }
