@@ -85,8 +85,12 @@ async function the_map_is_bounded() {
   await client.flushAll();
   const near = await NearCache.connect(options, pool, { size: 5 });
   const load = async (keys) => new Map(keys.map((key) => [key, key]));
-  for (let call = 0; call < 2; call++) await near.getMany(KEYS, load);
-  assert.equal(near.entries.size, 5);
+  // The invalidation of a stored value may come after the value was read again.
+  await eventually(async () => {
+    await near.getMany(KEYS, load);
+    assert.ok(near.entries.size <= 5);
+    return near.entries.size === 5;
+  });
   await near.close();
 }
 

@@ -104,9 +104,14 @@ def what_is_fresh_for_a_moment_is_kept_no_longer():
 def the_map_is_bounded():
     client.flushall()
     near = NearCache(client, size=5)
-    for _ in range(2):
+
+    # The invalidation of a stored value may come after the value was read again.
+    def is_full():
         near.get_many(KEYS, lambda keys: {key: key for key in keys})
-    assert len(near._entries) == 5
+        assert len(near._entries) <= 5
+        return len(near._entries) == 5
+
+    eventually(is_full)
     near.close()
 
 

@@ -515,7 +515,8 @@ fn calls(server: &Server, command: &str) -> i64 {
 // Several keys
 
 /// Every command that takes several keys, with keys of two slots: what to say before, so that it would do something.
-const CROSSING: [&str; 25] = [
+const CROSSING: [&str; 26] = [
+    "DELAY.SET bar STREAM foo",
     "LOCK.MACQUIRE 2 bar foo me",
     "LOCK.MACQUIRE 2 bar foo me BLOCK 0",
     "LOCK.MRELEASE 2 bar foo me",
