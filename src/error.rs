@@ -65,6 +65,8 @@ pub enum Error {
     NoMemory,
     /// A filter would take more memory than `bloom-max-bytes`.
     FilterTooLarge,
+    /// A cached value does not fit into `cache-max-bytes`.
+    ValueTooLarge,
     /// A false positive rate that is no number.
     BadErrorRate,
     /// A false positive rate that is not between 0 and 1.
@@ -156,6 +158,7 @@ impl fmt::Display for Error {
             }
             Error::NoMemory => f.write_str("ERR not enough memory for the filter"),
             Error::FilterTooLarge => f.write_str("ERR filter would exceed bloom-max-bytes"),
+            Error::ValueTooLarge => f.write_str("ERR value larger than cache-max-bytes"),
             Error::BadErrorRate => f.write_str("ERR bad error rate"),
             Error::ErrorRateRange => {
                 f.write_str("ERR error rate must be in the range (0.000000, 1.000000)")

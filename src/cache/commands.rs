@@ -1,6 +1,7 @@
 //! The commands of the family: each reads its request, takes a step and replies.
 
 use super::breaker::BreakerState;
+use super::budget;
 use super::edit::EntryEdit;
 use super::guard::is_absent;
 use super::lease::LeaseStatus;
@@ -57,12 +58,13 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
     // An entry may be served as long as its key exists, unless an invalidation has set an earlier time.
     let is_served =
         entry.grace.is_none() || entry.freshness(Now::read().ms(), || None) != Freshness::Missing;
-    match (is_served, entry.kind) {
+    match (is_served, entry.kind()) {
         (true, EntryKind::Value) => COUNTERS.hits.count(),
         (true, EntryKind::Negative) => COUNTERS.nulls.count(),
         _ => COUNTERS.misses.count(),
     }
     let value = entry.value().filter(|_| is_served);
+    budget::entry_is_used(entry);
     Ok(value.map_or(Reply::Nil, |value| call.ctx.send_value(value)))
 }
 
@@ -140,6 +142,9 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         return Ok(Reply::Later);
     }
     let entry = if reply.has_value { edit.entry() } else { None };
+    if let Some(entry) = entry.as_deref() {
+        budget::entry_is_used(entry);
+    }
     let value = entry.as_deref().and_then(|entry| entry.value());
     let sent = ctx.send_fetched(reply.state.word(), value, reply.n);
     if step.slides {
@@ -189,6 +194,7 @@ fn store(
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let (now, db) = (Now::read(), ctx.db());
+    budget::check_size(ctx, name.bytes(), value)?;
     edit.remove_if_expired(now.ms());
     let request = StoreRequest {
         kind: match value {
@@ -216,6 +222,15 @@ fn store(
         now.micros(),
         random::draw,
     );
+    let entry = edit.entry().filter(|_| step.admitted.is_ok());
+    if step.admitted.is_ok()
+        && let Some(more) = budget::bytes_without_room(name.bytes(), value, entry.as_deref())
+    {
+        let replaced = entry.and_then(|entry| entry.tag.place());
+        drop(edit); // another key is opened
+        budget::make_room(ctx, replaced, more);
+        edit = open(ctx, &name)?;
+    }
     match &step.admitted {
         Ok(new) => edit.store(new, value, now.ms(), event),
         Err(_) => COUNTERS.refused_sets.count(),
@@ -340,7 +355,7 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
         .map_or(Freshness::Missing, |entry| entry.freshness(now, || expires));
     let entry = entry.as_deref();
     let shown = entry.filter(|_| freshness != Freshness::Missing);
-    let kind = shown.map_or(Reply::Nil, |entry| match entry.kind {
+    let kind = shown.map_or(Reply::Nil, |entry| match entry.kind() {
         EntryKind::Value => Reply::Text("value"),
         _ => Reply::Text("null"),
     });

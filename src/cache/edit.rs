@@ -1,5 +1,6 @@
 //! A step on the key of one entry, and its [`Commit`].
 
+use super::budget;
 use super::native::CACHE;
 use super::persist;
 use super::persist::EntryEffect;
@@ -65,6 +66,7 @@ impl<'k> EntryEdit<'k> {
     /// server removes the key. Like the server's own expiry, this happens during commands that write nothing else.
     pub(super) fn remove_if_expired(&mut self, now: u64) {
         if self.is_expired(now) {
+            self.entry_leaves();
             let commit = Commit {
                 key: KeyFate::Expire,
                 replicate: Replicate::Del,
@@ -94,10 +96,14 @@ impl<'k> EntryEdit<'k> {
         if self.key.value().is_none() {
             self.key.create(CacheEntry::tombstone());
         }
+        let db = self.ctx.db();
         let Some(entry) = self.key.value() else {
             return;
         };
+        let before = budget::counted_bytes(entry, self.name.bytes());
         let expires = entry.store(new, value.map_or(&[], ServerString::bytes), now);
+        budget::entry_has_changed(db, self.name.bytes(), entry, before);
+        budget::entry_is_stored(entry);
         self.commit(value, false, expires, true, event);
     }
 
@@ -108,6 +114,7 @@ impl<'k> EntryEdit<'k> {
         now: u64,
         event: &'static CStr,
     ) -> bool {
+        let db = self.ctx.db();
         let expires = self.key.expires();
         let entry = self.key.value();
         let (existed, change) = decide_invalidation(entry.as_deref(), expires, request, now);
@@ -118,11 +125,14 @@ impl<'k> EntryEdit<'k> {
                     self.key.create(CacheEntry::tombstone());
                 }
                 if let Some(entry) = self.key.value() {
+                    let before = budget::counted_bytes(entry, self.name.bytes());
                     entry.invalidate(&mark);
+                    budget::entry_has_changed(db, self.name.bytes(), entry, before);
                 }
                 self.commit(None, mark.keeps_value, mark.expires(), true, event);
             }
             InvalidationChange::Delete => {
+                self.entry_leaves();
                 let commit = Commit {
                     key: KeyFate::Delete,
                     replicate: Replicate::Del,
@@ -133,6 +143,41 @@ impl<'k> EntryEdit<'k> {
             }
         }
         existed
+    }
+
+    /// The entry is about to be deleted.
+    fn entry_leaves(&mut self) {
+        let db = self.ctx.db();
+        if let Some(entry) = self.key.value() {
+            budget::entry_leaves(db, self.name.bytes(), entry);
+        }
+    }
+
+    /// Evicts the entry. In the grace period of an invalidation, a tombstone stays.
+    pub(super) fn evict(&mut self, now: u64) {
+        let db = self.ctx.db();
+        let expires = self.key.expires();
+        let Some(entry) = self.key.value() else {
+            return;
+        };
+        let request = Invalidation::default();
+        let (_, change) = decide_invalidation(Some(entry), expires, &request, now);
+        if let InvalidationChange::Mark(mark) = change {
+            let before = budget::counted_bytes(entry, self.name.bytes());
+            entry.invalidate(&mark);
+            budget::entry_has_changed(db, self.name.bytes(), entry, before);
+            self.commit(None, false, mark.expires(), true, c"cache.evict");
+        } else {
+            self.entry_leaves();
+            let commit = Commit {
+                key: KeyFate::Remove,
+                replicate: Replicate::Del,
+                is_modified: true,
+                event: Some(c"cache.evict"),
+            };
+            self.key.commit(self.ctx, self.name, &commit);
+        }
+        key_has_changed(db, self.name.bytes());
     }
 
     /// Keeps the entry fresh for `slide` milliseconds from now (Unix ms). Clients that watch or track the key are not told:
@@ -154,7 +199,7 @@ impl<'k> EntryEdit<'k> {
             head,
             keeps_value,
         } = effect;
-        let has_value = head.kind == EntryKind::Value;
+        let has_value = head.kind() == EntryKind::Value;
         // An entry that slides has not changed for clients that watch or track it.
         let slides = keeps_value && head.fresh_until > 0;
         let has_entry = self.key.value().is_some();
@@ -164,13 +209,18 @@ impl<'k> EntryEdit<'k> {
         if !has_entry {
             self.key.create(CacheEntry::tombstone());
         }
+        let db = self.ctx.db();
         if let Some(entry) = self.key.value() {
+            let bytes = budget::counted_bytes(entry, self.name.bytes());
             let before = std::mem::replace(entry, head);
+            entry.tag.set_place(before.tag.place());
             if keeps_value {
-                (entry.kind, entry.bytes) = (before.kind, before.bytes);
+                entry.set_kind(before.kind());
+                entry.bytes = before.bytes;
             } else {
                 entry.bytes = value.unwrap_or_default().into();
             }
+            budget::entry_has_changed(db, self.name.bytes(), entry, bytes);
         }
         let commit = Commit {
             key: fate(expires),

@@ -6,6 +6,7 @@
 //! waiting clients.
 
 pub mod breaker;
+mod budget;
 pub mod commands;
 pub mod edit;
 pub mod guard;
@@ -16,6 +17,7 @@ pub mod persist;
 pub mod rebuilds;
 pub mod revoke;
 pub mod serve;
+pub mod sieve;
 pub mod state;
 pub mod step;
 pub mod table;
@@ -37,7 +39,7 @@ pub const FAMILY: Family = Family {
     name: "cache",
     commands: &[table::TABLE],
     types: native::TYPES,
-    settings: &[&MAX_LEASES, &MAX_BREAKERS],
+    settings: &[&MAX_LEASES, &MAX_BREAKERS, &MAX_BYTES],
     key_changed: native::key_changed,
     key_removed: revoke::key_removed,
     key_deleting: revoke::key_deleting,
@@ -45,7 +47,7 @@ pub const FAMILY: Family = Family {
     dataset_changed: revoke::dataset_changed,
     on_event: serve::handle_event,
     due: queue_service::due::<CacheQueues>,
-    go_on: queue_service::go_on::<CacheQueues>,
+    go_on: serve::go_on,
     cron: serve::cron,
     waiting: Some(queue_service::in_slots::<CacheQueues>()),
     info: serve::info,
@@ -54,6 +56,7 @@ pub const FAMILY: Family = Family {
 
 static MAX_LEASES: Integer = Integer::new("cache-max-leases", 100_000, 0, 10_000_000);
 static MAX_BREAKERS: Integer = Integer::new("cache-max-breakers", 1000, 0, 1_000_000);
+static MAX_BYTES: Integer = Integer::memory("cache-max-bytes", 0, 0, i64::MAX);
 
 /// The blocked clients.
 static BLOCKED: BlockedClients = BlockedClients::new(
@@ -99,6 +102,7 @@ struct CacheCounters {
     down: Counter,
     refused_sets: Counter,
     early: Counter,
+    evicted: Counter,
 }
 
 static COUNTERS: CacheCounters = CacheCounters {
@@ -112,4 +116,5 @@ static COUNTERS: CacheCounters = CacheCounters {
     down: Counter::new(),
     refused_sets: Counter::new(),
     early: Counter::new(),
+    evicted: Counter::new(),
 };

@@ -1,5 +1,6 @@
 //! The native type: saves, copies and measures entries.
 
+use super::budget;
 use super::persist;
 use super::revoke::key_has_changed;
 use super::state::{CacheEntry, EntryKind, GracePeriod};
@@ -20,20 +21,25 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<CacheEntryType>];
 
 /// Ends the fresh time of an entry with its key, if somebody has set the key's expiry to an earlier time. Replicas and AOFs
 /// receive the expiry and do the same.
-pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyChange) {
+pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     if CACHE.live() == 0 {
         return;
     }
-    if let Ok(mut key) = TypedKey::of(ctx.peek(name), &CACHE)
-        && let Some(expires) = key.expires()
-        && let Some(entry) = key.value()
-    {
-        entry.fresh_until = entry.fresh_until.min(expires);
+    let db = ctx.db();
+    if let Ok(mut key) = TypedKey::of(ctx.peek(name), &CACHE) {
+        let expires = key.expires();
+        let Some(entry) = key.value() else {
+            return;
+        };
+        entry.fresh_until = expires.map_or(entry.fresh_until, |at| entry.fresh_until.min(at));
+        if change == KeyChange::Arrival {
+            budget::entry_arrives(db, name.bytes(), entry);
+        }
     }
 }
 
 /// The callbacks of the type.
-struct CacheEntryType;
+pub(super) struct CacheEntryType;
 
 impl Native for CacheEntryType {
     type Value = CacheEntry;
@@ -54,8 +60,11 @@ impl Native for CacheEntryType {
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<CacheEntry> {
         let mut entry = input.bytes(persist::read_head)?.ok()?;
-        if entry.kind == EntryKind::Value {
+        if entry.kind() == EntryKind::Value {
             entry.bytes = input.bytes(|value| value.into())?;
+        }
+        if let Some((db, key)) = input.key() {
+            budget::entry_is_loaded(db, key, &entry);
         }
         Some(entry)
     }
@@ -92,8 +101,15 @@ impl Native for CacheEntryType {
         Some(entry.clone())
     }
 
-    fn unlinked(_entry: &CacheEntry, db: i32, key: &[u8]) {
+    fn unlinked(entry: &CacheEntry, db: i32, key: &[u8]) {
+        budget::entry_leaves(db, key, entry);
         key_has_changed(db, key);
+    }
+
+    const FOLLOWS_FREES: bool = true;
+
+    fn freed(entry: &CacheEntry) {
+        budget::entry_is_freed(entry);
     }
 
     fn defrag(entry: &mut CacheEntry, relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {

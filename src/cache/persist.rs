@@ -11,7 +11,7 @@
 //! An effect (`CACHE.APPLY key effect [value]`) begins with the time at which the key expires (0: the expiry stays as it is).
 //! Its kind may be K: kind and value of the entry stay as they are.
 
-use super::state::{CacheEntry, EntryKind, EntryVersion, GracePeriod};
+use super::state::{CacheEntry, EntryKind, EntryTag, EntryVersion, GracePeriod};
 use crate::codec::{Corrupt, Reader, put_uint, put_uints};
 use crate::request::MAX_SAFE;
 
@@ -31,7 +31,7 @@ pub struct EntryEffect {
 
 /// Appends an entry without its value.
 pub fn put_head(out: &mut Vec<u8>, entry: &CacheEntry) {
-    put_letter(out, letter(entry.kind), entry);
+    put_letter(out, letter(entry.kind()), entry);
 }
 
 fn letter(kind: EntryKind) -> u8 {
@@ -68,7 +68,7 @@ pub fn put_effect(out: &mut Vec<u8>, entry: &CacheEntry, keeps_value: bool, expi
     let letter = if keeps_value {
         b'K'
     } else {
-        letter(entry.kind)
+        letter(entry.kind())
     };
     put_letter(out, letter, entry);
 }
@@ -95,7 +95,7 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<(CacheEntry, bool), Corrupt> {
         _ => return Err(Corrupt),
     };
     let entry = CacheEntry {
-        kind,
+        tag: EntryTag::new(kind),
         fresh_until: reader.uint(0, MAX)?,
         version: reader
             .uint(0, MAX + 1)?
@@ -129,7 +129,7 @@ mod tests {
         let version = proptest::option::of(prop_oneof![Just(MAX), 0..=MAX]);
         (kind, 0..=MAX, version, any::<u32>(), grace).prop_map(
             |(kind, fresh_until, version, rebuild_us, grace)| CacheEntry {
-                kind,
+                tag: EntryTag::new(kind),
                 fresh_until,
                 version: version.map(EntryVersion::new),
                 rebuild_us,
@@ -154,7 +154,7 @@ mod tests {
             prop_assert_eq!(read_head(&out), Err(Corrupt));
             out.clear();
             put_effect(&mut out, &entry, keeps_value, expires);
-            let head = CacheEntry { kind: if keeps_value { EntryKind::Tombstone } else { entry.kind }, ..entry };
+            let head = CacheEntry { tag: EntryTag::new(if keeps_value { EntryKind::Tombstone } else { entry.kind() }), ..entry };
             prop_assert_eq!(read_effect(&out), Ok(EntryEffect { expires, head, keeps_value }));
             out.push(0);
             prop_assert_eq!(read_effect(&out), Err(Corrupt));
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn the_bytes_never_change() {
         let entry = CacheEntry {
-            kind: EntryKind::Value,
+            tag: EntryTag::new(EntryKind::Value),
             fresh_until: 1_700_000_000_000,
             version: Some(EntryVersion::new(0)),
             rebuild_us: 300,
@@ -184,7 +184,7 @@ mod tests {
             stale_until: 0,
         };
         let entry = CacheEntry {
-            kind: EntryKind::Tombstone,
+            tag: EntryTag::new(EntryKind::Tombstone),
             fresh_until: 0,
             version: None,
             grace: Some(Box::new(grace)),

@@ -2,6 +2,7 @@
 //! of the change. They may defer work, but must not reply and must not open keys.
 
 use super::STATE;
+use super::budget;
 use super::serve::CacheQueues;
 use crate::queue_service;
 use crate::server::handles::context::Ctx;
@@ -45,6 +46,7 @@ pub(super) fn key_deleting(key: Option<&[u8]>) {
 
 /// Whole databases were flushed, loaded or swapped, or hash slots moved.
 pub(super) fn dataset_changed(event: &ServerEvent) {
+    budget::dataset_changed(event);
     let leases = &mut STATE.get().rebuilds.leases;
     match event {
         ServerEvent::Flushed(db) => leases.clear(*db),

@@ -1,6 +1,7 @@
 //! Waiting clients and leases over time: clients that begin to wait, replies to them, timeouts, and server events.
 
 use super::breaker::{BreakerRequest, Breakers};
+use super::budget;
 use super::edit::EntryEdit;
 use super::lease::{LeaseOffer, LeaseRequest};
 use super::native::CACHE;
@@ -12,6 +13,7 @@ use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter};
 use crate::queue_service::{self, QueueService, QueueWork};
 use crate::reply::{Answer, Fetched, Reply};
 use crate::server::base::clock::Now;
+use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
@@ -122,6 +124,9 @@ impl QueueService for CacheQueues {
             HeadStep::Waits(at) => HeadStep::Waits(at),
             HeadStep::Served(ticket, reply) => {
                 let value = entry.as_deref().filter(|_| reply.has_value);
+                if let Some(entry) = value {
+                    budget::entry_is_used(entry);
+                }
                 let value = value.and_then(|entry| entry.value());
                 let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
                 count_reply(reply);
@@ -157,6 +162,12 @@ fn fetched(reply: FetchReply, value: Option<Arc<[u8]>>) -> Reply {
         value,
         n: reply.n,
     })
+}
+
+/// Continues the work in slices.
+pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
+    let is_left = queue_service::go_on::<CacheQueues>(ctx, slice);
+    budget::go_on(ctx, slice) || is_left
 }
 
 /// Handles a server event.
@@ -234,7 +245,7 @@ fn is_taken(ctx: Ctx<'_>, key: &Key) -> bool {
     let is_empty = key.is_empty();
     let is_tombstone = |mut key: TypedKey<'_, CacheEntry>| {
         let entry = key.value();
-        entry.is_some_and(|entry| entry.kind == EntryKind::Tombstone)
+        entry.is_some_and(|entry| entry.kind() == EntryKind::Tombstone)
     };
     !is_empty && !TypedKey::of(key, &CACHE).is_ok_and(is_tombstone)
 }
@@ -244,6 +255,7 @@ const SWEPT_BY_CRON: usize = 2000;
 
 /// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
+    budget::cron();
     queue_service::ask_for_slices_if_needed::<CacheQueues>();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     look_at_keys();
@@ -256,8 +268,12 @@ pub(super) fn cron(ctx: Ctx<'_>) {
 /// The section `cache` of `INFO sluice`.
 pub(super) fn info() -> Option<Vec<(&'static str, u64)>> {
     let rebuilds = &STATE.try_get()?.rebuilds;
+    let (entries, bytes) = budget::sums()?;
     let leases = rebuilds.leases.count_active(Now::read().ms());
     Some(vec![
+        ("cache_entries", entries),
+        ("cache_bytes", bytes),
+        ("cache_evicted", COUNTERS.evicted.get()),
         ("cache_hits", COUNTERS.hits.get()),
         ("cache_nulls", COUNTERS.nulls.get()),
         ("cache_misses", COUNTERS.misses.get()),

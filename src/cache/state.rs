@@ -1,6 +1,10 @@
 //! The state machine of a cached entry. It knows no server, no clock and no randomness.
 
+use super::sieve::Place;
 use crate::request::MAX_SAFE;
+use std::cell::Cell;
+use std::fmt;
+use std::num::NonZeroU32;
 
 /// The largest time (Unix ms).
 const LAST_MS: u64 = MAX_SAFE as u64;
@@ -8,8 +12,8 @@ const LAST_MS: u64 = MAX_SAFE as u64;
 /// A cached entry, or the tombstone of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// Its kind.
-    pub kind: EntryKind,
+    /// Its kind, and where it is counted.
+    pub tag: EntryTag,
     /// The value; empty for other kinds.
     pub bytes: Box<[u8]>,
     /// Until when it is fresh (Unix ms); 0 after an invalidation.
@@ -21,6 +25,71 @@ pub struct CacheEntry {
     /// The effects of the last invalidation.
     pub grace: Option<Box<GracePeriod>>,
 }
+
+/// The kind of an entry, and its place in the queue of all entries. The place is no part of the dataset: entries in different
+/// places are equal, and a copy has no place.
+///
+/// Two bits are the kind, thirty are the place, so that an entry has 48 bytes.
+pub struct EntryTag(Cell<u32>);
+
+impl EntryTag {
+    const KIND_SHIFT: u32 = 30;
+    const PLACE: u32 = (1 << Self::KIND_SHIFT) - 1;
+
+    /// The tag of an entry without a place.
+    pub fn new(kind: EntryKind) -> Self {
+        Self(Cell::new((kind as u32) << Self::KIND_SHIFT))
+    }
+
+    fn kind(&self) -> EntryKind {
+        match self.0.get() >> Self::KIND_SHIFT {
+            0 => EntryKind::Value,
+            1 => EntryKind::Negative,
+            _ => EntryKind::Tombstone,
+        }
+    }
+
+    /// The place, if the entry is counted.
+    pub fn place(&self) -> Option<Place> {
+        NonZeroU32::new(self.0.get() & Self::PLACE).map(Place::numbered)
+    }
+
+    /// Sets the place.
+    pub fn set_place(&self, place: Option<Place>) {
+        let place = place.map_or(0, |place| place.number().get());
+        self.0
+            .set(self.0.get() & !Self::PLACE | place & Self::PLACE);
+    }
+
+    /// Removes the place and returns it.
+    pub fn take_place(&self) -> Option<Place> {
+        let place = self.place();
+        self.set_place(None);
+        place
+    }
+}
+
+impl fmt::Debug for EntryTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+impl Clone for EntryTag {
+    fn clone(&self) -> Self {
+        Self::new(self.kind())
+    }
+}
+
+impl PartialEq for EntryTag {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind() == other.kind()
+    }
+}
+
+impl Eq for EntryTag {}
+
+const _: () = assert!(size_of::<CacheEntry>() == 48);
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +220,7 @@ impl CacheEntry {
     /// A tombstone without a version and without a grace period.
     pub fn tombstone() -> Self {
         Self {
-            kind: EntryKind::Tombstone,
+            tag: EntryTag::new(EntryKind::Tombstone),
             bytes: Box::default(),
             fresh_until: 0,
             version: None,
@@ -160,9 +229,22 @@ impl CacheEntry {
         }
     }
 
+    /// The kind.
+    #[inline]
+    pub fn kind(&self) -> EntryKind {
+        self.tag.kind()
+    }
+
+    /// Changes the kind. The entry keeps its place.
+    pub fn set_kind(&mut self, kind: EntryKind) {
+        let place = self.tag.place();
+        self.tag = EntryTag::new(kind);
+        self.tag.set_place(place);
+    }
+
     /// The freshness now (Unix ms). `expires`: when the key expires, if it does.
     pub fn freshness(&self, now: u64, expires: impl FnOnce() -> Option<u64>) -> Freshness {
-        if self.kind == EntryKind::Tombstone {
+        if self.kind() == EntryKind::Tombstone {
             return Freshness::Missing;
         }
         if now < self.fresh_until {
@@ -193,7 +275,7 @@ impl CacheEntry {
 
     /// The value, if the entry has one.
     pub fn value(&self) -> Option<&[u8]> {
-        (self.kind == EntryKind::Value).then_some(&self.bytes)
+        (self.kind() == EntryKind::Value).then_some(&self.bytes)
     }
 
     /// Whether a client rebuilds it although it is fresh for `left` milliseconds. All bits of `draw` are random.
@@ -234,7 +316,7 @@ impl CacheEntry {
         self.fresh_until = 0;
         self.version = mark.version;
         if !mark.keeps_value {
-            self.kind = EntryKind::Tombstone;
+            self.set_kind(EntryKind::Tombstone);
             self.bytes = Box::default();
         }
         self.grace = Some(Box::new(mark.grace));
@@ -258,7 +340,7 @@ impl CacheEntry {
 
     /// Replaces it by a new entry. Returns when the key expires.
     pub fn store(&mut self, new: &NewEntry, bytes: &[u8], now: u64) -> u64 {
-        self.kind = new.kind;
+        self.set_kind(new.kind);
         if self.bytes.len() == bytes.len() {
             self.bytes.copy_from_slice(bytes);
         } else {
@@ -320,7 +402,7 @@ pub fn decide_invalidation(
 impl CacheEntry {
     /// Whether it is the tombstone that this mark makes.
     fn is_marked(&self, mark: &InvalidationMark) -> bool {
-        self.kind == EntryKind::Tombstone
+        self.kind() == EntryKind::Tombstone
             && self.fresh_until == 0
             && self.version == mark.version
             && self.grace.as_deref() == Some(&mark.grace)

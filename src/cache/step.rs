@@ -129,7 +129,7 @@ pub fn decide_fetch(
     let (mut slides, mut is_early) = (false, false);
     let reply = match (freshness, entry) {
         (Freshness::Fresh(left), Some(entry)) if request.is_replica => {
-            FetchReply::fresh(entry.kind, left)
+            FetchReply::fresh(entry.kind(), left)
         }
         (Freshness::Fresh(left), Some(entry)) => {
             if entry.wants_refresh(request.refresh, left, draw)
@@ -138,13 +138,13 @@ pub fn decide_fetch(
                 is_early = true;
                 FetchReply::new(FetchState::Lease, true, token)
             } else if request.slide_ms > 0
-                && entry.kind == EntryKind::Value
+                && entry.kind() == EntryKind::Value
                 && is_due_to_slide(request.slide_ms, left)
             {
                 slides = true;
-                FetchReply::fresh(entry.kind, request.slide_ms)
+                FetchReply::fresh(entry.kind(), request.slide_ms)
             } else {
-                FetchReply::fresh(entry.kind, left)
+                FetchReply::fresh(entry.kind(), left)
             }
         }
         (Freshness::Missing, _) if request.is_absent => {

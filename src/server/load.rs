@@ -4,6 +4,7 @@ use crate::request::is;
 use crate::server::apply;
 use crate::server::base::alloc;
 use crate::server::base::guard::guard;
+use crate::server::base::main_thread;
 use crate::server::handles::context;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         }
         log::catch_panics();
         alloc::learn_sizes();
-        native::learn_overhead();
+        main_thread::learn_thread();
         context::learn_database();
         let argc = usize::try_from(argc).unwrap_or(0);
         // SAFETY: the server passes `argc` strings that live through the call.
@@ -84,6 +85,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         let args: Vec<&[u8]> = args.iter().map(|arg| unsafe { bytes_of(*arg) }).collect();
         // SAFETY: the context is the server's, and lives through this call.
         let ctx = unsafe { Ctx::new(ctx) };
+        native::learn_overhead(ctx);
         match read_options(&args) {
             Ok(families) => choose_families(ctx, families) && register(ctx, families),
             Err(problem) => {

@@ -1798,6 +1798,9 @@ fn replies_are_of_the_protocol() {
 fn counters_count_what_readers_get() {
     let (server, mut client) = server_and_client();
     let names = [
+        "entries",
+        "bytes",
+        "evicted",
         "hits",
         "nulls",
         "misses",
@@ -1855,7 +1858,10 @@ fn counters_count_what_readers_get() {
         client.must(line);
     }
     let counts = names.map(|name| counter(&mut client, name));
-    assert_eq!(counts, [3, 2, 5, 2, 3, 1, 1, 0, 1, 1, 0, 1, 0]);
+    let usage = |key| client.call(["MEMORY", "USAGE", key]).int();
+    let bytes = ["k", "n", "g"].map(usage).iter().sum();
+    let expected = [3, bytes, 0, 3, 2, 5, 2, 3, 1, 1, 0, 1, 1, 0, 1, 0];
+    assert_eq!(counts, expected);
     // What is served no longer is a miss as well.
     sleep_ms(5);
     client.must("CACHE.GET g");

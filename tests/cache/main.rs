@@ -1,11 +1,12 @@
-//! Cached entries: what their commands reply (`commands.rs`; `breaker.rs`; `reads.rs`: as commands that read), how one waits for them (`waiting.rs`, `crowd.rs`), what
-//! servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
+//! Cached entries: what their commands reply (`commands.rs`; `breaker.rs`; `reads.rs`: as commands that read), how one waits for them (`waiting.rs`, `crowd.rs`), which
+//! are evicted (`budget.rs`), what servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
 //! (`model.rs`; `histories.rs` has entries, leases and queues together).
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod breaker;
+mod budget;
 mod commands;
 mod crowd;
 mod histories;

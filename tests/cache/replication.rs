@@ -11,7 +11,7 @@ use crate::support::{
     follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
 };
 use sluice::cache::persist::put_effect;
-use sluice::cache::state::{CacheEntry, EntryKind};
+use sluice::cache::state::{CacheEntry, EntryKind, EntryTag};
 
 #[test]
 fn every_change_arrives_as_it_is() {
@@ -348,7 +348,7 @@ fn a_replicated_entry_ends_the_lease_and_serves_waiting_clients() {
     let token = lease(&mut client, "k");
     let mut next = waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0");
     let entry = CacheEntry {
-        kind: EntryKind::Value,
+        tag: EntryTag::new(EntryKind::Value),
         fresh_until: 99_999_999_999_999,
         ..CacheEntry::tombstone()
     };
@@ -366,7 +366,7 @@ fn effects_that_do_not_fit_what_is_there_are_refused() {
     let mut client = Raw::connect(&server);
     let effect = |kind, keeps| {
         let entry = CacheEntry {
-            kind,
+            tag: EntryTag::new(kind),
             ..CacheEntry::tombstone()
         };
         let mut effect = Vec::new();

@@ -321,6 +321,7 @@ fn check(command: &[Vec<u8>], reply: &Value) {
                 "ERR received bad data",
                 "ERR filters differ in shape",
                 "ERR filter would exceed bloom-max-bytes",
+                "ERR value larger than cache-max-bytes",
                 "ERR BITS must be 8, 16 or 32",
                 "ERR key holds another kind of limit",
                 "ERR no such key",

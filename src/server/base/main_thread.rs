@@ -1,6 +1,6 @@
 //! Static state of the module, which only the main thread of the server uses.
 
-use std::cell::{LazyCell, RefCell, RefMut};
+use std::cell::{Cell, LazyCell, RefCell, RefMut};
 
 /// A value that only the main thread uses.
 pub struct MainThread<T>(LazyCell<RefCell<T>>);
@@ -27,6 +27,20 @@ impl<T: Default> MainThread<T> {
         check_thread();
         self.0.try_borrow_mut().ok()
     }
+}
+
+thread_local! {
+    static IS_MAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that the running thread is the main thread.
+pub(in crate::server) fn learn_thread() {
+    IS_MAIN.set(true);
+}
+
+/// Whether the running thread is the main thread.
+pub(in crate::server) fn is_running() -> bool {
+    IS_MAIN.get()
 }
 
 /// Panics in debug builds if another thread has used such a value before, except in unit tests, which have several threads.

@@ -102,6 +102,12 @@ impl<'c> Ctx<'c> {
         Some(work())
     }
 
+    /// The number of keys of the selected database.
+    pub fn count_keys(self) -> u64 {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_DbSize(self.raw())) }
+    }
+
     /// The id of the client that sent the command; `None` in a script, where the server does not
     /// tell whose it is.
     pub fn client(self) -> Option<u64> {

@@ -7,5 +7,6 @@ pub mod key;
 pub mod log;
 pub(in crate::server) mod native_type;
 pub mod reply;
+pub mod scan;
 pub mod server_info;
 pub mod string;

@@ -18,8 +18,9 @@ use crate::server::services::blocked;
 use crate::server::services::cluster;
 use crate::server::services::commit;
 use crate::server::services::deferred::{
-    ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, KeyChange, LOADS_BESIDE, NOTHING,
-    ServerEvent, WORK, defer, defer_and_wake, defer_slot_change, wake_event_loop,
+    ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, KeyChange, LOADS_BESIDE,
+    LOADS_FOR_REPLICA, NOTHING, ServerEvent, WORK, defer, defer_and_wake, defer_slot_change,
+    tell_families, wake_event_loop,
 };
 use crate::server::services::import;
 use crate::server::services::info;
@@ -272,8 +273,20 @@ unsafe extern "C" fn on_loading(
         );
         // SAFETY: see above.
         look_for_replays(unsafe { Ctx::new(ctx) }, !has_ended);
+        match subevent {
+            raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => {
+                LOADS_FOR_REPLICA.store(true, Ordering::Relaxed);
+            }
+            raw::REDISMODULE_SUBEVENT_LOADING_FAILED
+                if LOADS_FOR_REPLICA.swap(false, Ordering::Relaxed) =>
+            {
+                tell_families(&ServerEvent::Discarded);
+            }
+            _ => {}
+        }
         if has_ended {
             defer_slot_change(ServerEvent::Loaded);
+            LOADS_FOR_REPLICA.store(false, Ordering::Relaxed);
         }
     });
 }
@@ -289,10 +302,11 @@ unsafe extern "C" fn on_load_beside(
         LOADS_BESIDE.store(begins, Ordering::Relaxed);
         match subevent {
             raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => {
-                defer_slot_change(ServerEvent::Replaced)
+                LOADS_FOR_REPLICA.store(false, Ordering::Relaxed);
+                defer_slot_change(ServerEvent::Replaced);
             }
             raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_ABORTED => {
-                defer_slot_change(ServerEvent::Discarded)
+                defer_slot_change(ServerEvent::Discarded);
             }
             _ => {}
         }

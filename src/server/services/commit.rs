@@ -25,7 +25,7 @@ pub enum KeyFate {
     ExpireAt(u64),
     /// It is deleted. Listeners receive `del`.
     Delete,
-    /// It is deleted because a master deleted it. Listeners receive nothing.
+    /// It is deleted because a master deleted it, or evicted. Listeners receive the event of the step alone.
     Remove,
     /// It is deleted because its time is up. Listeners receive `expired`.
     Expire,

@@ -65,10 +65,15 @@ pub fn defer(event: ServerEvent) {
 
 /// Reports a change of hash slots to the families at once, and defers the event.
 pub(in crate::server) fn defer_slot_change(event: ServerEvent) {
-    for family in crate::enabled_families() {
-        (family.dataset_changed)(&event);
-    }
+    tell_families(&event);
     defer(event);
+}
+
+/// Reports a change of the dataset to the families at once.
+pub(in crate::server) fn tell_families(event: &ServerEvent) {
+    for family in crate::enabled_families() {
+        (family.dataset_changed)(event);
+    }
 }
 
 /// The same as [`defer`], and wakes the event loop. The server frees connections after it has called the module before its sleep,
@@ -121,6 +126,15 @@ pub(in crate::server) static LOADS_BESIDE: AtomicBool = AtomicBool::new(false);
 /// may have the same key, and loaded values belong to the new dataset.
 pub fn loads_beside() -> bool {
     LOADS_BESIDE.load(Ordering::Relaxed)
+}
+
+/// Whether this replica loads the dataset of its master.
+pub(in crate::server) static LOADS_FOR_REPLICA: AtomicBool = AtomicBool::new(false);
+
+/// Whether this replica loads the dataset of its master, beside an old dataset or after the old one was flushed. It stays true while
+/// the families receive the event that ends the load.
+pub fn loads_for_replica() -> bool {
+    LOADS_FOR_REPLICA.load(Ordering::Relaxed)
 }
 
 /// Makes the event loop run another round before it sleeps.

@@ -4,6 +4,7 @@
 use crate::memory::block_size;
 use crate::server::base::alloc::GUARANTEED_ALIGN;
 use crate::server::base::guard::guard;
+use crate::server::base::main_thread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::log;
@@ -15,6 +16,7 @@ use redis_module::raw;
 use std::ffi::{CString, c_int, c_ulong, c_void};
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A native type: the callbacks for its values.
@@ -54,6 +56,13 @@ pub trait Native: 'static {
     /// keys that the module deletes itself, nor for `FLUSHALL`.
     fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
 
+    /// Called before the server frees a value on its main thread. The value may have left its key before, or never had one. Only
+    /// for types with [`Native::FOLLOWS_FREES`].
+    fn freed(_value: &Self::Value) {}
+
+    /// Whether the type implements [`Native::freed`].
+    const FOLLOWS_FREES: bool = false;
+
     /// Moves the larger blocks of a value with `relocate`, to reduce fragmentation. A large value moves in parts, and asks
     /// [`Relocate::should_stop`] after each part. The function returns the number of the next part, and receives it as `from` in
     /// the next call. `None`: all parts are done.
@@ -80,11 +89,12 @@ pub trait Native: 'static {
 static COUNTS_OBJECT: AtomicBool = AtomicBool::new(false);
 
 /// Learns which blocks around a value the module has to count.
-pub(in crate::server) fn learn_overhead() {
+pub(in crate::server) fn learn_overhead(ctx: Ctx<'_>) {
     // Valkey 9.0 and Redis 8.2 keep the key in the object and count both (`objectComputeSize`, `kvobjComputeSize`).
     let version = Version::running();
     let counts = version.is_valkey_since((9, 0)) || version.is_redis_since((8, 2));
     COUNTS_OBJECT.store(counts, Ordering::Relaxed);
+    learn_key_blocks(ctx);
 }
 
 /// The bytes of the blocks around a module's value that the server does not count: the object, and the block between the object
@@ -96,6 +106,63 @@ fn overhead() -> usize {
         2
     };
     blocks * block_size(16)
+}
+
+/// The bytes of a value, as `MEMORY USAGE` counts them without the key.
+pub fn value_usage<N: Native>(value: &N::Value) -> usize {
+    overhead() + block_size(size_of::<N::Value>()) + N::memory(value)
+}
+
+/// The part of a key that `MEMORY USAGE` of the server counts besides the value.
+#[derive(Debug, Clone, Copy)]
+enum KeyBlocks {
+    /// The name, and an entry of a hash table with this many bytes.
+    Table(usize),
+    /// An entry of a hash table that contains the name.
+    NameInTable,
+    /// An object that contains the name and the expiry.
+    NameInObject,
+    /// Nothing.
+    Nothing,
+}
+
+static KEY_BLOCKS: OnceLock<KeyBlocks> = OnceLock::new();
+
+fn learn_key_blocks(ctx: Ctx<'_>) {
+    let version = Version::running();
+    let entry = match ctx.is_cluster() {
+        // Entries are in a list of their hash slot.
+        true if !version.is_redis_since((7, 2)) && !version.is_valkey_since((7, 2)) => 40,
+        true if !version.is_redis_since((7, 4)) && !version.is_valkey_since((8, 0)) => 32,
+        _ => 24,
+    };
+    let blocks = if COUNTS_OBJECT.load(Ordering::Relaxed) {
+        KeyBlocks::NameInObject
+    } else if version.is_valkey_since((8, 1)) {
+        KeyBlocks::Nothing
+    } else if version.is_valkey_since((8, 0)) {
+        KeyBlocks::NameInTable
+    } else {
+        KeyBlocks::Table(entry)
+    };
+    KEY_BLOCKS.get_or_init(|| blocks);
+}
+
+/// The bytes that `MEMORY USAGE` adds to the value for a key that expires and has a name of this length.
+pub fn key_usage(length: usize) -> usize {
+    let header = match length {
+        0..32 => 1,
+        32..256 => 3,
+        256..65536 => 5,
+        _ => 9,
+    };
+    match KEY_BLOCKS.get() {
+        Some(KeyBlocks::Table(entry)) => block_size(header + length + 1) + entry,
+        // The name is a copy of an argument, which has the header of longer strings.
+        Some(KeyBlocks::NameInTable) => block_size(17 + header.max(3) + length + 1),
+        Some(KeyBlocks::NameInObject) => block_size(25 + header + length + 1),
+        Some(KeyBlocks::Nothing) | None => 0,
+    }
 }
 
 /// Registers a native type. False if the server refuses it.
@@ -256,6 +323,10 @@ unsafe extern "C" fn digest<N: Native>(md: *mut raw::RedisModuleDigest, value: *
 unsafe extern "C" fn free<N: Native>(value: *mut c_void) {
     // Perhaps on a background thread: nothing here may use `MainThread`.
     guard((), || {
+        if N::FOLLOWS_FREES && main_thread::is_running() {
+            // SAFETY: see above.
+            N::freed(unsafe { borrow::<N>(value) });
+        }
         // SAFETY: see above; the server forgets the value.
         unsafe { N::native().take_back(value) };
     });
@@ -268,8 +339,7 @@ unsafe extern "C" fn mem_usage<N: Native>(
 ) -> usize {
     guard(0, || {
         // SAFETY: see above.
-        let value = unsafe { borrow::<N>(value) };
-        overhead() + block_size(size_of::<N::Value>()) + N::memory(value)
+        value_usage::<N>(unsafe { borrow::<N>(value) })
     })
 }
 

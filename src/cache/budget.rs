@@ -1,0 +1,432 @@
+//! The budget of the cache, `cache-max-bytes`: counts the bytes of all entries, and evicts entries until they fit. The queue of
+//! entries is [`super::sieve`]. These functions borrow it only while no function of the server runs: to open a key may run
+//! callbacks that borrow it, too.
+
+use super::edit::EntryEdit;
+use super::native::{CACHE, CacheEntryType};
+use super::sieve::{CountedSection, Place, Sieve, Victim, VictimSearch};
+use super::state::{CacheEntry, EntryKind};
+use super::{COUNTERS, MAX_BYTES};
+use crate::error::Error;
+use crate::memory::block_size;
+use crate::server::base::clock::Now;
+use crate::server::base::main_thread::MainThread;
+use crate::server::base::slice::Slice;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
+use crate::server::handles::scan::KeyScan;
+use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::native::{key_usage, value_usage};
+use crate::server::services::slots::{contains, in_cluster, slot_of};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ENTRIES: MainThread<Sieve> = MainThread::new();
+
+/// The other work of the budget.
+static WORK: MainThread<BudgetWork> = MainThread::new();
+
+#[derive(Default)]
+struct BudgetWork {
+    /// The entry that a command has stored last. It is evicted after all others.
+    last_stored: Option<Place>,
+    /// Entries that are larger than the budget, which came by `RESTORE`, `COPY` or a file.
+    oversized: Vec<Victim>,
+    /// The bytes that were stored since the last slice without making room.
+    owed: u64,
+    /// The count of all entries after a dataset was loaded.
+    count: Option<EntryCount>,
+}
+
+/// A count of all entries, database by database.
+#[derive(Default)]
+struct EntryCount {
+    db: i32,
+    scan: Option<KeyScan>,
+}
+
+/// Whether the last search found no entry that may be evicted. The cron event lets it search again.
+static IS_STUCK: AtomicBool = AtomicBool::new(false);
+
+/// So many batches or names a search looks at between two looks at the clock.
+const SEARCH_STEPS: usize = 500;
+
+/// The most entries whose names are kept because they are larger than the budget.
+const MAX_OVERSIZED: usize = 1000;
+
+fn section(db: i32, key: &[u8]) -> CountedSection {
+    (db, if in_cluster() { slot_of(key) } else { 0 })
+}
+
+/// The bytes of an entry with a name of this length, as `MEMORY USAGE` counts them.
+fn entry_bytes(entry: &CacheEntry, key_length: usize) -> u64 {
+    (value_usage::<CacheEntryType>(entry) + key_usage(key_length)) as u64
+}
+
+/// The bytes that an entry counts; 0 if it is not counted.
+pub(super) fn counted_bytes(entry: &CacheEntry, key: &[u8]) -> u64 {
+    match entry.tag.place() {
+        Some(place) if ENTRIES.get().is_counted(place) => entry_bytes(entry, key.len()),
+        _ => 0,
+    }
+}
+
+/// Counts an entry that was stored, changed or invalidated. `before`: what [`counted_bytes`] returned before the change.
+pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before: u64) {
+    let mut entries = ENTRIES.get();
+    let place = entry.tag.place().filter(|place| entries.is_counted(*place));
+    match (place, entry.kind() != EntryKind::Tombstone) {
+        (None, false) => entry.tag.set_place(None),
+        (None, true) => {
+            let bytes = entry_bytes(entry, key.len());
+            entry
+                .tag
+                .set_place(entries.add(section(db, key), key, bytes, false));
+        }
+        (Some(place), true) => {
+            let after = entry_bytes(entry, key.len());
+            entries.resize(place, section(db, key), before, after);
+            entries.touch(place);
+        }
+        (Some(place), false) => {
+            entries.remove(place, section(db, key), key, before);
+            entry.tag.set_place(None);
+        }
+    }
+}
+
+/// A command has stored an entry.
+pub(super) fn entry_is_stored(entry: &CacheEntry) {
+    WORK.get().last_stored = entry.tag.place();
+}
+
+/// Counts an entry that is loaded with a dataset or by `RESTORE`.
+pub(super) fn entry_is_loaded(db: i32, key: &[u8], entry: &CacheEntry) {
+    count_arrival(db, key, entry, deferred::loads_for_replica());
+}
+
+/// Counts an entry that `RESTORE`, `COPY`, `RENAME` or `MOVE` has put at a key.
+pub(super) fn entry_arrives(db: i32, key: &[u8], entry: &CacheEntry) {
+    let is_counted = |place: Place| ENTRIES.get().is_counted(place);
+    if !entry.tag.place().is_some_and(is_counted) {
+        entry_is_freed(entry); // `RESTORE` during a load has counted it as a part of the file
+        count_arrival(db, key, entry, false);
+    }
+}
+
+fn count_arrival(db: i32, key: &[u8], entry: &CacheEntry, is_incoming: bool) {
+    if entry.kind() == EntryKind::Tombstone {
+        return;
+    }
+    let bytes = entry_bytes(entry, key.len());
+    let place = ENTRIES.get().add(section(db, key), key, bytes, is_incoming);
+    entry.tag.set_place(place);
+    if let Some(place) = place
+        && budget().is_some_and(|max| bytes > max)
+    {
+        let oversized = &mut WORK.get().oversized;
+        if oversized.len() < MAX_OVERSIZED {
+            let key = key.into();
+            oversized.push(Victim { db, key, place });
+        }
+    }
+}
+
+/// Takes an entry out of the sums that leaves its key.
+pub(super) fn entry_leaves(db: i32, key: &[u8], entry: &CacheEntry) {
+    if let Some(place) = entry.tag.take_place() {
+        let bytes = entry_bytes(entry, key.len());
+        ENTRIES.get().remove(place, section(db, key), key, bytes);
+    }
+}
+
+/// An entry is freed. Its key is not known. It is counted only if it was part of a file and never got its key, or if the server
+/// empties a whole database.
+pub(super) fn entry_is_freed(entry: &CacheEntry) {
+    if let Some(place) = entry.tag.take_place() {
+        let bytes = |key_length| entry_bytes(entry, key_length);
+        ENTRIES.get().remove_unknown(place, bytes);
+    }
+}
+
+/// An entry was read.
+#[inline]
+pub(super) fn entry_is_used(entry: &CacheEntry) {
+    if let Some(place) = entry.tag.place() {
+        ENTRIES.get().touch(place);
+    }
+}
+
+/// Whole databases were flushed, loaded or swapped, or hash slots were dropped.
+pub(super) fn dataset_changed(event: &ServerEvent) {
+    let entries = &mut *ENTRIES.get();
+    match event {
+        ServerEvent::Flushed(db) => entries.flush(*db),
+        ServerEvent::Swapped(first, second) => {
+            entries.swap(*first, *second);
+            if let Some(count) = &mut WORK.get().count {
+                *count = EntryCount::default(); // an entry may have moved to a database that was counted already
+            }
+        }
+        ServerEvent::Replaced => entries.replace(),
+        ServerEvent::Loaded if deferred::loads_for_replica() => entries.replace(),
+        ServerEvent::Discarded => entries.discard(),
+        ServerEvent::SlotsDropped(ranges) => entries.drop_slots(|slot| contains(ranges, slot)),
+        _ => return,
+    }
+    deferred::ask_for_slices();
+}
+
+/// The budget in bytes; `None`: there is none.
+fn budget() -> Option<u64> {
+    u64::try_from(MAX_BYTES.get()).ok().filter(|max| *max > 0)
+}
+
+/// The bytes by which the entries exceed the budget, if `more` bytes are added.
+fn excess(more: u64) -> u64 {
+    budget().map_or(0, |max| (ENTRIES.get().bytes() + more).saturating_sub(max))
+}
+
+/// The bytes that a new entry counts.
+fn bytes_of_new(key: &[u8], value: Option<&ServerString<'_>>) -> u64 {
+    let length = value.map_or(0, |value| value.bytes().len());
+    entry_bytes(&CacheEntry::tombstone(), key.len()) + block_size(length) as u64
+}
+
+/// Checks that a value fits into the budget at all. A replica refuses nothing.
+pub(super) fn check_size(
+    ctx: Ctx<'_>,
+    key: &[u8],
+    value: Option<&ServerString<'_>>,
+) -> Result<(), Error> {
+    match budget() {
+        Some(max) if bytes_of_new(key, value) > max && !ctx.is_replica() => {
+            Err(Error::ValueTooLarge)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes that an entry adds to the sum when it is stored, if entries must be evicted before.
+pub(super) fn bytes_without_room(
+    key: &[u8],
+    value: Option<&ServerString<'_>>,
+    old: Option<&CacheEntry>,
+) -> Option<u64> {
+    budget()?;
+    let before = old.map_or(0, |entry| counted_bytes(entry, key));
+    let more = bytes_of_new(key, value).saturating_sub(before);
+    (excess(more) > 0).then_some(more)
+}
+
+/// Makes room for `more` bytes before a command stores an entry. `keep`: the entry that it replaces. In a cluster, a command must
+/// not open keys of other hash slots, so the next round of the event loop evicts entries.
+pub(super) fn make_room(ctx: Ctx<'_>, keep: Option<Place>, more: u64) {
+    deferred::ask_for_slices();
+    if !ctx.may_act() {
+        return;
+    }
+    if ctx.is_cluster() {
+        WORK.get().owed += more;
+        return;
+    }
+    let (slice, mut evicted) = (Slice::begin(), 0);
+    let allowance = tenth().max(more);
+    while excess(more) > 0 {
+        // An entry that takes the place of thousands may exceed the budget for a moment. Entries that exceed it for another
+        // reason, such as a lower budget, are evicted in the rounds of the event loop, and a command evicts twice its own bytes.
+        let is_bounded = excess(more) <= allowance || evicted >= 2 * more;
+        let is_enough = excess(more) > allowance && evicted >= 2 * more;
+        if is_enough || is_bounded && slice.is_over() {
+            return;
+        }
+        let before = ENTRIES.get().bytes();
+        if !evict_next(ctx, keep) {
+            return;
+        }
+        evicted += before.saturating_sub(ENTRIES.get().bytes());
+    }
+}
+
+/// A tenth of the budget.
+fn tenth() -> u64 {
+    budget().map_or(u64::MAX, |max| max / 10)
+}
+
+/// Evicts entries, frees memory of entries that have gone and counts entries, in slices. Returns whether work is left.
+pub(super) fn go_on(ctx: Ctx<'_>, slice: &Slice) -> bool {
+    let may_act = ctx.may_act();
+    if may_act {
+        evict_in_slice(ctx, slice);
+    }
+    keep_up(ctx, slice);
+    may_act && has_evictions() || has_upkeep()
+}
+
+/// Whether entries are to be evicted.
+fn has_evictions() -> bool {
+    budget().is_some()
+        && (excess(0) > 0 && !IS_STUCK.load(Ordering::Relaxed) || !WORK.get().oversized.is_empty())
+}
+
+/// Evicts entries until the slice is over. If commands have stored more meanwhile than a slice evicts, takes longer.
+fn evict_in_slice(ctx: Ctx<'_>, slice: &Slice) {
+    let owed = std::mem::take(&mut WORK.get().owed);
+    let mut evicted = 0;
+    while has_evictions() {
+        if slice.is_over() && (excess(0) <= tenth() || evicted >= owed) {
+            return;
+        }
+        let before = ENTRIES.get().bytes();
+        evict_one(ctx);
+        evicted += before.saturating_sub(ENTRIES.get().bytes());
+    }
+}
+
+fn evict_one(ctx: Ctx<'_>) {
+    let (oversized, keep) = {
+        let work = &mut *WORK.get();
+        (work.oversized.pop(), work.last_stored)
+    };
+    match oversized {
+        Some(victim) => {
+            let has_bytes = |bytes| budget().is_some_and(|max| bytes > max);
+            if owns(ctx, section(victim.db, &victim.key)) {
+                evict(ctx, &victim, has_bytes);
+            }
+        }
+        None => {
+            if !evict_next(ctx, keep) && keep.is_some() {
+                WORK.get().last_stored = None;
+                IS_STUCK.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether this node may delete keys of the section.
+fn owns(ctx: Ctx<'_>, (_, slot): CountedSection) -> bool {
+    !ctx.is_cluster() || cluster::owns_slot(ctx, slot)
+}
+
+/// Evicts the next entry, or continues the search for it. Returns false if there is none that may be evicted.
+fn evict_next(ctx: Ctx<'_>, keep: Option<Place>) -> bool {
+    let mut steps = SEARCH_STEPS;
+    let found = ENTRIES
+        .get()
+        .search(keep, |section| owns(ctx, section), &mut steps);
+    match found {
+        VictimSearch::Unfinished => true,
+        VictimSearch::None => {
+            IS_STUCK.store(true, Ordering::Relaxed);
+            false
+        }
+        VictimSearch::Found(victim) => {
+            if !evict(ctx, &victim, |_| true) {
+                // The entry has gone without an event.
+                ENTRIES.get().remove_unknown(victim.place, |_| 0);
+            }
+            true
+        }
+    }
+}
+
+/// Evicts this entry, if it is still at its place and `wanted` accepts its bytes.
+fn evict(ctx: Ctx<'_>, victim: &Victim, wanted: impl FnOnce(u64) -> bool) -> bool {
+    let evict = || {
+        let name = ServerString::new(&victim.key);
+        // The server removes the key now if it has expired.
+        let mut edit = EntryEdit::open(ctx, &name).ok()?;
+        let entry = edit.entry()?;
+        let is_same = entry.tag.place() == Some(victim.place);
+        if is_same && wanted(entry_bytes(entry, victim.key.len())) {
+            edit.evict(Now::read().ms());
+            COUNTERS.evicted.count();
+        }
+        is_same.then_some(())
+    };
+    let is_same = ctx.in_db(victim.db, evict).flatten().is_some();
+    is_same || !ENTRIES.get().is_counted(victim.place)
+}
+
+/// Whether memory of entries that have gone is to be freed, or entries are to be counted. Replicas do that, too.
+fn has_upkeep() -> bool {
+    ENTRIES.get().has_leftovers() || ENTRIES.get().may_misplace() || WORK.get().count.is_some()
+}
+
+/// Frees memory of entries that have gone, and counts entries, until the slice is over.
+fn keep_up(ctx: Ctx<'_>, slice: &Slice) {
+    if ENTRIES.get().may_misplace() && WORK.get().count.is_none() {
+        look_for_misplaced(ctx);
+    }
+    while !slice.is_over() && ENTRIES.get().collect(8) {}
+    while !slice.is_over() && count_some(ctx) {}
+}
+
+/// Redis before 7.4 names database 0 for each key of a dataset that is loaded beside another one. If there are other databases, all
+/// entries are counted anew.
+fn look_for_misplaced(ctx: Ctx<'_>) {
+    let is_used = |db| ctx.in_db(db, || ctx.count_keys() > 0);
+    let mut others = (1..).map_while(is_used);
+    let is_any = others.any(|is_used| is_used);
+    let entries = &mut *ENTRIES.get();
+    if is_any {
+        entries.begin_count();
+        WORK.get().count = Some(EntryCount::default());
+    } else {
+        entries.is_well_placed();
+    }
+}
+
+/// Counts the entries among the next keys. Returns whether keys are left.
+fn count_some(ctx: Ctx<'_>) -> bool {
+    let Some(mut count) = WORK.get().count.take() else {
+        return false;
+    };
+    let db = count.db;
+    let is_left = ctx.in_db(db, || {
+        let mut names = Vec::new();
+        let is_left = count
+            .scan
+            .get_or_insert_with(KeyScan::new)
+            .step(ctx, &mut names);
+        for name in names {
+            let name = ServerString::new(&name);
+            if let Ok(mut key) = TypedKey::of(ctx.peek(&name), &CACHE)
+                && let Some(entry) = key.value()
+            {
+                entry_arrives(db, name.bytes(), entry);
+            }
+        }
+        is_left
+    });
+    match is_left {
+        Some(true) => {}
+        Some(false) => {
+            count.db += 1;
+            count.scan = None;
+        }
+        None => {
+            ENTRIES.get().end_count();
+            return false;
+        }
+    }
+    WORK.get().count = Some(count);
+    true
+}
+
+/// Continues work that had to wait, and searches that found nothing.
+pub(super) fn cron() {
+    IS_STUCK.store(false, Ordering::Relaxed);
+    if has_evictions() || has_upkeep() {
+        deferred::ask_for_slices();
+    }
+}
+
+/// The number and the bytes of all entries. `None`: they are in use.
+pub(super) fn sums() -> Option<(u64, u64)> {
+    let entries = ENTRIES.try_get()?;
+    Some((entries.entries(), entries.bytes()))
+}

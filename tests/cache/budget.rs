@@ -1,0 +1,595 @@
+//! The budget of the cache, `cache-max-bytes`: what is counted, what is evicted, and who is told of it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::cache::{about, counter, fetched, lease, look, stores};
+use crate::support::cluster::{Move, node, one_node, slot_of, two_nodes};
+use crate::support::{
+    Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
+    eventually, follow, pair, quiet, served, server_and_client, until_pong, waiter,
+};
+
+/// The number of databases that these tests use.
+const DATABASES: usize = 4;
+
+/// The entries of a server and their bytes, by a look at each key.
+#[track_caller]
+fn scanned(server: &Server) -> (i64, i64) {
+    let mut client = Raw::connect(server);
+    let (mut entries, mut bytes) = (0, 0);
+    for db in 0..DATABASES {
+        if client.run(&format!("SELECT {db}")) != "OK" {
+            break; // a cluster
+        }
+        for key in client.must("KEYS *").array() {
+            let key = key.bytes();
+            if client.call([b"TYPE".as_slice(), key]) != "sluice-ca" {
+                continue;
+            }
+            // The type and the id of the module, the number of the first string and its length are before the letter of the kind.
+            let payload = client.call([b"DUMP".as_slice(), key]);
+            if !payload.is_nil() && payload.bytes()[12] != b'G' {
+                entries += 1;
+                bytes += client.call([b"MEMORY".as_slice(), b"USAGE", key]).int();
+            }
+        }
+    }
+    (entries, bytes)
+}
+
+/// The entries and their bytes as `INFO` tells.
+#[track_caller]
+fn counted(server: &Server) -> (i64, i64) {
+    let mut client = Raw::connect(server);
+    (
+        counter(&mut client, "entries"),
+        counter(&mut client, "bytes"),
+    )
+}
+
+/// Panics unless `INFO` comes to tell what a look at each key tells.
+#[track_caller]
+fn assert_counted(server: &Server) {
+    let mut last = None;
+    let until = Instant::now() + SOON;
+    while Instant::now() < until {
+        let now = (counted(server), scanned(server));
+        if now.0 == now.1 && counted(server) == now.0 {
+            return;
+        }
+        last = Some(now);
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("counted and scanned: {last:?}");
+}
+
+// What is counted
+
+#[test]
+fn entries_are_counted_as_memory_usage_does() {
+    let (server, mut client) = server_and_client();
+    for length in [0, 1, 7, 15, 31, 32, 100, 255, 256, 1000, 10_000] {
+        for value in [0, 1, 8, 100, 5000, 100_000] {
+            let (key, value) = ("k".repeat(length), "v".repeat(value));
+            assert_eq!(client.call(["CACHE.SET", &key, &value, "PX", "600000"]), 1);
+            let usage = client.call(["MEMORY", "USAGE", &key]).int();
+            assert_eq!(counted(&server), (1, usage), "{length} {}", value.len());
+        }
+        client.must("FLUSHALL");
+        assert_eq!(counted(&server), (0, 0));
+    }
+    client.must("CACHE.SETNULL null PX 600000");
+    assert_counted(&server);
+    client.must("CACHE.DEL tombstone GRACE 600000");
+    client.must("SET string value");
+    assert_eq!(counted(&server).0, 1);
+    assert_counted(&server);
+    client.must("CACHE.DEL null GRACE 600000");
+    assert_eq!(counted(&server), (0, 0));
+    client.must("CACHE.SET null value PX 600000");
+    assert_eq!(counted(&server).0, 1);
+    client.must("CACHE.DEL null STALE 600000 GRACE 600000");
+    assert_eq!(counted(&server).0, 1);
+    assert_counted(&server);
+}
+
+/// Any command that makes, changes, moves or removes entries, or whole databases.
+fn random_line(random: &mut Random) -> String {
+    let key = format!("key:{}", random.below(40));
+    let other = format!("key:{}", random.below(40));
+    let db = random.below(DATABASES as u64);
+    let value = "v".repeat(*random.one(&[1, 10, 100, 1000, 3000]));
+    let time = *random.one(&[20, 300_000, 600_000, 900_000]);
+    match random.below(60) {
+        0..16 => format!("CACHE.SET {key} {value} PX {time} STALE 600000"),
+        16..18 => format!("CACHE.SETNULL {key} PX {time}"),
+        18 => format!("CACHE.DEL {key}"),
+        19 => format!("CACHE.DEL {key} STALE 600000 GRACE 600000"),
+        20 => format!("CACHE.DEL {key} GRACE 600000"),
+        21 => format!("CACHE.FETCH {key} LEASE 5 SLIDE 600000"),
+        22..24 => format!("DEL {key} {other}"),
+        24 => format!("UNLINK {key} {other}"),
+        25..28 => format!("COPY {key} {other} DB {db}"),
+        28..31 => format!("COPY {key} {other} DB {db} REPLACE"),
+        31..34 => format!("RENAME {key} {other}"),
+        34 => format!("RENAMENX {key} {other}"),
+        35..38 => format!("MOVE {key} {db}"),
+        38 => format!("SET {key} string"),
+        39 => format!("LPUSH {other} element"),
+        40 => format!("PEXPIRE {key} 5"),
+        41 => format!("PEXPIRE {key} 600000"),
+        42 => format!("SWAPDB {db} {}", random.below(DATABASES as u64)),
+        43 => (*random.one(&["FLUSHDB", "FLUSHDB ASYNC", "FLUSHDB SYNC"])).to_owned(),
+        44 if random.below(4) == 0 => (*random.one(&["FLUSHALL", "FLUSHALL ASYNC"])).to_owned(),
+        45..48 => format!("SELECT {db}"),
+        48 => format!("SORT missing STORE {key}"),
+        49 => format!("GETDEL {key}"),
+        50 => {
+            let script = "return(redis.call('CACHE.SET',KEYS[1],ARGV[1],'PX',600000))";
+            format!("EVAL {script} 1 {key} {value}")
+        }
+        _ => format!("CACHE.GET {key}"),
+    }
+}
+
+/// `DUMP` and `RESTORE`, whose payload is no text.
+fn restore(client: &mut Raw, random: &mut Random) {
+    let key = format!("key:{}", random.below(40));
+    let other = format!("key:{}", random.below(40));
+    let payload = client.call(["DUMP", &key]);
+    if !payload.is_nil() {
+        let ttl = random.one(&["0", "5", "600000"]);
+        let replace = ["RESTORE", &other, ttl, "", "REPLACE"].map(str::as_bytes);
+        let mut command = replace.to_vec();
+        command[3] = payload.bytes();
+        // The entry of a key without expiry may be 8 bytes smaller, which nobody counts.
+        client.call(command);
+        if *ttl == "0" {
+            client.call(["PEXPIRE", &other, "600000"]);
+        }
+    }
+}
+
+#[track_caller]
+fn walk(client: &mut Raw, random: &mut Random, steps: usize) {
+    for _ in 0..steps {
+        if random.below(30) == 0 {
+            restore(client, random);
+            continue;
+        }
+        let line = random_line(random);
+        let reply = client.run(&line);
+        if let Value::Error(text) = &reply {
+            let is_known = ["ERR no such key", "ERR source and destination", "WRONGTYPE"];
+            assert!(
+                is_known.iter().any(|known| text.starts_with(known)),
+                "{line}: {text}"
+            );
+        }
+    }
+}
+
+fn random_histories(setting: &[&str]) {
+    let builder = || quiet().module_args(setting).aof(Fsync::No);
+    let (master, replica) = (builder().start(), builder().start());
+    follow(&master, &replica);
+    let mut random = Random(0xb0d6e7);
+    let mut client = Raw::connect(&master);
+    for round in 0..12 {
+        walk(&mut client, &mut random, 400);
+        assert_counted(&master);
+        assert_identical(&master, &replica);
+        assert_counted(&replica);
+        if round == 5 {
+            master.command(["BGREWRITEAOF"]);
+            master.await_rewrite();
+        }
+    }
+    assert!(setting.is_empty() || counter(&mut client, "evicted") > 0);
+    // A full synchronization, with and without the old dataset beside it.
+    for way in ["disabled", "swapdb"] {
+        replica.command(["CONFIG", "SET", "repl-diskless-load", way]);
+        master.command(["CONFIG", "SET", "repl-diskless-sync", "yes"]);
+        master.command(["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        replica.promote();
+        await_role(&replica, "master");
+        let mut other = Raw::connect(&replica);
+        walk(&mut other, &mut random, 200);
+        assert_counted(&replica);
+        walk(&mut client, &mut random, 200);
+        follow(&master, &replica);
+        assert_identical(&master, &replica);
+        assert_counted(&replica);
+        walk(&mut client, &mut random, 200);
+        assert_identical(&master, &replica);
+        assert_counted(&replica);
+    }
+    replica.promote();
+    await_role(&replica, "master");
+    walk(&mut Raw::connect(&replica), &mut random, 400);
+    assert_counted(&replica);
+    // A restart from the AOF.
+    drop(client);
+    for server in [&master, &replica] {
+        server.await_rewrite(); // which follows a synchronization
+        let before = scanned(server);
+        server.crash();
+        assert_counted(server);
+        let after = scanned(server);
+        assert!(after.0 <= before.0, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn the_sums_are_right_after_random_histories() {
+    random_histories(&[]);
+}
+
+#[test]
+fn the_sums_are_right_after_random_histories_with_evictions() {
+    random_histories(&["cache-max-bytes", "20000"]);
+}
+
+#[test]
+fn the_sums_are_right_after_a_restart_from_an_rdb_file() {
+    let server = quiet().rdb(true).start();
+    let mut client = Raw::connect(&server);
+    let mut random = Random(7);
+    for _ in 0..5 {
+        // Some entries expire before the file is loaded.
+        walk(&mut client, &mut random, 300);
+        client.must("DEBUG RELOAD");
+        assert_counted(&server);
+    }
+    for number in 0..50 {
+        client.must(&format!("CACHE.SET brief:{number} v PX 300"));
+    }
+    assert!(server.terminate().success());
+    thread::sleep(Duration::from_millis(300));
+    server.restart();
+    assert_counted(&server);
+}
+
+// What is evicted
+
+/// Fills a server with entries of about 1 KB.
+fn fill(client: &mut Raw, prefix: &str, count: usize) {
+    let value = "v".repeat(900);
+    for number in 0..count {
+        let key = format!("{prefix}:{number}");
+        assert_eq!(client.call(["CACHE.SET", &key, &value, "PX", "600000"]), 1);
+    }
+}
+
+fn set_budget(client: &mut Raw, bytes: &str) {
+    client.must(&format!("CONFIG SET sluice.cache-max-bytes {bytes}"));
+}
+
+/// Waits until the entries fit into this many bytes.
+#[track_caller]
+fn await_fit(server: &Server, bytes: i64) {
+    eventually(SOON, || counted(server).1 <= bytes);
+}
+
+#[test]
+fn a_full_cache_evicts_what_nobody_reads() {
+    let (server, mut client) = server_and_client();
+    set_budget(&mut client, "100kb");
+    for round in 0..20 {
+        fill(&mut client, &format!("scan:{round}"), 50);
+        if round == 0 {
+            fill(&mut client, "hot", 20);
+        }
+        for number in 0..20 {
+            let reply = client.must(&format!("CACHE.FETCH hot:{number} LEASE 5"));
+            assert_eq!(fetched(&reply).0, "HIT", "round {round}, {number}");
+        }
+        assert!(counted(&server).1 <= 102_400);
+    }
+    assert!(counter(&mut client, "evicted") > 500);
+    assert_counted(&server);
+    // The last entry is there whatever it cost.
+    let large = "v".repeat(90_000);
+    assert_eq!(
+        client.call(["CACHE.SET", "large", &large, "PX", "600000"]),
+        1
+    );
+    assert_eq!(client.must("CACHE.GET large").bytes().len(), 90_000);
+    assert!(counted(&server).1 <= 102_400);
+    assert_counted(&server);
+}
+
+#[test]
+fn a_negative_entry_that_is_read_stays() {
+    let (_server, mut client) = server_and_client();
+    set_budget(&mut client, "50kb");
+    client.must("CACHE.SETNULL null PX 600000");
+    client.must("CACHE.SET got v PX 600000");
+    for round in 0..10 {
+        assert_eq!(look(&mut client, "null"), "NULL -", "round {round}");
+        assert_eq!(client.must("CACHE.GET got"), "v");
+        fill(&mut client, &format!("scan:{round}"), 30);
+    }
+}
+
+#[test]
+fn a_value_that_cannot_fit_is_refused_and_its_lease_stays() {
+    const TOO_LARGE: &str = "ERR value larger than cache-max-bytes";
+    let (server, mut client) = server_and_client();
+    set_budget(&mut client, "2000");
+    fill(&mut client, "small", 1);
+    let token = lease(&mut client, "k").to_string();
+    let large = "v".repeat(2000);
+    let set = ["CACHE.SET", "k", &large, "PX", "1000"];
+    assert_eq!(client.call(set).err(), TOO_LARGE);
+    for option in [["TOKEN", "1"], ["TOKEN", &token], ["VER", "1"]] {
+        let set = [&set[..], &option].concat();
+        assert_eq!(client.call(set).err(), TOO_LARGE);
+    }
+    let key = "k".repeat(2000);
+    let null = ["CACHE.SETNULL", &key, "PX", "1000"];
+    assert_eq!(client.call(null).err(), TOO_LARGE);
+    // Nothing was evicted, the lease is the key's own, and other errors come first.
+    assert_eq!(counted(&server).0, 1);
+    assert_eq!(counter(&mut client, "evicted"), 0);
+    client.must("SET string v");
+    let wrong = ["CACHE.SET", "string", &large, "PX", "1000"];
+    assert!(client.call(wrong).err().starts_with("WRONGTYPE"));
+    assert!(stores(&mut client, "k", token.parse().unwrap()));
+    // Without a budget, it fits.
+    set_budget(&mut client, "0");
+    assert_eq!(client.call(set), 1);
+    // A budget that is lower than the entry removes it.
+    set_budget(&mut client, "1500");
+    await_fit(&server, 1500);
+    assert_counted(&server);
+}
+
+#[test]
+fn an_entry_larger_than_the_budget_goes_alone() {
+    let (server, mut client) = server_and_client();
+    let large = "v".repeat(5000);
+    client.call(["CACHE.SET", "large", &large, "PX", "600000"]);
+    let payload = client.must("DUMP large");
+    client.must("DEL large");
+    set_budget(&mut client, "4000");
+    fill(&mut client, "small", 3);
+    for key in ["restored", "other"] {
+        let parts: [&[u8]; 4] = [b"RESTORE", key.as_bytes(), b"600000", payload.bytes()];
+        client.call(parts);
+    }
+    await_fit(&server, 4000);
+    eventually(SOON, || {
+        client.must("EXISTS restored other") == 0
+            && client.must("EXISTS small:0 small:1 small:2") == 3
+    });
+    assert_counted(&server);
+}
+
+#[test]
+fn a_tombstone_is_not_evicted() {
+    let (server, mut client) = server_and_client();
+    set_budget(&mut client, "20kb");
+    client.must("CACHE.DEL tombstone GRACE 600000");
+    client.must("CACHE.SET stale v PX 600000");
+    client.must("CACHE.DEL stale STALE 600000 GRACE 600000 VER 7");
+    set_budget(&mut client, "50");
+    await_fit(&server, 50);
+    assert_eq!(counted(&server), (0, 0));
+    set_budget(&mut client, "20kb");
+    assert_eq!(client.must("EXISTS tombstone"), 1);
+    // The value of an invalidated entry goes, and the refusal of late writes stays.
+    assert!(client.must("CACHE.GET stale").is_nil());
+    let token = lease(&mut client, "stale");
+    assert!(!stores(&mut client, "stale", token));
+    assert_eq!(about(&mut client, "stale", "ver"), 7);
+    assert_counted(&server);
+}
+
+#[test]
+fn each_eviction_is_told() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    let mut tracking = Raw::connect(&master);
+    tracking.hello3();
+    tracking.must("CLIENT TRACKING ON");
+    set_budget(&mut client, "5000");
+    client.must("CACHE.SET tracked v PX 600000");
+    assert_eq!(
+        fetched(&tracking.must("CACHE.FETCH tracked LEASE 5")).0,
+        "HIT"
+    );
+    let mut events = KeyspaceEvents::of(&master, "EA");
+    fill(&mut client, "k", 12);
+    // The hit protects the entry for one round.
+    set_budget(&mut client, "50");
+    await_fit(&master, 50);
+    let taken = events.take();
+    let evicted = taken
+        .iter()
+        .filter(|event| event.starts_with("cache.evict "));
+    assert_eq!(evicted.count() as i64, counter(&mut client, "evicted"));
+    assert!(
+        taken.contains(&"cache.evict tracked".to_owned()),
+        "{taken:?}"
+    );
+    assert!(
+        !taken
+            .iter()
+            .any(|event| event.starts_with("del ") || event.starts_with("evicted "))
+    );
+    let pushed = until_pong(&mut tracking);
+    let shown = format!("{pushed:?}");
+    assert_eq!(pushed.len(), 1, "{shown}");
+    assert_eq!(pushed[0].array()[1].array()[0], "tracked", "{shown}");
+    assert_identical(&master, &replica);
+    assert_eq!(counter(&mut Raw::connect(&replica), "evicted"), 0);
+    assert_counted(&replica);
+}
+
+#[test]
+fn an_eviction_revokes_the_lease() {
+    let (server, mut client) = server_and_client();
+    set_budget(&mut client, "5000");
+    client.must("CACHE.SET k v PX 600000");
+    let reply = client.must("CACHE.FETCH k LEASE 600000 EARLY 700000");
+    let (state, _, token) = fetched(&reply);
+    assert_eq!(state, "LEASE");
+    set_budget(&mut client, "50");
+    await_fit(&server, 50);
+    set_budget(&mut client, "5000");
+    assert!(client.must("CACHE.GET k").is_nil());
+    assert!(!stores(&mut client, "k", token));
+}
+
+#[test]
+fn replicas_evict_nothing_and_go_on_when_promoted() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    fill(&mut client, "k", 100);
+    assert_identical(&master, &replica);
+    let mut other = Raw::connect(&replica);
+    set_budget(&mut other, "20kb");
+    client.must("CACHE.SET more v PX 600000");
+    assert_identical(&master, &replica);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(counted(&replica), counted(&master));
+    // What a master with a larger budget stores is stored, whatever its size.
+    let large = "v".repeat(50_000);
+    client.call(["CACHE.SET", "large", &large, "PX", "600000"]);
+    assert_identical(&master, &replica);
+    replica.promote();
+    await_fit(&replica, 20_480);
+    assert_counted(&replica);
+    assert!(counter(&mut other, "evicted") > 50);
+}
+
+#[test]
+fn nothing_is_evicted_in_a_pause_of_writes() {
+    let (server, mut client) = server_and_client();
+    fill(&mut client, "k", 100);
+    let before = counted(&server);
+    client.must("CLIENT PAUSE 600000 WRITE");
+    set_budget(&mut client, "20kb");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(look(&mut client, "k:0").split(' ').next(), Some("HIT"));
+    assert_eq!(counted(&server), before);
+    client.must("CLIENT UNPAUSE");
+    await_fit(&server, 20_480);
+    assert_counted(&server);
+}
+
+#[test]
+fn transactions_and_scripts_make_room() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    set_budget(&mut client, "20kb");
+    for db in [0, 1] {
+        client.must(&format!("SELECT {db}"));
+        fill(&mut client, "k", 30);
+    }
+    let value = "v".repeat(900);
+    let lines: Vec<String> = (0..30)
+        .map(|number| format!("CACHE.SET m:{number} {value} PX 600000"))
+        .collect();
+    client.transact(lines);
+    assert!(counted(&master).1 <= 20_480 * 11 / 10);
+    let script = "for i = 1, 100 do redis.call('CACHE.SET', 's' .. i, ARGV[1], 'PX', 600000) end";
+    client.call(["EVAL", script, "0", &value]);
+    assert!(counted(&master).1 <= 20_480 * 11 / 10);
+    await_fit(&master, 20_480);
+    assert_counted(&master);
+    assert_identical(&master, &replica);
+    assert_counted(&replica);
+}
+
+#[test]
+fn a_waiting_client_is_served_although_the_cache_is_full() {
+    let (server, mut client) = server_and_client();
+    set_budget(&mut client, "20kb");
+    fill(&mut client, "k", 30);
+    let token = lease(&mut client, "wanted");
+    let mut waiting = waiter(&server, "CACHE.FETCH wanted LEASE 5 BLOCK 0");
+    assert!(stores(&mut client, "wanted", token));
+    assert_eq!(fetched(&served(&mut waiting)).0, "HIT");
+}
+
+/// A budget that is lowered by far: the server answers all the time.
+#[test]
+fn a_mass_eviction_runs_in_slices() {
+    const ENTRIES: i64 = 60_000;
+    let (server, mut client) = server_and_client();
+    let value = "v".repeat(900);
+    for first in (0..ENTRIES).step_by(1000) {
+        let sets = (first..first + 1000).map(|number| {
+            let key = format!("k:{number}");
+            [
+                "CACHE.SET".to_owned(),
+                key,
+                value.clone(),
+                "PX".into(),
+                "6000000".into(),
+            ]
+        });
+        client.pipeline(sets);
+    }
+    assert_eq!(counted(&server).0, ENTRIES);
+    let mut probe = Raw::connect(&server);
+    set_budget(&mut client, "1mb");
+    let (begin, mut rounds, mut seen) = (Instant::now(), 0, Vec::new());
+    // A command that is evicted for pays for little more than itself.
+    while counted(&server).1 > 1 << 20 {
+        assert!(begin.elapsed() < SOON * 3, "{seen:?}");
+        probe.must("PING");
+        rounds += 1;
+        seen.push(counter(&mut probe, "entries"));
+        client.call(["CACHE.SET", "new", &value, "PX", "600000"]);
+    }
+    // Each answer has seen another part of the work: a slice of it evicts a small part, on a slow machine a smaller one.
+    let largest = seen.windows(2).map(|pair| pair[0] - pair[1]).max();
+    assert!(rounds > 10, "{rounds}");
+    assert!(largest.unwrap_or(0) < ENTRIES / 4, "{seen:?}");
+    assert_counted(&server);
+}
+
+// Clusters
+
+#[test]
+fn a_node_evicts_keys_of_all_its_slots() {
+    let (server, mut client) = one_node();
+    set_budget(&mut client, "100kb");
+    for round in 0..5 {
+        fill(&mut client, &format!("k:{round}"), 200);
+    }
+    await_fit(&server, 102_400);
+    assert_counted(&server);
+    client.must("CACHE.SET last v PX 600000");
+    assert_eq!(client.must("CACHE.GET last"), "v");
+}
+
+#[test]
+fn a_slot_that_moves_is_counted_where_it_is() {
+    let (from, to) = two_nodes(&node());
+    let mut client = Raw::connect(&from);
+    let tags = (0..).map(|number| format!("{{{number}}}"));
+    let tag = tags
+        .into_iter()
+        .find(|tag| slot_of(&from, tag) <= 8191)
+        .unwrap();
+    let slot = slot_of(&from, &tag);
+    let keys: Vec<String> = (0..40).map(|number| format!("{tag}:{number}")).collect();
+    let value = "v".repeat(900);
+    for key in &keys {
+        assert_eq!(client.call(["CACHE.SET", key, &value, "PX", "600000"]), 1);
+    }
+    set_budget(&mut Raw::connect(&to), "20kb");
+    let slots = Move::start(slot, &from, &to);
+    slots.keys(&keys);
+    slots.finish();
+    assert_counted(&from);
+    assert_eq!(counted(&from), (0, 0));
+    await_fit(&to, 20_480);
+    assert_counted(&to);
+    assert!(counted(&to).0 > 10);
+}
