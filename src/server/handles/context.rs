@@ -111,6 +111,9 @@ impl<'c> Ctx<'c> {
     /// The id of the client that sent the command; `None` in a script, where the server does not
     /// tell whose it is.
     pub fn client(self) -> Option<u64> {
+        if self.is_script() {
+            return None; // Valkey 9.1 knows its client for scripts by an id, like a connection
+        }
         // SAFETY: the context is alive.
         let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
         is_connected(id).then_some(id)
