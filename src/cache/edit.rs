@@ -12,34 +12,27 @@ use super::state::{
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::commit::{Commit, KeyEdit, KeyFate, Replicate};
 use std::ffi::CStr;
 
 /// The buffer of the effect that is being replicated. It keeps its memory for the next effect.
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 
 /// A key that is empty or holds an entry.
-pub(super) struct EntryEdit<'k> {
-    ctx: Ctx<'k>,
-    name: &'k ServerString<'k>,
-    key: TypedKey<'k, CacheEntry>,
-}
+pub(super) type EntryEdit<'k> = KeyEdit<'k, CacheEntry>;
 
-impl<'k> EntryEdit<'k> {
+impl<'k> KeyEdit<'k, CacheEntry> {
     /// Opens a key. Error: `WRONGTYPE`.
     #[inline(always)]
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
-        let key = TypedKey::of(ctx.open(name), &CACHE)?;
-        Ok(Self { ctx, name, key })
+        Self::of(ctx, name, ctx.open(name), &CACHE)
     }
 
     /// Opens a key to read it. Error: `WRONGTYPE`.
     #[inline(always)]
     pub(super) fn open_to_read(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
-        let key = TypedKey::of(ctx.open_to_read(name), &CACHE)?;
-        Ok(Self { ctx, name, key })
+        Self::of(ctx, name, ctx.open_to_read(name), &CACHE)
     }
 
     /// The entry.
@@ -73,7 +66,7 @@ impl<'k> EntryEdit<'k> {
                 is_modified: true,
                 event: None,
             };
-            self.key.commit(self.ctx, self.name, &commit);
+            self.carry_out(&commit);
             key_has_changed(self.ctx.db(), self.name.bytes());
         }
     }
@@ -139,7 +132,7 @@ impl<'k> EntryEdit<'k> {
                     is_modified: true,
                     event: Some(event),
                 };
-                self.key.commit(self.ctx, self.name, &commit);
+                self.carry_out(&commit);
             }
         }
         existed
@@ -228,7 +221,7 @@ impl<'k> EntryEdit<'k> {
             is_modified: !slides,
             event: None,
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
         Ok(())
     }
 
@@ -257,7 +250,7 @@ impl<'k> EntryEdit<'k> {
             is_modified,
             event: Some(event),
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 }
 

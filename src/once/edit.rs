@@ -11,7 +11,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::commit::{Commit, KeyEdit, KeyFate, Replicate};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
@@ -19,17 +19,12 @@ use std::sync::atomic::Ordering;
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 
 /// A key that is empty or holds work.
-pub(super) struct WorkEdit<'k> {
-    ctx: Ctx<'k>,
-    name: &'k ServerString<'k>,
-    key: TypedKey<'k, OnceWork>,
-}
+pub(super) type WorkEdit<'k> = KeyEdit<'k, OnceWork>;
 
-impl<'k> WorkEdit<'k> {
+impl<'k> KeyEdit<'k, OnceWork> {
     /// Opens a key. Error: `WRONGTYPE`.
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
-        let key = TypedKey::of(ctx.open(name), &ONCE)?;
-        Ok(Self { ctx, name, key })
+        Self::of(ctx, name, ctx.open(name), &ONCE)
     }
 
     /// The work.
@@ -55,7 +50,7 @@ impl<'k> WorkEdit<'k> {
             is_modified: true,
             event: None,
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 
     /// Begins work at an empty key. Returns the token. Error: no fence is left.
@@ -94,7 +89,7 @@ impl<'k> WorkEdit<'k> {
             is_modified: true,
             event: Some(c"once.fail"),
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 
     /// Replicates a repeated request, which changes nothing, so that `WAIT` after it waits for the first request.
@@ -103,7 +98,7 @@ impl<'k> WorkEdit<'k> {
             replicate: Replicate::Effect(c"ONCE.APPLY", b""),
             ..Commit::default()
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 
     /// Makes the work what an effect says.
@@ -130,7 +125,7 @@ impl<'k> WorkEdit<'k> {
             is_modified: fate != KeyFate::Keep,
             event: None,
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
         Ok(())
     }
 
@@ -151,28 +146,15 @@ impl<'k> WorkEdit<'k> {
             is_modified: true,
             event: Some(event),
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 }
 
 /// Lets the key of some work expire at the work's end, if the key would expire later or never.
 pub(super) fn limit_expiry(ctx: Ctx<'_>, name: &ServerString<'_>) {
     if let Ok(mut key) = TypedKey::of(ctx.peek(name), &ONCE)
-        && let Some(end) = end_before_expiry(&mut key)
+        && let Some(end) = key.value().map(|work| work.until)
     {
-        let commit = Commit {
-            key: KeyFate::ExpireAt(end),
-            replicate: Replicate::ExpireAt(end),
-            is_modified: true,
-            event: None,
-        };
-        key.commit(ctx, name, &commit);
+        key.limit_expiry(ctx, name, end);
     }
-}
-
-/// The end of work whose key expires later or never (Unix ms).
-pub(super) fn end_before_expiry(key: &mut TypedKey<'_, OnceWork>) -> Option<u64> {
-    let end = key.value()?.until;
-    let outlives = key.expires().is_none_or(|at| at > end);
-    outlives.then_some(end)
 }

@@ -1,6 +1,5 @@
 //! The native type: saves, copies and measures work. No key outlives its work.
 
-use super::edit::end_before_expiry;
 use super::persist;
 use super::state::OnceWork;
 use super::{EXPIRED_LEASES, WAITING_CLIENTS};
@@ -32,10 +31,10 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyCha
         return;
     };
     let expires = key.expires();
-    let outlives = end_before_expiry(&mut key).is_some();
     let Some(work) = key.value() else {
         return;
     };
+    let outlives = expires.is_none_or(|at| at > work.until);
     if let Some(at) = expires {
         work.until = work.until.min(at);
     }

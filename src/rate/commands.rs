@@ -244,27 +244,21 @@ fn in_ms(decision: &RateDecision) -> [i64; 5] {
 /// `n`: 0 to 2^53 - 1. A refund never makes more requests available than the limit allows. Replies with 1, or with 0 if the
 /// key does not exist. Errors: `WRONGTYPE`, `ERR key holds another kind of limit` (of `RATE.ONCE`).
 pub(super) fn refund(call: &Call<'_>) -> Answer {
-    let mut cursor = call.cursor();
-    cursor.value()?;
-    let count = cursor.uint("n", 0..=MAX_SAFE)?;
-    let name = call.name(0);
-    let mut edit = LimitEdit::open(call.ctx, &name)?;
-    let Some(limit) = edit.limit() else {
-        return Ok(Reply::Int(0));
-    };
-    let change = state::refund(limit, count)?;
-    COUNTERS.refunded.count();
-    let is_unused = match &change {
-        LimitChange::Replace(limit) => limit.is_unused(Now::read().micros()),
-        LimitChange::GiveBack(count) => limit.is_used_up_by(*count),
-        _ => false,
-    };
-    if is_unused {
-        edit.delete(c"rate.refund");
-    } else {
-        edit.change(change, 0, c"rate.refund")?;
-    }
-    Ok(Reply::Int(1))
+    adjust(call, |edit, count| {
+        let limit = edit.limit().ok_or(Error::Internal)?;
+        let change = state::refund(limit, count)?;
+        COUNTERS.refunded.count();
+        let is_unused = match &change {
+            LimitChange::Replace(limit) => limit.is_unused(Now::read().micros()),
+            LimitChange::GiveBack(count) => limit.is_used_up_by(*count),
+            _ => false,
+        };
+        if is_unused {
+            edit.delete(c"rate.refund");
+            return Ok(());
+        }
+        edit.change(change, 0, c"rate.refund")
+    })
 }
 
 /// `RATE.CHARGE key n`
@@ -272,17 +266,28 @@ pub(super) fn refund(call: &Call<'_>) -> Answer {
 /// `n`: 0 to 2^53 - 1. Adds a cost that is known only after the request, whether or not there is room for it. Replies with 1,
 /// or with 0 if the key does not exist. Errors: `WRONGTYPE`, `ERR key holds another kind of limit` (of `RATE.ONCE`).
 pub(super) fn charge(call: &Call<'_>) -> Answer {
+    adjust(call, |edit, count| {
+        let limit = edit.limit().ok_or(Error::Internal)?;
+        let change = state::charge(limit, count, Now::read().micros())?;
+        COUNTERS.charged.count();
+        edit.change(change, 0, c"rate.charge")
+    })
+}
+
+/// Reads `key n` and changes the used part of the limit. Replies with 1, or with 0 if the key does not exist.
+fn adjust(
+    call: &Call<'_>,
+    change: impl FnOnce(&mut LimitEdit<'_>, u64) -> Result<(), Error>,
+) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let count = cursor.uint("n", 0..=MAX_SAFE)?;
     let name = call.name(0);
     let mut edit = LimitEdit::open(call.ctx, &name)?;
-    let Some(limit) = edit.limit() else {
+    if edit.limit().is_none() {
         return Ok(Reply::Int(0));
-    };
-    let change = state::charge(limit, count, Now::read().micros())?;
-    COUNTERS.charged.count();
-    edit.change(change, 0, c"rate.charge")?;
+    }
+    change(&mut edit, count)?;
     Ok(Reply::Int(1))
 }
 

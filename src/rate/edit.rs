@@ -9,25 +9,20 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::commit::{Commit, KeyEdit, KeyFate, Replicate};
 use std::ffi::CStr;
 
 /// The buffer of the effect that is being replicated. It keeps its memory for the next effect.
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 
 /// A key that is empty or holds a limit.
-pub(super) struct LimitEdit<'k> {
-    ctx: Ctx<'k>,
-    name: &'k ServerString<'k>,
-    key: TypedKey<'k, Limit>,
-}
+pub(super) type LimitEdit<'k> = KeyEdit<'k, Limit>;
 
-impl<'k> LimitEdit<'k> {
+impl<'k> KeyEdit<'k, Limit> {
     /// Opens a key. Error: `WRONGTYPE`.
     #[inline(always)]
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
-        let key = TypedKey::of(ctx.open(name), &RATE)?;
-        Ok(Self { ctx, name, key })
+        Self::of(ctx, name, ctx.open(name), &RATE)
     }
 
     /// The limit.
@@ -77,7 +72,7 @@ impl<'k> LimitEdit<'k> {
             is_modified: true,
             event,
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
         Ok(())
     }
 
@@ -139,7 +134,7 @@ impl<'k> LimitEdit<'k> {
             is_modified: true,
             event: Some(event),
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 
     /// Deletes the key, because its limit is unused.
@@ -150,7 +145,7 @@ impl<'k> LimitEdit<'k> {
             is_modified: true,
             event: Some(event),
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
     }
 
     /// Carries out a change that a master has sent. `expires`: as for [`LimitEdit::put`]. Error: the key has no limit.
@@ -169,7 +164,7 @@ impl<'k> LimitEdit<'k> {
             is_modified: true,
             event: None,
         };
-        self.key.commit(self.ctx, self.name, &commit);
+        self.carry_out(&commit);
         Ok(())
     }
 
@@ -194,23 +189,10 @@ impl<'k> LimitEdit<'k> {
 /// Lets the key of a limit expire at the limit's end, if the key would expire later or never.
 pub(super) fn limit_expiry(ctx: Ctx<'_>, name: &ServerString<'_>) {
     if let Ok(mut key) = TypedKey::of(ctx.peek(name), &RATE)
-        && let Some(end) = end_before_expiry(&mut key)
+        && let Some(end) = key.value().and_then(|limit| limit.end())
     {
-        let commit = Commit {
-            key: KeyFate::ExpireAt(end),
-            replicate: Replicate::ExpireAt(end),
-            is_modified: true,
-            event: None,
-        };
-        key.commit(ctx, name, &commit);
+        key.limit_expiry(ctx, name, end);
     }
-}
-
-/// The end of a limit whose key expires later or never (Unix ms).
-pub(super) fn end_before_expiry(key: &mut TypedKey<'_, Limit>) -> Option<u64> {
-    let end = key.value()?.end()?;
-    let outlives = key.expires().is_none_or(|at| at > end);
-    outlives.then_some(end)
 }
 
 /// `expires`: when the key expires (Unix ms); `None` keeps the key's expiry.

@@ -1,6 +1,6 @@
 //! The native type: saves, copies and measures limits. No key outlives its limit.
 
-use super::edit::{end_before_expiry, limit_expiry};
+use super::edit::limit_expiry;
 use super::exact::ExactWindow;
 use super::gcra::Bucket;
 use super::persist;
@@ -29,7 +29,8 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyCha
         return;
     }
     if let Ok(mut key) = TypedKey::of(ctx.peek(name), &RATE)
-        && end_before_expiry(&mut key).is_some()
+        && let Some(end) = key.value().and_then(|limit| limit.end())
+        && key.outlives(end)
     {
         defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
     }

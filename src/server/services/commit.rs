@@ -5,9 +5,11 @@
 //! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
 //! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
 
+use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::{OpenKey, TypedKey};
+use crate::server::handles::native_type::NativeType;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use redis_module::raw;
@@ -74,6 +76,54 @@ impl<T> TypedKey<'_, T> {
             KeyFate::Delete | KeyFate::Remove | KeyFate::Expire => self.delete(),
         }
         commit.carry_out(ctx, name);
+    }
+
+    /// Whether the key expires later than at this time (Unix ms), or never.
+    pub fn outlives(&self, end: u64) -> bool {
+        self.expires().is_none_or(|at| at > end)
+    }
+
+    /// Lets the key, whose name is `name`, expire at the end of its value (Unix ms), if it would expire later or never.
+    pub fn limit_expiry(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, end: u64) {
+        if self.outlives(end) {
+            let commit = Commit {
+                key: KeyFate::ExpireAt(end),
+                replicate: Replicate::ExpireAt(end),
+                is_modified: true,
+                event: None,
+            };
+            self.commit(ctx, name, &commit);
+        }
+    }
+}
+
+/// A key that is empty or holds a value of one type, open for a step. Families add their steps.
+pub struct KeyEdit<'k, T: 'static> {
+    /// The context of the step.
+    pub ctx: Ctx<'k>,
+    /// The name of the key.
+    pub name: &'k ServerString<'k>,
+    /// The key.
+    pub key: TypedKey<'k, T>,
+}
+
+impl<'k, T: 'static> KeyEdit<'k, T> {
+    /// A step on a key that is open. Error: `WRONGTYPE`.
+    #[inline(always)]
+    pub fn of(
+        ctx: Ctx<'k>,
+        name: &'k ServerString<'k>,
+        key: OpenKey<'k>,
+        native: &'static NativeType<T>,
+    ) -> Result<Self, Error> {
+        let key = TypedKey::of(key, native)?;
+        Ok(Self { ctx, name, key })
+    }
+
+    /// Carries out the consequences of a step.
+    #[inline(always)]
+    pub fn carry_out(&mut self, commit: &Commit<'_>) {
+        self.key.commit(self.ctx, self.name, commit);
     }
 }
 
