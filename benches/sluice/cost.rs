@@ -9,7 +9,7 @@ use crate::bench::Bench;
 use crate::families::FAMILIES;
 use crate::options::Options;
 use crate::progress;
-use crate::ring::Ring;
+use crate::ring::{NotifiedRing, Ring};
 use crate::row::{Family, Group, Row, Step, Work};
 use crate::stream::{Stream, timed};
 
@@ -111,6 +111,11 @@ fn run(bench: &mut Bench, row: &Row, key: &str, options: &Options) -> Cost {
             give,
             take,
         } => run_hand_overs(bench, row.name, *waiters, [give, take], key, options),
+        Work::NotifiedHandOver {
+            waiters,
+            give,
+            take,
+        } => run_notified_hand_overs(bench, row.name, *waiters, [give, take], key, options),
     }
 }
 
@@ -153,6 +158,30 @@ fn run_hand_overs(
         unreachable!("two steps in, two out")
     };
     let mut ring = Ring::gather(&bench.server, row, waiters, give, take);
+    let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
+    ring.turn(cycles.div_ceil(WARM_UP));
+    let cost = timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles));
+    drop(ring);
+    bench.await_the_end_of_crowds();
+    Cost {
+        pipelined: None,
+        one_by_one: Some(cost),
+    }
+}
+
+fn run_notified_hand_overs(
+    bench: &Bench,
+    row: &str,
+    waiters: usize,
+    steps: [&Step; 2],
+    key: &str,
+    options: &Options,
+) -> Cost {
+    let steps = bench.ready(steps, key, 1);
+    let [give, take] = &steps[..] else {
+        unreachable!("two steps in, two out")
+    };
+    let mut ring = NotifiedRing::gather(&bench.server, row, key, waiters, give, take);
     let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
     ring.turn(cycles.div_ceil(WARM_UP));
     let cost = timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles));

@@ -45,6 +45,13 @@ pub(crate) enum Work {
         give: Step,
         take: Step,
     },
+    /// The same, but all requests are those of one connection, which is not blocked. Another connection hears on the channel
+    /// `{key}` which request is served.
+    NotifiedHandOver {
+        waiters: usize,
+        give: Step,
+        take: Step,
+    },
 }
 
 /// A command and its only right reply.
@@ -52,7 +59,8 @@ pub(crate) enum Work {
 /// The command is split at spaces. `{key}` is a key that no other row uses, `{i}` counts the cycles of a batch from 1,
 /// `{100 items}` are the items of the filters that `filled.rs` makes, a hundred others in each cycle; `{100 new}` are others.
 /// `{client}` is the number of the client, `{value}` is 128 bytes, `{sha:<script>}` is the digest of a script in `lua/`.
-/// Where there are `{n}` of something, `{r}` is one of them, another in each cycle.
+/// Where there are `{n}` of something, `{r}` is one of them, another in each cycle. `{token}` is the last item of the reply to
+/// the step before, an array.
 pub(crate) struct Step {
     pub(crate) command: &'static str,
     pub(crate) reply: Reply,
@@ -209,7 +217,9 @@ impl Row {
     fn commands(&self) -> impl Iterator<Item = &'static str> {
         let steps = match &self.work {
             Work::Cycle(steps) => steps.iter().map(|step| step.command).collect(),
-            Work::HandOver { give, take, .. } => vec![give.command, take.command],
+            Work::HandOver { give, take, .. } | Work::NotifiedHandOver { give, take, .. } => {
+                vec![give.command, take.command]
+            }
         };
         steps.into_iter()
     }
@@ -243,6 +253,25 @@ pub(crate) const fn hand_over(
     Row {
         name,
         setup,
+        work,
+        items: 1,
+    }
+}
+
+pub(crate) const fn notified_hand_over(
+    name: &'static str,
+    waiters: usize,
+    give: Step,
+    take: Step,
+) -> Row {
+    let work = Work::NotifiedHandOver {
+        waiters,
+        give,
+        take,
+    };
+    Row {
+        name,
+        setup: &[],
         work,
         items: 1,
     }

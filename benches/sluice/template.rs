@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::row::Step;
 use crate::scripts::SCRIPTS;
-use crate::support::Raw;
+use crate::support::{Raw, Value};
 
 /// The size of `{value}`.
 const VALUE_BYTES: usize = 128;
@@ -42,7 +42,7 @@ impl Words {
     }
 }
 
-/// A command in which `{i}`, `{r}` and `{client}` are still open.
+/// A command in which `{i}`, `{r}`, `{client}` and `{token}` are still open.
 pub(crate) struct Template {
     text: String,
     /// `{r}` is at least 1, and at most this.
@@ -55,6 +55,17 @@ impl Template {
     fn new(text: String, most: u64) -> Self {
         let fixed = (!text.contains('{')).then(|| encode(&text));
         Self { text, most, fixed }
+    }
+
+    /// Whether the command needs the token of the reply to the step before.
+    pub(crate) fn needs_token(&self) -> bool {
+        self.text.contains("{token}")
+    }
+
+    /// Appends the command with this token, as the server reads it, to `out`.
+    pub(crate) fn write_with(&self, token: i64, number: u64, client: usize, out: &mut Vec<u8>) {
+        let text = self.text(number, client);
+        out.extend(encode(&text.replace("{token}", &token.to_string())));
     }
 
     /// Appends the command, as the server reads it, to `out`.
@@ -114,8 +125,21 @@ impl<'a> Ready<'a> {
         self.check(&client.read(), row);
     }
 
+    /// The same. Returns the token, the last item of the reply, for a step that needs one.
+    pub(crate) fn read_token(&self, client: &mut Raw, row: &str) -> i64 {
+        let reply = client.read();
+        self.check(&reply, row);
+        match reply {
+            Value::Array(items) => match items.last() {
+                Some(Value::Int(token)) => *token,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
     /// Panics on any reply other than the right one.
-    pub(crate) fn check(&self, reply: &crate::support::Value, row: &str) {
+    pub(crate) fn check(&self, reply: &Value, row: &str) {
         if !self.step.reply.accepts(reply) {
             panic!("{row}: {} got the reply {reply:?}", self.step.command);
         }

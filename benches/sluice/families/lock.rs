@@ -2,8 +2,8 @@
 
 use crate::row::Reply::{Array, Bulk, Int, Is, Nil};
 use crate::row::{
-    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, hand_over, hot, row,
-    step,
+    Contest, Family, Group, Load, Pair, Probe, Row, Series, Step, bar, figure, hand_over, hot,
+    notified_hand_over, row, step,
 };
 
 use super::{OK, SIZES};
@@ -90,6 +90,21 @@ pub(crate) const FAMILY: Family = Family {
             "the target is no growth; the next row is the server's own growth with as many connections",
         ),
         figure("RPUSH to BLPOP, 4000 waiting clients", "RPUSH to BLPOP, 1 waiting client"),
+        bar(
+            "LOCK.RELEASE to the next, 1 notified client",
+            "LOCK.RELEASE to the next, 1 waiting client",
+            1.2,
+        ),
+        bar(
+            "LOCK.RELEASE to the next, 4000 notified clients",
+            "LOCK.RELEASE to the next, 4000 waiting clients",
+            1.2,
+        ),
+        bar(
+            "LOCK.RELEASE to the next, 10000 notified clients",
+            "LOCK.RELEASE to the next, 1 notified client",
+            1.2,
+        ),
     ],
     pairs: &[Pair {
         title: "take a lock and give it back",
@@ -170,6 +185,28 @@ const LOCK_CYCLE: &[Row] = &[
         ],
     ),
     row(
+        "LOCK.ACQUIRE WATCHDOG MAXHOLD LINGER + LOCK.RELEASE",
+        &[],
+        &[
+            step(
+                "LOCK.ACQUIRE {key} me PX 30000 WATCHDOG MAXHOLD 600000 LINGER",
+                Int,
+            ),
+            step("LOCK.RELEASE {key} me", Is(0)),
+        ],
+    ),
+    row(
+        "LOCK.ACQUIRE NOTIFY + LOCK.RELEASE",
+        &[],
+        &[
+            step(
+                "LOCK.ACQUIRE {key} me PX 30000 ID take:{i} NOTIFY {key}",
+                Int,
+            ),
+            step("LOCK.RELEASE {key} me", Is(0)),
+        ],
+    ),
+    row(
         "LOCK.ACQUIRE ID + LOCK.RELEASE ID",
         &[],
         &[
@@ -191,6 +228,14 @@ const LOCK_CYCLE: &[Row] = &[
         &[
             step("SEM.ACQUIRE {key} me LIMIT 10 PX 30000", Int),
             step("SEM.RELEASE {key} me", Is(0)),
+        ],
+    ),
+    row(
+        "SEM.MACQUIRE + SEM.MRELEASE, 2 keys",
+        &[],
+        &[
+            step("SEM.MACQUIRE 2 {key}:1 10 {key}:2 10 me PX 30000", Array),
+            step("SEM.MRELEASE 2 {key}:1 {key}:2 me", Array),
         ],
     ),
 ];
@@ -276,6 +321,11 @@ const LOCK_GIVE: Step = step("LOCK.RELEASE {key} client:{client}", Is(0));
 
 const LOCK_TAKE: Step = step("LOCK.ACQUIRE {key} client:{client} PX 60000 BLOCK 0", Int);
 
+const LOCK_NOTIFY: Step = step(
+    "LOCK.ACQUIRE {key} client:{client} PX 60000 BLOCK 0 ID {client}:{i} NOTIFY {key}",
+    Nil,
+);
+
 const LOCK_HAND_OVER: &[Row] = &[
     hand_over(
         "RPUSH to BLPOP, 1 waiting client",
@@ -304,6 +354,24 @@ const LOCK_HAND_OVER: &[Row] = &[
         4000,
         LOCK_GIVE,
         LOCK_TAKE,
+    ),
+    notified_hand_over(
+        "LOCK.RELEASE to the next, 1 notified client",
+        1,
+        LOCK_GIVE,
+        LOCK_NOTIFY,
+    ),
+    notified_hand_over(
+        "LOCK.RELEASE to the next, 4000 notified clients",
+        4000,
+        LOCK_GIVE,
+        LOCK_NOTIFY,
+    ),
+    notified_hand_over(
+        "LOCK.RELEASE to the next, 10000 notified clients",
+        10_000,
+        LOCK_GIVE,
+        LOCK_NOTIFY,
     ),
 ];
 

@@ -6,19 +6,21 @@ mod cache;
 mod filter;
 mod floor;
 mod lock;
+mod once;
 mod rate;
 mod stock;
 
 use crate::row::{Family, Reply};
 
 /// In the order of the page.
-pub(crate) static FAMILIES: [&Family; 6] = [
+pub(crate) static FAMILIES: [&Family; 7] = [
     &floor::FAMILY,
     &lock::FAMILY,
     &stock::FAMILY,
     &filter::FAMILY,
     &cache::FAMILY,
     &rate::FAMILY,
+    &once::FAMILY,
 ];
 
 const OK: Reply = Reply::Text("OK");

@@ -32,6 +32,10 @@ pub(crate) const FAMILY: Family = Family {
         "RATE.WINDOW",
         "RATE.WINDOW SLIDING",
         "RATE.TIERS of 3",
+        "RATE.GCRA AHEAD, a wait",
+        "RATE.MGCRA of 2 keys",
+        "RATE.CHARGE",
+        "RATE.WINDOW EXACT",
         "SET NX PX of a new key",
         "RATE.ONCE of a new key",
     ],
@@ -51,6 +55,11 @@ pub(crate) const FAMILY: Family = Family {
             "the floor reads no numbers and computes nothing: two numbers take 210 instructions, the window 300",
         ),
         figure("RATE.WINDOW, limited", "INCR of a hot key"),
+        figure("RATE.GCRA AHEAD, a wait", "RATE.GCRA"),
+        figure("RATE.MGCRA of 2 keys", "RATE.GCRA"),
+        figure("RATE.CHARGE", "INCR of a hot key"),
+        figure("RATE.WINDOW EXACT", "RATE.WINDOW"),
+        figure("RATE.WINDOW EXACT, limited", "RATE.WINDOW, limited"),
         figure("RATE.ONCE of a new key", "SET NX PX of a new key"),
     ],
     pairs: &[Pair {
@@ -128,6 +137,42 @@ const RATE: &[Row] = &[
             "RATE.TIERS {key} 3 1000000 1000000 1000 1000000 1000000 1000 1000000 1000000 1000",
             LIMITS,
         )],
+    ),
+    row(
+        "RATE.GCRA AHEAD, no wait",
+        &[],
+        &[step(
+            "RATE.GCRA {key} 1000000000 1000 1000 AHEAD 1000",
+            LIMITS,
+        )],
+    ),
+    row(
+        "RATE.GCRA AHEAD, a wait",
+        &["RATE.GCRA {key} 0 1000 1000"],
+        &[step("RATE.GCRA {key} 0 1000 1000 AHEAD 3600000", LIMITS)],
+    ),
+    row(
+        "RATE.MGCRA of 2 keys",
+        &[],
+        &[step(
+            "RATE.MGCRA 2 {key}:1 1000000000 1000 1000 {key}:2 1000000000 1000 1000",
+            LIMITS,
+        )],
+    ),
+    row(
+        "RATE.CHARGE",
+        &["RATE.GCRA {key} 1000000000 1000 1000"],
+        &[step("RATE.CHARGE {key} 1", Is(1))],
+    ),
+    row(
+        "RATE.WINDOW EXACT",
+        &[],
+        &[step("RATE.WINDOW {key} 100000 3600000 EXACT", LIMITS)],
+    ),
+    row(
+        "RATE.WINDOW EXACT, limited",
+        &["RATE.WINDOW {key} 1 3600000 EXACT"],
+        &[step("RATE.WINDOW {key} 1 3600000 EXACT", LIMITS)],
     ),
 ];
 
