@@ -7,8 +7,8 @@
 //! split by a proxy. Whoever hears no reply goes on without it, or asks the same again, as clients do.
 //!
 //! - `checker.rs` asks the `stateright` crate; `holds.rs` (locks and semaphores), `stocks.rs` and `entries.rs` (caches)
-//!   are the sequential models; `examples.rs` is what they take for right and for wrong;
-//! - `holders.rs`, `buyers.rs` and `readers.rs` are their clients; `run.rs` lets them work and writes down what they saw;
+//!   and `works.rs` (work that is done once) are the sequential models; `examples.rs` is what they take for right and for wrong;
+//! - `holders.rs`, `buyers.rs`, `readers.rs` and `workers.rs` are their clients; `run.rs` lets them work and writes down what they saw;
 //! - `faults.rs` and `proxy.rs` are what goes wrong.
 //!
 //! That the checker finds what is wrong is tested too: clients that are made wrong on purpose are caught.
@@ -33,6 +33,8 @@ mod run;
 mod stocks;
 #[path = "../support/mod.rs"]
 mod support;
+mod workers;
+mod works;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +47,7 @@ use holders::Holders;
 use readers::Readers;
 use run::{Family, Judgment, Plan, judge, run};
 use support::Random;
+use workers::Workers;
 
 /// How many servers of a family run at the same time: their clients mostly wait.
 const WORLDS: usize = 3;
@@ -149,6 +152,11 @@ fn caches_are_linearizable_whatever_goes_wrong() {
     explore("cache", |prefix, random| Readers::of(prefix, random, None));
 }
 
+#[test]
+fn work_that_is_done_once_is_linearizable_whatever_goes_wrong() {
+    explore("once", |prefix, random| Workers::of(prefix, random, None));
+}
+
 /// Panics unless a history of such clients is found to be wrong.
 fn is_caught<F: Family>(
     what: &str,
@@ -214,6 +222,17 @@ fn wrong_caches_are_caught() {
 }
 
 #[test]
+fn work_that_is_done_twice_is_caught() {
+    use workers::Mutation;
+    let world = World::durable(&Arc::default());
+    for mutation in [Mutation::BusyIgnored, Mutation::TokenIgnored] {
+        is_caught(&format!("{mutation:?}"), &world, None, |prefix, random| {
+            Workers::of(prefix, random, Some(mutation))
+        });
+    }
+}
+
+#[test]
 fn a_server_that_forgets_in_a_crash_is_caught() {
     let world = World::forgetful(&Arc::default());
     let crash = Some(Fault::Crash(0));
@@ -225,5 +244,8 @@ fn a_server_that_forgets_in_a_crash_is_caught() {
     });
     is_caught("lost entries", &world, crash, |prefix, random| {
         Readers::of(prefix, random, None)
+    });
+    is_caught("lost work", &world, crash, |prefix, random| {
+        Workers::of(prefix, random, None)
     });
 }
