@@ -53,6 +53,9 @@ static IS_STUCK: AtomicBool = AtomicBool::new(false);
 /// So many batches or names a search looks at between two looks at the clock.
 const SEARCH_STEPS: usize = 500;
 
+/// How long a slice of evictions takes, in microseconds. The reply to a command waits for one or two slices.
+const EVICTION_SLICE_US: u64 = 500;
+
 /// The most entries whose names are kept because they are larger than the budget.
 const MAX_OVERSIZED: usize = 1000;
 
@@ -111,7 +114,7 @@ pub(super) fn entry_is_loaded(db: i32, key: &[u8], entry: &CacheEntry) {
 pub(super) fn entry_arrives(db: i32, key: &[u8], entry: &CacheEntry) {
     let is_counted = |place: Place| ENTRIES.get().is_counted(place);
     if !entry.tag.place().is_some_and(is_counted) {
-        entry_is_freed(entry); // `RESTORE` during a load has counted it as a part of the file
+        forget_place(entry); // `RESTORE` during a load has counted it as a part of the file
         count_arrival(db, key, entry, false);
     }
 }
@@ -142,9 +145,15 @@ pub(super) fn entry_leaves(db: i32, key: &[u8], entry: &CacheEntry) {
     }
 }
 
-/// An entry is freed. Its key is not known. It is counted only if it was part of a file and never got its key, or if the server
-/// empties a whole database.
+/// An entry is freed. It is counted only if it was part of a file and never got its key, or if the server empties a database.
 pub(super) fn entry_is_freed(entry: &CacheEntry) {
+    if !deferred::is_flushing() {
+        forget_place(entry);
+    }
+}
+
+/// Takes an entry out of the sums whose key is not known.
+fn forget_place(entry: &CacheEntry) {
     if let Some(place) = entry.tag.take_place() {
         let bytes = |key_length| entry_bytes(entry, key_length);
         ENTRIES.get().remove_unknown(place, bytes);
@@ -259,7 +268,7 @@ fn tenth() -> u64 {
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &Slice) -> bool {
     let may_act = ctx.may_act();
     if may_act {
-        evict_in_slice(ctx, slice);
+        evict_in_slice(ctx);
     }
     keep_up(ctx, slice);
     may_act && has_evictions() || has_upkeep()
@@ -272,7 +281,8 @@ fn has_evictions() -> bool {
 }
 
 /// Evicts entries until the slice is over. If commands have stored more meanwhile than a slice evicts, takes longer.
-fn evict_in_slice(ctx: Ctx<'_>, slice: &Slice) {
+fn evict_in_slice(ctx: Ctx<'_>) {
+    let slice = Slice::of_micros(EVICTION_SLICE_US);
     let owed = std::mem::take(&mut WORK.get().owed);
     let mut evicted = 0;
     while has_evictions() {

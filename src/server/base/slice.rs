@@ -11,6 +11,7 @@ const MOST_ANSWERS: u32 = 200;
 /// A slice of the server's time.
 #[derive(Debug)]
 pub struct Slice {
+    length_us: u64,
     until: u64,
     answers_left: u32,
 }
@@ -18,8 +19,14 @@ pub struct Slice {
 impl Slice {
     /// A slice that begins now.
     pub fn begin() -> Self {
+        Self::of_micros(SLICE_US)
+    }
+
+    /// A slice of this many microseconds that begins now.
+    pub fn of_micros(length_us: u64) -> Self {
         Self {
-            until: Now::read().micros() + SLICE_US,
+            length_us,
+            until: Now::read().micros() + length_us,
             answers_left: MOST_ANSWERS,
         }
     }
@@ -33,6 +40,6 @@ impl Slice {
     pub fn is_over(&self) -> bool {
         let now = Now::read().micros();
         // A clock that was set back must not prolong the slice.
-        self.answers_left == 0 || now >= self.until || now + SLICE_US < self.until
+        self.answers_left == 0 || now >= self.until || now + self.length_us < self.until
     }
 }

@@ -18,7 +18,7 @@ use crate::server::services::blocked;
 use crate::server::services::cluster;
 use crate::server::services::commit;
 use crate::server::services::deferred::{
-    ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, KeyChange, LOADS_BESIDE,
+    ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, IS_FLUSHING, KeyChange, LOADS_BESIDE,
     LOADS_FOR_REPLICA, NOTHING, ServerEvent, WORK, defer, defer_and_wake, defer_slot_change,
     tell_families, wake_event_loop,
 };
@@ -217,6 +217,10 @@ unsafe extern "C" fn on_flush(
     data: *mut c_void,
 ) {
     guard((), || {
+        IS_FLUSHING.store(
+            subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_START,
+            Ordering::Relaxed,
+        );
         if subevent == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
             // SAFETY: see above.
             let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };

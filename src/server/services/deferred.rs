@@ -137,6 +137,14 @@ pub fn loads_for_replica() -> bool {
     LOADS_FOR_REPLICA.load(Ordering::Relaxed)
 }
 
+/// Whether the server empties databases now.
+pub(in crate::server) static IS_FLUSHING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server empties databases now, of which [`ServerEvent::Flushed`] tells at the end.
+pub fn is_flushing() -> bool {
+    IS_FLUSHING.load(Ordering::Relaxed)
+}
+
 /// Makes the event loop run another round before it sleeps.
 pub(in crate::server) fn wake_event_loop() {
     // SAFETY: the callback does nothing and expects no data.
