@@ -31,7 +31,7 @@ fn digests(server: &Server, keys: &[String]) -> Vec<(String, String, bool)> {
 }
 
 /// Something of everything, in the slot of [`LOW`].
-const DATASET: [&str; 30] = [
+const DATASET: [&str; 31] = [
     "LOCK.ACQUIRE bar me PX 600000 ID a",
     "LOCK.ACQUIRE bar me PX 600000 ID b",
     "LOCK.ACQUIRE {bar}shared me SHARED PX 600000",
@@ -62,6 +62,7 @@ const DATASET: [&str; 30] = [
     "DELAY.SET {bar}queue STREAM {bar}delayed",
     "DELAY.ADD {bar}queue a PX 600000 VALUES f v",
     "DELAY.ADD {bar}queue b PX 700000 VALUES f v",
+    "ONCE.BEGIN {bar}work LEASE 600000 FINGERPRINT f",
 ];
 
 fn keys_in(server: &Server, slot: i64) -> Vec<String> {
@@ -87,8 +88,16 @@ fn what_moves_at_once_is_the_same_on_the_other_node_and_back_again() {
         let reply = client.must(line);
         assert!(!reply.is_nil(), "{line}");
     }
+    let begin = |client: &mut Raw, key: &str| {
+        let reply = client.must(&format!("ONCE.BEGIN {{bar}}{key} LEASE 600000"));
+        (reply.array()[0].text().to_owned(), reply.array()[2].int())
+    };
+    let (_, paid) = begin(&mut client, "paid");
+    let store = format!("ONCE.DONE {{bar}}paid {paid} receipt PX 600000");
+    assert_eq!(client.must(&store), 1);
+    let work = client.must("ONCE.INFO {bar}work").field("token").int();
     let keys = keys_in(&one, slot);
-    assert!(keys.len() >= 17, "{keys:?}");
+    assert!(keys.len() >= 19, "{keys:?}");
     let before = digests(&one, &keys);
     let fence = client.must("LOCK.HELD bar me").int();
     for round in 0..2 {
@@ -113,12 +122,25 @@ fn what_moves_at_once_is_the_same_on_the_other_node_and_back_again() {
                 95
             );
             assert_stream_tells_all(&mut client, "{bar}events", &["{bar}stock"]);
+            assert_eq!(begin(&mut client, "paid").0, "DONE");
+            assert_eq!(client.must(&store), 1, "again");
+            assert_eq!(begin(&mut client, "work").0, "BUSY");
+            let conflict = client.run("ONCE.BEGIN {bar}work LEASE 5 FINGERPRINT g");
+            assert!(conflict.err().starts_with("CONFLICT "), "{conflict:?}");
+            let (state, token) = begin(&mut client, "new");
+            assert_eq!(state, "NEW");
+            assert!(token > work);
+            client.must(&format!("ONCE.FAIL {{bar}}new {token}"));
             let later = client.must("LOCK.ACQUIRE {bar}later me PX 600000").int();
             assert!(later > fence);
             client.must("LOCK.RELEASE {bar}later me");
         }
     }
     let mut client = Raw::connect(&one);
+    assert_eq!(
+        client.must(&format!("ONCE.DONE {{bar}}work {work} r PX 600000")),
+        1
+    );
     assert_eq!(client.must("STOCK.CONFIRM {bar}stock live"), 2);
     assert_stream_tells_all(&mut client, "{bar}events", &["{bar}stock"]);
 }
@@ -245,6 +267,7 @@ fn waiting_clients_are_redirected_and_leases_are_revoked_when_a_slot_leaves_at_o
     let mut holder = Raw::connect(&one);
     let fence = holder.must("LOCK.ACQUIRE bar me PX 600000").int();
     holder.must("SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000");
+    holder.must("ONCE.BEGIN {bar}work LEASE 600000");
     let token = holder.must("CACHE.FETCH {bar}entry LEASE 600000").array()[2].int();
     let stays = holder.must("CACHE.FETCH c LEASE 600000").array()[2].int();
     let mut waiting: Vec<_> = crate::WAITS.map(|line| (Raw::connect(&one), line)).into();

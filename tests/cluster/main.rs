@@ -225,6 +225,12 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
         must(line);
     }
     let token = must("CACHE.FETCH {b}gone LEASE 600000").array()[2].int();
+    let work = must("ONCE.BEGIN {b}work LEASE 600000").array()[2].int();
+    let paid = must("ONCE.BEGIN {b}paid LEASE 600000 FINGERPRINT f").array()[2].int();
+    assert_eq!(
+        must(&format!("ONCE.DONE {{b}}paid {paid} receipt PX 600000")),
+        1
+    );
     wait_for_replica_sync(old, new);
     replicas_read_and_redirect(old, new, slot, fence);
 
@@ -288,6 +294,11 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
     }
     assert_eq!(must("RATE.WINDOW {b}window 5 600000 COST 2").array()[0], 0);
     assert_eq!(must("RATE.ONCE {b}once PX 600000"), 0);
+    let replay = must("ONCE.BEGIN {b}paid LEASE 5 FINGERPRINT f");
+    assert_eq!(replay.array()[0], "DONE");
+    assert_eq!(replay.array()[1], "receipt");
+    assert_eq!(must("ONCE.BEGIN {b}work LEASE 5").array()[0], "BUSY");
+    assert_eq!(must(&format!("ONCE.DONE {{b}}work {work} r PX 600000")), 1);
 
     let grants = survivors.grants.into_inner().unwrap();
     check(&grants).unwrap_or_else(|problem| panic!("{problem}"));
@@ -412,6 +423,9 @@ fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fenc
         "CACHE.DEL {b}entry",
         "RATE.WINDOW {b}window 5 600000",
         "RATE.ONCE {b}once PX 5",
+        "ONCE.BEGIN {b}work LEASE 5 BLOCK 0",
+        "ONCE.DONE {b}work 1 r PX 5",
+        "ONCE.FAIL {b}work 1",
     ] {
         assert_eq!(client.run(line).err(), moved, "{line}");
     }
@@ -428,12 +442,22 @@ impl Drop for EndOnDrop<'_> {
 // Waiting
 
 /// What a client waits for, of each family.
-const WAITS: [&str; 4] = [
+const WAITS: [&str; 5] = [
     "LOCK.ACQUIRE bar you PX 600000 BLOCK 0",
     "LOCK.MACQUIRE 2 {bar}free bar you PX 600000 BLOCK 0",
     "SEM.ACQUIRE {bar}sem you LIMIT 1 PX 600000 BLOCK 0",
     "CACHE.FETCH {bar}entry LEASE 600000 BLOCK 0",
+    "ONCE.BEGIN {bar}work LEASE 600000 BLOCK 0",
 ];
+
+/// The number of clients of all families that wait on a node.
+fn all_waiting(server: &Server) -> i64 {
+    let fields = ["lock_waiting", "cache_waiters_now", "once_waiting"];
+    fields
+        .iter()
+        .map(|field| server.info_int(&format!("sluice_{field}")))
+        .sum()
+}
 
 #[test]
 fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_leaves() {
@@ -450,6 +474,8 @@ fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_le
         }
         let fetched = holder.must("CACHE.FETCH {bar}entry LEASE 600000");
         assert_eq!(fetched.array()[0], "LEASE");
+        let begun = holder.must("ONCE.BEGIN {bar}work LEASE 600000");
+        assert_eq!(begun.array()[0], "NEW");
         for line in WAITS {
             let mut client = connect_in(&one, db);
             client.ask(line);
@@ -461,7 +487,7 @@ fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_le
     });
     let moving = Move::start(slot_of(&one, LOW), &one, &other);
     for db in 0..databases {
-        moving.keys_of(db, &["bar", "{bar}sem"]);
+        moving.keys_of(db, &["bar", "{bar}sem", "{bar}work"]);
     }
     moving.finish();
     let start = Instant::now();
@@ -471,10 +497,7 @@ fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_le
     }
     // A busy machine gets the same again.
     assert!(start.elapsed() < 2 * Duration::from_secs(1));
-    assert_eq!(
-        one.info_int("sluice_lock_waiting") + one.info_int("sluice_cache_waiters_now"),
-        0
-    );
+    assert_eq!(all_waiting(&one), 0);
 }
 
 /// The node looks ten times a second whether the keys that clients wait for are still its own.
@@ -485,6 +508,7 @@ fn upkeep_of_waiting_clients_counts_no_hits_or_misses() {
         "LOCK.ACQUIRE bar me PX 600000",
         "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
         "CACHE.FETCH {bar}entry LEASE 600000",
+        "ONCE.BEGIN {bar}work LEASE 600000",
     ] {
         client.must(line);
     }
@@ -492,9 +516,7 @@ fn upkeep_of_waiting_clients_counts_no_hits_or_misses() {
     for (client, line) in &mut waiting {
         client.ask(line);
     }
-    eventually(SOON, || {
-        server.info_int("sluice_lock_waiting") + server.info_int("sluice_cache_waiters_now") == 4
-    });
+    eventually(SOON, || all_waiting(&server) == waiting.len() as i64);
     let counted = || ["keyspace_hits", "keyspace_misses"].map(|field| server.info_int(field));
     let looks = || calls(&server, "cluster|nodes");
     let (before, first) = (counted(), looks());

@@ -5,6 +5,7 @@
 mod support;
 
 mod commands;
+mod crowd;
 mod model;
 mod native;
 mod persistence;
