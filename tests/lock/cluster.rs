@@ -428,3 +428,25 @@ fn a_lock_that_is_freed_before_a_command_for_another_slot_is_handed_on() {
         assert!(third.is_nil(), "{third:?}");
     }
 }
+
+/// Pub/Sub of a cluster reaches all nodes, so a client may subscribe to any of them.
+#[test]
+fn messages_of_notify_reach_subscribers_of_other_nodes() {
+    let (one, other) = two_nodes(&node());
+    let mut far = Raw::connect(&other);
+    far.must("SUBSCRIBE channel");
+    let mut client = Raw::connect(&one);
+    client.must("LOCK.ACQUIRE bar holder PX 600000");
+    let line = "LOCK.ACQUIRE bar me PX 600000 BLOCK 0 ID i NOTIFY channel";
+    assert!(client.must(line).is_nil());
+    client.must("LOCK.RELEASE bar holder");
+    let mut next = || {
+        let message = far.read_within(SOON).expect("a message comes");
+        message.array()[2].text().to_owned()
+    };
+    let granted = next();
+    let fence = client.must("LOCK.HELD bar me").int();
+    assert_eq!(granted, format!("granted {fence} i"));
+    client.must("DEL bar");
+    assert_eq!(next(), format!("lost {fence} i"));
+}

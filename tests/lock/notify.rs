@@ -528,3 +528,70 @@ fn thousands_of_requests_wait_on_one_connection() {
     }
     eventually(SOON, || waiting(&server) == 0);
 }
+
+/// A client hears of its hold by a repetition of the request, if its subscriber has missed the message.
+#[test]
+fn a_subscriber_that_was_killed_and_comes_back_leaves_nothing_stuck() {
+    const REQUESTS: usize = 100;
+    let (server, mut client, subscriber) = start();
+    fence(&client.run("LOCK.ACQUIRE k holder"));
+    let mut shared = Raw::connect(&server);
+    let line = |number: usize| {
+        format!("LOCK.ACQUIRE k o{number} PX 600000 BLOCK 0 ID i{number} NOTIFY channel")
+    };
+    for number in 0..REQUESTS {
+        assert!(shared.run(&line(number)).is_nil());
+    }
+    // The messages of the first half are lost.
+    client.must("CLIENT KILL TYPE pubsub");
+    drop(subscriber);
+    client.run("LOCK.RELEASE k holder");
+    let mut last = 0;
+    for number in 0..REQUESTS / 2 {
+        let mut granted = 0;
+        eventually(SOON, || {
+            let reply = shared.run(&line(number));
+            granted = if reply.is_nil() { 0 } else { fence(&reply) };
+            granted > 0
+        });
+        assert!(granted > last);
+        last = granted;
+        assert_eq!(fence(&shared.run(&line(number))), granted, "again");
+        assert_eq!(shared.run(&format!("LOCK.RELEASE k o{number}")), 0);
+    }
+    // Whoever is next holds the lock by now, and has heard nothing of it.
+    let next = REQUESTS / 2;
+    eventually(SOON, || {
+        !shared.run(&format!("LOCK.HELD k o{next}")).is_nil()
+    });
+    let mut subscriber = Subscriber::of(&server, "channel");
+    assert!(fence(&shared.run(&line(next))) > last);
+    for number in next + 1..REQUESTS {
+        assert_eq!(shared.run(&format!("LOCK.RELEASE k o{}", number - 1)), 0);
+        let granted = subscriber.granted(&format!("i{number}"));
+        assert!(granted > last);
+        last = granted;
+    }
+    assert_eq!(shared.run(&format!("LOCK.RELEASE k o{}", REQUESTS - 1)), 0);
+    assert_eq!(waiting(&server), 0);
+    assert_eq!(client.run("EXISTS k"), 0);
+}
+
+/// The client that asked and the subscriber share one lost connection, as those of many clients do.
+#[test]
+fn a_client_whose_connections_were_both_killed_repeats_its_requests() {
+    let (server, mut client, subscriber) = start();
+    let held = fence(&client.run("LOCK.ACQUIRE k holder PX 600000"));
+    let line = "LOCK.ACQUIRE k me PX 600000 BLOCK 0 ID i NOTIFY channel";
+    let mut shared = Raw::connect(&server);
+    assert!(shared.run(line).is_nil());
+    drop((shared, subscriber));
+    eventually(SOON, || waiting(&server) == 0);
+    client.run("LOCK.RELEASE k holder");
+    let mut shared = Raw::connect(&server);
+    let mut subscriber = Subscriber::of(&server, "channel");
+    let granted = fence(&shared.run(line));
+    assert!(granted > held);
+    client.run("DEL k");
+    subscriber.hears("lost", granted, "i");
+}
