@@ -139,6 +139,24 @@ fn the_node_examples_of_the_reference_of_caching_hold() {
 }
 
 #[test]
+fn the_node_example_of_the_reference_of_idempotency_keys_holds() {
+    let server = Server::start();
+    run(&node(), "once.mjs", &[server.port().to_string()]);
+}
+
+#[test]
+fn the_shared_locks_of_redis_py_hold() {
+    let server = Server::start();
+    run(&python(), "shared.py", &[server.port().to_string()]);
+}
+
+#[test]
+fn the_shared_locks_of_node_redis_hold() {
+    let server = Server::start();
+    run(&node(), "shared.mjs", &[server.port().to_string()]);
+}
+
+#[test]
 fn the_near_cache_of_redis_py_serves_nothing_old() {
     let server = Server::start();
     run(&python(), "near.py", &[server.port().to_string()]);
