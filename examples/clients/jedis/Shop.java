@@ -76,11 +76,14 @@ public final class Shop {
   /** Runs it on a server with Sluice. */
   public static void main(String[] arguments) throws Exception {
     HostAndPort server = HostAndPort.from(arguments.length > 0 ? arguments[0] : "localhost:6379");
-    try (SluiceLock lock = new SluiceLock(server, "account:ann", 30_000, 10_000)) {
+    SluiceLock lock = new SluiceLock(server, "account:ann", 30_000);
+    lock.lock();
+    try {
       lock.check();
       // UPDATE accounts SET balance = ?, fence = ? WHERE id = ? AND fence <= ?
       System.out.println("held: " + (lock.fence() > 0));
-      lock.release();
+    } finally {
+      lock.unlock();
     }
     try (RedisClient jedis = RedisClient.builder().hostAndPort(server).build()) {
       Shop shop = new Shop(jedis);
