@@ -1,12 +1,13 @@
 //! Clients of locks and semaphores: what they do, how that is said on the wire, and what follows from it.
 
+use std::io;
 use std::time::Duration;
 
 use crate::checker::End;
 use crate::faults::Fault;
 use crate::holds::{Holds, Kind, Op, Owner, Reply, Shown};
-use crate::run::{Aftermath, Command, Family};
-use crate::support::{Random, Value};
+use crate::run::{Aftermath, Command, Family, PATIENCE};
+use crate::support::{Random, Raw, Value};
 
 /// A lease that no history outlives.
 const LONG: u64 = 600_000;
@@ -23,6 +24,8 @@ pub enum Mutation {
     OverLimit,
     /// The request id of a retry is ignored.
     IdIgnored,
+    /// A client takes the message of its grant for the end of its wait.
+    GrantIgnored,
 }
 
 /// Clients of a few locks or semaphores.
@@ -38,6 +41,8 @@ pub struct Holders {
     mixed: bool,
     /// Do leases end?
     short: bool,
+    /// Whether waiting requests with an id are notified, not blocked.
+    notifies: bool,
     mutation: Option<Mutation>,
 }
 
@@ -66,8 +71,71 @@ impl Holders {
             all_wait: waits && short,
             mixed,
             short,
+            notifies: false,
             mutation,
         }
+    }
+
+    /// The same clients, which let their requests wait with `NOTIFY`.
+    pub fn notified(self) -> Self {
+        Self {
+            notifies: true,
+            waits: !self.mixed,
+            ..self
+        }
+    }
+
+    /// Asks with `NOTIFY` on a connection that is subscribed to its channel, and waits for the message if the request waits.
+    /// `None`: the outcome is unknown, and the connection must close.
+    fn ask_and_listen(
+        &self,
+        wire: &mut Raw,
+        op: &Op,
+        owner: Owner,
+        limit: Duration,
+    ) -> io::Result<Option<Value>> {
+        match wire.try_call(["HELLO", "3"], PATIENCE)? {
+            Some(Value::Error(text)) => return Ok(Some(Value::Error(text))),
+            Some(_) => {}
+            None => return Ok(None),
+        }
+        let channel = format!("{}:{}", self.prefix, owner.name());
+        if wire.try_call(["SUBSCRIBE", &channel], PATIENCE)?.is_none() {
+            return Ok(None);
+        }
+        let mut command = self.command(op);
+        command.extend(["NOTIFY".to_owned(), channel.clone()]);
+        let Some(mut reply) = wire.try_call(command, PATIENCE)? else {
+            return Ok(None);
+        };
+        if matches!(reply, Value::Push(_)) {
+            return Ok(None); // the loss of an earlier hold of this owner
+        }
+        if reply.is_nil() {
+            let Some(Value::Push(message)) = wire.try_read(limit)? else {
+                return Ok(None);
+            };
+            let text = message.last().map_or("", Value::text);
+            let words: Vec<&str> = text.split(' ').collect();
+            reply = match words[..] {
+                ["granted", ..] if self.mutation == Some(Mutation::GrantIgnored) => Value::Nil,
+                ["granted", fence, _] => Value::Int(fence.parse().expect("a fence")),
+                ["timeout", ..] => Value::Nil,
+                ["deadlock", ..] => Value::Error("DEADLOCK".into()),
+                _ => return Ok(None),
+            };
+        }
+        // The loss of this hold may come before the replies.
+        let mut next = wire.try_call(["UNSUBSCRIBE", &channel], PATIENCE)?;
+        loop {
+            match next {
+                Some(Value::Push(push)) if push[0] == "unsubscribe" => break,
+                Some(Value::Push(_)) => next = wire.try_read(PATIENCE)?,
+                _ => return Ok(None),
+            }
+        }
+        let back = wire.try_call(["HELLO", "2"], PATIENCE)?;
+        Ok(back.map(|_| reply))
     }
 
     fn is_lock(&self) -> bool {
@@ -373,6 +441,19 @@ impl Family for Holders {
 
     fn happened() -> Reply {
         Reply::Happened
+    }
+
+    fn talk(&self, wire: &mut Raw, op: &Op) -> io::Result<Option<Value>> {
+        let limit = PATIENCE + Duration::from_millis(self.blocks(op));
+        match op {
+            Op::Acquire {
+                owner,
+                block: Some(_),
+                id: Some(_),
+                ..
+            } if self.notifies => self.ask_and_listen(wire, op, *owner, limit),
+            _ => wire.try_call(self.command(op), limit),
+        }
     }
 
     fn blocks(&self, op: &Op) -> u64 {

@@ -143,6 +143,15 @@ fn semaphores_are_linearizable_whatever_goes_wrong() {
 }
 
 #[test]
+fn locks_and_semaphores_of_notified_clients_are_linearizable_whatever_goes_wrong() {
+    for semaphores in [false, true] {
+        explore("notified", |prefix, random| {
+            Holders::of(semaphores, prefix, random, None).notified()
+        });
+    }
+}
+
+#[test]
 fn stocks_are_linearizable_whatever_goes_wrong() {
     explore("stock", |prefix, random| Buyers::of(prefix, random, None));
 }
@@ -197,6 +206,18 @@ fn wrong_locks_and_semaphores_are_caught() {
         let what = format!("{mutation:?}, semaphores: {semaphores}");
         is_caught(&what, &world, None, |prefix, random| {
             Holders::of(semaphores, prefix, random, Some(mutation))
+        });
+    }
+}
+
+#[test]
+fn a_notified_client_that_ignores_its_grant_is_caught() {
+    let world = World::durable(&Arc::default());
+    for semaphores in [false, true] {
+        let what = format!("an ignored grant, semaphores: {semaphores}");
+        is_caught(&what, &world, None, |prefix, random| {
+            let mutation = Some(holders::Mutation::GrantIgnored);
+            Holders::of(semaphores, prefix, random, mutation).notified()
         });
     }
 }
