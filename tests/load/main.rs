@@ -60,6 +60,7 @@ fn thousands_of_clients_get_all_their_replies() {
 fn check_the_end(server: &Server, driver: Driver) {
     assert_eq!(server.info_int("sluice_lock_waiting"), 0);
     assert_eq!(server.info_int("sluice_cache_waiters_now"), 0);
+    assert_eq!(server.info_int("sluice_once_waiting"), 0);
     drop(driver);
     let mut client = Raw::connect(server);
     let mut info = |field: &str| {

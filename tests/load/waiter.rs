@@ -1,5 +1,5 @@
 //! Clients that wait, are served, hold for a moment, give back, and wait again: for locks, for several locks at once, for
-//! permits, and for what others are loading into a cache.
+//! permits, for what others are loading into a cache, and for work that others do.
 
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ enum Want {
     Both,
     Permits,
     Entry,
+    /// The result of work that is done once.
+    Work,
 }
 
 /// Where a client is.
@@ -71,7 +73,8 @@ impl Waiter {
             (0 | 1, 1) => Want::Both,
             (0 | 1, _) => Want::Exclusive,
             (2, _) => Want::Permits,
-            _ => Want::Entry,
+            (3, _) => Want::Entry,
+            _ => Want::Work,
         };
         Self {
             name: number,
@@ -109,14 +112,12 @@ impl Waiter {
     #[track_caller]
     pub(crate) fn hear(&mut self, reply: &Value, random: &mut Random) -> Next {
         match (self.state, reply) {
-            (State::Asks, Value::Nil) if self.want != Want::Entry => {
+            (State::Asks, Value::Nil) if !self.wants_value() => {
                 self.timeouts += 1;
                 self.state = State::Rests;
                 Next::Sleep(Duration::ZERO)
             }
-            (State::Asks, Value::Array(parts)) if self.want == Want::Entry => {
-                self.fetched(parts, random)
-            }
+            (State::Asks, Value::Array(parts)) if self.wants_value() => self.fetched(parts, random),
             (State::Asks, Value::Int(1..)) if self.want != Want::Both => self.granted(random),
             (State::Asks, Value::Array(fences)) if self.want == Want::Both && fences.len() == 2 => {
                 self.granted(random)
@@ -130,6 +131,11 @@ impl Waiter {
             }
             _ => panic!("{reply:?} to waiter {} of group {}", self.name, self.group),
         }
+    }
+
+    /// Whether one client makes a value for all others of its group.
+    fn wants_value(&self) -> bool {
+        matches!(self.want, Want::Entry | Want::Work)
     }
 
     fn ask(&self, random: &mut Random) -> String {
@@ -150,6 +156,7 @@ impl Waiter {
             }
             Want::Permits => format!("SEM.ACQUIRE ws{group} w{name} LIMIT 3 PX 5000 BLOCK {block}"),
             Want::Entry => format!("CACHE.FETCH we{group} LEASE 10000 BLOCK {block}"),
+            Want::Work => format!("ONCE.BEGIN wo{group} LEASE 10000 BLOCK {block}"),
         }
     }
 
@@ -162,6 +169,7 @@ impl Waiter {
             Want::Both => format!("LOCK.MRELEASE 2 wl{group} wm{group} w{name}"),
             Want::Permits => format!("SEM.RELEASE ws{group} w{name}"),
             Want::Entry => format!("CACHE.SET we{group} value PX {FRESH_MS} TOKEN {token}"),
+            Want::Work => format!("ONCE.DONE wo{group} {token} result PX {FRESH_MS}"),
         }
     }
 
@@ -177,17 +185,17 @@ impl Waiter {
             panic!("{parts:?}");
         };
         match state.text() {
-            "LEASE" => {
+            "LEASE" | "NEW" => {
                 self.token = *n;
                 self.state = State::Holds;
                 Next::Sleep(LOAD)
             }
-            "HIT" => {
+            "HIT" | "DONE" => {
                 self.served += 1;
                 self.state = State::Rests;
                 Next::Sleep(Duration::from_millis(*n as u64 + random.below(20)))
             }
-            "WAIT" => {
+            "WAIT" | "BUSY" => {
                 self.timeouts += 1;
                 self.state = State::Rests;
                 Next::Sleep(Duration::ZERO)

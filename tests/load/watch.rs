@@ -82,8 +82,9 @@ fn cause_all(mut client: Raw, distance: Duration, longest: &Mutex<Duration>) -> 
     let mut accidents = Vec::new();
     for name in ACCIDENTS {
         let info = client.call(["INFO", "sluice"]);
-        let waiting =
-            field_of(&info, "sluice_lock_waiting") + field_of(&info, "sluice_cache_waiters_now");
+        let waiting = field_of(&info, "sluice_lock_waiting")
+            + field_of(&info, "sluice_cache_waiters_now")
+            + field_of(&info, "sluice_once_waiting");
         *longest.lock().expect("nobody panics with it") = Duration::ZERO;
         let start = Instant::now();
         if !name.starts_with('(') {

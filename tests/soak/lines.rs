@@ -280,5 +280,9 @@ pub(crate) const WAITERS: &[(u32, &str)] = &[
         "SEM.ACQUIRE $sem $stranger LIMIT 2 [PX $ms] BLOCK $wait [WATCHDOG]",
     ),
     (4, "CACHE.FETCH $cache LEASE $ms BLOCK $wait"),
+    (
+        4,
+        "ONCE.BEGIN $work LEASE $ms [FINGERPRINT $item] BLOCK $wait",
+    ),
     (1, "LOCK.ACQUIRE $lock $stranger PX 60000 WATCHDOG"),
 ];

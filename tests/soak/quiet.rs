@@ -17,6 +17,7 @@ const GAUGES: &[&str] = &[
     "sluice_lock_waiting",
     "sluice_lock_watchdog_holds",
     "sluice_cache_waiters_now",
+    "sluice_once_waiting",
     "sluice_cache_leases_now",
     "sluice_filter_keys",
     "sluice_filter_layers",
