@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::cache::{about, counter, fetched, lease, look, stores};
-use crate::support::cluster::{Move, node, one_node, slot_of, two_nodes};
+use crate::support::cluster::{Atomic, Move, node, one_node, slot_of, two_nodes};
 use crate::support::{
     Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
     eventually, follow, pair, quiet, served, server_and_client, until_pong, waiter,
@@ -592,4 +592,46 @@ fn a_slot_that_moves_is_counted_where_it_is() {
     await_fit(&to, 20_480);
     assert_counted(&to);
     assert!(counted(&to).0 > 10);
+}
+
+#[test]
+fn a_slot_that_moves_at_once_is_counted_where_it_is() {
+    let (one, other) = two_nodes(&node());
+    let Some(way) = Atomic::of(&one) else {
+        return; // older servers move slots key by key
+    };
+    let mut random = Random(0xa70);
+    let mut tags = (0..).map(|number| format!("{{{number}}}"));
+    let mut own_tag = || tags.find(|tag| slot_of(&one, tag) <= 8191).unwrap();
+    let (moving, staying) = (own_tag(), own_tag());
+    let slot = slot_of(&one, &moving);
+    set_budget(&mut Raw::connect(&other), "30kb");
+    let (mut from, mut to) = (&one, &other);
+    for round in 0..4 {
+        let mut client = Raw::connect(from);
+        for _ in 0..300 {
+            let tag = *random.one(&[&moving, &moving, &staying]);
+            let key = format!("{tag}:{}", random.below(60));
+            let length = *random.one(&[10, 300, 900]);
+            let line = match random.below(6) {
+                0 => format!("DEL {key}"),
+                1 => format!("CACHE.DEL {key} STALE 600000 GRACE 600000"),
+                2 => format!("CACHE.GET {key}"),
+                _ => format!("CACHE.SET {key} {} PX 600000", "v".repeat(length)),
+            };
+            let reply = client.run(&line);
+            assert!(
+                !reply.is_err() || reply.err().starts_with("MOVED"),
+                "{reply:?}"
+            );
+        }
+        assert_counted(from);
+        way.migrate(slot, from, to);
+        for node in [from, to] {
+            assert_counted(node);
+        }
+        await_fit(&other, 30 << 10);
+        assert!(counted(to).0 > 0, "round {round}");
+        (from, to) = (to, from);
+    }
 }
