@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help deps run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates lint install \
+.PHONY: help deps run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates hit-rates lint install \
   uninstall clean prepare prepare-tests prepare-valgrind dist deb
 
 PORT ?= 6379
@@ -72,6 +72,9 @@ instructions: build prepare-valgrind ## count the instructions of hot commands a
 
 filter-rates: ## measure false positives and memory of filters: writes the table and the plots of docs/filters.md
 	@cargo run --release --example filter_rates
+
+hit-rates: build ## measure the hit ratio of a full cache: writes the table and the plot of docs/cache.md
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo run --release --example hit_rates
 
 # COMMANDS, CLIENTS, SECONDS and RATE as the heads of tests/soak/main.rs and tests/load/main.rs have them.
 soak: COMMANDS ?= 10000000
