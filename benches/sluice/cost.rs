@@ -158,15 +158,10 @@ fn run_hand_overs(
         unreachable!("two steps in, two out")
     };
     let mut ring = Ring::gather(&bench.server, row, waiters, give, take);
-    let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
-    ring.turn(cycles.div_ceil(WARM_UP));
-    let cost = timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles));
+    let cost = cost_of_turns(bench, options, |cycles| ring.turn(cycles));
     drop(ring);
     bench.await_the_end_of_crowds();
-    Cost {
-        pipelined: None,
-        one_by_one: Some(cost),
-    }
+    cost
 }
 
 fn run_notified_hand_overs(
@@ -182,13 +177,18 @@ fn run_notified_hand_overs(
         unreachable!("two steps in, two out")
     };
     let mut ring = NotifiedRing::gather(&bench.server, row, key, waiters, give, take);
-    let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
-    ring.turn(cycles.div_ceil(WARM_UP));
-    let cost = timed(bench.server.pid(), cycles, |cycles| ring.turn(cycles));
+    let cost = cost_of_turns(bench, options, |cycles| ring.turn(cycles));
     drop(ring);
     bench.await_the_end_of_crowds();
+    cost
+}
+
+/// The cost of a hand-over. `turn` hands over so many times.
+fn cost_of_turns(bench: &Bench, options: &Options, mut turn: impl FnMut(u64)) -> Cost {
+    let cycles = options.cycles.div_ceil(CYCLES_ONE_BY_ONE);
+    turn(cycles.div_ceil(WARM_UP));
     Cost {
         pipelined: None,
-        one_by_one: Some(cost),
+        one_by_one: Some(timed(bench.server.pid(), cycles, turn)),
     }
 }
