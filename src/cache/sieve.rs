@@ -909,14 +909,18 @@ mod tests {
                 false,
             );
         }
+        let bytes = memory(&sieve);
+        assert!(bytes / 100_000 < 10, "{bytes}");
+    }
+
+    /// The bytes of all batches.
+    fn memory(sieve: &Sieve) -> usize {
         let of_batch = |batch: &Option<Box<Batch>>| {
             batch
                 .as_ref()
                 .map_or(0, |batch| size_of::<Batch>() + batch.names.capacity())
         };
-        let bytes =
-            sieve.batches.iter().map(of_batch).sum::<usize>() + sieve.batches.capacity() * 8;
-        assert!(bytes / 100_000 < 10, "{bytes}");
+        sieve.batches.iter().map(of_batch).sum::<usize>() + sieve.batches.capacity() * 8
     }
 
     #[test]
@@ -974,7 +978,10 @@ mod tests {
                 by_use.insert(step, key);
             }
             assert!(hits > lru_hits, "{hits} {lru_hits}");
-            println!("scans {scans}: SIEVE {hits}, LRU {lru_hits} of 300000");
+            // Entries that are used for long stay in batches with few names.
+            let bytes = memory(&sieve) / capacity;
+            assert!(bytes <= 64, "{bytes} bytes an entry");
+            println!("scans {scans}, {bytes} bytes: SIEVE {hits}, LRU {lru_hits} of 300000");
         }
     }
 }

@@ -201,6 +201,14 @@ fn random_histories(setting: &[&str]) {
         follow(&master, &replica);
         assert_identical(&master, &replica);
         assert_counted(&replica);
+        // Each database has its own sum.
+        for db in (1..DATABASES).rev() {
+            client.must(&format!("SELECT {db}"));
+            client.must("CACHE.SET key v PX 600000");
+            client.must("FLUSHDB ASYNC");
+            assert_identical(&master, &replica);
+            assert_counted(&replica);
+        }
         walk(&mut client, &mut random, 200);
         assert_identical(&master, &replica);
         assert_counted(&replica);
