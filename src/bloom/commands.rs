@@ -7,7 +7,7 @@ use super::state::{Bloom, BloomFilter, BloomParameters};
 use crate::error::Error;
 use crate::filter::commands::{capacity, error_rate, loadchunk, read_filter};
 use crate::filter::edit::{FilterEdit, MemoryLimits, build, put_layer};
-use crate::filter::state::FilterHeader;
+use crate::filter::state::{FilterHeader, FilterKind};
 use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
@@ -74,14 +74,17 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
 /// The header of an empty filter that can be merged with the one at the third argument.
 fn header_like(call: &Call<'_>) -> Result<FilterHeader<Bloom>, Error> {
     let name = call.name(2);
-    let mut key = TypedKey::of(call.ctx.open_to_read(&name), &BLOOM)?;
+    let key = call.ctx.open_to_read(&name);
+    let mut key = TypedKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
     let other = key.value().ok_or(Error::NoBloom)?;
-    let first = other.layers.first().ok_or(Error::Internal)?;
+    let own = other.layers.first().filter(|_| other.foreign.is_none());
+    let first = own.ok_or(Error::FiltersDiffer)?;
     Ok(FilterHeader {
         seed: other.seed,
         parameters: other.parameters.clone(),
         layers: vec![(first.shape, 0)],
         deleted: 0,
+        foreign: None,
     })
 }
 
@@ -203,7 +206,7 @@ fn fields(filter: &BloomFilter) -> Vec<(&'static str, Reply)> {
     vec![
         ("Capacity", Reply::int(filter.capacity())),
         ("Size", Reply::int(size)),
-        ("Number of filters", Reply::int(filter.layers.len() as u64)),
+        ("Number of filters", Reply::int(filter.layer_count() as u64)),
         ("Number of items inserted", Reply::int(filter.items())),
         (
             "Expansion rate",
@@ -237,7 +240,7 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     if edit.filter().is_none() && sources.contains(&destination.bytes()) {
         return Err(Error::NoBloom);
     }
-    let open = |name| TypedKey::of(ctx.open_to_read(name), &BLOOM);
+    let open = |name| TypedKey::of_any(ctx.open_to_read(name), &BLOOM, Bloom::foreign_types());
     let mut keys = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let found = keys.iter_mut().map(|key| key.value().ok_or(Error::NoBloom));
     let others: Vec<&BloomFilter> = found
@@ -282,6 +285,7 @@ fn merge_from(
                 parameters: most.parameters.clone(),
                 layers: shapes.into_iter().map(|shape| (shape, 0)).collect(),
                 deleted: 0,
+                foreign: None,
             },
             limits,
         )?;

@@ -16,6 +16,9 @@ use crate::{Family, cuckoo, filter};
 /// Bloom filters in the keyspace.
 pub static BLOOM: NativeType<state::BloomFilter> = NativeType::new("sluice-bf");
 
+/// Bloom filters of RedisBloom.
+pub static REDISBLOOM: NativeType<state::BloomFilter> = NativeType::new("MBbloom--");
+
 /// The registration of the family, to which cuckoo filters belong as well.
 pub const FAMILY: Family = Family {
     name: "bloom",
@@ -24,8 +27,14 @@ pub const FAMILY: Family = Family {
     types: &[
         filter::native::register::<state::Bloom>,
         filter::native::register::<cuckoo::state::Cuckoo>,
+        filter::native::register_foreign,
     ],
     settings: filter::SETTINGS,
-    info: || Some(filter::info(BLOOM.live() + cuckoo::CUCKOO.live())),
+    info: || {
+        let own = BLOOM.live() + cuckoo::CUCKOO.live();
+        Some(filter::info(
+            own + REDISBLOOM.live() + cuckoo::REDISBLOOM.live(),
+        ))
+    },
     ..Family::PLAIN
 };

@@ -3,11 +3,13 @@
 //! The algorithm is that of Almeida, Baquero, Preguiça and Hutchison, "Scalable Bloom Filters" (2007). [`super::shape`] divides the
 //! false positive rate among the layers.
 
-use super::BLOOM;
 use super::block::{self, BLOCK_BITS, Block};
 use super::shape::{BloomShape, MAX_LAYER_CAPACITY, MAX_PROBES, layer_error, shape};
+use super::{BLOOM, REDISBLOOM};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
+use crate::filter::foreign::ForeignShape;
+use crate::filter::foreign::chain::Chain;
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, FilterKind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
@@ -33,6 +35,9 @@ pub struct BloomParameters {
 /// layer.
 const MANY_LAYERS: usize = 64;
 
+/// The lowest false positive rate of the layers on a foreign filter.
+const MIN_ERROR: f64 = 1e-15;
+
 /// The kind of filter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bloom {}
@@ -48,6 +53,39 @@ impl FilterKind for Bloom {
 
     fn native() -> &'static NativeType<BloomFilter> {
         &BLOOM
+    }
+
+    fn foreign_types() -> &'static [&'static NativeType<BloomFilter>] {
+        static TYPES: [&NativeType<BloomFilter>; 1] = [&REDISBLOOM];
+        &TYPES
+    }
+
+    fn type_of(_shape: &ForeignShape) -> &'static NativeType<BloomFilter> {
+        &REDISBLOOM
+    }
+
+    fn read_foreign_dump(header: &[u8]) -> Result<ForeignShape, Corrupt> {
+        Chain::read_dump(header).map(ForeignShape::Chain)
+    }
+
+    fn parameters_on(shape: &ForeignShape) -> Option<BloomParameters> {
+        let ForeignShape::Chain(chain) = shape else {
+            return None;
+        };
+        let is_fixed = chain.is_fixed();
+        let capacity = match chain.links.last() {
+            Some(last) if !is_fixed => last.entries,
+            _ => shape.room(),
+        };
+        Some(BloomParameters {
+            error: chain.error_left().max(MIN_ERROR),
+            capacity: capacity.clamp(1, MAX_CAPACITY as u64),
+            expansion: if is_fixed {
+                0
+            } else {
+                chain.growth.clamp(1, MAX_EXPANSION as u64)
+            },
+        })
     }
 
     fn put_parameters(parameters: &BloomParameters, out: &mut Vec<u8>) {
@@ -99,6 +137,12 @@ impl FilterKind for Bloom {
 
     fn next_shape(filter: &BloomFilter, _item: Hash) -> Result<BloomShape, Error> {
         let parameters = &filter.parameters;
+        if let (Some(foreign), []) = (&filter.foreign, &filter.layers[..]) {
+            return match foreign.shape.room() {
+                0 if parameters.expansion == 0 => Err(Error::NonscalingFull),
+                _ => Self::first_shape(parameters),
+            };
+        }
         if parameters.expansion == 0 {
             return Err(Error::NonscalingFull);
         }
@@ -191,13 +235,16 @@ impl BloomFilter {
     /// The capacity of all layers, in items.
     pub fn capacity(&self) -> u64 {
         let capacities = self.layers.iter().map(|layer| layer.shape.capacity);
-        capacities.fold(0, u64::saturating_add)
+        let foreign = self.foreign.iter().map(|foreign| foreign.shape.capacity());
+        capacities.chain(foreign).fold(0, u64::saturating_add)
     }
 
     /// Whether the bits of both filters have the same meaning, so that they can be merged.
     pub fn is_compatible_with(&self, other: &Self) -> bool {
         let mut layers = self.layers.iter().zip(&other.layers);
-        self.seed == other.seed
+        let are_own = self.foreign.is_none() && other.foreign.is_none();
+        are_own
+            && self.seed == other.seed
             && self.parameters == other.parameters
             && layers.all(|(layer, other)| layer.shape == other.shape)
     }

@@ -1,7 +1,7 @@
 //! `GUARD` of `CACHE.FETCH`: a Bloom or cuckoo filter against cache penetration.
 
 use crate::bloom::{BLOOM, state::Bloom};
-use crate::cuckoo::{CUCKOO, state::Cuckoo};
+use crate::cuckoo::{self, CUCKOO, state::Cuckoo};
 use crate::error::Error;
 use crate::filter::state::FilterKind;
 use crate::server::handles::context::Ctx;
@@ -15,12 +15,12 @@ pub(super) fn is_absent(
     item: &[u8],
 ) -> Result<bool, Error> {
     let key = ctx.open_to_read(filter);
-    if key.holds(&CUCKOO) {
-        let mut key = TypedKey::of(key, &CUCKOO)?;
+    if key.holds(&CUCKOO) || key.holds(&cuckoo::REDISBLOOM) {
+        let mut key = TypedKey::of_any(key, &CUCKOO, Cuckoo::foreign_types())?;
         let filter = key.value();
-        return Ok(filter.is_some_and(|filter| !Cuckoo::holds(filter, filter.hash(item))));
+        return Ok(filter.is_some_and(|filter| !filter.contains(item, filter.hash(item))));
     }
-    let mut key = TypedKey::of(key, &BLOOM)?;
+    let mut key = TypedKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
     let filter = key.value();
-    Ok(filter.is_some_and(|filter| !Bloom::holds(filter, filter.hash(item))))
+    Ok(filter.is_some_and(|filter| !filter.contains(item, filter.hash(item))))
 }

@@ -7,6 +7,7 @@ use super::state::{Cuckoo, CuckooFilter};
 use crate::error::Error;
 use crate::filter::commands::{capacity, loadchunk, read_filter};
 use crate::filter::edit::FilterEdit;
+use crate::filter::foreign::ForeignShape;
 use crate::filter::state::FilterHeader;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
@@ -142,7 +143,10 @@ pub(super) fn count(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
-    let count = read_filter::<Cuckoo, _>(call, |filter| filter.count(filter.hash(item)))?;
+    let count = read_filter::<Cuckoo, _>(call, |filter| {
+        let foreign = filter.foreign.as_ref();
+        filter.count(filter.hash(item)) + foreign.map_or(0, |foreign| foreign.count(item))
+    })?;
     Ok(Reply::int(count.unwrap_or(0)))
 }
 
@@ -155,7 +159,16 @@ pub(super) fn del(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
-    let deleted = change(call, c"cf.del", |filter| filter.delete(filter.hash(item)))?;
+    let name = call.name(0);
+    let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;
+    let filter = edit.filter().ok_or(Error::NoCuckoo)?;
+    let deleted = if filter.delete(filter.hash(item)) {
+        edit.mark_changed();
+        true
+    } else {
+        edit.delete_foreign(item)
+    };
+    edit.close(c"cf.del");
     Ok(Reply::Bool(deleted))
 }
 
@@ -192,13 +205,21 @@ fn change(
 pub(super) fn info(call: &Call<'_>) -> Answer {
     let fields = read_filter::<Cuckoo, _>(call, |filter| {
         let parameters = &filter.parameters;
+        let foreign = filter.foreign.as_ref().map(|foreign| &foreign.shape);
+        let (buckets, deleted) = match foreign {
+            Some(ForeignShape::Tables(tables)) => (tables.buckets, tables.deleted),
+            _ => (parameters.base, 0),
+        };
         let size = filter.size() + size_of::<CuckooFilter>() as u64;
         vec![
             ("Size", Reply::int(size)),
-            ("Number of buckets", Reply::int(parameters.base)),
-            ("Number of filters", Reply::int(filter.layers.len() as u64)),
+            ("Number of buckets", Reply::int(buckets)),
+            ("Number of filters", Reply::int(filter.layer_count() as u64)),
             ("Number of items inserted", Reply::int(filter.items())),
-            ("Number of items deleted", Reply::int(filter.deleted)),
+            (
+                "Number of items deleted",
+                Reply::int(filter.deleted + deleted),
+            ),
             ("Bucket size", Reply::int(parameters.bucket_size)),
             ("Expansion rate", Reply::int(parameters.expansion)),
             ("Max iterations", Reply::int(parameters.max_iterations)),

@@ -13,3 +13,6 @@ use crate::server::services::native::NativeType;
 
 /// The native type of cuckoo filters.
 pub static CUCKOO: NativeType<state::CuckooFilter> = NativeType::new("sluice-cf");
+
+/// Cuckoo filters of RedisBloom.
+pub static REDISBLOOM: NativeType<state::CuckooFilter> = NativeType::new("MBbloomCF");

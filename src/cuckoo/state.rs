@@ -2,10 +2,12 @@
 //!
 //! The algorithm is that of Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom" (2014).
 
-use super::CUCKOO;
 use super::grid::{CandidateBuckets, Grid};
+use super::{CUCKOO, REDISBLOOM};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
+use crate::filter::foreign::ForeignShape;
+use crate::filter::foreign::tables::Tables;
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, FilterKind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
@@ -114,6 +116,36 @@ impl FilterKind for Cuckoo {
         &CUCKOO
     }
 
+    fn foreign_types() -> &'static [&'static NativeType<CuckooFilter>] {
+        static TYPES: [&NativeType<CuckooFilter>; 1] = [&REDISBLOOM];
+        &TYPES
+    }
+
+    fn type_of(_shape: &ForeignShape) -> &'static NativeType<CuckooFilter> {
+        &REDISBLOOM
+    }
+
+    fn read_foreign_dump(header: &[u8]) -> Result<ForeignShape, Corrupt> {
+        Tables::read_dump(header).map(ForeignShape::Tables)
+    }
+
+    fn parameters_on(shape: &ForeignShape) -> Option<CuckooParameters> {
+        let ForeignShape::Tables(tables) = shape else {
+            return None;
+        };
+        let capacity = match tables.sizes().last() {
+            Some(last) if tables.expansion > 0 => last,
+            _ => shape.room(),
+        };
+        Some(CuckooParameters::new(
+            capacity.clamp(1, MAX_CAPACITY as u64),
+            tables.bucket_size,
+            2,
+            tables.max_iterations.max(1),
+            tables.expansion.min(MAX_EXPANSION as u64),
+        ))
+    }
+
     fn put_parameters(parameters: &CuckooParameters, out: &mut Vec<u8>) {
         put_uint(out, parameters.capacity);
         put_uint(out, parameters.bucket_size);
@@ -166,6 +198,12 @@ impl FilterKind for Cuckoo {
 
     fn next_shape(filter: &CuckooFilter, item: Hash) -> Result<u32, Error> {
         let (parameters, layers) = (&filter.parameters, &filter.layers);
+        if let (Some(foreign), []) = (&filter.foreign, &layers[..]) {
+            return match foreign.shape.room() {
+                0 if parameters.expansion == 0 => Err(Error::CuckooFull),
+                _ => Self::first_shape(parameters),
+            };
+        }
         let newest = layers.last().map_or(0, |layer| layer.shape);
         match parameters.expansion {
             0 if filter.is_full_below_capacity(item) => Ok(0),
@@ -356,7 +394,7 @@ impl CuckooFilter {
         counts.sum()
     }
 
-    /// Deletes the newest copy of an item. False: the filter does not contain the item.
+    /// Deletes the newest copy of an item from the layers of Sluice. False: they do not contain the item.
     pub fn delete(&mut self, hash: Hash) -> bool {
         let parameters = self.parameters;
         let mut layers = self.layers.iter_mut().rev();

@@ -2,8 +2,9 @@
 
 use super::edit::{FilterEdit, MemoryLimits, build, in_batches, put_layer};
 use super::persist::{self, FilterEffect};
-use super::state::{Added, Filter, FilterKind};
-use super::{COUNTERS, MAX_CAPACITY, MAX_EXPANSION};
+use super::state::{Added, Filter, FilterHeader, FilterKind};
+use super::{COUNTERS, FOREIGN, MAX_CAPACITY, MAX_EXPANSION};
+use crate::codec::Corrupt;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
@@ -39,7 +40,8 @@ pub fn read_filter<K: FilterKind, T>(
     look: impl FnOnce(&mut Filter<K>) -> T,
 ) -> Result<Option<T>, Error> {
     let name = call.name(0);
-    let mut key = TypedKey::of(call.ctx.open_to_read(&name), K::native())?;
+    let key = call.ctx.open_to_read(&name);
+    let mut key = TypedKey::of_any(key, K::native(), K::foreign_types())?;
     Ok(key.value().map(look))
 }
 
@@ -51,7 +53,7 @@ pub fn exists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let item = cursor.value()?;
-    let holds = read_filter::<K, _>(call, |filter| K::holds(filter, filter.hash(item)))?;
+    let holds = read_filter::<K, _>(call, |filter| filter.contains(item, filter.hash(item)))?;
     let holds = holds.unwrap_or(false);
     COUNTERS.lookups.count();
     COUNTERS.hits.add(holds.into());
@@ -68,9 +70,9 @@ pub fn mexists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut replies = vec![false; items.len()].into_boxed_slice();
     let mut left = replies.iter_mut();
     read_filter::<K, _>(call, |filter| {
-        in_batches(filter, items, |filter, hash| {
+        in_batches(filter, items, |filter, item, hash| {
             if let Some(reply) = left.next() {
-                *reply = K::holds(filter, hash);
+                *reply = filter.contains(item, hash);
             }
         });
     })?;
@@ -89,15 +91,22 @@ pub fn scandump<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let iterator = cursor.uint("iterator", 0..=MAX_SAFE)?;
-    let chunk = read_filter::<K, _>(call, |filter| match iterator.checked_sub(1) {
-        None => {
-            let mut header = Vec::new();
-            persist::put_header(&mut header, &persist::header_of(filter));
-            (1, header)
-        }
-        Some(from) => {
-            let chunk = persist::chunk(filter, from);
-            chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
+    let chunk = read_filter::<K, _>(call, |filter| {
+        match (iterator.checked_sub(1), &filter.foreign) {
+            (None, Some(foreign)) if foreign.is_original => (1, foreign.dump()),
+            (Some(from), Some(foreign)) if foreign.is_original => {
+                let chunk = foreign.chunk(from, persist::MAX_CHUNK);
+                chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
+            }
+            (None, _) => {
+                let mut header = Vec::new();
+                persist::put_header(&mut header, &persist::header_of(filter));
+                (1, header)
+            }
+            (Some(from), _) => {
+                let chunk = persist::chunk(filter, from);
+                chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
+            }
         }
     })?;
     let (next, bytes) = chunk.ok_or(K::MISSING)?;
@@ -124,7 +133,8 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     let mut edit = FilterEdit::<K>::open(call, &name)?;
     match (edit.filter(), iterator - 1) {
         (None, 0) => {
-            let header = persist::read_header(data).map_err(|_| Error::BadData)?;
+            let header = persist::read_header(data).or_else(|_| read_foreign_header(data));
+            let header = as_registered(header.map_err(|_| Error::BadData)?);
             edit.put(build(header, MemoryLimits::of(call.ctx))?);
         }
         (Some(_), 0) => return Err(Error::ItemExists),
@@ -132,6 +142,12 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
         (Some(filter), end) => {
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
+            let loaded = loaded.or_else(|error| match &mut filter.foreign {
+                Some(foreign) if foreign.is_original => {
+                    foreign.load_chunk(end, data).map(|()| true)
+                }
+                _ => Err(error),
+            });
             if loaded.map_err(|_| Error::BadData)? {
                 edit.mark_changed();
             }
@@ -139,6 +155,23 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     }
     edit.close(event);
     Ok(Reply::Ok)
+}
+
+/// Reads the first chunk of another module's `SCANDUMP`.
+fn read_foreign_header<K: FilterKind>(data: &[u8]) -> Result<FilterHeader<K>, Corrupt> {
+    if FOREIGN.get() {
+        FilterHeader::of_foreign(K::read_foreign_dump(data)?)
+    } else {
+        Err(Corrupt)
+    }
+}
+
+/// The header of a filter that gets a type of Sluice, if the server does not know the original one.
+fn as_registered<K: FilterKind>(mut header: FilterHeader<K>) -> FilterHeader<K> {
+    if let Some(foreign) = &mut header.foreign {
+        foreign.is_original &= K::type_of(&foreign.shape).is_registered();
+    }
+    header
 }
 
 /// `BF.APPLY key effects`, `CF.APPLY key effects`: applies the effects of a master or an AOF. See
@@ -161,7 +194,7 @@ pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     if let Some(FilterEffect::Header(header)) =
         effects.next_if(|effect| matches!(effect, FilterEffect::Header(_)))
     {
-        let mut new = build(header, limits)?;
+        let mut new = build(as_registered(header), limits)?;
         effects.try_for_each(|effect| apply_effect(&mut new, effect, limits))?;
         edit.replace(new);
         edit.close_applied();
@@ -176,6 +209,7 @@ pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     } else {
         effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
     }
+    edit.settle_type();
     edit.close_applied();
     Ok(Reply::Ok)
 }
@@ -187,6 +221,22 @@ fn apply_effect<K: FilterKind>(
 ) -> Result<(), Error> {
     let applied = match effect {
         FilterEffect::Header(_) => false,
+        FilterEffect::Own(seed, parameters) => {
+            let is_original = filter.is_original();
+            if is_original {
+                filter.become_own(seed, parameters);
+            }
+            is_original
+        }
+        FilterEffect::Delete(item) => {
+            let foreign = filter
+                .foreign
+                .as_mut()
+                .filter(|foreign| !foreign.is_original);
+            foreign.is_some_and(|foreign| foreign.delete(item))
+        }
+        // An original filter does not change as such.
+        _ if filter.is_original() && !matches!(effect, FilterEffect::Piece(_, _)) => false,
         FilterEffect::Piece(position, piece) => {
             persist::load_piece(filter, position, piece).is_ok()
         }

@@ -5,6 +5,7 @@ use super::persist;
 use super::state::{Added, Filter, FilterHeader, FilterKind};
 use super::{COUNTERS, MAX_BYTES};
 use crate::error::Error;
+use crate::server::base::random::secret;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
@@ -68,11 +69,11 @@ fn count_refusal(error: &Error) {
 /// once.
 const BATCH_ITEMS: usize = 32;
 
-/// Calls `each` with the hash of every item. The cache lines of a batch are prefetched before its first call.
+/// Calls `each` with every item and its hash. The cache lines of a batch are prefetched before its first call.
 pub fn in_batches<K: FilterKind>(
     filter: &mut Filter<K>,
     items: &[&[u8]],
-    mut each: impl FnMut(&mut Filter<K>, Hash),
+    mut each: impl FnMut(&mut Filter<K>, &[u8], Hash),
 ) {
     for batch in items.chunks(BATCH_ITEMS) {
         let mut hashes = [Hash::from_bits(0); BATCH_ITEMS];
@@ -80,8 +81,8 @@ pub fn in_batches<K: FilterKind>(
             *hash = filter.hash(item);
             K::prefetch(filter, *hash);
         }
-        for hash in &hashes[..batch.len()] {
-            each(filter, *hash);
+        for (item, hash) in batch.iter().zip(hashes) {
+            each(filter, item, hash);
         }
     }
 }
@@ -104,7 +105,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         Ok(Self {
             ctx,
             name,
-            key: TypedKey::of(ctx.open(name), K::native())?,
+            key: TypedKey::of_any(ctx.open(name), K::native(), K::foreign_types())?,
             effects: None,
             is_changed: false,
         })
@@ -145,14 +146,58 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
 
     /// Puts a filter at the key, which holds none. The command alone determines the filter: replicas repeat it as it came.
     pub fn put(&mut self, filter: Filter<K>) {
-        self.key.create(filter);
+        self.key.create_as(filter.native(), filter);
         self.is_changed = true;
     }
 
     /// The same for a key that may hold a value of any type, which the filter replaces.
     pub fn replace(&mut self, filter: Filter<K>) {
-        self.key.replace(filter);
+        self.key.replace_as(filter.native(), filter);
         self.is_changed = true;
+    }
+
+    /// Makes a foreign filter one of Sluice, with a new seed. Its layers stay.
+    fn make_own(&mut self) {
+        if let Some(filter) = self.key.value() {
+            let (seed, parameters) = (secret(), filter.parameters.clone());
+            let effects = self.effects.get_or_insert_default();
+            persist::put_own_effect::<K>(effects, seed, &parameters);
+            filter.become_own(seed, parameters);
+            self.settle_type();
+            self.is_changed = true;
+        }
+    }
+
+    /// Gives the key the type of Sluice, if the filter is no longer as another module has made it.
+    pub fn settle_type(&mut self) {
+        if self.key.is_of_first_type() {
+            return;
+        }
+        if let Some(filter) = self.key.value()
+            && !filter.is_original()
+        {
+            let own = filter.take();
+            self.key.change_type(own);
+        }
+    }
+
+    /// Makes the filter one of Sluice if another module has made it, and an item will be added to it. Error: there is no memory
+    /// or room for the item, and nothing changed.
+    fn make_own_to_add(&mut self, items: &[&[u8]], unique: bool) -> Result<(), Error> {
+        let limits = MemoryLimits::of(self.ctx);
+        let Some(filter) = self.key.value().filter(|filter| filter.is_original()) else {
+            return Ok(());
+        };
+        let mut new = items
+            .iter()
+            .filter(|item| !unique || !filter.foreign_holds(item));
+        let Some(first) = new.next() else {
+            return Ok(());
+        };
+        let shape = K::next_shape(filter, filter.hash(first))?;
+        admit(limits, filter.size(), filter.layer_size(&shape))?;
+        self.make_own();
+        Ok(())
     }
 
     /// Adds an item. Returns true if it was not in the filter.
@@ -160,6 +205,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     pub fn add(&mut self, item: &[u8], unique: bool) -> Result<bool, Error> {
         if let Some(filter) = self.key.value()
             && self.effects.is_none()
+            && filter.foreign.is_none()
         {
             let hash = filter.hash(item);
             match K::add(filter, hash, unique) {
@@ -190,6 +236,8 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         unique: bool,
         mut report: impl FnMut(Result<bool, Error>),
     ) -> Result<(), Error> {
+        // There will not be more memory for the next item than there was for this one.
+        let mut refusal = self.make_own_to_add(items, unique).err();
         let (ctx, effects) = (self.ctx, &mut self.effects);
         let Some(filter) = self.key.value() else {
             return Err(Error::Internal);
@@ -197,10 +245,13 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         // The new items so far: if the filter grows, replicas get effects, and these items are among them.
         let mut new_hashes = Vec::with_capacity(items.len());
         let mut count = 0;
-        // There will not be more memory for the next item than there was for this one.
-        let mut refusal = None;
-        in_batches(filter, items, |filter, hash| {
-            let mut added = K::add(filter, hash, unique);
+        in_batches(filter, items, |filter, item, hash| {
+            let is_known = unique && filter.foreign_holds(item);
+            let mut added = if is_known {
+                Added::Known
+            } else {
+                K::add(filter, hash, unique)
+            };
             let mut refused = refusal.clone().filter(|_| added == Added::Full);
             if added == Added::Full && refused.is_none() {
                 let effects = effects.get_or_insert_default();
@@ -229,6 +280,22 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
         COUNTERS.items_added.add(count);
         self.is_changed |= count > 0;
         Ok(())
+    }
+
+    /// Deletes an item from the foreign layers. Returns false if they do not contain it.
+    pub fn delete_foreign(&mut self, item: &[u8]) -> bool {
+        let Some(filter) = self.key.value().filter(|filter| filter.foreign_holds(item)) else {
+            return false;
+        };
+        if filter.is_original() {
+            self.make_own();
+        }
+        let effects = self.effects.get_or_insert_default();
+        persist::put_delete_effect(effects, item);
+        self.is_changed = true;
+        let filter = self.key.value();
+        let foreign = filter.and_then(|filter| filter.foreign.as_mut());
+        foreign.is_some_and(|foreign| foreign.delete(item))
     }
 
     /// Commits the changes, if there are any, with `event` as the keyspace event.

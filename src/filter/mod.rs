@@ -6,13 +6,14 @@
 
 pub mod commands;
 pub mod edit;
+pub mod foreign;
 pub mod hash;
 pub mod native;
 pub mod persist;
 pub mod state;
 
 use crate::server::services::cache_lines;
-use crate::server::services::config::{Integer, Rate, Setting};
+use crate::server::services::config::{Integer, Rate, Setting, Switch};
 use crate::server::services::info::Counter;
 
 /// The largest capacity of a new filter, in items.
@@ -28,6 +29,7 @@ pub(crate) const SETTINGS: &[&dyn Setting] = &[
     &EXPANSION,
     &CUCKOO_CAPACITY,
     &MAX_BYTES,
+    &FOREIGN,
 ];
 
 /// The default properties of filters that an `ADD` or `INSERT` creates.
@@ -38,6 +40,9 @@ pub(crate) static CUCKOO_CAPACITY: Integer = Integer::new("cuckoo-capacity", 102
 
 /// The most bytes of one filter.
 static MAX_BYTES: Integer = Integer::memory("bloom-max-bytes", 1 << 30, 1, 1 << 53);
+
+/// Whether filters of RedisBloom are loaded.
+pub(crate) static FOREIGN: Switch = Switch::new("bloom-foreign", true);
 
 /// The counters of `INFO sluice`.
 pub(crate) struct FilterCounters {
@@ -61,6 +66,7 @@ pub(crate) fn info(filters: usize) -> Vec<(&'static str, u64)> {
     let (layers, bytes) = cache_lines::live();
     vec![
         ("filter_keys", filters as u64),
+        ("filter_foreign", foreign::live() as u64),
         ("filter_layers", layers as u64),
         ("filter_items_added", COUNTERS.items_added.get()),
         ("filter_lookups", COUNTERS.lookups.get()),

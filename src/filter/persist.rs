@@ -1,7 +1,9 @@
 //! The encoding of filters for replicas, AOF, RDB and dumps.
 //!
 //! ```text
-//! header   = letter version(1) seed(8 bytes) parameters deleted layers (shape items)* check
+//! header   = letter version(1) [foreign] seed(8 bytes) parameters deleted layers (shape items)* check
+//!                                              with foreign layers, the letter is a small one
+//! foreign  = original(0 or 1) numbers          see [`ForeignShape::put`]
 //! piece    = data check                        bytes of the filter from a position on
 //! check    = XXH3-64 of all bytes before it, 8 bytes; for a piece, with the seed and the position
 //!
@@ -10,6 +12,8 @@
 //!          | 'P' position piece                bytes to add at this position
 //!          | 'L' shape                         a layer is added
 //!          | 'A' hash(16 bytes)                an item is added
+//!          | 'O' seed(8 bytes) parameters      the foreign filter becomes one of Sluice
+//!          | 'D' item                          an item of a foreign layer is deleted
 //!
 //! RDB      = header, then byte strings of position(8 bytes) piece, then an empty byte string
 //! SCANDUMP = [1, header], then [end + 1, piece] for each piece, then [0, ""]
@@ -22,10 +26,11 @@
 //! The bytes of a filter are those of its layers, one after the other. A piece whose bytes are all zero is omitted.
 //! [`crate::codec`] defines byte strings, and integers without a given length. Numbers of fixed length are little-endian.
 
+use super::foreign::{ForeignHeader, ForeignShape};
 use super::hash::Hash;
-use super::state::{Filter, FilterHeader, FilterKind, Layer, MAX_ITEMS};
+use super::state::{Filter, FilterHeader, FilterKind, MAX_ITEMS};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
-use crate::server::services::cache_lines::{LINE_SIZE, is_zero};
+use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The version of the encoding.
@@ -42,7 +47,14 @@ pub const MAX_CHUNK: usize = 16 << 20;
 /// Appends the header of a filter.
 pub fn put_header<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
     let start = out.len();
-    out.extend([K::LETTER, VERSION]);
+    match &header.foreign {
+        None => out.extend([K::LETTER, VERSION]),
+        Some(foreign) => {
+            out.extend([K::LETTER.to_ascii_lowercase(), VERSION]);
+            out.push(foreign.is_original.into());
+            foreign.shape.put(out);
+        }
+    }
     out.extend(header.seed.to_le_bytes());
     K::put_parameters(&header.parameters, out);
     put_uint(out, header.deleted);
@@ -62,13 +74,25 @@ pub fn read_header<K: FilterKind>(input: &[u8]) -> Result<FilterHeader<K>, Corru
         return Err(Corrupt);
     }
     let mut reader = Reader::new(body);
-    if reader.byte()? != K::LETTER || reader.byte()? != VERSION {
+    let letter = reader.byte()?;
+    if letter.to_ascii_uppercase() != K::LETTER || reader.byte()? != VERSION {
         return Err(Corrupt);
     }
+    let foreign = if letter == K::LETTER {
+        None
+    } else {
+        let is_original = reader.uint(0, 1)? == 1;
+        let shape = ForeignShape::read(&mut reader)?;
+        K::parameters_on(&shape).ok_or(Corrupt)?;
+        Some(ForeignHeader { shape, is_original })
+    };
     let seed = u64::from_le_bytes(reader.array()?);
     let parameters = K::read_parameters(&mut reader)?;
     let deleted = reader.uint(0, MAX_ITEMS)?;
-    let count = reader.uint(1, K::MAX_LAYERS)?;
+    let least = foreign.is_none().into();
+    let is_original = foreign.as_ref().is_some_and(|foreign| foreign.is_original);
+    let most = if is_original { 0 } else { K::MAX_LAYERS };
+    let count = reader.uint(least, most)?;
     let mut layers: Vec<(K::LayerShape, u64)> = Vec::new();
     let mut room = MAX_ITEMS;
     for _ in 0..count {
@@ -83,6 +107,7 @@ pub fn read_header<K: FilterKind>(input: &[u8]) -> Result<FilterHeader<K>, Corru
         parameters,
         layers,
         deleted,
+        foreign,
     };
     if reader.is_empty() {
         Ok(header)
@@ -106,14 +131,16 @@ pub fn header_of<K: FilterKind>(filter: &Filter<K>) -> FilterHeader<K> {
         parameters: filter.parameters.clone(),
         layers: layers.collect(),
         deleted: filter.deleted.min(MAX_ITEMS),
+        foreign: filter.foreign.as_ref().map(|foreign| foreign.header()),
     }
 }
 
 /// The pieces of a filter that are not all zeros, each with its position.
 pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u64, &[u8])> {
     let mut position = 0;
-    let lines = filter.layers.iter().map(|layer| &layer.lines);
-    let segments = lines.flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
+    let segments = filter
+        .arrays()
+        .flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
     let pieces = segments.flat_map(|segment| segment.chunks(PIECE_SIZE));
     let pieces = pieces.map(move |piece| {
         let start = position;
@@ -127,10 +154,10 @@ pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u
 /// two layers, so a layer that was added after the header was read has pieces of its own.
 pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     let mut start = 0; // the position of the layer
-    for layer in &filter.layers {
-        let size = layer_size(layer);
+    for lines in filter.arrays() {
+        let size = size_of_lines(lines);
         if from < start + size
-            && let Some(piece) = chunk_of(layer, from.saturating_sub(start))
+            && let Some(piece) = chunk_of(lines, from.saturating_sub(start))
         {
             let (at, mut bytes) = piece;
             let end = start + at + bytes.len() as u64;
@@ -143,17 +170,17 @@ pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u
 }
 
 /// The next bytes of a layer that are not all zeros, from a position in the layer on.
-fn chunk_of<K: FilterKind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)> {
-    let size = layer.lines.segment_size() as u64;
+fn chunk_of(lines: &CacheLines, from: u64) -> Option<(u64, Vec<u8>)> {
+    let size = lines.segment_size() as u64;
     let first = (from / size) as usize;
-    let pieces = (first..layer.lines.segments()).flat_map(|at| {
+    let pieces = (first..lines.segments()).flat_map(|at| {
         let skipped = if at == first {
             (from % size) as usize
         } else {
             0
         };
         let start = at as u64 * size + skipped as u64;
-        let rest = layer.lines.segment(at).get(skipped..).unwrap_or_default();
+        let rest = lines.segment(at).get(skipped..).unwrap_or_default();
         let pieces = rest.chunks(PIECE_SIZE).enumerate();
         pieces.map(move |(index, piece)| (start + (index * PIECE_SIZE) as u64, piece))
     });
@@ -169,8 +196,8 @@ fn chunk_of<K: FilterKind>(layer: &Layer<K>, from: u64) -> Option<(u64, Vec<u8>)
     Some((start, bytes))
 }
 
-fn layer_size<K: FilterKind>(layer: &Layer<K>) -> u64 {
-    (layer.lines.len() * LINE_SIZE) as u64
+fn size_of_lines(lines: &CacheLines) -> u64 {
+    (lines.len() * LINE_SIZE) as u64
 }
 
 /// The position of a piece that ends at `end`. Error: the piece is too short or too long.
@@ -235,14 +262,14 @@ fn each_part<K: FilterKind>(
     mut each: impl FnMut(&mut [u8], &[u8]),
 ) {
     let mut start = 0; // the position of the layer
-    for layer in &mut filter.layers {
-        let size = layer_size(layer);
+    for lines in filter.arrays_mut() {
+        let size = size_of_lines(lines);
         let from = position.max(start) - start;
         if from < size && !data.is_empty() {
-            let segment_size = layer.lines.segment_size() as u64;
+            let segment_size = lines.segment_size() as u64;
             let mut skipped = (from % segment_size) as usize;
-            for segment in (from / segment_size) as usize..layer.lines.segments() {
-                let own = &mut layer.lines.segment_mut(segment)[std::mem::take(&mut skipped)..];
+            for segment in (from / segment_size) as usize..lines.segments() {
+                let own = &mut lines.segment_mut(segment)[std::mem::take(&mut skipped)..];
                 let (now, later) = data.split_at(data.len().min(own.len()));
                 each(&mut own[..now.len()], now);
                 data = later;
@@ -266,6 +293,10 @@ pub enum FilterEffect<'a, K: FilterKind> {
     Layer(K::LayerShape),
     /// A new item.
     Item(Hash),
+    /// The foreign filter becomes one of Sluice, with this seed and these parameters.
+    Own(u64, K::Parameters),
+    /// An item of a foreign layer is deleted.
+    Delete(&'a [u8]),
 }
 
 /// Appends [`FilterEffect::Header`].
@@ -296,15 +327,28 @@ pub fn put_item_effect(out: &mut Vec<u8>, hash: Hash) {
     out.extend(hash.bits().to_le_bytes());
 }
 
+/// Appends [`FilterEffect::Own`].
+pub fn put_own_effect<K: FilterKind>(out: &mut Vec<u8>, seed: u64, parameters: &K::Parameters) {
+    out.push(b'O');
+    out.extend(seed.to_le_bytes());
+    K::put_parameters(parameters, out);
+}
+
+/// Appends [`FilterEffect::Delete`].
+pub fn put_delete_effect(out: &mut Vec<u8>, item: &[u8]) {
+    out.push(b'D');
+    put_bytes(out, item);
+}
+
 /// Reads the effects of one command. `filter`: the filter at the key, because the parameters and the last layer of a filter
 /// determine the possible shapes of a new layer. Error: any effect is invalid.
 pub fn effects<'a, K: FilterKind>(
     input: &'a [u8],
     filter: Option<&Filter<K>>,
 ) -> Result<Vec<FilterEffect<'a, K>>, Corrupt> {
-    let mut last = filter.and_then(|filter| {
-        let layer = filter.layers.last()?;
-        Some((filter.parameters.clone(), layer.shape))
+    let mut last = filter.map(|filter| {
+        let layer = filter.layers.last();
+        (filter.parameters.clone(), layer.map(|layer| layer.shape))
     });
     let mut reader = Reader::new(input);
     let mut effects = Vec::new();
@@ -312,17 +356,25 @@ pub fn effects<'a, K: FilterKind>(
         let effect = match reader.byte()? {
             b'H' if effects.is_empty() => {
                 let header = read_header::<K>(reader.bytes(1, usize::MAX)?)?;
-                let (shape, _) = header.layers.last().ok_or(Corrupt)?;
-                last = Some((header.parameters.clone(), *shape));
+                let shape = header.layers.last().map(|(shape, _)| *shape);
+                last = Some((header.parameters.clone(), shape));
                 FilterEffect::Header(header)
             }
             b'P' => FilterEffect::Piece(reader.uint(0, u64::MAX)?, reader.bytes(1, usize::MAX)?),
             b'L' => {
                 let (parameters, below) = last.as_mut().ok_or(Corrupt)?;
-                *below = K::read_shape(&mut reader, parameters, Some(&*below))?;
-                FilterEffect::Layer(*below)
+                let shape = K::read_shape(&mut reader, parameters, below.as_ref())?;
+                *below = Some(shape);
+                FilterEffect::Layer(shape)
             }
             b'A' => FilterEffect::Item(Hash::from_bits(u128::from_le_bytes(reader.array()?))),
+            b'O' => {
+                let seed = u64::from_le_bytes(reader.array()?);
+                let parameters = K::read_parameters(&mut reader)?;
+                last = Some((parameters.clone(), None));
+                FilterEffect::Own(seed, parameters)
+            }
+            b'D' => FilterEffect::Delete(reader.bytes(0, usize::MAX)?),
             _ => return Err(Corrupt),
         };
         effects.push(effect);

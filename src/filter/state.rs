@@ -1,6 +1,7 @@
 //! The state that Bloom and cuckoo filters share: a stack of layers, each of which is a cache-line array. The first layer has the
 //! reserved capacity. A filter that is full gets another layer.
 
+use super::foreign::{ForeignHeader, ForeignLayers, ForeignShape};
 use super::hash::Hash;
 use crate::codec::{Corrupt, Reader};
 use crate::error::Error;
@@ -40,6 +41,14 @@ pub trait FilterKind: Sized + 'static {
 
     /// The registration of the native type.
     fn native() -> &'static NativeType<Filter<Self>>;
+    /// The registrations of the types of other modules.
+    fn foreign_types() -> &'static [&'static NativeType<Filter<Self>>];
+    /// The type of an original foreign filter with these numbers.
+    fn type_of(shape: &ForeignShape) -> &'static NativeType<Filter<Self>>;
+    /// Reads the first chunk of another module's `SCANDUMP`.
+    fn read_foreign_dump(header: &[u8]) -> Result<ForeignShape, Corrupt>;
+    /// The parameters of the layers on top of a foreign filter. `None`: it is a filter of another kind.
+    fn parameters_on(shape: &ForeignShape) -> Option<Self::Parameters>;
 
     /// Appends the encoded parameters; [`super::persist`] has the format.
     fn put_parameters(parameters: &Self::Parameters, out: &mut Vec<u8>);
@@ -58,7 +67,7 @@ pub trait FilterKind: Sized + 'static {
 
     /// The shape of the first layer of a filter with these parameters.
     fn first_shape(parameters: &Self::Parameters) -> Result<Self::LayerShape, Error>;
-    /// The shape of the next layer of a filter that is full for an item. Error: the filter must not grow.
+    /// The shape of the next layer of a filter that is full for an item, or has no layer yet. Error: the filter must not grow.
     fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::LayerShape, Error>;
     /// The number of cache lines of a layer of this shape.
     fn lines(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
@@ -91,10 +100,12 @@ pub struct Filter<K: FilterKind> {
     pub seed: u64,
     /// The parameters of the command that created the filter.
     pub parameters: K::Parameters,
-    /// The layers, the oldest first; at least one.
+    /// The layers, the oldest first; at least one, unless the filter is foreign.
     pub layers: Vec<Layer<K>>,
-    /// The number of deleted items.
+    /// The number of deleted items, without those of the foreign layers.
     pub deleted: u64,
+    /// The layers of another module, below the others.
+    pub foreign: Option<Box<ForeignLayers>>,
 }
 
 /// The properties of a filter, without its memory.
@@ -106,8 +117,10 @@ pub struct FilterHeader<K: FilterKind> {
     pub parameters: K::Parameters,
     /// The shape of each layer, and its number of items.
     pub layers: Vec<(K::LayerShape, u64)>,
-    /// The number of deleted items.
+    /// The number of deleted items, without those of the foreign layers.
     pub deleted: u64,
+    /// The header of the layers of another module.
+    pub foreign: Option<ForeignHeader>,
 }
 
 impl<K: FilterKind> FilterHeader<K> {
@@ -119,13 +132,29 @@ impl<K: FilterKind> FilterHeader<K> {
             parameters,
             layers: vec![(first, 0)],
             deleted: 0,
+            foreign: None,
+        })
+    }
+
+    /// The header of a filter that has come from another module. Error: it is of another kind.
+    pub fn of_foreign(shape: ForeignShape) -> Result<Self, Corrupt> {
+        Ok(Self {
+            seed: 0,
+            parameters: K::parameters_on(&shape).ok_or(Corrupt)?,
+            layers: Vec::new(),
+            deleted: 0,
+            foreign: Some(ForeignHeader {
+                shape,
+                is_original: true,
+            }),
         })
     }
 
     /// The bytes of all layers.
     pub fn size(&self) -> u64 {
         let lines = |(shape, _): &(K::LayerShape, u64)| K::lines(&self.parameters, shape);
-        let sizes = self.layers.iter().map(lines);
+        let foreign = self.foreign.iter().map(|foreign| foreign.shape.lines());
+        let sizes = self.layers.iter().map(lines).chain(foreign);
         sizes.fold(0, |sum: u64, lines| {
             sum.saturating_add(lines.saturating_mul(LINE_SIZE as u64))
         })
@@ -138,6 +167,10 @@ impl<K: FilterKind> FilterHeader<K> {
             parameters: self.parameters,
             layers: Vec::with_capacity(self.layers.len()),
             deleted: self.deleted,
+            foreign: match self.foreign {
+                Some(foreign) => Some(Box::new(foreign.build()?)),
+                None => None,
+            },
         };
         for (shape, items) in self.layers {
             filter.grow(shape)?.items = items;
@@ -156,15 +189,80 @@ impl<K: FilterKind> Filter<K> {
     /// The number of items.
     pub fn items(&self) -> u64 {
         let items = self.layers.iter().map(|layer| layer.items);
+        let foreign = self.foreign.iter().map(|foreign| foreign.shape.items());
+        let items = items.chain(foreign);
         items.fold(0, u64::saturating_add).min(MAX_ITEMS)
+    }
+
+    /// The number of layers.
+    pub fn layer_count(&self) -> usize {
+        let foreign = self.foreign.iter().map(|foreign| foreign.arrays().count());
+        self.layers.len() + foreign.sum::<usize>()
+    }
+
+    /// The memory of all layers, the oldest first.
+    pub fn arrays(&self) -> impl Iterator<Item = &CacheLines> {
+        let foreign = self.foreign.iter().flat_map(|foreign| foreign.arrays());
+        foreign.chain(self.layers.iter().map(|layer| &layer.lines))
+    }
+
+    /// The memory of all layers, for changes.
+    pub fn arrays_mut(&mut self) -> impl Iterator<Item = &mut CacheLines> {
+        let foreign = self.foreign.iter_mut();
+        let foreign = foreign.flat_map(|foreign| foreign.arrays_mut());
+        foreign.chain(self.layers.iter_mut().map(|layer| &mut layer.lines))
     }
 
     /// The bytes of all layers.
     pub fn size(&self) -> u64 {
-        let layers = self.layers.iter();
-        layers
-            .map(|layer| (layer.lines.len() * LINE_SIZE) as u64)
-            .sum()
+        let sizes = self.arrays().map(|lines| (lines.len() * LINE_SIZE) as u64);
+        sizes.sum()
+    }
+
+    /// Whether another module has made the filter, and nothing was added or deleted since.
+    pub fn is_original(&self) -> bool {
+        let foreign = self.foreign.as_ref();
+        foreign.is_some_and(|foreign| foreign.is_original)
+    }
+
+    /// Makes a foreign filter one of Sluice. Its layers stay.
+    pub fn become_own(&mut self, seed: u64, parameters: K::Parameters) {
+        (self.seed, self.parameters) = (seed, parameters);
+        if let Some(foreign) = &mut self.foreign {
+            foreign.is_original = false;
+        }
+    }
+
+    /// Moves the filter out, and leaves one without layers.
+    pub fn take(&mut self) -> Self {
+        Self {
+            seed: self.seed,
+            parameters: self.parameters.clone(),
+            layers: std::mem::take(&mut self.layers),
+            deleted: self.deleted,
+            foreign: self.foreign.take(),
+        }
+    }
+
+    /// The type of the key of this filter.
+    pub fn native(&self) -> &'static NativeType<Self> {
+        match &self.foreign {
+            Some(foreign) if foreign.is_original => K::type_of(&foreign.shape),
+            _ => K::native(),
+        }
+    }
+
+    /// Whether the foreign layers contain an item.
+    #[inline]
+    pub fn foreign_holds(&self, item: &[u8]) -> bool {
+        let foreign = self.foreign.as_ref();
+        foreign.is_some_and(|foreign| foreign.holds(item))
+    }
+
+    /// Whether the filter contains an item. True may be a false positive; false is certain.
+    #[inline]
+    pub fn contains(&self, item: &[u8], hash: Hash) -> bool {
+        K::holds(self, hash) || self.foreign_holds(item)
     }
 
     /// The bytes of a layer of this shape.
@@ -199,6 +297,10 @@ impl<K: FilterKind> Filter<K> {
             parameters: self.parameters.clone(),
             layers: self.layers.iter().map(copy).collect::<Option<_>>()?,
             deleted: self.deleted,
+            foreign: match &self.foreign {
+                Some(foreign) => Some(Box::new(foreign.try_clone()?)),
+                None => None,
+            },
         })
     }
 
@@ -206,6 +308,7 @@ impl<K: FilterKind> Filter<K> {
     pub fn memory(&self) -> usize {
         let layers = self.layers.iter().map(|layer| layer.lines.memory());
         let table = self.layers.capacity() * size_of::<Layer<K>>();
-        layers.sum::<usize>() + crate::memory::block_size(table)
+        let foreign = self.foreign.iter().map(|foreign| foreign.memory());
+        layers.chain(foreign).sum::<usize>() + crate::memory::block_size(table)
     }
 }

@@ -176,7 +176,9 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_KeyAtPosWithFlags
         RedisModule_KeyType
         RedisModule_LoadConfigs
+        RedisModule_LoadDouble
         RedisModule_LoadStringBuffer
+        RedisModule_LoadUnsigned
         RedisModule_Log
         RedisModule_MallocSize
         RedisModule_ModuleTypeGetType
@@ -186,6 +188,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_OpenKey
         RedisModule_PublishMessage
         RedisModule_Realloc
+        RedisModule_RegisterBoolConfig
         RedisModule_RegisterCommandFilter
         RedisModule_RegisterInfoFunc
         RedisModule_RegisterNumericConfig
@@ -201,7 +204,9 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_ReplyWithSimpleString
         RedisModule_ReplyWithStringBuffer
         RedisModule_RetainString
+        RedisModule_SaveDouble
         RedisModule_SaveStringBuffer
+        RedisModule_SaveUnsigned
         RedisModule_SelectDb
         RedisModule_ServerInfoGetFieldC
         RedisModule_ServerInfoGetFieldUnsigned

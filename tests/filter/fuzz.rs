@@ -431,6 +431,7 @@ fn bloom_head(random: &mut Random) -> Vec<u8> {
             })
             .collect(),
         deleted: odd(random, 0),
+        foreign: None,
     };
     let mut bytes = Vec::new();
     put_header(&mut bytes, &head);
@@ -453,6 +454,7 @@ fn cuckoo_head(random: &mut Random) -> Vec<u8> {
             .map(|layer| (odd(random, layer.min(1)) as u32, odd(random, 50)))
             .collect(),
         deleted: odd(random, 3),
+        foreign: None,
     };
     let mut bytes = Vec::new();
     put_header(&mut bytes, &head);
@@ -496,6 +498,7 @@ fn bloom_with(layers: Vec<(BloomShape, u64)>) -> Vec<u8> {
         },
         layers,
         deleted: 0,
+        foreign: None,
     };
     put_header(&mut bytes, &head);
     bytes

@@ -6,6 +6,7 @@ mod support;
 
 mod bloom;
 mod cuckoo;
+mod foreign;
 mod fuzz;
 mod model;
 mod native;

@@ -288,6 +288,7 @@ fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
             })
             .to_vec(),
         deleted: 0,
+        foreign: None,
     };
     let mut bloom = bloom.build().expect("memory");
     let mut terms = CuckooParameters::new(50, 4, 2, 20, 2);
@@ -297,6 +298,7 @@ fn filters_have_the_same_bytes_in_every_build_and_on_every_processor() {
         parameters: terms,
         layers: vec![(0, 0), (1, 0)],
         deleted: 0,
+        foreign: None,
     };
     let mut cuckoo = cuckoo.build().expect("memory");
     for item in 0..100u32 {

@@ -37,6 +37,20 @@ impl RdbWriter<'_> {
     }
 }
 
+impl RdbWriter<'_> {
+    /// Writes an integer in the server's own encoding.
+    pub fn uint(&mut self, value: u64) {
+        // SAFETY: the io is alive.
+        unsafe { api!(RedisModule_SaveUnsigned(self.io, value)) };
+    }
+
+    /// Writes a floating-point number in the server's own encoding.
+    pub fn double(&mut self, value: f64) {
+        // SAFETY: the io is alive.
+        unsafe { api!(RedisModule_SaveDouble(self.io, value)) };
+    }
+}
+
 /// Reads from an RDB file or a `RESTORE`.
 pub struct RdbReader<'a> {
     io: *mut raw::RedisModuleIO,
@@ -96,6 +110,28 @@ impl RdbReader<'_> {
             }
             Some(read(slice_of(buffer.0, length)))
         }
+    }
+}
+
+impl RdbReader<'_> {
+    /// Reads an integer in the server's own encoding. `None`: the input ends or is damaged.
+    pub fn uint(&mut self) -> Option<u64> {
+        // SAFETY: the io is alive. The server returns 0 and notes an error if there is no integer.
+        let (value, failed) = unsafe {
+            let value = api!(RedisModule_LoadUnsigned(self.io));
+            (value, api!(RedisModule_IsIOError(self.io)) != 0)
+        };
+        (!failed).then_some(value)
+    }
+
+    /// Reads a floating-point number in the server's own encoding. `None`: the input ends or is damaged.
+    pub fn double(&mut self) -> Option<f64> {
+        // SAFETY: as above.
+        let (value, failed) = unsafe {
+            let value = api!(RedisModule_LoadDouble(self.io));
+            (value, api!(RedisModule_IsIOError(self.io)) != 0)
+        };
+        (!failed).then_some(value)
     }
 }
 

@@ -164,8 +164,18 @@ impl<'k, T> TypedKey<'k, T> {
     /// The key as one that may hold this type; an error if it holds another.
     #[inline(always)] // the result is large: it stays where it is used
     pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
-        let value = if key.holds(native) {
-            // SAFETY: the handle is open. A value of the type that `native` stands for was made by
+        Self::of_any(key, native, &[])
+    }
+
+    /// The same for a key that may hold values of several types. New values are of the first one.
+    #[inline(always)]
+    pub fn of_any(
+        key: OpenKey<'k>,
+        native: &'static NativeType<T>,
+        others: &[&'static NativeType<T>],
+    ) -> Result<Self, Error> {
+        let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
+            // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
             // it, so it is a `T`.
             NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key.raw)) }.cast::<T>())
         } else {
@@ -194,12 +204,18 @@ impl<'k, T> TypedKey<'k, T> {
 
     /// Puts a value at the key. It replaces a value of the same type.
     pub fn create(&mut self, value: T) {
-        let value = self.native.to_raw(value);
+        self.create_as(self.native, value);
+    }
+
+    /// The same with a value of another type that holds a `T`.
+    pub fn create_as(&mut self, native: &'static NativeType<T>, value: T) {
+        assert!(!native.raw().is_null(), "the type is registered");
+        let value = native.to_raw(value);
         // SAFETY: the handle is open for writing; the `free` callback of the type takes back the result of `to_raw`.
         let status = unsafe {
             api!(RedisModule_ModuleTypeSetValue(
                 self.key.raw,
-                self.native.raw(),
+                native.raw(),
                 value.cast()
             ))
         };
@@ -216,9 +232,29 @@ impl<'k, T> TypedKey<'k, T> {
     /// Replaces the value at the key, of whatever type, and removes the expiry. The server frees a large old value in the
     /// background.
     pub fn replace(&mut self, value: T) {
+        self.replace_as(self.native, value);
+    }
+
+    /// The same with a value of another type that holds a `T`.
+    pub fn replace_as(&mut self, native: &'static NativeType<T>, value: T) {
         self.value = None;
         self.key.unlink();
-        self.create(value);
+        self.create_as(native, value);
+    }
+
+    /// Whether the value is of the first type, or there is none.
+    pub fn is_of_first_type(&self) -> bool {
+        self.value.is_none() || self.key.holds(self.native)
+    }
+
+    /// Puts a value of the first type at the key, in the place of one of another type. The expiry stays.
+    pub fn change_type(&mut self, value: T) {
+        let expires = self.expires();
+        self.value = None;
+        native_type::while_deleting(|| self.create(value));
+        if let Some(at) = expires {
+            self.key.set_expiry(at);
+        }
     }
 
     /// When the key expires (Unix ms), if it does.

@@ -38,6 +38,11 @@ impl<T> NativeType<T> {
         self.raw.load(Ordering::Relaxed)
     }
 
+    /// Whether the server knows the type.
+    pub fn is_registered(&self) -> bool {
+        !self.raw().is_null()
+    }
+
     /// The number of values of this type in the server.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)

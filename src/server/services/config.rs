@@ -1,13 +1,13 @@
 //! Load options: `loadmodule libsluice.so <name> <value> ...`. `CONFIG SET sluice.<name> <value>` changes them at run time.
 
-use crate::request::{parse_decimal, parse_int, parse_memory};
+use crate::request::{is, parse_decimal, parse_int, parse_memory};
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::{ServerString, bytes_of};
 use redis_module::raw;
 use std::ffi::{CString, c_char, c_int, c_longlong, c_void};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// An option.
 pub trait Setting: Sync {
@@ -224,4 +224,81 @@ unsafe extern "C" fn on_set_rate(
         }
     });
     status as c_int
+}
+
+/// An option that is `yes` or `no`. It is decided when the module is loaded.
+pub struct Switch {
+    name: &'static str,
+    value: AtomicBool,
+}
+
+impl Switch {
+    /// An option with its default.
+    pub const fn new(name: &'static str, default: bool) -> Self {
+        Self {
+            name,
+            value: AtomicBool::new(default),
+        }
+    }
+
+    /// The present value.
+    pub fn get(&self) -> bool {
+        self.value.load(Ordering::Relaxed)
+    }
+}
+
+impl Setting for Switch {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn set(&self, value: &[u8]) -> Result<(), String> {
+        let value = match value {
+            value if is(value, "yes") => true,
+            value if is(value, "no") => false,
+            _ => return Err("yes or no".to_owned()),
+        };
+        self.value.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn register(&'static self, ctx: Ctx<'_>) -> bool {
+        let name = CString::new(self.name).unwrap_or_default();
+        // SAFETY: the setting lives as long as the process, and the server copies the name.
+        let status = unsafe {
+            api!(RedisModule_RegisterBoolConfig(
+                ctx.raw(),
+                name.as_ptr(),
+                self.get().into(),
+                raw::REDISMODULE_CONFIG_IMMUTABLE,
+                Some(on_get_switch),
+                Some(on_set_switch),
+                None,
+                std::ptr::from_ref(self).cast_mut().cast()
+            ))
+        };
+        status == raw::REDISMODULE_OK as c_int
+    }
+}
+
+// SAFETY (for both callbacks): the private data is the setting that was registered.
+
+unsafe extern "C" fn on_get_switch(_name: *const c_char, setting: *mut c_void) -> c_int {
+    // SAFETY: see above.
+    guard(0, || unsafe { &*setting.cast::<Switch>() }.get().into())
+}
+
+/// The server calls this once, with the default or with the value of its configuration file.
+unsafe extern "C" fn on_set_switch(
+    _name: *const c_char,
+    value: c_int,
+    setting: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    guard(raw::REDISMODULE_ERR as c_int, || {
+        // SAFETY: see above.
+        let setting = unsafe { &*setting.cast::<Switch>() };
+        setting.value.store(value != 0, Ordering::Relaxed);
+        raw::REDISMODULE_OK as c_int
+    })
 }

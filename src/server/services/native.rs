@@ -167,6 +167,16 @@ pub fn key_usage(length: usize) -> usize {
 
 /// Registers a native type. False if the server refuses it.
 pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
+    let is_registered = try_register::<N>(ctx);
+    if !is_registered {
+        let line = format!("cannot register the data type {}", N::native().name);
+        log::warn(ctx.raw(), &line);
+    }
+    is_registered
+}
+
+/// Registers a native type that another module may have. False if it has.
+pub fn try_register<N: Native>(ctx: Ctx<'_>) -> bool {
     let aux_triggers = if N::SAVES_MODULE {
         raw::REDISMODULE_AUX_BEFORE_RDB as c_int
     } else {
@@ -205,10 +215,6 @@ pub fn register<N: Native>(ctx: Ctx<'_>) -> bool {
         ))
     };
     native.raw.store(raw, Ordering::Relaxed);
-    if raw.is_null() {
-        let line = format!("cannot register the data type {}", native.name);
-        log::warn(ctx.raw(), &line);
-    }
     !raw.is_null()
 }
 

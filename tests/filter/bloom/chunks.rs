@@ -214,6 +214,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
                 },
                 layers,
                 deleted: 0,
+                foreign: None,
             },
         );
         client.must("DEL k");

@@ -156,6 +156,7 @@ fn a_forged_head_is_refused_or_makes_a_filter_that_denies_nothing() {
                 parameters: terms,
                 layers,
                 deleted: 0,
+                foreign: None,
             },
         );
         client.must("DEL k");

@@ -1,5 +1,6 @@
 //! The native types: how filters are saved, copied, measured and moved.
 
+use super::FOREIGN;
 use super::edit::{MemoryLimits, build};
 use super::persist;
 use super::state::{Filter, FilterKind};
@@ -12,9 +13,25 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use xxhash_rust::xxh3::xxh3_128;
 
+mod redisbloom;
+
+use redisbloom::{RedisBloomChains, RedisBloomTables, Sketch};
+
 /// Registers a kind of filter.
 pub fn register<K: FilterKind>(ctx: Ctx<'_>) -> bool {
     native::register::<Filters<K>>(ctx)
+}
+
+/// Registers the types of RedisBloom, unless another module has them.
+pub fn register_foreign(ctx: Ctx<'_>) -> bool {
+    if FOREIGN.get() {
+        native::try_register::<RedisBloomChains>(ctx);
+        native::try_register::<RedisBloomTables>(ctx);
+        native::try_register::<Sketch<0>>(ctx);
+        native::try_register::<Sketch<1>>(ctx);
+        native::try_register::<Sketch<2>>(ctx);
+    }
+    true
 }
 
 struct Filters<K>(PhantomData<K>);
@@ -106,13 +123,13 @@ impl<K: FilterKind> Native for Filters<K> {
 
     fn defrag(filter: &mut Filter<K>, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
         let mut part = 0;
-        for layer in &mut filter.layers {
-            for segment in 0..layer.lines.segments() {
+        for lines in filter.arrays_mut() {
+            for segment in 0..lines.segments() {
                 part += 1;
                 if part <= from {
                     continue;
                 }
-                layer.lines.relocate(segment, relocate);
+                lines.relocate(segment, relocate);
                 if relocate.should_stop() {
                     return Some(part);
                 }

@@ -1,0 +1,192 @@
+//! RedisBloom's Bloom filter: a chain of classic Bloom filters, its type `MBbloom--`. Layouts as in RedisBloom 2.0 to 8.8, files
+//! `src/sb.c`, `src/rebloom.c` and `deps/bloom/bloom.c`.
+//!
+//! ```text
+//! RDB      = items count [options] [growth] link*   options from encoding 2 on, growth from encoding 4 on (before: 2)
+//! link     = entries error hashes bits-per-entry [bits n2] array items          bits and n2 from encoding 1 on
+//! header   = items(8) count(4) options(4) growth(4) dumped*        the first chunk of BF.SCANDUMP, 20 + 53 count bytes
+//! dumped   = bytes(8) bits(8) items(8) error(8) bits-per-entry(8) hashes(4) entries(8) n2(1)
+//! ```
+//!
+//! In RDB, numbers are the server's unsigned integers and doubles, and an array is one string. In the header, all numbers are
+//! little-endian. The other chunks are the arrays one after the other; the iterator minus 1 is the position of a chunk's end.
+
+use super::murmur::{murmur32, murmur64};
+use super::{ArrayBytes, get_f64, get_u32, get_u64};
+use crate::codec::Corrupt;
+use crate::filter::state::MAX_ITEMS;
+
+/// The encoding version of the type in RDB files that this module writes: that of RedisBloom 2.2 to 8.8.
+pub const ENCODING: i32 = 4;
+
+/// The filter does not grow.
+const NO_SCALING: u64 = 8;
+/// Items are hashed by 64 bits instead of 32.
+const FORCE_64: u64 = 4;
+/// All options: the others say how the number of bits was computed.
+const OPTIONS: u64 = 15;
+
+/// The most hashes of a link: the smallest error rate, 5e-324, needs 1075.
+const MAX_HASHES: u64 = 1100;
+
+/// The most links of a chain. A query looks at all of them.
+const MAX_LINKS: u64 = 4096;
+
+/// The numbers of a chain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chain {
+    /// The options, a bit each.
+    pub options: u64,
+    /// The ratio of the entries of two successive links.
+    pub growth: u64,
+    /// The filters, the oldest first.
+    pub links: Vec<Link>,
+}
+
+/// The numbers of one filter of a chain.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// The capacity, in items.
+    pub entries: u64,
+    /// The false positive rate at this capacity.
+    pub error: f64,
+    /// The number of bits of an item.
+    pub hashes: u64,
+    /// The bits per entry.
+    pub bits_per_entry: f64,
+    /// The bits of the array.
+    pub bits: u64,
+    /// Log2 of the number of bits that are in use; 0: all are.
+    pub n2: u64,
+    /// The bytes of the array.
+    pub bytes: u64,
+    /// The number of items.
+    pub items: u64,
+}
+
+impl Link {
+    /// Error: no filter of RedisBloom has these numbers.
+    fn check(&self) -> Result<(), Corrupt> {
+        let is_rate = self.error > 0.0 && self.error < 1.0;
+        let has_hashes = (1..=MAX_HASHES).contains(&self.hashes);
+        let has_bits = self.bits > 0 && self.bits.div_ceil(8) <= self.bytes;
+        let is_masked = self.n2 < 64 && (self.n2 == 0 || self.bits >= 1 << self.n2);
+        let fits = self.bytes <= 1 << 53 && self.items <= MAX_ITEMS;
+        let is_valid = is_rate && has_hashes && has_bits && is_masked && fits;
+        is_valid.then_some(()).ok_or(Corrupt)
+    }
+
+    /// The number of bits that are in use.
+    fn range(&self) -> u64 {
+        match self.n2 {
+            0 => self.bits,
+            n2 => 1 << n2,
+        }
+    }
+
+    fn holds(&self, array: ArrayBytes<'_>, (first, second): (u64, u64)) -> bool {
+        let range = self.range();
+        (0..self.hashes).all(|index| {
+            let bit = first.wrapping_add(index.wrapping_mul(second)) % range;
+            array.byte(bit / 8) & 1 << (bit % 8) != 0
+        })
+    }
+}
+
+impl Chain {
+    /// Error: no chain of RedisBloom has these numbers.
+    pub fn check(self) -> Result<Self, Corrupt> {
+        let count = self.links.len() as u64;
+        let is_valid = (1..=MAX_LINKS).contains(&count)
+            && self.options & !OPTIONS == 0
+            && self.growth <= u64::from(u32::MAX);
+        self.links.iter().try_for_each(Link::check)?;
+        is_valid.then_some(self).ok_or(Corrupt)
+    }
+
+    /// Reads the first chunk of `BF.SCANDUMP`.
+    pub fn read_dump(header: &[u8]) -> Result<Self, Corrupt> {
+        const FIXED: usize = 20;
+        const LINK: usize = 53;
+        let items = get_u64(header, 0)?;
+        let count = get_u32(header, 8)? as usize;
+        if header.len() - FIXED.min(header.len()) != count.checked_mul(LINK).ok_or(Corrupt)? {
+            return Err(Corrupt);
+        }
+        let read = |link: &[u8]| {
+            Ok(Link {
+                bytes: get_u64(link, 0)?,
+                bits: get_u64(link, 8)?,
+                items: get_u64(link, 16)?,
+                error: get_f64(link, 24)?,
+                bits_per_entry: get_f64(link, 32)?,
+                hashes: get_u32(link, 40)?.into(),
+                entries: get_u64(link, 44)?,
+                n2: link[52].into(),
+            })
+        };
+        let links = header[FIXED..].chunks(LINK).map(read);
+        let chain = Self {
+            options: get_u32(header, 12)?.into(),
+            growth: get_u32(header, 16)?.into(),
+            links: links.collect::<Result<_, _>>()?,
+        };
+        let chain = chain.check()?;
+        (chain.items() == items).then_some(chain).ok_or(Corrupt)
+    }
+
+    /// The first chunk of `BF.SCANDUMP`.
+    pub fn dump(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(self.items().to_le_bytes());
+        for number in [self.links.len() as u64, self.options, self.growth] {
+            out.extend((number as u32).to_le_bytes());
+        }
+        for link in &self.links {
+            for number in [link.bytes, link.bits, link.items] {
+                out.extend(number.to_le_bytes());
+            }
+            out.extend(link.error.to_le_bytes());
+            out.extend(link.bits_per_entry.to_le_bytes());
+            out.extend((link.hashes as u32).to_le_bytes());
+            out.extend(link.entries.to_le_bytes());
+            out.push(link.n2 as u8);
+        }
+        out
+    }
+
+    /// The number of items.
+    pub fn items(&self) -> u64 {
+        let items = self.links.iter().map(|link| link.items);
+        items.fold(0, u64::saturating_add)
+    }
+
+    /// Whether the filter contains an item, or answers so.
+    pub fn holds<'a>(&self, item: &[u8], arrays: impl Iterator<Item = ArrayBytes<'a>>) -> bool {
+        let hashes = if self.options & FORCE_64 != 0 {
+            let first = murmur64(item, 0xc6a4_a793_5bd1_e995);
+            (first, murmur64(item, first))
+        } else {
+            let first = murmur32(item, 0x9747_b28c);
+            (first.into(), murmur32(item, first).into())
+        };
+        let mut links = self.links.iter().zip(arrays);
+        links.any(|(link, array)| link.holds(array, hashes))
+    }
+
+    /// Whether the filter never gets another link.
+    pub fn is_fixed(&self) -> bool {
+        self.options & NO_SCALING != 0
+    }
+
+    /// The false positive rate that is left for layers behind the chain, so that all together keep the declared one. A chain that
+    /// grows gives half of the declared rate to its first link, a quarter to the second, and so on.
+    pub fn error_left(&self) -> f64 {
+        let first = self.links.first().map_or(0.5, |link| link.error);
+        if self.is_fixed() {
+            return first / 64.0; // the links before are not full as long as items come
+        }
+        let links = self.links.len().min(10) as i32;
+        first * 0.5_f64.powi(links - 1)
+    }
+}

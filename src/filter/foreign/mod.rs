@@ -1,0 +1,382 @@
+//! Filters that another module has made. Such a filter answers as it did there: the same bits, the same hashes, the same false
+//! positives. Nothing is added to it. New items go to layers of [`Filter`](super::state::Filter) on top of it.
+//!
+//! [`chain`] and [`tables`] have the formats, [`murmur`] the hash functions.
+
+pub mod chain;
+pub mod murmur;
+pub mod tables;
+
+use crate::codec::{Corrupt, Reader, put_uint};
+use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
+use chain::{Chain, Link};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tables::Tables;
+
+/// The numbers of a foreign filter, without its arrays.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ForeignShape {
+    /// A Bloom filter of RedisBloom.
+    Chain(Chain),
+    /// A cuckoo filter of RedisBloom.
+    Tables(Tables),
+}
+
+/// The header of a foreign filter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForeignHeader {
+    /// The numbers.
+    pub shape: ForeignShape,
+    /// Whether nothing was added or deleted since it came. Then the key has its original type.
+    pub is_original: bool,
+}
+
+/// The layers of a foreign filter.
+pub struct ForeignLayers {
+    /// The numbers.
+    pub shape: ForeignShape,
+    /// Whether nothing was added or deleted since the filter came.
+    pub is_original: bool,
+    arrays: Vec<CacheLines>,
+}
+
+/// The number of foreign filters in the server.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of foreign filters in the server.
+pub fn live() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+impl Drop for ForeignLayers {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The bytes of an array.
+#[derive(Clone, Copy)]
+pub struct ArrayBytes<'a>(&'a CacheLines);
+
+impl ArrayBytes<'_> {
+    #[inline]
+    fn byte(self, index: u64) -> u8 {
+        let (line, byte) = (index as usize / LINE_SIZE, index as usize % LINE_SIZE);
+        self.0.line(line)[byte]
+    }
+}
+
+impl ForeignShape {
+    /// The bytes of each array.
+    pub fn sizes(&self) -> Vec<u64> {
+        match self {
+            Self::Chain(chain) => chain.links.iter().map(|link| link.bytes).collect(),
+            Self::Tables(tables) => tables.sizes().collect(),
+        }
+    }
+
+    /// The cache lines of all arrays.
+    pub fn lines(&self) -> u64 {
+        let lines = self.sizes().into_iter();
+        let lines = lines.map(|size| size.div_ceil(LINE_SIZE as u64));
+        lines.fold(0, u64::saturating_add)
+    }
+
+    /// The number of items.
+    pub fn items(&self) -> u64 {
+        match self {
+            Self::Chain(chain) => chain.items(),
+            Self::Tables(tables) => tables.items,
+        }
+    }
+
+    /// The capacity, in items.
+    pub fn capacity(&self) -> u64 {
+        match self {
+            Self::Chain(chain) => {
+                let entries = chain.links.iter().map(|link| link.entries);
+                entries.fold(0, u64::saturating_add)
+            }
+            Self::Tables(tables) => tables.slots(),
+        }
+    }
+
+    /// How many items it could take where it came from without another layer, if it is one that never gets one.
+    pub fn room(&self) -> u64 {
+        self.capacity().saturating_sub(self.items())
+    }
+
+    /// Appends the encoded numbers.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Chain(chain) => {
+                out.push(b'b');
+                put_uint(out, chain.options);
+                put_uint(out, chain.growth);
+                put_uint(out, chain.links.len() as u64);
+                for link in &chain.links {
+                    for number in [link.entries, link.hashes, link.bits, link.n2] {
+                        put_uint(out, number);
+                    }
+                    put_uint(out, link.bytes);
+                    put_uint(out, link.items);
+                    out.extend(link.error.to_le_bytes());
+                    out.extend(link.bits_per_entry.to_le_bytes());
+                }
+            }
+            Self::Tables(tables) => {
+                out.push(b'c');
+                for number in [tables.buckets, tables.items, tables.deleted] {
+                    put_uint(out, number);
+                }
+                for number in [tables.bucket_size, tables.max_iterations, tables.expansion] {
+                    put_uint(out, number);
+                }
+                put_uint(out, tables.tables.len() as u64);
+                for buckets in &tables.tables {
+                    put_uint(out, *buckets);
+                }
+            }
+        }
+    }
+
+    /// Reads encoded numbers. Error: no filter has them.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, Corrupt> {
+        let any = |reader: &mut Reader<'_>| reader.uint(0, u64::MAX);
+        match reader.byte()? {
+            b'b' => {
+                let (options, growth) = (any(reader)?, any(reader)?);
+                let count = any(reader)?;
+                let mut links = Vec::new();
+                for _ in 0..count {
+                    links.push(Link {
+                        entries: any(reader)?,
+                        hashes: any(reader)?,
+                        bits: any(reader)?,
+                        n2: any(reader)?,
+                        bytes: any(reader)?,
+                        items: any(reader)?,
+                        error: f64::from_le_bytes(reader.array()?),
+                        bits_per_entry: f64::from_le_bytes(reader.array()?),
+                    });
+                }
+                let chain = Chain {
+                    options,
+                    growth,
+                    links,
+                };
+                Ok(Self::Chain(chain.check()?))
+            }
+            b'c' => {
+                let (buckets, items, deleted) = (any(reader)?, any(reader)?, any(reader)?);
+                let (bucket_size, max_iterations) = (any(reader)?, any(reader)?);
+                let expansion = any(reader)?;
+                let count = any(reader)?;
+                let mut tables = Vec::new();
+                for _ in 0..count {
+                    tables.push(any(reader)?);
+                }
+                let tables = Tables {
+                    buckets,
+                    items,
+                    deleted,
+                    bucket_size,
+                    max_iterations,
+                    expansion,
+                    tables,
+                };
+                Ok(Self::Tables(tables.check()?))
+            }
+            _ => Err(Corrupt),
+        }
+    }
+}
+
+impl ForeignHeader {
+    /// Allocates the filter. All its bytes are zero. `None`: there is not enough memory.
+    pub fn build(self) -> Option<ForeignLayers> {
+        let sizes = self.shape.sizes().into_iter();
+        let lines = sizes.map(|size| size.div_ceil(LINE_SIZE as u64));
+        let arrays = lines.map(|lines| CacheLines::zeroed(usize::try_from(lines).ok()?));
+        let arrays = arrays.collect::<Option<_>>()?;
+        Some(ForeignLayers::new(self, arrays))
+    }
+}
+
+impl ForeignLayers {
+    fn new(header: ForeignHeader, arrays: Vec<CacheLines>) -> Self {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Self {
+            shape: header.shape,
+            is_original: header.is_original,
+            arrays,
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> ForeignHeader {
+        ForeignHeader {
+            shape: self.shape.clone(),
+            is_original: self.is_original,
+        }
+    }
+
+    /// The arrays. The bytes behind the size of an array are zero.
+    pub fn arrays(&self) -> impl Iterator<Item = &CacheLines> {
+        self.arrays.iter()
+    }
+
+    /// The arrays, for changes.
+    pub fn arrays_mut(&mut self) -> impl Iterator<Item = &mut CacheLines> {
+        self.arrays.iter_mut()
+    }
+
+    /// The table of the arrays, in bytes of the allocator, and the arrays.
+    pub fn memory(&self) -> usize {
+        let table = self.arrays.capacity() * size_of::<CacheLines>();
+        let arrays = self.arrays.iter().map(CacheLines::memory);
+        crate::memory::block_size(table)
+            + crate::memory::block_size(size_of::<Self>())
+            + arrays.sum::<usize>()
+    }
+
+    /// A copy. `None`: there is not enough memory.
+    pub fn try_clone(&self) -> Option<Self> {
+        let arrays = self.arrays.iter().map(CacheLines::try_clone);
+        let arrays = arrays.collect::<Option<_>>()?;
+        Some(Self::new(self.header(), arrays))
+    }
+
+    fn bytes(&self) -> impl DoubleEndedIterator<Item = ArrayBytes<'_>> + ExactSizeIterator {
+        self.arrays.iter().map(ArrayBytes)
+    }
+
+    /// Whether the filter contains an item. True may be a false positive.
+    pub fn holds(&self, item: &[u8]) -> bool {
+        match &self.shape {
+            ForeignShape::Chain(chain) => chain.holds(item, self.bytes()),
+            ForeignShape::Tables(tables) => tables.count(item, self.bytes()) > 0,
+        }
+    }
+
+    /// How often a cuckoo filter contains an item; for a Bloom filter 0 or 1.
+    pub fn count(&self, item: &[u8]) -> u64 {
+        match &self.shape {
+            ForeignShape::Chain(chain) => chain.holds(item, self.bytes()).into(),
+            ForeignShape::Tables(tables) => tables.count(item, self.bytes()),
+        }
+    }
+
+    /// Deletes the newest copy of an item from a cuckoo filter. False: it contains none.
+    pub fn delete(&mut self, item: &[u8]) -> bool {
+        let ForeignShape::Tables(tables) = &mut self.shape else {
+            return false;
+        };
+        let arrays = self.arrays.iter().map(ArrayBytes);
+        let Some((table, slot)) = tables.find(item, arrays) else {
+            return false;
+        };
+        let (line, byte) = (slot as usize / LINE_SIZE, slot as usize % LINE_SIZE);
+        self.arrays[table].line_mut(line)[byte] = 0;
+        tables.items = tables.items.saturating_sub(1);
+        tables.deleted += 1;
+        self.is_original = false;
+        true
+    }
+
+    /// All bytes of an array.
+    pub fn array(&self, index: usize) -> Vec<u8> {
+        let array = &self.arrays[index];
+        let size = self.shape.sizes()[index] as usize;
+        let mut bytes = Vec::with_capacity(array.len() * LINE_SIZE);
+        for segment in 0..array.segments() {
+            bytes.extend(array.segment(segment));
+        }
+        bytes.truncate(size);
+        bytes
+    }
+
+    /// Sets all bytes of an array, as it was saved. Error: the length is another one.
+    pub fn set_array(&mut self, index: usize, bytes: &[u8]) -> Result<(), Corrupt> {
+        if self.shape.sizes().get(index) != Some(&(bytes.len() as u64)) {
+            return Err(Corrupt);
+        }
+        self.copy_to(index, 0, bytes);
+        Ok(())
+    }
+
+    fn copy_to(&mut self, index: usize, from: u64, mut bytes: &[u8]) {
+        let array = &mut self.arrays[index];
+        let size = array.segment_size() as u64;
+        let mut skipped = (from % size) as usize;
+        for segment in (from / size) as usize..array.segments() {
+            let own = &mut array.segment_mut(segment)[std::mem::take(&mut skipped)..];
+            let (now, later) = bytes.split_at(bytes.len().min(own.len()));
+            own[..now.len()].copy_from_slice(now);
+            bytes = later;
+            if bytes.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// The first chunk of `SCANDUMP`.
+    pub fn dump(&self) -> Vec<u8> {
+        match &self.shape {
+            ForeignShape::Chain(chain) => chain.dump(),
+            ForeignShape::Tables(tables) => tables.dump(),
+        }
+    }
+
+    /// The next chunk of `SCANDUMP` from a position on, of at most `most` bytes, and its end. `None`: there is none.
+    pub fn chunk(&self, from: u64, most: usize) -> Option<(u64, Vec<u8>)> {
+        let mut start = 0;
+        for (index, size) in self.shape.sizes().into_iter().enumerate() {
+            if from < start + size {
+                let bytes = self.array(index);
+                let skipped = (from - start) as usize;
+                let end = bytes.len().min(skipped + most);
+                return Some((start + end as u64, bytes[skipped..end].to_vec()));
+            }
+            start += size;
+        }
+        None
+    }
+
+    /// Sets the bytes of a chunk that ends at this position. Error: it does not lie within one array.
+    pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
+        let from = end.checked_sub(bytes.len() as u64).ok_or(Corrupt)?;
+        let mut start = 0;
+        for (index, size) in self.shape.sizes().into_iter().enumerate() {
+            if from < start + size {
+                let fits = !bytes.is_empty() && end <= start + size;
+                return fits
+                    .then(|| self.copy_to(index, from - start, bytes))
+                    .ok_or(Corrupt);
+            }
+            start += size;
+        }
+        Err(Corrupt)
+    }
+}
+
+fn get<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Corrupt> {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().ok_or(Corrupt)
+}
+
+fn get_u16(bytes: &[u8], at: usize) -> Result<u16, Corrupt> {
+    Ok(u16::from_le_bytes(get(bytes, at)?))
+}
+
+fn get_u32(bytes: &[u8], at: usize) -> Result<u32, Corrupt> {
+    Ok(u32::from_le_bytes(get(bytes, at)?))
+}
+
+fn get_u64(bytes: &[u8], at: usize) -> Result<u64, Corrupt> {
+    Ok(u64::from_le_bytes(get(bytes, at)?))
+}
+
+fn get_f64(bytes: &[u8], at: usize) -> Result<f64, Corrupt> {
+    Ok(f64::from_le_bytes(get(bytes, at)?))
+}

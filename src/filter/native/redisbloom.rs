@@ -1,0 +1,297 @@
+//! The data types of RedisBloom: Bloom and cuckoo filters in its own format, and the names of its other types.
+
+use super::Filters;
+use crate::bloom;
+use crate::bloom::state::{Bloom, BloomFilter};
+use crate::cuckoo;
+use crate::cuckoo::state::{Cuckoo, CuckooFilter};
+use crate::error::Error;
+use crate::filter::edit::{MemoryLimits, build};
+use crate::filter::foreign::chain::{self, Chain, Link};
+use crate::filter::foreign::tables::{self, Tables};
+use crate::filter::foreign::{ForeignLayers, ForeignShape};
+use crate::filter::persist;
+use crate::filter::state::{Filter, FilterHeader, FilterKind};
+use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::services::native::{Native, NativeType, Relocate};
+use std::ffi::{CStr, c_int};
+
+/// Allocates the filter with these numbers, whose arrays are `arrays`. `None`: it is invalid, or there is no memory.
+fn build_with<K: FilterKind>(
+    input: &RdbReader<'_>,
+    shape: ForeignShape,
+    arrays: &[Vec<u8>],
+) -> Option<Filter<K>> {
+    let limits = if input.is_for_client() {
+        MemoryLimits::Hold
+    } else {
+        MemoryLimits::Waived
+    };
+    let sizes = shape.sizes();
+    if !sizes.iter().eq(arrays
+        .iter()
+        .map(|array| array.len() as u64)
+        .collect::<Vec<_>>()
+        .iter())
+    {
+        return None;
+    }
+    let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
+    let header = FilterHeader::of_foreign(shape).ok()?;
+    let mut filter = build(header, limits).inspect_err(refused).ok()?;
+    let foreign = filter.foreign.as_mut()?;
+    for (index, array) in arrays.iter().enumerate() {
+        foreign.set_array(index, array).ok()?;
+    }
+    Some(filter)
+}
+
+/// Writes the chunks of `SCANDUMP`, as RedisBloom does.
+fn rewrite(foreign: &ForeignLayers, command: &CStr, out: &mut AofWriter<'_>) {
+    out.command_with(command, b"1", &foreign.dump());
+    let mut from = 0;
+    while let Some((end, piece)) = foreign.chunk(from, persist::MAX_CHUNK) {
+        out.command_with(command, (end + 1).to_string().as_bytes(), &piece);
+        from = end;
+    }
+}
+
+/// The callbacks of Bloom filters.
+pub(super) struct RedisBloomChains;
+
+impl Native for RedisBloomChains {
+    type Value = BloomFilter;
+    const ENCODING: c_int = chain::ENCODING;
+
+    fn native() -> &'static NativeType<BloomFilter> {
+        &bloom::REDISBLOOM
+    }
+
+    fn save(filter: &BloomFilter, out: &mut RdbWriter<'_>) {
+        let Some(foreign) = &filter.foreign else {
+            return;
+        };
+        let ForeignShape::Chain(chain) = &foreign.shape else {
+            return;
+        };
+        out.uint(chain.items());
+        out.uint(chain.links.len() as u64);
+        out.uint(chain.options);
+        out.uint(chain.growth);
+        for (index, link) in chain.links.iter().enumerate() {
+            out.uint(link.entries);
+            out.double(link.error);
+            out.uint(link.hashes);
+            out.double(link.bits_per_entry);
+            out.uint(link.bits);
+            out.uint(link.n2);
+            out.bytes(&foreign.array(index));
+            out.uint(link.items);
+        }
+    }
+
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<BloomFilter> {
+        let items = input.uint()?;
+        let count = input.uint()?;
+        let options = if encoding >= 2 { input.uint()? } else { 0 };
+        let growth = if encoding >= 4 { input.uint()? } else { 2 };
+        let (mut links, mut arrays) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let (entries, error) = (input.uint()?, input.double()?);
+            let (hashes, bits_per_entry) = (input.uint()?, input.double()?);
+            let (bits, n2) = if encoding >= 1 {
+                (input.uint()?, input.uint()?)
+            } else {
+                ((entries as f64 * bits_per_entry) as u64, 0)
+            };
+            let array = input.bytes(<[u8]>::to_vec)?;
+            links.push(Link {
+                entries,
+                error,
+                hashes,
+                bits_per_entry,
+                bits,
+                n2,
+                bytes: array.len() as u64,
+                items: input.uint()?,
+            });
+            arrays.push(array);
+        }
+        let chain = Chain {
+            options,
+            growth,
+            links,
+        };
+        let chain = chain.check().ok().filter(|chain| chain.items() == items)?;
+        build_with::<Bloom>(input, ForeignShape::Chain(chain), &arrays)
+    }
+
+    fn rewrite(filter: &BloomFilter, out: &mut AofWriter<'_>) {
+        if let Some(foreign) = &filter.foreign {
+            rewrite(foreign, c"BF.LOADCHUNK", out);
+        }
+    }
+
+    fn digest(filter: &BloomFilter, digest: &mut Digest<'_>) {
+        Filters::<Bloom>::digest(filter, digest);
+    }
+
+    fn memory(filter: &BloomFilter) -> usize {
+        filter.memory()
+    }
+
+    fn free_effort(filter: &BloomFilter) -> usize {
+        Filters::<Bloom>::free_effort(filter)
+    }
+
+    fn copy(filter: &BloomFilter) -> Option<BloomFilter> {
+        Filters::<Bloom>::copy(filter)
+    }
+
+    fn unlinked(_filter: &BloomFilter, _db: i32, _key: &[u8]) {}
+
+    fn defrag(filter: &mut BloomFilter, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
+        Filters::<Bloom>::defrag(filter, relocate, from)
+    }
+}
+
+/// The callbacks of cuckoo filters.
+pub(super) struct RedisBloomTables;
+
+impl Native for RedisBloomTables {
+    type Value = CuckooFilter;
+    const ENCODING: c_int = tables::ENCODING;
+
+    fn native() -> &'static NativeType<CuckooFilter> {
+        &cuckoo::REDISBLOOM
+    }
+
+    fn save(filter: &CuckooFilter, out: &mut RdbWriter<'_>) {
+        let Some(foreign) = &filter.foreign else {
+            return;
+        };
+        let ForeignShape::Tables(tables) = &foreign.shape else {
+            return;
+        };
+        out.uint(tables.tables.len() as u64);
+        for number in [tables.buckets, tables.items, tables.deleted] {
+            out.uint(number);
+        }
+        for number in [tables.bucket_size, tables.max_iterations, tables.expansion] {
+            out.uint(number);
+        }
+        for (index, buckets) in tables.tables.iter().enumerate() {
+            out.uint(*buckets);
+            out.bytes(&foreign.array(index));
+        }
+    }
+
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<CuckooFilter> {
+        if encoding < tables::ENCODING {
+            input.warn("a cuckoo filter of RedisBloom 2.0 or older was not loaded: only that version knows its hashes");
+            return None;
+        }
+        let count = input.uint()?;
+        let (buckets, items, deleted) = (input.uint()?, input.uint()?, input.uint()?);
+        let (bucket_size, max_iterations) = (input.uint()?, input.uint()?);
+        let expansion = input.uint()?;
+        let (mut each, mut arrays) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            each.push(input.uint()?);
+            arrays.push(input.bytes(<[u8]>::to_vec)?);
+        }
+        let tables = Tables {
+            buckets,
+            items,
+            deleted,
+            bucket_size,
+            max_iterations,
+            expansion,
+            tables: each,
+        };
+        build_with::<Cuckoo>(input, ForeignShape::Tables(tables.check().ok()?), &arrays)
+    }
+
+    fn rewrite(filter: &CuckooFilter, out: &mut AofWriter<'_>) {
+        if let Some(foreign) = &filter.foreign {
+            rewrite(foreign, c"CF.LOADCHUNK", out);
+        }
+    }
+
+    fn digest(filter: &CuckooFilter, digest: &mut Digest<'_>) {
+        Filters::<Cuckoo>::digest(filter, digest);
+    }
+
+    fn memory(filter: &CuckooFilter) -> usize {
+        filter.memory()
+    }
+
+    fn free_effort(filter: &CuckooFilter) -> usize {
+        Filters::<Cuckoo>::free_effort(filter)
+    }
+
+    fn copy(filter: &CuckooFilter) -> Option<CuckooFilter> {
+        Filters::<Cuckoo>::copy(filter)
+    }
+
+    fn unlinked(_filter: &CuckooFilter, _db: i32, _key: &[u8]) {}
+
+    fn defrag(
+        filter: &mut CuckooFilter,
+        relocate: &mut Relocate<'_>,
+        from: usize,
+    ) -> Option<usize> {
+        Filters::<Cuckoo>::defrag(filter, relocate, from)
+    }
+}
+
+/// The other types of RedisBloom. They are registered so that the log can name a key that cannot be loaded.
+static SKETCHES: [NativeType<()>; 3] = [
+    NativeType::new("TopK-TYPE"),
+    NativeType::new("CMSk-TYPE"),
+    NativeType::new("TDIS-TYPE"),
+];
+
+/// What they are.
+const SKETCH_NAMES: [&str; 3] = ["top-k list", "count-min sketch", "t-digest"];
+
+/// The callbacks of one of them.
+pub(super) struct Sketch<const INDEX: usize>;
+
+impl<const INDEX: usize> Native for Sketch<INDEX> {
+    type Value = ();
+    const ENCODING: c_int = 1023; // the highest: any version is named in the log
+
+    fn native() -> &'static NativeType<()> {
+        &SKETCHES[INDEX]
+    }
+
+    fn save(_value: &(), _out: &mut RdbWriter<'_>) {}
+
+    fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<()> {
+        let key = input.key().map(|(_, key)| key.escape_ascii().to_string());
+        let line = format!(
+            "cannot load the {} of RedisBloom at key \"{}\": Sluice has Bloom and cuckoo filters only",
+            SKETCH_NAMES[INDEX],
+            key.unwrap_or_default()
+        );
+        input.warn(&line);
+        None
+    }
+
+    fn rewrite(_value: &(), _out: &mut AofWriter<'_>) {}
+    fn digest(_value: &(), _digest: &mut Digest<'_>) {}
+    fn memory(_value: &()) -> usize {
+        0
+    }
+    fn free_effort(_value: &()) -> usize {
+        1
+    }
+    fn copy(_value: &()) -> Option<()> {
+        None
+    }
+    fn unlinked(_value: &(), _db: i32, _key: &[u8]) {}
+    fn defrag(_value: &mut (), _relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
+        None
+    }
+}

@@ -1,0 +1,453 @@
+//! Filters of RedisBloom: they answer as they did there, grow, and go on. `tests/data/foreign/README.md` says how the data was made.
+
+use sluice::filter::foreign::chain::Chain;
+use sluice::filter::foreign::tables::Tables;
+use sluice::filter::foreign::{ForeignHeader, ForeignLayers, ForeignShape};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::support::corruption::sealed;
+use crate::support::filter::{
+    Chunk, FILTERS, ITEMS, Kind, add, assert_calm, assert_holds, dump, held_named, load, number,
+    value_digest,
+};
+use crate::support::{
+    Fsync, Lines, Random, Raw, Server, Value, assert_identical, pair, server_and_client,
+    wait_for_replica_sync,
+};
+
+fn data(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/foreign");
+    fs::read(path.join(name)).expect(name)
+}
+
+/// What RedisBloom answered about a filter.
+#[derive(Debug, Clone)]
+struct Answers {
+    items: i64,
+    found: u64,
+    digest: u64,
+    counts: u64,
+}
+
+/// All filters of the data.
+fn filters() -> BTreeMap<String, Answers> {
+    let text = String::from_utf8(data("answers.txt")).expect("text");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let filters = lines.map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let hex = |word: &str| u64::from_str_radix(word, 16).expect("a digest");
+        let answers = Answers {
+            items: words[1].parse().expect("a number"),
+            found: words[2].parse().expect("a number"),
+            digest: hex(words[3]),
+            counts: hex(words[4]),
+        };
+        (words[0].to_owned(), answers)
+    });
+    filters.collect()
+}
+
+fn kind_of(name: &str) -> Kind {
+    if name.starts_with("bf") {
+        Kind::Bloom
+    } else {
+        Kind::Cuckoo
+    }
+}
+
+fn type_of(name: &str) -> &'static str {
+    match kind_of(name) {
+        Kind::Bloom => "MBbloom--",
+        Kind::Cuckoo => "MBbloomCF",
+    }
+}
+
+/// The chunks of `SCANDUMP`.
+fn chunks(name: &str) -> Vec<Chunk> {
+    let bytes = data(&format!("{name}.chunks"));
+    let mut rest = &bytes[..];
+    let mut chunks = Vec::new();
+    while let Some((head, more)) = rest.split_at_checked(16) {
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let (chunk, more) = more.split_at(word(8) as usize);
+        chunks.push((word(0) as i64, chunk.to_vec()));
+        rest = more;
+    }
+    chunks
+}
+
+/// FNV-1a of 64 bits.
+fn fnv(values: impl Iterator<Item = u8>) -> u64 {
+    values.fold(0xcbf2_9ce4_8422_2325, |digest, value| {
+        (digest ^ u64::from(value)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// The pure filter of chunks.
+fn pure(name: &str) -> ForeignLayers {
+    let chunks = chunks(name);
+    let (_, header) = &chunks[0];
+    let shape = match kind_of(name) {
+        Kind::Bloom => ForeignShape::Chain(Chain::read_dump(header).expect("a header")),
+        Kind::Cuckoo => ForeignShape::Tables(Tables::read_dump(header).expect("a header")),
+    };
+    let header = ForeignHeader {
+        shape,
+        is_original: true,
+    };
+    let mut filter = header.build().expect("memory");
+    for (iterator, chunk) in &chunks[1..] {
+        filter
+            .load_chunk(*iterator as u64 - 1, chunk)
+            .expect("a chunk");
+    }
+    filter
+}
+
+/// A million answers are those of RedisBloom: the same true and the same false positives.
+#[test]
+fn a_million_answers_of_each_filter_are_those_of_redisbloom() {
+    for (name, answers) in filters() {
+        if name == "cf-empty" {
+            continue; // RedisBloom dumps no empty cuckoo filter
+        }
+        let filter = pure(&name);
+        let item = |number: u64| format!("i{number}").into_bytes();
+        let held: Vec<u8> = (0..1_000_000)
+            .map(|number| filter.holds(&item(number)).into())
+            .collect();
+        let found = held.iter().map(|held| u64::from(*held)).sum::<u64>();
+        assert_eq!(found, answers.found, "{name}");
+        assert_eq!(fnv(held.into_iter()), answers.digest, "{name}");
+        if kind_of(&name) == Kind::Cuckoo {
+            let counts = (0..10_000).map(|number| filter.count(&item(number)) as u8);
+            assert_eq!(fnv(counts), answers.counts, "{name}");
+        }
+        assert_eq!(filter.shape.items() as i64, answers.items, "{name}");
+    }
+}
+
+/// Asks the server about some thousand items.
+#[track_caller]
+fn assert_same_answers(client: &mut Raw, name: &str, key: &str) {
+    const ASKED: u64 = 20_000;
+    let kind = kind_of(name);
+    let held = held_named(client, kind, key, "i", 0..ASKED);
+    let expected = if name == "cf-empty" {
+        0
+    } else {
+        let filter = pure(name);
+        let is_held = |number: &u64| filter.holds(format!("i{number}").as_bytes());
+        (0..ASKED).filter(is_held).count() as u64
+    };
+    assert_eq!(held, expected, "{name}");
+    assert_eq!(number(client, kind, key, ITEMS), filters()[name].items);
+}
+
+#[track_caller]
+fn restore(client: &mut Raw, name: &str, key: &str) -> Value {
+    let payload = data(&format!("{name}.dump"));
+    client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", &payload])
+}
+
+/// A payload without its RDB version and its checksum.
+fn body(payload: &[u8]) -> &[u8] {
+    &payload[..payload.len() - 10]
+}
+
+#[test]
+fn a_restored_filter_is_unchanged_until_it_is_changed() {
+    let server = Server::builder().config("rdbcompression", "no").start();
+    let mut client = Raw::connect(&server);
+    for name in filters().keys() {
+        assert_eq!(restore(&mut client, name, name), "OK");
+        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
+        assert_same_answers(&mut client, name, name);
+        let digest = value_digest(&mut client, name);
+        client.must(&format!("COPY {name} copy REPLACE"));
+        assert_eq!(value_digest(&mut client, "copy"), digest);
+        client.must("DEBUG RELOAD");
+        assert_eq!(value_digest(&mut client, name), digest);
+        assert_same_answers(&mut client, name, name);
+        let payload = client.must(&format!("DUMP {name}"));
+        let original = data(&format!("{name}.dump"));
+        assert!(body(payload.bytes()) == body(&original), "{name}");
+        // What is in it already changes nothing.
+        if kind_of(name) == Kind::Bloom && filters()[name].items > 0 {
+            assert_eq!(client.must(&format!("BF.ADD {name} i0")), 0);
+            assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
+        }
+    }
+    let foreign = filters().len() as i64 + 1; // and a copy
+    assert_eq!(server.info_int("sluice_filter_foreign"), foreign);
+    assert_calm(&server);
+}
+
+#[test]
+fn the_chunks_of_redisbloom_are_loaded_and_made() {
+    let (_server, mut client) = server_and_client();
+    for name in filters().keys().filter(|name| *name != "cf-empty") {
+        let kind = kind_of(name);
+        load(&mut client, kind, name, &chunks(name));
+        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
+        assert_same_answers(&mut client, name, name);
+        assert_eq!(dump(&mut client, kind, name), chunks(name), "{name}");
+        assert_eq!(restore(&mut client, name, "restored"), "OK");
+        let digest = value_digest(&mut client, "restored");
+        assert_eq!(value_digest(&mut client, name), digest);
+        client.must("DEL restored");
+    }
+}
+
+#[test]
+fn files_of_redisbloom_are_loaded() {
+    let server = Server::builder().rdb(true).start();
+    server.kill9();
+    fs::write(server.dir().join("dump.rdb"), data("all.rdb")).expect("a file");
+    server.restart();
+    let mut client = Raw::connect(&server);
+    for name in filters().keys() {
+        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
+        assert_same_answers(&mut client, name, name);
+    }
+    let server = Server::builder().aof(Fsync::Always).start();
+    server.kill9();
+    fs::write(server.aof_file(".incr."), data("all.aof")).expect("a file");
+    server.restart();
+    let mut client = Raw::connect(&server);
+    for name in filters().keys() {
+        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
+        assert_same_answers(&mut client, name, name);
+    }
+}
+
+/// Adds items until there are four times as many.
+#[test]
+fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
+    let rates = [("bf-default", 0.01), ("bf-wide", 0.0001), ("bf-half", 0.01)];
+    let rates = BTreeMap::from(rates);
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("CONFIG SET appendonly yes");
+    for (name, answers) in filters() {
+        let kind = kind_of(&name);
+        restore(&mut client, &name, &name);
+        if name == "bf-fixed" {
+            let reply = client.run(&format!("BF.ADD {name} new"));
+            assert!(
+                reply.err().contains("non scaling filter is full"),
+                "{reply:?}"
+            );
+            assert_eq!(client.must(&format!("TYPE {name}")), type_of(&name));
+            continue;
+        }
+        let wanted = if name == "bf-half" {
+            450
+        } else {
+            3 * answers.items.max(1000) as u64
+        };
+        let layers = number(&mut client, kind, &name, FILTERS);
+        add(&mut client, kind, &name, 1_000_000..1_000_000 + wanted);
+        let own = if kind == Kind::Bloom {
+            "sluice-bf"
+        } else {
+            "sluice-cf"
+        };
+        assert_eq!(client.must(&format!("TYPE {name}")), own);
+        assert!(number(&mut client, kind, &name, FILTERS) > layers);
+        assert_holds(&mut client, kind, &name, 1_000_000..1_000_000 + wanted);
+        if name != "cf-deleted" && name != "cf-empty" && name != "bf-empty" {
+            let least = if name == "cf-copies" {
+                1000
+            } else {
+                answers.items as u64
+            };
+            assert_holds(&mut client, kind, &name, 0..least);
+        }
+        if let Some(rate) = rates.get(name.as_str()) {
+            let asked = 100_000;
+            let found = held_named(&mut client, kind, &name, "other", 0..asked);
+            // Four standard deviations more than expected.
+            let most = rate * asked as f64;
+            assert!((found as f64) < most + 4.0 * most.sqrt(), "{name}: {found}");
+        }
+        client.must(&format!("PEXPIRE {name} 600000000"));
+    }
+    wait_for_replica_sync(&master, &replica);
+    assert_identical(&master, &replica);
+    let digest = master.digest();
+    client.must("DEBUG RELOAD");
+    assert_eq!(master.digest(), digest);
+    client.must("CONFIG SET aof-use-rdb-preamble no");
+    master.rewrite_aof();
+    client.must("DEBUG LOADAOF");
+    assert_eq!(master.digest(), digest);
+    for name in filters().keys() {
+        let kind = kind_of(name);
+        let chunks = dump(&mut client, kind, name);
+        client.must(&format!("PERSIST {name}"));
+        client.must("DEL loaded");
+        load(&mut client, kind, "loaded", &chunks);
+        let copy = value_digest(&mut client, "loaded");
+        assert_eq!(value_digest(&mut client, name), copy, "{name}");
+    }
+    assert_calm(&master);
+    assert_calm(&replica);
+}
+
+#[test]
+fn the_first_change_keeps_the_expiry_and_reaches_all_keyspaces() {
+    let (_server, mut client) = server_and_client();
+    restore(&mut client, "bf-default", "k");
+    client.must("PEXPIREAT k 9999999999999");
+    assert_eq!(client.must("BF.ADD k new"), 1);
+    assert_eq!(client.must("TYPE k"), "sluice-bf");
+    assert_eq!(client.must("PEXPIRETIME k"), 9_999_999_999_999_i64);
+    assert_eq!(client.must("BF.CARD k"), filters()["bf-default"].items + 1);
+    client.must("BF.RESERVE own 0.01 100");
+    restore(&mut client, "bf-half", "other");
+    for line in [
+        "BF.MERGE own 1 other",
+        "BF.MERGE other 1 own",
+        "BF.MERGE own 1 k",
+        "BF.MERGE new 1 k",
+        "BF.RESERVE new LIKE other",
+        "BF.RESERVE new LIKE k",
+    ] {
+        let reply = client.run(line);
+        assert_eq!(reply.err(), "ERR filters differ in shape", "{line}");
+    }
+    assert_eq!(client.must("EXISTS new"), 0);
+    assert_eq!(
+        client.must("CACHE.FETCH c LEASE 1000 GUARD k none").array()[0],
+        "ABSENT"
+    );
+    assert_eq!(
+        client
+            .must("CACHE.FETCH c LEASE 1000 GUARD other i0")
+            .array()[0],
+        "LEASE"
+    );
+}
+
+#[test]
+fn items_of_a_foreign_cuckoo_filter_can_be_deleted() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    restore(&mut client, "cf-copies", "k");
+    for left in [2, 1, 0] {
+        assert_eq!(client.must("CF.DEL k i5"), 1);
+        assert_eq!(client.must("CF.COUNT k i5"), left);
+    }
+    assert_eq!(client.must("CF.DEL k i5"), 0);
+    assert_eq!(client.must("TYPE k"), "sluice-cf");
+    assert_eq!(number(&mut client, Kind::Cuckoo, "k", ITEMS), 2997);
+    assert_eq!(
+        number(&mut client, Kind::Cuckoo, "k", "Number of items deleted"),
+        3
+    );
+    client.must("CF.ADD k i5");
+    assert_eq!(client.must("CF.COUNT k i5"), 1);
+    assert_eq!(client.must("CF.ADDNX k i6"), 0);
+    client.must("CF.COMPACT k");
+    assert_eq!(client.must("CF.COUNT k i6"), 3);
+    wait_for_replica_sync(&master, &replica);
+    assert_identical(&master, &replica);
+}
+
+#[test]
+fn other_types_of_redisbloom_are_named_in_the_log() {
+    let (server, mut client) = server_and_client();
+    for (name, what) in [("topk", "top-k list"), ("cms", "count-min sketch")] {
+        assert!(restore(&mut client, name, "sketch").is_err());
+        let line = format!("cannot load the {what} of RedisBloom at key \"sketch\"");
+        assert!(server.log().contains(&line), "{}", server.log());
+    }
+    let server = Server::builder()
+        .module_args(&["bloom-foreign", "no"])
+        .start();
+    let mut client = Raw::connect(&server);
+    assert!(restore(&mut client, "bf-default", "k").is_err());
+    let (iterator, header) = &chunks("bf-default")[0];
+    let reply = client.call([
+        b"BF.LOADCHUNK".as_slice(),
+        b"k",
+        iterator.to_string().as_bytes(),
+        header,
+    ]);
+    assert_eq!(reply.err(), "ERR received bad data");
+}
+
+/// Payloads that are cut or have flipped bits, and whose checksum is right.
+#[test]
+fn damaged_filters_are_refused_or_answer() {
+    let (server, mut client) = server_and_client();
+    let mut random = Random(0xf0_4e16);
+    for name in ["bf-default", "bf-half", "cf-one", "cf-empty", "cf-deleted"] {
+        let payload = data(&format!("{name}.dump"));
+        let whole = &payload[..payload.len() - 8];
+        let (mut refused, mut tried) = (0, 0);
+        for _ in 0..1500 {
+            let mut damaged = whole.to_vec();
+            let at = if random.below(2) == 0 {
+                120
+            } else {
+                whole.len() as u64 - 2
+            };
+            let at = random.below(at.min(whole.len() as u64 - 2)) as usize;
+            match random.below(3) {
+                0 => drop(damaged.drain(at..whole.len() - 2)),
+                1 => damaged[at] ^= 1 << random.below(8),
+                _ => damaged[at] = random.below(256) as u8,
+            }
+            let damaged = sealed(damaged);
+            let reply = client.call([b"RESTORE".as_slice(), b"k", b"0", &damaged, b"REPLACE"]);
+            tried += 1;
+            refused += u64::from(reply.is_err());
+            if !reply.is_err() {
+                let family = kind_of(name).family();
+                for line in [
+                    "EXISTS k i1",
+                    "MEXISTS k i1 i2",
+                    "INFO k",
+                    "ADD k new",
+                    "SCANDUMP k 0",
+                ] {
+                    client.run(&format!("{family}.{line}"));
+                }
+                client.run("CF.DEL k i7");
+                client.must("DUMP k");
+                client.must("DEBUG DIGEST-VALUE k");
+                client.must("MEMORY USAGE k");
+            }
+        }
+        assert!(
+            refused > 0 && refused < tried,
+            "{name}: {refused} of {tried}"
+        );
+    }
+    for name in ["bf-default", "cf-default"] {
+        let kind = kind_of(name);
+        let (_, header) = &chunks(name)[0];
+        for _ in 0..1500 {
+            let mut damaged = header.clone();
+            let at = random.below(header.len() as u64) as usize;
+            if random.below(4) == 0 {
+                damaged.truncate(at);
+            } else {
+                damaged[at] = random.below(256) as u8;
+            }
+            client.must("DEL k");
+            let name = kind.name("LOADCHUNK");
+            let reply = client.call([name.as_bytes(), b"k", b"1", &damaged]);
+            if !reply.is_err() {
+                client.run(&format!("{} k i1", kind.name("EXISTS")));
+                client.call([name.as_bytes(), b"k", b"100", &damaged]);
+            }
+        }
+    }
+    assert!(server.info_int("used_memory_peak") < 2 << 30);
+    assert_calm(&server);
+}
