@@ -64,4 +64,9 @@ pub(crate) const SCRIPTS: &[Script] = &[
         text: include_str!("lua/cached_read.lua"),
         from: "[rockscache](https://github.com/dtm-labs/rockscache), the first script of `Fetch`: for a hit the same two calls",
     },
+    Script {
+        name: "delay_poll",
+        text: include_str!("lua/delay_poll.lua"),
+        from: "ours, the usual pattern: a sorted set of due times that clients poll",
+    },
 ];

@@ -3,6 +3,7 @@
 //! To add a family, add a file for it and name it in [`FAMILIES`].
 
 mod cache;
+mod delay;
 mod filter;
 mod floor;
 mod lock;
@@ -13,7 +14,7 @@ mod stock;
 use crate::row::{Family, Reply};
 
 /// In the order of the page.
-pub(crate) static FAMILIES: [&Family; 7] = [
+pub(crate) static FAMILIES: [&Family; 8] = [
     &floor::FAMILY,
     &lock::FAMILY,
     &stock::FAMILY,
@@ -21,6 +22,7 @@ pub(crate) static FAMILIES: [&Family; 7] = [
     &cache::FAMILY,
     &rate::FAMILY,
     &once::FAMILY,
+    &delay::FAMILY,
 ];
 
 const OK: Reply = Reply::Text("OK");
