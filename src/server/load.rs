@@ -131,6 +131,7 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_CreateString
         RedisModule_CreateStringFromLongLong
         RedisModule_CreateTimer
+        RedisModule_DbSize
         RedisModule_DefragAlloc
         RedisModule_DefragCursorGet
         RedisModule_DefragCursorSet
@@ -207,6 +208,9 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_SaveDouble
         RedisModule_SaveStringBuffer
         RedisModule_SaveUnsigned
+        RedisModule_Scan
+        RedisModule_ScanCursorCreate
+        RedisModule_ScanCursorDestroy
         RedisModule_SelectDb
         RedisModule_ServerInfoGetFieldC
         RedisModule_ServerInfoGetFieldUnsigned
