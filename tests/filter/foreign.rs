@@ -431,6 +431,14 @@ fn damaged_filters_are_refused_or_answer() {
     for name in ["bf-default", "cf-default"] {
         let kind = kind_of(name);
         let (_, header) = &chunks(name)[0];
+        client.must("DEL k");
+        for length in 0..header.len() {
+            let name = kind.name("LOADCHUNK");
+            for header in [&header[..length], &vec![0; length]] {
+                let reply = client.call([name.as_bytes(), b"k", b"1", header]);
+                assert_eq!(reply.err(), "ERR received bad data");
+            }
+        }
         for _ in 0..1500 {
             let mut damaged = header.clone();
             let at = random.below(header.len() as u64) as usize;

@@ -110,7 +110,7 @@ impl Chain {
         const LINK: usize = 53;
         let items = get_u64(header, 0)?;
         let count = get_u32(header, 8)? as usize;
-        if header.len() - FIXED.min(header.len()) != count.checked_mul(LINK).ok_or(Corrupt)? {
+        if header.len().checked_sub(FIXED) != count.checked_mul(LINK) {
             return Err(Corrupt);
         }
         let read = |link: &[u8]| {
