@@ -308,6 +308,18 @@ pub fn fill(client: &mut Raw, key: &str, from: u64, wanted: u64) -> u64 {
     next
 }
 
+/// Two items that a filter does not have, also not by chance: its seed is random, so any fixed item may
+/// be a false positive.
+#[track_caller]
+pub fn absent(client: &mut Raw, kind: Kind, key: &str) -> [String; 2] {
+    let exists = kind.name("EXISTS");
+    let mut items = (0..1000).map(|number| format!("new-{number}"));
+    [(), ()].map(|()| {
+        let absent = items.find(|item| client.run(&format!("{exists} {key} {item}")) == 0);
+        absent.expect("an item that the filter denies")
+    })
+}
+
 /// The replies of an M command: numbers, and the texts of errors.
 #[track_caller]
 pub fn shown(reply: &Value) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use super::{size, terms};
 use crate::support::filter::{
-    Kind, OUT_OF_MEMORY, TOO_LARGE, assert_holds_numbers, dump, fill, load_chunk, shown,
+    Kind, OUT_OF_MEMORY, TOO_LARGE, absent, assert_holds_numbers, dump, fill, load_chunk, shown,
 };
 use crate::support::{Fsync, Lines, Raw, Server, Written, server_and_client};
 use std::time::{Duration, Instant};
@@ -73,23 +73,26 @@ fn a_filter_does_not_grow_beyond_bloom_max_bytes() {
     let end = fill(&mut client, "k", 0, 1000);
     let digest = server.digest();
     let written = Written::by(&server);
-    assert_eq!(client.run("BF.ADD k new").err(), TOO_LARGE);
+    let [new, newer] = absent(&mut client, Kind::Bloom, "k");
+    assert_eq!(client.run(&format!("BF.ADD k {new}")).err(), TOO_LARGE);
     let refused = format!("-{TOO_LARGE}");
     let known = (end - 1).to_le_bytes();
-    let reply = client.call([b"BF.MADD".as_slice(), b"k", b"new", &known, b"newer"]);
+    let items = [new.as_bytes(), &known, newer.as_bytes()];
+    let reply = client.call([b"BF.MADD".as_slice(), b"k"].into_iter().chain(items));
     assert_eq!(shown(&reply), [&refused, "0", &refused]);
     assert_eq!(server.digest(), digest);
     assert_eq!(Written::by(&server), written);
     assert_eq!(terms(&mut client, "k"), [1000, 1, 1000, 2]);
     assert_eq!(server.info_int("sluice_filter_refused_memory"), 3);
     client.must("CONFIG SET sluice.bloom-max-bytes 40000");
-    assert_eq!(client.run("BF.ADD k new"), 1);
+    assert_eq!(client.run(&format!("BF.ADD k {new}")), 1);
     assert_eq!(terms(&mut client, "k"), [3000, 2, 1001, 2]);
     assert_holds_numbers(&mut client, Kind::Bloom, "k", 0..end);
     // So large a layer that nobody could have it.
     client.must("BF.RESERVE steep 0.0001 1000 EXPANSION 32768");
     fill(&mut client, "steep", 0, 1000);
-    assert_eq!(client.run("BF.ADD steep new").err(), TOO_LARGE);
+    let [new, _] = absent(&mut client, Kind::Bloom, "steep");
+    assert_eq!(client.run(&format!("BF.ADD steep {new}")).err(), TOO_LARGE);
     assert_eq!(terms(&mut client, "steep"), [1000, 1, 1000, 32768]);
 }
 
@@ -102,16 +105,17 @@ fn maxmemory_refuses_filters_and_layers() {
     let limit = server.info_int("used_memory") + (20 << 20);
     client.must(&format!("CONFIG SET maxmemory {limit}"));
     let digest = server.digest();
+    let [new, _] = absent(&mut client, Kind::Bloom, "k");
     for line in [
         "BF.RESERVE new 0.01 20000000",
         "BF.INSERT new CAPACITY 20000000 ITEMS a",
-        "BF.ADD k new",
+        &format!("BF.ADD k {new}"),
     ] {
         assert_eq!(client.run(line).err(), OUT_OF_MEMORY, "{line}");
     }
     let refused = format!("-{OUT_OF_MEMORY}");
     let known = 0u64.to_le_bytes();
-    let reply = client.call([b"BF.MADD".as_slice(), b"k", b"new", &known]);
+    let reply = client.call([b"BF.MADD".as_slice(), b"k", new.as_bytes(), &known]);
     assert_eq!(shown(&reply), [&refused, "0"]);
     assert_eq!(server.digest(), digest);
     // What fits is let in.

@@ -2,7 +2,7 @@
 
 use super::{FULL, NO_MORE_LAYERS, count_added, counts, info};
 use crate::support::filter::{
-    Kind, assert_holds_numbers, count, each, server_and_both, shown, value_digest,
+    Kind, absent, assert_holds_numbers, count, each, server_and_both, shown, value_digest,
 };
 use crate::support::{Fsync, Lines, Raw, Server, Value, ints, server_and_client};
 
@@ -153,12 +153,14 @@ fn a_filter_that_does_not_expand_is_full_at_last_and_keeps_what_it_has() {
         },
     );
     let digest = server.digest();
-    assert_eq!(client.run("CF.ADD k new").err(), FULL);
-    assert_eq!(client.run("CF.ADDNX k new").err(), FULL);
-    assert_eq!(third.run("CF.ADD k new").err(), FULL);
+    let [new, newer] = &absent(&mut client, Kind::Cuckoo, "k");
+    assert_eq!(client.run(&format!("CF.ADD k {new}")).err(), FULL);
+    assert_eq!(client.run(&format!("CF.ADDNX k {new}")).err(), FULL);
+    assert_eq!(third.run(&format!("CF.ADD k {new}")).err(), FULL);
     let known = held[0].to_le_bytes();
-    let insertnx = [b"CF.INSERTNX".as_slice(), b"k", b"ITEMS", b"new", &known];
-    let insert = [b"CF.INSERT".as_slice(), b"k", b"ITEMS", b"new", b"newer"];
+    let (new, newer) = (new.as_bytes(), newer.as_bytes());
+    let insertnx = [b"CF.INSERTNX".as_slice(), b"k", b"ITEMS", new, &known];
+    let insert = [b"CF.INSERT".as_slice(), b"k", b"ITEMS", new, newer];
     for client in [&mut client, &mut third] {
         assert_eq!(shown(&client.call(insertnx)), ["-1", "0"]);
     }
@@ -229,11 +231,18 @@ fn after_thirty_two_layers_no_more_come() {
     assert!(held.len() >= 32 && refused > 0, "{} {refused}", held.len());
     assert_eq!(counts(&mut client, "k"), [32, held.len() as i64, 0]);
     let digest = server.digest();
-    assert_eq!(client.run("CF.ADD k new").err(), NO_MORE_LAYERS);
-    assert_eq!(client.run("CF.ADDNX k new").err(), NO_MORE_LAYERS);
-    assert_eq!(shown(&client.run("CF.INSERT k ITEMS new newer")), ["-1"; 2]);
-    assert_eq!(shown(&third.run("CF.INSERT k ITEMS new")), ["false"]);
-    assert_eq!(shown(&third.run("CF.INSERTNX k ITEMS new")), ["-1"]);
+    let [new, newer] = absent(&mut client, Kind::Cuckoo, "k");
+    let refused_by = |client: &mut Raw, line: &str| shown(&client.run(&format!("{line} {new}")));
+    for command in ["CF.ADD", "CF.ADDNX"] {
+        let reply = client.run(&format!("{command} k {new}"));
+        assert_eq!(reply.err(), NO_MORE_LAYERS, "{command}");
+    }
+    assert_eq!(
+        refused_by(&mut client, &format!("CF.INSERT k ITEMS {newer}")),
+        ["-1"; 2]
+    );
+    assert_eq!(refused_by(&mut third, "CF.INSERT k ITEMS"), ["false"]);
+    assert_eq!(refused_by(&mut third, "CF.INSERTNX k ITEMS"), ["-1"]);
     assert_eq!(server.digest(), digest);
     assert_eq!(server.info_int("sluice_filter_full"), refused + 6);
     for item in held {
