@@ -44,7 +44,7 @@ const SCHEDULE: &[Row] = &[
     row(
         "ZADD + ZREM",
         &[
-            "EVAL for(i)=1,10000(do)redis.call('ZADD',KEYS[1],9e12+i,'other'..i)end;return(1) 1 {key}",
+            "EVAL for\ti=1,10000\tdo\tredis.call('ZADD',KEYS[1],9e12+i,'other'..i)end;return\t1 1 {key}",
         ],
         &[
             step("ZADD {key} 9000000000000 m{i}", Is(1)),
@@ -55,7 +55,7 @@ const SCHEDULE: &[Row] = &[
         "DELAY.ADD + DELAY.CANCEL",
         &[
             "DELAY.SET {key} STREAM {key}:s",
-            "EVAL for(i)=1,10000(do)redis.call('DELAY.ADD',KEYS[1],'other'..i,'PX','300000000','VALUES','f','v')end;return(1) 1 {key}",
+            "EVAL for\ti=1,10000\tdo\tredis.call('DELAY.ADD',KEYS[1],'other'..i,'PX','300000000','VALUES','f','v')end;return\t1 1 {key}",
         ],
         &[
             step("DELAY.ADD {key} m{i} PX 300000000 VALUES f v", Is(1)),
@@ -69,7 +69,7 @@ const DELIVER: &[Row] = &[
     row(
         "ZADD + Lua: ZRANGE BYSCORE, ZREM, XADD",
         &[
-            "EVAL for(i)=1,10000(do)redis.call('ZADD',KEYS[1],9e12+i,'other'..i)end;return(1) 1 {key}",
+            "EVAL for\ti=1,10000\tdo\tredis.call('ZADD',KEYS[1],9e12+i,'other'..i)end;return\t1 1 {key}",
         ],
         &[
             step("ZADD {key} 1 m{i}", Is(1)),
@@ -80,7 +80,7 @@ const DELIVER: &[Row] = &[
         "DELAY.ADD of a message that is due",
         &[
             "DELAY.SET {key} STREAM {key}:s MAXLEN 1000",
-            "EVAL for(i)=1,10000(do)redis.call('DELAY.ADD',KEYS[1],'other'..i,'PX','300000000','VALUES','f','v')end;return(1) 1 {key}",
+            "EVAL for\ti=1,10000\tdo\tredis.call('DELAY.ADD',KEYS[1],'other'..i,'PX','300000000','VALUES','f','v')end;return\t1 1 {key}",
         ],
         &[step("DELAY.ADD {key} m{i} PX 0 VALUES f v", Is(1))],
     ),
