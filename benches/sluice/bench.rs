@@ -107,6 +107,14 @@ impl Bench {
                 && self.server.info_int("connected_clients") < CONNECTIONS as i64 + 4
         });
     }
+
+    /// Waits until no request is queued. A request that is notified has no client of its own, and the requests of a closed
+    /// connection are removed in slices, whose cost would be the next row's.
+    pub(crate) fn await_the_end_of_requests(&self) {
+        eventually(DISCONNECT_LIMIT, || {
+            self.server.info_int("sluice_lock_waiting") == 0
+        });
+    }
 }
 
 fn start_server(wrapper: &[&str], options: &Options) -> Server {

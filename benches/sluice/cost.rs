@@ -180,6 +180,7 @@ fn run_notified_hand_overs(
     let cost = cost_of_turns(bench, options, |cycles| ring.turn(cycles));
     drop(ring);
     bench.await_the_end_of_crowds();
+    bench.await_the_end_of_requests();
     cost
 }
 
