@@ -30,14 +30,18 @@ fn queue_and_stream_need_one_slot() {
     assert!(reply.err().starts_with("CROSSSLOT "), "{reply:?}");
     assert_eq!(client.run("EXISTS foo"), 0);
     client.must("DELAY.SET {foo}q STREAM {foo}s");
-    client.must("DELAY.ADD {foo}q a PX 50 VALUES f v");
-    client.must("DELAY.ADD {foo}q b PX 0 VALUES f w");
+    client.transact([
+        "DELAY.ADD {foo}q a PX 50 VALUES f v",
+        "DELAY.ADD {foo}q b PX 0 VALUES f w",
+    ]);
     assert_eq!(await_entries(&mut client, "{foo}s", 2), ["f w", "f v"]);
     // A queue that was restored into another slot than its stream.
-    client.must("DELAY.ADD {foo}q c PX 100 VALUES f v");
-    let dump = client.must("DUMP {foo}q");
-    client.must("DELAY.CANCEL {foo}q c");
-    client.call([b"RESTORE".as_slice(), b"bar", b"0", dump.bytes()]);
+    let replies = client.transact([
+        "DELAY.ADD {foo}q c PX 50 VALUES f v",
+        "DUMP {foo}q",
+        "DELAY.CANCEL {foo}q c",
+    ]);
+    client.call([b"RESTORE".as_slice(), b"bar", b"0", replies[1].bytes()]);
     eventually(SOON, || number(&mut client, "bar", "stuck") == 1);
     client.must("DELAY.SET bar STREAM {bar}s");
     assert_eq!(await_entries(&mut client, "{bar}s", 1), ["f v"]);
@@ -59,12 +63,19 @@ fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
         there.must("FLUSHALL");
         here.must("DELAY.SET {bar}q STREAM {bar}s");
         here.must("DELAY.ADD {bar}q before PX 0 VALUES f before");
-        here.must("DELAY.ADD {bar}q a PX 400 VALUES f a");
-        here.must("DELAY.ADD {bar}q b PX 410 VALUES f b");
+        here.must("DELAY.ADD {bar}q a PX 1500 VALUES f a");
+        here.must("DELAY.ADD {bar}q b PX 1510 VALUES f b");
         await_entries(&mut here, "{bar}s", 1);
         let moving = Move::start(SLOT, &one, &other);
         moving.keys(&[first]);
         let is_there = index == 0;
+        // A command with both keys can be run on neither node.
+        let set = "DELAY.SET {bar}q STREAM {bar}s";
+        let reply = here.run(set);
+        assert!(reply.err().starts_with("TRYAGAIN "), "{reply:?}");
+        there.must("ASKING");
+        let reply = there.run(set);
+        assert!(reply.err().starts_with("TRYAGAIN "), "{reply:?}");
         eventually(SOON, || {
             let reply = match is_there {
                 true => {
@@ -101,9 +112,9 @@ fn a_queue_that_moves_at_once_delivers_each_message_once() {
     client.run_all(lines);
     way.migrate(slot, &one, &other);
     let mut client = Raw::connect(&other);
-    let mut entries = await_entries(&mut client, "{bar}s", 3000);
-    entries.sort();
-    entries.dedup();
-    assert_eq!(entries.len(), 3000);
+    let entries = await_entries(&mut client, "{bar}s", 3000);
+    // Each message is due later than the one before it, and arrives after it.
+    let expected: Vec<_> = (0..3000).map(|n| format!("n {n}")).collect();
+    assert_eq!(entries, expected);
     assert_eq!(number(&mut client, "{bar}q", "messages"), 0);
 }

@@ -10,21 +10,21 @@ fn messages_are_delivered_in_the_order_of_time_and_arrival() {
     let (_server, mut client) = server_and_client();
     client.must("DELAY.SET q STREAM s");
     let at = now_ms(&mut client) + 300;
-    for (id, after) in [
+    let mut lines: Vec<_> = [
         ("d", 20),
         ("b", 10),
         ("a", 0),
         ("c", 10),
         ("x", 5),
         ("e", 20),
-    ] {
-        client.must(&format!(
-            "DELAY.ADD q {id} PXAT {} VALUES id {id} n {after}",
-            at + after
-        ));
-    }
-    client.must("DELAY.CANCEL q x");
-    assert_eq!(client.run("EXISTS s"), 0);
+    ]
+    .map(|(id, after)| {
+        let due = at + after;
+        format!("DELAY.ADD q {id} PXAT {due} VALUES id {id} n {after}")
+    })
+    .into();
+    lines.extend(["DELAY.CANCEL q x".into(), "EXISTS s".into()]);
+    assert_eq!(client.transact(&lines)[7], 0);
     let delivered = await_entries(&mut client, "s", 5);
     let expected = [
         "id a n 0",
@@ -128,9 +128,11 @@ fn a_stream_without_ids_makes_messages_wait() {
 #[test]
 fn a_queue_that_takes_the_key_of_its_stream_waits() {
     let (_server, mut client) = server_and_client();
-    client.must("DELAY.SET q STREAM s");
-    client.must("DELAY.ADD q a PX 50 VALUES f v");
-    client.must("RENAME q s");
+    client.transact([
+        "DELAY.SET q STREAM s",
+        "DELAY.ADD q a PX 50 VALUES f v",
+        "RENAME q s",
+    ]);
     eventually(SOON, || number(&mut client, "s", "stuck") == 1);
     client.must("RENAME s q");
     assert_eq!(await_entries(&mut client, "s", 1), ["f v"]);
@@ -174,7 +176,7 @@ fn a_full_memory_does_not_stop_delivery() {
 fn a_pause_of_writes_stops_delivery_until_it_ends() {
     let (server, mut client) = server_and_client();
     client.must("DELAY.SET q STREAM s");
-    client.must("DELAY.ADD q a PX 100 VALUES f v");
+    client.must("DELAY.ADD q a PX 1000 VALUES f v");
     client.must("CLIENT PAUSE 600000 WRITE");
     let mut reader = Raw::connect(&server);
     eventually(SOON, || reader.must("DELAY.GET q a").array()[0] == 0);

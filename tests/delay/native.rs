@@ -77,11 +77,13 @@ fn messages_are_delivered_wherever_their_queue_has_moved() {
 #[test]
 fn a_copy_delivers_its_own_messages() {
     let (_server, mut client) = server_and_client();
-    client.must("DELAY.SET q STREAM s");
-    client.must("DELAY.ADD q a PX 100 VALUES f v");
-    client.must("COPY q r");
-    client.must("DELAY.SET r STREAM t");
-    client.must("DELAY.ADD r b PX 100 VALUES g w");
+    client.transact([
+        "DELAY.SET q STREAM s",
+        "DELAY.ADD q a PX 50 VALUES f v",
+        "COPY q r",
+        "DELAY.SET r STREAM t",
+        "DELAY.ADD r b PX 50 VALUES g w",
+    ]);
     assert_eq!(await_entries(&mut client, "s", 1), ["f v"]);
     assert_eq!(await_entries(&mut client, "t", 2), ["f v", "g w"]);
 }
@@ -90,12 +92,10 @@ fn a_copy_delivers_its_own_messages() {
 fn a_restored_queue_delivers_what_is_due() {
     let (_server, mut client) = server_and_client();
     client.must("DELAY.SET q STREAM s");
-    for number in 0..300 {
-        client.must(&format!(
-            "DELAY.ADD q m{number} PX {} VALUES n {number}",
-            100 + number % 7
-        ));
-    }
+    client.run_all((0..300).map(|number| {
+        let ms = 1000 + number % 7;
+        format!("DELAY.ADD q m{number} PX {ms} VALUES n {number}")
+    }));
     let before = waiting_ids(&mut client, "q");
     let dump = client.must("DUMP q");
     client.must("DEL q");

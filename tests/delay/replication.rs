@@ -119,8 +119,10 @@ fn a_replica_delivers_when_it_is_promoted_and_not_before() {
     let mut client = Raw::connect(&master);
     client.must("DELAY.SET q STREAM s");
     client.must("DELAY.ADD q later PX 900000 VALUES f later");
-    client.must("DELAY.ADD q b PX 210 VALUES f b");
-    client.must("DELAY.ADD q a PX 200 VALUES f a");
+    client.transact([
+        "DELAY.ADD q b PX 1510 VALUES f b",
+        "DELAY.ADD q a PX 1500 VALUES f a",
+    ]);
     wait_for_replica_sync(&master, &replica);
     master.kill9();
     let mut reader = Raw::connect(&replica);
