@@ -2,8 +2,8 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help deps run build test matrix faults soak load valgrind miri asan audit bench instructions demo filter-rates hit-rates lint install \
-  uninstall clean prepare prepare-tests prepare-valgrind dist deb
+.PHONY: help deps run build test matrix faults soak load valgrind miri asan audit bench instructions demo shop shop-load filter-rates hit-rates lint \
+  install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -39,6 +39,12 @@ build: prepare ## build the module, target/release/libsluice.so
 
 demo: build ## the flash sale: GET/SET, a local lock, a SETNX lock, Lua and STOCK.* sell 1000 pieces (ARGS="--buyers 5000")
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo run --release --example flash_sale -- $(ARGS)
+
+shop: build prepare-shop ## a shop with a flash sale on MariaDB and Redis, with buttons that break it (ARGS="--port 8080")
+	@SLUICE_MODULE='$(CURDIR)/$(module)' .venv/bin/python -B examples/shop/run.py $(ARGS)
+
+shop-load: build prepare-shop ## thousands of shoppers in this shop, while its programs die (ARGS="--shoppers 20000")
+	@SLUICE_MODULE='$(CURDIR)/$(module)' .venv/bin/python -B examples/shop/load.py $(ARGS)
 
 # Not `build`: after `make build`, `sudo make install` needs no cargo.
 $(module):
@@ -121,9 +127,14 @@ deb: prepare ## a Debian package, and its checksum, in target/dist (installs car
 prepare: ## print the missing packages of the build and `make run`, and install them
 	@scripts/prepare
 
-prepare-tests: ## install redis-py and node-redis into this folder, for the tests of the examples
+prepare-tests: ## install redis-py and node-redis into this folder, and MariaDB and Chromium, for the tests of the examples
 	@scripts/prepare-python
 	@scripts/prepare-node
+	@scripts/prepare-shop --browser
+
+prepare-shop: ## print the missing packages of `make shop`, and install them
+	@scripts/prepare-python
+	@scripts/prepare-shop
 
 prepare-valgrind: ## install valgrind, if it is missing
 	@scripts/prepare-valgrind

@@ -1,0 +1,91 @@
+"""Starts the whole shop in one terminal, and ends it with Ctrl-C: `make shop`.
+
+All files are in a temporary folder, and all servers but the web server listen on sockets in this folder.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).parent
+os.environ["SHOP_STATE"] = os.environ.get("SHOP_STATE") or tempfile.mkdtemp(prefix="sluice-shop-")
+
+import setup  # noqa: E402  after SHOP_STATE is known
+from supervisor import Failed, Supervisor  # noqa: E402
+
+
+def free_port(wanted):
+    """`wanted`, or another one if it is in use."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return probe.getsockname()[1]
+    raise OSError("no free port")
+
+
+@contextlib.asynccontextmanager
+async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
+    """The running shop: its supervisor. At the end of the block, all programs have ended and all files are removed."""
+    state = pathlib.Path(os.environ["SHOP_STATE"])
+    supervisor = Supervisor(state, {"SHOP_PORT": str(port)} | environment)
+    try:
+        say("Creating a database in " + str(state))
+        await setup.create_database(state)
+        say("Starting MariaDB and two redis-servers with Sluice")
+        await asyncio.gather(*(supervisor.start(**service) for service in setup.servers(state)))
+        await setup.fill(sale_in_s)
+        say("Starting the shop")
+        await asyncio.gather(*(supervisor.start(**service) for service in setup.programs(port)))
+        async with supervisor.control():
+            yield supervisor
+    finally:
+        await supervisor.stop()
+        shutil.rmtree(state)
+
+
+async def until_signal(work):
+    """Runs `work`, and cancels it at the first Ctrl-C. Further ones do not stop the cleanup."""
+    task, loop = asyncio.create_task(work), asyncio.get_running_loop()
+
+    def end():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: None)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    return await task
+
+
+async def main():
+    parser = argparse.ArgumentParser(description="Starts a shop with a flash sale. Ctrl-C ends it.")
+    parser.add_argument("--port", type=int, default=8000, help="the port of the page, if it is free")
+    parser.add_argument("--sale-in", type=int, default=30, metavar="SECONDS", help="when the flash sale begins")
+    arguments = parser.parse_args()
+    port = free_port(arguments.port)
+    with contextlib.suppress(asyncio.CancelledError):
+        await until_signal(serve(port, arguments.sale_in))
+    print("\nEverything has ended, and all files are removed.")
+
+
+async def serve(port, sale_in_s):
+    """Until it is canceled."""
+    async with shop(port, sale_in_s, say=lambda line: print(line, flush=True)):
+        print(f"\n  The shop is open: http://127.0.0.1:{port}\n\n  Ctrl-C ends it.", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main())
+    except Failed as error:
+        sys.exit(str(error))
