@@ -1,6 +1,6 @@
 //! The delivery of messages: each once, in order, with exactly its fields and values, and never for long at a time.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::delay::{await_entries, entries, number};
 use crate::support::{Lines, Raw, SOON, Server, eventually, now_ms, server_and_client};
@@ -68,6 +68,32 @@ fn a_message_wakes_the_clients_that_read_the_stream() {
     client.must("DELAY.ADD q a PX 50 VALUES f v");
     let entry = worker.read();
     assert_eq!(entry.array()[0].array()[0].text(), "s");
+}
+
+/// A server that ticks once a second and has no other work wakes the reader in time, not with its next tick.
+#[test]
+fn a_reader_of_the_stream_does_not_wait_for_a_tick() {
+    let server = Server::builder()
+        .config("hz", "1")
+        .config("dynamic-hz", "no")
+        .start();
+    let (mut client, mut reader) = (Raw::connect(&server), Raw::connect(&server));
+    client.must("DELAY.SET q STREAM s");
+    client.must("XGROUP CREATE s g $ MKSTREAM");
+    // A tick is just over when the reader was woken by one, so the next tick is nearly a second away.
+    let mut lags_ms = Vec::new();
+    for _ in 0..5 {
+        reader.ask("XREADGROUP GROUP g w BLOCK 0 STREAMS s >");
+        client.must("DELAY.ADD q a PX 100 VALUES f v");
+        let reply = reader.read();
+        let read_at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a time");
+        let entry = reply.array()[0].array()[1].array()[0].array()[0].text();
+        let appended_at: u128 = entry.split('-').next().expect("ms").parse().expect("ms");
+        lags_ms.push(read_at.as_millis().saturating_sub(appended_at));
+    }
+    assert!(lags_ms[1..].iter().any(|lag| *lag < 400), "{lags_ms:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::server::services::commit;
 use crate::server::services::deferred::{
     ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, IS_FLUSHING, KeyChange, LOADS_BESIDE,
     LOADS_FOR_REPLICA, NOTHING, ServerEvent, WORK, defer, defer_and_wake, defer_slot_change,
-    tell_families, wake_event_loop,
+    needs_round, tell_families, wake_event_loop,
 };
 use crate::server::services::import;
 use crate::server::services::info;
@@ -360,7 +360,7 @@ unsafe extern "C" fn on_event_loop(
     }
     guard((), deletions::ends_round); // before anybody is served
     if ANY_DEFERRED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) != NOTHING {
-        timer::was_armed(); // before, by commands and timers, of which the server knows
+        needs_round(); // before, by commands and timers, of which the server knows
         guard((), || {
             // SAFETY: see above.
             let ctx = unsafe { Ctx::new(ctx) };
@@ -370,8 +370,8 @@ unsafe extern "C" fn on_event_loop(
             if WORK.load(Ordering::Relaxed) != NOTHING {
                 do_a_slice(ctx);
             }
-            // The server may have computed for how long it sleeps before it asked us.
-            if timer::was_armed() {
+            // The server may have computed for how long it sleeps, and served blocked clients, before it asked us.
+            if needs_round() {
                 wake_event_loop();
             }
         });

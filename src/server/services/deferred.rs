@@ -145,6 +145,21 @@ pub fn is_flushing() -> bool {
     IS_FLUSHING.load(Ordering::Relaxed)
 }
 
+/// Whether something happened that the server looks at only at the beginning of a round; see [`need_round`].
+static NEEDS_ROUND: AtomicBool = AtomicBool::new(false);
+
+/// Notes a change that the server looks at only at the beginning of a round of its event loop: the timer was set, or an entry was
+/// appended to a stream, for which clients may wait.
+#[inline]
+pub(in crate::server) fn need_round() {
+    NEEDS_ROUND.store(true, Ordering::Relaxed);
+}
+
+/// Whether there was such a change since the last call.
+pub(in crate::server) fn needs_round() -> bool {
+    NEEDS_ROUND.swap(false, Ordering::Relaxed)
+}
+
 /// Makes the event loop run another round before it sleeps.
 pub(in crate::server) fn wake_event_loop() {
     // SAFETY: the callback does nothing and expects no data.

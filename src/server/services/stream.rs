@@ -5,7 +5,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::commit;
+use crate::server::services::{commit, deferred};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::{io, ptr};
@@ -125,6 +125,7 @@ impl<'k> Stream<'k> {
         if status != raw::REDISMODULE_OK as c_int {
             return Err(Error::StreamFull);
         }
+        deferred::need_round(); // for clients that wait for an entry
         let (ms, seq) = (raw_id.ms, raw_id.seq);
         Ok(EntryId { ms, seq })
     }

@@ -5,11 +5,11 @@ use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
+use crate::server::services::deferred;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 struct Armed(Option<(u64, raw::RedisModuleTimerID)>);
@@ -21,14 +21,6 @@ impl Armed {
             unsafe { api!(RedisModule_StopTimer(ctx.raw(), id, ptr::null_mut())) };
         }
     }
-}
-
-/// Whether the timer was set since the last call of [`was_armed`].
-static WAS_ARMED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the timer was set since the last call.
-pub(in crate::server) fn was_armed() -> bool {
-    WAS_ARMED.swap(false, Ordering::Relaxed)
 }
 
 static ARMED: MainThread<Armed> = MainThread::new();
@@ -66,7 +58,7 @@ pub fn arm(ctx: Ctx<'_>, at: u64) {
         ))
     };
     armed.0 = Some((at, id));
-    WAS_ARMED.store(true, Ordering::Relaxed);
+    deferred::need_round();
 }
 
 /// Stops a timer that is further away than [`FARTHEST_MS`], because the clock was set back. Otherwise the event loop of Redis 7.0
