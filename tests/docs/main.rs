@@ -481,12 +481,20 @@ impl Cli {
             if line.trim() == format!("\"{END}\"") {
                 return lines;
             }
-            // redis-cli puts an empty line behind an error.
-            if !line.trim().is_empty() {
+            // redis-cli prints an empty line behind an error, and the time of a command that took more than half a second.
+            if !line.trim().is_empty() && !is_duration(line.trim()) {
                 lines.push(line.trim_end().to_owned());
             }
         }
     }
+}
+
+/// Returns whether a line is a duration such as `(1.02s)`.
+fn is_duration(line: &str) -> bool {
+    let seconds = line
+        .strip_prefix('(')
+        .and_then(|rest| rest.strip_suffix("s)"));
+    seconds.is_some_and(|seconds| seconds.parse::<f64>().is_ok())
 }
 
 impl Drop for Cli {
