@@ -4,8 +4,11 @@ use svg::node::element::Polyline;
 
 use super::{LINE_HEIGHT, MARGIN, Scale, Sheet, Tone, WIDTH, class, short};
 
-const LABELS: i32 = 58;
+/// The widest text at a tick is `0.0001 %`.
+const LABELS: i32 = 70;
 const FIGURES: i32 = 52;
+/// Half of the text at the last tick of the x axis.
+const LAST_TICK: i32 = 12;
 
 /// Figures at the ends of two lines are at least this far apart.
 const APART: i32 = 17;
@@ -63,8 +66,11 @@ pub(crate) enum Stroke {
 impl Lines {
     /// Draws from `top` on; returns the end.
     pub(super) fn draw(&self, sheet: &mut Sheet, top: i32) -> i32 {
-        let figures = if self.figure.is_some() { FIGURES } else { 0 };
-        let (left, right) = (MARGIN + LABELS, WIDTH - MARGIN - figures);
+        let beside = match self.figure {
+            Some(_) => FIGURES,
+            None => LAST_TICK,
+        };
+        let (left, right) = (MARGIN + LABELS, WIDTH - MARGIN - beside);
         sheet.text((MARGIN, top + LINE_HEIGHT / 2), "", &self.heading);
         sheet.text((MARGIN, top + LINE_HEIGHT * 3 / 2), "faint", &self.y_label);
         let upper = top + 2 * LINE_HEIGHT + 14;
