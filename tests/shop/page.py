@@ -1,0 +1,267 @@
+"""The page of examples/shop in a real browser: python page.py. Run by tests/shop/main.rs.
+
+Starts the shop as `make shop` does, and ends it with Ctrl-C. Prints the name of each test that has passed.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from selenium import webdriver
+
+RUN = pathlib.Path(__file__).parents[2] / "examples/shop/run.py"
+PATIENCE_S = 120  # many times what a step takes
+STOCK = 3
+
+
+def program(*names):
+    return next(path for name in names if (path := shutil.which(name)))
+
+
+def start_browser(width=1280, height=1000):
+    options = webdriver.ChromeOptions()
+    options.binary_location = program("chromium", "chromium-browser", "google-chrome")
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-prefers-reduced-motion",
+                 f"--window-size={width},{height}"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options, webdriver.ChromeService(program("chromedriver")))
+
+
+class Page:
+    def __init__(self, url):
+        self.url = url
+        self.browser = start_browser()
+        self.browser.get(url)
+
+    def js(self, script, *arguments):
+        return self.browser.execute_script(script, *arguments)
+
+    def text(self, selector):
+        return self.js("return document.querySelector(arguments[0])?.textContent.trim() ?? ''", selector)
+
+    def click(self, selector):
+        """Clicks when the element is there and enabled."""
+        eventually(lambda: self.js(
+            "const e = document.querySelector(arguments[0]);"
+            "return !!e && !e.disabled && e.offsetParent !== null && (e.click(), true)", selector))
+
+    def fetch(self, path, body=None, user="somebody", key=None):
+        """The status and the reply of a request from the page. With a body it is a POST."""
+        return self.browser.execute_async_script(
+            """const [path, body, user, key, done] = arguments;
+            const headers = { "X-User": user, ...(key && { "Idempotency-Key": key }) };
+            const options = body && { method: "POST", body: JSON.stringify(body) };
+            fetch(path, { ...options, headers }).then(async (reply) => done([reply.status, await reply.json()]))""",
+            path, body, user, key)
+
+    def flash(self):
+        return self.js("return document.getElementById('flash-buy').dataset.state")
+
+    def states(self):
+        """The states of my orders, newest first."""
+        return self.js("return [...document.querySelectorAll('.order')].map((order) => order.dataset.state)")
+
+    def number(self, name):
+        text = self.text(f"#n-{name}")
+        return int(text) if text.isdigit() else None
+
+
+def eventually(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never becomes true"
+        time.sleep(0.05)
+    return value
+
+
+def the_countdown_opens_the_button(page):
+    status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 8})
+    assert status == 201
+    eventually(lambda: page.flash() == "countdown")
+    assert re.fullmatch(r"Begins in 0:0\d", page.text("#flash-buy")), page.text("#flash-buy")
+    assert page.js("return document.getElementById('flash-buy').disabled")
+    status, reply = page.fetch("/api/orders", {"product": sale["product"], "qty": 1}, key="too-early")
+    assert status == 403 and "not begun" in reply["error"], (status, reply)
+    eventually(lambda: page.flash() == "open")
+    assert page.text("#flash-buy") == "Buy now" and page.text("#flash-stock") == str(STOCK)
+
+
+def a_visitor_buys_and_pays(page):
+    page.click("#flash-buy")
+    eventually(lambda: page.states() == ["reserved"])
+    eventually(lambda: "in the database" in page.text(".order small"))
+    page.click(".order [data-verb=pay]")
+    eventually(lambda: page.states() == ["sold"])
+    eventually(lambda: page.number("sold") == 1)
+
+
+def a_customer_gets_no_more_than_the_limit(page):
+    page.click("#flash-buy")
+    eventually(lambda: page.states() == ["reserved", "sold"])
+    page.click("#flash-buy")
+    eventually(lambda: "Over the limit of each customer" in page.text("#toast"))
+    assert page.states() == ["reserved", "sold"]
+
+
+def the_sale_sells_out(page):
+    status, product = flash_product(page)
+    for attempt in range(3):  # repeated requests with one key are one order
+        status, reply = page.fetch("/api/orders", {"product": product, "qty": 1}, "bob", "bobs-order")
+        assert status == 201, (status, reply)
+    eventually(lambda: page.flash() == "sold-out")
+    assert page.text("#flash-buy") == "Sold out"
+    status, reply = page.fetch("/api/orders", {"product": product, "qty": 1}, "carol", "carols-order")
+    assert (status, reply["error"]) == (409, "sold out")
+
+
+def the_board_shows_the_numbers_of_the_database(page):
+    eventually(lambda: page.text("#connection") == "live")
+    eventually(lambda: page.number("stock") == 0 and page.number("sold") == 1)
+    assert page.number("oversold") == 0
+    rows = page.js("return Object.fromEntries([...document.querySelectorAll('#numbers div')]"
+                   ".map((row) => [row.children[0].textContent, row.children[1].textContent]))")
+    assert rows["breaker"] == "closed" and int(rows["repeated requests"]) >= 2, rows
+    assert {"hit ratio", "queue lag", "limiter refusals", "cache waits"} <= set(rows)
+    eventually(lambda: page.js("return document.getElementById('orders-line').getAttribute('d').split('L').length") > 3)
+
+
+def flash_product(page):
+    status, reply = page.fetch("/api/products")
+    return status, next(product["id"] for product in reply["products"] if product["is_flash"])
+
+
+def a_refund_returns_the_piece(page):
+    page.click(".order[data-state=sold] [data-verb=refund]")
+    eventually(lambda: page.states() == ["reserved", "cancelled"])
+    eventually(lambda: page.flash() == "open" and page.text("#flash-left") == "1")
+    eventually(lambda: page.number("sold") == 0)
+    eventually(lambda: "money returned" in page.text(".order[data-state=cancelled] small"))
+
+
+def a_changed_price_is_shown(page):
+    selector = "[data-product='1'] .cents"
+    for forget, cents in ((False, 4200), (True, 4300)):
+        status, _ = page.fetch("/api/products/1/price", {"price_cents": cents, "forget": forget})
+        assert status == 200
+        eventually(lambda: page.text(selector) == f"€{cents / 100:.2f}")
+
+
+def a_killed_worker_is_shown_and_its_orders_follow(page):
+    service = "[data-service=worker]"
+    page.click("[data-break=worker]")
+    eventually(lambda: "back in" in page.text(service))
+    page.click("[data-product='1'] button")
+    eventually(lambda: page.states() == ["reserved", "reserved", "cancelled"])
+    eventually(lambda: page.text(service) == "order worker")
+    eventually(lambda: "in the database" in page.text(".order small"))
+    assert "order worker is back" in page.text("#news")
+
+
+def requests_that_are_sent_twice_order_once(page):
+    page.click("#twice")
+    eventually(lambda: page.js("return document.getElementById('twice').getAttribute('aria-pressed')") == "true")
+    page.click("[data-product='2'] button")
+    eventually(lambda: page.states() == ["reserved", "reserved", "reserved", "cancelled"])
+    page.click(".order [data-verb=pay]")
+    eventually(lambda: page.states() == ["sold", "reserved", "reserved", "cancelled"])
+    eventually(lambda: page.number("sold") == 1)
+    user = page.text("#user")
+    eventually(lambda: len(page.fetch("/api/orders", user=user)[1]["orders"]) == 4)
+    page.click("#twice")
+
+
+def a_stopped_database_is_shown_and_the_shop_goes_on(page):
+    page.click("[data-break=mariadb]")
+    eventually(lambda: "MariaDB" in page.text("#connection"))
+    page.click("[data-product='3'] button")
+    eventually(lambda: page.states()[0] == "reserved" and len(page.states()) == 5)
+    eventually(lambda: page.text("#connection") == "live")
+    eventually(lambda: "in the database" in page.text(".order small"))
+    assert page.number("oversold") == 0
+
+
+def the_page_fits_a_phone(page):
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    for scheme in ("light", "dark"):
+        page.browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        width, needed = page.js("return [innerWidth, document.documentElement.scrollWidth]")
+        assert width == 390 and needed <= 390, (width, needed)
+    background = page.js("return getComputedStyle(document.body).backgroundColor")
+    assert sum(map(int, re.findall(r"\d+", background)[:3])) < 150, background
+
+
+def the_page_has_no_errors(page):
+    # Replies such as 409 are logged by the browser itself.
+    errors = [entry for entry in page.browser.get_log("browser") if entry["level"] == "SEVERE" and entry["source"] != "network"]
+    assert not errors, errors
+
+
+TESTS = [
+    the_countdown_opens_the_button,
+    a_visitor_buys_and_pays,
+    a_customer_gets_no_more_than_the_limit,
+    the_sale_sells_out,
+    the_board_shows_the_numbers_of_the_database,
+    a_refund_returns_the_piece,
+    a_changed_price_is_shown,
+    a_killed_worker_is_shown_and_its_orders_follow,
+    requests_that_are_sent_twice_order_once,
+    a_stopped_database_is_shown_and_the_shop_goes_on,
+    the_page_fits_a_phone,
+    the_page_has_no_errors,
+]
+
+
+def open_shop():
+    """The process of the shop, its address, and its folder."""
+    environment = os.environ | {"SHOP_RESERVE_MS": "3600000", "SHOP_TICK_MS": "1000"}
+    shop = subprocess.Popen([sys.executable, "-B", str(RUN), "--port", "0", "--sale-in", "0"], env=environment, text=True,
+                            stdout=subprocess.PIPE)
+    folder = None
+    for line in shop.stdout:
+        folder = folder or re.search(r"database in (\S+)", line)
+        if url := re.search(r"http://\S+", line):
+            return shop, url[0], pathlib.Path(folder[1])
+    raise AssertionError("the shop does not start")
+
+
+def ctrl_c_ends_everything(shop, folder):
+    shop.send_signal(signal.SIGINT)
+    assert shop.wait(PATIENCE_S) == 0
+    assert "all files are removed" in shop.stdout.read() and not folder.exists()
+    left = subprocess.run(["pgrep", "-f", str(folder)], stdout=subprocess.PIPE, text=True).stdout
+    assert not left, left
+
+
+def main():
+    shop, url, folder = open_shop()
+    try:
+        page = Page(url)
+        try:
+            for test in TESTS:
+                test(page)
+                print(test.__name__, flush=True)
+        except BaseException:
+            print(json.dumps(page.browser.get_log("browser")), page.text("body"), file=sys.stderr)
+            raise
+        finally:
+            page.browser.quit()
+        ctrl_c_ends_everything(shop, folder)
+        print(ctrl_c_ends_everything.__name__, flush=True)
+    finally:
+        if shop.poll() is None:
+            shop.send_signal(signal.SIGINT)
+            shop.wait()
+
+
+if __name__ == "__main__":
+    main()
