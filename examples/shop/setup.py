@@ -41,12 +41,18 @@ def program(name):
     return found
 
 
+def temporary(state):
+    """The folder for temporary tables. A MariaDB that starts removes those of others in a folder that it shares with them."""
+    return state / "tmp"
+
+
 async def create_database(state):
     """The files of an empty MariaDB. Its root user has no password: only this user can reach the socket in this folder."""
+    temporary(state).mkdir()
     process = await asyncio.create_subprocess_exec(
         program("mariadb-install-db"), "--no-defaults", f"--datadir={state / 'mariadb'}", f"--user={getpass.getuser()}",
         "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary(state))})
     output, _ = await process.communicate()
     if process.returncode:
         raise Failed("mariadb-install-db fails:\n" + output.decode(errors="replace")[-2000:])
@@ -60,8 +66,8 @@ def servers(state):
         "name": "mariadb",
         "command": [
             program("mariadbd"), "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={state / 'mariadb'}",
-            f"--socket={settings.DATABASE_SOCKET}", f"--pid-file={state / 'mariadb.pid'}", "--skip-networking",
-            "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1", "--sync-binlog=1",
+            f"--tmpdir={temporary(state)}", f"--socket={settings.DATABASE_SOCKET}", f"--pid-file={state / 'mariadb.pid'}",
+            "--skip-networking", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1", "--sync-binlog=1",
             "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M",
             "--max-connections=100", "--skip-name-resolve"],
         "is_ready": database_answers,
