@@ -64,8 +64,8 @@ async def watch(port, phases):
         await asyncio.sleep(0.1)
 
 
-async def break_things(supervisor, port, crowd, shoppers, phases):
-    client = Client(port)
+async def break_things(supervisor, port, crowd, shoppers, phases, products):
+    client, cache = Client(port), connections.cache(1)
     for part, name, down_s in BREAKAGES:
         while crowd.done < part * shoppers:
             await asyncio.sleep(0.02)
@@ -75,6 +75,9 @@ async def break_things(supervisor, port, crowd, shoppers, phases):
             await client.request("POST", "/api/break", {"what": "twice", "on": True})
         else:
             await supervisor.kill(name, down_s)
+        if name == "mariadb":  # the invalidations of its last commits arrive: the loaders fail, and the breaker opens
+            for product in products:
+                await cache.execute_command("CACHE.DEL", f"product:{product}")
 
 
 async def show_progress(crowd, shoppers, phases):
@@ -138,7 +141,7 @@ async def main(arguments):
         began = time.monotonic()
         background = [asyncio.create_task(work) for work in (
             watch(port, phases), show_progress(crowd, arguments.shoppers, phases),
-            *([] if arguments.calm else [break_things(supervisor, port, crowd, arguments.shoppers, phases)]))]
+            *([] if arguments.calm else [break_things(supervisor, port, crowd, arguments.shoppers, phases, others)]))]
         prices = asyncio.create_task(change_prices(port, others))
         await crowd.run(arguments.shoppers, arguments.parallel)
         seconds = time.monotonic() - began

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 
-HERE = pathlib.Path(__file__).parent
-os.environ["SHOP_STATE"] = os.environ.get("SHOP_STATE") or tempfile.mkdtemp(prefix="sluice-shop-")
+os.environ.setdefault("SHOP_STATE", f"{tempfile.gettempdir()}/sluice-shop-{secrets.token_hex(4)}")
 
 import setup  # noqa: E402  after SHOP_STATE is known
 from supervisor import Failed, Supervisor  # noqa: E402
@@ -37,6 +37,7 @@ async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
     """The running shop: its supervisor. At the end of the block, all programs have ended and all files are removed."""
     state = pathlib.Path(os.environ["SHOP_STATE"])
     supervisor = Supervisor(state, {"SHOP_PORT": str(port)} | environment)
+    state.mkdir(mode=0o700)
     try:
         say("Creating a database in " + str(state))
         await setup.create_database(state)

@@ -1,8 +1,10 @@
 """The page of examples/shop in a real browser: python page.py. Run by tests/shop/main.rs.
 
 Starts the shop as `make shop` does, and ends it with Ctrl-C. Prints the name of each test that has passed.
+`python page.py docs/shop.png` writes the picture of the documentation instead.
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -27,8 +29,8 @@ def program(*names):
 def start_browser(width=1280, height=1000):
     options = webdriver.ChromeOptions()
     options.binary_location = program("chromium", "chromium-browser", "google-chrome")
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-prefers-reduced-motion",
-                 f"--window-size={width},{height}"):
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                 "--force-prefers-reduced-motion", f"--window-size={width},{height}"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     return webdriver.Chrome(options, webdriver.ChromeService(program("chromedriver")))
@@ -221,9 +223,9 @@ TESTS = [
 ]
 
 
-def open_shop():
+def open_shop(reserve_ms):
     """The process of the shop, its address, and its folder."""
-    environment = os.environ | {"SHOP_RESERVE_MS": "3600000", "SHOP_TICK_MS": "1000"}
+    environment = os.environ | {"SHOP_RESERVE_MS": str(reserve_ms), "SHOP_TICK_MS": "1000"}
     shop = subprocess.Popen([sys.executable, "-B", str(RUN), "--port", "0", "--sale-in", "0"], env=environment, text=True,
                             stdout=subprocess.PIPE)
     folder = None
@@ -242,11 +244,35 @@ def ctrl_c_ends_everything(shop, folder):
     assert not left, left
 
 
+def take_picture(page, file):
+    """The shop during a sale, a moment after the order worker was killed."""
+    time.sleep(15)  # the lines of the chart begin
+    for number, product in enumerate((6, 4)):
+        page.click(f"[data-product='{product}'] button")
+        eventually(lambda: len(page.states()) == number + 1)
+        page.click(".order [data-verb=pay]")
+        eventually(lambda: page.states()[0] == "sold")
+    page.click("#flash-buy")
+    eventually(lambda: len(page.states()) == 3)
+    page.click("#crowd")
+    eventually(lambda: page.text("#flash-left").isdigit() and int(page.text("#flash-left")) < 70)
+    page.click("[data-break=worker]")
+    eventually(lambda: "back in" in page.text("[data-service=worker]") and int(page.text("#flash-left")) < 30)
+    time.sleep(1)  # the toast leaves the page
+    width, height = page.js("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    picture = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    pathlib.Path(file).write_bytes(base64.b64decode(picture["data"]))
+
+
 def main():
-    shop, url, folder = open_shop()
+    is_test = len(sys.argv) == 1
+    shop, url, folder = open_shop(3_600_000 if is_test else 60_000)
     try:
         page = Page(url)
         try:
+            if not is_test:
+                return take_picture(page, sys.argv[1])
             for test in TESTS:
                 test(page)
                 print(test.__name__, flush=True)
