@@ -10,13 +10,14 @@ import time
 import run  # sets SHOP_STATE before the other modules read it
 import chaos
 import connections
+import settings
 from check import check, noise
 from crowd import Crowd
 from http_client import Client, Lost
 from supervisor import Failed
 
 # After which part of the shoppers a program dies, and for how long. "twice" sends all order requests twice from then on.
-BREAKAGES = [(0.1, "worker", 3), (0.25, "mariadb", 3), (0.4, "orders", 2), (0.55, "cache", 4), (0.7, "twice", 0),
+BREAKAGES = [(0.1, "worker", 3), (0.25, "mariadb", 5), (0.4, "orders", 2), (0.55, "cache", 4), (0.7, "twice", 0),
              (0.8, "canal", 2), (0.9, "web", 1)]
 LABELS = {"worker": "order worker killed", "mariadb": "MariaDB killed", "orders": "Redis (orders) killed",
           "cache": "Redis (cache) killed", "twice": "each request twice", "canal": "binlog reader killed",
@@ -65,7 +66,7 @@ async def watch(port, phases):
 
 
 async def break_things(supervisor, port, crowd, shoppers, phases, products):
-    client, cache = Client(port), connections.cache(1)
+    client = Client(port)
     for part, name, down_s in BREAKAGES:
         while crowd.done < part * shoppers:
             await asyncio.sleep(0.02)
@@ -75,9 +76,24 @@ async def break_things(supervisor, port, crowd, shoppers, phases, products):
             await client.request("POST", "/api/break", {"what": "twice", "on": True})
         else:
             await supervisor.kill(name, down_s)
-        if name == "mariadb":  # the invalidations of its last commits arrive: the loaders fail, and the breaker opens
-            for product in products:
-                await cache.execute_command("CACHE.DEL", f"product:{product}")
+        if name == "mariadb":
+            await break_further(supervisor, products)
+
+
+async def break_further(supervisor, products):
+    """While MariaDB is away: the loaders of products fail, so the breaker opens, and the worker dies with a batch that it could
+    not write."""
+    cache, orders = connections.cache(1), connections.orders(1)
+    for product in products:
+        await cache.execute_command("CACHE.DEL", f"product:{product}")
+    await supervisor.kill("worker", 1)  # a batch of events gathers meanwhile
+    while not (await orders.xpending(settings.EVENTS, settings.WORKERS))["pending"]:
+        if supervisor.services["mariadb"].state == "runs":
+            break
+        await asyncio.sleep(0.05)
+    await supervisor.kill("worker", 0)
+    await cache.aclose()
+    await orders.aclose()
 
 
 async def show_progress(crowd, shoppers, phases):
