@@ -5,6 +5,7 @@ import invalidation
 import settings
 from board import as_map
 from connections import query
+from settle import settle
 
 SALES = "SELECT p.id, p.stock, COALESCE(SUM(o.qty * (o.state = 'sold')), 0) AS sold," \
         " COALESCE(SUM(o.qty * (o.state = 'reserved')), 0) AS reserved" \
@@ -54,11 +55,15 @@ async def check(crowd, client):
     count["jobs with an old fence"] = (await query(
         db, "SELECT COUNT(*) AS n FROM (SELECT fence < LAG(fence) OVER (ORDER BY tick) AS is_old FROM reports) r"
         " WHERE is_old"))[0]["n"]
+    # A holder of the lock that awakes after a long pause: its token is small.
+    count["late jobs accepted"] = int(await settle(db, fence=1, tick=FAR_TICK))
     count["stale reads"] = sum([await is_stale(client, row) for row in await query(db, "SELECT * FROM products")])
     db.close()
     await orders.aclose()
     return count
 
+
+FAR_TICK = 10**15
 
 # The state that the database may have after the last acknowledged one.
 ACCEPTED = {"reserved": {"expired"}, "sold": {"sold"}, "cancelled": {"cancelled"}}

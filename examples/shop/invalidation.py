@@ -9,12 +9,12 @@ import logging
 import redis
 
 import connections
+import settings
 from connections import REDIS_DOWN
 
 RETRIES, DUE, GROUP = "{invalidate}:retries", "{invalidate}:due", "retriers"
 ALARMS = "{invalidate}:alarms"  # a hash: the key, and its failed attempts
 BASE_MS, LONGEST_MS = 200, 10_000
-ALARM_AFTER = 8  # attempts, after about 25 s. The retries go on
 
 
 async def invalidate(cache, orders, key):
@@ -31,7 +31,7 @@ async def invalidate(cache, orders, key):
 
 
 async def retry_later(client, key, attempt):
-    """Schedules attempt + 1. The id is the key: one invalidation of a key waits, however many failed."""
+    """Schedules the next attempt, after `attempt` failed ones. The id is the key: one invalidation of a key waits, however many failed."""
     delay = min(BASE_MS * 2 ** (attempt - 1), LONGEST_MS)
     await client.execute_command("DELAY.ADD", RETRIES, key, "PX", delay, "VALUES", "key", key, "attempt", attempt)
 
@@ -46,14 +46,15 @@ async def create_queue(orders):
 
 
 async def retry(cache, orders, entry, key, attempt):
-    """One attempt. The next one, or the success, and the acknowledgment are one transaction."""
+    """One more attempt, after `attempt` failed ones. The next one, or the success, and the acknowledgment are one transaction."""
     async with orders.pipeline(transaction=True) as step:
         try:
             await cache.execute_command("CACHE.DEL", key)
         except REDIS_DOWN:
-            await retry_later(step, key, attempt + 1)
-            if attempt + 1 >= ALARM_AFTER:
-                step.hset(ALARMS, key, attempt + 1)
+            attempt += 1
+            await retry_later(step, key, attempt)
+            if attempt >= settings.ALARM_AFTER:
+                step.hset(ALARMS, key, attempt)
         else:
             step.hdel(ALARMS, key)
         step.xack(DUE, GROUP, entry)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import sys
 import time
 
@@ -103,7 +104,8 @@ async def show_progress(crowd, shoppers, phases):
         part = crowd.done / shoppers
         text = f"{crowd.done:6} of {shoppers} shoppers, {len(crowd.orders)} orders, {LABELS[phases[-1]['name']]}"
         if sys.stdout.isatty():
-            print(f"\r  [{'█' * int(30 * part):30}] {100 * part:3.0f} %{text:80}", end="", flush=True)
+            width = shutil.get_terminal_size().columns - 32
+            print(f"\r  [{'█' * int(20 * part):20}] {100 * part:3.0f} %{text[:width]:{width}}", end="", flush=True)
         elif int(10 * part) > last:
             last = int(10 * part)
             print(f"  {100 * part:3.0f} %{text}", flush=True)

@@ -60,6 +60,7 @@ fn a_crowd_buys_while_the_programs_of_the_shop_die() {
         "wrong payments",
         "users over their limit",
         "jobs with an old fence",
+        "late jobs accepted",
         "stale reads",
     ] {
         assert_eq!(number(none), 0, "{none}\n{report}");

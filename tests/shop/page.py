@@ -155,6 +155,19 @@ def a_changed_price_is_shown(page):
         eventually(lambda: page.text(selector) == f"€{cents / 100:.2f}")
 
 
+def an_invalidation_that_fails_raises_an_alarm(page):
+    numbers = "return [...document.querySelectorAll('#numbers div')].map((row) => row.textContent).join()"
+    status, _ = page.fetch("/api/break", {"what": "cache", "down_s": 8})
+    assert status == 200
+    status, _ = page.fetch("/api/products/2/price", {"price_cents": 4400})
+    assert status == 200
+    eventually(lambda: "delayed invalidations1" in page.js(numbers))
+    eventually(lambda: "invalidation alarms1" in page.js(numbers))
+    eventually(lambda: page.text("#connection") == "live")
+    eventually(lambda: "invalidation alarms0" in page.js(numbers) and "delayed invalidations0" in page.js(numbers))
+    eventually(lambda: page.text("[data-product='2'] .cents") == "€44.00")
+
+
 def a_killed_worker_is_shown_and_its_orders_follow(page):
     service = "[data-service=worker]"
     page.click("[data-break=worker]")
@@ -215,6 +228,7 @@ TESTS = [
     the_board_shows_the_numbers_of_the_database,
     a_refund_returns_the_piece,
     a_changed_price_is_shown,
+    an_invalidation_that_fails_raises_an_alarm,
     a_killed_worker_is_shown_and_its_orders_follow,
     requests_that_are_sent_twice_order_once,
     a_stopped_database_is_shown_and_the_shop_goes_on,
@@ -225,7 +239,7 @@ TESTS = [
 
 def open_shop(reserve_ms):
     """The process of the shop, its address, and its folder."""
-    environment = os.environ | {"SHOP_RESERVE_MS": str(reserve_ms), "SHOP_TICK_MS": "1000"}
+    environment = os.environ | {"SHOP_RESERVE_MS": str(reserve_ms), "SHOP_TICK_MS": "1000", "SHOP_ALARM_AFTER": "3"}
     shop = subprocess.Popen([sys.executable, "-B", str(RUN), "--port", "0", "--sale-in", "0"], env=environment, text=True,
                             stdout=subprocess.PIPE)
     folder = None

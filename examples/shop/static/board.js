@@ -50,7 +50,7 @@ export class Board {
 
   show(n) {
     const silent = (n.silent ?? []).map((name) => NAMES[name] ?? name);
-    if (silent.length) this.connected(`${silent.join(", ")}: last known numbers`, "warn");
+    if (silent.length) this.connected(`${silent.join(", ")}: last numbers`, "warn");
     else this.connected("live", "good");
     const flash = n.books?.[0];
     const stock = flash && n.stocks?.[flash.id];
