@@ -1,4 +1,4 @@
-"""What must be true when the shop is quiet. Each check returns the number of violations."""
+"""Checks of a quiet shop. Each of them returns the number of violations."""
 
 import connections
 import invalidation

@@ -25,13 +25,13 @@ async def invalidate(cache, orders, key):
         try:
             await retry_later(orders, key, 1)
         except REDIS_DOWN:
-            logging.warning("%s: no server takes the invalidation", key)
+            logging.warning("%s: no server accepts the invalidation", key)
             return False
     return True
 
 
 async def retry_later(client, key, attempt):
-    """Schedules the next attempt, after `attempt` failed ones. The id is the key: one invalidation of a key waits, however many failed."""
+    """Schedules the next attempt, after `attempt` failed ones. The id is the key, so at most one invalidation of a key waits."""
     delay = min(BASE_MS * 2 ** (attempt - 1), LONGEST_MS)
     await client.execute_command("DELAY.ADD", RETRIES, key, "PX", delay, "VALUES", "key", key, "attempt", attempt)
 

@@ -9,7 +9,6 @@ import sys
 import time
 
 import run  # sets SHOP_STATE before the other modules read it
-import chaos
 import connections
 import settings
 from check import check, noise
@@ -174,6 +173,7 @@ async def main(arguments):
         count = await quiet_check(crowd, client)
         for task in background:
             task.cancel()
+        await orders.aclose()
         print_report(crowd, phases, count, changes, seconds)
     return [name for name, number in count.items() if number and name != "sold"]
 

@@ -67,8 +67,8 @@ def servers(state):
         "command": [
             program("mariadbd"), "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={state / 'mariadb'}",
             f"--tmpdir={temporary(state)}", f"--socket={settings.DATABASE_SOCKET}", f"--pid-file={state / 'mariadb.pid'}",
-            "--skip-networking", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1", "--sync-binlog=1",
-            "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M",
+            "--skip-networking", "--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1",
+            "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M",
             "--max-connections=100", "--skip-name-resolve"],
         "is_ready": database_answers,
     }

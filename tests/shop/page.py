@@ -114,7 +114,7 @@ def a_customer_gets_no_more_than_the_limit(page):
 
 def the_sale_sells_out(page):
     status, product = flash_product(page)
-    for attempt in range(3):  # repeated requests with one key are one order
+    for _ in range(3):  # repeated requests with one key are one order
         status, reply = page.fetch("/api/orders", {"product": product, "qty": 1}, "bob", "bobs-order")
         assert status == 201, (status, reply)
     eventually(lambda: page.flash() == "sold-out")
@@ -268,11 +268,12 @@ def take_picture(page, file):
         eventually(lambda: page.states()[0] == "sold")
     page.click("#flash-buy")
     eventually(lambda: len(page.states()) == 3)
+    eventually(lambda: not page.js("return document.getElementById('toast').classList.contains('shown')"))
     page.click("#crowd")
-    eventually(lambda: page.text("#flash-left").isdigit() and int(page.text("#flash-left")) < 70)
+    left = lambda: int(page.text("#flash-left"))
+    eventually(lambda: left() < 90)
     page.click("[data-break=worker]")
-    eventually(lambda: "back in" in page.text("[data-service=worker]") and int(page.text("#flash-left")) < 30)
-    time.sleep(1)  # the toast leaves the page
+    eventually(lambda: "back in" in page.text("[data-service=worker]") and left() < 60)
     width, height = page.js("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
     picture = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})

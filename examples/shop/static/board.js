@@ -134,7 +134,7 @@ export class Board {
   /** Shoppers with names and addresses of their own. Each wants one piece; most of them pay. */
   async sendCrowd(button) {
     const product = this.shop.flashProduct();
-    if (product.starts_at_ms > Date.now()) return this.shop.toast("The crowd comes when the sale has begun.");
+    if (product.starts_at_ms > Date.now()) return this.shop.toast("Send the crowd when the sale has begun.");
     button.disabled = true;
     const results = {};
     let next = 0;
