@@ -144,19 +144,21 @@ fn all_waiting_clients_receive_the_stored_value() {
 
 #[test]
 fn when_a_lease_ends_the_first_gets_the_next() {
-    let (server, mut client) = server_and_client();
-    let start = now_ms(&mut client);
-    number(&client.must("CACHE.FETCH k LEASE 300"), "LEASE -");
-    let mut waiters: Vec<_> = ["200", "600000", "600000"]
-        .iter()
-        .map(|lease| waiter(&server, &format!("CACHE.FETCH k LEASE {lease} BLOCK 0")))
+    const LEASE_MS: i64 = 600_000;
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    number(&client.must("CACHE.FETCH k LEASE 600000"), "LEASE -");
+    let mut waiters: Vec<_> = (0..3)
+        .map(|_| waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0"))
         .collect();
+    server.shift_clock(LEASE_MS);
     first_gets_the_lease(&mut waiters);
-    assert!(now_ms(&mut client) - start >= 300);
     // It has its own lease, from then on.
+    server.shift_clock(LEASE_MS / 2);
+    still_waits(&mut waiters[1]);
+    server.shift_clock(LEASE_MS / 2);
     first_gets_the_lease(&mut waiters[1..]);
-    assert!(now_ms(&mut client) - start >= 500);
-    nearly(about(&mut client, "k", "lease_ms"), 600_000);
+    nearly(about(&mut client, "k", "lease_ms"), LEASE_MS);
     assert_eq!(waiting(&server), 1);
 }
 
