@@ -19,6 +19,9 @@ pub static BLOOM: NativeType<state::BloomFilter> = NativeType::new("sluice-bf");
 /// Bloom filters of RedisBloom.
 pub static REDISBLOOM: NativeType<state::BloomFilter> = NativeType::new("MBbloom--");
 
+/// Bloom filters of valkey-bloom.
+pub static VALKEY_BLOOM: NativeType<state::BloomFilter> = NativeType::new("bloomfltr");
+
 /// The registration of the family, to which cuckoo filters belong as well.
 pub const FAMILY: Family = Family {
     name: "bloom",
@@ -33,7 +36,7 @@ pub const FAMILY: Family = Family {
     info: || {
         let own = BLOOM.live() + cuckoo::CUCKOO.live();
         Some(filter::info(
-            own + REDISBLOOM.live() + cuckoo::REDISBLOOM.live(),
+            own + REDISBLOOM.live() + VALKEY_BLOOM.live() + cuckoo::REDISBLOOM.live(),
         ))
     },
     ..Family::PLAIN

@@ -5,7 +5,7 @@
 
 use super::block::{self, BLOCK_BITS, Block};
 use super::shape::{BloomShape, MAX_LAYER_CAPACITY, MAX_PROBES, layer_error, shape};
-use super::{BLOOM, REDISBLOOM};
+use super::{BLOOM, REDISBLOOM, VALKEY_BLOOM};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
 use crate::filter::foreign::ForeignShape;
@@ -56,12 +56,15 @@ impl FilterKind for Bloom {
     }
 
     fn foreign_types() -> &'static [&'static NativeType<BloomFilter>] {
-        static TYPES: [&NativeType<BloomFilter>; 1] = [&REDISBLOOM];
+        static TYPES: [&NativeType<BloomFilter>; 2] = [&REDISBLOOM, &VALKEY_BLOOM];
         &TYPES
     }
 
-    fn type_of(_shape: &ForeignShape) -> &'static NativeType<BloomFilter> {
-        &REDISBLOOM
+    fn type_of(shape: &ForeignShape) -> &'static NativeType<BloomFilter> {
+        match shape {
+            ForeignShape::SipChain(_) => &VALKEY_BLOOM,
+            ForeignShape::Chain(_) | ForeignShape::Tables(_) => &REDISBLOOM,
+        }
     }
 
     fn read_foreign_dump(header: &[u8]) -> Result<ForeignShape, Corrupt> {
@@ -69,22 +72,24 @@ impl FilterKind for Bloom {
     }
 
     fn parameters_on(shape: &ForeignShape) -> Option<BloomParameters> {
-        let ForeignShape::Chain(chain) = shape else {
-            return None;
+        let (error, last, growth) = match shape {
+            ForeignShape::Chain(chain) => {
+                let last = chain.links.last()?.entries;
+                let growth = (!chain.is_fixed()).then_some(chain.growth);
+                (chain.error_left(), last, growth)
+            }
+            ForeignShape::SipChain(chain) => {
+                let last = chain.links.last()?.capacity;
+                let growth = (!chain.is_fixed()).then_some(chain.expansion);
+                (chain.error_left(), last, growth)
+            }
+            ForeignShape::Tables(_) => return None,
         };
-        let is_fixed = chain.is_fixed();
-        let capacity = match chain.links.last() {
-            Some(last) if !is_fixed => last.entries,
-            _ => shape.room(),
-        };
+        let capacity = growth.map_or(shape.room(), |_| last);
         Some(BloomParameters {
-            error: chain.error_left().max(MIN_ERROR),
+            error: error.max(MIN_ERROR),
             capacity: capacity.clamp(1, MAX_CAPACITY as u64),
-            expansion: if is_fixed {
-                0
-            } else {
-                chain.growth.clamp(1, MAX_EXPANSION as u64)
-            },
+            expansion: growth.map_or(0, |growth| growth.clamp(1, MAX_EXPANSION as u64)),
         })
     }
 

@@ -92,9 +92,11 @@ pub fn scandump<K: FilterKind>(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let iterator = cursor.uint("iterator", 0..=MAX_SAFE)?;
     let chunk = read_filter::<K, _>(call, |filter| {
-        match (iterator.checked_sub(1), &filter.foreign) {
-            (None, Some(foreign)) if foreign.is_original => (1, foreign.dump()),
-            (Some(from), Some(foreign)) if foreign.is_original => {
+        let foreign = filter.foreign.as_ref();
+        let foreign = foreign.and_then(|foreign| Some((foreign, foreign.dump()?)));
+        match (iterator.checked_sub(1), foreign) {
+            (None, Some((_, header))) => (1, header),
+            (Some(from), Some((foreign, _))) => {
                 let chunk = foreign.chunk(from, persist::MAX_CHUNK);
                 chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
             }
@@ -142,8 +144,9 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
         (Some(filter), end) => {
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
+            let is_foreign = filter.layers.is_empty();
             let loaded = loaded.or_else(|error| match &mut filter.foreign {
-                Some(foreign) if foreign.is_original => {
+                Some(foreign) if is_foreign && foreign.has_chunks() => {
                     foreign.load_chunk(end, data).map(|()| true)
                 }
                 _ => Err(error),

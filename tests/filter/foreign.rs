@@ -1,6 +1,7 @@
-//! Filters of RedisBloom: they answer as they did there, grow, and go on. `tests/data/foreign/README.md` says how the data was made.
+//! Filters of RedisBloom and valkey-bloom: they answer as they did there, grow, and go on. `tests/data/foreign/README.md` says how the data was made.
 
 use sluice::filter::foreign::chain::Chain;
+use sluice::filter::foreign::sip_chain::{BITMAP_HEADER_BYTES, SipChain, SipLink};
 use sluice::filter::foreign::tables::Tables;
 use sluice::filter::foreign::{ForeignHeader, ForeignLayers, ForeignShape};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use crate::support::filter::{
     value_digest,
 };
 use crate::support::{
-    Fsync, Lines, Random, Raw, Server, Value, assert_identical, pair, server_and_client,
+    Fsync, Lines, Random, Raw, Server, Value, assert_identical, compile, pair, server_and_client,
     wait_for_replica_sync,
 };
 
@@ -22,7 +23,7 @@ fn data(name: &str) -> Vec<u8> {
     fs::read(path.join(name)).expect(name)
 }
 
-/// What RedisBloom answered about a filter.
+/// What the other module answered about a filter.
 #[derive(Debug, Clone)]
 struct Answers {
     items: i64,
@@ -33,7 +34,8 @@ struct Answers {
 
 /// All filters of the data.
 fn filters() -> BTreeMap<String, Answers> {
-    let text = String::from_utf8(data("answers.txt")).expect("text");
+    let texts = ["answers.txt", "answers-valkey.txt"].map(data).concat();
+    let text = String::from_utf8(texts).expect("text");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let filters = lines.map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -50,15 +52,20 @@ fn filters() -> BTreeMap<String, Answers> {
 }
 
 fn kind_of(name: &str) -> Kind {
-    if name.starts_with("bf") {
-        Kind::Bloom
-    } else {
+    if name.starts_with("cf") {
         Kind::Cuckoo
+    } else {
+        Kind::Bloom
     }
+}
+
+fn is_of_valkey_bloom(name: &str) -> bool {
+    name.starts_with("vb")
 }
 
 fn type_of(name: &str) -> &'static str {
     match kind_of(name) {
+        Kind::Bloom if is_of_valkey_bloom(name) => "bloomfltr",
         Kind::Bloom => "MBbloom--",
         Kind::Cuckoo => "MBbloomCF",
     }
@@ -66,7 +73,12 @@ fn type_of(name: &str) -> &'static str {
 
 /// The chunks of `SCANDUMP`.
 fn chunks(name: &str) -> Vec<Chunk> {
-    let bytes = data(&format!("{name}.chunks"));
+    records(&format!("{name}.chunks"))
+}
+
+/// The records of a file: a number, and bytes.
+fn records(file: &str) -> Vec<Chunk> {
+    let bytes = data(file);
     let mut rest = &bytes[..];
     let mut chunks = Vec::new();
     while let Some((head, more)) = rest.split_at_checked(16) {
@@ -85,8 +97,46 @@ fn fnv(values: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
-/// The pure filter of chunks.
+/// The pure filter of valkey-bloom.
+fn pure_of_valkey_bloom(name: &str) -> ForeignLayers {
+    let parts = records(&format!("{name}.parts"));
+    let (_, numbers) = &parts[0];
+    let words = numbers
+        .as_chunks()
+        .0
+        .iter()
+        .copied()
+        .map(u64::from_le_bytes);
+    let words: Vec<_> = words.collect();
+    let read = |(capacity, bitmap): &Chunk| SipLink::read(bitmap, *capacity as u64);
+    let links = parts[1..].iter().map(|part| read(part).expect("a link"));
+    let (links, seeds): (Vec<_>, Vec<_>) = links.unzip();
+    let chain = SipChain {
+        expansion: words[0],
+        error: f64::from_bits(words[1]),
+        tightening: f64::from_bits(words[2]),
+        is_seed_random: words[3] == 1,
+        seed: seeds[0],
+        links,
+        last_items: words[4],
+    };
+    let header = ForeignHeader {
+        shape: ForeignShape::SipChain(chain.check().expect("a chain")),
+        is_original: true,
+    };
+    let mut filter = header.build().expect("memory");
+    for (index, (_, bitmap)) in parts[1..].iter().enumerate() {
+        let bits = &bitmap[BITMAP_HEADER_BYTES..];
+        filter.set_array(index, bits).expect("the bits");
+    }
+    filter
+}
+
+/// The pure filter.
 fn pure(name: &str) -> ForeignLayers {
+    if is_of_valkey_bloom(name) {
+        return pure_of_valkey_bloom(name);
+    }
     let chunks = chunks(name);
     let (_, header) = &chunks[0];
     let shape = match kind_of(name) {
@@ -106,9 +156,9 @@ fn pure(name: &str) -> ForeignLayers {
     filter
 }
 
-/// A million answers are those of RedisBloom: the same true and the same false positives.
+/// A million answers are those of the other module: the same true and the same false positives.
 #[test]
-fn a_million_answers_of_each_filter_are_those_of_redisbloom() {
+fn a_million_answers_of_each_filter_are_those_of_the_other_module() {
     for (name, answers) in filters() {
         if name == "cf-empty" {
             continue; // RedisBloom dumps no empty cuckoo filter
@@ -188,7 +238,8 @@ fn a_restored_filter_is_unchanged_until_it_is_changed() {
 #[test]
 fn the_chunks_of_redisbloom_are_loaded_and_made() {
     let (_server, mut client) = server_and_client();
-    for name in filters().keys().filter(|name| *name != "cf-empty") {
+    let with_chunks = |name: &&String| *name != "cf-empty" && !is_of_valkey_bloom(name);
+    for name in filters().keys().filter(with_chunks) {
         let kind = kind_of(name);
         load(&mut client, kind, name, &chunks(name));
         assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
@@ -201,6 +252,46 @@ fn the_chunks_of_redisbloom_are_loaded_and_made() {
     }
 }
 
+/// valkey-bloom has no chunks of its own, and Sluice has no `BF.LOAD`, so the chunks and the commands of an AOF are Sluice's.
+#[test]
+fn chunks_and_the_aof_keep_filters_of_valkey_bloom() {
+    let server = Server::builder()
+        .aof(Fsync::Always)
+        .config("rdbcompression", "no")
+        .start();
+    let mut client = Raw::connect(&server);
+    client.must("CONFIG SET aof-use-rdb-preamble no");
+    let of_valkey_bloom = || {
+        filters()
+            .into_keys()
+            .filter(|name| is_of_valkey_bloom(name))
+    };
+    for name in of_valkey_bloom() {
+        assert_eq!(restore(&mut client, &name, &name), "OK");
+        let digest = value_digest(&mut client, &name);
+        let chunks = dump(&mut client, Kind::Bloom, &name);
+        load(&mut client, Kind::Bloom, "loaded", &chunks);
+        assert_eq!(client.must("TYPE loaded"), "bloomfltr");
+        assert_eq!(value_digest(&mut client, "loaded"), digest, "{name}");
+        let raw = client.call([b"BF.LOADCHUNK".as_slice(), b"loaded", b"10", b"xx"]);
+        assert_eq!(raw.err(), "ERR received bad data");
+        client.must("DEL loaded");
+    }
+    let digest = server.digest();
+    client.must("DEBUG LOADAOF");
+    assert_eq!(server.digest(), digest);
+    server.rewrite_aof();
+    client.must("DEBUG LOADAOF");
+    assert_eq!(server.digest(), digest);
+    for name in of_valkey_bloom() {
+        assert_eq!(client.must(&format!("TYPE {name}")), "bloomfltr");
+        assert_same_answers(&mut client, &name, &name);
+        let payload = client.must(&format!("DUMP {name}"));
+        let original = data(&format!("{name}.dump"));
+        assert!(body(payload.bytes()) == body(&original), "{name}");
+    }
+}
+
 #[test]
 fn files_of_redisbloom_are_loaded() {
     let server = Server::builder().rdb(true).start();
@@ -208,7 +299,7 @@ fn files_of_redisbloom_are_loaded() {
     fs::write(server.dir().join("dump.rdb"), data("all.rdb")).expect("a file");
     server.restart();
     let mut client = Raw::connect(&server);
-    for name in filters().keys() {
+    for name in filters().keys().filter(|name| !is_of_valkey_bloom(name)) {
         assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
         assert_same_answers(&mut client, name, name);
     }
@@ -217,7 +308,7 @@ fn files_of_redisbloom_are_loaded() {
     fs::write(server.aof_file(".incr."), data("all.aof")).expect("a file");
     server.restart();
     let mut client = Raw::connect(&server);
-    for name in filters().keys() {
+    for name in filters().keys().filter(|name| !is_of_valkey_bloom(name)) {
         assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
         assert_same_answers(&mut client, name, name);
     }
@@ -226,15 +317,22 @@ fn files_of_redisbloom_are_loaded() {
 /// Adds items until there are four times as many.
 #[test]
 fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
-    let rates = [("bf-default", 0.01), ("bf-wide", 0.0001), ("bf-half", 0.01)];
-    let rates = BTreeMap::from(rates);
+    // A filter of valkey-bloom declares the rate of its first link, and half of it for each next one.
+    let rates = BTreeMap::from([
+        ("bf-default", 0.01),
+        ("bf-wide", 0.0001),
+        ("bf-half", 0.01),
+        ("vb-default", 0.02),
+        ("vb-wide", 0.0002),
+        ("vb-half", 0.01),
+    ]);
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     client.must("CONFIG SET appendonly yes");
     for (name, answers) in filters() {
         let kind = kind_of(&name);
         restore(&mut client, &name, &name);
-        if name == "bf-fixed" {
+        if name.ends_with("-fixed") {
             let reply = client.run(&format!("BF.ADD {name} new"));
             assert!(
                 reply.err().contains("non scaling filter is full"),
@@ -243,7 +341,7 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
             assert_eq!(client.must(&format!("TYPE {name}")), type_of(&name));
             continue;
         }
-        let wanted = if name == "bf-half" {
+        let wanted = if name.ends_with("-half") {
             450
         } else {
             3 * answers.items.max(1000) as u64
@@ -258,7 +356,7 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
         assert_eq!(client.must(&format!("TYPE {name}")), own);
         assert!(number(&mut client, kind, &name, FILTERS) > layers);
         assert_holds(&mut client, kind, &name, 1_000_000..1_000_000 + wanted);
-        if name != "cf-deleted" && name != "cf-empty" && name != "bf-empty" {
+        if name != "cf-deleted" && !name.ends_with("-empty") {
             let least = if name == "cf-copies" {
                 1000
             } else {
@@ -380,6 +478,49 @@ fn other_types_of_redisbloom_are_named_in_the_log() {
     assert_eq!(reply.err(), "ERR received bad data");
 }
 
+/// A module that has the types of RedisBloom and valkey-bloom.
+const TYPES: &str = include_str!("types.c");
+
+#[test]
+fn types_of_another_module_stay_with_it() {
+    let home = Server::builder().no_module().start();
+    let library = home.dir().join("types.so");
+    compile(TYPES, &library);
+    let library = library.to_str().expect("a path");
+    let server = Server::builder().config("loadmodule", library).start();
+    let mut client = Raw::connect(&server);
+    client.must("types.set a b c");
+    for (key, name) in [("a", "MBbloom--"), ("b", "MBbloomCF"), ("c", "bloomfltr")] {
+        assert_eq!(client.must(&format!("TYPE {key}")), name);
+        for line in ["BF.EXISTS", "BF.ADD", "CF.EXISTS", "CF.ADD"] {
+            let reply = client.run(&format!("{line} {key} item"));
+            assert!(reply.err().starts_with("WRONGTYPE "), "{line}: {reply:?}");
+        }
+        let fetch = format!("CACHE.FETCH cached LEASE 1000 GUARD {key} item");
+        let reply = client.run(&fetch);
+        assert!(reply.err().starts_with("WRONGTYPE "), "{reply:?}");
+    }
+    let digest = server.digest();
+    client.must("DEBUG RELOAD");
+    assert_eq!(server.digest(), digest);
+    assert_eq!(client.must("TYPE c"), "bloomfltr");
+    // Chunks have no type.
+    load(&mut client, Kind::Bloom, "k", &chunks("bf-default"));
+    assert_eq!(client.must("TYPE k"), "sluice-bf");
+    assert_same_answers(&mut client, "bf-default", "k");
+    // Whoever comes first has the types.
+    let load = format!("MODULE LOAD {library}");
+    let (_server, mut client) = server_and_client();
+    assert!(client.run(&load).is_err());
+    let server = Server::builder()
+        .module_args(&["bloom-foreign", "no"])
+        .start();
+    let mut client = Raw::connect(&server);
+    assert_eq!(client.run(&load), "OK");
+    client.must("types.set a b c");
+    assert_eq!(client.must("TYPE c"), "bloomfltr");
+}
+
 /// Payloads that are cut or have flipped bits, and whose checksum is right.
 #[test]
 fn damaged_filters_are_refused_or_answer() {
@@ -388,7 +529,16 @@ fn damaged_filters_are_refused_or_answer() {
     // Valkey frees large values in the background otherwise, while the next one is loaded.
     client.must("CONFIG SET lazyfree-lazy-user-del no lazyfree-lazy-server-del no");
     let mut random = Random(0xf0_4e16);
-    for name in ["bf-default", "bf-half", "cf-one", "cf-empty", "cf-deleted"] {
+    let names = [
+        "bf-default",
+        "bf-half",
+        "cf-one",
+        "cf-empty",
+        "cf-deleted",
+        "vb-default",
+        "vb-half",
+    ];
+    for name in names {
         let payload = data(&format!("{name}.dump"));
         let whole = &payload[..payload.len() - 8];
         let (mut refused, mut tried) = (0, 0);

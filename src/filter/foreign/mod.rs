@@ -1,15 +1,18 @@
 //! Filters that another module has made. Such a filter answers as it did there: the same bits, the same hashes, the same false
 //! positives. Nothing is added to it. New items go to layers of [`Filter`](super::state::Filter) on top of it.
 //!
-//! [`chain`] and [`tables`] have the formats, [`murmur`] the hash functions.
+//! [`chain`] and [`tables`] have the formats of RedisBloom, [`murmur`] its hash functions, and [`sip_chain`] has the format of
+//! valkey-bloom.
 
 pub mod chain;
 pub mod murmur;
+pub mod sip_chain;
 pub mod tables;
 
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
 use chain::{Chain, Link};
+use sip_chain::{SipChain, SipLink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tables::Tables;
 
@@ -20,6 +23,8 @@ pub enum ForeignShape {
     Chain(Chain),
     /// A cuckoo filter of RedisBloom.
     Tables(Tables),
+    /// A Bloom filter of valkey-bloom.
+    SipChain(SipChain),
 }
 
 /// The header of a foreign filter.
@@ -72,6 +77,7 @@ impl ForeignShape {
         match self {
             Self::Chain(chain) => chain.links.iter().map(|link| link.bytes).collect(),
             Self::Tables(tables) => tables.sizes().collect(),
+            Self::SipChain(chain) => chain.links.iter().map(|link| link.bytes).collect(),
         }
     }
 
@@ -87,6 +93,7 @@ impl ForeignShape {
         match self {
             Self::Chain(chain) => chain.items(),
             Self::Tables(tables) => tables.items,
+            Self::SipChain(chain) => chain.items(),
         }
     }
 
@@ -98,6 +105,10 @@ impl ForeignShape {
                 entries.fold(0, u64::saturating_add)
             }
             Self::Tables(tables) => tables.slots(),
+            Self::SipChain(chain) => {
+                let capacities = chain.links.iter().map(|link| link.capacity);
+                capacities.fold(0, u64::saturating_add)
+            }
         }
     }
 
@@ -135,6 +146,21 @@ impl ForeignShape {
                 put_uint(out, tables.tables.len() as u64);
                 for buckets in &tables.tables {
                     put_uint(out, *buckets);
+                }
+            }
+            Self::SipChain(chain) => {
+                out.push(b'v');
+                put_uint(out, chain.expansion);
+                out.extend(chain.error.to_le_bytes());
+                out.extend(chain.tightening.to_le_bytes());
+                out.push(chain.is_seed_random.into());
+                out.extend(chain.seed);
+                put_uint(out, chain.last_items);
+                put_uint(out, chain.links.len() as u64);
+                for link in &chain.links {
+                    for number in [link.capacity, link.hashes, link.bytes] {
+                        put_uint(out, number);
+                    }
                 }
             }
         }
@@ -186,6 +212,33 @@ impl ForeignShape {
                     tables,
                 };
                 Ok(Self::Tables(tables.check()?))
+            }
+            b'v' => {
+                let expansion = any(reader)?;
+                let error = f64::from_le_bytes(reader.array()?);
+                let tightening = f64::from_le_bytes(reader.array()?);
+                let is_seed_random = reader.uint(0, 1)? == 1;
+                let seed = reader.array()?;
+                let last_items = any(reader)?;
+                let count = any(reader)?;
+                let mut links = Vec::new();
+                for _ in 0..count {
+                    links.push(SipLink {
+                        capacity: any(reader)?,
+                        hashes: any(reader)?,
+                        bytes: any(reader)?,
+                    });
+                }
+                let chain = SipChain {
+                    expansion,
+                    error,
+                    tightening,
+                    is_seed_random,
+                    seed,
+                    links,
+                    last_items,
+                };
+                Ok(Self::SipChain(chain.check()?))
             }
             _ => Err(Corrupt),
         }
@@ -256,6 +309,7 @@ impl ForeignLayers {
         match &self.shape {
             ForeignShape::Chain(chain) => chain.holds(item, self.bytes()),
             ForeignShape::Tables(tables) => tables.count(item, self.bytes()) > 0,
+            ForeignShape::SipChain(chain) => chain.holds(item, self.bytes()),
         }
     }
 
@@ -264,6 +318,7 @@ impl ForeignLayers {
         match &self.shape {
             ForeignShape::Chain(chain) => chain.holds(item, self.bytes()).into(),
             ForeignShape::Tables(tables) => tables.count(item, self.bytes()),
+            ForeignShape::SipChain(chain) => chain.holds(item, self.bytes()).into(),
         }
     }
 
@@ -320,12 +375,19 @@ impl ForeignLayers {
         }
     }
 
-    /// The first chunk of `SCANDUMP`.
-    pub fn dump(&self) -> Vec<u8> {
-        match &self.shape {
+    /// The first chunk of the other module's `SCANDUMP`. `None`: it has no such command, or the filter has changed since it came.
+    pub fn dump(&self) -> Option<Vec<u8>> {
+        let header = match &self.shape {
             ForeignShape::Chain(chain) => chain.dump(),
             ForeignShape::Tables(tables) => tables.dump(),
-        }
+            ForeignShape::SipChain(_) => return None,
+        };
+        self.is_original.then_some(header)
+    }
+
+    /// Whether the other module dumps such filters in chunks of its own format.
+    pub fn has_chunks(&self) -> bool {
+        !matches!(self.shape, ForeignShape::SipChain(_))
     }
 
     /// The next chunk of `SCANDUMP` from a position on, of at most `most` bytes, and its end. `None`: there is none.

@@ -1,54 +1,24 @@
 //! The data types of RedisBloom: Bloom and cuckoo filters in its own format, and the names of its other types.
 
-use super::Filters;
+use super::{Filters, build_foreign};
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
 use crate::cuckoo;
 use crate::cuckoo::state::{Cuckoo, CuckooFilter};
-use crate::error::Error;
-use crate::filter::edit::{MemoryLimits, build};
 use crate::filter::foreign::chain::{self, Chain, Link};
 use crate::filter::foreign::tables::{self, Tables};
 use crate::filter::foreign::{ForeignLayers, ForeignShape};
 use crate::filter::persist;
-use crate::filter::state::{Filter, FilterHeader, FilterKind};
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::services::native::{Native, NativeType, Relocate};
 use std::ffi::{CStr, c_int};
 
-/// Allocates the filter with these numbers, whose arrays are `arrays`. `None`: it is invalid, or there is no memory.
-fn build_with<K: FilterKind>(
-    input: &RdbReader<'_>,
-    shape: ForeignShape,
-    arrays: &[Vec<u8>],
-) -> Option<Filter<K>> {
-    let limits = if input.is_for_client() {
-        MemoryLimits::Hold
-    } else {
-        MemoryLimits::Waived
-    };
-    let sizes = shape.sizes();
-    if !sizes.iter().eq(arrays
-        .iter()
-        .map(|array| array.len() as u64)
-        .collect::<Vec<_>>()
-        .iter())
-    {
-        return None;
-    }
-    let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
-    let header = FilterHeader::of_foreign(shape).ok()?;
-    let mut filter = build(header, limits).inspect_err(refused).ok()?;
-    let foreign = filter.foreign.as_mut()?;
-    for (index, array) in arrays.iter().enumerate() {
-        foreign.set_array(index, array).ok()?;
-    }
-    Some(filter)
-}
-
 /// Writes the chunks of `SCANDUMP`, as RedisBloom does.
 fn rewrite(foreign: &ForeignLayers, command: &CStr, out: &mut AofWriter<'_>) {
-    out.command_with(command, b"1", &foreign.dump());
+    let Some(header) = foreign.dump() else {
+        return;
+    };
+    out.command_with(command, b"1", &header);
     let mut from = 0;
     while let Some((end, piece)) = foreign.chunk(from, persist::MAX_CHUNK) {
         out.command_with(command, (end + 1).to_string().as_bytes(), &piece);
@@ -123,7 +93,7 @@ impl Native for RedisBloomChains {
             links,
         };
         let chain = chain.check().ok().filter(|chain| chain.items() == items)?;
-        build_with::<Bloom>(input, ForeignShape::Chain(chain), &arrays)
+        build_foreign::<Bloom>(input, ForeignShape::Chain(chain), &arrays)
     }
 
     fn rewrite(filter: &BloomFilter, out: &mut AofWriter<'_>) {
@@ -209,7 +179,7 @@ impl Native for RedisBloomTables {
             expansion,
             tables: each,
         };
-        build_with::<Cuckoo>(input, ForeignShape::Tables(tables.check().ok()?), &arrays)
+        build_foreign::<Cuckoo>(input, ForeignShape::Tables(tables.check().ok()?), &arrays)
     }
 
     fn rewrite(filter: &CuckooFilter, out: &mut AofWriter<'_>) {
