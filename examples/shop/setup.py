@@ -5,6 +5,7 @@ import getpass
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import time
 
@@ -17,7 +18,7 @@ import connections
 import invalidation
 import settings
 from catalog import build_filter, open_stock
-from supervisor import Failed
+from supervisor import Failed, die_with_parent
 
 HERE = pathlib.Path(__file__).parent
 
@@ -52,8 +53,14 @@ async def create_database(state):
     process = await asyncio.create_subprocess_exec(
         program("mariadb-install-db"), "--no-defaults", f"--datadir={state / 'mariadb'}", f"--user={getpass.getuser()}",
         "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary(state))})
-    output, _ = await process.communicate()
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary(state))},
+        start_new_session=True, preexec_fn=die_with_parent)
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        os.killpg(process.pid, signal.SIGKILL)  # the script and its mariadbd
+        await process.wait()
+        raise
     if process.returncode:
         raise Failed("mariadb-install-db fails:\n" + output.decode(errors="replace")[-2000:])
 
