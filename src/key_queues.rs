@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct KeyWaiter<R> {
     /// The key.
     pub key: Key,
+    /// Since when it waits (Unix us).
+    pub since_us: u64,
     /// Until when it waits (Unix ms); `None`: without limit.
     pub deadline: Option<u64>,
     /// The request.
@@ -142,6 +144,11 @@ impl<R> KeyQueues<R> {
             }
             None => HeadStep::Empty,
         }
+    }
+
+    /// Since when the first client of a key's queue waits (Unix us).
+    pub fn head_since(&self, db: i32, key: &[u8]) -> Option<u64> {
+        Some(self.get(self.head(db, key)?)?.since_us)
     }
 
     /// The number of clients that wait for a key.

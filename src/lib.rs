@@ -13,6 +13,7 @@ pub mod delay;
 pub mod error;
 pub mod fence;
 pub mod filter;
+pub mod histogram;
 pub mod key_queues;
 pub mod linear_hash;
 pub mod lock;
@@ -28,6 +29,7 @@ pub mod stock;
 pub mod usage;
 pub mod waiting;
 
+use histogram::Histogram;
 use server::base::clock::Now;
 use server::base::slice::Slice;
 use server::handles::context::Ctx;
@@ -83,6 +85,8 @@ pub struct Family {
     /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many
     /// clients put all sections into one map. `None`: the state of the family is in use.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
+    /// The histograms of the section in `INFO`, with names like those of the fields.
+    pub histograms: &'static [(&'static str, &'static Histogram)],
 }
 
 impl Family {
@@ -106,6 +110,7 @@ impl Family {
         slot_parcel: || None,
         waiting: None,
         info: || None,
+        histograms: &[],
     };
 }
 

@@ -2,6 +2,7 @@
 //! implements [`QueueService`], and the functions of this file are its callbacks.
 
 use crate::error::Error;
+use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter, QueueDeadline};
 use crate::reply::{Answer, Reply};
 use crate::server::base::clock::Now;
@@ -24,6 +25,9 @@ pub trait QueueService: 'static {
 
     /// The blocked clients.
     fn blocked() -> &'static BlockedClients;
+
+    /// How long clients waited: from the request until the client had an answer or left.
+    fn wait_times() -> &'static Histogram;
 
     /// Calls a function with the queues and their remaining work. The function must not open keys: the callbacks of a key that
     /// the server finds expired may need both.
@@ -84,15 +88,16 @@ pub fn wait<F: QueueService>(
     request: F::Request,
     block_ms: u64,
     retry_ms: u64,
-    now: u64,
+    now: Now,
 ) -> bool {
     let Some(blocked) = F::blocked().block(ctx) else {
         return false;
     };
     let key: Key = (ctx.db(), key.into());
-    let deadline = (block_ms > 0).then(|| now + block_ms);
+    let deadline = (block_ms > 0).then(|| now.ms() + block_ms);
     let waiter = KeyWaiter {
         key: key.clone(),
+        since_us: now.micros(),
         deadline,
         request,
     };
@@ -100,7 +105,7 @@ pub fn wait<F: QueueService>(
     if let Some(at) = deadline {
         timer::arm(ctx, at);
     }
-    set_retry::<F>(ctx, &key, Some(now + retry_ms));
+    set_retry::<F>(ctx, &key, Some(now.ms() + retry_ms));
     true
 }
 
@@ -109,6 +114,11 @@ fn set_retry<F: QueueService>(ctx: Ctx<'_>, (db, key): &Key, at: Option<u64>) {
     if let Some(at) = at {
         timer::arm(ctx, at);
     }
+}
+
+/// Since when the first client of a key's queue waits (Unix us).
+fn head_since<F: QueueService>((db, key): &Key) -> u64 {
+    F::with(|queues, _| queues.head_since(*db, key)).unwrap_or(u64::MAX)
 }
 
 fn waiting<F: QueueService>(db: i32, key: &[u8]) -> usize {
@@ -168,20 +178,26 @@ fn serve_queue<F: QueueService>(
             return F::with(|_, work| work.agenda.push_front(key.clone()));
         }
         slice.has_answered();
+        let since_us = head_since::<F>(key);
         match F::serve_head(ctx, now, key, name, &mut shared) {
             HeadStep::Empty => return,
             HeadStep::Waits(at) => return set_retry::<F>(ctx, key, Some(at)),
-            HeadStep::Served(ticket, answer) => F::blocked().wake(ticket, answer),
+            HeadStep::Served(ticket, answer) => {
+                F::wait_times().count_between(since_us, now.micros());
+                F::blocked().wake(ticket, answer);
+            }
         }
     }
 }
 
 /// Ends the wait of the first client of a queue with an error. Returns whether there was one.
 fn dismiss_head<F: QueueService>(key: &Key, error: Error) -> bool {
+    let since_us = head_since::<F>(key);
     let step = F::with(|queues, _| queues.dismiss_head(key, error));
     let HeadStep::Served(ticket, answer) = step else {
         return false;
     };
+    F::wait_times().count_between(since_us, Now::read().micros());
     F::blocked().wake(ticket, answer);
     true
 }
@@ -200,6 +216,9 @@ pub fn client_left<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket, departure: Dep
         return Ok(Reply::Nil);
     }
     let waiter = F::with(|queues, _| queues.remove(ticket));
+    if let Some(waiter) = &waiter {
+        F::wait_times().count_between(waiter.since_us, Now::read().micros());
+    }
     match waiter.filter(|_| departure == Departure::Unblocked) {
         Some(waiter) => Ok(F::timeout_reply(ctx, &waiter, Now::read())),
         None => Ok(Reply::Nil),
@@ -330,7 +349,9 @@ pub fn due<F: QueueService>(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         match F::with(|queues, _| queues.pop_deadline())? {
             QueueDeadline::Timeout(ticket) => {
                 if let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) {
-                    let reply = F::timeout_reply(ctx, &waiter, Now::read());
+                    let now = Now::read();
+                    let reply = F::timeout_reply(ctx, &waiter, now);
+                    F::wait_times().count_between(waiter.since_us, now.micros());
                     F::blocked().wake(ticket, Ok(reply));
                     slice.has_answered();
                 }

@@ -15,7 +15,7 @@ use super::revoke::key_has_changed;
 use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
-use super::{COUNTERS, MAX_LEASES, STATE};
+use super::{COUNTERS, HOLD_TIMES, MAX_LEASES, STATE};
 use crate::error::Error;
 use crate::queue_service;
 use crate::reply::{Answer, Reply};
@@ -137,7 +137,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     if reply.must_wait()
         && let Some(block_ms) = options.number(BLOCK)
         && ctx.may_block()
-        && queue_service::wait::<CacheQueues>(ctx, key, waiting(), block_ms, reply.n, now.ms())
+        && queue_service::wait::<CacheQueues>(ctx, key, waiting(), block_ms, reply.n, now)
     {
         return Ok(Reply::Later);
     }
@@ -213,6 +213,7 @@ fn store(
         && request.token == Some(lease.token)
     {
         STATE.get().rebuilds.succeeded(lease, now.ms());
+        HOLD_TIMES.count_between(lease.since, now.micros());
     }
     let entry = edit.entry();
     let step = decide_store(
@@ -293,11 +294,14 @@ pub(super) fn fail(call: &Call<'_>) -> Answer {
     }
     let (now, db) = (Now::read(), ctx.db());
     let max_leases = MAX_LEASES.get() as usize;
-    let was_current = STATE
-        .get()
-        .rebuilds
-        .fail((db, key), token, backoff_ms, now.ms(), max_leases);
+    let (since_us, was_current) = {
+        let rebuilds = &mut STATE.get().rebuilds;
+        let since_us = rebuilds.leases.get(db, key).map(|lease| lease.since);
+        let was_current = rebuilds.fail((db, key), token, backoff_ms, now.ms(), max_leases);
+        (since_us, was_current)
+    };
     if was_current {
+        HOLD_TIMES.count_between(since_us.unwrap_or(u64::MAX), now.micros());
         serve_first_key(call, now);
     }
     Ok(Reply::Int(was_current.into()))

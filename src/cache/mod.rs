@@ -23,6 +23,7 @@ pub mod step;
 pub mod table;
 
 use crate::Family;
+use crate::histogram::Histogram;
 use crate::queue_service::{self, QueueWork};
 use crate::server::base::main_thread::MainThread;
 use crate::server::base::random;
@@ -51,6 +52,10 @@ pub const FAMILY: Family = Family {
     cron: serve::cron,
     waiting: Some(queue_service::in_slots::<CacheQueues>()),
     info: serve::info,
+    histograms: &[
+        ("cache_wait_usec", &WAIT_TIMES),
+        ("cache_hold_usec", &HOLD_TIMES),
+    ],
     ..Family::PLAIN
 };
 
@@ -87,6 +92,12 @@ impl Default for CacheState {
         }
     }
 }
+
+/// How long clients waited: from the request until the client had an answer or left.
+static WAIT_TIMES: Histogram = Histogram::new();
+
+/// How long leases to rebuild were held: from the grant until the store or `CACHE.FAIL`. Leases that ended otherwise are not counted.
+static HOLD_TIMES: Histogram = Histogram::new();
 
 static STATE: MainThread<CacheState> = MainThread::new();
 

@@ -8,7 +8,8 @@ use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
 use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
-use super::{BLOCKED, COUNTERS, MAX_BREAKERS, MAX_LEASES, STATE};
+use super::{BLOCKED, COUNTERS, MAX_BREAKERS, MAX_LEASES, STATE, WAIT_TIMES};
+use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter};
 use crate::queue_service::{self, QueueService, QueueWork};
 use crate::reply::{Answer, Fetched, Reply};
@@ -88,6 +89,10 @@ impl QueueService for CacheQueues {
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
+    }
+
+    fn wait_times() -> &'static Histogram {
+        &WAIT_TIMES
     }
 
     fn with<T>(run: impl FnOnce(&mut KeyQueues<WaitingFetch>, &mut QueueWork) -> T) -> T {

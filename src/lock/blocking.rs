@@ -131,10 +131,10 @@ pub(super) fn answered(ticket: Ticket) {
 pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answer {
     let handover = &mut SERVICE.get().handover;
     let has_left = match departure {
-        Departure::Gone => handover.leave(ticket),
+        Departure::Gone => handover.leave(&mut ServerClients, ticket),
         Departure::Unblocked => {
             handover.counters.timeouts += 1;
-            handover.leave(ticket)
+            handover.leave(&mut ServerClients, ticket)
         }
         Departure::Unanswered => handover.leave_undelivered(ticket),
     };

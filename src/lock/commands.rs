@@ -427,6 +427,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         takes_many: false,
         event,
         since: now.ms(),
+        since_us: now.micros(),
         timeout: options.number_or(BLOCK, 0),
     };
     wait(ctx, service, now, waiter)

@@ -3,14 +3,14 @@
 
 use super::handover::OpenLocks;
 use super::holds::Watch;
-use super::native::{list, list_earlier};
+use super::native::{lease_ended, list, list_earlier};
 use super::notices::{self, NOTICES, Notice};
 use super::persist;
 use super::state::{
     Abandoned, Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
 };
 use super::watch::{Watched, Watches};
-use super::{EXPIRED_LEASES, LISTENING};
+use super::{EXPIRED_LEASES, HOLD_TIMES, LISTENING};
 use crate::error::Error;
 use crate::fence::{next_fence, remember_fence};
 use crate::server::base::clock::Now;
@@ -199,7 +199,7 @@ impl<'k> LockKey<'k> {
             return Released::NotHeld;
         };
         let hold = lock.holds().get(owner);
-        let notice = hold.map_or(0, |hold| hold.notice);
+        let (notice, fence) = hold.map_or((0, 0), |hold| (hold.notice, hold.fence));
         let watch = match steps.watches.is_empty() {
             true => None,
             false => hold.and_then(|hold| hold.watch.clone()),
@@ -207,6 +207,9 @@ impl<'k> LockKey<'k> {
         let released = lock.release(owner, amount, id);
         match released {
             Released::Left(0) => {
+                if self.now != Now::BEFORE_ALL {
+                    HOLD_TIMES.count_between(fence, self.now.micros());
+                }
                 self.gone(owner);
                 steps.unwatch(watch.as_deref());
                 notices::released(notice);
@@ -298,6 +301,7 @@ impl<'k> LockKey<'k> {
         let Some(Abandoned::Released(hold)) = abandoned else {
             return false;
         };
+        HOLD_TIMES.count_between(hold.fence, self.now.micros());
         self.gone(owner);
         steps.unwatch(hold.watch.as_deref());
         notices::lost(hold.notice);
@@ -475,6 +479,7 @@ fn end_holds(
     }
     EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
     for (_, hold) in &ended {
+        lease_ended(hold);
         steps.unwatch(hold.watch.as_deref());
         notices::lost(hold.notice);
     }

@@ -35,6 +35,9 @@ pub trait WaitingClients {
 
     /// Tells the listener of a request how its wait ended.
     fn publish(&mut self, ticket: Ticket, listener: &Listener, id: &[u8], end: WaitEnd);
+
+    /// A wait has ended that began at this time (Unix us).
+    fn wait_ended(&mut self, _since_us: u64) {}
 }
 
 /// How the wait of a request ended whose client is not blocked.
@@ -264,9 +267,11 @@ impl Handover {
     pub fn replace(&mut self, world: &mut impl LockWorld, ticket: Ticket, waiter: LockWaiter) {
         self.counters.waited += 1;
         let deadline = waiter.deadline();
-        let first = self.queues.replace(ticket, waiter);
-        if let Some(at) = first.and_then(|first| first.deadline()) {
-            self.timeouts.remove(&(at, ticket));
+        if let Some(first) = self.queues.replace(ticket, waiter) {
+            world.wait_ended(first.since_us);
+            if let Some(at) = first.deadline() {
+                self.timeouts.remove(&(at, ticket));
+            }
         }
         self.limit_wait(world, ticket, deadline);
     }
@@ -284,8 +289,11 @@ impl Handover {
     }
 
     /// A waiting client left, and is answered elsewhere if at all. Returns whether it waited.
-    pub fn leave(&mut self, ticket: Ticket) -> bool {
+    pub fn leave(&mut self, clients: &mut impl WaitingClients, ticket: Ticket) -> bool {
         let left = self.forget(ticket);
+        if let Some(waiter) = &left {
+            clients.wait_ended(waiter.since_us);
+        }
         self.serve_behind(left.as_deref());
         left.is_some()
     }
@@ -313,6 +321,7 @@ impl Handover {
     ) -> Option<Arc<LockWaiter>> {
         let ticket = self.queues.with_id(key, kind, id)?;
         let waiter = self.forget(ticket)?;
+        clients.wait_ended(waiter.since_us);
         self.counters.timeouts += 1;
         if waiter.listener.is_none() {
             clients.answer(ticket, Ok(Reply::Nil));
@@ -364,6 +373,7 @@ impl Handover {
     ) -> Option<Arc<LockWaiter>> {
         let is_granted = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
         let waiter = self.forget(ticket)?;
+        clients.wait_ended(waiter.since_us);
         if let (Some(listener), Some(id)) = (&waiter.listener, &waiter.id) {
             clients.publish(ticket, listener, id, WaitEnd::of(&answer));
         } else {
@@ -572,7 +582,7 @@ impl Handover {
             } => self.serve_owner(world, now, served, index, after),
             HandoverTask::Disconnect(client) => {
                 if let Some(ticket) = self.queues.first_of_listener(client) {
-                    self.leave(ticket);
+                    self.leave(world, ticket);
                     self.tasks.push_front(HandoverTask::Disconnect(client));
                 }
             }
@@ -668,7 +678,7 @@ impl Handover {
         };
         match self.attempt(world, now, ticket, true) {
             Attempt::Waits(retry_at) => self.set_retry(world, ticket, retry_at),
-            Attempt::Leaves => drop(self.leave(ticket)),
+            Attempt::Leaves => drop(self.leave(world, ticket)),
             Attempt::Ends(answer) => {
                 if let Some(waiter) = self.dismiss(world, ticket, answer) {
                     let others = waiter.keys.iter().filter(|other| *other.1 != *key);
@@ -729,7 +739,7 @@ impl Handover {
                 self.set_retry(world, ticket, retry_at);
             }
             Attempt::Waits(_) => {}
-            Attempt::Leaves => drop(self.leave(ticket)),
+            Attempt::Leaves => drop(self.leave(world, ticket)),
         }
     }
 

@@ -33,6 +33,7 @@ mod world;
 
 use crate::Family;
 use crate::deadlines::Listing;
+use crate::histogram::Histogram;
 use crate::request::TEN_YEARS_MS;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
@@ -70,6 +71,10 @@ pub const FAMILY: Family = Family {
     slot_parcel: events::slot_parcel,
     waiting: Some(blocking::WAITING),
     info: counters::info,
+    histograms: &[
+        ("lock_wait_usec", &WAIT_TIMES),
+        ("lock_hold_usec", &HOLD_TIMES),
+    ],
     ..Family::PLAIN
 };
 
@@ -107,6 +112,12 @@ static DEADLINES: Listing = Listing::new();
 
 /// Holds whose lease ended. The server frees an expired value in the middle of a step, while the [`SERVICE`] is borrowed.
 static EXPIRED_LEASES: AtomicU64 = AtomicU64::new(0);
+
+/// How long clients waited: from the request until the client had an answer or left.
+static WAIT_TIMES: Histogram = Histogram::new();
+
+/// How long locks were held: from the fencing token, which is the time of the grant, until the release or the end of the lease.
+static HOLD_TIMES: Histogram = Histogram::new();
 
 /// Whether any client waits or any hold is watched. If not, values that leave their keys need not be reported. They do so in the
 /// middle of steps, while the [`SERVICE`] is borrowed.

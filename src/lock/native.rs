@@ -4,7 +4,7 @@ use super::holds::Hold;
 use super::notices::NOTICES;
 use super::persist;
 use super::state::{Lock, LockKind};
-use super::{DEADLINES, EXPIRED_LEASES, LISTENING};
+use super::{DEADLINES, EXPIRED_LEASES, HOLD_TIMES, LISTENING};
 use crate::fence::{self, is_plausible_fence, remember_fence};
 use crate::memory::block_size;
 use crate::server::base::clock::Now;
@@ -78,6 +78,11 @@ pub(super) fn list_earlier(lock: &mut Lock, db: i32, key: &[u8]) -> Option<u64> 
     }
     list(lock, db, key);
     Some(at)
+}
+
+/// Counts the time of a hold whose lease has ended.
+pub(super) fn lease_ended(hold: &Hold) {
+    HOLD_TIMES.count_between(hold.fence, hold.until.saturating_mul(1000));
 }
 
 impl LockKind {
@@ -185,8 +190,10 @@ impl<K: Which> Native for Typed<K> {
         let now = Now::read().ms();
         // Redis 8.0 and later remove a key in the last millisecond of its life.
         let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
-        let expired = lock.holds().iter().filter(ended).count();
-        EXPIRED_LEASES.fetch_add(expired as u64, Ordering::Relaxed);
+        for (_, hold) in lock.holds().iter().filter(ended) {
+            EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+            lease_ended(hold);
+        }
         if let Some(listed) = lock.holds().listed() {
             DEADLINES.unlinked(listed);
         }

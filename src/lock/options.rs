@@ -148,6 +148,7 @@ impl<'a> LockOptions<'a> {
             listener: self.listener(ctx),
             event,
             since: now.ms(),
+            since_us: now.micros(),
             timeout: self.number_or(BLOCK, 0),
         }
     }

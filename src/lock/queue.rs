@@ -55,6 +55,8 @@ pub struct LockWaiter {
     pub event: &'static CStr,
     /// Since when it waits (Unix ms).
     pub since: u64,
+    /// The same in Unix us, for the times in `INFO`.
+    pub since_us: u64,
     /// For how many milliseconds it waits; 0: without limit.
     pub timeout: u64,
 }

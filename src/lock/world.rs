@@ -1,12 +1,12 @@
 //! The keyspace and the blocked clients of the server, as the hand-over sees them.
 
-use super::BLOCKED;
 use super::edit::{LockKey, OpenKeys, StepContext, with_open_keys};
 use super::handover::{LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitEnd, WaitingClients};
 use super::notices;
 use super::queue::Listener;
 use super::state::{Amount, LockKind};
 use super::watchdog::{self, release_event};
+use super::{BLOCKED, WAIT_TIMES};
 use crate::error::Error;
 use crate::reply::Answer;
 use crate::server::base::clock::Now;
@@ -38,6 +38,10 @@ impl WaitingClients for ServerClients {
         let message = notices::message(what, fence, id);
         publish(listener.channel.clone(), message);
     }
+
+    fn wait_ended(&mut self, since_us: u64) {
+        WAIT_TIMES.count_between(since_us, Now::read().micros());
+    }
 }
 
 /// This server at a moment.
@@ -54,6 +58,10 @@ impl WaitingClients for ServerWorld<'_> {
 
     fn publish(&mut self, ticket: Ticket, listener: &Listener, id: &[u8], end: WaitEnd) {
         ServerClients.publish(ticket, listener, id, end);
+    }
+
+    fn wait_ended(&mut self, since_us: u64) {
+        WAIT_TIMES.count_between(since_us, self.now.micros());
     }
 }
 

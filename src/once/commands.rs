@@ -5,7 +5,7 @@ use super::native::ONCE;
 use super::options::{BLOCK, FINGERPRINT, LEASE, OPTIONS, PX};
 use super::serve::{OnceQueues, WaitingBegin};
 use super::state::{BeginDecision, DoneDecision, decide_begin, decide_done, decide_fail};
-use super::{COUNTERS, STATE, WAITING_CLIENTS};
+use super::{COUNTERS, HOLD_TIMES, STATE, WAITING_CLIENTS};
 use crate::error::Error;
 use crate::queue_service;
 use crate::reply::{Answer, Reply};
@@ -61,7 +61,7 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
             };
             if let Some(block_ms) = options.number(BLOCK)
                 && ctx.may_block()
-                && queue_service::wait::<OnceQueues>(ctx, key, request(), block_ms, left, now.ms())
+                && queue_service::wait::<OnceQueues>(ctx, key, request(), block_ms, left, now)
             {
                 return Ok(Reply::Later);
             }
@@ -94,6 +94,7 @@ pub(super) fn done(call: &Call<'_>) -> Answer {
     match decision {
         DoneDecision::Store => {
             COUNTERS.done.count();
+            HOLD_TIMES.count_between(token, now.micros());
             edit.store(&call.name(2), now.ms() + options.number_or(PX, 0));
         }
         DoneDecision::Repeated => edit.repeat(),
@@ -120,6 +121,7 @@ pub(super) fn fail(call: &Call<'_>) -> Answer {
     let is_freed = decide_fail(edit.work().as_deref(), token, now.ms());
     if is_freed {
         COUNTERS.failed.count();
+        HOLD_TIMES.count_between(token, now.micros());
         edit.fail();
     }
     drop(edit);

@@ -1,7 +1,6 @@
 //! A step on the key of some work, and its [`Commit`].
 
-use super::EXPIRED_LEASES;
-use super::native::ONCE;
+use super::native::{ONCE, lease_ended};
 use super::persist;
 use super::state::OnceWork;
 use crate::error::Error;
@@ -13,7 +12,6 @@ use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyEdit, KeyFate, Replicate};
 use std::ffi::CStr;
-use std::sync::atomic::Ordering;
 
 /// The buffer of the effect that is being replicated. It keeps its memory for the next effect.
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
@@ -42,7 +40,7 @@ impl<'k> KeyEdit<'k, OnceWork> {
             return;
         }
         if work.result.is_none() {
-            EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+            lease_ended(work);
         }
         let commit = Commit {
             key: KeyFate::Expire,

@@ -14,6 +14,7 @@ pub mod state;
 pub mod table;
 
 use crate::Family;
+use crate::histogram::Histogram;
 use crate::key_queues::KeyQueues;
 use crate::queue_service::{self, QueueWork};
 use crate::server::base::main_thread::MainThread;
@@ -38,6 +39,10 @@ pub const FAMILY: Family = Family {
     cron: |_| queue_service::ask_for_slices_if_needed::<OnceQueues>(),
     waiting: Some(queue_service::in_slots::<OnceQueues>()),
     info: serve::info,
+    histograms: &[
+        ("once_wait_usec", &WAIT_TIMES),
+        ("once_hold_usec", &HOLD_TIMES),
+    ],
     ..Family::PLAIN
 };
 
@@ -55,6 +60,12 @@ struct OnceState {
     /// The work for the queues that remains.
     work: QueueWork,
 }
+
+/// How long clients waited: from the request until the client had an answer or left.
+static WAIT_TIMES: Histogram = Histogram::new();
+
+/// How long work was busy: from the token, which is the time of the grant, until `ONCE.DONE`, `ONCE.FAIL` or the end of the lease.
+static HOLD_TIMES: Histogram = Histogram::new();
 
 static STATE: MainThread<OnceState> = MainThread::new();
 

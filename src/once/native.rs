@@ -2,7 +2,7 @@
 
 use super::persist;
 use super::state::OnceWork;
-use super::{EXPIRED_LEASES, WAITING_CLIENTS};
+use super::{EXPIRED_LEASES, HOLD_TIMES, WAITING_CLIENTS};
 use crate::fence::{is_plausible_fence, remember_fence};
 use crate::memory::block_size;
 use crate::server::base::clock::Now;
@@ -46,6 +46,12 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyCha
 
 /// The callbacks of the type.
 struct OnceWorkType;
+
+/// Counts work whose lease has ended without a result.
+pub(super) fn lease_ended(work: &OnceWork) {
+    EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+    HOLD_TIMES.count_between(work.token, work.until.saturating_mul(1000));
+}
 
 impl Native for OnceWorkType {
     type Value = OnceWork;
@@ -108,7 +114,7 @@ impl Native for OnceWorkType {
     fn unlinked(work: &OnceWork, db: i32, key: &[u8]) {
         // Redis 8.0 and later remove a key in the last millisecond of its life.
         if work.result.is_none() && work.is_over(Now::read().ms()) {
-            EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+            lease_ended(work);
         }
         if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
             defer(ServerEvent::Unlinked(db, key.into()));

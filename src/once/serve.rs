@@ -2,8 +2,9 @@
 
 use super::edit::{WorkEdit, limit_expiry};
 use super::state::{BeginDecision, decide_begin, decide_fail};
-use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, STATE, WAITING_CLIENTS};
+use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, STATE, WAIT_TIMES, WAITING_CLIENTS};
 use crate::error::Error;
+use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter};
 use crate::queue_service::{self, QueueService, QueueWork};
 use crate::reply::{Answer, Fetched, Reply};
@@ -42,6 +43,10 @@ impl QueueService for OnceQueues {
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
+    }
+
+    fn wait_times() -> &'static Histogram {
+        &WAIT_TIMES
     }
 
     fn with<T>(run: impl FnOnce(&mut KeyQueues<WaitingBegin>, &mut QueueWork) -> T) -> T {

@@ -172,6 +172,8 @@ fn missing_function() -> Option<&'static str> {
         RedisModule_InfoAddFieldCString
         RedisModule_InfoAddFieldULongLong
         RedisModule_InfoAddSection
+        RedisModule_InfoBeginDictField
+        RedisModule_InfoEndDictField
         RedisModule_IsIOError
         RedisModule_IsKeysPositionRequest
         RedisModule_KeyAtPosWithFlags

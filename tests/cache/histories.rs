@@ -264,6 +264,7 @@ impl Subject {
             let queue = &mut self.rebuilds.queue;
             let ticket = queue.push(KeyWaiter {
                 key: (0, [key].into()),
+                since_us: self.now * 1000,
                 deadline: (block > 0).then(|| self.now + block),
                 request: WaitingFetch {
                     lease_ms: request.lease_ms,

@@ -725,6 +725,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
             Turn::Push { db, key } => {
                 let waiter = KeyWaiter {
                     key: (db, [key].into()),
+                    since_us: 0,
                     deadline: None,
                     request: key,
                 };

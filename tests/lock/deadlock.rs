@@ -85,6 +85,7 @@ fn waiter(attempt: &Try) -> LockWaiter {
         limits: Box::default(),
         event: c"",
         since: 0,
+        since_us: 0,
         timeout: 0,
     }
 }

@@ -132,6 +132,7 @@ impl Request {
             listener: self.listener(),
             event: c"",
             since: now,
+            since_us: now * 1000,
             timeout: self.block.unwrap_or(0),
         }
     }
@@ -1210,7 +1211,10 @@ impl Simulation {
             0 if is_unanswered => {} // it has its answer in a moment
             0 if !is_notified => {
                 self.say(|| format!("unblock {client} ({ticket})"));
-                ensure!(self.handover.leave(ticket), "{ticket} did not wait");
+                ensure!(
+                    self.handover.leave(&mut self.world, ticket),
+                    "{ticket} did not wait"
+                );
                 self.world.model.leave(ticket);
             }
             _ if is_notified => {
@@ -1228,7 +1232,10 @@ impl Simulation {
                     ensure!(self.handover.leave_undelivered(ticket), "{ticket} had none");
                     self.world.model.lose_answer(ticket);
                 } else {
-                    ensure!(self.handover.leave(ticket), "{ticket} did not wait");
+                    ensure!(
+                        self.handover.leave(&mut self.world, ticket),
+                        "{ticket} did not wait"
+                    );
                     self.world.model.leave(ticket);
                 }
                 self.close(client);

@@ -2,7 +2,7 @@
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`, `random.rs`; `forms.rs` has the forms of all commands), keys that
 //! are not there (`missing.rs`), the number of keys of a command (`numkeys.rs`), commands that another module calls
 //! (`callers.rs`), also from keyspace events (`listener.rs`), Valkey's import mode (`import.rs`), files of an earlier build
-//! (`upgrade.rs`), and a server with nothing to do (`idle.rs`).
+//! (`upgrade.rs`), a server with nothing to do (`idle.rs`), and the times in `INFO` (`times.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,4 +22,5 @@ mod others;
 mod random;
 mod renamed;
 mod subscribed;
+mod times;
 mod upgrade;

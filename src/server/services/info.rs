@@ -1,5 +1,6 @@
-//! The sections of `INFO sluice`: a general one, and one for each family.
+//! The sections of `INFO sluice`: a general one, one for each family, and one for the histograms of all families.
 
+use crate::histogram::Histogram;
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
@@ -91,7 +92,43 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
                 }
             }
         }
+        // SAFETY: the server gives a live context.
+        unsafe {
+            if api!(RedisModule_InfoAddSection(ctx, c"times".as_ptr()))
+                == raw::REDISMODULE_OK as c_int
+            {
+                let histograms = crate::enabled_families().flat_map(|family| family.histograms);
+                histograms.for_each(|(name, histogram)| add_histogram(ctx, name, histogram));
+            }
+        }
     });
+}
+
+/// Adds a histogram to the section: the number of times, their sum in microseconds, and for each bound in microseconds (`le_64`)
+/// the number of times that do not exceed it.
+///
+/// # Safety
+/// `ctx` is a live context.
+unsafe fn add_histogram(
+    ctx: *mut raw::RedisModuleInfoCtx,
+    name: &'static str,
+    histogram: &Histogram,
+) {
+    let name = CString::new(name).unwrap_or_default();
+    // SAFETY: the caller's promise; the server copies the names.
+    unsafe {
+        let add = |name: &CStr, value: u64| {
+            api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value))
+        };
+        api!(RedisModule_InfoBeginDictField(ctx, name.as_ptr()));
+        add(c"count", histogram.total());
+        add(c"sum", histogram.sum_us());
+        for (bound, count) in histogram.cumulative() {
+            let bound = CString::new(format!("le_{bound}")).unwrap_or_default();
+            add(&bound, count);
+        }
+        api!(RedisModule_InfoEndDictField(ctx));
+    }
 }
 
 /// Whether the server may evict keys: `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
