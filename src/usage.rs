@@ -160,10 +160,16 @@ fn together(mut arguments: Vec<Argument>) -> Argument {
     }
 }
 
-/// Marks the last `count` arguments, as one group, as repeatable.
+/// Marks the last `count` arguments, as one group, as repeatable. A keyword before the first of them is not repeated: it belongs
+/// to the whole group.
 fn repeat(arguments: &mut Vec<Argument>, count: usize) {
-    let last = arguments.split_off(arguments.len() - count);
+    let mut last = arguments.split_off(arguments.len() - count);
+    let token = match last.as_mut_slice() {
+        [first, _, ..] => first.token.take(),
+        _ => None, // one argument keeps its keyword
+    };
     let mut last = together(last);
+    last.token = last.token.or(token);
     last.multiple = true;
     arguments.push(last);
 }
@@ -221,6 +227,11 @@ mod tests {
                 "numkeys key qty [key qty ...]",
                 "numkeys:int key-qty:(key:key,qty:int)*",
             ),
+            (
+                "key VALUES field value [field value ...]",
+                "key:key VALUES=field-value:(field:str,value:str)*",
+            ),
+            ("key ITEMS item [item ...]", "key:key ITEMS=item:str*"),
             (
                 "key (error capacity [NONSCALING] | LIKE other)",
                 "key:key error-capacity-nonscaling-or-other:(error-capacity-nonscaling:(error:double,capacity:int,NONSCALING=nonscaling:token?)|LIKE=other:key)",

@@ -33,7 +33,7 @@ pub const TABLE: &[Command] = &[
     },
     Command {
         name: "DELAY.ADD",
-        usage: "key id PX ms | PXAT unix-ms [NX | XX] VALUES field value [field value ...]",
+        usage: "key id (PX ms | PXAT unix-ms) [NX | XX] VALUES field value [field value ...]",
         summary: "Schedules a message, or replaces one that was not delivered.",
         complexity: "O(log M) with M messages of the queue",
         arity: -8,

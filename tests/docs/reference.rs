@@ -511,6 +511,50 @@ fn the_sections_agree_with_what_the_server_describes() {
     assert!(count > 70, "{count}");
 }
 
+/// The arguments of `COMMAND DOCS` in the form in which redis-cli shows them as a hint.
+fn hint(arguments: &[Value]) -> String {
+    let hints: Vec<_> = arguments.iter().map(hint_of_one).collect();
+    hints.join(" ")
+}
+
+fn hint_of_one(argument: &Value) -> String {
+    let has_flag = |name: &str| {
+        let flags = argument.get("flags").map_or(&[][..], Value::array);
+        flags.iter().any(|flag| flag.text() == name)
+    };
+    let parts = argument.get("arguments").map_or(&[][..], Value::array);
+    let mut hint = match argument.field("type").text() {
+        "pure-token" => String::new(),
+        "oneof" => parts.iter().map(hint_of_one).collect::<Vec<_>>().join("|"),
+        "block" => hint(parts),
+        _ => argument.field("name").text().to_owned(),
+    };
+    if has_flag("multiple") {
+        hint = format!("{hint} [{hint} ...]");
+    }
+    if let Some(token) = argument.get("token") {
+        hint = format!("{} {hint}", token.text()).trim_end().to_owned();
+    }
+    if has_flag("optional") {
+        hint = format!("[{hint}]");
+    }
+    hint
+}
+
+/// What redis-cli shows while somebody types a command. `make hints-test` compares it with a real redis-cli.
+#[test]
+fn the_hints_of_redis_cli_are_the_syntax_lines() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    for row in tables().into_values().flatten() {
+        let docs = client.call(["COMMAND", "DOCS", &row.name.to_lowercase()]);
+        let docs = docs.array()[1].clone();
+        let arguments = docs.get("arguments").map_or(&[][..], Value::array);
+        let syntax = row.usage.replace(" | ", "|").replace(['(', ')'], "");
+        assert_eq!(hint(arguments), syntax, "{}", row.name);
+    }
+}
+
 /// The examples, in RESP2 and in RESP3: each type of a reply is in the table of replies.
 #[test]
 fn the_replies_of_examples_have_the_types_of_the_reference() {
