@@ -101,6 +101,8 @@ pub enum Error {
     FiltersDiffer,
     /// The key holds a limit of another kind.
     OtherLimit,
+    /// A family of commands that is not loaded.
+    UnknownFamily,
     /// An internal command from a client without the permissions for it.
     NotAllowed,
     /// The caller lacks the permission for the channel.
@@ -180,6 +182,7 @@ impl fmt::Display for Error {
             Error::BadData => f.write_str("ERR received bad data"),
             Error::FiltersDiffer => f.write_str("ERR filters differ in shape"),
             Error::OtherLimit => f.write_str("ERR key holds another kind of limit"),
+            Error::UnknownFamily => f.write_str("ERR unknown family"),
             Error::NoChannel => f.write_str("NOPERM No permissions to access a channel"),
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")

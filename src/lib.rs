@@ -13,6 +13,7 @@ pub mod delay;
 pub mod error;
 pub mod fence;
 pub mod filter;
+pub mod general;
 pub mod histogram;
 pub mod key_queues;
 pub mod linear_hash;
@@ -29,6 +30,7 @@ pub mod stock;
 pub mod usage;
 pub mod waiting;
 
+use general::HotKeys;
 use histogram::Histogram;
 use server::base::clock::Now;
 use server::base::slice::Slice;
@@ -85,8 +87,10 @@ pub struct Family {
     /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many
     /// clients put all sections into one map. `None`: the state of the family is in use.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
-    /// The histograms of the section in `INFO`, with names like those of the fields.
+    /// The histograms in the section `times` of `INFO`, with names like those of the fields.
     pub histograms: &'static [(&'static str, &'static Histogram)],
+    /// The most contended keys, for `SLUICE.HOT`.
+    pub hot: Option<&'static HotKeys>,
 }
 
 impl Family {
@@ -111,6 +115,7 @@ impl Family {
         waiting: None,
         info: || None,
         histograms: &[],
+        hot: None,
     };
 }
 

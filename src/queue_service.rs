@@ -2,6 +2,7 @@
 //! implements [`QueueService`], and the functions of this file are its callbacks.
 
 use crate::error::Error;
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter, QueueDeadline};
 use crate::reply::{Answer, Reply};
@@ -25,6 +26,9 @@ pub trait QueueService: 'static {
 
     /// The blocked clients.
     fn blocked() -> &'static BlockedClients;
+
+    /// The keys with the most waits and refusals.
+    fn hot() -> &'static HotKeys;
 
     /// How long clients waited: from the request until the client had an answer or left.
     fn wait_times() -> &'static Histogram;
@@ -94,6 +98,7 @@ pub fn wait<F: QueueService>(
         return false;
     };
     let key: Key = (ctx.db(), key.into());
+    F::hot().waits(key.0, &key.1);
     let deadline = (block_ms > 0).then(|| now.ms() + block_ms);
     let waiter = KeyWaiter {
         key: key.clone(),

@@ -39,5 +39,6 @@ pub const FAMILY: Family = Family {
             own + REDISBLOOM.live() + VALKEY_BLOOM.live() + cuckoo::REDISBLOOM.live(),
         ))
     },
+    hot: Some(&filter::HOT),
     ..Family::PLAIN
 };

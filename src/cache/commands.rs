@@ -15,7 +15,7 @@ use super::revoke::key_has_changed;
 use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
-use super::{COUNTERS, HOLD_TIMES, MAX_LEASES, STATE};
+use super::{COUNTERS, HOLD_TIMES, HOT, MAX_LEASES, STATE};
 use crate::error::Error;
 use crate::queue_service;
 use crate::reply::{Answer, Reply};
@@ -141,6 +141,9 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     {
         return Ok(Reply::Later);
     }
+    if reply.must_wait() {
+        HOT.refuses(ctx, &name);
+    }
     let entry = if reply.has_value { edit.entry() } else { None };
     if let Some(entry) = entry.as_deref() {
         budget::entry_is_used(entry);
@@ -233,7 +236,10 @@ fn store(
         edit = open(ctx, &name)?;
     }
     match &step.admitted {
-        Ok(new) => edit.store(new, value, now.ms(), event),
+        Ok(new) => {
+            HOT.stores(ctx, &name, value.map_or(0, |value| value.bytes().len()));
+            edit.store(new, value, now.ms(), event);
+        }
         Err(_) => COUNTERS.refused_sets.count(),
     }
     drop(edit);

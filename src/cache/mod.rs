@@ -23,6 +23,7 @@ pub mod step;
 pub mod table;
 
 use crate::Family;
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::queue_service::{self, QueueWork};
 use crate::server::base::main_thread::MainThread;
@@ -56,6 +57,7 @@ pub const FAMILY: Family = Family {
         ("cache_wait_usec", &WAIT_TIMES),
         ("cache_hold_usec", &HOLD_TIMES),
     ],
+    hot: Some(&HOT),
     ..Family::PLAIN
 };
 
@@ -98,6 +100,9 @@ static WAIT_TIMES: Histogram = Histogram::new();
 
 /// How long leases to rebuild were held: from the grant until the store or `CACHE.FAIL`. Leases that ended otherwise are not counted.
 static HOLD_TIMES: Histogram = Histogram::new();
+
+/// The keys with the most waits and refusals, and with the most bytes in large values.
+static HOT: HotKeys = HotKeys::new();
 
 static STATE: MainThread<CacheState> = MainThread::new();
 

@@ -8,7 +8,8 @@ use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
 use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
-use super::{BLOCKED, COUNTERS, MAX_BREAKERS, MAX_LEASES, STATE, WAIT_TIMES};
+use super::{BLOCKED, COUNTERS, HOT, MAX_BREAKERS, MAX_LEASES, STATE, WAIT_TIMES};
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter};
 use crate::queue_service::{self, QueueService, QueueWork};
@@ -89,6 +90,10 @@ impl QueueService for CacheQueues {
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
+    }
+
+    fn hot() -> &'static HotKeys {
+        &HOT
     }
 
     fn wait_times() -> &'static Histogram {

@@ -3,7 +3,7 @@
 use super::hash::Hash;
 use super::persist;
 use super::state::{Added, Filter, FilterHeader, FilterKind};
-use super::{COUNTERS, MAX_BYTES};
+use super::{COUNTERS, HOT, MAX_BYTES};
 use crate::error::Error;
 use crate::server::base::random::secret;
 use crate::server::entry::Call;
@@ -238,7 +238,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     ) -> Result<(), Error> {
         // There will not be more memory for the next item than there was for this one.
         let mut refusal = self.make_own_to_add(items, unique).err();
-        let (ctx, effects) = (self.ctx, &mut self.effects);
+        let (ctx, name, effects) = (self.ctx, self.name, &mut self.effects);
         let Some(filter) = self.key.value() else {
             return Err(Error::Internal);
         };
@@ -272,7 +272,11 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
                 }
             }
             report(match (refused, added) {
-                (Some(error), _) => Err(error).inspect_err(count_refusal),
+                (Some(error), _) => {
+                    count_refusal(&error);
+                    HOT.refuses(ctx, name);
+                    Err(error)
+                }
                 (None, Added::Full) => Err(Error::Internal),
                 (None, added) => Ok(added == Added::New),
             });

@@ -12,6 +12,7 @@ pub mod native;
 pub mod persist;
 pub mod state;
 
+use crate::general::HotKeys;
 use crate::server::services::cache_lines;
 use crate::server::services::config::{Integer, Rate, Setting, Switch};
 use crate::server::services::info::Counter;
@@ -52,6 +53,9 @@ pub(crate) struct FilterCounters {
     pub(crate) full: Counter,
     pub(crate) refused_memory: Counter,
 }
+
+/// The filters with the most refusals.
+pub(crate) static HOT: HotKeys = HotKeys::new();
 
 pub(crate) static COUNTERS: FilterCounters = FilterCounters {
     items_added: Counter::new(),

@@ -7,11 +7,12 @@ use super::queue::LockWaiter;
 use super::search::{BEFORE_SEARCH_MS, read_lock};
 use super::slices::serve;
 use super::world::ServerClients;
-use super::{BLOCKED, LISTENING, LockService, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
+use super::{BLOCKED, HOT, LISTENING, LockService, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
 use crate::server::services::blocked::Departure;
 use crate::server::services::deferred;
 use crate::waiting::{InSlots, Ticket};
@@ -36,6 +37,20 @@ pub(super) fn answer_or_wait(
     }
 }
 
+/// Counts a refusal of these keys for `SLUICE.HOT`, unless the client waits for them.
+#[cold]
+#[inline(never)]
+pub(super) fn count_refusal<'k, 's: 'k>(
+    ctx: Ctx<'_>,
+    outcome: &Outcome,
+    options: &LockOptions<'_>,
+    keys: impl IntoIterator<Item = &'k ServerString<'s>>,
+) {
+    if *outcome == Outcome::Never || !options.may_wait(ctx) {
+        keys.into_iter().for_each(|key| HOT.refuses(ctx, key));
+    }
+}
+
 /// Lets the client wait, unless its wait would never end or too many clients wait.
 pub(super) fn wait(
     ctx: Ctx<'_>,
@@ -54,6 +69,9 @@ pub(super) fn wait(
         return Err(Error::TooManyWaiters);
     }
     let (keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
+    for (db, key) in &keys {
+        HOT.waits(*db, key);
+    }
     let (ticket, limits_before) = handover.queues.join(waiter);
     let queues = &handover.queues;
     let check = service.search.budget.spend(now.ms(), |steps| {

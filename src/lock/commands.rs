@@ -1,8 +1,8 @@
 //! The commands that change locks: each reads its request, takes its step and answers.
 
-use super::blocking::{answer_or_wait, wait};
+use super::blocking::{answer_or_wait, count_refusal, wait};
 use super::edit::{LockKey, OpenKeys, with_open_keys};
-use super::handover::{acquire_all, acquire_one};
+use super::handover::{Outcome, acquire_all, acquire_one};
 use super::options::{
     ALL, BLOCK, ID, LIMIT, LockOptions, NOTIFY, OPTIONS, PERMITS, PX, RENEWAL, SHARED, owner,
 };
@@ -10,7 +10,7 @@ use super::queue::{LockWaiter, Want};
 use super::slices::serve;
 use super::state::{Acquire, LockKind, Released, RequestedMode, Upgraded};
 use super::world::ServerClients;
-use super::{LockService, MAX_ID, SERVICE};
+use super::{HOT, LockService, MAX_ID, SERVICE};
 use crate::error::Error;
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
@@ -85,6 +85,7 @@ fn acquire_key(
             .is_some_and(|lock| lock.plainly_refuses(owner, now.ms()))
     {
         service.handover.counters.refused += 1;
+        HOT.refuses(ctx, &name);
         return Ok(Reply::Nil);
     }
     let request = options.request(ctx, service, &name, owner, mode);
@@ -96,6 +97,9 @@ fn acquire_key(
     let outcome = acquire_one(&mut locks, &mut handover.counters, &request);
     key.close(steps, event);
     let outcome = outcome?;
+    if !matches!(outcome, Outcome::Acquired(_)) {
+        count_refusal(ctx, &outcome, options, [&name]);
+    }
     let waiter = || options.waiter(ctx, now, &[(name, mode)], owner, event);
     answer_or_wait(ctx, service, now, outcome, options, waiter)
 }
@@ -180,6 +184,10 @@ fn acquire_keys<'c>(
         acquire_all(locks, &mut handover.counters, &requests)
     });
     let outcome = outcome??;
+    if !matches!(outcome, Outcome::Acquired(_)) {
+        let keys = wanted.iter().map(|(name, _)| name);
+        count_refusal(ctx, &outcome, options, keys);
+    }
     let waiter = || LockWaiter {
         takes_many: true,
         ..options.waiter(ctx, now, wanted, owner, event)
@@ -411,6 +419,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
             service.handover.counters.refused += 1;
+            HOT.refuses(ctx, &name);
             return Ok(Reply::Nil);
         }
         Upgraded::NotHeld => return Ok(Reply::Nil),

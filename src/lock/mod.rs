@@ -33,6 +33,7 @@ mod world;
 
 use crate::Family;
 use crate::deadlines::Listing;
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::request::TEN_YEARS_MS;
 use crate::server::base::clock::Now;
@@ -75,6 +76,7 @@ pub const FAMILY: Family = Family {
         ("lock_wait_usec", &WAIT_TIMES),
         ("lock_hold_usec", &HOLD_TIMES),
     ],
+    hot: Some(&HOT),
     ..Family::PLAIN
 };
 
@@ -118,6 +120,9 @@ static WAIT_TIMES: Histogram = Histogram::new();
 
 /// How long locks were held: from the fencing token, which is the time of the grant, until the release or the end of the lease.
 static HOLD_TIMES: Histogram = Histogram::new();
+
+/// The keys with the most waits and refusals.
+static HOT: HotKeys = HotKeys::new();
 
 /// Whether any client waits or any hold is watched. If not, values that leave their keys need not be reported. They do so in the
 /// middle of steps, while the [`SERVICE`] is borrowed.

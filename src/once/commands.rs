@@ -5,7 +5,7 @@ use super::native::ONCE;
 use super::options::{BLOCK, FINGERPRINT, LEASE, OPTIONS, PX};
 use super::serve::{OnceQueues, WaitingBegin};
 use super::state::{BeginDecision, DoneDecision, decide_begin, decide_done, decide_fail};
-use super::{COUNTERS, HOLD_TIMES, STATE, WAITING_CLIENTS};
+use super::{COUNTERS, HOLD_TIMES, HOT, STATE, WAITING_CLIENTS};
 use crate::error::Error;
 use crate::queue_service;
 use crate::reply::{Answer, Reply};
@@ -66,6 +66,7 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
                 return Ok(Reply::Later);
             }
             COUNTERS.busy.count();
+            HOT.refuses(ctx, &name);
             Ok(ctx.send_fetched("BUSY", None, left))
         }
     }
@@ -95,6 +96,7 @@ pub(super) fn done(call: &Call<'_>) -> Answer {
         DoneDecision::Store => {
             COUNTERS.done.count();
             HOLD_TIMES.count_between(token, now.micros());
+            HOT.stores(ctx, &name, result.len());
             edit.store(&call.name(2), now.ms() + options.number_or(PX, 0));
         }
         DoneDecision::Repeated => edit.repeat(),

@@ -14,6 +14,7 @@ pub mod state;
 pub mod table;
 
 use crate::Family;
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::key_queues::KeyQueues;
 use crate::queue_service::{self, QueueWork};
@@ -43,6 +44,7 @@ pub const FAMILY: Family = Family {
         ("once_wait_usec", &WAIT_TIMES),
         ("once_hold_usec", &HOLD_TIMES),
     ],
+    hot: Some(&HOT),
     ..Family::PLAIN
 };
 
@@ -66,6 +68,9 @@ static WAIT_TIMES: Histogram = Histogram::new();
 
 /// How long work was busy: from the token, which is the time of the grant, until `ONCE.DONE`, `ONCE.FAIL` or the end of the lease.
 static HOLD_TIMES: Histogram = Histogram::new();
+
+/// The keys with the most waits and refusals, and with the most bytes in large results.
+static HOT: HotKeys = HotKeys::new();
 
 static STATE: MainThread<OnceState> = MainThread::new();
 

@@ -2,8 +2,9 @@
 
 use super::edit::{WorkEdit, limit_expiry};
 use super::state::{BeginDecision, decide_begin, decide_fail};
-use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, STATE, WAIT_TIMES, WAITING_CLIENTS};
+use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, HOT, STATE, WAIT_TIMES, WAITING_CLIENTS};
 use crate::error::Error;
+use crate::general::HotKeys;
 use crate::histogram::Histogram;
 use crate::key_queues::{HeadStep, KeyQueues, KeyWaiter};
 use crate::queue_service::{self, QueueService, QueueWork};
@@ -43,6 +44,10 @@ impl QueueService for OnceQueues {
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
+    }
+
+    fn hot() -> &'static HotKeys {
+        &HOT
     }
 
     fn wait_times() -> &'static Histogram {

@@ -8,13 +8,15 @@ use super::options::{AHEAD, COST, COUNT, EXACT, OPTIONS, PEEK, PX, SLIDING};
 use super::state::{
     self, Limit, LimitChange, LimitRequest, OnceVerdict, WrongLimitKind, ask, ask_all, ask_once,
 };
-use super::{COUNTERS, MAX_TIERS, persist};
+use super::{COUNTERS, HOT, MAX_TIERS, persist};
 use crate::error::Error;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS, has_duplicates};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
+use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
 use crate::server::services::memory;
 use std::ffi::CStr;
 
@@ -167,7 +169,8 @@ pub(super) fn mgcra(call: &Call<'_>) -> Answer {
         edits.push(edit);
     }
     let (decision, after) = ask_all(&before, &tiers, cost, Now::read().micros());
-    count_decision(&decision, cost);
+    let binding = names.get(decision.tier).unwrap_or(&names[0]);
+    count_decision(call.ctx, binding, &decision, cost);
     for (edit, limit) in edits.iter_mut().zip(after.into_iter().flatten()) {
         edit.replace(limit, c"rate.mgcra");
     }
@@ -192,12 +195,21 @@ fn refuse_growth(call: &Call<'_>, cost: RequestCost) -> Result<(), Error> {
     Ok(())
 }
 
-fn count_decision(decision: &RateDecision, cost: RequestCost) {
+/// `name`: the key whose limit decided.
+fn count_decision(
+    ctx: Ctx<'_>,
+    name: &ServerString<'_>,
+    decision: &RateDecision,
+    cost: RequestCost,
+) {
     match decision.verdict {
         _ if !cost.is_counted => COUNTERS.peeked.count(),
         RateVerdict::Allowed => COUNTERS.allowed.count(),
         RateVerdict::AllowedAfter(_) => COUNTERS.ahead.count(),
-        RateVerdict::Retry(_) | RateVerdict::Never => COUNTERS.limited.count(),
+        RateVerdict::Retry(_) | RateVerdict::Never => {
+            COUNTERS.limited.count();
+            HOT.refuses(ctx, name);
+        }
     }
 }
 
@@ -221,7 +233,7 @@ fn decide(
         edit.add_cost(cost.cost, None)?;
         return Ok(decision);
     }
-    count_decision(&decision, cost);
+    count_decision(ctx, &name, &decision, cost);
     edit.change(change, cost.cost, event)?;
     Ok(decision)
 }

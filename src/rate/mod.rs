@@ -17,6 +17,7 @@ pub mod table;
 pub mod window;
 
 use crate::Family;
+use crate::general::HotKeys;
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::info::Counter;
 
@@ -35,8 +36,12 @@ pub const FAMILY: Family = Family {
     key_changed: native::key_changed,
     on_event: native::handle_event,
     info,
+    hot: Some(&HOT),
     ..Family::PLAIN
 };
+
+/// The keys with the most waits and refusals.
+static HOT: HotKeys = HotKeys::new();
 
 /// The counters of `INFO sluice`.
 struct RateCounters {

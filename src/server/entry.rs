@@ -53,6 +53,8 @@ const READ: u8 = 0;
 const READ_AFTER_DELETIONS: u8 = 1;
 /// Before the command, the families hear of deletions and of other events.
 const WRITE: u8 = 2;
+/// Nothing comes before the command, which may have no arguments.
+const READ_WITHOUT_ARGUMENTS: u8 = 3;
 
 /// The entry of a command that writes. Whatever happened since the last command is dealt with
 /// before it.
@@ -69,6 +71,14 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     enter::<F, READ>
+}
+
+/// The entry of a command that only reads the state of this server, and whose arguments are all optional.
+pub const fn read_without_arguments<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, READ_WITHOUT_ARGUMENTS>
 }
 
 /// The entry of a command that applies what a master decided. It never acts of its own accord, and
@@ -270,7 +280,7 @@ unsafe fn run_in_guard(
     };
     let mut replies = false;
     let done = guard(false, || {
-        if mode != READ {
+        if mode == READ_AFTER_DELETIONS || mode == WRITE {
             deletions::run_deferred(ctx); // the filter may not have been called for a deferred command
             if mode == WRITE || events::is_any_deferred() && scripts::may_write(ctx) {
                 events::run_deferred_before_command(ctx);
@@ -278,6 +288,7 @@ unsafe fn run_in_guard(
         }
         let answer = match strings {
             // Nobody has checked the arity of a command in an AOF.
+            [_] if mode == READ_WITHOUT_ARGUMENTS => run_with_few(run, ctx, &[]),
             [] | [_] => Err(Error::Syntax),
             [_, strings @ ..] if strings.len() > INLINE_ARGS => run_with_many(run, ctx, strings),
             [_, strings @ ..] => run_with_few(run, ctx, strings),

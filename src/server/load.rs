@@ -113,6 +113,7 @@ fn missing_function() -> Option<&'static str> {
     required![
         RedisModule_ACLCheckChannelPermissions
         RedisModule_ACLCheckCommandPermissions
+        RedisModule_ACLCheckKeyPermissions
         RedisModule_AbortBlock
         RedisModule_Alloc
         RedisModule_AvoidReplicaTraffic
@@ -349,6 +350,12 @@ fn register(ctx: Ctx<'_>, families: Families) -> bool {
         if !registered {
             return false;
         }
+    }
+    if !crate::general::table::TABLE
+        .iter()
+        .all(|command| command::register(ctx, command))
+    {
+        return false;
     }
     command::warn_of_io_threads(ctx);
     warn_of_misplaced_clients(ctx);

@@ -8,12 +8,13 @@ use super::persist::{self, Created, StockEffect};
 use super::state::{
     Change, Counts, Decision, Op, Stock, StockAction, StockRefusal, StockRequest, next_ver,
 };
-use super::{COUNTERS, MAX_ID};
+use super::{COUNTERS, HOT, MAX_ID};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_int};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
+use crate::server::handles::context::Ctx;
 use crate::server::handles::key::{OpenKey, TypedKey};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
@@ -308,7 +309,7 @@ fn step_plainly(
     if let Decision::Change(change, _) = &decision {
         change_plainly(call.ctx, name, &mut key, change, event)?;
     }
-    count(&decision);
+    count(call.ctx, name, &decision);
     Ok(Reply::Int(reply(&decision)))
 }
 
@@ -320,7 +321,8 @@ fn step_once(edit: &mut StockEdit<'_>, request: &StockRequest<'_>, now: u64) -> 
         Decision::Repeated(_) if edit.is_unchanged() => edit.replicate_repeated(),
         _ => {}
     }
-    count(&decision);
+    let (ctx, name) = edit.place();
+    count(ctx, name, &decision);
     Ok(Reply::Int(reply(&decision)))
 }
 
@@ -358,10 +360,16 @@ fn reply(decision: &Decision<'_>) -> i64 {
     }
 }
 
-fn count(decision: &Decision<'_>) {
+fn count(ctx: Ctx<'_>, name: &ServerString<'_>, decision: &Decision<'_>) {
     match decision {
-        Decision::Refused(StockRefusal::SoldOut) => COUNTERS.sold_out.count(),
-        Decision::Refused(StockRefusal::UserLimit) => COUNTERS.user_limited.count(),
+        Decision::Refused(StockRefusal::SoldOut) => {
+            COUNTERS.sold_out.count();
+            HOT.refuses(ctx, name);
+        }
+        Decision::Refused(StockRefusal::UserLimit) => {
+            COUNTERS.user_limited.count();
+            HOT.refuses(ctx, name);
+        }
         Decision::Refused(_) => {}
         Decision::Repeated(_) => COUNTERS.duplicates.count(),
         Decision::Change(change, _) => match change.op {
@@ -439,9 +447,10 @@ fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now
     {
         edit.replicate_repeated();
     }
-    for decision in &decisions {
+    for (edit, decision) in edits.iter().zip(&decisions) {
         if !refused || !matches!(decision, Decision::Change(..)) {
-            count(decision);
+            let (ctx, name) = edit.place();
+            count(ctx, name, decision);
         }
     }
     Ok(Reply::Array(replies))

@@ -126,6 +126,11 @@ impl<'k> StockEdit<'k> {
     }
 
     /// The names of the stock and of its event stream, for the log: escaped and cut.
+    /// The context, and the name of the key.
+    pub(super) fn place(&self) -> (Ctx<'k>, &'k ServerString<'k>) {
+        (self.ctx, self.name)
+    }
+
     pub(super) fn shown_names(&mut self) -> (String, String) {
         const MOST: usize = 128;
         let shown = |name: &[u8]| format!("\"{}\"", name[..name.len().min(MOST)].escape_ascii());

@@ -20,6 +20,7 @@ pub mod table;
 use self::events::EntryStrings;
 use crate::Family;
 use crate::deadlines::Listing;
+use crate::general::HotKeys;
 use crate::request::MAX_SAFE;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::string::ServerString;
@@ -53,6 +54,7 @@ pub const FAMILY: Family = Family {
         stream::free_unused();
     },
     info: serve::info,
+    hot: Some(&HOT),
     ..Family::PLAIN
 };
 
@@ -80,6 +82,9 @@ static COUNTERS: StockCounters = StockCounters {
     duplicates: Counter::new(),
     conflicts: Counter::new(),
 };
+
+/// The keys with the most waits and refusals.
+static HOT: HotKeys = HotKeys::new();
 
 /// The state of the family between two commands.
 #[derive(Default)]

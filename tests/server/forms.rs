@@ -101,6 +101,7 @@ const FORMS: &[(usize, More, &str)] = &[
     (3, More::Nothing, "DELAY.GET queue there"),
     (3, More::Nothing, "DELAY.RANGE queue 5"),
     (2, More::Nothing, "DELAY.INFO queue"),
+    (1, More::Options, "SLUICE.HOT lock [RESET] [COUNT 5]"),
 ];
 
 /// The internal commands: each with an effect that it cannot read, or that does nothing.

@@ -74,6 +74,7 @@ pub(in crate::server) fn tell_families(event: &ServerEvent) {
     for family in crate::enabled_families() {
         (family.dataset_changed)(event);
     }
+    crate::general::dataset_changed(event);
 }
 
 /// The same as [`defer`], and wakes the event loop. The server frees connections after it has called the module before its sleep,

@@ -1,5 +1,5 @@
 //! What the module keeps for the families: data types, blocked clients, the timer, knowledge of the cluster, the replicas,
-//! the memory and the configuration, the command table.
+//! the memory and the configuration, the command table, the permissions of callers.
 
 pub mod blocked;
 pub mod cache_lines;
@@ -13,6 +13,7 @@ pub(in crate::server) mod import;
 pub mod info;
 pub mod memory;
 pub mod native;
+pub mod permissions;
 pub mod publish;
 pub mod replicas;
 pub mod scripts;

@@ -1,0 +1,78 @@
+//! The commands of no family.
+
+use super::sketch::{HotKey, MAX_KEYS};
+use crate::Family;
+use crate::error::Error;
+use crate::reply::{Answer, Reply};
+use crate::request::{MAX_SAFE, is};
+use crate::server::entry::Call;
+use crate::server::services::permissions::ReadableKeys;
+
+/// The default of `COUNT`.
+const DEFAULT_COUNT: usize = 10;
+
+/// `SLUICE.HOT [family] [COUNT n | RESET]`
+///
+/// `COUNT`: how many keys by each measure, 1 to 64, default 10. Replies with an array of maps, and with `OK` to `RESET`. Error:
+/// `ERR unknown family`.
+pub(super) fn hot(call: &Call<'_>) -> Answer {
+    let mut cursor = call.cursor();
+    let is_option = |word: &[u8]| is(word, "COUNT") || is(word, "RESET");
+    let first = cursor.arguments().first().copied();
+    let mut named = None;
+    if let Some(name) = first.filter(|word| !is_option(word)) {
+        cursor.next();
+        let is_named = |family: &&Family| is(name, family.name);
+        let family = crate::enabled_families().find(is_named);
+        named = Some(family.ok_or(Error::UnknownFamily)?.name);
+    }
+    let (mut count, mut resets) = (DEFAULT_COUNT, false);
+    match cursor.next() {
+        None => {}
+        Some(word) if is(word, "COUNT") => {
+            count = cursor.uint("COUNT", 1..=MAX_KEYS as i64)? as usize;
+        }
+        Some(word) if is(word, "RESET") => resets = true,
+        Some(_) => return Err(Error::Syntax),
+    }
+    cursor.end()?;
+    let families =
+        crate::enabled_families().filter(|family| named.is_none_or(|name| name == family.name));
+    if resets {
+        families
+            .filter_map(|family| family.hot)
+            .for_each(|hot| hot.reset());
+        return Ok(Reply::Ok);
+    }
+    let readable = ReadableKeys::of_caller(call.ctx);
+    let mut rows = Vec::new();
+    for family in families {
+        let Some(hot) = family.hot else {
+            continue;
+        };
+        let sketches = hot.sketches.get();
+        let measures = [
+            ("waits", &sketches.waits),
+            ("refusals", &sketches.refusals),
+            ("bytes", &sketches.bytes),
+        ];
+        for (measure, sketch) in measures {
+            let keys = sketch.sorted().into_iter();
+            let shown = keys.filter(|key| readable.contains(&key.name)).take(count);
+            rows.extend(shown.map(|key| row(family.name, measure, key)));
+        }
+    }
+    Ok(Reply::Array(rows))
+}
+
+fn row(family: &'static str, measure: &'static str, key: &HotKey) -> Reply {
+    let number = |number: u64| Reply::int(number.min(MAX_SAFE as u64));
+    Reply::Map(vec![
+        ("family", Reply::Text(family)),
+        ("by", Reply::Text(measure)),
+        ("db", Reply::Int(key.db.into())),
+        ("key", Reply::Bytes(key.name.clone())),
+        ("count", number(key.count)),
+        ("error", number(key.error)),
+    ])
+}
