@@ -2,8 +2,8 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help deps run build test matrix faults soak load hints-test valgrind miri asan audit bench instructions demo shop shop-load \
-  filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist deb
+.PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
+  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -93,6 +93,9 @@ load: RATE ?= 10000
 load: build ## ten thousand clients, half of them waiting: latencies and memory (CLIENTS=10000 SECONDS=60 RATE=10000)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' CLIENTS=$(CLIENTS) SECONDS=$(SECONDS) RATE=$(RATE) \
 	  cargo test --quiet --test load -- --nocapture
+
+monitoring-test: build ## monitoring/ with promtool, Prometheus and redis_exporter (of PATH, or unpacked from Debian's packages)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' scripts/monitoring-test
 
 hints-test: build ## the hints of redis-cli for all commands (REDIS_CLI=/path/to/redis-cli, 7.2 or later)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' scripts/hints-test

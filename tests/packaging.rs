@@ -312,7 +312,11 @@ fn the_tarball_has_what_is_documented_and_its_checksum() {
         .filter_map(|line| line.strip_prefix(name)?.strip_prefix('/'));
     let (folders, files): (Vec<_>, Vec<_>) = in_folder
         .filter(|file| !file.is_empty() && !file.starts_with("README."))
-        .partition(|file| file.starts_with("docs/") || file.starts_with("examples/"));
+        .partition(|file| {
+            ["docs/", "examples/", "monitoring/"]
+                .iter()
+                .any(|folder| file.starts_with(folder))
+        });
     let expected = RELEASED
         .iter()
         .copied()

@@ -2,8 +2,8 @@
 //! (`databases.rs`), nonsense from clients (`bad_input.rs`, `random.rs`; `forms.rs` has the forms of all commands), keys that
 //! are not there (`missing.rs`), the number of keys of a command (`numkeys.rs`), commands that another module calls
 //! (`callers.rs`), also from keyspace events (`listener.rs`), Valkey's import mode (`import.rs`), files of an earlier build
-//! (`upgrade.rs`), a server with nothing to do (`idle.rs`), the times in `INFO` (`times.rs`), and the most contended keys
-//! (`hot.rs`).
+//! (`upgrade.rs`), a server with nothing to do (`idle.rs`), the times in `INFO` (`times.rs`), the most contended keys
+//! (`hot.rs`), and the files for Prometheus and Grafana (`monitoring.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -19,6 +19,7 @@ mod import;
 mod listener;
 mod loading;
 mod missing;
+mod monitoring;
 mod numkeys;
 mod others;
 mod random;
