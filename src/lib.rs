@@ -31,6 +31,7 @@ pub mod usage;
 pub mod waiting;
 
 use general::HotKeys;
+use general::memory::FamilyMemory;
 use histogram::Histogram;
 use server::base::clock::Now;
 use server::base::slice::Slice;
@@ -89,6 +90,8 @@ pub struct Family {
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
     /// The histograms in the section `times` of `INFO`, with names like those of the fields.
     pub histograms: &'static [(&'static str, &'static Histogram)],
+    /// The data types of the family, if its own fields do not contain the memory of its keys.
+    pub memory: Option<FamilyMemory>,
     /// The most contended keys, for `SLUICE.HOT`.
     pub hot: Option<&'static HotKeys>,
 }
@@ -115,6 +118,7 @@ impl Family {
         waiting: None,
         info: || None,
         histograms: &[],
+        memory: None,
         hot: None,
     };
 }

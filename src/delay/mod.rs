@@ -16,6 +16,7 @@ pub mod table;
 
 use crate::Family;
 use crate::deadlines::Listing;
+use crate::general::memory::FamilyMemory;
 use crate::server::services::info::Counter;
 
 /// The family's registration.
@@ -30,6 +31,11 @@ pub const FAMILY: Family = Family {
     go_on: serve::go_on,
     cron: |ctx| DEADLINES.unpark(ctx),
     info: serve::info,
+    memory: Some(FamilyMemory {
+        keys: "delay_keys",
+        bytes: "delay_bytes",
+        types: native::USAGE,
+    }),
     ..Family::PLAIN
 };
 

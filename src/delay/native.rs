@@ -6,7 +6,9 @@ use super::state::DelayQueue;
 use crate::deadlines::Listed;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::services::native::{Native, NativeType, Relocate, register};
+use crate::server::services::native::{
+    Native, NativeType, Relocate, TypeUsage, register, usage_of,
+};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,6 +17,9 @@ pub static DELAY: NativeType<ListedQueue> = NativeType::new("sluice-dq");
 
 /// The functions that register the type.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<DelayQueues>];
+
+/// The memory of the values.
+pub const USAGE: &[TypeUsage] = &[usage_of::<DelayQueues>()];
 
 /// A queue at a key.
 #[derive(Debug)]

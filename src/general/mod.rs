@@ -1,6 +1,7 @@
-//! The commands of no family: `SLUICE.*`. [`sketch`] counts the keys for which clients wait or are refused.
+//! The commands of no family: `SLUICE.*`, and the memory of the families in `INFO`. [`sketch`] counts the keys for which clients wait or are refused.
 
 mod commands;
+pub mod memory;
 pub mod sketch;
 pub mod table;
 
@@ -90,6 +91,11 @@ impl Sketches {
     fn all_mut(&mut self) -> [&mut SpaceSaving; 3] {
         [&mut self.waits, &mut self.refusals, &mut self.bytes]
     }
+}
+
+/// Called about ten times a second.
+pub fn cron(ctx: Ctx<'_>) {
+    memory::cron(ctx);
 }
 
 /// Databases were flushed, loaded or swapped. The names of keys that a user has flushed are not shown any more.

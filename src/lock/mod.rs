@@ -34,6 +34,7 @@ mod world;
 use crate::Family;
 use crate::deadlines::Listing;
 use crate::general::HotKeys;
+use crate::general::memory::FamilyMemory;
 use crate::histogram::Histogram;
 use crate::request::TEN_YEARS_MS;
 use crate::server::base::clock::Now;
@@ -77,6 +78,11 @@ pub const FAMILY: Family = Family {
         ("lock_hold_usec", &HOLD_TIMES),
     ],
     hot: Some(&HOT),
+    memory: Some(FamilyMemory {
+        keys: "lock_keys",
+        bytes: "lock_bytes",
+        types: native::USAGE,
+    }),
     ..Family::PLAIN
 };
 

@@ -13,7 +13,9 @@ use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred::{KeyChange, ServerEvent, ask_for_slices, defer};
-use crate::server::services::native::{Native, NativeType, Relocate, register};
+use crate::server::services::native::{
+    Native, NativeType, Relocate, TypeUsage, register, usage_of,
+};
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -26,6 +28,9 @@ pub static SEM: NativeType<Lock> = NativeType::new("sluice-sm");
 
 /// What registers them.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::<Typed<Sems>>];
+
+/// The memory of the values.
+pub const USAGE: &[TypeUsage] = &[usage_of::<Typed<Locks>>(), usage_of::<Typed<Sems>>()];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
 pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {

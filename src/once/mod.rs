@@ -15,6 +15,7 @@ pub mod table;
 
 use crate::Family;
 use crate::general::HotKeys;
+use crate::general::memory::FamilyMemory;
 use crate::histogram::Histogram;
 use crate::key_queues::KeyQueues;
 use crate::queue_service::{self, QueueWork};
@@ -45,6 +46,11 @@ pub const FAMILY: Family = Family {
         ("once_hold_usec", &HOLD_TIMES),
     ],
     hot: Some(&HOT),
+    memory: Some(FamilyMemory {
+        keys: "once_keys",
+        bytes: "once_bytes",
+        types: native::USAGE,
+    }),
     ..Family::PLAIN
 };
 

@@ -11,7 +11,9 @@ use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
-use crate::server::services::native::{Native, NativeType, Relocate, register};
+use crate::server::services::native::{
+    Native, NativeType, Relocate, TypeUsage, register, usage_of,
+};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +22,9 @@ pub static ONCE: NativeType<OnceWork> = NativeType::new("sluice-on");
 
 /// The functions that register the type.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<OnceWorkType>];
+
+/// The memory of the values.
+pub const USAGE: &[TypeUsage] = &[usage_of::<OnceWorkType>()];
 
 /// Ends the work with its key, if somebody has set the key's expiry to an earlier time. Replicas and AOFs receive the expiry and
 /// do the same. Defers an event for a key that would outlive its work, and for one that clients wait for.

@@ -18,6 +18,7 @@ pub mod window;
 
 use crate::Family;
 use crate::general::HotKeys;
+use crate::general::memory::FamilyMemory;
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::info::Counter;
 
@@ -37,6 +38,11 @@ pub const FAMILY: Family = Family {
     on_event: native::handle_event,
     info,
     hot: Some(&HOT),
+    memory: Some(FamilyMemory {
+        keys: "rate_keys",
+        bytes: "rate_bytes",
+        types: native::USAGE,
+    }),
     ..Family::PLAIN
 };
 

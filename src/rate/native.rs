@@ -13,7 +13,9 @@ use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
 use crate::server::services::deferred::{KeyChange, ServerEvent, defer};
-use crate::server::services::native::{Native, NativeType, Relocate, register};
+use crate::server::services::native::{
+    Native, NativeType, Relocate, TypeUsage, register, usage_of,
+};
 use std::ffi::c_int;
 
 /// The native type of a limit.
@@ -21,6 +23,9 @@ pub static RATE: NativeType<Limit> = NativeType::new("sluice-ra");
 
 /// The functions that register the type.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<LimitType>];
+
+/// The memory of the values.
+pub const USAGE: &[TypeUsage] = &[usage_of::<LimitType>()];
 
 /// Defers an event for a key that would outlive its limit: somebody has changed the key's expiry, or the limit has come to
 /// the key from elsewhere.

@@ -21,6 +21,7 @@ use self::events::EntryStrings;
 use crate::Family;
 use crate::deadlines::Listing;
 use crate::general::HotKeys;
+use crate::general::memory::FamilyMemory;
 use crate::request::MAX_SAFE;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::string::ServerString;
@@ -55,6 +56,11 @@ pub const FAMILY: Family = Family {
     },
     info: serve::info,
     hot: Some(&HOT),
+    memory: Some(FamilyMemory {
+        keys: "stock_keys",
+        bytes: "stock_bytes",
+        types: native::USAGE,
+    }),
     ..Family::PLAIN
 };
 

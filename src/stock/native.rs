@@ -6,7 +6,9 @@ use super::state::Stock;
 use crate::deadlines::Listed;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::services::native::{Native, NativeType, Relocate, register};
+use crate::server::services::native::{
+    Native, NativeType, Relocate, TypeUsage, register, usage_of,
+};
 use std::ffi::c_int;
 
 /// Stocks in the keyspace.
@@ -14,6 +16,9 @@ pub static STOCK: NativeType<Stock> = NativeType::new("sluice-st");
 
 /// What registers it.
 pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Stocks>];
+
+/// The memory of the values.
+pub const USAGE: &[TypeUsage] = &[usage_of::<Stocks>()];
 
 struct Stocks;
 

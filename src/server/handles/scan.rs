@@ -2,9 +2,11 @@
 
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::key::OpenKey;
 use crate::server::handles::string::ServerString;
 use redis_module::raw;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 
 /// A scan of all keys of one database, in steps. A key that is there from the first step to the last is seen at least once.
 pub struct KeyScan(*mut raw::RedisModuleScanCursor);
@@ -30,6 +32,41 @@ impl KeyScan {
         };
         is_left != 0
     }
+
+    /// Calls `visit` with the names and the values of some keys of the selected database. It leaves no trace at the keys. Returns
+    /// whether more keys are left.
+    pub fn visit(&mut self, ctx: Ctx<'_>, mut visit: &mut dyn FnMut(&[u8], &OpenKey<'_>)) -> bool {
+        // SAFETY: context and cursor are alive; the callback gets the closure back during the call.
+        let is_left = unsafe {
+            api!(RedisModule_Scan(
+                ctx.raw(),
+                self.0,
+                Some(on_visited),
+                (&raw mut visit).cast()
+            ))
+        };
+        is_left != 0
+    }
+}
+
+unsafe extern "C" fn on_visited(
+    _ctx: *mut raw::RedisModuleCtx,
+    name: *mut raw::RedisModuleString,
+    key: *mut raw::RedisModuleKey,
+    visit: *mut c_void,
+) {
+    guard((), || {
+        // SAFETY: the server passes a live name, a key that it has opened and closes itself, and the closure of
+        // [`KeyScan::visit`].
+        let (name, key, visit) = unsafe {
+            (
+                ServerString::borrowed(name),
+                ManuallyDrop::new(OpenKey::new(key)),
+                &mut *visit.cast::<&mut dyn FnMut(&[u8], &OpenKey<'_>)>(),
+            )
+        };
+        visit(name.bytes(), &key);
+    });
 }
 
 unsafe extern "C" fn on_scanned(

@@ -402,6 +402,7 @@ unsafe extern "C" fn on_cron(
         for family in crate::enabled_families() {
             (family.cron)(ctx);
         }
+        crate::general::cron(ctx);
         commit::emit_events(ctx);
     });
 }

@@ -1,4 +1,5 @@
-//! The sections of `INFO sluice`: a general one, one for each family, and one for the histograms of all families.
+//! The sections of `INFO sluice`: a general one, one for each family, one for the histograms of all families, and one for
+//! their memory.
 
 use crate::histogram::Histogram;
 use crate::server::base::guard::guard;
@@ -99,6 +100,17 @@ unsafe extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_repor
             {
                 let histograms = crate::enabled_families().flat_map(|family| family.histograms);
                 histograms.for_each(|(name, histogram)| add_histogram(ctx, name, histogram));
+            }
+            let Some(fields) = crate::general::memory::info() else {
+                return; // a crash report in the middle of a visit
+            };
+            if api!(RedisModule_InfoAddSection(ctx, c"memory".as_ptr()))
+                == raw::REDISMODULE_OK as c_int
+            {
+                for (name, value) in fields {
+                    let name = CString::new(name).unwrap_or_default();
+                    api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
+                }
             }
         }
     });

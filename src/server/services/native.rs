@@ -7,6 +7,7 @@ use crate::server::base::guard::guard;
 use crate::server::base::main_thread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::key::OpenKey;
 use crate::server::handles::log;
 use crate::server::handles::native_type::DELETING;
 pub use crate::server::handles::native_type::NativeType;
@@ -111,6 +112,33 @@ fn overhead() -> usize {
 /// The bytes of a value, as `MEMORY USAGE` counts them without the key.
 pub fn value_usage<N: Native>(value: &N::Value) -> usize {
     overhead() + block_size(size_of::<N::Value>()) + N::memory(value)
+}
+
+/// The memory of the values of one data type.
+#[derive(Clone, Copy)]
+pub struct TypeUsage {
+    /// The number of values in the server.
+    pub live: fn() -> usize,
+    /// The bytes of an empty value.
+    pub least: fn() -> usize,
+    /// The bytes of the value at a key, without the key; `None`: the key has a value of another type.
+    pub bytes: fn(&OpenKey<'_>) -> Option<usize>,
+}
+
+/// The memory of the values of this type.
+pub const fn usage_of<N: Native>() -> TypeUsage {
+    TypeUsage {
+        live: || N::native().live(),
+        least: || overhead() + block_size(size_of::<N::Value>()),
+        bytes: |key| {
+            if !key.holds(N::native()) {
+                return None;
+            }
+            // SAFETY: the handle is open, and a value of this type is an `N::Value`, which nobody changes during the call.
+            let value = unsafe { borrow::<N>(api!(RedisModule_ModuleTypeGetValue(key.raw))) };
+            Some(value_usage::<N>(value))
+        },
+    }
 }
 
 /// The part of a key that `MEMORY USAGE` of the server counts besides the value.
