@@ -4,7 +4,7 @@
 --
 -- The exporter evaluates this script with EVAL at each scrape. It wants an array of names and values, all strings, and exports
 -- each pair as redis_script_values{key="<name>"}. The names are those of INFO: sluice_lock_waiting. Of a histogram, each number
--- has a name: sluice_lock_wait_usec_count, ..._sum, ..._le_64, ..., ..._le_+Inf. A loaded family is sluice_family_<name> with
+-- has a name: sluice_times_lock_wait_usec_count, ..._sum, ..._le_64, ..., ..._le_+Inf. A loaded family is sluice_family_<name> with
 -- the value 1.
 local result = {}
 

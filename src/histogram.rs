@@ -27,7 +27,7 @@ impl Histogram {
     }
 
     /// Counts the time between two moments (Unix us). If the clock was set back, the time is 0.
-    #[inline]
+    #[inline(never)] // it is called where the surrounding code is inlined
     pub fn count_between(&self, since_us: u64, until_us: u64) {
         self.count(until_us.saturating_sub(since_us));
     }

@@ -88,7 +88,7 @@ pub struct Family {
     /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many
     /// clients put all sections into one map. `None`: the state of the family is in use.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
-    /// The histograms in the section `times` of `INFO`, with names like those of the fields.
+    /// The histograms in the section `times` of `INFO`. Their names begin with `times` and the name of the family.
     pub histograms: &'static [(&'static str, &'static Histogram)],
     /// The data types of the family, if its own fields do not contain the memory of its keys.
     pub memory: Option<FamilyMemory>,

@@ -54,8 +54,8 @@ pub const FAMILY: Family = Family {
     waiting: Some(queue_service::in_slots::<CacheQueues>()),
     info: serve::info,
     histograms: &[
-        ("cache_wait_usec", &WAIT_TIMES),
-        ("cache_hold_usec", &HOLD_TIMES),
+        ("times_cache_wait_usec", &WAIT_TIMES),
+        ("times_cache_hold_usec", &HOLD_TIMES),
     ],
     hot: Some(&HOT),
     ..Family::PLAIN

@@ -32,8 +32,8 @@ pub const FAMILY: Family = Family {
     cron: |ctx| DEADLINES.unpark(ctx),
     info: serve::info,
     memory: Some(FamilyMemory {
-        keys: "delay_keys",
-        bytes: "delay_bytes",
+        keys: "memory_delay_keys",
+        bytes: "memory_delay_bytes",
         types: native::USAGE,
     }),
     ..Family::PLAIN

@@ -9,7 +9,7 @@ use crate::server::handles::scan::KeyScan;
 use crate::server::services::native::{TypeUsage, key_usage};
 use std::collections::BTreeMap;
 
-/// The fields of a family in the section `memory` of `INFO`.
+/// The fields of a family in the section `memory` of `INFO`. Their names begin with `memory` and the name of the family.
 pub struct FamilyMemory {
     /// The field with the number of keys.
     pub keys: &'static str,
@@ -146,7 +146,8 @@ mod tests {
     fn the_average_of_the_last_and_the_present_pass_counts_for_all_keys() {
         let mut average = AverageSize::default();
         assert_eq!(average.estimate(5), None);
-        [100, 200].map(|bytes| average.add(bytes));
+        average.add(100);
+        average.add(200);
         assert_eq!(average.estimate(10), Some(1500));
         average.end_pass();
         assert_eq!(average.estimate(2), Some(300));

@@ -1,4 +1,5 @@
-//! The commands of no family: `SLUICE.*`, and the memory of the families in `INFO`. [`sketch`] counts the keys for which clients wait or are refused.
+//! The commands of no family: `SLUICE.*`, and the memory of the families in `INFO`. [`sketch`] counts the keys for which
+//! clients wait or are refused.
 
 mod commands;
 pub mod memory;

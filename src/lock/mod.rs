@@ -74,13 +74,13 @@ pub const FAMILY: Family = Family {
     waiting: Some(blocking::WAITING),
     info: counters::info,
     histograms: &[
-        ("lock_wait_usec", &WAIT_TIMES),
-        ("lock_hold_usec", &HOLD_TIMES),
+        ("times_lock_wait_usec", &WAIT_TIMES),
+        ("times_lock_hold_usec", &HOLD_TIMES),
     ],
     hot: Some(&HOT),
     memory: Some(FamilyMemory {
-        keys: "lock_keys",
-        bytes: "lock_bytes",
+        keys: "memory_lock_keys",
+        bytes: "memory_lock_bytes",
         types: native::USAGE,
     }),
     ..Family::PLAIN

@@ -42,13 +42,13 @@ pub const FAMILY: Family = Family {
     waiting: Some(queue_service::in_slots::<OnceQueues>()),
     info: serve::info,
     histograms: &[
-        ("once_wait_usec", &WAIT_TIMES),
-        ("once_hold_usec", &HOLD_TIMES),
+        ("times_once_wait_usec", &WAIT_TIMES),
+        ("times_once_hold_usec", &HOLD_TIMES),
     ],
     hot: Some(&HOT),
     memory: Some(FamilyMemory {
-        keys: "once_keys",
-        bytes: "once_bytes",
+        keys: "memory_once_keys",
+        bytes: "memory_once_bytes",
         types: native::USAGE,
     }),
     ..Family::PLAIN

@@ -39,8 +39,8 @@ pub const FAMILY: Family = Family {
     info,
     hot: Some(&HOT),
     memory: Some(FamilyMemory {
-        keys: "rate_keys",
-        bytes: "rate_bytes",
+        keys: "memory_rate_keys",
+        bytes: "memory_rate_bytes",
         types: native::USAGE,
     }),
     ..Family::PLAIN

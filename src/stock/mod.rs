@@ -57,8 +57,8 @@ pub const FAMILY: Family = Family {
     info: serve::info,
     hot: Some(&HOT),
     memory: Some(FamilyMemory {
-        keys: "stock_keys",
-        bytes: "stock_bytes",
+        keys: "memory_stock_keys",
+        bytes: "memory_stock_bytes",
         types: native::USAGE,
     }),
     ..Family::PLAIN

@@ -80,7 +80,7 @@ fn each_metric_of_the_rules_and_the_dashboard_exists() {
             .for_each(|event| check(event, "sluice_", ""));
         values_of(text, "time")
             .iter()
-            .for_each(|time| check(time, "sluice_", "_usec_sum"));
+            .for_each(|time| check(time, "sluice_times_", "_usec_sum"));
     }
     assert!(count > 60, "{count}");
 

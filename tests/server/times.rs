@@ -55,20 +55,20 @@ fn holds_are_counted_from_the_grant_to_their_end() {
     client.run("LOCK.ACQUIRE k me");
     client.run("LOCK.ACQUIRE k me");
     assert_eq!(client.run("LOCK.RELEASE k me"), 1);
-    assert_eq!(count(&server, "lock_hold_usec"), 0); // it is held once more
+    assert_eq!(count(&server, "times_lock_hold_usec"), 0); // it is held once more
     std::thread::sleep(PAUSE);
     assert_eq!(client.run("LOCK.RELEASE k me"), 0);
-    assert_eq!(count(&server, "lock_hold_usec"), 1);
-    assert!(has_above(&server, "lock_hold_usec", BOUND_US));
+    assert_eq!(count(&server, "times_lock_hold_usec"), 1);
+    assert!(has_above(&server, "times_lock_hold_usec", BOUND_US));
 
     // A lease that ends is a hold of its length, whoever finds the end.
     client.run("LOCK.ACQUIRE expires me PX 20");
     await_gone(&mut client, "expires");
-    eventually(SOON, || count(&server, "lock_hold_usec") == 2);
+    eventually(SOON, || count(&server, "times_lock_hold_usec") == 2);
     client.run("SEM.ACQUIRE s a LIMIT 2 PX 20");
     client.run("SEM.ACQUIRE s b LIMIT 2 PX 600000");
-    eventually(SOON, || count(&server, "lock_hold_usec") == 3);
-    assert_eq!(count(&server, "lock_wait_usec"), 0);
+    eventually(SOON, || count(&server, "times_lock_hold_usec") == 3);
+    assert_eq!(count(&server, "times_lock_wait_usec"), 0);
 }
 
 #[test]
@@ -76,27 +76,27 @@ fn waits_are_counted_however_they_end() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me PX 600000");
     assert!(client.run("LOCK.ACQUIRE k you BLOCK 20").is_nil());
-    assert_eq!(count(&server, "lock_wait_usec"), 1);
-    assert!(has_above(&server, "lock_wait_usec", BOUND_US));
+    assert_eq!(count(&server, "times_lock_wait_usec"), 1);
+    assert!(has_above(&server, "times_lock_wait_usec", BOUND_US));
 
     let mut granted = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0");
     still_waits(&mut granted);
     client.run("LOCK.RELEASE k me");
     granted.read();
-    assert_eq!(count(&server, "lock_wait_usec"), 2);
+    assert_eq!(count(&server, "times_lock_wait_usec"), 2);
 
     drop(waiter(&server, "LOCK.ACQUIRE k me BLOCK 0"));
-    eventually(SOON, || count(&server, "lock_wait_usec") == 3);
+    eventually(SOON, || count(&server, "times_lock_wait_usec") == 3);
 
     client.run("LOCK.ACQUIRE k other BLOCK 0 ID i NOTIFY c");
     assert_eq!(client.run("LOCK.CANCEL k i"), 1);
-    assert_eq!(count(&server, "lock_wait_usec"), 4);
+    assert_eq!(count(&server, "times_lock_wait_usec"), 4);
 
     let mut unblocked = waiter(&server, "LOCK.ACQUIRE k me BLOCK 0");
     let id = unblocked_id(&mut client);
     client.run(&format!("CLIENT UNBLOCK {id}"));
     assert!(unblocked.read().is_nil());
-    assert_eq!(count(&server, "lock_wait_usec"), 5);
+    assert_eq!(count(&server, "times_lock_wait_usec"), 5);
 }
 
 /// The id of the only blocked client.
@@ -119,14 +119,14 @@ fn cached_values_and_work_count_their_waits_and_leases() {
         1
     );
     reader.read();
-    for name in ["cache_wait_usec", "cache_hold_usec"] {
+    for name in ["times_cache_wait_usec", "times_cache_hold_usec"] {
         assert_eq!(count(&server, name), 1, "{name}");
         assert!(has_above(&server, name, BOUND_US), "{name}");
     }
     let token = client.run("CACHE.FETCH d LEASE 600000").array()[2].int();
     assert_eq!(client.run(&format!("CACHE.FAIL d {token}")), 1);
     assert_eq!(client.run(&format!("CACHE.FAIL d {token}")), 0);
-    assert_eq!(count(&server, "cache_hold_usec"), 2);
+    assert_eq!(count(&server, "times_cache_hold_usec"), 2);
 
     let token = client.run("ONCE.BEGIN o LEASE 600000").array()[2].int();
     let mut caller = waiter(&server, "ONCE.BEGIN o LEASE 600000 BLOCK 0");
@@ -134,13 +134,13 @@ fn cached_values_and_work_count_their_waits_and_leases() {
     assert_eq!(client.run(&format!("ONCE.DONE o {token} r PX 600000")), 1);
     assert_eq!(client.run(&format!("ONCE.DONE o {token} r PX 600000")), 1);
     caller.read();
-    for name in ["once_wait_usec", "once_hold_usec"] {
+    for name in ["times_once_wait_usec", "times_once_hold_usec"] {
         assert_eq!(count(&server, name), 1, "{name}");
         assert!(has_above(&server, name, BOUND_US), "{name}");
     }
     client.run("ONCE.BEGIN p LEASE 20");
     await_gone(&mut client, "p");
-    eventually(SOON, || count(&server, "once_hold_usec") == 2);
+    eventually(SOON, || count(&server, "times_once_hold_usec") == 2);
 }
 
 #[test]
@@ -152,6 +152,6 @@ fn a_replica_counts_no_releases_of_its_master() {
     client.run("LOCK.RELEASE k me");
     client.run("SET last 1");
     eventually(SOON, || replica.command(["GET", "last"]) == "1");
-    assert_eq!(count(&master, "lock_hold_usec"), 1);
-    assert_eq!(count(&replica, "lock_hold_usec"), 0);
+    assert_eq!(count(&master, "times_lock_hold_usec"), 1);
+    assert_eq!(count(&replica, "times_lock_hold_usec"), 0);
 }

@@ -30,7 +30,7 @@ fn the_memory_of_families_is_near_what_memory_usage_reports() {
         ("delay", &["delay"]),
     ];
     for (family, names) in families {
-        let keys = server.info_int(&format!("sluice_{family}_keys"));
+        let keys = server.info_int(&format!("sluice_memory_{family}_keys"));
         assert_eq!(keys, 300 * names.len() as i64, "{family}");
         let mut usage = 0;
         for index in 0..300 {
@@ -41,13 +41,13 @@ fn the_memory_of_families_is_near_what_memory_usage_reports() {
         }
         // Some servers count a little more or less around a key.
         eventually(SOON, || {
-            let bytes = server.info_int(&format!("sluice_{family}_bytes"));
+            let bytes = server.info_int(&format!("sluice_memory_{family}_bytes"));
             (bytes - usage).abs() * 10 < usage
         });
     }
     client.must("FLUSHALL");
     for (family, _) in families {
-        assert_eq!(server.info_int(&format!("sluice_{family}_keys")), 0);
-        assert_eq!(server.info_int(&format!("sluice_{family}_bytes")), 0);
+        assert_eq!(server.info_int(&format!("sluice_memory_{family}_keys")), 0);
+        assert_eq!(server.info_int(&format!("sluice_memory_{family}_bytes")), 0);
     }
 }
