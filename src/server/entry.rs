@@ -53,7 +53,7 @@ const READ: u8 = 0;
 const READ_AFTER_DELETIONS: u8 = 1;
 /// Before the command, the families hear of deletions and of other events.
 const WRITE: u8 = 2;
-/// Nothing comes before the command, which may have no arguments.
+/// Before the command, which may have no arguments, the families hear of deletions and of nothing else.
 const READ_WITHOUT_ARGUMENTS: u8 = 3;
 
 /// The entry of a command that writes. Whatever happened since the last command is dealt with
@@ -280,9 +280,10 @@ unsafe fn run_in_guard(
     };
     let mut replies = false;
     let done = guard(false, || {
-        if mode == READ_AFTER_DELETIONS || mode == WRITE {
+        if mode != READ {
             deletions::run_deferred(ctx); // the filter may not have been called for a deferred command
-            if mode == WRITE || events::is_any_deferred() && scripts::may_write(ctx) {
+            let may_act = || mode != READ_WITHOUT_ARGUMENTS && scripts::may_write(ctx);
+            if mode == WRITE || events::is_any_deferred() && may_act() {
                 events::run_deferred_before_command(ctx);
             }
         }
