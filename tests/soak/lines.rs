@@ -206,6 +206,10 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     (2, "DELAY.GET $queue $order"),
     (1, "DELAY.RANGE $queue $few"),
     (2, "DELAY.INFO $queue"),
+    // All families
+    (2, "SLUICE.HOT [COUNT $few]"),
+    (1, "SLUICE.HOT lock [COUNT $few]"),
+    (1, "SLUICE.HOT RESET"),
     // What only masters send: nonsense from anybody else
     (1, "LOCK.APPLY $lock $junk"),
     (1, "LOCK.FENCE $number"),
