@@ -236,10 +236,7 @@ fn store(
         edit = open(ctx, &name)?;
     }
     match &step.admitted {
-        Ok(new) => {
-            HOT.stores(ctx, &name, value.map_or(0, |value| value.bytes().len()));
-            edit.store(new, value, now.ms(), event);
-        }
+        Ok(new) => edit.store(new, value, now.ms(), event),
         Err(_) => COUNTERS.refused_sets.count(),
     }
     drop(edit);

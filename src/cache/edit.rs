@@ -1,5 +1,6 @@
 //! A step on the key of one entry, and its [`Commit`].
 
+use super::HOT;
 use super::budget;
 use super::native::CACHE;
 use super::persist;
@@ -94,7 +95,9 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             return;
         };
         let before = budget::counted_bytes(entry, self.name.bytes());
-        let expires = entry.store(new, value.map_or(&[], ServerString::bytes), now);
+        let bytes = value.map_or(&[][..], ServerString::bytes);
+        HOT.stores(self.ctx, self.name, bytes.len());
+        let expires = entry.store(new, bytes, now);
         budget::entry_has_changed(db, self.name.bytes(), entry, before);
         budget::entry_is_stored(entry);
         self.commit(value, false, expires, true, event);
