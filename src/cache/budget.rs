@@ -285,13 +285,16 @@ fn evict_in_slice(ctx: Ctx<'_>) {
     let slice = Slice::of_micros(EVICTION_SLICE_US);
     let owed = std::mem::take(&mut WORK.get().owed);
     let mut evicted = 0;
+    let mut is_fruitful = true;
     while has_evictions() {
-        if slice.is_over() && (excess(0) <= tenth() || evicted >= owed) {
+        if slice.is_over() && (excess(0) <= tenth() || evicted >= owed || !is_fruitful) {
             return;
         }
         let before = ENTRIES.get().bytes();
         evict_one(ctx);
-        evicted += before.saturating_sub(ENTRIES.get().bytes());
+        let freed = before.saturating_sub(ENTRIES.get().bytes());
+        is_fruitful = freed > 0; // not, for example, if all entries are in hash slots that are still being imported
+        evicted += freed;
     }
 }
 
@@ -303,7 +306,7 @@ fn evict_one(ctx: Ctx<'_>) {
     match oversized {
         Some(victim) => {
             let has_bytes = |bytes| budget().is_some_and(|max| bytes > max);
-            if owns(ctx, section(victim.db, &victim.key)) {
+            if owned_sections(ctx)(section(victim.db, &victim.key)) {
                 evict(ctx, &victim, has_bytes);
             }
         }
@@ -316,17 +319,17 @@ fn evict_one(ctx: Ctx<'_>) {
     }
 }
 
-/// Whether this node may delete keys of the section.
-fn owns(ctx: Ctx<'_>, (_, slot): CountedSection) -> bool {
-    !ctx.is_cluster() || cluster::owns_slot(ctx, slot)
+/// Whether this node may delete keys of a section. The returned function asks nobody.
+fn owned_sections(ctx: Ctx<'_>) -> impl Fn(CountedSection) -> bool + use<> {
+    let is_owned = ctx.is_cluster().then(|| cluster::owned_slots(ctx));
+    move |(_, slot)| is_owned.as_ref().is_none_or(|is_owned| is_owned(slot))
 }
 
 /// Evicts the next entry, or continues the search for it. Returns false if there is none that may be evicted.
 fn evict_next(ctx: Ctx<'_>, keep: Option<Place>) -> bool {
     let mut steps = SEARCH_STEPS;
-    let found = ENTRIES
-        .get()
-        .search(keep, |section| owns(ctx, section), &mut steps);
+    let is_owned = owned_sections(ctx);
+    let found = ENTRIES.get().search(keep, is_owned, &mut steps);
     match found {
         VictimSearch::Unfinished => true,
         VictimSearch::None => {

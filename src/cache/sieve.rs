@@ -107,6 +107,8 @@ struct Queue {
     newest: u32,
     /// The batch and the index that the hand comes to next. Nowhere: the oldest entry.
     hand: (u32, u32),
+    /// How often the hand has come to the end since it found an entry.
+    laps: u32,
     spaces: Vec<Space>,
     unused_spaces: Vec<u32>,
     by_section: BTreeMap<CountedSection, u32>,
@@ -123,6 +125,7 @@ impl Queue {
             oldest: NOWHERE,
             newest: NOWHERE,
             hand: (NOWHERE, 0),
+            laps: 0,
             spaces: Vec::new(),
             unused_spaces: Vec::new(),
             by_section: BTreeMap::new(),
@@ -340,16 +343,16 @@ impl Sieve {
         mut may_evict: impl FnMut(CountedSection) -> bool,
         steps: &mut usize,
     ) -> VictimSearch {
-        let mut laps = 0;
         loop {
             if *steps == 0 {
                 return VictimSearch::Unfinished;
             }
             *steps -= 1;
             if self.batch(self.here.hand.0).is_none() {
-                laps += 1;
+                self.here.laps += 1;
                 self.here.hand = (self.here.oldest, 0);
-                if laps > 2 || self.here.oldest == NOWHERE {
+                if self.here.laps > 2 || self.here.oldest == NOWHERE {
+                    self.here.laps = 0;
                     return VictimSearch::None;
                 }
             }
@@ -380,6 +383,7 @@ impl Sieve {
                 self.take_out(place);
             } else if may_evict(space.section) {
                 let (db, key) = (space.section.0, key.into());
+                self.here.laps = 0;
                 return VictimSearch::Found(Victim { db, key, place });
             }
         }

@@ -1,5 +1,6 @@
 //! The budget of the cache, `cache-max-bytes`: what is counted, what is evicted, and who is told of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -642,4 +643,64 @@ fn a_slot_that_moves_at_once_is_counted_where_it_is() {
         assert!(counted(to).0 > 0, "round {round}");
         (from, to) = (to, from);
     }
+}
+
+/// An eviction asks which hash slots are this node's, and may be the first to see that one has come.
+#[test]
+fn entries_are_evicted_when_a_hash_slot_has_arrived() {
+    let (one, other) = two_nodes(&node());
+    let Some(way) = Atomic::of(&one) else {
+        return; // this server cannot
+    };
+    let (mut from, mut to) = (Raw::connect(&one), Raw::connect(&other));
+    let value = "v".repeat(300);
+    let fill = |client: &mut Raw, tag: &str, count: usize| {
+        client.run_all((0..count).map(|n| format!("CACHE.SET {{{tag}}}{n} {value} PX 6000000")));
+    };
+    set_budget(&mut to, "50000");
+    fill(&mut from, "bar", 2000);
+    fill(&mut to, "foo", 300);
+    from.must("CONFIG SET rdb-key-save-delay 500"); // microseconds: the slot takes a second
+    way.migrate(slot_of(&one, "{bar}"), &one, &other);
+    await_fit(&other, 50_000);
+    assert_counted(&other);
+    let log = other.log();
+    assert!(!log.contains("internal error"), "{log}");
+}
+
+/// While a hash slot arrives at once, its entries count, but only its old node may evict them. What this node stores meanwhile
+/// finds nothing else to evict.
+#[test]
+fn a_node_over_its_budget_goes_on_while_a_hash_slot_arrives() {
+    let (one, other) = two_nodes(&node());
+    let Some(way) = Atomic::of(&one) else {
+        return; // this server cannot
+    };
+    let (mut from, mut to) = (Raw::connect(&one), Raw::connect(&other));
+    let value = "v".repeat(300);
+    for batch in 0..20 {
+        let keys = batch * 1000..(batch + 1) * 1000;
+        from.run_all(keys.map(|n| format!("CACHE.SET {{bar}}{n} {value} PX 6000000")));
+    }
+    set_budget(&mut to, "200000");
+    from.must("CONFIG SET rdb-key-save-delay 50"); // microseconds: the slot takes a second
+    let slot = slot_of(&one, "{bar}");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let storing = scope.spawn(|| {
+            let mut stored = 0_usize;
+            while !is_over.load(Ordering::Relaxed) {
+                // Each entry is larger than the only one that may be evicted for it, the one before.
+                let value = "v".repeat(300 + 16 * (stored % 1000));
+                to.must(&format!("CACHE.SET {{foo}}{stored} {value} PX 6000000"));
+                stored += 1;
+            }
+            stored
+        });
+        way.migrate(slot, &one, &other);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(storing.join().expect("the client that stores") > 0);
+    });
+    await_fit(&other, 200_000);
+    assert_counted(&other);
 }

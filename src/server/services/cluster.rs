@@ -179,12 +179,20 @@ pub fn owns(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     }
 }
 
+/// Which slots are this node's, as far as that is known without their keys. The returned function asks nobody, so a family may
+/// use it while its state is borrowed. To ask the server here can report moved slots to the families.
+pub fn owned_slots(ctx: Ctx<'_>) -> impl Fn(u16) -> bool + use<> {
+    let answers_alone = can_access(0).is_some();
+    let nodes = if answers_alone { None } else { nodes(ctx) };
+    move |slot| {
+        let is_here = |nodes: &Rc<Nodes>| nodes.is_own(slot) || nodes.is_importing(slot);
+        can_access(slot).unwrap_or_else(|| nodes.as_ref().is_none_or(is_here))
+    }
+}
+
 /// Is the slot this node's, as far as that is known without a key of it?
 pub fn owns_slot(ctx: Ctx<'_>, slot: u16) -> bool {
-    let known = can_access(slot);
-    known.unwrap_or_else(|| {
-        nodes(ctx).is_none_or(|nodes| nodes.is_own(slot) || nodes.is_importing(slot))
-    })
+    owned_slots(ctx)(slot)
 }
 
 /// Runs `work` on a key of some database that the module changes of its own accord. If it [must not](owns), or there is no
