@@ -247,6 +247,7 @@ const USES: [(&str, &[&str]); 9] = [
             "CACHE.DEL % STALE 315360000000 GRACE 90000000 VER 1",
             "CACHE.FETCH % LEASE 5 BREAKER % 1 86400000",
             "CACHE.BREAKER %",
+            "SLUICE.HOT cache",
             "CACHE.FAIL % 5 BACKOFF 5",
             "CACHE.SETNULL % PX 315360000000 VER 1",
             "CACHE.SET % v PX 315360000000 STALE 315360000000",
