@@ -631,6 +631,9 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         return Err(Error::BadEffect);
     }
     let (ctx, name) = (call.ctx, call.name(0));
+    if !ctx.is_replay() {
+        persist::check_whole(payload).map_err(|_| Error::BadEffect)?;
+    }
     let key = match persist::effects(payload).next() {
         Some(Ok(StockEffect::Created(_))) => TypedKey::over(ctx.open(&name), &STOCK),
         _ => TypedKey::of(ctx.open(&name), &STOCK)?,

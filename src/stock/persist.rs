@@ -340,6 +340,27 @@ pub fn header(input: &[u8]) -> Result<u64, Corrupt> {
     }
 }
 
+/// Checks the effects of a client, who is neither a master nor an AOF: its orders and users must come with a new stock that agrees
+/// with them. Otherwise the server could not load the stock that it has saved.
+pub fn check_whole(input: &[u8]) -> Result<(), Corrupt> {
+    let mut stock: Option<Stock> = None;
+    for effect in effects(input) {
+        match (effect?, &mut stock) {
+            (StockEffect::Created(created), _) => {
+                stock = Some(Stock::new(created.counts, created.terms));
+            }
+            (StockEffect::Order(order), Some(stock)) => stock.put_order(&order)?,
+            (StockEffect::User(user, held), Some(stock)) => stock.put_user(user, held)?,
+            (StockEffect::Order(_) | StockEffect::User(..), None) => return Err(Corrupt),
+            (StockEffect::Changed(..) | StockEffect::Trimmed(_), _) => {}
+        }
+    }
+    stock
+        .is_none_or(|stock| stock.is_consistent())
+        .then_some(())
+        .ok_or(Corrupt)
+}
+
 /// Builds a stock from its pieces.
 #[derive(Debug, Default)]
 pub struct Builder(Option<Stock>);

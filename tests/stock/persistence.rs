@@ -863,6 +863,21 @@ fn forged_versions_do_not_make_a_file_that_cannot_be_loaded() {
     assert!(reply.is_err() || reply == "OK", "{reply:?}");
     client.run("STOCK.DEDUCT forged 1");
     client.run("STOCK.SET forged 20 XX");
+    // A reserved piece without an order.
+    let reserved = effects::created([20, 1, 0, 1], 0, 86_400_000);
+    let reply = client.call([b"STOCK.APPLY".as_slice(), b"reserved", &reserved]);
+    assert_eq!(reply.err(), "ERR invalid replicated effect");
+    assert_eq!(client.run("EXISTS reserved"), 0);
+    // A user who holds more than was taken.
+    let user = [
+        &effects::created([20, 0, 0, 1], 5, 86_400_000)[..],
+        b"U\x01u\x05",
+    ]
+    .concat();
+    let reply = client.call([b"STOCK.APPLY".as_slice(), b"user", &user]);
+    assert_eq!(reply.err(), "ERR invalid replicated effect");
+    let reply = client.call([b"STOCK.APPLY".as_slice(), b"honest", b"U\x01u\x05"]);
+    assert_eq!(reply.err(), "ERR invalid replicated effect");
     let digest = server.digest();
     let reload = client.run("DEBUG RELOAD");
     assert!(!reload.is_err(), "{reload:?}");
