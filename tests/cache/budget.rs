@@ -336,9 +336,20 @@ fn a_value_that_cannot_fit_is_refused_and_its_lease_stays() {
         let set = [&set[..], &option].concat();
         assert_eq!(client.call(set).err(), TOO_LARGE);
     }
-    let key = "k".repeat(2000);
-    let null = ["CACHE.SETNULL", &key, "PX", "1000"];
-    assert_eq!(client.call(null).err(), TOO_LARGE);
+    // Valkey 8.1 does not count the name of a key.
+    let usage = |client: &mut Raw, length: usize| {
+        let key = "s".repeat(length);
+        client.must(&format!("SET {key} v"));
+        let bytes = client.must(&format!("MEMORY USAGE {key}")).int();
+        client.must(&format!("DEL {key}"));
+        bytes
+    };
+    let counts_names = usage(&mut client, 2000) > usage(&mut client, 10) + 1000;
+    if counts_names {
+        let key = "k".repeat(2000);
+        let null = ["CACHE.SETNULL", &key, "PX", "1000"];
+        assert_eq!(client.call(null).err(), TOO_LARGE);
+    }
     // Nothing was evicted, the lease is the key's own, and other errors come first.
     assert_eq!(counted(&server).0, 1);
     assert_eq!(counter(&mut client, "evicted"), 0);
