@@ -256,6 +256,9 @@ fn a_crowd_on_broken_connections_and_a_server_that_is_killed_oversell_nothing() 
             server.crash();
         }
         thread::sleep(Duration::from_millis(900));
+        // Orders of every state must exist below, on a slow machine too; an order has at most three events.
+        let mut counter = Raw::connect(&server);
+        eventually(SOON, || counter.call(["XLEN", "events"]).int() > 2000);
         stop.store(true, Ordering::Relaxed);
         clients
             .into_iter()
