@@ -595,6 +595,33 @@ fn the_replies_of_examples_have_the_types_of_the_reference() {
     );
 }
 
+/// A reader can run each example on a server with other data, and once more.
+#[test]
+fn the_examples_remove_their_own_keys_only() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let mut faults = Vec::new();
+    for family in tables().into_keys() {
+        let text = fs::read_to_string(page(&family)).unwrap_or_default();
+        for (heading, body) in sections(&text) {
+            let examples = examples(&body);
+            let flushes = |words: &Vec<String>| words[0].to_uppercase().starts_with("FLUSH");
+            if examples.iter().any(flushes) {
+                faults.push(format!("{heading}: the example removes all keys"));
+            }
+            for words in &examples {
+                client.call(words);
+            }
+            let keys = client.call(["KEYS", "*"]);
+            if !keys.array().is_empty() {
+                faults.push(format!("{heading}: the example leaves {keys:?}"));
+                client.call(["FLUSHALL"]);
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// The tables of docs/commands.md: `<!-- commands of lock -->` to `<!-- end -->`.
 #[test]
 fn the_index_lists_each_command_with_its_summary() {
