@@ -1,7 +1,7 @@
 # Sluice on an official image of Redis or Valkey: `docker build -t sluice .`
 #
-# BASE is an image based on Debian. OPTIONS are load options, for example "families lock,stock,cache,rate" for redis:8, which has
-# its own filters. docs/operations.md has examples.
+# BASE is an image based on Debian. OPTIONS are load options, for example "families lock,stock".
+# docs/operations.md has examples.
 ARG BASE=redis:7.2-bookworm
 
 # The C library of Bookworm is old enough for all these images.
