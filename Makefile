@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
-  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist deb
+  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist dist-node deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -125,6 +125,11 @@ clean: ## remove the build (the datasets of `make run`, in data/, stay)
 dist: prepare ## a tarball for machines without Rust, and its checksum, in target/dist
 	@scripts/package tar
 
+dist-node: ## the Node package clients/node, in target/dist (npm pack)
+	@scripts/prepare-node
+	@mkdir -p target/dist
+	@cd clients/node && npm pack --silent --pack-destination ../../target/dist
+
 deb: prepare ## a Debian package, and its checksum, in target/dist (installs cargo-deb)
 	@scripts/package deb
 
@@ -133,7 +138,7 @@ deb: prepare ## a Debian package, and its checksum, in target/dist (installs car
 prepare: ## print the missing packages of the build and `make run`, and install them
 	@scripts/prepare
 
-prepare-tests: ## install redis-py and node-redis into this folder, and MariaDB and Chromium, for the tests of the examples
+prepare-tests: ## install redis-py and Node packages into this folder, and MariaDB and Chromium, for the tests of the examples
 	@scripts/prepare-python
 	@scripts/prepare-node
 	@scripts/prepare-shop --browser

@@ -313,7 +313,7 @@ fn the_tarball_has_what_is_documented_and_its_checksum() {
     let (folders, files): (Vec<_>, Vec<_>) = in_folder
         .filter(|file| !file.is_empty() && !file.starts_with("README."))
         .partition(|file| {
-            ["docs/", "examples/", "monitoring/"]
+            ["clients/", "docs/", "examples/", "monitoring/"]
                 .iter()
                 .any(|folder| file.starts_with(folder))
         });

@@ -33,6 +33,9 @@ const LOST: [&str; 2] = ["LOCK.ACQUIRE", "STOCK.DEDUCT"];
 /// In seconds: many times what a program takes.
 const PATIENCE: &str = "60";
 
+/// In seconds: the same for a file of the tests of a package.
+const PACKAGE_PATIENCE: &str = "300";
+
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -93,6 +96,81 @@ fn run_alone(interpreter: &Path, program: &str, protocol: &str) {
         program,
         &[&ports[..], &[protocol.into()]].concat(),
     );
+}
+
+/// Runs one file of the tests of `clients/node` with these variables of the environment.
+#[track_caller]
+fn run_node_package(file: &str, variables: &[(&str, &str)]) {
+    let home = folder().join("clients/node");
+    let is_there = home.join("node_modules/ioredis").exists();
+    assert!(is_there, "ioredis is missing: run `make prepare-tests`");
+    let output = Command::new("timeout")
+        .arg(PACKAGE_PATIENCE)
+        .args(["node", "--test", "--test-reporter=tap"])
+        .arg(format!("test/{file}.test.js"))
+        .envs(variables.iter().copied())
+        .current_dir(home)
+        .output()
+        .expect("node runs");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    let count = |what: &str| {
+        let line = report.lines().find_map(|line| line.strip_prefix(what));
+        line.and_then(|number| number.trim().parse::<u32>().ok())
+            .unwrap_or_else(|| panic!("no {what} in\n{report}"))
+    };
+    let not_run = ["# skipped ", "# todo ", "# cancelled "].map(count);
+    assert!(count("# pass ") >= 7 && not_run == [0; 3], "{report}");
+}
+
+/// Runs such a file on a server of its own.
+#[track_caller]
+fn run_node_package_alone(file: &str, libraries: &str) {
+    let server = Server::start();
+    let port = server.port().to_string();
+    run_node_package(
+        file,
+        &[("SLUICE_PORT", &port), ("SLUICE_LIBRARIES", libraries)],
+    );
+}
+
+#[test]
+fn the_node_package_locks_with_node_redis() {
+    run_node_package_alone("locks", "node-redis");
+}
+
+#[test]
+fn the_node_package_locks_with_ioredis_and_iovalkey() {
+    run_node_package_alone("locks", "io");
+}
+
+#[test]
+fn the_families_of_the_node_package_hold_with_node_redis() {
+    run_node_package_alone("families", "node-redis");
+}
+
+#[test]
+fn the_families_of_the_node_package_hold_with_ioredis_and_iovalkey() {
+    run_node_package_alone("families", "io");
+}
+
+#[test]
+fn the_node_package_holds_in_a_cluster() {
+    let (one, _other) = two_nodes(&cluster::node());
+    let port = one.port().to_string();
+    let variables = [("SLUICE_PORT", &*port), ("SLUICE_CLUSTER_PORT", &*port)];
+    run_node_package("cluster", &variables);
+}
+
+#[test]
+fn the_node_package_installs_and_its_readme_runs() {
+    run_node_package_alone("package", "");
+}
+
+#[test]
+fn the_node_package_has_the_version_of_the_module() {
+    let version = format!("\"version\": \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(include_str!("../../clients/node/package.json").contains(&version));
 }
 
 #[test]

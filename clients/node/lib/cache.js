@@ -1,0 +1,295 @@
+'use strict';
+// Cached values: one caller at a time loads a value, in all processes.
+
+const { keyName } = require('./commands');
+const { LoaderFailed, WaitTimeout } = require('./errors');
+const { span } = require('./tracing');
+
+/** @typedef {import('./commands').Bytes} Bytes */
+/** @typedef {import('./commands').Word} Word */
+
+/**
+ * @template T
+ * @typedef {import('./codecs').Codec<T>} Codec
+ */
+
+/**
+ * @typedef {object} StoreOptions
+ * @property {number} [fresh] Milliseconds for which a value is fresh. By default 60 000.
+ * @property {number} [stale] Milliseconds after that for which the old value is served while one caller loads. By default 0.
+ * @property {number} [negative] Milliseconds for which "there is no value" is fresh. By default 5000.
+ * @property {number} [jitter] Percent by which `fresh` varies, so that entries do not expire together. By default 10.
+ * @property {number} [version] The version of the value in the database. An older version is not stored.
+ * @property {Codec<any>} [codec] How values become bytes. By default that of `Sluice`.
+ */
+
+/**
+ * @typedef {object} FetchOptions
+ * @property {number} [lease] Milliseconds that the loader has before another caller loads. By default 10 000.
+ * @property {number} [early] One caller loads again when less than this many milliseconds of fresh time are left.
+ * @property {number} [beta] The same at random, sooner for slow loaders (XFetch); 1 is a good value.
+ * @property {number} [slide] Milliseconds for which each hit keeps the entry fresh.
+ * @property {{ filter: Bytes, item: Bytes }} [guard] Loads nothing if this Bloom or cuckoo filter has never seen the item.
+ * @property {{ name: Bytes, failures: number, open: number }} [breaker] After so many failures in a row, no loader of this
+ *   name runs for `open` milliseconds.
+ */
+
+/**
+ * @typedef {object} WaitOptions
+ * @property {number} [wait] The longest wait for another caller's load, in milliseconds. By default 30 000.
+ * @property {number} [backoff] Milliseconds without another load after a loader failed. By default 1000.
+ */
+
+/** @typedef {StoreOptions & FetchOptions & WaitOptions} CacheOptions */
+
+/** @typedef {'HIT' | 'NULL' | 'LEASE' | 'STALE' | 'WAIT' | 'ABSENT' | 'DOWN' | 'MISS'} State */
+
+/** The longest BLOCK of one request, in milliseconds. */
+const BLOCK_MS = 2000;
+
+/** @param {FetchOptions} options @returns {Word[]} */
+function fetchWords({ lease = 10_000, early, beta, slide, guard, breaker }) {
+  /** @type {Word[]} */
+  const words = ['LEASE', lease];
+  if (early !== undefined) words.push('EARLY', early);
+  if (beta !== undefined) words.push('BETA', beta);
+  if (slide !== undefined) words.push('SLIDE', slide);
+  if (guard) words.push('GUARD', guard.filter, guard.item);
+  if (breaker) words.push('BREAKER', breaker.name, breaker.failures, breaker.open);
+  return words;
+}
+
+class Cache {
+  #client;
+  #codec;
+  /** @type {Map<string, Promise<any>>} The loads and waits of this process, by key. */
+  #flights = new Map();
+
+  /**
+   * @internal
+   * @param {import('./client').Client} client
+   * @param {Codec<any>} codec
+   */
+  constructor(client, codec) {
+    this.#client = client;
+    this.#codec = codec;
+  }
+
+  /**
+   * The cached value. If it is missing, one caller of all processes calls `loader(key)`, and the others wait for its value.
+   * Callers of this process that ask for the same key at the same time share one request, with the options of the first one.
+   *
+   * @template {Bytes} K
+   * @template T
+   * @param {K} key
+   * @param {(key: K) => T | null | undefined | Promise<T | null | undefined>} loader null and undefined: there is no value.
+   * @param {CacheOptions} [options]
+   * @returns {Promise<T | null>} null: there is no value.
+   * @throws {LoaderFailed} A loader failed a moment ago, and no older value exists.
+   * @throws {WaitTimeout} Another caller loads for longer than `wait`.
+   */
+  get(key, loader, options = {}) {
+    const name = keyName(key);
+    let flight = this.#flights.get(name);
+    if (!flight) {
+      flight = this.#get(key, loader, options).finally(() => this.#flights.delete(name));
+      this.#flights.set(name, flight);
+    }
+    return flight;
+  }
+
+  /**
+   * @param {any} key
+   * @param {(key: any) => any} loader
+   * @param {CacheOptions} options
+   */
+  async #get(key, loader, options) {
+    const reply = await this.fetch(key, options);
+    const load = async () => new Map([[key, await loader(key)]]);
+    return (await this.settle([key], [reply], load, options)).get(key);
+  }
+
+  /**
+   * The values of many keys, with one round trip if all are cached.
+   *
+   * @template {Bytes} K
+   * @template T
+   * @param {Iterable<K>} keys
+   * @param {(keys: K[]) => Map<K, T | null> | Promise<Map<K, T | null>>} loader Loads the keys that this caller must load, in
+   *   one call. A key that its map lacks has no value.
+   * @param {CacheOptions} [options] Without `guard`.
+   * @returns {Promise<Map<K, T | null>>}
+   * @throws {LoaderFailed} A loader of one of the keys failed a moment ago.
+   */
+  async getMany(keys, loader, options = {}) {
+    const distinct = [...new Set(keys)];
+    const replies = await Promise.all(distinct.map((key) => this.fetch(key, options)));
+    return this.settle(distinct, replies, loader, options);
+  }
+
+  /**
+   * `CACHE.FETCH`: what to do for this key. `get` does it.
+   *
+   * @param {Bytes} key
+   * @param {FetchOptions} [options]
+   * @returns {Promise<[state: State, value: Buffer | null, n: number]>}
+   */
+  fetch(key, options = {}) {
+    return this.#client.call('CACHE.FETCH', [key, ...fetchWords(options)]);
+  }
+
+  /** @internal @param {FetchOptions} options */
+  wordsOf(options) {
+    return fetchWords(options);
+  }
+
+  /**
+   * @internal The values for these replies of CACHE.FETCH.
+   * @param {any[]} keys
+   * @param {[State, Buffer | null, number][]} replies
+   * @param {(keys: any[]) => Map<any, any> | Promise<Map<any, any>>} loader
+   * @param {CacheOptions} options
+   * @returns {Promise<Map<any, any>>}
+   */
+  async settle(keys, replies, loader, options) {
+    const { wait = 30_000, codec = this.#codec } = options;
+    const deadline = performance.now() + wait;
+    const values = new Map();
+    /** @type {unknown} */
+    let failed;
+    let open = keys;
+    while (open.length) {
+      const leases = new Map();
+      /** @type {any[]} */
+      const waiting = [];
+      /** @type {any[]} */
+      const unleased = [];
+      open.forEach((key, at) => {
+        const [state, value, n] = replies[at];
+        if (state === 'LEASE') leases.set(key, n);
+        else if (state === 'MISS') unleased.push(key); // a replica: it gives no leases, and stores nothing
+        else if (state === 'WAIT') waiting.push(key);
+        else if (state === 'DOWN' && value === null) failed ??= new LoaderFailed(`The loader of ${key} failed a moment ago`, n);
+        else values.set(key, value === null ? null : codec.decode(value));
+      });
+      if (leases.size) for (const [key, value] of await this.#load(leases, loader, options)) values.set(key, value);
+      if (unleased.length) {
+        const loaded = await loader(unleased);
+        for (const key of unleased) values.set(key, loaded.get(key) ?? null);
+      }
+      if (waiting.length && performance.now() >= deadline) throw new WaitTimeout(`Another caller loads ${waiting[0]}`);
+      // No lease of this caller waits for these.
+      replies = await Promise.all(waiting.map((key) => this.#client.callBlocking(
+        'CACHE.FETCH', [key, ...fetchWords(options), 'BLOCK', Math.ceil(Math.max(Math.min(deadline - performance.now(), BLOCK_MS), 1))])));
+      open = waiting;
+    }
+    if (failed) throw failed;
+    return values;
+  }
+
+  /**
+   * Loads keys with a lease and stores their values, or gives the leases back.
+   *
+   * @param {Map<any, number>} leases The tokens.
+   * @param {(keys: any[]) => Map<any, any> | Promise<Map<any, any>>} loader
+   * @param {CacheOptions} options
+   */
+  async #load(leases, loader, options) {
+    const { backoff = 1000, codec = this.#codec } = options;
+    const values = new Map();
+    const encoded = new Map();
+    try {
+      const loaded = await span('sluice.load', {}, async () => loader([...leases.keys()]));
+      for (const key of leases.keys()) {
+        const value = loaded.get(key) ?? null;
+        const bytes = value === null ? null : codec.encode(value);
+        encoded.set(key, bytes);
+        // All callers get the same, also this one.
+        values.set(key, bytes === null ? null : codec.decode(Buffer.from(bytes)));
+      }
+    } catch (error) {
+      await Promise.allSettled([...leases].map(([key, token]) =>
+        this.#client.call('CACHE.FAIL', [key, token, ...(backoff ? ['BACKOFF', backoff] : [])])));
+      throw error;
+    }
+    await Promise.all([...leases].map(([key, token]) => this.#store(key, encoded.get(key), options, token)));
+    return values;
+  }
+
+  /**
+   * @param {Bytes} key
+   * @param {string | Buffer | null} value
+   * @param {StoreOptions} options
+   * @param {number} [token]
+   * @returns {Promise<boolean>}
+   */
+  #store(key, value, { fresh = 60_000, stale, negative = 5000, jitter = 10, version }, token) {
+    /** @type {Word[]} */
+    const words = value === null ? [key, 'PX', negative] : [key, value, 'PX', fresh];
+    if (stale) words.push('STALE', stale);
+    if (jitter) words.push('JITTER', jitter);
+    if (token !== undefined) words.push('TOKEN', token);
+    if (version !== undefined) words.push('VER', version);
+    return this.#client.call(value === null ? 'CACHE.SETNULL' : 'CACHE.SET', words);
+  }
+
+  /**
+   * Stores a value. Running loads of this key do not store theirs any more.
+   *
+   * @param {Bytes} key
+   * @param {unknown} value null: there is no value.
+   * @param {StoreOptions} [options]
+   * @returns {Promise<boolean>} false: a newer `version` is stored.
+   */
+  async set(key, value, options = {}) {
+    const { codec = this.#codec } = options;
+    return this.#store(key, value === null || value === undefined ? null : codec.encode(value), options);
+  }
+
+  /**
+   * Removes an entry after its value changed in the database. A load that runs meanwhile does not store its value.
+   *
+   * @param {Bytes} key
+   * @param {{ stale?: number, grace?: number, version?: number }} [options] Milliseconds for which the old value is served
+   *   while one caller loads; milliseconds for which no loaded value is stored, for databases whose replicas lag; the version
+   *   of the change.
+   * @returns {Promise<boolean>} Whether there was an entry.
+   */
+  delete(key, { stale, grace, version } = {}) {
+    /** @type {Word[]} */
+    const words = [key];
+    if (stale) words.push('STALE', stale);
+    if (grace) words.push('GRACE', grace);
+    if (version !== undefined) words.push('VER', version);
+    return this.#client.call('CACHE.DEL', words);
+  }
+
+  /**
+   * The value, if it is cached. Loads nothing.
+   *
+   * @param {Bytes} key
+   * @param {{ codec?: Codec<any> }} [options]
+   * @returns {Promise<any>} null: no value is cached.
+   */
+  async peek(key, { codec = this.#codec } = {}) {
+    const value = await this.#client.call('CACHE.GET', [key]);
+    return value === null ? null : codec.decode(value);
+  }
+
+  /** The map of `CACHE.INFO`; null: there is no entry. @param {Bytes} key @returns {Promise<Record<string, any> | null>} */
+  info(key) {
+    return this.#client.call('CACHE.INFO', [key]);
+  }
+
+  /** The map of `CACHE.BREAKER`; null: no loader of this name has run. @param {Bytes} name @returns {Promise<Record<string, any> | null>} */
+  breaker(name) {
+    return this.#client.call('CACHE.BREAKER', [name]);
+  }
+
+  /** Closes a breaker. @param {Bytes} name @returns {Promise<boolean>} false: it is not known. */
+  resetBreaker(name) {
+    return this.#client.call('CACHE.BREAKER', [name, 'RESET']);
+  }
+}
+
+module.exports = { Cache };

@@ -1,0 +1,267 @@
+'use strict';
+// What this package needs of a client library: to send a command where its key is, and to open connections beside the client.
+
+const { ConnectionBroken, typed } = require('./errors');
+
+/** @typedef {import('./commands').Bytes} Bytes */
+/** @typedef {(string | Buffer)[]} Words */
+
+/**
+ * A connection beside the user's client, for one purpose. It never reconnects: its owner opens another one.
+ *
+ * @typedef {object} Connection
+ * @property {(words: Words) => Promise<any>} send
+ * @property {(channel: string, listener: (message: string) => void) => Promise<unknown>} subscribe
+ * @property {(listener: () => void) => void} onClose Calls the listener once, at the latest when `close` is called.
+ * @property {() => void} close
+ */
+
+/**
+ * A connection whose server tells of each change of the keys that it has read.
+ *
+ * @typedef {object} Tracked
+ * @property {(words: Words) => Promise<any>} send
+ * @property {() => Promise<unknown>} ping Rejects if the messages of the server do not arrive any more.
+ * @property {(listener: () => void) => void} onClose
+ * @property {() => void} close
+ */
+
+/**
+ * @typedef {object} Library
+ * @property {boolean} isCluster
+ * @property {(key: Bytes | undefined, words: Words) => Promise<any>} send
+ * @property {(key: Bytes) => Promise<any>} node The client of the server that has the key. The same server is the same object.
+ * @property {(node: any) => Promise<Connection>} connect
+ * @property {(node: any, invalidate: (key: Buffer | null) => void) => Promise<Tracked>} track
+ */
+
+/** The longest time for a new connection, in milliseconds. */
+const CONNECT_MS = 10_000;
+
+const noop = () => {};
+
+/** A listener that is called once. @param {() => void} listener */
+function once(listener) {
+  let isCalled = false;
+  return () => {
+    if (isCalled) return;
+    isCalled = true;
+    listener();
+  };
+}
+
+/** @type {Uint16Array} */
+const CRC16 = new Uint16Array(256).map((_, byte) => {
+  let crc = byte << 8;
+  for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
+  return crc;
+});
+
+/** The hash slot of a key. @param {Bytes} key */
+function slotOf(key) {
+  let bytes = Buffer.from(/** @type {any} */ (key));
+  const open = bytes.indexOf('{');
+  const close = open < 0 ? -1 : bytes.indexOf('}', open + 1);
+  if (close > open + 1) bytes = bytes.subarray(open + 1, close);
+  let crc = 0;
+  for (const byte of bytes) crc = ((crc << 8) ^ CRC16[(crc >> 8) ^ byte]) & 0xffff;
+  return crc & 0x3fff;
+}
+
+// The codes of RESP_TYPES: bulk strings as Buffers, maps as flat arrays.
+const TYPES = { 36: Buffer, 37: Array };
+
+/** @implements {Library} */
+class NodeRedis {
+  /** @param {any} client */
+  constructor(client) {
+    this.client = client;
+    this.isCluster = typeof client.nodeClient === 'function';
+    this.isSentinel = !this.isCluster && typeof client.getMasterNode === 'function';
+    this.isPool = typeof client.execute === 'function';
+    /** @type {any} One client of a pool. */
+    this.member = undefined;
+  }
+
+  /** @param {Bytes | undefined} key @param {Words} words */
+  send(key, words) {
+    const options = { typeMapping: TYPES };
+    if (this.isCluster) return this.client.sendCommand(key, false, words, options);
+    if (this.isSentinel) return this.client.sendCommand(false, words, options);
+    return this.client.sendCommand(words, options);
+  }
+
+  /** @param {Bytes} key */
+  async node(key) {
+    if (this.isSentinel) throw new TypeError('createSentinel lends no connection: use createClient, or ioredis with sentinels');
+    if (this.isPool) return (this.member ??= await this.client.execute((/** @type {any} */ member) => member));
+    if (!this.isCluster) return this.client;
+    const shard = this.client.slots[slotOf(key)];
+    if (!shard) throw new ConnectionBroken('No known node has the hash slot of the key');
+    return this.client.nodeClient(shard.master);
+  }
+
+  /** @param {any} node @param {object} [overrides] */
+  async duplicate(node, overrides) {
+    const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: CONNECT_MS };
+    const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
+    own.on('error', noop);
+    await own.connect();
+    return own;
+  }
+
+  /** @param {any} own @returns {Connection} */
+  connection(own) {
+    const close = () => own.isOpen && own.destroy();
+    /** @type {(() => void)[]} */
+    const listeners = [];
+    const closed = once(() => {
+      close();
+      for (const listener of listeners) listener();
+    });
+    for (const event of ['error', 'end', 'terminated']) own.on(event, closed);
+    return {
+      send: (words) => own.sendCommand(words, { typeMapping: TYPES }),
+      subscribe: (channel, listener) => own.subscribe(channel, listener),
+      onClose: (listener) => void listeners.push(listener),
+      close: closed,
+    };
+  }
+
+  /** @param {any} node */
+  async connect(node) {
+    return this.connection(await this.duplicate(node));
+  }
+
+  /** @param {any} node @param {(key: Buffer | null) => void} invalidate @returns {Promise<Tracked>} */
+  async track(node, invalidate) {
+    // The library sends CLIENT TRACKING ON.
+    const own = await this.duplicate(node, { RESP: 3, emitInvalidate: true, clientSideCache: undefined });
+    own.on('invalidate', invalidate);
+    const connection = this.connection(own);
+    return { ...connection, ping: () => connection.send(['PING']) };
+  }
+}
+
+// A command without a limit of time, on a connection that stays closed once it is closed.
+const PATIENT = {
+  lazyConnect: true,
+  retryStrategy: null,
+  reconnectOnError: null,
+  autoResendUnfulfilledCommands: false,
+  enableAutoPipelining: false,
+  enableOfflineQueue: true,
+  maxRetriesPerRequest: null,
+  commandTimeout: undefined,
+  blockingTimeout: undefined,
+  socketTimeout: undefined,
+};
+
+/** ioredis and iovalkey. @implements {Library} */
+class IoRedis {
+  /** @param {any} client */
+  constructor(client) {
+    this.client = client;
+    this.isCluster = client.isCluster === true;
+  }
+
+  /** @param {Bytes | undefined} key @param {Words} words @returns {Promise<any>} */
+  send(key, [name, ...args]) {
+    if (!this.isCluster || key === undefined) return this.client.callBuffer(name, ...args);
+    // The library knows no keys of these commands, and would send them to any node first.
+    const routed = Object.create(this.client, {
+      sendCommand: {
+        value: (/** @type {any} */ command, /** @type {any[]} */ ...rest) => {
+          command.getKeys = () => [key];
+          return this.client.sendCommand(command, ...rest);
+        },
+      },
+    });
+    return routed.callBuffer(name, ...args);
+  }
+
+  /** @param {Bytes} key */
+  async node(key) {
+    if (!this.isCluster) return this.client;
+    if (this.client.status === 'wait') await this.client.connect();
+    const address = this.client.slots[slotOf(key)]?.[0];
+    const masters = this.client.nodes('master');
+    const nameOf = (/** @type {any} */ { options }) => `${options.host}:${options.port}`;
+    const node = masters.find((/** @type {any} */ one) => nameOf(one) === address);
+    if (!node) throw new ConnectionBroken('No known node has the hash slot of the key');
+    return node;
+  }
+
+  /** @param {any} node @param {object} [overrides] */
+  async duplicate(node, overrides) {
+    const own = node.duplicate({ ...PATIENT, ...overrides });
+    own.on('error', noop);
+    await own.connect();
+    return own;
+  }
+
+  /** @param {any} own @returns {Connection} */
+  connection(own) {
+    /** @type {(() => void)[]} */
+    const listeners = [];
+    const closed = once(() => {
+      own.disconnect();
+      for (const listener of listeners) listener();
+    });
+    own.on('end', closed);
+    return {
+      send: ([name, ...args]) => own.callBuffer(name, ...args),
+      subscribe: (channel, listener) => {
+        own.on('message', (/** @type {string} */ _, /** @type {string} */ message) => listener(message));
+        return own.subscribe(channel);
+      },
+      onClose: (listener) => void listeners.push(listener),
+      close: closed,
+    };
+  }
+
+  /** @param {any} node */
+  async connect(node) {
+    return this.connection(await this.duplicate(node));
+  }
+
+  /**
+   * Two connections, since RESP2 has messages only for subscribers: one that reads, and one that hears of changes.
+   *
+   * @param {any} node
+   * @param {(key: Buffer | null) => void} invalidate
+   * @returns {Promise<Tracked>}
+   */
+  async track(node, invalidate) {
+    const hearing = await this.duplicate(node, { protocol: 2 });
+    const ears = this.connection(hearing);
+    try {
+      const id = await ears.send(['CLIENT', 'ID']);
+      hearing.on('messageBuffer', (/** @type {Buffer} */ _, /** @type {Buffer[] | null} */ keys) => {
+        if (!keys) return invalidate(null);
+        for (const key of keys) invalidate(key);
+      });
+      await hearing.subscribe('__redis__:invalidate');
+      const reading = this.connection(await this.duplicate(node, { protocol: 2 }));
+      ears.onClose(reading.close);
+      reading.onClose(ears.close);
+      await reading.send(['CLIENT', 'TRACKING', 'ON', 'REDIRECT', String(id)]);
+      return { ...reading, ping: () => Promise.all([hearing.ping(), reading.send(['PING'])]) };
+    } catch (error) {
+      ears.close();
+      throw typed(error);
+    }
+  }
+}
+
+/**
+ * @param {any} client
+ * @returns {Library}
+ */
+function libraryOf(client) {
+  if (typeof client?.callBuffer === 'function') return new IoRedis(client);
+  if (typeof client?.sendCommand === 'function') return new NodeRedis(client);
+  throw new TypeError('Sluice needs a client of node-redis, ioredis or iovalkey');
+}
+
+module.exports = { libraryOf, slotOf };

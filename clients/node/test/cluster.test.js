@@ -1,0 +1,156 @@
+'use strict';
+// The package on a cluster of two nodes.
+
+const assert = require('node:assert/strict');
+const { after, before, describe, test } = require('node:test');
+const { Sluice } = require('../lib');
+const { slotOf } = require('../lib/libraries');
+const { connectAdmin, eventually } = require('./support');
+
+const PORT = Number(process.env.SLUICE_CLUSTER_PORT);
+const noop = () => {};
+const KEYS = ['bar', 'foo']; // one on each node
+
+const nodeRedis = (name, RESP) => async () => {
+  const { createCluster } = require(name);
+  const cluster = createCluster({ rootNodes: [{ socket: { port: PORT } }], defaults: { RESP } }).on('error', noop);
+  await cluster.connect();
+  return { cluster, close: () => cluster.destroy() };
+};
+
+const ioredis = (name) => async () => {
+  const cluster = new (require(name).Cluster)([{ host: '127.0.0.1', port: PORT }]).on('error', noop);
+  return { cluster, close: () => cluster.disconnect() };
+};
+
+const LIBRARIES = {
+  'node-redis 6': nodeRedis('redis'),
+  'node-redis 5': nodeRedis('redis5', 2),
+  'ioredis 5': ioredis('ioredis'),
+  'ioredis 6': ioredis('ioredis6'),
+  'iovalkey': ioredis('iovalkey'),
+};
+
+/** The nodes of the cluster, by port. */
+async function nodes() {
+  const first = await connectAdmin(PORT);
+  const lines = (await first.send('CLUSTER', 'NODES')).trim().split('\n').map((line) => line.split(' '));
+  first.close();
+  return Promise.all(lines.map(async ([id, address]) => {
+    const port = Number(/:(\d+)@/.exec(address)[1]);
+    return { id, port, ...await connectAdmin(port) };
+  }));
+}
+
+/** The two nodes, the owner of the slot first. */
+async function ownerFirst(all, key) {
+  const owners = await Promise.all(all.map(async (node) => {
+    const myself = (await node.send('CLUSTER', 'NODES')).split('\n').find((line) => line.includes('myself'));
+    return myself.split(' ').slice(8).some((range) => {
+      const [first, last = first] = range.split('-').map(Number);
+      return slotOf(key) >= first && slotOf(key) <= last;
+    });
+  }));
+  return owners[0] ? all : [...all].reverse();
+}
+
+/** Moves the slot of a key with all of its keys. */
+async function move(all, key) {
+  const [from, to] = await ownerFirst(all, key);
+  const slot = slotOf(key);
+  await to.send('CLUSTER', 'SETSLOT', slot, 'IMPORTING', from.id);
+  await from.send('CLUSTER', 'SETSLOT', slot, 'MIGRATING', to.id);
+  const keys = await from.send('CLUSTER', 'GETKEYSINSLOT', slot, 100);
+  if (keys.length) await from.send('MIGRATE', '127.0.0.1', to.port, '', 0, 5000, 'KEYS', ...keys);
+  for (const node of [to, from]) await node.send('CLUSTER', 'SETSLOT', slot, 'NODE', to.id);
+}
+
+test('hash slots are those of the server', async () => {
+  const admin = await connectAdmin(PORT);
+  for (const key of ['foo', '{user}:1', '{}x', 'a{b}{c}', '{open', Buffer.from([0, 255])]) {
+    const slot = Buffer.isBuffer(key) ? null : await admin.send('CLUSTER', 'KEYSLOT', key);
+    if (slot !== null) assert.equal(slotOf(key), slot, key);
+  }
+  admin.close();
+});
+
+for (const [library, connect] of Object.entries(LIBRARIES)) {
+  describe(`a cluster with ${library}`, () => {
+    let all;
+    let client;
+    let sluice;
+
+    before(async () => {
+      all = await nodes();
+      client = await connect();
+      sluice = new Sluice(client.cluster);
+      for (const node of all) await node.send('FLUSHALL');
+    });
+
+    after(async () => {
+      await sluice.close();
+      client.close();
+      for (const node of all) node.close();
+    });
+
+    test('commands find the node of their key', async () => {
+      for (const tag of KEYS) {
+        const key = (name) => `{${tag}}:${name}`;
+        await sluice.stock.create(key('a'), 5);
+        await sluice.stock.create(key('b'), 5);
+        assert.equal((await sluice.stock.deductMany([[key('a'), 1], [key('b'), 1]], { order: 'o' })).ok, true);
+        assert.equal(await sluice.stock.available(key('b')), 4);
+        assert.equal((await sluice.limit.gcra(key('g'), { count: 1, period: 1000 })).allowed, true);
+        assert.equal(await sluice.bloom.add(key('f'), 'x'), true);
+        assert.equal(await sluice.cache.get(key('c'), () => 7), 7);
+        assert.equal(await sluice.once.run(key('o'), () => 7), 7);
+        const near = sluice.near();
+        await eventually(async () => { await near.get(key('c'), () => 8); return near.hits > 0; });
+        await sluice.cache.set(key('c'), 9);
+        await eventually(async () => await near.get(key('c'), () => 8) === 9);
+        near.close();
+      }
+    });
+
+    test('locks wait on the node of their key', async () => {
+      for (const key of KEYS) {
+        const lock = sluice.lock(key);
+        let next;
+        await lock.run(async (hold) => {
+          next = lock.run((other) => other.fence);
+          const [owner] = await ownerFirst(all, key);
+          await eventually(async () => await owner.info('sluice_lock_waiting') === 1);
+          await hold.check();
+        });
+        await next;
+        await sluice.lock([`{${key}}1`, `{${key}}2`]).run((hold) => assert.equal(hold.fences.length, 2));
+        await sluice.semaphore([[`{${key}}3`, 1], [`{${key}}4`, 1]]).run((hold) => hold.check());
+      }
+    });
+
+    test('a waiting task follows a slot that moves', async () => {
+      const [key] = KEYS;
+      const [from, to] = await ownerFirst(all, key);
+      await from.send('LOCK.ACQUIRE', key, 'other', 'PX', '600000');
+      const wait = sluice.lock(key, { wait: 60_000 }).run((hold) => hold.check());
+      const value = sluice.cache.get(`{${key}}:value`, () => 1);
+      await value;
+      await eventually(async () => await from.info('sluice_lock_waiting') === 1);
+      await move(all, key);
+      await eventually(async () => await to.info('sluice_lock_waiting') === 1);
+      await to.send('LOCK.RELEASE', key, 'other');
+      await wait;
+      assert.equal(await sluice.cache.get(`{${key}}:value`, () => 2), 1);
+    });
+
+    test('a holder whose slot moves keeps its lock', async () => {
+      const [key] = KEYS;
+      const [, to] = await ownerFirst(all, key);
+      await sluice.lock(key).run(async (hold) => {
+        await move(all, key);
+        assert.equal(await to.send('LOCK.HELD', key, hold.owner), hold.fence);
+      }).catch((error) => assert.equal(error.name, 'LockLost')); // the server publishes the loss of the notice at once
+      await eventually(async () => await to.send('EXISTS', key) === 0);
+    });
+  });
+}

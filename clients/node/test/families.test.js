@@ -1,0 +1,329 @@
+'use strict';
+// Inventory, limits, idempotency keys, delay queues, filters and cached values on a real server, with each library.
+
+const assert = require('node:assert/strict');
+const { after, before, beforeEach, describe, test } = require('node:test');
+const {
+  Conflict, ConnectionBroken, LeaseLost, LoaderFailed, NoSuchQueue, ServerError, Sluice, WaitTimeout, buffer, json, text,
+} = require('../lib');
+const { LIBRARIES, connectAdmin, disconnect, eventually, lossyProxy, sleep } = require('./support');
+
+const BYTES = Buffer.from([0, 255, 13, 10, 128]);
+
+for (const [library, connect] of Object.entries(LIBRARIES)) {
+  describe(`families with ${library}`, () => {
+    let admin;
+    let client;
+    let sluice;
+
+    before(async () => {
+      admin = await connectAdmin();
+      client = await connect();
+      sluice = new Sluice(client);
+    });
+
+    beforeEach(() => admin.send('FLUSHALL'));
+
+    after(async () => {
+      await sluice.close();
+      disconnect(client);
+      admin.close();
+    });
+
+    /** Calls `work` with a client behind a network that loses replies. */
+    async function withLossy(work) {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      await work(other, proxy);
+      await other.close();
+      disconnect(behind);
+      proxy.close();
+    }
+
+    test('stock: sales, reservations and refusals', async () => {
+      const { stock } = sluice;
+      assert.deepEqual(await stock.deduct('sku', 1), { ok: false, refusal: 'UNKNOWN' });
+      assert.equal(await stock.create('sku', 10, { perUser: 5, events: 'events', maxLength: 100 }), true);
+      assert.equal(await stock.create('sku', 99), false);
+      const sale = { order: BYTES, user: 'ann' };
+      for (let call = 0; call < 2; call++) assert.deepEqual(await stock.deduct('sku', 4, sale), { ok: true, available: 6 });
+      assert.deepEqual(await stock.deduct('sku', 2, { user: 'ann' }), { ok: false, refusal: 'OVER_USER_LIMIT' });
+      assert.deepEqual(await stock.deduct('sku', 7, { user: 'bob' }), { ok: false, refusal: 'SOLD_OUT' });
+      await assert.rejects(stock.deduct('sku', 3, sale), Conflict);
+      const reservation = { order: 'r', user: 'bob', hold: 60_000 };
+      assert.deepEqual(await stock.reserve('sku', 2, reservation), { ok: true, available: 4 });
+      assert.equal((await stock.order('sku', 'r')).state, 'reserved');
+      assert.deepEqual(await stock.confirm('sku', 'r'), { ok: true, quantity: 2 });
+      assert.deepEqual(await stock.cancel('sku', 'r'), { ok: true, quantity: 2 });
+      assert.deepEqual(await stock.reserve('sku', 2, reservation), { ok: false, refusal: 'CLOSED' });
+      assert.deepEqual(await stock.add('sku', 3, { order: 'more' }), { ok: true, available: 9 });
+      assert.equal(await stock.available('sku'), 9);
+      assert.equal((await stock.info('sku')).sold, 4);
+      assert.equal(Number(await admin.send('XLEN', 'events')), 6);
+      await stock.create('sku', 2, { replace: true });
+      assert.equal(await stock.available('sku'), 2);
+    });
+
+    test('stock: several keys', async () => {
+      const { stock } = sluice;
+      await Promise.all([stock.create('a', 5), stock.create('b', 1)]);
+      const items = [['a', 2], ['b', 1]];
+      assert.deepEqual(await stock.deductMany(items, { order: 'o' }), {
+        ok: true, results: [{ ok: true, available: 3 }, { ok: true, available: 0 }],
+      });
+      assert.deepEqual(await stock.deductMany(items), {
+        ok: false, results: [{ ok: true, available: 3 }, { ok: false, refusal: 'SOLD_OUT' }],
+      });
+      assert.equal((await stock.cancelMany(['a', 'b'], 'o')).ok, true);
+      assert.equal((await stock.reserveMany(items, { order: 'p', hold: 60_000 })).ok, true);
+      assert.deepEqual((await stock.confirmMany(['a', 'b'], 'p')).results, [{ ok: true, quantity: 2 }, { ok: true, quantity: 1 }]);
+      assert.deepEqual(await stock.availableMany(['a', 'none', 'b']), [3, null, 0]);
+    });
+
+    test('a sale whose reply is lost sells once', () => withLossy(async (other, proxy) => {
+      await sluice.stock.create('sku', 10);
+      proxy.lose('STOCK.DEDUCT');
+      assert.deepEqual(await other.stock.deduct('sku', 1, { order: 'o' }), { ok: true, available: 9 });
+      assert(proxy.isDone());
+      assert.equal(await sluice.stock.available('sku'), 9);
+    }));
+
+    test('limits', async () => {
+      const { limit } = sluice;
+      const rate = { burst: 1, count: 1, period: 60_000 };
+      const first = await limit.gcra('user', rate);
+      assert.deepEqual([first.allowed, first.limit, first.remaining, first.retryMs], [true, 2, 1, 0]);
+      assert.equal((await limit.gcra('user', { ...rate, peek: true })).remaining, 1);
+      await limit.gcra('user', rate);
+      const refused = await limit.gcra('user', rate);
+      assert(!refused.allowed && refused.retryMs > 0 && refused.retryMs <= 60_000);
+      assert.equal((await limit.gcra('user', { ...rate, cost: 9 })).retryMs, null);
+      const ahead = await limit.gcra('user', { ...rate, ahead: 120_000 });
+      assert(ahead.allowed && ahead.retryMs > 0);
+      assert.equal(await limit.refund('user', 2), true);
+      assert.equal(await limit.charge('none', 1), false);
+      for (const kind of [undefined, 'SLIDING', 'EXACT']) {
+        const calls = [0, 1, 2].map(() => limit.window(`window:${kind}`, { limit: 2, window: 600_000, kind }));
+        assert.deepEqual((await Promise.all(calls)).map(({ allowed }) => allowed), [true, true, false]);
+      }
+      const tiers = [rate, { count: 5, period: 1000 }];
+      assert.equal((await limit.tiers('tiers', tiers)).allowed, true);
+      assert.equal((await limit.tiers('tiers', tiers)).index, 1);
+      const many = [['{u}:user', rate], ['{u}:all', { ...rate, burst: 0 }]];
+      await limit.gcraMany(many);
+      assert.deepEqual([(await limit.gcraMany(many)).allowed, (await limit.gcraMany(many)).index], [false, 1]);
+      assert.deepEqual([await limit.once('once', 60_000), await limit.once('once', 60_000)], [true, false]);
+    });
+
+    test('once: work is done once, and all get its result', async () => {
+      let works = 0;
+      const work = async (token) => {
+        works += 1;
+        await eventually(async () => await admin.info('sluice_once_waiting') > 0);
+        return { token };
+      };
+      const results = await Promise.all(Array.from({ length: 20 }, () => sluice.once.run('pay', work, { fingerprint: 'f' })));
+      assert.equal(works, 1);
+      for (const result of results) assert.deepEqual(result, results[0]);
+      await assert.rejects(sluice.once.run('pay', work, { fingerprint: 'g' }), Conflict);
+      await assert.rejects(sluice.once.run('fails', async () => { throw new RangeError('no'); }), RangeError);
+      assert.equal(await sluice.once.run('fails', async () => undefined), null); // the next caller did it
+      assert.deepEqual(await sluice.once.run('bytes', () => BYTES, { codec: buffer }), BYTES);
+      assert.deepEqual(await sluice.once.run('bytes', () => assert.fail(), { codec: buffer }), BYTES);
+      await assert.rejects(sluice.once.run('lost', () => admin.send('DEL', 'lost')), LeaseLost);
+      const { state, token } = await sluice.once.begin('by hand');
+      assert.equal(state, 'NEW');
+      await assert.rejects(sluice.once.run('by hand', work, { wait: 20 }), WaitTimeout);
+      assert.equal((await sluice.once.info('by hand')).state, 'busy');
+      assert.equal(await sluice.once.done('by hand', token, BYTES), true);
+      assert.deepEqual(await sluice.once.begin('by hand'), { state: 'DONE', result: BYTES });
+      assert.equal(await sluice.once.fail('by hand', token), false);
+    });
+
+    test('delay queues', async () => {
+      const { delay } = sluice;
+      await assert.rejects(delay.add('none', 'id', { a: 1 }, { after: 1000 }), NoSuchQueue);
+      await delay.create('queue', 'stream', { maxLength: 1000 });
+      assert.equal(await delay.add('queue', 'soon', { order: BYTES, n: 7 }, { after: 60_000 }), true);
+      assert.equal(await delay.add('queue', 'soon', { order: BYTES, n: 8 }, { after: 60_000 }), false);
+      assert.equal(await delay.add('queue', 'soon', { n: 9 }, { after: 0, only: 'NX' }), null);
+      assert.equal(await delay.add('queue', BYTES, { n: 9 }, { at: new Date(Date.now() + 3_600_000) }), true);
+      assert.deepEqual((await delay.get('queue', 'soon')).values, { order: BYTES, n: '8' });
+      assert.deepEqual((await delay.range('queue', 9)).map(({ id }) => id), ['soon', BYTES]);
+      assert.equal(await delay.cancel('queue', BYTES, 'none'), 1);
+      assert.equal((await delay.info('queue')).messages, 1);
+      await delay.add('queue', 'soon', { n: 10 }, { after: 0, only: 'XX' });
+      await eventually(async () => await admin.send('XLEN', 'stream') === 1);
+      assert.equal(await delay.get('queue', 'soon'), null);
+    });
+
+    test('filters', async () => {
+      const { bloom, cuckoo } = sluice;
+      await bloom.create('bloom', { capacity: 1000, error: 0.001 });
+      await assert.rejects(bloom.create('bloom', { capacity: 1 }), ServerError);
+      assert.deepEqual([await bloom.add('bloom', BYTES), await bloom.add('bloom', BYTES)], [true, false]);
+      assert.deepEqual(await bloom.addMany('bloom', ['a', 'b', BYTES]), [true, true, false]);
+      assert.deepEqual(await bloom.existsMany('bloom', ['a', 'none']), [true, false]);
+      assert.deepEqual([await bloom.exists('bloom', BYTES), await bloom.exists('bloom', 'none')], [true, false]);
+      await bloom.create('like', { like: 'bloom' });
+      await bloom.merge('like', ['bloom']);
+      assert.deepEqual([await bloom.count('like'), (await bloom.info('bloom')).Capacity], [3, 1000]);
+      await cuckoo.create('cuckoo', { capacity: 1000, bits: 32 });
+      assert.deepEqual([await cuckoo.add('cuckoo', 'a'), await cuckoo.addNew('cuckoo', 'a')], [true, false]);
+      await cuckoo.add('cuckoo', 'a');
+      assert.equal(await cuckoo.count('cuckoo', 'a'), 2);
+      assert.deepEqual([await cuckoo.delete('cuckoo', 'a'), await cuckoo.delete('cuckoo', 'none')], [true, false]);
+      assert.deepEqual(await cuckoo.existsMany('cuckoo', ['a', 'none']), [true, false]);
+      assert.equal((await cuckoo.info('cuckoo'))['Number of items deleted'], 1);
+    });
+
+    test('cache: one caller loads, in all processes', async () => {
+      const loads = [];
+      const load = async (key) => {
+        loads.push(key);
+        await eventually(async () => await admin.info('sluice_cache_waiters_now') > 0);
+        return { name: 'Ann' };
+      };
+      const other = new Sluice(client); // as another process
+      const gets = [sluice, other].flatMap(({ cache }) => Array.from({ length: 50 }, () => cache.get('user:1', load)));
+      for (const value of await Promise.all(gets)) assert.deepEqual(value, { name: 'Ann' });
+      assert.deepEqual(loads, ['user:1']);
+      await other.close();
+    });
+
+    test('cache: no value, failures and breakers', async () => {
+      const { cache } = sluice;
+      const unexpected = () => assert.fail('it was asked');
+      for (const [key, none] of [['null', null], ['undefined', undefined]]) {
+        assert.equal(await cache.get(key, () => none), null);
+        assert.equal(await cache.get(key, unexpected), null);
+      }
+      const breaker = { name: `db ${library}`, failures: 1, open: 60_000 };
+      await assert.rejects(cache.get('fails', () => { throw new RangeError('no'); }, { breaker }), RangeError);
+      await assert.rejects(cache.get('fails', unexpected), LoaderFailed);
+      await assert.rejects(cache.get('other', unexpected, { breaker }), (error) => error.retryMs > 0);
+      assert.equal((await cache.breaker(breaker.name)).state, 'open');
+      assert.equal(await cache.resetBreaker(breaker.name), true);
+      await sluice.bloom.add('names', 'ann');
+      assert.equal(await cache.get('user:bob', unexpected, { guard: { filter: 'names', item: 'bob' } }), null);
+      await admin.send('CACHE.FETCH', 'busy', 'LEASE', '600000');
+      await assert.rejects(cache.get('busy', unexpected, { wait: 20 }), WaitTimeout);
+    });
+
+    test('cache: codecs keep values, and bytes are unharmed', async () => {
+      const { cache } = sluice;
+      for (const [codec, value, wrong] of [[json, { a: [1, null] }, BYTES], [text, 'Änn', 7], [buffer, BYTES, 7]]) {
+        const key = Buffer.from([255, value.length ?? 0]);
+        assert.deepEqual(await cache.get(key, () => value, { codec }), value);
+        assert.deepEqual(await cache.get(key, () => assert.fail(), { codec }), value);
+        assert.deepEqual(await cache.peek(key, { codec }), value);
+        await assert.rejects(cache.set('wrong', wrong, { codec }), TypeError);
+        await assert.rejects(cache.get('wrong', () => wrong, { codec, backoff: 0 }), TypeError);
+      }
+      await admin.send('CACHE.SET', 'raw', 'no JSON', 'PX', '10000');
+      await assert.rejects(cache.get('raw', () => 1), SyntaxError);
+    });
+
+    test('cache: writes end loads, versions and stale values', async () => {
+      const { cache } = sluice;
+      assert.equal(await cache.get('k', async () => {
+        await cache.delete('k', { grace: 100 });
+        return 'old';
+      }), 'old');
+      assert.equal(await cache.peek('k'), null); // it was not stored
+      assert.equal(await cache.set('v', 'new', { version: 2 }), true);
+      assert.equal(await cache.set('v', 'old', { version: 1 }), false);
+      assert.deepEqual([await cache.get('v', () => assert.fail()), (await cache.info('v')).ver], ['new', 2]);
+      await cache.set('s', 'old', { fresh: 60_000 });
+      await cache.delete('s', { stale: 60_000 });
+      const reload = cache.get('s', async () => {
+        const other = new Sluice(client);
+        assert.equal(await other.cache.get('s', () => assert.fail()), 'old');
+        return 'new';
+      });
+      assert.equal(await reload, 'new');
+      await cache.set('none', null);
+      assert.equal(await cache.get('none', () => assert.fail()), null);
+    });
+
+    test('cache: many keys', async () => {
+      const { cache } = sluice;
+      await cache.set('a', 1);
+      const loads = [];
+      const load = (keys) => {
+        loads.push(keys);
+        return new Map(keys.map((key) => [key, key === 'none' ? null : key]));
+      };
+      const keys = ['a', 'b', 'none', 'b'];
+      for (let call = 0; call < 2; call++) {
+        assert.deepEqual(await cache.getMany(keys, load), new Map([['a', 1], ['b', 'b'], ['none', null]]));
+      }
+      assert.deepEqual(loads, [['b', 'none']]);
+    });
+
+    test('near cache: hits cost no round trip, and changes arrive', async () => {
+      const near = sluice.near({ size: 2, check: 600_000 });
+      const none = () => assert.fail('it is cached');
+      await near.get('k', () => 'v');
+      await near.get('n', () => null);
+      await eventually(async () => await near.get('k', none) === 'v' && await near.get('n', none) === null && near.size === 2);
+      const { hits } = near;
+      const before = await admin.info('total_commands_processed');
+      for (let call = 0; call < 500; call++) {
+        assert.equal(await near.get('k', none), 'v');
+        assert.equal(await near.get('n', none), null);
+      }
+      assert.equal(near.hits - hits, 1000);
+      assert(await admin.info('total_commands_processed') - before < 20);
+      for (const [change, expected] of [
+        [() => sluice.cache.set('k', 'new'), 'new'],
+        [() => admin.send('DEL', 'k'), 'loaded'],
+        [() => admin.send('FLUSHALL'), 'loaded'],
+      ]) {
+        await eventually(async () => { await near.get('k', () => 'loaded'); return near.size > 0; });
+        await change();
+        await eventually(async () => await near.get('k', () => 'loaded') === expected);
+      }
+      await near.getMany(['1', '2', '3'], (keys) => new Map(keys.map((key) => [key, key])));
+      assert(near.size <= 2);
+      const key = Buffer.from([255]);
+      await eventually(async () => { await near.get(key, () => 1); return await near.get(key, () => 1) === 1 && near.hits > hits + 1000; });
+      near.close();
+    });
+
+    test('near cache: a broken or silent connection empties it', async () => {
+      await withLossy(async (other, proxy) => {
+        const near = other.near({ check: 100 });
+        const fill = () => eventually(async () => { await near.get('k', () => 'v'); return near.size === 1; });
+        await fill();
+        await admin.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        await eventually(() => near.size === 0);
+        await fill(); // it has connected again
+        proxy.fallSilent();
+        await sluice.cache.set('k', 'new');
+        await sleep(150);
+        near.get('k', () => 'v').catch(() => {});
+        await eventually(() => near.size === 0);
+        near.close();
+      });
+    });
+
+    test('what is not safe to repeat is not repeated, except by ioredis', async () => {
+      if (!library.startsWith('node-redis')) return;
+      await withLossy(async (other, proxy) => {
+        proxy.lose('RATE.ONCE');
+        await assert.rejects(other.limit.once('once', 60_000), ConnectionBroken);
+        assert.equal(await sluice.limit.once('once', 60_000), false);
+      });
+    });
+
+    test('any command can be sent', async () => {
+      await sluice.stock.create('sku', 5);
+      assert.equal(await sluice.send('stock.get', 'sku'), 5);
+      assert.equal(String(await sluice.send('GET', 'none')), 'null');
+      await assert.rejects(sluice.send('STOCK.GET'), ServerError);
+      assert.throws(() => new Sluice({}), TypeError);
+    });
+  });
+}

@@ -1,0 +1,99 @@
+'use strict';
+// What the tests share: clients of all libraries, a network that loses replies, and waiting for a condition.
+
+const assert = require('node:assert/strict');
+const { once } = require('node:events');
+const net = require('node:net');
+const { setTimeout: sleep } = require('node:timers/promises');
+
+const PORT = Number(process.env.SLUICE_PORT);
+const noop = () => {};
+
+/** @param {string} name @param {object} options */
+const nodeRedis = (name, options, create = 'createClient') => async (port = PORT) =>
+  require(name)[create]({ socket: { port }, ...options }).on('error', noop).connect();
+
+const ioredis = (name) => async (port = PORT) => new (require(name).Redis)(port).on('error', noop);
+
+/** The libraries, each with the function that connects. */
+const ALL = {
+  'node-redis 6, RESP2': nodeRedis('redis', { RESP: 2 }),
+  'node-redis 6, RESP3': nodeRedis('redis', { RESP: 3 }),
+  'node-redis 6, pool': nodeRedis('redis', {}, 'createClientPool'),
+  'node-redis 5, RESP2': nodeRedis('redis5', { RESP: 2 }),
+  'node-redis 5, RESP3': nodeRedis('redis5', { RESP: 3 }),
+  'ioredis 5': ioredis('ioredis'),
+  'ioredis 6, RESP3': ioredis('ioredis6'),
+  'iovalkey': ioredis('iovalkey'),
+};
+
+/** Those that `SLUICE_LIBRARIES` names, by default all: "ioredis" names all with this word. */
+const chosen = process.env.SLUICE_LIBRARIES ?? '';
+const LIBRARIES = Object.fromEntries(Object.entries(ALL).filter(([name]) => name.includes(chosen)));
+
+/** Enough for what depends on time and not on the library. */
+const [FIRST] = Object.keys(LIBRARIES);
+
+/** A plain connection for what the tests do behind the package's back. */
+async function connectAdmin(port = PORT) {
+  const client = await nodeRedis('redis', { RESP: 2 })(port);
+  return {
+    send: (...words) => client.sendCommand(words.map(String)),
+    info: async (field) => Number(new RegExp(`${field}:(\\d+)`).exec(await client.sendCommand(['INFO', 'everything']))?.[1]),
+    close: () => client.destroy(),
+  };
+}
+
+/** Closes a client of any library. */
+function disconnect(client) {
+  if (typeof client.destroy === 'function') client.destroy();
+  else client.disconnect();
+}
+
+async function eventually(condition) {
+  const deadline = Date.now() + 20_000;
+  while (!await condition()) {
+    assert(Date.now() < deadline, `still not: ${condition}`);
+    await sleep(5);
+  }
+}
+
+/** A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks. */
+async function lossyProxy(port = PORT) {
+  const lost = new Set();
+  const sockets = new Set();
+  let isSilent = false;
+  const server = net.createServer((client) => {
+    const upstream = net.connect(port, '127.0.0.1');
+    let breaks = false;
+    const end = () => { client.destroy(); upstream.destroy(); };
+    for (const socket of [client, upstream]) sockets.add(socket.on('error', noop).on('close', end));
+    client.on('data', (bytes) => {
+      for (const name of lost) {
+        if (bytes.includes(name)) {
+          lost.delete(name);
+          breaks = true;
+        }
+      }
+      upstream.write(bytes);
+    });
+    upstream.on('data', (bytes) => {
+      if (breaks) end();
+      else if (!isSilent) client.write(bytes);
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    port: server.address().port,
+    lose: (...names) => names.forEach((name) => lost.add(name)),
+    fallSilent: () => { isSilent = true; },
+    isDone: () => lost.size === 0,
+    close: () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  };
+}
+
+module.exports = { ALL, FIRST, LIBRARIES, PORT, connectAdmin, disconnect, eventually, lossyProxy, sleep };
