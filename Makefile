@@ -3,7 +3,8 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
-  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist dist-node deb
+  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist \
+  dist-node dist-python deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -122,7 +123,7 @@ clean: ## remove the build (the datasets of `make run`, in data/, stay)
 
 #: Release it
 
-dist: prepare ## a tarball for machines without Rust, and its checksum, in target/dist
+dist: prepare dist-python dist-node ## a tarball for machines without Rust, its checksum, and the client packages, in target/dist
 	@scripts/package tar
 
 dist-node: ## the Node package clients/node, in target/dist (npm pack)
@@ -133,12 +134,16 @@ dist-node: ## the Node package clients/node, in target/dist (npm pack)
 deb: prepare ## a Debian package, and its checksum, in target/dist (installs cargo-deb)
 	@scripts/package deb
 
+dist-python: ## a wheel and an sdist of clients/python in target/dist, after mypy --strict
+	@scripts/prepare-python
+	@scripts/package-python
+
 #: Parts of other targets
 
 prepare: ## print the missing packages of the build and `make run`, and install them
 	@scripts/prepare
 
-prepare-tests: ## install redis-py and Node packages into this folder, and MariaDB and Chromium, for the tests of the examples
+prepare-tests: ## install Python and Node packages into this folder, and MariaDB and Chromium, for the tests of the clients
 	@scripts/prepare-python
 	@scripts/prepare-node
 	@scripts/prepare-shop --browser

@@ -2,11 +2,13 @@
 //! one, what is repeated happens once, and stale fences are refused.
 //!
 //! The Python and the Node examples are tried by programs of their own languages beside this file. `filters.rs` tries the
-//! helpers for filters that client libraries have, and `demo.rs` the flash sale of `make demo`.
+//! helpers for filters that client libraries have, `python_package.rs` runs the tests of clients/python, and `demo.rs` the flash
+//! sale of `make demo`.
 
 mod demo;
 mod filters;
 mod lossy;
+mod python_package;
 #[path = "../support/mod.rs"]
 mod support;
 

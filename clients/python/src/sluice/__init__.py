@@ -1,0 +1,17 @@
+"""Locks, inventory, cached values, limits, idempotency keys, delay queues and filters of the Sluice module for Redis and Valkey.
+
+`sluice.Sluice` is the client for threads, `sluice.aio.Sluice` the client for asyncio.
+"""
+
+from .errors import (
+    CommandError, Conflict, Deadlock, FilterError, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, SluiceError, TooManyWaiting,
+    WrongType,
+)
+from .replies import Begun, Breaker, Decision, Policy, Rate, Refusal, StockReplies, StockReply
+from .sync import Lock, NearCache, Sluice
+
+__all__ = [
+    "Begun", "Breaker", "CommandError", "Conflict", "Deadlock", "Decision", "FilterError", "LoaderFailed", "Lock", "LockLost",
+    "LockTimeout", "NearCache", "NoSuchQueue", "Policy", "Rate", "Refusal", "Sluice", "SluiceError", "StockReplies", "StockReply",
+    "TooManyWaiting", "WrongType",
+]

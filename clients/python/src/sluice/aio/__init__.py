@@ -1,0 +1,8 @@
+"""The asyncio client of Sluice. It has the methods of the sync client, as coroutines."""
+
+from .cache import Cache, NearCache
+from .client import Sluice
+from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
+from .locks import Lock
+
+__all__ = ["Bloom", "Cache", "Cuckoo", "Delay", "Limit", "Lock", "NearCache", "Once", "Sluice", "Stock"]

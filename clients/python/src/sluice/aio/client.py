@@ -1,0 +1,190 @@
+"""The client: all families over one client of redis-py or valkey-py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar
+
+from ..errors import typed
+from ..library import Library
+from ..replies import Key, Value, Word
+from ..tracing import span
+from .cache import Cache
+from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
+from .locks import Lock, LockOptions, Locks, Target
+from .runtime import Mutex, sleep
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Key)
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.05
+
+
+class Sluice:
+    """All command families over one client. All tasks or threads may share it.
+
+    Args:
+        client: A client of redis-py or valkey-py, also one of a cluster or of Sentinel. The caller closes it.
+
+    Attributes:
+        client: The same client.
+        stock: Inventory that never oversells.
+        limit: Rate limits.
+        once: Idempotency keys: work that is done once.
+        cache: Cached values without cache stampede.
+        delay: Delay queues.
+        bloom: Bloom filters.
+        cuckoo: Cuckoo filters, whose items can be removed.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.library = Library(client)
+        self._locks = Locks(client, self.library)
+        self._mutex = Mutex()
+        self.stock = Stock(self)
+        self.limit = Limit(self)
+        self.once = Once(self)
+        self.cache = Cache(self)
+        self.delay = Delay(self)
+        self.bloom = Bloom(self)
+        self.cuckoo = Cuckoo(self)
+
+    async def __aenter__(self) -> "Sluice":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Releases all locks and closes the connections of locks and near caches. The client stays open."""
+        await self.cache.close()
+        await self._locks.close()
+
+    async def run(self, read: Callable[[Any], T], *words: Word, repeat: bool = True) -> T:
+        """Sends one command.
+
+        Args:
+            read: The function that reads the reply.
+            words: The command and its arguments.
+            repeat: Whether the command is idempotent. If so, it is sent again after a broken connection.
+
+        Returns:
+            The result of `read`.
+
+        Raises:
+            CommandError: The server replied with an error. The class says which.
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+        return read(await self._attempt(lambda: self.client.execute_command(*words), str(words[0]), repeat))
+
+    async def run_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Sends idempotent commands in one pipeline, without a transaction, and returns their replies.
+
+        Raises:
+            CommandError: The server replied to one of them with an error.
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+
+        async def send() -> Any:
+            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
+            for words in commands:
+                pipe.execute_command(*words)
+            return await pipe.execute()
+
+        return list(await self._attempt(send, "pipeline", True)) if commands else []
+
+    async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool) -> Any:
+        with span(name):
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    if self.library.block:
+                        return await send()
+                    async with self._mutex:  # one connection: not all versions of the libraries protect it
+                        return await send()
+                except self.library.error_reply as error:
+                    raise typed(error) from error
+                except self.library.broken:
+                    if not repeat or attempt == ATTEMPTS:
+                        raise
+                    await sleep(PAUSE_SECONDS * attempt)
+
+    @property
+    def block_seconds(self) -> float:
+        """The seconds for which a command may block its connection. 0: all callers share one connection."""
+        return self.library.block
+
+    def value(self, value: Value | None) -> Any:
+        """Returns a value as the client would read it: a string if the client decodes replies, otherwise bytes."""
+        if value is None:
+            return None
+        encoder = self.client.get_encoder()
+        return encoder.decode(encoder.encode(value))
+
+    # Locks
+
+    def lock(self, key: Key, **options: Unpack[LockOptions]) -> Lock:
+        """Returns a distributed lock: `with` acquires and releases it.
+
+        Args:
+            key: The key of the lock.
+            options: See `LockOptions`.
+        """
+        return Lock(self._locks, Target("LOCK", (key,), (key,)), **options)
+
+    def read_lock(self, key: Key, **options: Unpack[LockOptions]) -> Lock:
+        """Returns a shared lock. Several holders of `read_lock` hold it together; `lock` of the same key excludes them.
+
+        Args:
+            key: The key of the lock.
+            options: See `LockOptions`.
+        """
+        return Lock(self._locks, Target("LOCK", (key,), (key,), ("SHARED",)), **options)
+
+    def lock_many(self, keys: Sequence[Key], **options: Unpack[LockOptions]) -> Lock:
+        """Returns a lock of several keys: all or none. Callers need no common order of the keys.
+
+        Args:
+            keys: The keys of the locks, of one hash slot.
+            options: See `LockOptions`.
+        """
+        return Lock(self._locks, Target("LOCK", tuple(keys), (len(keys), *keys)), **options)
+
+    def semaphore(self, key: Key, limit: int, *, permits: int = 1, **options: Unpack[LockOptions]) -> Lock:
+        """Returns a semaphore: at most `limit` permits are held at once.
+
+        Args:
+            key: The key of the semaphore.
+            limit: The number of permits. Each acquisition sets it anew.
+            permits: How many of them this holder takes.
+            options: See `LockOptions`.
+        """
+        return Lock(self._locks, Target("SEM", (key,), (key,), ("LIMIT", limit, "PERMITS", permits)), **options)
+
+    def semaphore_many(self, limits: Mapping[K, int], *, permits: int = 1, **options: Unpack[LockOptions]) -> Lock:
+        """Returns several semaphores: all or none.
+
+        Args:
+            limits: The limit of each key. All keys are of one hash slot.
+            permits: How many permits this holder takes of each.
+            options: See `LockOptions`.
+        """
+        names = [word for key in limits for word in (key, limits[key])]
+        return Lock(self._locks, Target("SEM", tuple(limits), (len(limits), *names), ("PERMITS", permits)), **options)
+
+    async def guard(self, key: Key, fence: int, *, seconds: float | None = None) -> bool:
+        """Compares a fencing token with the largest one seen, for a resource in Redis.
+
+        Args:
+            key: The key that remembers the largest token.
+            fence: The fencing token of the holder.
+            seconds: When the key expires. None: never.
+
+        Returns:
+            False if a later holder has used the resource: stop and roll back.
+        """
+        words: list[Word] = [] if seconds is None else ["PX", round(seconds * 1000)]
+        return await self.run(bool, "LOCK.GUARD", key, fence, *words)

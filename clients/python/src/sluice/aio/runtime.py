@@ -1,0 +1,69 @@
+"""What the asyncio client needs of asyncio. sluice/sync/runtime.py has the same names for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Awaitable, Callable
+
+from ..library import Endpoint, Library
+
+Mutex = asyncio.Lock
+Event = asyncio.Event
+Handle = asyncio.Task[None]
+shield = asyncio.shield
+sleep = asyncio.sleep
+
+
+class Mailbox:
+    """Messages for one task."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    def put(self, message: Any) -> None:
+        self._queue.put_nowait(message)
+
+    async def get(self, seconds: float) -> Any:
+        """Returns a message, or None if there is none in time."""
+        try:
+            return await asyncio.wait_for(self._queue.get(), seconds)
+        except asyncio.TimeoutError:
+            return None
+
+
+def spawn(run: Callable[[], Awaitable[None]]) -> Handle:
+    """Runs a function beside the caller."""
+
+    async def main() -> None:
+        await run()
+
+    return asyncio.get_running_loop().create_task(main())
+
+
+async def stop(handle: Handle) -> None:
+    """Ends such a function. Its connection is closed already."""
+    handle.cancel()
+    if handle is not asyncio.current_task():
+        with contextlib.suppress(asyncio.CancelledError):
+            await handle
+
+
+def call_soon(callback: Callable[[], object]) -> None:
+    """Calls a callback of the user. If it fails, the event loop logs the error."""
+    asyncio.get_running_loop().call_soon(callback)
+
+
+async def receive(connection: Any, seconds: float) -> Any:
+    """Reads a message as bytes. Returns None if there is none in time."""
+    return await connection.read_response(disable_decoding=True, timeout=seconds)
+
+
+async def endpoint_of(client: Any, library: Library, key: Any) -> Endpoint:
+    """Returns the server that has the key."""
+    if not library.is_cluster:
+        pool = client.connection_pool
+        return library.endpoint("", pool.connection_class, pool.connection_kwargs)
+    await client.initialize()
+    node = client.get_node_from_key(key)
+    return library.endpoint(node.name, node.connection_class, node.connection_kwargs)

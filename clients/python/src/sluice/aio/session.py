@@ -1,0 +1,198 @@
+"""One connection for commands and one for messages of the server, which many callers share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..library import Endpoint, Library
+from ..replies import Word
+from .runtime import Handle, Mutex, receive, shield, sleep, spawn, stop
+
+HEARTBEAT_SECONDS = 1.0
+SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
+PAUSE_SECONDS = 0.1
+
+# After these replies the server cannot serve the keys: perhaps another server of the same name can.
+UNAVAILABLE = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
+
+# The hash slot is on another server.
+REDIRECTED = ("MOVED", "ASK", "TRYAGAIN")
+
+
+class Session:
+    """Two connections to one server. A closed connection is opened again when it is needed.
+
+    A subclass says what happens with messages, and what a new connection must send first.
+
+    Attributes:
+        contact: When the last answered command was sent, by the monotonic clock.
+        heard: When the connection for messages was heard last, by the monotonic clock.
+        interval: The seconds between two heartbeats.
+    """
+
+    def __init__(self, library: Library, endpoint: Endpoint, channel: str) -> None:
+        self.endpoint = endpoint
+        self.contact = 0.0
+        self.heard = 0.0
+        self.interval = HEARTBEAT_SECONDS
+        self._library = library
+        self._channel = channel
+        self._mutex = Mutex()
+        self._wire: Any = None
+        self._inbox: Any = None
+        self._inbox_id = 0
+        self._is_greeted = False
+        self._is_closed = False
+        self._reader: Handle | None = None
+
+    async def call(self, *words: Word) -> Any:
+        """Sends one command and returns its reply.
+
+        Raises:
+            Exception: One of `Library.broken`, or `Library.error_reply`.
+        """
+        return await shield(self._call(words))
+
+    async def close(self) -> None:
+        """Closes both connections."""
+        async with self._mutex:
+            self._is_closed = True
+            await self._drop_wire()
+            await self._drop_inbox()
+        if self._reader is not None:
+            await stop(self._reader)
+
+    # For subclasses
+
+    async def _greet(self) -> None:
+        """Runs after a connection was opened, before other commands. It sends commands with `_exchange`."""
+
+    def _turn_deaf(self) -> None:
+        """Runs when the connection for messages is closed: messages can be lost until it is open again."""
+
+    def _hear(self, message: Any) -> None:
+        """Runs for each message: its type, its channel and its data, as bytes."""
+
+    def _heartbeat(self) -> tuple[Word, ...] | None:
+        """Returns a command that has no effect, or None if no caller needs the connections now."""
+        return None
+
+    async def _tick(self) -> None:
+        """Runs after each interval."""
+
+    async def _exchange(self, *words: Word) -> Any:
+        asked = time.monotonic()
+        try:
+            await self._wire.send_command(*words)
+            reply = await self._wire.read_response()
+        except self._library.error_reply as error:
+            if str(error).startswith(UNAVAILABLE):
+                await self._drop_wire()
+                raise self._library.connection_error(str(error)) from error
+            self.contact = asked
+            raise
+        except BaseException:
+            await self._drop_wire()  # a reply that was not read would answer the next command
+            raise
+        self.contact = asked
+        return reply
+
+    # Connections
+
+    async def _call(self, words: tuple[Word, ...]) -> Any:
+        async with self._mutex:
+            await self._open()
+            return await self._exchange(*words)
+
+    async def _open(self) -> None:
+        if self._is_closed:
+            raise self._library.connection_error("the Sluice object is closed")
+        if self._inbox is None:
+            self._is_greeted = False
+            await self._subscribe()
+        if self._wire is None:
+            self._is_greeted = False
+            self._wire = await self._connect()
+        if not self._is_greeted:
+            await self._greet()
+            self._is_greeted = True
+        if self._reader is None:
+            self._reader = spawn(self._read)
+
+    async def _connect(self) -> Any:
+        connection = self.endpoint.connection_class(**self.endpoint.options)
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect()
+            raise
+        return connection
+
+    async def _subscribe(self) -> None:
+        inbox = await self._connect()
+        try:
+            await inbox.send_command("CLIENT", "ID")
+            self._inbox_id = int(await inbox.read_response())
+            await inbox.send_command("SUBSCRIBE", self._channel)
+            await inbox.read_response()
+        except BaseException:
+            await inbox.disconnect()
+            raise
+        self.heard = time.monotonic()
+        self._inbox = inbox
+
+    async def _drop_wire(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.disconnect()
+
+    async def _drop_inbox(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        self._turn_deaf()
+        if inbox is not None:
+            await inbox.disconnect()
+
+    # Messages
+
+    async def _read(self) -> None:
+        last = 0.0
+        while not self._is_closed:
+            inbox = self._inbox
+            if inbox is None:
+                await sleep(PAUSE_SECONDS)
+            elif not await self._listen(inbox):
+                async with self._mutex:
+                    await self._drop_inbox()
+            if self._inbox is None or time.monotonic() - last >= self.interval:
+                await self._beat()
+                await self._tick()
+                last = time.monotonic()
+
+    async def _beat(self) -> None:
+        words = self._heartbeat()
+        if words is None or (self._inbox is not None and time.monotonic() - self.contact < self.interval):
+            return
+        try:
+            await self.call(*words)  # opens the closed connections, too
+        except self._library.broken:
+            pass
+        except self._library.error_reply as error:
+            if str(error).startswith(REDIRECTED):
+                self._is_greeted = False
+
+    async def _listen(self, inbox: Any) -> bool:
+        """Reads one message. Returns false if the connection is broken."""
+        try:
+            message = await receive(inbox, self.interval)
+            if message is None:
+                if time.monotonic() - self.heard > SILENCE_SECONDS:
+                    return False
+                await inbox.send_command("PING")
+        except Exception:
+            return False  # also the errors of a connection that another caller closes meanwhile
+        if message is not None:
+            self.heard = time.monotonic()
+            if message[0] == b"message":
+                self._hear(message)
+        return True

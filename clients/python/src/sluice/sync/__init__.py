@@ -1,0 +1,8 @@
+"""The sync client of Sluice, for threads."""
+
+from .cache import Cache, NearCache
+from .client import Sluice
+from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
+from .locks import Lock
+
+__all__ = ["Bloom", "Cache", "Cuckoo", "Delay", "Limit", "Lock", "NearCache", "Once", "Sluice", "Stock"]

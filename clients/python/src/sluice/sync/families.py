@@ -1,0 +1,447 @@
+# `clients/python/generate` writes this file from the folder aio.
+"""Stock, limits, idempotency keys, delay queues and filters. One method is one command, unless it says otherwise."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, TypeVar
+
+from ..errors import LockLost
+from ..replies import (
+    Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
+    message, message_times, ms, nothing, option, stock_reply,
+)
+from .runtime import sleep
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from .client import Sluice
+
+K = TypeVar("K", bound=Key)
+
+POLL_SECONDS = 0.02
+
+
+class Family:
+    """The commands of one family."""
+
+    def __init__(self, sluice: "Sluice") -> None:
+        self._run = sluice.run
+        self._sluice = sluice
+
+
+def order_words(order: Value, user: Value | None) -> list[Word]:
+    return ["ORDER", order, *([] if user is None else ["USER", user])]
+
+
+class Stock(Family):
+    """Inventory. A change returns a `StockReply`, which is false after a refusal.
+
+    Each change has an order id. A repetition with the same id and arguments changes nothing and returns the first reply. So create
+    the id before the first attempt and store it with the order.
+    """
+
+    def create(self, key: Key, total: int, *, replace: bool = False, per_user: int | None = None,
+                     retain: float | None = None, events: Key | None = None, max_events: int | None = None) -> bool:
+        """Creates a stock.
+
+        Args:
+            key: The key of the stock.
+            total: The available quantity.
+            replace: Whether an existing stock is replaced, with its orders.
+            per_user: The largest quantity of one user. Then each change needs `user`.
+            retain: The seconds for which finished orders are remembered. The default is one day.
+            events: The key of a stream, in the same hash slot, which gets each change.
+            max_events: The approximate length of that stream. The default is 100000.
+
+        Returns:
+            False if the stock exists and `replace` is false.
+        """
+        return self._run(is_set, "STOCK.SET", key, total, *([] if replace else ["NX"]),
+                               *self._settings(per_user, retain, events, max_events))
+
+    def import_counter(self, key: Key, *, per_user: int | None = None, retain: float | None = None,
+                             events: Key | None = None, max_events: int | None = None) -> StockReply:
+        """Converts a counter, or a hash with `total` and `ordered`, into a stock. The arguments are those of `create`."""
+        return self._run(stock_reply, "STOCK.IMPORT", key, *self._settings(per_user, retain, events, max_events))
+
+    @staticmethod
+    def _settings(per_user: int | None, retain: float | None, events: Key | None, max_events: int | None) -> list[Word]:
+        words: list[Word] = [] if per_user is None else ["PERUSER", per_user]
+        words += option("RETAIN", retain)
+        if events is not None:
+            words += ["EVENTS", events] + ([] if max_events is None else ["MAXLEN", max_events])
+        return words
+
+    def add(self, key: Key, delta: int, *, order: Value) -> StockReply:
+        """Adds `delta`, which can be negative, to the available quantity, once for each order id."""
+        return self._run(stock_reply, "STOCK.ADD", key, delta, "ORDER", order)
+
+    def deduct(self, key: Key, qty: int = 1, *, order: Value, user: Value | None = None) -> StockReply:
+        """Sells, once for each order id.
+
+        Raises:
+            Conflict: The order id was used before with other arguments.
+        """
+        return self._run(stock_reply, "STOCK.DEDUCT", key, qty, *order_words(order, user))
+
+    def reserve(self, key: Key, qty: int = 1, *, order: Value, seconds: float, user: Value | None = None) -> StockReply:
+        """Reserves for a time, once for each order id. Without `confirm` in time, the server returns the quantity to the stock.
+
+        Raises:
+            Conflict: The order id was used before with other arguments.
+        """
+        return self._run(stock_reply, "STOCK.RESERVE", key, qty, *order_words(order, user), "PX", ms(seconds))
+
+    def confirm(self, key: Key, order: Value) -> StockReply:
+        """Sells a reservation. `quantity` of the reply is that of the order."""
+        return self._run(stock_reply, "STOCK.CONFIRM", key, order)
+
+    def cancel(self, key: Key, order: Value) -> StockReply:
+        """Returns a reservation or a sale to the stock. `quantity` of the reply is that of the order."""
+        return self._run(stock_reply, "STOCK.CANCEL", key, order)
+
+    def deduct_many(self, items: Mapping[K, int], *, order: Value, user: Value | None = None) -> StockReplies[K]:
+        """Sells of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
+        return self._many("STOCK.MDEDUCT", items, order_words(order, user))
+
+    def reserve_many(self, items: Mapping[K, int], *, order: Value, seconds: float,
+                           user: Value | None = None) -> StockReplies[K]:
+        """Reserves of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
+        return self._many("STOCK.MRESERVE", items, [*order_words(order, user), "PX", ms(seconds)])
+
+    def _many(self, command: str, items: Mapping[K, int], words: Sequence[Word]) -> StockReplies[K]:
+        pairs: list[Word] = [word for pair in items.items() for word in pair]
+        keys = list(items)
+        return self._run(lambda reply: StockReplies(keys, reply), command, len(keys), *pairs, *words)
+
+    def confirm_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
+        """Sells the reservation of several stocks: all or none."""
+        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCONFIRM", len(keys), *keys, order)
+
+    def cancel_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
+        """Returns the order to several stocks: all or none."""
+        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCANCEL", len(keys), *keys, order)
+
+    def get(self, key: Key) -> int | None:
+        """Returns the available quantity, or None if the stock does not exist."""
+        return self._run(integer_or_none, "STOCK.GET", key)
+
+    def get_many(self, keys: Sequence[K]) -> dict[K, int | None]:
+        """Returns the available quantity of each key."""
+        return self._run(lambda reply: dict(zip(keys, reply)), "STOCK.MGET", *keys)
+
+    def order(self, key: Key, order: Value) -> dict[str, Any] | None:
+        """Returns state, qty, user, created_ms and expires_ms of an order, or None if it is unknown."""
+        return self._run(fields, "STOCK.ORDER", key, order)
+
+    def info(self, key: Key) -> dict[str, Any] | None:
+        """Returns the fields of `STOCK.INFO`, or None if the stock does not exist."""
+        return self._run(fields, "STOCK.INFO", key)
+
+
+class Limit(Family):
+    """Rate limits. A limit returns a `Decision`, which is false after a refusal.
+
+    The commands are not idempotent: a request whose reply was lost can count twice.
+    """
+
+    def gcra(self, key: Key, rate: Rate, *, cost: int = 1, peek: bool = False, ahead: float = 0.0) -> Decision:
+        """Allows `rate.count` requests in `rate.period` seconds, evenly, and `rate.burst` more at once.
+
+        Args:
+            key: The key of the limit.
+            rate: The limit.
+            cost: What the request consumes.
+            peek: Whether nothing is consumed.
+            ahead: If the request would be allowed within that many seconds, it is allowed now, and `retry_after` is the wait before
+                the work begins.
+        """
+        return self._run(decision, "RATE.GCRA", key, *self._words(rate), *self._options(cost, peek, ahead), repeat=peek)
+
+    def window(self, key: Key, limit: int, seconds: float, *, cost: int = 1, peek: bool = False,
+                     kind: str = "FIXED") -> Decision:
+        """Allows `limit` requests in a window.
+
+        Args:
+            key: The key of the limit.
+            limit: The number of requests.
+            seconds: The length of the window.
+            cost: What the request consumes.
+            peek: Whether nothing is consumed.
+            kind: FIXED: the window starts at the first request. SLIDING: also weighs the window before. EXACT: no span of that
+                length ever has more requests.
+        """
+        kinds: list[Word] = [] if kind == "FIXED" else [kind]
+        return self._run(decision, "RATE.WINDOW", key, limit, ms(seconds), *kinds, *self._options(cost, peek, 0.0),
+                               repeat=peek)
+
+    def tiers(self, key: Key, rates: Sequence[Rate], *, cost: int = 1, peek: bool = False, ahead: float = 0.0) -> Decision:
+        """Applies several limits to one key: all or none. `index` of the reply is the limit that binds."""
+        words = [word for one in rates for word in self._words(one)]
+        return self._run(decision, "RATE.TIERS", key, len(rates), *words, *self._options(cost, peek, ahead), repeat=peek)
+
+    def many(self, rates: Mapping[K, Rate], *, cost: int = 1, peek: bool = False, ahead: float = 0.0) -> Decision:
+        """Applies one limit to each of several keys of one hash slot: all or none. `index` of the reply is the key that binds."""
+        words = [word for key in rates for word in (key, *self._words(rates[key]))]
+        return self._run(decision, "RATE.MGCRA", len(rates), *words, *self._options(cost, peek, ahead), repeat=peek)
+
+    def charge(self, key: Key, cost: int) -> bool:
+        """Consumes more, whether or not it is there: later requests wait for it. Returns false if the key does not exist."""
+        return self._run(bool, "RATE.CHARGE", key, cost, repeat=False)
+
+    def refund(self, key: Key, cost: int) -> bool:
+        """Returns what was consumed. Returns false if the key does not exist."""
+        return self._run(bool, "RATE.REFUND", key, cost, repeat=False)
+
+    def first(self, key: Key, seconds: float) -> bool:
+        """Returns true to the first caller within the time, false to all others (`RATE.ONCE`)."""
+        return self._run(bool, "RATE.ONCE", key, "PX", ms(seconds), repeat=False)
+
+    @staticmethod
+    def _words(rate: Rate) -> tuple[Word, ...]:
+        return (rate.burst, rate.count, ms(rate.period))
+
+    @staticmethod
+    def _options(cost: int, peek: bool, ahead: float) -> list[Word]:
+        return ["COST", cost, *(["PEEK"] if peek else []), *(option("AHEAD", ahead) if ahead else [])]
+
+
+class Once(Family):
+    """Idempotency keys: work that is done once, and whose result each caller gets."""
+
+    def __init__(self, sluice: "Sluice") -> None:
+        super().__init__(sluice)
+        self._turns = Turns()
+
+    def run(self, key: Key, work: Callable[[int], Value], *, lease: float = 30.0,
+                  fingerprint: Value | None = None, remember: float = 86_400.0) -> Any:
+        """Does work once. Other callers wait for its result, in this process and in all others.
+
+        Args:
+            key: The idempotency key.
+            work: The work. It gets the fencing token and returns the result, a string or bytes. If it raises, the key is free.
+            lease: The seconds that the work may take. If it takes longer, another caller may begin.
+            fingerprint: The digest of the request, at most 512 bytes.
+            remember: The seconds for which the result is remembered.
+
+        Returns:
+            The result, as the client returns values.
+
+        Raises:
+            Conflict: The key was used before with another fingerprint.
+            LockLost: The lease ended before the work did: roll the work back. Its result is not stored.
+        """
+        reply = self.begin(key, lease=lease, fingerprint=fingerprint)
+        if reply.state == "BUSY":
+            with self._turns.of(key):
+                while reply.state == "BUSY":
+                    reply = self.begin(key, lease=lease, fingerprint=fingerprint, wait=lease)
+        if reply.state == "DONE":
+            return reply.result
+        try:
+            result = work(reply.token)
+        except BaseException:
+            self.fail(key, reply.token)
+            raise
+        if not self.done(key, reply.token, result, remember=remember):
+            raise LockLost(key)
+        return self._sluice.value(result)
+
+    def begin(self, key: Key, *, lease: float, fingerprint: Value | None = None, wait: float = 0.0) -> Begun:
+        """Begins work. `run` is the whole protocol.
+
+        Args:
+            key: The idempotency key.
+            lease: The seconds that the work may take.
+            fingerprint: The digest of the request.
+            wait: How long to wait while another worker is busy, in seconds. The wait uses a connection of the pool. If the client
+                has only one connection, the method sends the command again and again instead.
+
+        Raises:
+            Conflict: The key was used before with another fingerprint.
+        """
+        words: list[Word] = ["LEASE", ms(lease), *([] if fingerprint is None else ["FINGERPRINT", fingerprint])]
+        deadline = time.monotonic() + wait
+        while True:
+            left = deadline - time.monotonic()
+            block = min(left, self._sluice.block_seconds)
+            reply = self._run(begun, "ONCE.BEGIN", key, *words, *option("BLOCK", block if block > 0 else None))
+            if reply.state != "BUSY" or left <= 0:
+                return reply
+            if block <= 0:
+                sleep(min(left, reply.seconds, POLL_SECONDS))
+
+    def done(self, key: Key, token: int, result: Value, *, remember: float = 86_400.0) -> bool:
+        """Stores the result for `remember` seconds. Returns false if another worker has begun since, or the lease ended."""
+        return self._run(bool, "ONCE.DONE", key, token, result, "PX", ms(remember))
+
+    def fail(self, key: Key, token: int) -> bool:
+        """Frees the key: the next caller does the work. Returns false if another worker has begun since."""
+        return self._run(bool, "ONCE.FAIL", key, token)
+
+    def info(self, key: Key) -> dict[str, Any] | None:
+        """Returns the fields of `ONCE.INFO`, or None if the key does not exist."""
+        return self._run(fields, "ONCE.INFO", key)
+
+
+class Delay(Family):
+    """Delay queues: the server appends each message to a stream at its time."""
+
+    def create(self, key: Key, stream: Key, *, max_length: int | None = None) -> None:
+        """Creates a queue, or gives it another stream. Queue and stream are in one hash slot.
+
+        Args:
+            key: The key of the queue.
+            stream: The key of the stream, which workers read with `XREADGROUP`.
+            max_length: The approximate length to which the stream is trimmed.
+        """
+        words: list[Word] = [] if max_length is None else ["MAXLEN", max_length]
+        return self._run(nothing, "DELAY.SET", key, "STREAM", stream, *words)
+
+    def add(self, key: Key, id: Value, values: Mapping[str, Word], *, seconds: float = 0.0, at: float | None = None,
+                  only: str | None = None) -> bool | None:
+        """Schedules a message.
+
+        Args:
+            key: The key of the queue.
+            id: The id of the message. A waiting message with this id is replaced.
+            values: The fields and values of the stream's entry.
+            seconds: When the message is delivered, in seconds from now.
+            at: When the message is delivered, in Unix time in seconds, instead of `seconds`.
+            only: NX: only a new message. XX: only a replacement.
+
+        Returns:
+            True for a new message, false for a replacement, None if `only` forbids it.
+
+        Raises:
+            NoSuchQueue: The queue does not exist.
+        """
+        words: list[Word] = ["PX", round(seconds * 1000)] if at is None else ["PXAT", round(at * 1000)]
+        words += [only, "VALUES"] if only else ["VALUES"]
+        for field, value in values.items():
+            words += [field, value]
+        return self._run(boolean_or_none, "DELAY.ADD", key, id, *words, repeat=seconds > 0 or at is not None)
+
+    def cancel(self, key: Key, *ids: Value) -> int:
+        """Removes messages that are not delivered yet. Returns their number."""
+        return self._run(int, "DELAY.CANCEL", key, *ids)
+
+    def get(self, key: Key, id: Value) -> tuple[float, dict[Any, Any]] | None:
+        """Returns the remaining seconds and the values of a message, or None."""
+        return self._run(message, "DELAY.GET", key, id)
+
+    def range(self, key: Key, count: int) -> list[tuple[Any, float]]:
+        """Returns the id and the remaining seconds of the next `count` messages."""
+        return self._run(message_times, "DELAY.RANGE", key, count)
+
+    def info(self, key: Key) -> dict[str, Any] | None:
+        """Returns the fields of `DELAY.INFO`, or None if the queue does not exist."""
+        return self._run(fields, "DELAY.INFO", key)
+
+
+class Bloom(Family):
+    """Bloom filters. `exists` has false positives, but no false negatives."""
+
+    def reserve(self, key: Key, error_rate: float, capacity: int, *, expansion: int | None = None) -> None:
+        """Creates a filter.
+
+        Args:
+            key: The key of the filter.
+            error_rate: The largest false positive rate, between 0 and 1.
+            capacity: The number of items for which the filter has room.
+            expansion: How many times larger each further layer is. 0: the filter does not grow.
+
+        Raises:
+            FilterError: The filter exists, or an argument is out of range.
+        """
+        words: list[Word] = [] if expansion is None else ["EXPANSION", expansion]
+        return self._run(nothing, "BF.RESERVE", key, error_rate, capacity, *words, repeat=False)
+
+    def add(self, key: Key, item: Value) -> bool:
+        """Adds an item, and creates the filter if needed. Returns false if the filter may have had it before."""
+        return self._run(bool, "BF.ADD", key, item)
+
+    def add_many(self, key: Key, items: Sequence[Value]) -> list[bool]:
+        """Adds items. Returns for each what `add` returns."""
+        return self._run(booleans, "BF.MADD", key, *items)
+
+    def exists(self, key: Key, item: Value) -> bool:
+        """Returns false if the filter certainly does not have the item."""
+        return self._run(bool, "BF.EXISTS", key, item)
+
+    def exists_many(self, key: Key, items: Sequence[Value]) -> list[bool]:
+        """Returns for each item what `exists` returns."""
+        return self._run(booleans, "BF.MEXISTS", key, *items)
+
+    def count(self, key: Key) -> int:
+        """Returns the number of added items, 0 if the filter does not exist."""
+        return self._run(int, "BF.CARD", key)
+
+    def merge(self, destination: Key, sources: Sequence[Key]) -> None:
+        """Adds filters of the same shape to `destination`.
+
+        Raises:
+            FilterError: The filters differ in shape, or a source does not exist.
+        """
+        return self._run(nothing, "BF.MERGE", destination, len(sources), *sources)
+
+    def info(self, key: Key) -> dict[str, Any] | None:
+        """Returns the fields of `BF.INFO`.
+
+        Raises:
+            FilterError: The filter does not exist.
+        """
+        return self._run(fields, "BF.INFO", key)
+
+
+class Cuckoo(Family):
+    """Cuckoo filters: like Bloom filters, but items can be removed."""
+
+    def reserve(self, key: Key, capacity: int, *, bits: int | None = None, expansion: int | None = None) -> None:
+        """Creates a filter.
+
+        Args:
+            key: The key of the filter.
+            capacity: The number of items for which the filter has room.
+            bits: The width of a fingerprint: 8, 16 (default) or 32. More bits make fewer false positives.
+            expansion: How many times larger each further layer is. 0: the filter does not grow.
+
+        Raises:
+            FilterError: The filter exists, or an argument is out of range.
+        """
+        words: list[Word] = [] if expansion is None else ["EXPANSION", expansion]
+        words += [] if bits is None else ["BITS", bits]
+        return self._run(nothing, "CF.RESERVE", key, capacity, *words, repeat=False)
+
+    def add(self, key: Key, item: Value) -> bool:
+        """Adds an item once more, and creates the filter if needed. Not idempotent."""
+        return self._run(bool, "CF.ADD", key, item, repeat=False)
+
+    def add_new(self, key: Key, item: Value) -> bool:
+        """Adds an item unless the filter may have it. Returns false if it may."""
+        return self._run(bool, "CF.ADDNX", key, item)
+
+    def exists(self, key: Key, item: Value) -> bool:
+        """Returns false if the filter certainly does not have the item."""
+        return self._run(bool, "CF.EXISTS", key, item)
+
+    def exists_many(self, key: Key, items: Sequence[Value]) -> list[bool]:
+        """Returns for each item what `exists` returns."""
+        return self._run(booleans, "CF.MEXISTS", key, *items)
+
+    def delete(self, key: Key, item: Value) -> bool:
+        """Removes an item that was added. For an item that was never added, another item can be removed. Not idempotent."""
+        return self._run(bool, "CF.DEL", key, item, repeat=False)
+
+    def count(self, key: Key, item: Value) -> int:
+        """Returns how often the item was added, or more."""
+        return self._run(int, "CF.COUNT", key, item)
+
+    def info(self, key: Key) -> dict[str, Any] | None:
+        """Returns the fields of `CF.INFO`.
+
+        Raises:
+            FilterError: The filter does not exist.
+        """
+        return self._run(fields, "CF.INFO", key)

@@ -1,0 +1,469 @@
+# `clients/python/generate` writes this file from the folder aio.
+"""Locks and semaphores. All of them share one connection for commands and one subscription for messages."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence, TypedDict
+
+from ..errors import CommandError, Deadlock, LockLost, LockTimeout, typed
+from ..library import Endpoint, Library
+from ..replies import Key, Word, ms, text
+from ..tracing import span
+from .runtime import Event, Mailbox, call_soon, endpoint_of, sleep, spawn
+from .session import PAUSE_SECONDS, REDIRECTED, Session
+
+LEASE_SECONDS = 10.0
+WAIT_SECONDS = 10.0
+
+GRACE_SECONDS = 0.5
+REPEAT_SECONDS = 30.0
+CONNECTION_ATTEMPTS = 3
+HEARTBEATS_PER_LEASE = 8
+RELEASE_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a lock locks: the keys, and the words of its commands."""
+
+    family: str
+    keys: tuple[Key, ...]
+    names: tuple[Word, ...]
+    options: tuple[Word, ...] = ()
+
+    def acquire(self, owner: str, options: Sequence[Word]) -> tuple[Word, ...]:
+        return (self._command("ACQUIRE"), *self.names, owner, *self.options, *options)
+
+    def release(self, owner: str) -> tuple[Word, ...]:
+        names = (len(self.keys), *self.keys) if self._is_several else self.keys
+        return (self._command("RELEASE"), *names, owner, "ALL")
+
+    def cancel(self, request: str) -> tuple[Word, ...]:
+        return (f"{self.family}.CANCEL", self.keys[0], request)
+
+    def confirm(self, key: Key, owner: str, lease_ms: int) -> tuple[Word, ...]:
+        """Returns a command that returns the fence. A semaphore has no command that only reads."""
+        return ("LOCK.HELD", key, owner) if self.family == "LOCK" else ("SEM.RENEW", key, owner, "PX", lease_ms)
+
+    def fences(self, reply: Any) -> tuple[int, ...]:
+        return tuple(reply) if self._is_several else (reply,)
+
+    @property
+    def _is_several(self) -> bool:
+        return self.names[0] != self.keys[0] or len(self.names) > 1
+
+    def _command(self, verb: str) -> str:
+        return f"{self.family}.{'M' if self._is_several else ''}{verb}"
+
+
+class LockOptions(TypedDict, total=False):
+    """The options of locks and semaphores.
+
+    Attributes:
+        wait: The longest wait in seconds, by default 10. 0: no wait. None: no limit.
+        lease: The seconds of the lease, by default 10. The server renews it while the connection is open. If the process crashes,
+            the lock is free after at most this time.
+        max_hold: The longest hold in seconds, for a process that hangs. The default is no limit.
+        linger: False: the lock ends with its connection. So it is free at once after a crash, and lost after a short failure of the
+            network. The default is true.
+        owner: The owner's name. The default is a random name for each acquisition. If a task holds several locks, the server
+            detects deadlocks only if they have the same owner. Do not lock one key twice with the same owner.
+        on_lost: A callback, called once if the lock is lost. The sync client calls it in a thread of its own.
+    """
+
+    wait: float | None
+    lease: float
+    max_hold: float | None
+    linger: bool
+    owner: str | None
+    on_lost: Callable[[], object] | None
+
+
+class Lock:
+    """A distributed lock, a semaphore, or several of them at once. Create it with a method of `Sluice`.
+
+    Use it as a context manager. The block gets the lock itself. One object is for one task or thread; another acquisition of the
+    same key needs another object.
+
+    The server renews the lease while the connection is open. If the connection breaks, the lock survives: the client opens another
+    one and binds the lock to it. If that does not succeed within half of the lease, the lock counts as lost.
+
+    Attributes:
+        keys: The names of the keys.
+        owner: The owner's name. Empty before the first acquisition, unless it was named.
+        fences: The fencing token of each key, in the order of `keys`. Empty while the lock is not held.
+        lost: An event that is set when the lock is lost.
+    """
+
+    def __init__(self, locks: "Locks", target: Target, *, wait: float | None = WAIT_SECONDS, lease: float = LEASE_SECONDS,
+                 max_hold: float | None = None, linger: bool = True, owner: str | None = None,
+                 on_lost: Callable[[], object] | None = None) -> None:
+        self.keys = target.keys
+        self.owner = owner or ""
+        self.fences: tuple[int, ...] = ()
+        self.lost = Event()
+        self._locks = locks
+        self._target = target
+        self._wait = wait
+        self._lease = lease
+        self._max_hold = max_hold
+        self._linger = linger
+        self._named_owner = owner
+        self._on_lost = on_lost
+        self._id = ""
+        self._session: LockSession | None = None
+        self._last_lost = 0
+        self._bound_at: float | None = None  # None: bound to the connection, and valid as long as the server answers
+        self._granted_at = 0.0
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: send it with each protected write. 0 while the lock is not held."""
+        return self.fences[0] if self.fences else 0
+
+    def __enter__(self) -> "Lock":
+        if not self.acquire():
+            raise LockTimeout(*self.keys)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.release()
+            return
+        with contextlib.suppress(LockLost, *self._locks.library.broken, CommandError):
+            self.release()
+
+    def acquire(self) -> bool:
+        """Acquires the lock.
+
+        Returns:
+            False if another owner held it for the whole waiting time.
+
+        Raises:
+            Deadlock: The wait would never end.
+            TooManyWaiting: Too many clients wait on this server.
+            CommandError: Another error reply.
+            ConnectionError: The server did not answer in the waiting time. The exception is that of the client library.
+        """
+        if self._id:
+            raise RuntimeError("the lock is acquired already: create another object for another acquisition")
+        self._id = uuid.uuid4().hex
+        self.owner = self._named_owner or self._id
+        self.lost = Event()
+        self._last_lost = 0
+        self._bound_at = None
+        try:
+            with span(str(self._target.acquire("", ())[0])):
+                fences = self._request()
+        except BaseException:
+            self._give_up()
+            raise
+        if not fences:
+            self._give_up()
+            return False
+        self.fences = fences
+        self._granted_at = time.monotonic()
+        self._report()
+        return True
+
+    def release(self) -> None:
+        """Releases the lock.
+
+        Raises:
+            LockLost: The lock was lost before.
+            ConnectionError: The server does not answer. The lock ends with its lease.
+        """
+        if not self.fences:
+            raise RuntimeError("the lock is not acquired")
+        self._release()
+
+    def check(self) -> None:
+        """Asks the server. Call it before a protected step that cannot compare fences.
+
+        Raises:
+            LockLost: The lock is lost.
+        """
+        if not self.fences or self._session is None:
+            raise RuntimeError("the lock is not acquired")
+        lease = self._lease
+        if self._max_hold is not None:
+            lease = min(lease, self._granted_at + self._max_hold - time.monotonic())
+        for key, fence in zip(self.keys, self.fences):
+            if self.lost.is_set() or self._send(*self._target.confirm(key, self.owner, ms(lease))) != fence:
+                self._lose()
+                raise LockLost(*self.keys)
+
+    # The words
+
+    def _words(self, block: float | None) -> tuple[Word, ...]:
+        words: list[Word] = ["PX", ms(self._lease), "WATCHDOG"]
+        if self._max_hold is not None:
+            words += ["MAXHOLD", ms(self._max_hold)]
+        if self._linger:
+            words += ["LINGER"]
+        if block is not None:
+            words += ["BLOCK", ms(block) if block else 0]
+        words += ["ID", self._id, "NOTIFY", self._locks.channel]
+        return self._target.acquire(self.owner, words)
+
+    # Acquisition
+
+    def _request(self) -> tuple[int, ...]:
+        """Returns the fences, none after a timeout."""
+        deadline = None if self._wait is None else time.monotonic() + self._wait
+        is_first, failures = True, 0
+        while True:
+            left = 0.0 if deadline is None else max(deadline - time.monotonic(), 0.001)
+            is_over = deadline is not None and left <= 0.001
+            try:
+                session = self._locks.session_of(self)
+                mailbox = session.expect(self._id)
+                try:
+                    reply = session.call(*self._words(None if self._wait == 0 else left))
+                    if reply is not None:
+                        return self._target.fences(reply)
+                    if self._wait == 0 or (is_over and not is_first):
+                        return ()
+                    is_first = False
+                    what = mailbox.get(min(left + GRACE_SECONDS, REPEAT_SECONDS) if deadline else REPEAT_SECONDS)
+                finally:
+                    session.expect_no_more(self._id)
+            except self._locks.library.error_reply as error:
+                if is_over or not str(error).startswith(REDIRECTED):
+                    raise typed(error) from error
+                self._locks.look_again(self.keys[0])
+                sleep(PAUSE_SECONDS)
+                continue
+            except self._locks.library.broken:
+                failures += 1
+                if is_over and failures >= CONNECTION_ATTEMPTS:
+                    raise
+                sleep(PAUSE_SECONDS)
+                continue
+            if what is None or what[0] == "moved":
+                if what is not None:
+                    self._locks.look_again(self.keys[0])
+                    sleep(PAUSE_SECONDS if is_over else 0)
+            elif what[0] == "granted" and len(self.keys) == 1:
+                return (what[1],)
+            elif what[0] == "deadlock":
+                raise Deadlock("DEADLOCK waiting for this lock would never end")
+            elif what[0] == "timeout":
+                return ()
+
+    def _give_up(self) -> None:
+        session, request = self._session, self._id
+        self._forget()
+        if session is not None:
+            with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
+                session.call(*self._target.cancel(request))
+                session.call(*self._target.release(self.owner))
+
+    def _forget(self) -> None:
+        if self._session is not None:
+            self._session.held.pop(self._id, None)
+        self.fences = ()
+        self._id = ""
+
+    # Release
+
+    def _release(self) -> None:
+        request, is_lost = self._id, self.lost.is_set()
+        session, keys = self._session, self.keys
+        try:
+            if session is not None:
+                session.held.pop(request, None)
+            reply, attempts = self._send_release()
+        finally:
+            self._forget()
+        # The reply to a repetition is nil: the first one can have released the lock.
+        if is_lost or (attempts == 1 and None in self._target.fences(reply)):
+            raise LockLost(*keys)
+
+    def _send_release(self) -> tuple[Any, int]:
+        for attempt in range(1, RELEASE_ATTEMPTS):
+            try:
+                return self._send(*self._target.release(self.owner)), attempt
+            except self._locks.library.broken:
+                sleep(PAUSE_SECONDS)
+        return self._send(*self._target.release(self.owner)), RELEASE_ATTEMPTS
+
+    def _send(self, *words: Word) -> Any:
+        session = self._session
+        assert session is not None
+        with span(str(words[0])):
+            try:
+                return session.call(*words)
+            except self._locks.library.error_reply as error:
+                if not str(error).startswith(REDIRECTED):
+                    raise typed(error) from error
+        self._locks.look_again(self.keys[0])
+        try:
+            return (self._locks.session_of(self)).call(*words)
+        except self._locks.library.error_reply as error:
+            raise typed(error) from error
+
+    # Loss
+
+    def _hear_lost(self, fence: int) -> None:
+        # The message can be read before the reply that has the fence.
+        self._last_lost = max(self._last_lost, fence)
+        self._report()
+
+    def _report(self) -> None:
+        if self.fences and self._last_lost >= min(self.fences):
+            self._lose()
+
+    def _lose(self) -> None:
+        if self.fences and not self.lost.is_set():
+            self.lost.set()
+            if self._on_lost is not None:
+                call_soon(self._on_lost)
+
+
+class LockSession(Session):
+    """The session of all locks of one server.
+
+    Attributes:
+        held: The locks that are held or being acquired, by their ids.
+    """
+
+    def __init__(self, locks: "Locks", endpoint: Endpoint) -> None:
+        super().__init__(locks.library, endpoint, locks.channel)
+        self.held: dict[str, Lock] = {}
+        self._locks = locks
+        self._waiting: dict[str, Mailbox] = {}
+
+    def expect(self, request: str) -> Mailbox:
+        """Returns the mailbox for the messages of a request."""
+        mailbox = self._waiting[request] = Mailbox()
+        return mailbox
+
+    def expect_no_more(self, request: str) -> None:
+        self._waiting.pop(request, None)
+
+    def _greet(self) -> None:
+        # The holds belong to the closed connection, and messages can be lost: bind the holds to this connection.
+        for lock in list(self.held.values()):
+            if lock.fences and not lock.lost.is_set():
+                self._bind(lock)
+        # The queue has no requests of a closed connection: repeat them.
+        for mailbox in list(self._waiting.values()):
+            mailbox.put(("moved", 0))
+
+    def _bind(self, lock: Lock) -> None:
+        try:
+            reply = self._exchange(*lock._words(None))
+        except self._library.error_reply as error:
+            if str(error).startswith(REDIRECTED):
+                self._leave(lock)
+            else:
+                lock._lose()
+            return
+        if reply is not None and lock._target.fences(reply) == lock.fences:
+            lock._bound_at = None
+            return
+        lock._lose()
+        if reply is not None:  # another hold: the old one is lost
+            self._exchange(*lock._target.release(lock.owner))
+
+    def _leave(self, lock: Lock) -> None:
+        """The hash slot of the lock is on another server now: look for the lock there."""
+        if lock._bound_at is None:
+            lock._bound_at = self.contact
+            spawn(Follower(self._locks, self, lock).run)
+
+    def _hear(self, message: Any) -> None:
+        what, fence, request = text(message[2]).split(" ", 2)
+        if what == "lost":
+            lock = self.held.get(request)
+            if lock is not None and self._library.is_cluster and lock.fences:
+                self._leave(lock)
+            elif lock is not None:
+                lock._hear_lost(int(fence))
+        else:
+            mailbox = self._waiting.get(request)
+            if mailbox is not None:
+                mailbox.put((what, int(fence)))
+
+    def _heartbeat(self) -> tuple[Word, ...] | None:
+        for lock in list(self.held.values()):
+            return lock._target.cancel("heartbeat")  # a replica refuses it, unlike PING
+        return ("PING",) if self._waiting else None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for lock in list(self.held.values()):
+            since = self.contact if lock._bound_at is None else lock._bound_at
+            if now - since > lock._lease / 2:
+                lock._lose()
+
+
+class Follower:
+    """Looks for a lock whose hash slot has moved, until half of its lease is over."""
+
+    def __init__(self, locks: "Locks", old: LockSession, lock: Lock) -> None:
+        self._locks = locks
+        self._old = old
+        self._lock = lock
+        self._request = lock._id
+
+    def run(self) -> None:
+        lock = self._lock
+        while lock._id == self._request and not lock.lost.is_set():
+            self._locks.look_again(lock.keys[0])
+            try:
+                session = self._locks.session_of(lock)
+                reply = session.call(*lock._words(None))
+            except (*self._locks.library.broken, self._locks.library.error_reply):
+                sleep(PAUSE_SECONDS)
+                continue
+            if reply is not None and lock._target.fences(reply) == lock.fences:
+                lock._bound_at = None
+                return
+            if reply is not None:
+                with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
+                    session.call(*lock._target.release(lock.owner))
+            lock._lose()
+
+
+class Locks:
+    """The sessions of all locks: one, or in a cluster one for each node."""
+
+    def __init__(self, client: Any, library: Library) -> None:
+        self.library = library
+        self.channel = f"sluice:{uuid.uuid4().hex}"
+        self._client = client
+        self._sessions: dict[str, LockSession] = {}
+
+    def session_of(self, lock: Lock) -> LockSession:
+        """Returns the session of the server that has the key, and makes it that of the lock."""
+        endpoint = endpoint_of(self._client, self.library, lock.keys[0])
+        session = self._sessions.get(endpoint.name)
+        if session is None:
+            session = self._sessions.setdefault(endpoint.name, LockSession(self, endpoint))
+        if lock._session is not None:
+            lock._session.held.pop(lock._id, None)
+        lock._session = session
+        session.held[lock._id] = lock
+        session.interval = min(session.interval, lock._lease / HEARTBEATS_PER_LEASE)
+        return session
+
+    def look_again(self, key: Key) -> None:
+        """In a cluster, lets the client follow a redirection and so learn where the key is."""
+        if self.library.is_cluster:
+            with contextlib.suppress(self.library.failures, OSError):
+                self._client.execute_command("EXISTS", key)
+
+    def close(self) -> None:
+        """Releases all locks and closes all sessions."""
+        for session in list(self._sessions.values()):
+            for lock in list(session.held.values()):
+                with contextlib.suppress(LockLost, CommandError, RuntimeError, *self.library.broken):
+                    lock.release()
+            session.close()
+        self._sessions.clear()

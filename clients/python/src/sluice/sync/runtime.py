@@ -1,0 +1,69 @@
+"""What the sync client needs of threads. sluice/aio/runtime.py has the same names for asyncio."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Callable
+
+from ..library import Endpoint, Library
+
+Mutex = threading.Lock
+Event = threading.Event
+Handle = threading.Thread
+sleep = time.sleep
+
+STOP_SECONDS = 5.0
+
+
+class Mailbox:
+    """Messages for one thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, message: Any) -> None:
+        self._queue.put(message)
+
+    def get(self, seconds: float) -> Any:
+        """Returns a message, or None if there is none in time."""
+        try:
+            return self._queue.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+
+def spawn(run: Callable[[], None]) -> Handle:
+    """Runs a function beside the caller."""
+    thread = threading.Thread(target=run, name="sluice", daemon=True)
+    thread.start()
+    return thread
+
+
+def stop(handle: Handle) -> None:
+    """Waits for the end of such a function. Its connection is closed already."""
+    if handle is not threading.current_thread():
+        handle.join(STOP_SECONDS)
+
+
+def call_soon(callback: Callable[[], object]) -> None:
+    """Calls a callback of the user, in a thread of its own: it may use locks and may fail."""
+    threading.Thread(target=callback, name="sluice-lost", daemon=True).start()
+
+
+def receive(connection: Any, seconds: float) -> Any:
+    """Reads a message as bytes. Returns None if there is none in time."""
+    if not connection.can_read(timeout=seconds):
+        return None
+    return connection.read_response(disable_decoding=True)
+
+
+def endpoint_of(client: Any, library: Library, key: Any) -> Endpoint:
+    """Returns the server that has the key."""
+    if not library.is_cluster:
+        pool = client.connection_pool
+        return library.endpoint("", pool.connection_class, pool.connection_kwargs)
+    node = client.get_node_from_key(key)
+    pool = getattr(client, f"get_{library.name}_connection")(node).connection_pool
+    return library.endpoint(node.name, pool.connection_class, pool.connection_kwargs)

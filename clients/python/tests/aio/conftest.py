@@ -1,0 +1,88 @@
+"""The fixtures of asyncio tests, and the event loop that runs a test and closes its clients."""
+
+import asyncio
+import inspect
+
+import pytest
+
+from settings import CLUSTER, PORT, PROTOCOL, classes
+from sluice.aio import Sluice
+
+
+@pytest.fixture(autouse=True)
+def short_heartbeats(monkeypatch):
+    monkeypatch.setattr("sluice.aio.session.HEARTBEAT_SECONDS", 0.2)
+
+
+@pytest.fixture
+def opened():
+    """The objects that are closed after the test, in this order."""
+    return []
+
+
+@pytest.fixture
+def connect(opened):
+    """Opens a client of the library, by default for the server of the tests."""
+
+    def connect(port=PORT, **options):
+        client = classes(".asyncio")[0](
+            port=port, **{"protocol": PROTOCOL, "decode_responses": True, **options})
+        opened.append(client)
+        return client
+
+    return connect
+
+
+@pytest.fixture
+def make_for(opened):
+    """Creates a `Sluice` object for a client."""
+
+    def make_for(client):
+        sluice = Sluice(client)
+        opened.insert(0, sluice)
+        return sluice
+
+    return make_for
+
+
+@pytest.fixture
+def make(make_for, connect):
+    """Creates a `Sluice` object and its client."""
+    return lambda port=PORT, **options: make_for(connect(port, **options))
+
+
+@pytest.fixture
+def cluster(opened):
+    """A client of the cluster."""
+    client = classes(".asyncio")[1](host="127.0.0.1", port=CLUSTER, decode_responses=True)
+    opened.append(client)
+    return client
+
+
+@pytest.fixture
+def sluice(make, admin):
+    return make()
+
+
+async def close(one):
+    if isinstance(one, Sluice):
+        await one.close()
+    else:
+        await one.aclose()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def main():
+        try:
+            await asyncio.wait_for(pyfuncitem.obj(**arguments), 120)
+        finally:
+            for one in pyfuncitem.funcargs.get("opened", []):
+                await close(one)
+
+    asyncio.run(main())
+    return True

@@ -1,0 +1,251 @@
+"""Locks and semaphores."""
+
+import pytest
+
+from sluice import Deadlock, LockLost, LockTimeout
+
+from .helpers import TASKS, Event, eventually, finish, is_set, pause, start, together
+
+LONG = 600_000
+
+
+def waiting(admin):
+    return admin.info("sluice")["sluice_lock_waiting"]
+
+
+def take(admin, key="k"):
+    return admin.execute_command("LOCK.ACQUIRE", key, "other", "PX", LONG)
+
+
+def kill(admin, kind):
+    admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+async def test_many_callers_share_one_connection_and_one_subscription(sluice, admin):
+    inside, most, fences = 0, 0, []
+
+    async def work():
+        nonlocal inside, most
+        async with sluice.lock("k", wait=60) as lock:
+            inside += 1
+            most = max(most, inside)
+            fences.append(lock.fence)
+            await pause()
+            inside -= 1
+
+    await together(work, TASKS)
+    assert most == 1
+    assert fences == sorted(set(fences)) and len(fences) == TASKS
+    assert len(admin.client_list()) == 3  # commands, messages, and this test
+    assert not admin.exists("k") and waiting(admin) == 0
+
+
+async def test_a_busy_lock_times_out_and_leaves_no_request(sluice, admin):
+    take(admin)
+    for wait in 0, 0.02:
+        with pytest.raises(LockTimeout):
+            async with sluice.lock("k", wait=wait):
+                pytest.fail("the lock is busy")
+        lock = sluice.lock("k", wait=wait)
+        assert await lock.acquire() is False and lock.fence == 0
+    assert waiting(admin) == 0
+
+
+async def test_a_wait_without_limit_ends_with_the_lock(sluice, admin):
+    take(admin)
+
+    async def hold():
+        async with sluice.lock("k", wait=None) as lock:
+            return lock.fence
+
+    handle = start(hold)
+    await eventually(lambda: waiting(admin) == 1)
+    admin.execute_command("LOCK.RELEASE", "k", "other")
+    assert await finish(handle) > 0
+
+
+async def test_a_lock_object_acquires_again_after_its_release(sluice, admin):
+    lock = sluice.lock("k")
+    assert await lock.acquire()
+    first = lock.fence
+    with pytest.raises(RuntimeError):
+        await lock.acquire()
+    await lock.release()
+    with pytest.raises(RuntimeError):
+        await lock.release()
+    assert await lock.acquire() and lock.fence > first
+    await lock.release()
+
+
+async def test_readers_share_a_lock_and_exclude_a_writer(sluice, admin):
+    async with sluice.read_lock("k"):
+        async with sluice.read_lock("k", wait=0):
+            assert await sluice.lock("k", wait=0).acquire() is False
+    async with sluice.lock("k", wait=0):
+        assert await sluice.read_lock("k", wait=0).acquire() is False
+
+
+async def test_a_semaphore_has_a_limit(sluice, admin):
+    async with sluice.semaphore("s", 3, permits=2) as two:
+        await two.check()
+        async with sluice.semaphore("s", 3) as one:
+            assert one.fence > two.fence
+            assert await sluice.semaphore("s", 3, wait=0).acquire() is False
+    async with sluice.semaphore_many({"s": 1, "t": 2}, wait=0) as both:
+        assert len(both.fences) == 2
+        await both.check()
+        assert await sluice.semaphore_many({"t": 2, "s": 1}, wait=0).acquire() is False
+        assert await sluice.semaphore("t", 2, wait=0).acquire() is True
+    assert not admin.exists("s")
+
+
+async def test_several_keys_are_locked_at_once(sluice, admin):
+    async with sluice.lock_many(["a", "b"], wait=0) as lock:
+        assert len(lock.fences) == 2
+        await lock.check()
+        assert await sluice.lock_many(["b", "c"], wait=0).acquire() is False
+
+        async def wait():
+            async with sluice.lock_many(["b", "c"]) as other:
+                return other.fences
+
+        handle = start(wait)
+        await eventually(lambda: waiting(admin) == 1)
+    assert min(await finish(handle)) > max(lock.fences or (0,))
+    assert not admin.exists("a", "b", "c")
+
+
+async def test_a_loss_sets_the_event_and_calls_the_callback_once(sluice, admin):
+    calls, called = [], Event()
+
+    def on_lost():
+        calls.append(1)
+        called.set()
+
+    with pytest.raises(LockLost):
+        async with sluice.lock("k", on_lost=on_lost) as lock:
+            await lock.check()
+            admin.delete("k")
+            assert await is_set(lock.lost)
+            assert await is_set(called)
+            with pytest.raises(LockLost):
+                await lock.check()
+    assert calls == [1]
+
+
+async def test_the_loss_of_one_of_several_keys_is_a_loss(sluice, admin):
+    with pytest.raises(LockLost):
+        async with sluice.lock_many(["a", "b"]) as lock:
+            admin.delete("b")
+            assert await is_set(lock.lost)
+    assert not admin.exists("a")
+
+
+async def test_an_exception_of_the_block_is_not_replaced(sluice, admin):
+    for is_lost in False, True:
+        with pytest.raises(ZeroDivisionError):
+            async with sluice.lock("k"):
+                if is_lost:
+                    admin.delete("k")
+                1 / 0
+        assert not admin.exists("k")
+
+
+async def test_a_wait_that_never_ends_is_refused(sluice, admin):
+    async with sluice.lock("k", owner="me"):
+        admin.execute_command("LOCK.ACQUIRE", "other", "other", "PX", LONG)
+        admin.execute_command("LOCK.ACQUIRE", "k", "other", "BLOCK", LONG, "ID", "1", "NOTIFY", "channel")
+        with pytest.raises(Deadlock):
+            await sluice.lock("other", owner="me").acquire()
+
+
+async def test_a_lock_survives_its_killed_connections(sluice, admin):
+    lock = sluice.lock("k")
+    assert await lock.acquire()
+    for kind in ("normal", "pubsub", "normal"):
+        kill(admin, kind)
+        assert await sluice.lock("k", wait=0).acquire() is False
+        await lock.check()
+    await eventually(lambda: admin.info("sluice")["sluice_lock_watchdog_holds"] == 1)
+    await eventually(lambda: len(admin.pubsub_channels("sluice:*")) == 1)
+    assert not lock.lost.is_set()
+    admin.delete("k")
+    assert await is_set(lock.lost)
+    with pytest.raises(LockLost):
+        await lock.release()
+
+
+async def test_a_lock_that_does_not_linger_is_lost_with_its_connection(sluice, admin):
+    with pytest.raises(LockLost):
+        async with sluice.lock("k", linger=False) as lock:
+            kill(admin, "normal")
+            assert await is_set(lock.lost)
+
+
+async def test_a_waiting_caller_survives_killed_connections(sluice, admin):
+    take(admin)
+
+    async def hold():
+        async with sluice.lock("k", wait=60) as lock:
+            return lock.fence
+
+    handles = [start(hold) for _ in range(3)]
+    await eventually(lambda: waiting(admin) == 3)
+    kill(admin, "normal")
+    await eventually(lambda: waiting(admin) == 3)
+    kill(admin, "pubsub")
+    admin.execute_command("LOCK.RELEASE", "k", "other")
+    assert len({await finish(handle) for handle in handles}) == 3
+    assert waiting(admin) == 0 and not admin.exists("k")
+
+
+async def test_lost_replies_cost_nothing(make, admin, proxy):
+    proxy.loses = ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.HELD"]
+    sluice = make(proxy.port)
+    async with sluice.lock("k", wait=60) as lock:
+        with pytest.raises(sluice.library.broken):
+            await lock.check()
+        await lock.check()
+        info = admin.execute_command("LOCK.INFO", "k")
+        assert str(info).count(lock.owner) == 1 and "'count', 1" in str(info)
+    assert not admin.exists("k")
+
+
+async def test_a_silent_server_is_not_trusted_after_half_of_the_lease(sluice, admin):
+    lock = sluice.lock("k", lease=1)
+    assert await lock.acquire()
+    admin.execute_command("CLIENT", "PAUSE", 700, "ALL")
+    assert await is_set(lock.lost)
+    with pytest.raises(LockLost):
+        await lock.release()
+
+
+async def test_a_failed_first_connection_leaves_nothing_open(make, admin, proxy):
+    sluice = make(proxy.port)
+    proxy.refuses = 3
+    async with sluice.lock("k", wait=60):
+        assert len(admin.client_list()) == 3
+    proxy.refuses = 1000
+    proxy.cut()
+    with pytest.raises(sluice.library.broken):
+        await sluice.lock("k", wait=0.2).acquire()
+    proxy.refuses = 0
+
+
+async def test_a_hold_has_an_end(sluice, admin):
+    with pytest.raises(LockLost):
+        async with sluice.lock("k", lease=0.1, max_hold=0.3) as lock:
+            assert await is_set(lock.lost)
+
+
+async def test_closing_releases_all_locks(sluice, admin):
+    await sluice.lock("a").acquire()
+    await sluice.semaphore("b", 2).acquire()
+    await sluice.close()
+    assert not admin.exists("a", "b")
+    await eventually(lambda: len(admin.client_list()) == 1)
+
+
+async def test_a_guard_refuses_an_old_fence(sluice, admin):
+    assert await sluice.guard("g", 5) and await sluice.guard("g", 5, seconds=60)
+    assert not await sluice.guard("g", 4)

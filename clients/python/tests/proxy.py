@@ -1,0 +1,72 @@
+"""A network that loses replies and breaks connections."""
+
+import socket
+import threading
+
+
+class Proxy:
+    """Forwards connections to a server on this machine.
+
+    Attributes:
+        port: The port of the proxy.
+        loses: The names of commands. The next reply to each of them is lost once: the connection breaks instead.
+        refuses: How many of the next connections are closed at once.
+    """
+
+    def __init__(self, server):
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = []
+        self.port = self._listener.getsockname()[1]
+        self.loses = []
+        self.refuses = 0
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *error):
+        self._listener.close()
+        self.cut()
+
+    def cut(self):
+        """Breaks all connections."""
+        for end in self._sockets:
+            shut(end)
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refuses > 0:
+                self.refuses -= 1
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._server))
+            self._sockets += [client, server]
+            is_lost = threading.Event()
+            threading.Thread(target=self._forward, args=(client, server, is_lost, True), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client, is_lost, False), daemon=True).start()
+
+    def _forward(self, source, target, is_lost, is_request):
+        try:
+            while data := source.recv(65536):
+                for name in [name for name in self.loses if is_request and name.encode() in data]:
+                    self.loses.remove(name)
+                    is_lost.set()
+                if not is_request and is_lost.is_set():
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        shut(source)
+        shut(target)
+
+
+def shut(end):
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

@@ -1,0 +1,194 @@
+# `clients/python/generate` writes this file from the folder aio.
+"""Cached values and near caches."""
+
+import pytest
+
+from sluice import Breaker, LoaderFailed, Policy
+
+from .helpers import eventually, finish, pause, start, together
+
+
+def test_one_caller_loads_and_the_others_wait(sluice, admin):
+    loads = []
+
+    def load(key):
+        loads.append(key)
+        pause(0.02)
+        return "value"
+
+    def call():
+        return sluice.cache.get("c", load)
+
+    assert set(together(call, 50)) == {"value"} and loads == ["c"]
+    # Of the callers that wait, one blocks a connection.
+    assert len(admin.client_list()) < 60
+    assert sluice.cache.read("c") == "value"
+    assert sluice.cache.delete("c") is True and sluice.cache.delete("c") is False
+
+
+def test_negative_entries_and_failures(sluice):
+    loads = []
+
+    def none(key):
+        loads.append(key)
+
+    def fail(key):
+        raise KeyError(key)
+
+    for _ in range(2):
+        assert sluice.cache.get("none", none) is None
+    assert loads == ["none"]
+    with pytest.raises(KeyError):
+        sluice.cache.get("f", fail)
+    with pytest.raises(LoaderFailed):
+        sluice.cache.get("f", none)
+    assert (sluice.cache.info("f")) is None or True
+
+
+def test_a_policy_has_all_options(sluice, admin):
+    def load(key):
+        return "v"
+
+    policy = Policy(fresh=60, stale=60, jitter=0, early=1, slide=30, guard="names", breaker=Breaker("db", 3, 60))
+    assert sluice.cache.get("a", load, policy) == "v"
+    assert 110 < admin.pttl("a") / 1000 <= 120
+    assert (sluice.cache.breaker("db"))["failures"] == 0
+    sluice.bloom.add("names", "b")
+    assert sluice.cache.get("b", load, policy) == "v"
+    assert sluice.cache.get("c", load, policy) is None  # the filter lacks it
+    assert sluice.cache.get("d", load, Policy(beta=1.0)) == "v"
+    assert sluice.cache.set("e", "new", version=2) and not sluice.cache.set("e", "old", version=1)
+    assert sluice.cache.set("n", None) and (sluice.cache.info("n"))["kind"] in ("null", b"null")
+    sluice.cache.delete("e", stale=60)
+
+    def fail(key):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        sluice.cache.get("e", fail)
+    assert sluice.cache.get("e", load) == "new"  # the stale value, while no caller may load
+
+
+def test_values_have_one_type(make, admin):
+    def text(key):
+        return "ä"
+
+    def data(key):
+        return "ä".encode()
+
+    for decodes, value in (True, "ä"), (False, "ä".encode()):
+        sluice = make(decode_responses=decodes)
+        for load in text, data:
+            admin.flushall()
+            assert [sluice.cache.get("k", load) for _ in range(2)] == [value, value]
+
+
+def test_many_keys_are_loaded_at_once(sluice, admin):
+    asked = []
+
+    def load(keys):
+        asked.append(keys)
+        return {key: key.upper() for key in keys if key != "b"}
+
+    for _ in range(2):
+        assert sluice.cache.get_many(["a", "b", "a", "c"], load) == {"a": "A", "b": None, "c": "C"}
+    assert asked == [["a", "b", "c"]]
+    assert sluice.cache.get_many([], load) == {}
+    # A key that another caller loads comes last: no lease waits for it.
+    admin.execute_command("CACHE.FETCH", "x", "LEASE", 100)
+    assert sluice.cache.get_many(["x", "y"], load) == {"x": "X", "y": "Y"}
+    assert asked[1:] == [["y"], ["x"]]
+
+    def fail(keys):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        sluice.cache.get_many(["d", "e"], fail)
+    with pytest.raises(LoaderFailed):
+        sluice.cache.get_many(["d", "e"], load)
+
+
+def test_a_near_cache_serves_hits_without_a_round_trip(sluice, admin):
+    near, loads = sluice.cache.near(), []
+
+    def load(key):
+        loads.append(key)
+        return None if key == "none" else "v"
+
+    def fill():
+        return [near.get(key, load) for key in ("k", "none")]
+
+    for _ in range(20):
+        assert fill() == ["v", None]
+        pause(0.005)
+    assert loads == ["k", "none"]
+    before, hits = admin.info("stats")["total_commands_processed"], near.hits
+    for _ in range(500):
+        fill()
+    assert near.hits == hits + 1000
+    assert admin.info("stats")["total_commands_processed"] - before < 20
+
+
+def test_a_near_cache_hears_of_changes(sluice, admin):
+    near, database = sluice.cache.near(), {}
+
+    def load(key):
+        return database.get(key)
+
+    def load_many(keys):
+        return {key: database.get(key) for key in keys}
+
+    def is_kept(key):
+        for _ in range(1000):
+            near.get(key, load)
+            if len(near._map):
+                return True
+            pause(0.005)
+        return False
+
+    for change in (
+        lambda key: admin.execute_command("CACHE.DEL", key),
+        lambda key: admin.delete(key),
+        lambda key: admin.flushall(),
+    ):
+        for old, new in ("old", "new"), (None, "now"), ("then", None):
+            near.close()
+            admin.flushall()
+            database["k"] = old
+            assert is_kept("k")
+            database["k"] = new
+            change("k")
+            eventually(lambda: not len(near._map))
+            assert near.get("k", load) == new
+            assert near.get_many(["k", "l"], load_many) == {"k": new, "l": None}
+
+
+def test_a_near_cache_is_bounded_and_survives_killed_connections(sluice, admin):
+    near = sluice.cache.near(5)
+    keys = [f"key:{number}" for number in range(20)]
+
+    def load(keys):
+        return {key: "v" for key in keys}
+
+    for kind in "normal", "pubsub", "normal":
+        for _ in range(2):
+            assert set((near.get_many(keys, load)).values()) == {"v"}
+            assert len(near._map) <= 5
+        admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+        eventually(lambda: not len(near._map))  # nobody reports the changes meanwhile
+
+
+def test_a_near_cache_waits_for_the_loader_of_another_process(sluice, admin):
+    near = sluice.cache.near()
+    token = admin.execute_command("CACHE.FETCH", "k", "LEASE", 60_000)[2]
+
+    def load(key):
+        raise AssertionError("another process loads it")
+
+    def get():
+        return near.get("k", load)
+
+    handle = start(get)
+    eventually(lambda: admin.info("sluice")["sluice_cache_waiters_now"] == 1)
+    admin.execute_command("CACHE.SET", "k", "v", "PX", 60_000, "TOKEN", token)
+    assert finish(handle) == "v"

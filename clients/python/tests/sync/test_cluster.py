@@ -1,0 +1,70 @@
+# `clients/python/generate` writes this file from the folder aio.
+"""A client of a cluster. The keys `foo` and `bar` are on different nodes."""
+
+import pytest
+
+from sluice import LockLost, Rate
+
+from .helpers import is_set, pause, together
+
+KEYS = "bar", "foo"
+
+
+def test_locks_are_on_the_node_of_their_key(make_for, cluster):
+    sluice = make_for(cluster)
+    inside, most = 0, 0
+    for key in KEYS:
+
+        def work():
+            nonlocal inside, most
+            with sluice.lock(key, wait=60) as lock:
+                inside += 1
+                most = max(most, inside)
+                lock.check()
+                pause()
+                inside -= 1
+
+        together(work, 20)
+        with sluice.lock_many([f"{{{key}}}:a", f"{{{key}}}:b"]), sluice.semaphore(f"{{{key}}}:s", 1):
+            pass
+        with sluice.read_lock(key):
+            assert sluice.lock(key, wait=0).acquire() is False
+    assert most == 1
+
+
+def test_a_loss_is_reported(make_for, cluster):
+    sluice = make_for(cluster)
+    for key in KEYS:
+        with pytest.raises(LockLost):
+            with sluice.lock(key) as lock:
+                cluster.delete(key)
+                assert is_set(lock.lost)
+
+
+def test_commands_find_their_nodes(make_for, cluster):
+    sluice = make_for(cluster)
+
+    def work(token):
+        return "result"
+
+    def load(key):
+        return "value"
+
+    def load_many(keys):
+        return {key: "value" for key in keys}
+
+    for key in KEYS:
+        sku, other, user, job, queue = (f"{{{key}}}:{name}" for name in ("sku", "other", "user", "job", "queue"))
+        sluice.stock.create(sku, 10, replace=True)
+        sluice.stock.create(other, 10, replace=True)
+        assert (sluice.stock.deduct(sku, order="1")).quantity == 9
+        assert sluice.stock.deduct_many({sku: 1, other: 1}, order="2")
+        assert sluice.cache.get(user, load) == "value"
+        assert sluice.once.run(job, work) == "result"
+        assert sluice.limit.many({f"{user}:a": Rate(5, 60, burst=5), f"{user}:b": Rate(5, 60, burst=5)})
+        sluice.delay.create(queue, f"{queue}:stream")
+        assert sluice.bloom.add(f"{{{key}}}:names", "ann") in (True, False)
+    assert sluice.cache.get_many([f"{{{key}}}:user" for key in KEYS], load_many) == {
+        f"{{{key}}}:user": "value" for key in KEYS}
+    with pytest.raises(TypeError):
+        sluice.cache.near()

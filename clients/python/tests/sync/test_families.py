@@ -1,0 +1,206 @@
+# `clients/python/generate` writes this file from the folder aio.
+"""Stock, limits, idempotency keys, delay queues and filters."""
+
+import pytest
+
+from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Rate, Refusal, WrongType
+
+from .helpers import eventually, finish, pause, start, together
+
+
+def test_a_stock_refuses_and_repeats_replies(sluice):
+    stock = sluice.stock
+    assert stock.create("sku", 2, per_user=1, retain=60)
+    assert not stock.create("sku", 5)
+    for _ in range(2):
+        reply = stock.deduct("sku", order="a", user="ann")
+        assert reply and reply.quantity == 1
+    for order, user, refusal in (("b", "ann", Refusal.OVER_USER_LIMIT),):
+        reply = stock.deduct("sku", order=order, user=user)
+        assert not reply and reply.refusal is refusal
+    reply = stock.reserve("sku", order="c", seconds=600, user="bob")
+    assert reply and reply.quantity == 0
+    assert (stock.deduct("sku", order="d", user="eve")).refusal is Refusal.SOLD_OUT
+    assert (stock.order("sku", "c"))["qty"] == 1
+    assert (stock.cancel("sku", "c")).quantity == 1
+    assert (stock.confirm("sku", "c")).refusal is Refusal.CLOSED
+    assert (stock.deduct("none", order="x")).refusal is Refusal.UNKNOWN
+    with pytest.raises(Conflict):
+        stock.deduct("sku", 2, order="a", user="ann")
+    assert stock.add("sku", 3, order="more")
+    assert stock.get("sku") == 4 and stock.get("none") is None
+    assert stock.get_many(["sku", "none"]) == {"sku": 4, "none": None}
+    assert (stock.info("sku"))["total"] == 5
+    assert stock.create("sku", 1, replace=True, events="log", max_events=10)
+    assert (stock.info("sku"))["total"] == 1
+
+
+def test_several_stocks_change_together(sluice):
+    stock = sluice.stock
+    stock.create("a", 1)
+    stock.create("b", 2)
+    replies = stock.deduct_many({"a": 1, "b": 1}, order="1")
+    assert replies and replies["b"].quantity == 1
+    replies = stock.reserve_many({"b": 1, "a": 1}, order="2", seconds=60)
+    assert not replies and replies["a"].refusal is Refusal.SOLD_OUT and replies["b"]
+    assert stock.get_many(["a", "b"]) == {"a": 0, "b": 1}
+    assert stock.cancel_many(["a", "b"], "1")
+    assert stock.reserve_many({"b": 1, "a": 1}, order="3", seconds=60)
+    assert stock.confirm_many(["a", "b"], "3")
+    assert stock.get_many(["a", "b"]) == {"a": 0, "b": 1}
+
+
+def test_a_counter_becomes_a_stock(sluice, admin):
+    admin.set("counter", 7)
+    assert (sluice.stock.import_counter("counter", per_user=1)).quantity == 7
+
+
+def test_a_sale_whose_reply_is_lost_sells_once(make, admin, proxy):
+    proxy.loses = ["STOCK.DEDUCT", "ONCE.BEGIN", "ONCE.DONE", "CACHE.SET"]
+    sluice = make(proxy.port)
+    sluice.stock.create("sku", 10)
+    assert (sluice.stock.deduct("sku", order="1")).quantity == 9
+    assert admin.execute_command("STOCK.GET", "sku") == 9
+
+    def work(token):
+        return "result"
+
+    assert sluice.once.run("o", work, lease=0.5) == "result"
+
+    def load(key):
+        return "value"
+
+    assert sluice.cache.get("c", load) == "value"
+    assert admin.execute_command("CACHE.GET", "c") == "value"
+
+
+def test_limits(sluice):
+    limit = sluice.limit
+    rate = Rate(1, 600, burst=1)
+    for is_allowed in True, True, False:
+        reply = limit.gcra("g", rate)
+        assert bool(reply) is is_allowed
+    assert reply.limit == 2 and 0 < reply.retry_after <= 600 and reply.remaining == 0
+    assert not limit.gcra("g", rate, peek=True)
+    assert (limit.gcra("g", rate, ahead=3600)).retry_after > 0
+    assert limit.refund("g", 2) and limit.charge("g", 2) and not limit.charge("none", 1)
+    assert (limit.window("w", 1, 600)).retry_after is None
+    for kind in "FIXED", "SLIDING", "EXACT":
+        replies = [bool(limit.window(kind, 1, 600, kind=kind)) for _ in range(2)]
+        assert replies == [True, False]
+    assert (limit.tiers("t", [Rate(10, 1, burst=9), Rate(1, 600)])).index == 1
+    assert not limit.tiers("t", [Rate(10, 1, burst=9), Rate(1, 600)])
+    assert limit.many({"u:ann": Rate(5, 600, burst=5), "ip": Rate(1, 600)})
+    reply = limit.many({"u:ann": Rate(5, 600, burst=5), "ip": Rate(1, 600)})
+    assert not reply and reply.index == 1
+    assert limit.first("f", 600) and not limit.first("f", 600)
+    with pytest.raises(WrongType):
+        limit.window("g", 1, 600)
+
+
+def test_work_is_done_once(sluice):
+    runs = []
+
+    def work(token):
+        runs.append(token)
+        pause(0.02)
+        return f"result {len(runs)}"
+
+    def call():
+        return sluice.once.run("o", work, fingerprint="f")
+
+    assert set(together(call, 20)) == {"result 1"} and len(runs) == 1
+    with pytest.raises(Conflict):
+        sluice.once.run("o", work, fingerprint="g")
+    assert (sluice.once.info("o"))["result_bytes"] == 8
+
+    def fail(token):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        sluice.once.run("p", fail)
+    assert sluice.once.run("p", work) == "result 2"
+
+
+def test_the_steps_of_work_that_is_done_once(sluice):
+    once = sluice.once
+    first = once.begin("o", lease=60)
+    assert first.state == "NEW" and first.token > 0
+    assert (once.begin("o", lease=60, wait=0.02)).state == "BUSY"
+    assert once.fail("o", first.token)
+    second = once.begin("o", lease=60)
+    assert not once.done("o", first.token, "late") and once.done("o", second.token, "r")
+    third = once.begin("o", lease=60)
+    assert third.state == "DONE" and third.result == "r" and third.seconds > 0
+
+
+def test_a_client_with_one_connection_is_not_blocked(make, admin):
+    sluice = make(single_connection_client=True)
+    begun = sluice.once.begin("o", lease=60)
+
+    def load(key):
+        return "v"
+
+    def wait():
+        return (sluice.once.begin("o", lease=60, wait=30)).state
+
+    def get():
+        return sluice.cache.get("c", load)
+
+    token = admin.execute_command("CACHE.FETCH", "c", "LEASE", 60_000)[2]
+    handles = [start(wait), start(get)]
+    pause(0.05)
+    assert sluice.once.done("o", begun.token, "r")
+    admin.execute_command("CACHE.SET", "c", "other", "PX", 60_000, "TOKEN", token)
+    assert [finish(handle) for handle in handles] == ["DONE", "other"]
+
+
+def test_a_delayed_message_reaches_its_stream(sluice, admin):
+    delay = sluice.delay
+    with pytest.raises(NoSuchQueue):
+        delay.add("d", "1", {"a": 1}, seconds=1)
+    delay.create("d", "s", max_length=100)
+    assert delay.add("d", "1", {"a": 1}, seconds=600) is True
+    assert delay.add("d", "1", {"a": 2}, seconds=600) is False
+    assert delay.add("d", "1", {"a": 1}, only="NX") is None
+    left, values = delay.get("d", "1")
+    assert 0 < left <= 600 and values == {"a": "2"} and delay.get("d", "x") is None
+    assert [id for id, _ in delay.range("d", 10)] == ["1"]
+    assert (delay.info("d"))["messages"] == 1
+    assert delay.cancel("d", "1", "2") == 1
+    delay.add("d", "2", {"a": "b"}, at=1.0)
+    eventually(lambda: admin.xlen("s") == 1)
+    assert admin.xrange("s")[0][1] == {"a": "b"}
+
+
+def test_filters(sluice):
+    for family in sluice.bloom, sluice.cuckoo:
+        key = type(family).__name__
+        assert family.add(key, "ann") is True
+        assert family.exists(key, "ann") is True
+        assert family.exists_many(key, ["ann", "bob"]) == [True, False]
+        assert family.info(key)
+    bloom, cuckoo = sluice.bloom, sluice.cuckoo
+    bloom.reserve("b", 0.001, 1000, expansion=0)
+    assert bloom.add_many("b", ["ann", "bob", "ann"]) == [True, True, False]
+    assert bloom.count("b") == 2 and bloom.count("none") == 0
+    with pytest.raises(FilterError):
+        bloom.reserve("b", 0.001, 1000)
+    with pytest.raises(FilterError):
+        bloom.merge("b", ["Bloom"])
+    cuckoo.reserve("c", 1000, bits=32)
+    assert cuckoo.add_new("c", "ann") is True and cuckoo.add_new("c", "ann") is False
+    assert cuckoo.count("c", "ann") == 1
+    assert cuckoo.delete("c", "ann") is True and cuckoo.exists("c", "ann") is False
+
+
+def test_errors_have_types(sluice, admin):
+    admin.set("string", "value")
+    with pytest.raises(WrongType):
+        sluice.stock.deduct("string", order="1")
+    with pytest.raises(CommandError):
+        sluice.stock.deduct("sku", -1, order="1")
+    with pytest.raises(WrongType):
+        sluice.lock("string").acquire()
+    with pytest.raises(TypeError):
+        type(sluice)(object())

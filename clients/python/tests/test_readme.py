@@ -1,0 +1,68 @@
+"""The examples of the README run."""
+
+import importlib.util
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from settings import PORT
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"^```python *([^\n]*)\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def code(name):
+    """The examples of a name, for the server of the tests."""
+    text = "\n".join(text for other, text in BLOCKS if other == name)
+    return text.replace("Redis(decode", f"Redis(port={PORT}, decode")
+
+
+def ask(url, **options):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, **options)) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_the_shop_sells_as_the_readme_says(admin, tmp_path):
+    program = tmp_path / "shop.py"
+    program.write_text(code("shop.py"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    source = pathlib.Path(importlib.util.find_spec("sluice").origin).parents[1]
+    shop = subprocess.Popen([sys.executable, str(program), str(port)], env={"PYTHONPATH": str(source)}, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert shop.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        for request, reply in re.findall(r"^\| (`curl[^|]*|the same again) \| `(.*)`.* \|$", README.read_text(), re.MULTILINE):
+            if request != "the same again":
+                path = re.search(r"localhost:8000([^'`]*)", request)[1]
+            method = "POST" if "buy" in path else "GET"
+            assert ask(url + path, method=method)[1] == json.loads(reply), path
+        assert ask(url + "/buy?user=ann&order=3", method="POST")[0] == 409
+        statuses = {ask(url + "/buy?user=ann&order=2", method="POST")[0] for _ in range(30)}
+        assert statuses == {200, 429}
+        assert admin.xlen("sku:1:events") == 3  # the creation and two sales
+    finally:
+        shop.kill()
+        shop.wait()
+
+
+def test_the_other_examples_run(admin, capsys):
+    exec(compile(code(""), "README.md", "exec"), {})
+    exec(compile(code("asyncio"), "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        "fencing token: True", "available: 2", "Ann", "{'user:ann': 'Ann', 'user:bob': 'Ann'}", "Ann", "allowed",
+        "receipt 17", "receipt 17", "True False", "fencing token: True", "Ann",
+    ]
