@@ -111,7 +111,16 @@ pub(super) fn entry_is_loaded(db: i32, key: &[u8], entry: &CacheEntry) {
 }
 
 /// Counts an entry that `RESTORE`, `COPY`, `RENAME` or `MOVE` has put at a key.
-pub(super) fn entry_arrives(db: i32, key: &[u8], entry: &CacheEntry) {
+pub(super) fn entry_arrives(ctx: Ctx<'_>, key: &[u8], entry: &CacheEntry) {
+    count_once(ctx.db(), key, entry);
+    if ctx.may_act() && excess(0) > 0 {
+        WORK.get().owed += counted_bytes(entry, key);
+        deferred::ask_for_slices();
+    }
+}
+
+/// Counts an entry unless it is counted already.
+fn count_once(db: i32, key: &[u8], entry: &CacheEntry) {
     let is_counted = |place: Place| ENTRIES.get().is_counted(place);
     if !entry.tag.place().is_some_and(is_counted) {
         forget_place(entry); // `RESTORE` during a load has counted it as a part of the file
@@ -410,7 +419,7 @@ fn count_some(ctx: Ctx<'_>) -> bool {
             if let Ok(mut key) = TypedKey::of(ctx.peek(&name), &CACHE)
                 && let Some(entry) = key.value()
             {
-                entry_arrives(db, name.bytes(), entry);
+                count_once(db, name.bytes(), entry);
             }
         }
         is_left

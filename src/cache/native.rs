@@ -25,7 +25,6 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChan
     if CACHE.live() == 0 {
         return;
     }
-    let db = ctx.db();
     if let Ok(mut key) = TypedKey::of(ctx.peek(name), &CACHE) {
         let expires = key.expires();
         let Some(entry) = key.value() else {
@@ -33,7 +32,7 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChan
         };
         entry.fresh_until = expires.map_or(entry.fresh_until, |at| entry.fresh_until.min(at));
         if change == KeyChange::Arrival {
-            budget::entry_arrives(db, name.bytes(), entry);
+            budget::entry_arrives(ctx, name.bytes(), entry);
         }
     }
 }

@@ -524,6 +524,37 @@ fn transactions_and_scripts_make_room() {
     assert_counted(&replica);
 }
 
+/// More arrives in one round of the event loop than a slice evicts.
+#[test]
+fn restored_and_copied_entries_do_not_pile_up() {
+    let (server, mut client) = server_and_client();
+    client.must("CACHE.SET from v PX 6000000");
+    let payload = client.call(["DUMP", "from"]);
+    set_budget(&mut client, "100kb");
+    let before = counter(&mut client, "evicted");
+    client.must("MULTI");
+    client.pipeline((0..20_000).map(|number| {
+        let key = format!("r:{number}");
+        ["RESTORE", &key, "6000000", ""]
+            .map(|word| word.as_bytes().to_vec())
+            .map(|word| {
+                if word.is_empty() {
+                    payload.bytes().to_vec()
+                } else {
+                    word
+                }
+            })
+    }));
+    client.must("EXEC");
+    client.must("PING");
+    assert!(counted(&server).1 <= 110 << 10, "{:?}", counted(&server));
+    client.transact((0..20_000).map(|number| format!("COPY r:19999 c:{number}")));
+    client.must("PING");
+    assert!(counted(&server).1 <= 110 << 10, "{:?}", counted(&server));
+    assert!(counter(&mut client, "evicted") > before + 35_000);
+    assert_counted(&server);
+}
+
 #[test]
 fn a_waiting_client_is_served_although_the_cache_is_full() {
     let (server, mut client) = server_and_client();
