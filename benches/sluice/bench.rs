@@ -68,6 +68,16 @@ impl Bench {
         }
     }
 
+    /// Sends this command over every connection, if it is not empty.
+    pub(crate) fn send_to_all(&mut self, command: &str) {
+        if !command.is_empty() {
+            for client in &mut self.clients {
+                let reply = client.call(command.split(' '));
+                assert_eq!(reply, "OK", "{command}");
+            }
+        }
+    }
+
     /// Carries out the command for each `{i}` up to `number`.
     pub(crate) fn fill(&mut self, command: &str, name: &str, key: &str, number: u64) {
         let template = self.words.fill(command, key, number);

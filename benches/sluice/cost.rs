@@ -104,6 +104,14 @@ pub(crate) fn is_baseline(group: &Group, row: &Row) -> bool {
 /// One round of one row.
 fn run(bench: &mut Bench, row: &Row, key: &str, options: &Options) -> Cost {
     bench.prepare(row.setup, row.name, key, 1);
+    let [before, after] = row.mode.unwrap_or_default();
+    bench.send_to_all(before);
+    let cost = run_work(bench, row, key, options);
+    bench.send_to_all(after);
+    cost
+}
+
+fn run_work(bench: &mut Bench, row: &Row, key: &str, options: &Options) -> Cost {
     match &row.work {
         Work::Cycle(steps) => run_cycles(bench, row, steps, key, options),
         Work::HandOver {

@@ -33,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) work: Work,
     /// How many items each cycle is about: cycles of many are fewer, and their pipelines shorter.
     pub(crate) items: u64,
+    /// What every connection sends before and after the row: the row's own mode of the server or of its connections.
+    pub(crate) mode: Option<[&'static str; 2]>,
 }
 
 /// What is measured.
@@ -190,6 +192,14 @@ impl Reply {
 }
 
 impl Row {
+    /// The same row, measured between these two commands of every connection.
+    pub(crate) const fn between(self, before: &'static str, after: &'static str) -> Self {
+        Self {
+            mode: Some([before, after]),
+            ..self
+        }
+    }
+
     pub(crate) fn way(&self) -> Way {
         let mut commands = self.commands();
         if commands.any(|command| command.starts_with("EVALSHA ")) {
@@ -235,6 +245,7 @@ pub(crate) const fn row(
         setup,
         work: Work::Cycle(cycle),
         items: 1,
+        mode: None,
     }
 }
 
@@ -255,6 +266,7 @@ pub(crate) const fn hand_over(
         setup,
         work,
         items: 1,
+        mode: None,
     }
 }
 
@@ -274,6 +286,7 @@ pub(crate) const fn notified_hand_over(
         setup: &[],
         work,
         items: 1,
+        mode: None,
     }
 }
 
@@ -288,6 +301,7 @@ pub(crate) const fn row_of_100(
         setup,
         work: Work::Cycle(cycle),
         items: 100,
+        mode: None,
     }
 }
 

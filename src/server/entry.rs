@@ -12,7 +12,7 @@ use crate::server::handles::string::{ServerString, bytes_of, bytes_of_all, slice
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
 use crate::server::services::cluster;
-use crate::server::services::command::{self, Access, Entry, KeySpec, Keys};
+use crate::server::services::command::{self, Entry, KeySpec, Keys, keys_in};
 use crate::server::services::commit;
 use crate::server::services::scripts;
 use redis_module::raw;
@@ -166,32 +166,47 @@ where
             return enter::<F, MODE>(ctx, argv, argc);
         }
         guard((), || {
-            for (position, access) in keys_of(K::SPECS, slice_of(argv, argc as usize)) {
-                let flags = access.flags() as c_int;
-                api!(RedisModule_KeyAtPosWithFlags(ctx, position as c_int, flags));
-            }
+            with_bytes(slice_of(argv, argc as usize), |args| {
+                for (position, access) in keys_in(K::SPECS, args) {
+                    let flags = access.flags() as c_int;
+                    api!(RedisModule_KeyAtPosWithFlags(ctx, position as c_int, flags));
+                }
+            });
         });
     }
     raw::REDISMODULE_OK as c_int
 }
 
-/// The positions of the keys in a command, and what happens to each key. None, if the number of keys is wrong.
+/// Calls `f` with the bytes of these strings.
 ///
 /// # Safety
-/// The strings are alive.
-unsafe fn keys_of(
-    specs: &[KeySpec],
+/// The strings are alive, and the server does not change them meanwhile.
+#[inline(always)]
+unsafe fn with_bytes<R>(
     strings: &[*mut raw::RedisModuleString],
-) -> Vec<(usize, Access)> {
+    f: impl FnOnce(&[&[u8]]) -> R,
+) -> R {
+    if strings.len() > INLINE_ARGS {
+        // SAFETY: see above.
+        return unsafe { with_bytes_of_many(strings, f) };
+    }
+    let mut inline = [const { MaybeUninit::uninit() }; INLINE_ARGS];
     // SAFETY: see above.
-    let bytes = |string: &*mut raw::RedisModuleString| unsafe { bytes_of(*string) };
-    let args: Vec<&[u8]> = strings.iter().map(bytes).collect();
-    let of_spec = |spec: &KeySpec| {
-        let positions = spec.positions.find(&args)?.into_iter();
-        Some(positions.map(|position| (position, spec.access)).collect())
-    };
-    let found: Option<Vec<Vec<_>>> = specs.iter().map(of_spec).collect();
-    found.unwrap_or_default().concat()
+    f(unsafe { bytes_of_all(strings, &mut inline) })
+}
+
+/// The same for any number of strings.
+///
+/// # Safety
+/// See [`with_bytes`].
+#[inline(never)]
+unsafe fn with_bytes_of_many<R>(
+    strings: &[*mut raw::RedisModuleString],
+    f: impl FnOnce(&[&[u8]]) -> R,
+) -> R {
+    let mut buffer = Vec::with_capacity(strings.len());
+    // SAFETY: see above.
+    f(unsafe { bytes_of_all(strings, buffer.spare_capacity_mut()) })
 }
 
 /// Whether a client's command has keys of several hash slots. The server looks at that itself. But Redis does not find keys
@@ -226,13 +241,12 @@ unsafe fn crosses_slots_of_cluster(
     }
     // SAFETY: see above.
     unsafe {
-        let strings = slice_of(argv, argc as usize);
-        let keys = keys_of(specs, strings);
-        let mut slots = keys
-            .iter()
-            .map(|(position, _)| cluster::slot(ctx, bytes_of(strings[*position])));
-        let first = slots.next();
-        slots.any(|slot| Some(slot) != first)
+        with_bytes(slice_of(argv, argc as usize), |args| {
+            let keys = keys_in(specs, args);
+            let mut slots = keys.map(|(position, _)| cluster::slot(ctx, args[position]));
+            let first = slots.next();
+            slots.any(|slot| Some(slot) != first)
+        })
     }
 }
 
@@ -289,10 +303,12 @@ unsafe fn run_in_guard(
         }
         let answer = match strings {
             // Nobody has checked the arity of a command in an AOF.
-            [_] if mode == READ_WITHOUT_ARGUMENTS => run_with_few(run, ctx, &[]),
-            [] | [_] => Err(Error::Syntax),
-            [_, strings @ ..] if strings.len() > INLINE_ARGS => run_with_many(run, ctx, strings),
-            [_, strings @ ..] => run_with_few(run, ctx, strings),
+            [] => Err(Error::Syntax),
+            [_] if mode != READ_WITHOUT_ARGUMENTS => Err(Error::Syntax),
+            // SAFETY: the strings live through the call, and the server does not change them in it.
+            [_, strings @ ..] => unsafe {
+                with_bytes(strings, |args| run(&Call { ctx, args, strings }))
+            },
         };
         commit::emit_events(ctx);
         replies = true;
@@ -330,32 +346,6 @@ fn panic_line(command: &[u8], key: &[u8]) -> String {
     let key = &key[..key.len().min(MAX_LOGGED_BYTES)];
     let (command, key) = (command.escape_ascii(), key.escape_ascii());
     format!("the command {command} panicked: the value at key \"{key}\"{end} may be partly changed")
-}
-
-/// Runs a command of at most [`INLINE_ARGS`] arguments.
-#[inline(always)]
-fn run_with_few(
-    run: fn(&Call<'_>) -> Answer,
-    ctx: Ctx<'_>,
-    strings: &[*mut raw::RedisModuleString],
-) -> Answer {
-    let mut inline = [const { MaybeUninit::uninit() }; INLINE_ARGS];
-    // SAFETY: the strings live through the call, and the server does not change them in it.
-    let args = unsafe { bytes_of_all(strings, &mut inline) };
-    run(&Call { ctx, args, strings })
-}
-
-/// Runs a command of any number of arguments.
-#[inline(never)]
-fn run_with_many(
-    run: fn(&Call<'_>) -> Answer,
-    ctx: Ctx<'_>,
-    strings: &[*mut raw::RedisModuleString],
-) -> Answer {
-    let mut buffer = Vec::with_capacity(strings.len());
-    // SAFETY: the strings live through the call, and the server does not change them in it.
-    let args = unsafe { bytes_of_all(strings, buffer.spare_capacity_mut()) };
-    run(&Call { ctx, args, strings })
 }
 
 #[cfg(test)]

@@ -49,6 +49,13 @@ pub(crate) const FAMILY: Family = Family {
         ),
         hot("CACHE.FETCH, hit", "the server's part of CACHE.FETCH")
             .because("the floor reads no option: `LEASE` takes 220 instructions, the decision 210"),
+        bar("CACHE.FETCH with a budget, hit", "CACHE.FETCH, hit", 1.1),
+        bar("CACHE.FETCH with tracking, hit", "CACHE.FETCH, hit", 1.1).because(
+            "the server asks the command for its keys and remembers them: see `GET` with tracking",
+        ),
+        figure("GET with tracking", "GET of a value of 128 bytes"),
+        bar("CACHE.FETCH BREAKER, hit", "CACHE.FETCH, hit", 1.1)
+            .because("four more arguments, which the server and then the command read"),
         figure("CACHE.SET", "SET PX of 128 bytes"),
         hot("CACHE.SET", "the server's part of CACHE.SET").because(
             "the floor reads no option: `PX` takes 240 instructions, the decision 330, leases and waiting clients 120, the effect 230",
@@ -113,6 +120,27 @@ const CACHE_READ: &[Row] = &[
         CACHED,
         &[step("CACHE.FETCH {key} LEASE 3000 BREAKER db 5 1000", HIT)],
     ),
+    row(
+        "CACHE.FETCH with a budget, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000", HIT)],
+    )
+    .between(
+        "CONFIG SET sluice.cache-max-bytes 1gb",
+        "CONFIG SET sluice.cache-max-bytes 0",
+    ),
+    row(
+        "CACHE.FETCH with tracking, hit",
+        CACHED,
+        &[step("CACHE.FETCH {key} LEASE 3000", HIT)],
+    )
+    .between("CLIENT TRACKING ON", "CLIENT TRACKING OFF"),
+    row(
+        "GET with tracking",
+        &["SET {key} {value} PX 3600000"],
+        &[step("GET {key}", Bulk)],
+    )
+    .between("CLIENT TRACKING ON", "CLIENT TRACKING OFF"),
     row(
         "CACHE.FETCH, null",
         &["CACHE.SETNULL {key} PX 3600000"],

@@ -11,6 +11,8 @@ use crate::server::handles::string::ServerString;
 use crate::usage::{self, Argument, ArgumentKind};
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::iter::StepBy;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::{io, ptr};
 
@@ -73,17 +75,19 @@ pub enum KeyPositions {
 impl KeyPositions {
     /// The indexes of the keys in these arguments, which begin with the name of the command. `None`: the command refuses the
     /// number of keys, so it uses no key.
-    pub(in crate::server) fn find(self, args: &[&[u8]]) -> Option<Vec<usize>> {
+    pub(in crate::server) fn find(self, args: &[&[u8]]) -> Option<StepBy<Range<usize>>> {
+        let one = |index: usize| (index..index + 1).step_by(1);
+        let none = || (0..0).step_by(1);
         Some(match self {
-            KeyPositions::At(index) => vec![index as usize],
-            KeyPositions::From(index) => (index as usize..args.len()).collect(),
+            KeyPositions::At(index) => one(index as usize),
+            KeyPositions::From(index) => (index as usize..args.len()).step_by(1),
             KeyPositions::Counted { at, step } => {
                 let (first, step) = (at as usize + 1, step as usize);
                 let room = args.len().saturating_sub(first).div_ceil(step);
                 // The command refuses any other number, before it looks at a key.
                 let count = Cursor::new(args.get(at as usize..).unwrap_or_default()).numkeys();
                 let count = count.ok().filter(|count| *count <= room)?;
-                (0..count).map(|index| first + index * step).collect()
+                (first..first + count * step).step_by(step)
             }
             KeyPositions::After(keyword, from) => {
                 let is_keyword = |arg: &&[u8]| arg.eq_ignore_ascii_case(keyword.to_bytes());
@@ -91,8 +95,7 @@ impl KeyPositions {
                 let found = rest.iter().position(is_keyword);
                 let key = found.map(|index| from as usize + index + 1);
                 key.filter(|index| *index < args.len())
-                    .into_iter()
-                    .collect()
+                    .map_or_else(none, one)
             }
             KeyPositions::AfterOption {
                 keyword,
@@ -106,14 +109,28 @@ impl KeyPositions {
                         break; // the command refuses it
                     };
                     if name.as_bytes() == keyword.to_bytes() && index + 1 < args.len() {
-                        return Some(vec![index + 1]);
+                        return Some(one(index + 1));
                     }
                     index += 1 + count;
                 }
-                Vec::new()
+                none()
             }
         })
     }
+}
+
+/// The positions of the keys in a command, which begins with its name, and the use of each key. None, if the number of keys is
+/// wrong.
+pub(in crate::server) fn keys_in<'a>(
+    specs: &'a [KeySpec],
+    args: &'a [&'a [u8]],
+) -> impl Iterator<Item = (usize, Access)> + 'a {
+    let is_refused = specs.iter().any(|spec| spec.positions.find(args).is_none());
+    let specs = if is_refused { &[] } else { specs };
+    specs.iter().flat_map(|spec| {
+        let positions = spec.positions.find(args).into_iter().flatten();
+        positions.map(|position| (position, spec.access))
+    })
 }
 
 /// The way in which a command uses a key.
@@ -510,7 +527,7 @@ mod tests {
     fn keys_are_found_at_their_positions() {
         let at = |positions: KeyPositions, line: &str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            positions.find(&args)
+            positions.find(&args).map(Iterator::collect::<Vec<_>>)
         };
         let is_refused = |positions: KeyPositions, line: &str| at(positions, line).is_none();
         assert_eq!(at(KeyPositions::At(1), "get k"), Some(vec![1]));
