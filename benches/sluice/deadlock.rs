@@ -9,7 +9,7 @@ use crate::bench::Bench;
 use crate::cpu::main_thread_time;
 use crate::options::Options;
 use crate::progress;
-use crate::support::{Crowd, Raw, eventually};
+use crate::support::{Crowd, EndOnDrop, Raw, eventually};
 
 /// Clients that wait, with so many each in turn.
 const SIZES: &[u64] = &[400, 1_000, 4_000];
@@ -166,6 +166,7 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
     let mut pinger = Raw::connect(&bench.server);
     let (server, is_over) = (&bench.server, AtomicBool::new(false));
     thread::scope(|scope| {
+        let _end = EndOnDrop(&is_over);
         let longest = scope.spawn(|| longest_ping(&mut pinger, &is_over));
         let before = main_thread_time(server.pid());
         let refused_before = server.info_int("sluice_lock_deadlocks");

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::cache::{about, counter, fetched, lease, look, stores};
 use crate::support::cluster::{Atomic, Move, node, one_node, slot_of, two_nodes};
 use crate::support::{
-    Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
-    eventually, follow, pair, quiet, served, server_and_client, until_pong, waiter,
+    EndOnDrop, Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical,
+    await_role, eventually, follow, pair, quiet, served, server_and_client, until_pong, waiter,
 };
 
 /// The number of databases that these tests use.
@@ -729,6 +729,7 @@ fn a_node_over_its_budget_goes_on_while_a_hash_slot_arrives() {
     let slot = slot_of(&one, "{bar}");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&is_over);
         let storing = scope.spawn(|| {
             let mut stored = 0_usize;
             while !is_over.load(Ordering::Relaxed) {

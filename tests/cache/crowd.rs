@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::cache::{counter, fetched, lease, number, shown};
 use crate::support::{
-    Crowd, Lines, Random, Raw, SOON, Server, Value, await_waiting, server_and_client, still_waits,
+    Crowd, EndOnDrop, Lines, Random, Raw, SOON, Server, Value, await_waiting, server_and_client,
+    still_waits,
 };
 
 fn crowded_server() -> Server {
@@ -257,6 +258,7 @@ fn run(server: &Server, run: Run) -> Stale {
     let database = Database::new(ROWS);
     let (quiet, stale_hits) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
+        let _end = EndOnDrop(&quiet);
         for number in 0..READERS {
             let (database, quiet, stale_hits) = (&database, &quiet, &stale_hits);
             scope.spawn(move || {

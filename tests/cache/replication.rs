@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, stores};
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
-    follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
+    EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
+    eventually, follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
 };
 use sluice::cache::persist::put_effect;
 use sluice::cache::state::{CacheEntry, EntryKind, EntryTag};
@@ -110,6 +110,7 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     for round in 0..3 {
         stop.store(false, Ordering::Relaxed);
         thread::scope(|scope| {
+            let _end = EndOnDrop(&stop);
             for number in 0..3 {
                 let (master, stop) = (&master, &stop);
                 scope.spawn(move || {

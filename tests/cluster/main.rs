@@ -23,7 +23,9 @@ use support::cluster::{
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
-use support::{Lines, Random, Raw, SOON, Server, Value, ask, eventually, wait_for_replica_sync};
+use support::{
+    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, eventually, wait_for_replica_sync,
+};
 
 /// A hash tag in the slots of each master.
 const TAGS: [&str; 3] = ["b", "c", "a"];
@@ -428,14 +430,6 @@ fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fenc
         "ONCE.FAIL {b}work 1",
     ] {
         assert_eq!(client.run(line).err(), moved, "{line}");
-    }
-}
-
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,9 @@ use std::thread;
 
 use crate::support::delay::{await_entries, entries, number};
 use crate::support::ways::Picture;
-use crate::support::{Fsync, Lines, Raw, SOON, Server, Shutdown, eventually, now_ms, ways};
+use crate::support::{
+    EndOnDrop, Fsync, Lines, Raw, SOON, Server, Shutdown, eventually, now_ms, ways,
+};
 
 /// Queues of every kind, in two databases. No message of them is due soon.
 fn fill(server: &Server) {
@@ -106,6 +108,7 @@ fn each_message_is_delivered_once_over_crashes() {
         let mut client = Raw::connect(&server);
         let before = client.must("XLEN s").int();
         let added = thread::scope(|scope| {
+            let _end = EndOnDrop(&is_over);
             let mut adding = Raw::connect(&server);
             let is_over = &is_over;
             let adder = scope.spawn(move || {

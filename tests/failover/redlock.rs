@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::support::{Fsync, Random, SOON, Server, eventually, number_from};
+use crate::support::{EndOnDrop, Fsync, Random, SOON, Server, eventually, number_from};
 use algorithm::{Guard, Held, Redlock, Settings};
 
 const HOUR: i64 = 3_600_000;
@@ -318,6 +318,7 @@ fn one_at_a_time_while_servers_die_and_freeze() {
     let (servers_ref, stays_ref, stop_ref) = (&servers, &stays, &stop);
     let mut faults = 0;
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..4 {
             scope.spawn(move || compete(servers_ref, stays_ref, stop_ref, number));
         }

@@ -13,7 +13,8 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Lines, Raw, Server, Value, assert_identical, eventually, number_from, wait_for_replica_sync,
+    EndOnDrop, Lines, Raw, Server, Value, assert_identical, eventually, number_from,
+    wait_for_replica_sync,
 };
 
 /// A fail-over takes some seconds, and a Sentinel that has failed waits for as long again.
@@ -389,6 +390,7 @@ fn clients_go_on_when_masters_die_and_freeze() {
     let stop = AtomicBool::new(false);
     let (group_ref, books_ref, stop_ref) = (&group, &books, &stop);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..4 {
             let client = group_ref.client();
             scope.spawn(move || books_ref.work(client, number, stop_ref));

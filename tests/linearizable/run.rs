@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::checker::{End, Model, Record, Verdict, Who, check, first_wrong_reply};
 use crate::faults::{Fault, World};
-use crate::support::{Random, Raw, Value};
+use crate::support::{EndOnDrop, Random, Raw, Value};
 
 /// How long a client waits for a reply before it gives up, beside the time that it asked to wait in line.
 pub const PATIENCE: Duration = Duration::from_millis(120);
@@ -187,6 +187,7 @@ pub fn run<F: Family>(world: &World, family: &F, plan: &Plan) -> History<F::Mode
     direct(world, family, &recorder, family.first());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&is_over);
         let clients: Vec<_> = (1..=plan.clients)
             .map(|me| {
                 let recorder = &recorder;

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::support::ways::Picture;
 use crate::support::{
-    Fsync, Lines, Raw, SOON, Server, Value, ask, eventually, unix_ms, unix_us,
+    EndOnDrop, Fsync, Lines, Raw, SOON, Server, Value, ask, eventually, unix_ms, unix_us,
     wait_for_replica_sync, ways,
 };
 
@@ -664,6 +664,7 @@ fn crashes_lose_no_lock_that_was_handed_over() {
         let stop = AtomicBool::new(false);
         let before = server.info_int("sluice_lock_handoffs");
         thread::scope(|scope| {
+            let _end = EndOnDrop(&stop);
             for fighter in &mut fighters {
                 scope.spawn(|| fighter.work(&server, &stop));
             }
@@ -705,6 +706,7 @@ fn crashes_lose_no_acknowledged_hold_and_lengthen_no_lease() {
     for _ in 0..CRASHES {
         let stop = AtomicBool::new(false);
         let answered: usize = thread::scope(|scope| {
+            let _end = EndOnDrop(&stop);
             let workers: Vec<_> = keepers
                 .iter_mut()
                 .map(|keeper| scope.spawn(|| keeper.work(&server, &stop)))

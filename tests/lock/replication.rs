@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Crowd, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, differences,
-    eventually, follow, pair, quiet, unix_ms, wait_for_replica_sync, waiter,
+    Crowd, EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical,
+    differences, eventually, follow, pair, quiet, unix_ms, wait_for_replica_sync, waiter,
 };
 
 /// Long enough for an answer that must not come to come after all.
@@ -76,6 +76,7 @@ impl Random {
 fn random_load(server: &Server, seed: u64, time: Duration) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..8 {
             let stop = &stop;
             scope.spawn(move || {
@@ -1001,6 +1002,7 @@ fn failovers_under_load_keep_the_datasets_identical() {
     let servers = [&one, &other];
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..6 {
             let stop = &stop;
             scope.spawn(move || {

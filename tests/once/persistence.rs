@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::once::{assert_filled, begin, begun, fill};
 use crate::support::ways::{self, Picture};
-use crate::support::{Fsync, Lines, Raw, Server};
+use crate::support::{EndOnDrop, Fsync, Lines, Raw, Server};
 
 #[test]
 fn all_ways_to_save_and_load_keep_everything() {
@@ -35,6 +35,7 @@ fn a_server_that_is_killed_loses_no_result() {
         let acknowledged = Mutex::new(Vec::new());
         let tokens = Mutex::new(Vec::new());
         thread::scope(|scope| {
+            let _end = EndOnDrop(&stop);
             for worker in 0..4u64 {
                 let (stop, acknowledged, tokens, server) = (&stop, &acknowledged, &tokens, &server);
                 scope.spawn(move || {

@@ -1,7 +1,7 @@
 //! Many clients at once, on connections that break: nothing is oversold, no order happens twice, and
 //! the event stream tells the same story as the stock.
 
-use crate::support::{Builder, Fsync, Raw, SOON, Server, Value, eventually};
+use crate::support::{Builder, EndOnDrop, Fsync, Raw, SOON, Server, Value, eventually};
 use redis::{Connection, RedisResult};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -245,6 +245,7 @@ fn a_crowd_on_broken_connections_and_a_server_that_is_killed_oversell_nothing() 
     let stop = AtomicBool::new(false);
     let port = server.port();
     let told: Vec<Told> = thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         let clients: Vec<_> = (0..32)
             .map(|number| {
                 let stop = &stop;
@@ -388,6 +389,7 @@ fn four_segments_on_four_nodes_sell_all_800_pieces_and_never_801() {
     }
     let done = AtomicBool::new(false);
     let sold: usize = thread::scope(|scope| {
+        let _end = EndOnDrop(&done);
         let (segments, done) = (&segments, &done);
         let mover = scope.spawn(move || {
             let mut clients = segments.clients(1000);

@@ -10,8 +10,8 @@ use crate::support::stock::{
     counts, entries, number, state, told,
 };
 use crate::support::{
-    Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, assert_identical, eventually, ints, now_ms,
-    pair, server_and_client,
+    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, WRONGTYPE, assert_identical, eventually,
+    ints, now_ms, pair, server_and_client,
 };
 
 /// The last id that a stream can have.
@@ -902,6 +902,7 @@ fn a_replay_of_the_stream_gives_the_numbers_of_every_stock() {
     client.run("XGROUP CREATE s g 0");
     let stop = AtomicBool::new(false);
     let read = thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         let worker = scope.spawn(|| {
             let mut worker = Raw::connect(&server);
             let mut read = Vec::new();

@@ -10,7 +10,8 @@ use crate::support::stock::{
 };
 use crate::support::ways::Picture;
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, ints, now_ms, ways,
+    EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, ints, now_ms,
+    ways,
 };
 
 /// Enough orders for several pieces of a saved stock.
@@ -562,6 +563,7 @@ fn crashes_lose_no_acknowledged_order_and_sell_nothing_twice() {
     for _ in 0..CRASHES {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _end = EndOnDrop(&stop);
             for shop in &mut shops {
                 scope.spawn(|| shop.work(&server, &stop));
             }

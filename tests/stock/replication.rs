@@ -8,8 +8,8 @@ use crate::support::stock::{
     CLOSED, assert_stream_tells_all, await_state, counts, entries, number, state, told,
 };
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
-    follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
+    EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
+    eventually, follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
 };
 
 // The same dataset
@@ -893,6 +893,7 @@ fn failovers_under_load_keep_the_datasets_identical() {
     let servers = [&one, &other];
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..4 {
             let stop = &stop;
             scope.spawn(move || {

@@ -10,6 +10,7 @@ use super::random::Random;
 use super::server::{Server, wait_for_replica_sync};
 use super::talk::{Lines as _, SOON, field_of};
 use super::value::Value;
+use super::wait::EndOnDrop;
 use super::wait::eventually;
 
 /// A server that sends its replicas nothing of its own accord, and everything else at once: those that were synchronized
@@ -141,6 +142,7 @@ pub fn random_load(
 ) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndOnDrop(&stop);
         for number in 0..clients {
             let (stop, draw) = (&stop, &draw);
             scope.spawn(move || {

@@ -1,5 +1,6 @@
 //! Waiting for a condition, with a deadline.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,16 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
         holds_within(limit, &mut condition),
         "the condition did not hold within {limit:?}"
     );
+}
+
+/// Sets the flag that ends the threads of a scope when it is dropped, so also when the scope's own function panics. Otherwise the
+/// threads would go on, and the scope would wait for them for ever.
+pub struct EndOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A server with `hz 1` makes up in its cron, once a second, for a step that it has missed.

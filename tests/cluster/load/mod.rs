@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use crate::support::Random;
 use crate::support::cluster::{Client, Six, Told};
+use crate::support::{EndOnDrop, Random};
 use caches::Caches;
 use filters::Filters;
 use locks::Locks;
@@ -73,7 +73,7 @@ impl<'a> Load<'a> {
             let started: Vec<_> = (0..WAITING + BUSY)
                 .map(|index| scope.spawn(move || self.work(shift, index)))
                 .collect();
-            let _end = EndOnDrop(&self.has_ended); // also when it panics: or the clients would go on for ever
+            let _end = EndOnDrop(&self.has_ended);
             let result = disturb();
             self.has_ended.store(true, Ordering::Relaxed);
             let mut told = Told::default();
@@ -121,14 +121,6 @@ impl<'a> Load<'a> {
             place.caches.check();
             place.rates.check(&mut client);
         }
-    }
-}
-
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
