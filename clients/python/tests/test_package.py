@@ -1,6 +1,7 @@
 """The package itself: generated files, spans, type hints."""
 
 import asyncio
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import sluice
 import sluice.aio
-from settings import PORT, classes
+from settings import CLIENT, PORT, classes
+from sluice.library import code_of
 
 FOLDER = pathlib.Path(__file__).parents[1]
 
@@ -93,3 +95,11 @@ def test_the_callback_of_a_loss_may_use_locks(admin):
             with client.lock("k", on_lost=on_lost):
                 admin.delete("k")
                 assert done.wait(60)
+
+
+def test_error_replies_have_their_codes():
+    exceptions = importlib.import_module(f"{CLIENT}.exceptions")
+    assert code_of(exceptions.MovedError("7629 127.0.0.1:6380")) == "MOVED"
+    assert code_of(exceptions.AskError("7629 127.0.0.1:6380")) == "ASK"
+    assert code_of(exceptions.ReadOnlyError("You can't write against a read only replica.")) == "READONLY"
+    assert code_of(exceptions.ResponseError("UNBLOCKED the master is a replica now")) == "UNBLOCKED"

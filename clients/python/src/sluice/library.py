@@ -9,6 +9,22 @@ from typing import Any, Mapping
 CONNECT_SECONDS = 5.0
 BLOCK_SECONDS = 1.0
 
+# The libraries have classes for these codes, and remove the code from the text.
+CODES = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+
+
+def code_of(error: Exception) -> str:
+    """Returns the code of an error reply: its first word."""
+    return CODES.get(type(error).__name__) or str(error).split(" ", 1)[0]
+
 
 @dataclass(frozen=True)
 class Endpoint:

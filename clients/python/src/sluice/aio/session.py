@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..library import Endpoint, Library
+from ..library import Endpoint, Library, code_of
 from ..replies import Word
 from .runtime import Handle, Mutex, receive, shield, sleep, spawn, stop
 
@@ -87,7 +87,7 @@ class Session:
             await self._wire.send_command(*words)
             reply = await self._wire.read_response()
         except self._library.error_reply as error:
-            if str(error).startswith(UNAVAILABLE):
+            if code_of(error) in UNAVAILABLE:
                 await self._drop_wire()
                 raise self._library.connection_error(str(error)) from error
             self.contact = asked
@@ -178,7 +178,7 @@ class Session:
         except self._library.broken:
             pass
         except self._library.error_reply as error:
-            if str(error).startswith(REDIRECTED):
+            if code_of(error) in REDIRECTED:
                 self._is_greeted = False
 
     async def _listen(self, inbox: Any) -> bool:

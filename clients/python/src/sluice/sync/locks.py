@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Sequence, TypedDict
 
 from ..errors import CommandError, Deadlock, LockLost, LockTimeout, typed
-from ..library import Endpoint, Library
+from ..library import Endpoint, Library, code_of
 from ..replies import Key, Word, ms, text
 from ..tracing import span
 from .runtime import Event, Mailbox, call_soon, endpoint_of, sleep, spawn
@@ -233,7 +233,7 @@ class Lock:
                 finally:
                     session.expect_no_more(self._id)
             except self._locks.library.error_reply as error:
-                if is_over or not str(error).startswith(REDIRECTED):
+                if is_over or code_of(error) not in REDIRECTED:
                     raise typed(error) from error
                 self._locks.look_again(self.keys[0])
                 sleep(PAUSE_SECONDS)
@@ -299,7 +299,7 @@ class Lock:
             try:
                 return session.call(*words)
             except self._locks.library.error_reply as error:
-                if not str(error).startswith(REDIRECTED):
+                if code_of(error) not in REDIRECTED:
                     raise typed(error) from error
         self._locks.look_again(self.keys[0])
         try:
@@ -359,7 +359,7 @@ class LockSession(Session):
         try:
             reply = self._exchange(*lock._words(None))
         except self._library.error_reply as error:
-            if str(error).startswith(REDIRECTED):
+            if code_of(error) in REDIRECTED:
                 self._leave(lock)
             else:
                 lock._lose()

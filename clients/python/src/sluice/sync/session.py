@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..library import Endpoint, Library
+from ..library import Endpoint, Library, code_of
 from ..replies import Word
 from .runtime import Handle, Mutex, receive, sleep, spawn, stop
 
@@ -88,7 +88,7 @@ class Session:
             self._wire.send_command(*words)
             reply = self._wire.read_response()
         except self._library.error_reply as error:
-            if str(error).startswith(UNAVAILABLE):
+            if code_of(error) in UNAVAILABLE:
                 self._drop_wire()
                 raise self._library.connection_error(str(error)) from error
             self.contact = asked
@@ -179,7 +179,7 @@ class Session:
         except self._library.broken:
             pass
         except self._library.error_reply as error:
-            if str(error).startswith(REDIRECTED):
+            if code_of(error) in REDIRECTED:
                 self._is_greeted = False
 
     def _listen(self, inbox: Any) -> bool:
