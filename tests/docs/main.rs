@@ -34,6 +34,47 @@ fn the_chinese_readme_prints_what_it_says() {
     check("README.zh-CN.md");
 }
 
+/// A change of one README without the other one fails here.
+#[test]
+fn the_readmes_have_the_same_structure() {
+    let english = parts(include_str!("../../README.md"));
+    let chinese = parts(include_str!("../../README.zh-CN.md"));
+    assert_eq!(english.len(), chinese.len(), "sections");
+    for (english, chinese) in english.iter().zip(&chinese) {
+        assert_eq!(english, chinese, "what differs in a section");
+    }
+}
+
+/// Of each section of a README: the rows of its tables, its paragraphs with a bold start, its links and its code.
+fn parts(text: &str) -> Vec<(usize, usize, BTreeSet<String>, BTreeSet<String>)> {
+    let sections = text.split("\n## ").map(|section| {
+        let count = |starts: &[&str]| {
+            let is_counted = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+            section.lines().filter(is_counted).count()
+        };
+        let mut links = BTreeSet::new();
+        let mut codes = BTreeSet::new();
+        for event in Parser::new_ext(section, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
+                    if !dest_url.starts_with("README") =>
+                {
+                    links.insert(dest_url.into_string());
+                }
+                // A language can need a word more beside the name of a command.
+                Event::Code(code) => {
+                    let mut words = code.split_whitespace();
+                    let is_name = |word: &&str| word.chars().all(|c| !c.is_ascii_lowercase());
+                    codes.extend(words.find(is_name).map(str::to_owned));
+                }
+                _ => {}
+            }
+        }
+        (count(&["|"]), count(&["**", "- **"]), links, codes)
+    });
+    sections.collect()
+}
+
 #[test]
 fn the_quickstart_prints_what_it_says() {
     check("docs/quickstart.md");
