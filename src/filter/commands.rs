@@ -129,11 +129,13 @@ pub fn scandump<K: FilterKind>(call: &Call<'_>) -> Answer {
 pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let iterator = cursor.uint("iterator", 1..=MAX_SAFE)?;
+    // In an AOF, the first chunk of RedisBloom 1.0 to 2.2.0 has the iterator 0.
+    let least = if call.ctx.is_loading() { 0 } else { 1 };
+    let iterator = cursor.uint("iterator", least..=MAX_SAFE)?;
     let data = cursor.value()?;
     let name = call.name(0);
     let mut edit = FilterEdit::<K>::open(call, &name)?;
-    match (edit.filter(), iterator - 1) {
+    match (edit.filter(), iterator.saturating_sub(1)) {
         (None, 0) => {
             let header = persist::read_header(data).or_else(|_| read_foreign_header(data));
             let header = as_registered(header.map_err(|_| Error::BadData)?);

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::support::corruption::sealed;
+use crate::support::corruption::{FOOTER, sealed};
 use crate::support::filter::{
-    Chunk, FILTERS, ITEMS, Kind, add, assert_calm, assert_holds, dump, held_named, load, number,
-    value_digest,
+    Chunk, FILTERS, ITEMS, Kind, add, answers_of, assert_calm, assert_holds, dump, held_named,
+    load, number, value_digest,
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, Server, Value, assert_identical, compile, pair, server_and_client,
@@ -32,10 +32,26 @@ struct Answers {
     counts: u64,
 }
 
-/// All filters of the data.
+/// The folders of the data: that of RedisBloom 2.2, and those of other versions.
+const FOLDERS: [&str; 4] = ["", "1.0/", "2.0/", "8.8/"];
+
+/// All filters of the data but those of a million items. The name of a filter begins with its folder.
 fn filters() -> BTreeMap<String, Answers> {
-    let texts = ["answers.txt", "answers-valkey.txt"].map(data).concat();
-    let text = String::from_utf8(texts).expect("text");
+    let mut filters = all_filters();
+    filters.retain(|name, _| !name.ends_with("-million"));
+    filters
+}
+
+/// All filters of the data.
+fn all_filters() -> BTreeMap<String, Answers> {
+    let files = FOLDERS.map(|folder| (folder, "answers.txt"));
+    let files = files.into_iter().chain([("", "answers-valkey.txt")]);
+    files.flat_map(filters_of).collect()
+}
+
+/// The filters of a file of answers.
+fn filters_of((folder, file): (&str, &str)) -> BTreeMap<String, Answers> {
+    let text = String::from_utf8(data(&format!("{folder}{file}"))).expect("text");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let filters = lines.map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -46,13 +62,18 @@ fn filters() -> BTreeMap<String, Answers> {
             digest: hex(words[3]),
             counts: hex(words[4]),
         };
-        (words[0].to_owned(), answers)
+        (format!("{folder}{}", words[0]), answers)
     });
     filters.collect()
 }
 
+/// The name of a filter without its folder.
+fn stem(name: &str) -> &str {
+    name.rsplit('/').next().expect("a name")
+}
+
 fn kind_of(name: &str) -> Kind {
-    if name.starts_with("cf") {
+    if stem(name).starts_with("cf") {
         Kind::Cuckoo
     } else {
         Kind::Bloom
@@ -60,7 +81,27 @@ fn kind_of(name: &str) -> Kind {
 }
 
 fn is_of_valkey_bloom(name: &str) -> bool {
-    name.starts_with("vb")
+    stem(name).starts_with("vb")
+}
+
+fn is_cuckoo_of_2_0(name: &str) -> bool {
+    name.starts_with("2.0/cf")
+}
+
+/// Whether the filter has a format that newer versions of RedisBloom do not write.
+fn has_old_format(name: &str) -> bool {
+    name.starts_with("1.0/") || name.starts_with("2.0/")
+}
+
+/// The RDB version of Redis 7.0, which all tested servers load.
+const RDB_VERSION: u16 = 10;
+
+/// The payload of `DUMP`, with an RDB version that all tested servers load.
+fn payload(name: &str) -> Vec<u8> {
+    let mut payload = data(&format!("{name}.dump"));
+    payload.truncate(payload.len() - FOOTER);
+    payload.extend(RDB_VERSION.to_le_bytes());
+    sealed(payload)
 }
 
 fn type_of(name: &str) -> &'static str {
@@ -132,6 +173,11 @@ fn pure_of_valkey_bloom(name: &str) -> ForeignLayers {
     filter
 }
 
+/// Whether there are chunks of the filter. RedisBloom dumps no cuckoo filter without items.
+fn has_chunks(name: &str) -> bool {
+    stem(name) != "cf-empty"
+}
+
 /// The pure filter.
 fn pure(name: &str) -> ForeignLayers {
     if is_of_valkey_bloom(name) {
@@ -160,8 +206,8 @@ fn pure(name: &str) -> ForeignLayers {
 #[test]
 fn a_million_answers_of_each_filter_are_those_of_the_other_module() {
     for (name, answers) in filters() {
-        if name == "cf-empty" {
-            continue; // RedisBloom dumps no empty cuckoo filter
+        if !has_chunks(&name) {
+            continue;
         }
         let filter = pure(&name);
         let item = |number: u64| format!("i{number}").into_bytes();
@@ -185,7 +231,7 @@ fn assert_same_answers(client: &mut Raw, name: &str, key: &str) {
     const ASKED: u64 = 20_000;
     let kind = kind_of(name);
     let held = held_named(client, kind, key, "i", 0..ASKED);
-    let expected = if name == "cf-empty" {
+    let expected = if !has_chunks(name) {
         0
     } else {
         let filter = pure(name);
@@ -198,13 +244,12 @@ fn assert_same_answers(client: &mut Raw, name: &str, key: &str) {
 
 #[track_caller]
 fn restore(client: &mut Raw, name: &str, key: &str) -> Value {
-    let payload = data(&format!("{name}.dump"));
-    client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", &payload])
+    client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", &payload(name)])
 }
 
 /// A payload without its RDB version and its checksum.
 fn body(payload: &[u8]) -> &[u8] {
-    &payload[..payload.len() - 10]
+    &payload[..payload.len() - FOOTER]
 }
 
 #[test]
@@ -221,9 +266,10 @@ fn a_restored_filter_is_unchanged_until_it_is_changed() {
         client.must("DEBUG RELOAD");
         assert_eq!(value_digest(&mut client, name), digest);
         assert_same_answers(&mut client, name, name);
-        let payload = client.must(&format!("DUMP {name}"));
-        let original = data(&format!("{name}.dump"));
-        assert!(body(payload.bytes()) == body(&original), "{name}");
+        let dumped = client.must(&format!("DUMP {name}"));
+        if !has_old_format(name) {
+            assert!(body(dumped.bytes()) == body(&payload(name)), "{name}");
+        }
         // What is in it already changes nothing.
         if kind_of(name) == Kind::Bloom && filters()[name].items > 0 {
             assert_eq!(client.must(&format!("BF.ADD {name} i0")), 0);
@@ -238,17 +284,59 @@ fn a_restored_filter_is_unchanged_until_it_is_changed() {
 #[test]
 fn the_chunks_of_redisbloom_are_loaded_and_made() {
     let (_server, mut client) = server_and_client();
-    let with_chunks = |name: &&String| *name != "cf-empty" && !is_of_valkey_bloom(name);
+    let with_chunks = |name: &&String| has_chunks(name) && !is_of_valkey_bloom(name);
     for name in filters().keys().filter(with_chunks) {
         let kind = kind_of(name);
         load(&mut client, kind, name, &chunks(name));
         assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
         assert_same_answers(&mut client, name, name);
-        assert_eq!(dump(&mut client, kind, name), chunks(name), "{name}");
+        let dumped = dump(&mut client, kind, name);
+        if has_old_format(name) && kind == Kind::Bloom {
+            // The first chunk has the newest layout.
+            let read = |chunk: &Chunk| Chain::read_dump(&chunk.1).expect("a header");
+            assert_eq!(read(&dumped[0]), read(&chunks(name)[0]), "{name}");
+            assert_eq!(dumped[1..], chunks(name)[1..], "{name}");
+        } else {
+            assert_eq!(dumped, chunks(name), "{name}");
+        }
+        if name == "2.0/cf-deleted" {
+            continue; // RedisBloom 2.0 saves the number of deleted items in chunks only
+        }
         assert_eq!(restore(&mut client, name, "restored"), "OK");
         let digest = value_digest(&mut client, "restored");
         assert_eq!(value_digest(&mut client, name), digest);
         client.must("DEL restored");
+    }
+}
+
+/// Newer versions of RedisBloom would look for the items of such a filter in wrong places. Their loader reads the first number
+/// as the number of tables, and refuses 0.
+#[test]
+fn a_cuckoo_filter_of_redisbloom_2_0_is_saved_so_that_newer_versions_refuse_it() {
+    let server = Server::builder().aof(Fsync::Always).start();
+    let mut client = Raw::connect(&server);
+    client.must("CONFIG SET aof-use-rdb-preamble no");
+    let names = || filters().into_keys().filter(|name| is_cuckoo_of_2_0(name));
+    for name in names() {
+        assert_eq!(restore(&mut client, &name, &name), "OK");
+        let dumped = client.must(&format!("DUMP {name}")).bytes().to_vec();
+        // The type with its encoding version takes ten bytes, then comes an unsigned integer.
+        assert_eq!(dumped[10..12], [2, 0], "{name}");
+        let reply = client.call([b"RESTORE".as_slice(), b"again", b"0", &dumped, b"REPLACE"]);
+        assert_eq!(reply, "OK");
+        let digest = value_digest(&mut client, &name);
+        assert_eq!(value_digest(&mut client, "again"), digest);
+    }
+    client.must("DEL again");
+    let digest = server.digest();
+    for _ in 0..2 {
+        client.must("DEBUG LOADAOF");
+        assert_eq!(server.digest(), digest);
+        server.rewrite_aof();
+    }
+    for name in names() {
+        assert_eq!(client.must(&format!("TYPE {name}")), "MBbloomCF");
+        assert_same_answers(&mut client, &name, &name);
     }
 }
 
@@ -292,40 +380,91 @@ fn chunks_and_the_aof_keep_filters_of_valkey_bloom() {
     }
 }
 
+/// An RDB file with the version that all tested servers load, and without a checksum.
+fn rdb_file(name: &str) -> Vec<u8> {
+    let mut file = data(name);
+    let end = file.len() - 8;
+    file[5..9].copy_from_slice(format!("{RDB_VERSION:04}").as_bytes());
+    file[end..].fill(0);
+    file
+}
+
 #[test]
 fn files_of_redisbloom_are_loaded() {
-    let server = Server::builder().rdb(true).start();
-    server.kill9();
-    fs::write(server.dir().join("dump.rdb"), data("all.rdb")).expect("a file");
-    server.restart();
-    let mut client = Raw::connect(&server);
-    for name in filters().keys().filter(|name| !is_of_valkey_bloom(name)) {
-        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
-        assert_same_answers(&mut client, name, name);
+    for folder in FOLDERS {
+        let names = filters_of((folder, "answers.txt")).into_keys();
+        let names = names.filter(|name| !name.ends_with("-million") && name != "bf-old");
+        let names: Vec<_> = names.collect();
+        let from_rdb = Server::builder().rdb(true).start();
+        from_rdb.kill9();
+        let file = rdb_file(&format!("{folder}all.rdb"));
+        fs::write(from_rdb.dir().join("dump.rdb"), file).expect("a file");
+        // In the AOF of RedisBloom 1.0 and 2.0, the first chunk of a Bloom filter has the iterator 0.
+        let from_aof = Server::builder().aof(Fsync::Always).start();
+        from_aof.kill9();
+        let file = data(&format!("{folder}all.aof"));
+        fs::write(from_aof.aof_file(".incr."), file).expect("a file");
+        for server in [from_rdb, from_aof] {
+            server.restart();
+            let mut client = Raw::connect(&server);
+            for name in &names {
+                let key = stem(name);
+                assert_eq!(client.must(&format!("TYPE {key}")), type_of(name));
+                assert_same_answers(&mut client, name, key);
+            }
+        }
     }
-    let server = Server::builder().aof(Fsync::Always).start();
-    server.kill9();
-    fs::write(server.aof_file(".incr."), data("all.aof")).expect("a file");
-    server.restart();
+}
+
+/// RedisBloom 2.2 loads Bloom filters of older versions, and saves them in its own format. Sluice saves the same bytes.
+#[test]
+fn bloom_filters_of_old_versions_are_saved_as_redisbloom_saves_them() {
+    let server = Server::builder().config("rdbcompression", "no").start();
     let mut client = Raw::connect(&server);
-    for name in filters().keys().filter(|name| !is_of_valkey_bloom(name)) {
-        assert_eq!(client.must(&format!("TYPE {name}")), type_of(name));
-        assert_same_answers(&mut client, name, name);
+    for name in ["1.0/bf-wide", "2.0/bf-old"] {
+        assert_eq!(restore(&mut client, name, name), "OK");
+        let dumped = client.must(&format!("DUMP {name}"));
+        assert!(body(dumped.bytes()) == body(&payload("bf-old")), "{name}");
     }
+}
+
+/// The filter has a million items: a second million gets the false positives of the other module.
+#[test]
+fn a_filter_of_a_million_items_answers_as_in_the_other_module() {
+    const MILLION: u64 = 1_000_000;
+    let (_server, mut client) = server_and_client();
+    let mut names = all_filters();
+    names.retain(|name, _| name.ends_with("-million"));
+    assert!(names.len() >= 4);
+    for (name, answers) in names {
+        let kind = kind_of(&name);
+        assert_eq!(restore(&mut client, &name, &name), "OK");
+        assert_holds(&mut client, kind, &name, 0..MILLION);
+        let held = answers_of(&mut client, kind, &name, 0..2 * MILLION);
+        let found = held.iter().map(|held| u64::from(*held)).sum::<u64>();
+        assert_eq!(found, answers.found, "{name}");
+        assert_eq!(fnv(held.into_iter()), answers.digest, "{name}");
+        assert_eq!(number(&mut client, kind, &name, ITEMS), answers.items);
+        client.must(&format!("DEL {name}"));
+    }
+}
+
+/// The most false positives of a filter that has grown, as a part of the items that were not added. valkey-bloom and RedisBloom
+/// 1.0 and 2.0 declare the rate of the first link, and add links with less than half of it.
+fn declared_rate(name: &str) -> Option<f64> {
+    let rate = match stem(name).split_once('-')? {
+        ("cf", _) => return None,
+        (_, "wide") => 0.0001,
+        (_, "default" | "half" | "seed") => 0.01,
+        _ => return None,
+    };
+    let is_of_first_link = is_of_valkey_bloom(name) || has_old_format(name);
+    Some(if is_of_first_link { 2.0 * rate } else { rate })
 }
 
 /// Adds items until there are four times as many.
 #[test]
 fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
-    // A filter of valkey-bloom declares the rate of its first link, and half of it for each next one.
-    let rates = BTreeMap::from([
-        ("bf-default", 0.01),
-        ("bf-wide", 0.0001),
-        ("bf-half", 0.01),
-        ("vb-default", 0.02),
-        ("vb-wide", 0.0002),
-        ("vb-half", 0.01),
-    ]);
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     client.must("CONFIG SET appendonly yes");
@@ -341,7 +480,8 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
             assert_eq!(client.must(&format!("TYPE {name}")), type_of(&name));
             continue;
         }
-        let wanted = if name.ends_with("-half") {
+        let is_nonscaling = name.ends_with("-half") && !has_old_format(&name);
+        let wanted = if is_nonscaling {
             450
         } else {
             3 * answers.items.max(1000) as u64
@@ -356,15 +496,15 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
         assert_eq!(client.must(&format!("TYPE {name}")), own);
         assert!(number(&mut client, kind, &name, FILTERS) > layers);
         assert_holds(&mut client, kind, &name, 1_000_000..1_000_000 + wanted);
-        if name != "cf-deleted" && !name.ends_with("-empty") {
-            let least = if name == "cf-copies" {
+        if !name.ends_with("-deleted") && !name.ends_with("-empty") {
+            let least = if name.ends_with("-copies") {
                 1000
             } else {
                 answers.items as u64
             };
             assert_holds(&mut client, kind, &name, 0..least);
         }
-        if let Some(rate) = rates.get(name.as_str()) {
+        if let Some(rate) = declared_rate(&name) {
             let asked = 100_000;
             let found = held_named(&mut client, kind, &name, "other", 0..asked);
             // Four standard deviations more than expected.
@@ -532,6 +672,11 @@ fn damaged_filters_are_refused_or_answer() {
     let names = [
         "bf-default",
         "bf-half",
+        "1.0/bf-half",
+        "2.0/bf-default",
+        "2.0/cf-deleted",
+        "8.8/bf-default",
+        "8.8/cf-one",
         "cf-one",
         "cf-empty",
         "cf-deleted",
@@ -539,7 +684,7 @@ fn damaged_filters_are_refused_or_answer() {
         "vb-half",
     ];
     for name in names {
-        let payload = data(&format!("{name}.dump"));
+        let payload = payload(name);
         let whole = &payload[..payload.len() - 8];
         let (mut refused, mut tried) = (0, 0);
         for _ in 0..1500 {
@@ -581,11 +726,12 @@ fn damaged_filters_are_refused_or_answer() {
             "{name}: {refused} of {tried}"
         );
     }
-    for name in ["bf-default", "cf-default"] {
+    for name in ["bf-default", "cf-default", "2.0/bf-wide", "2.0/cf-default"] {
         let kind = kind_of(name);
         let (_, header) = &chunks(name)[0];
         client.must("DEL k");
-        for length in 0..header.len() {
+        // The first 32 bytes of a cuckoo filter's header are a header of RedisBloom 2.0.
+        for length in (0..header.len()).filter(|length| kind == Kind::Bloom || *length != 32) {
             let name = kind.name("LOADCHUNK");
             for header in [&header[..length], &vec![0; length]] {
                 let reply = client.call([name.as_bytes(), b"k", b"1", header]);

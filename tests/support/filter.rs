@@ -143,6 +143,15 @@ pub fn add(client: &mut Raw, kind: Kind, key: &str, numbers: Range<u64>) {
     add_named(client, kind, key, "i", numbers);
 }
 
+/// The answers about these items, 0 or 1.
+#[track_caller]
+pub fn answers_of(client: &mut Raw, kind: Kind, key: &str, numbers: Range<u64>) -> Vec<u8> {
+    let ask = |batch| client.call(words(&[&kind.name("MEXISTS"), key], "i", batch));
+    let replies: Vec<_> = batches(numbers).map(ask).collect();
+    let replies = replies.iter().flat_map(Value::array);
+    replies.map(|held| held.int() as u8).collect()
+}
+
 /// How many of these items the filter does not deny.
 #[track_caller]
 pub fn held_named(

@@ -1,22 +1,25 @@
-//! RedisBloom's Bloom filter: a chain of classic Bloom filters, its type `MBbloom--`. Layouts as in RedisBloom 2.0 to 8.8, files
-//! `src/sb.c`, `src/rebloom.c` and `deps/bloom/bloom.c`.
+//! RedisBloom's Bloom filter: a chain of classic Bloom filters, its type `MBbloom--`. Layouts as in RedisBloom 1.0 to 8.8, files
+//! `src/sb.c`, `src/rebloom.c` and `bloom.c`.
 //!
 //! ```text
 //! RDB      = items count [options] [growth] link*   options from encoding 2 on, growth from encoding 4 on (before: 2)
 //! link     = entries error hashes bits-per-entry [bits n2] array items          bits and n2 from encoding 1 on
-//! header   = items(8) count(4) options(4) growth(4) dumped*        the first chunk of BF.SCANDUMP, 20 + 53 count bytes
-//! dumped   = bytes(8) bits(8) items(8) error(8) bits-per-entry(8) hashes(4) entries(8) n2(1)
+//! header   = items(8) count(4) options(4) [growth(4)] dumped*      the first chunk of BF.SCANDUMP; growth from 2.2 on
+//! dumped   = bytes(8) bits(8) items(8) error(8) bits-per-entry(8) hashes(4) entries(8) n2(1)     before 2.2.1: entries(4)
 //! ```
 //!
 //! In RDB, numbers are the server's unsigned integers and doubles, and an array is one string. In the header, all numbers are
 //! little-endian. The other chunks are the arrays one after the other; the iterator minus 1 is the position of a chunk's end.
+//!
+//! Versions 1.0 and 2.0 round the number of bits up to 2^n2 and write `bits` as 0. Version 1.0 hashes items by 32 bits.
 
 use super::murmur::{murmur32, murmur64};
 use super::{ArrayBytes, get_f64, get_u32, get_u64};
 use crate::codec::Corrupt;
 use crate::filter::state::MAX_ITEMS;
 
-/// The encoding version of the type in RDB files that this module writes: that of RedisBloom 2.2 to 8.8.
+/// The encoding version of the type in RDB files that this module writes: that of RedisBloom 2.2 to 8.8. The module reads all
+/// older versions, too.
 pub const ENCODING: i32 = 4;
 
 /// The filter does not grow.
@@ -28,6 +31,41 @@ const OPTIONS: u64 = 15;
 
 /// The most hashes of a link: the smallest error rate, 5e-324, needs 1075.
 const MAX_HASHES: u64 = 1100;
+
+/// The ratio of the entries of two successive links before RedisBloom 2.2.
+pub const FORMER_GROWTH: u64 = 2;
+
+/// A layout of the first chunk of `BF.SCANDUMP`.
+struct DumpLayout {
+    has_growth: bool,
+    has_wide_entries: bool,
+}
+
+/// The layouts: since RedisBloom 2.2.1, of 2.2.0, and before. The length of a chunk says which it has.
+const DUMP_LAYOUTS: [DumpLayout; 3] = [
+    DumpLayout {
+        has_growth: true,
+        has_wide_entries: true,
+    },
+    DumpLayout {
+        has_growth: true,
+        has_wide_entries: false,
+    },
+    DumpLayout {
+        has_growth: false,
+        has_wide_entries: false,
+    },
+];
+
+impl DumpLayout {
+    const fn fixed_size(&self) -> usize {
+        if self.has_growth { 20 } else { 16 }
+    }
+
+    const fn link_size(&self) -> usize {
+        if self.has_wide_entries { 53 } else { 49 }
+    }
+}
 
 /// The most links of a chain. A query looks at all of them.
 const MAX_LINKS: u64 = 4096;
@@ -54,7 +92,7 @@ pub struct Link {
     pub hashes: u64,
     /// The bits per entry.
     pub bits_per_entry: f64,
-    /// The bits of the array.
+    /// The bits of the array. 0 with an `n2` above 0: 2^n2.
     pub bits: u64,
     /// Log2 of the number of bits that are in use; 0: all are.
     pub n2: u64,
@@ -69,10 +107,12 @@ impl Link {
     fn check(&self) -> Result<(), Corrupt> {
         let is_rate = self.error > 0.0 && self.error < 1.0;
         let has_hashes = (1..=MAX_HASHES).contains(&self.hashes);
-        let has_bits = self.bits > 0 && self.bits.div_ceil(8) <= self.bytes;
-        let is_masked = self.n2 < 64 && (self.n2 == 0 || self.bits >= 1 << self.n2);
+        let is_shift = self.n2 < 64;
+        let has_bits =
+            is_shift && self.range() > 0 && (self.bits == 0 || self.range() <= self.bits);
+        let has_bytes = has_bits && self.range().max(self.bits).div_ceil(8) <= self.bytes;
         let fits = self.bytes <= 1 << 53 && self.items <= MAX_ITEMS;
-        let is_valid = is_rate && has_hashes && has_bits && is_masked && fits;
+        let is_valid = is_rate && has_hashes && has_bytes && fits;
         is_valid.then_some(()).ok_or(Corrupt)
     }
 
@@ -104,16 +144,21 @@ impl Chain {
         is_valid.then_some(self).ok_or(Corrupt)
     }
 
-    /// Reads the first chunk of `BF.SCANDUMP`.
+    /// Reads the first chunk of `BF.SCANDUMP`, of any version of RedisBloom.
     pub fn read_dump(header: &[u8]) -> Result<Self, Corrupt> {
-        const FIXED: usize = 20;
-        const LINK: usize = 53;
         let items = get_u64(header, 0)?;
         let count = get_u32(header, 8)? as usize;
-        if header.len().checked_sub(FIXED) != count.checked_mul(LINK) {
-            return Err(Corrupt);
-        }
+        let layout = DUMP_LAYOUTS.iter().find(|layout| {
+            let links = count.checked_mul(layout.link_size());
+            header.len().checked_sub(layout.fixed_size()) == links
+        });
+        let layout = layout.ok_or(Corrupt)?;
         let read = |link: &[u8]| {
+            let entries = if layout.has_wide_entries {
+                get_u64(link, 44)?
+            } else {
+                get_u32(link, 44)?.into()
+            };
             Ok(Link {
                 bytes: get_u64(link, 0)?,
                 bits: get_u64(link, 8)?,
@@ -121,21 +166,26 @@ impl Chain {
                 error: get_f64(link, 24)?,
                 bits_per_entry: get_f64(link, 32)?,
                 hashes: get_u32(link, 40)?.into(),
-                entries: get_u64(link, 44)?,
-                n2: link[52].into(),
+                entries,
+                n2: link[layout.link_size() - 1].into(),
             })
         };
-        let links = header[FIXED..].chunks(LINK).map(read);
+        let growth = if layout.has_growth {
+            get_u32(header, 16)?.into()
+        } else {
+            FORMER_GROWTH
+        };
+        let links = header[layout.fixed_size()..].chunks(layout.link_size());
         let chain = Self {
             options: get_u32(header, 12)?.into(),
-            growth: get_u32(header, 16)?.into(),
-            links: links.collect::<Result<_, _>>()?,
+            growth,
+            links: links.map(read).collect::<Result<_, _>>()?,
         };
         let chain = chain.check()?;
         (chain.items() == items).then_some(chain).ok_or(Corrupt)
     }
 
-    /// The first chunk of `BF.SCANDUMP`.
+    /// The first chunk of `BF.SCANDUMP`, in the newest layout.
     pub fn dump(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(self.items().to_le_bytes());

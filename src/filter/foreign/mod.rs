@@ -14,7 +14,7 @@ use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
 use chain::{Chain, Link};
 use sip_chain::{SipChain, SipLink};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tables::Tables;
+use tables::{Hashing, Tables};
 
 /// The numbers of a foreign filter, without its arrays.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,6 +135,13 @@ impl ForeignShape {
                     out.extend(link.bits_per_entry.to_le_bytes());
                 }
             }
+            Self::Tables(tables) if tables.hashing == Hashing::Bits32 => {
+                out.push(b'd');
+                put_uint(out, tables.tables.len() as u64);
+                for number in [tables.buckets, tables.items, tables.deleted] {
+                    put_uint(out, number);
+                }
+            }
             Self::Tables(tables) => {
                 out.push(b'c');
                 for number in [tables.buckets, tables.items, tables.deleted] {
@@ -210,8 +217,15 @@ impl ForeignShape {
                     max_iterations,
                     expansion,
                     tables,
+                    hashing: Hashing::Bits64,
                 };
                 Ok(Self::Tables(tables.check()?))
+            }
+            b'd' => {
+                let (count, buckets) = (any(reader)?, any(reader)?);
+                let (items, deleted) = (any(reader)?, any(reader)?);
+                let tables = Tables::of_32_bits(count, buckets, items, deleted)?;
+                Ok(Self::Tables(tables))
             }
             b'v' => {
                 let expansion = any(reader)?;
@@ -390,23 +404,34 @@ impl ForeignLayers {
         !matches!(self.shape, ForeignShape::SipChain(_))
     }
 
-    /// The next chunk of `SCANDUMP` from a position on, of at most `most` bytes, and its end. `None`: there is none.
+    /// The bytes of one step of the iterator of `SCANDUMP`.
+    fn bytes_per_step(&self) -> u64 {
+        match &self.shape {
+            ForeignShape::Tables(tables) => tables.bytes_per_step(),
+            ForeignShape::Chain(_) | ForeignShape::SipChain(_) => 1,
+        }
+    }
+
+    /// The next chunk of `SCANDUMP` from a step on, of at most `most` bytes, and the step at its end. `None`: there is none.
     pub fn chunk(&self, from: u64, most: usize) -> Option<(u64, Vec<u8>)> {
+        let step = self.bytes_per_step();
+        let from = from.checked_mul(step)?;
         let mut start = 0;
         for (index, size) in self.shape.sizes().into_iter().enumerate() {
             if from < start + size {
                 let bytes = self.array(index);
                 let skipped = (from - start) as usize;
                 let end = bytes.len().min(skipped + most);
-                return Some((start + end as u64, bytes[skipped..end].to_vec()));
+                return Some(((start + end as u64) / step, bytes[skipped..end].to_vec()));
             }
             start += size;
         }
         None
     }
 
-    /// Sets the bytes of a chunk that ends at this position. Error: it does not lie within one array.
+    /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array.
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
+        let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
         let from = end.checked_sub(bytes.len() as u64).ok_or(Corrupt)?;
         let mut start = 0;
         for (index, size) in self.shape.sizes().into_iter().enumerate() {

@@ -1,23 +1,35 @@
-//! RedisBloom's cuckoo filter: tables of fingerprints of one byte, its type `MBbloomCF`. Layouts as in RedisBloom 2.2 to 8.8,
+//! RedisBloom's cuckoo filter: tables of fingerprints of one byte, its type `MBbloomCF`. Layouts as in RedisBloom 1.1 to 8.8,
 //! files `src/cuckoo.c`, `src/cf.c` and `src/rebloom.c`.
 //!
 //! ```text
-//! RDB      = count buckets items deleted bucket-size max-iterations expansion table*       encoding 4
+//! RDB      = count buckets items deleted bucket-size max-iterations expansion table*       encoding 4, since RedisBloom 2.2
 //! table    = buckets array
-//! header   = items(8) buckets(8) deleted(8) count(8) bucket-size(2) max-iterations(2) expansion(2)
+//! RDB      = count buckets items array*                                     encoding 3, RedisBloom 1.1 and 2.0
+//! RDB      = 0 count buckets items deleted array*                           encoding 4, of Sluice: a filter of 1.1 or 2.0
+//! header   = items(8) buckets(8) deleted(8) count(8) [bucket-size(2) max-iterations(2) expansion(2) [address(8)]]
 //! ```
 //!
 //! The header is the first chunk of `CF.SCANDUMP`, with little-endian numbers. There, the number of buckets of table i is
-//! buckets · expansion^i. The other chunks are the arrays one after the other, as for a Bloom filter. RedisBloom 2.0 wrote
-//! encoding 3 without a bucket size; newer versions read it with another hash function than 2.0 had, so its filters are refused.
+//! buckets · expansion^i. The other chunks are the arrays one after the other, as for a Bloom filter. The header ends after
+//! `count` in RedisBloom 1.1 and 2.0, and only the first versions of 2.2 wrote an address, which has no meaning.
+//!
+//! RedisBloom 1.1 and 2.0 have another hash function, two slots a bucket, and equal tables. They count the positions of chunks in
+//! buckets. RedisBloom 2.2 to 8.8 load such a filter, but look for its items in wrong places. They refuse a count of 0, so Sluice
+//! saves such a filter behind one.
 
-use super::murmur::murmur64;
+use super::murmur::{murmur32, murmur64};
 use super::{ArrayBytes, get_u16, get_u64};
 use crate::codec::Corrupt;
 use crate::filter::state::MAX_ITEMS;
 
-/// The encoding version of the type in RDB files.
+/// The encoding version of the type in RDB files that this module writes.
 pub const ENCODING: i32 = 4;
+
+/// The encoding version of RedisBloom 1.1 and 2.0, the oldest one.
+pub const ENCODING_32: i32 = 3;
+
+/// The slots of a bucket in RedisBloom 1.1 and 2.0.
+const BUCKET_SIZE_32: u64 = 2;
 
 /// The most tables. A query looks at all of them.
 const MAX_TABLES: u64 = 4096;
@@ -39,22 +51,46 @@ pub struct Tables {
     pub expansion: u64,
     /// The buckets of each table, the oldest first.
     pub tables: Vec<u64>,
+    /// How the filter hashes items.
+    pub hashing: Hashing,
 }
 
-/// The fingerprint of an item, and its two hashes.
+/// How a filter hashes items.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Hashing {
+    /// MurmurHash2, in RedisBloom 1.1 and 2.0.
+    Bits32,
+    /// MurmurHash64A, since RedisBloom 2.2.
+    Bits64,
+}
+
+/// The fingerprint of an item, and its first hash.
 struct Candidates {
     fingerprint: u8,
-    hashes: [u64; 2],
+    hash: u64,
 }
 
 impl Candidates {
-    fn of(item: &[u8]) -> Self {
-        let hash = murmur64(item, 0);
-        let fingerprint = (hash % 255 + 1) as u8;
-        let other = hash ^ u64::from(fingerprint).wrapping_mul(0x5bd1_e995);
-        Self {
-            fingerprint,
-            hashes: [hash, other],
+    fn of(item: &[u8], hashing: Hashing) -> Self {
+        match hashing {
+            Hashing::Bits32 => {
+                let hash = murmur32(item, 0);
+                let fingerprint = match (hash >> 24) as u8 {
+                    0 => 7,
+                    fingerprint => fingerprint,
+                };
+                Self {
+                    fingerprint,
+                    hash: hash.into(),
+                }
+            }
+            Hashing::Bits64 => {
+                let hash = murmur64(item, 0);
+                Self {
+                    fingerprint: (hash % 255 + 1) as u8,
+                    hash,
+                }
+            }
         }
     }
 }
@@ -70,18 +106,56 @@ impl Tables {
             && self.expansion <= u64::from(u16::MAX)
             && self.items.max(self.deleted) <= MAX_ITEMS
             && are_buckets(&self.buckets)
-            && self.tables.iter().all(are_buckets);
+            && self.tables.iter().all(are_buckets)
+            && (self.hashing == Hashing::Bits64 || self.is_of_32_bits());
         is_valid.then_some(self).ok_or(Corrupt)
     }
 
-    /// Reads the first chunk of `CF.SCANDUMP`.
-    pub fn read_dump(header: &[u8]) -> Result<Self, Corrupt> {
-        const SIZE: usize = 38;
-        if header.len() != SIZE {
+    /// A filter of RedisBloom 1.1 or 2.0. Error: none has these numbers.
+    pub fn of_32_bits(count: u64, buckets: u64, items: u64, deleted: u64) -> Result<Self, Corrupt> {
+        if count > MAX_TABLES {
             return Err(Corrupt);
         }
+        Self {
+            buckets,
+            items,
+            deleted,
+            bucket_size: BUCKET_SIZE_32,
+            max_iterations: 500,
+            expansion: 1,
+            tables: vec![buckets; count as usize],
+            hashing: Hashing::Bits32,
+        }
+        .check()
+    }
+
+    fn is_of_32_bits(&self) -> bool {
+        let are_equal = self.tables.iter().all(|buckets| *buckets == self.buckets);
+        are_equal && self.bucket_size == BUCKET_SIZE_32 && self.expansion == 1
+    }
+
+    /// The bytes of one step of the iterator of `CF.SCANDUMP`.
+    pub fn bytes_per_step(&self) -> u64 {
+        match self.hashing {
+            Hashing::Bits32 => self.bucket_size,
+            Hashing::Bits64 => 1,
+        }
+    }
+
+    /// Reads the first chunk of `CF.SCANDUMP`, of any version of RedisBloom.
+    pub fn read_dump(header: &[u8]) -> Result<Self, Corrupt> {
+        const SIZE: usize = 38;
+        const SIZE_OF_32_BITS: usize = 32;
+        const SIZE_WITH_ADDRESS: usize = 46;
+        let items = get_u64(header, 0)?;
         let buckets = get_u64(header, 8)?;
+        let deleted = get_u64(header, 16)?;
         let count = get_u64(header, 24)?;
+        match header.len() {
+            SIZE_OF_32_BITS => return Self::of_32_bits(count, buckets, items, deleted),
+            SIZE | SIZE_WITH_ADDRESS => {}
+            _ => return Err(Corrupt),
+        }
         let expansion = u64::from(get_u16(header, 36)?);
         if !(1..=MAX_TABLES).contains(&count) {
             return Err(Corrupt);
@@ -95,12 +169,13 @@ impl Tables {
         let tables = tables.collect();
         Self {
             buckets,
-            items: get_u64(header, 0)?,
-            deleted: get_u64(header, 16)?,
+            items,
+            deleted,
             bucket_size: get_u16(header, 32)?.into(),
             max_iterations: get_u16(header, 34)?.into(),
             expansion,
             tables,
+            hashing: Hashing::Bits64,
         }
         .check()
     }
@@ -112,8 +187,10 @@ impl Tables {
         for number in [self.items, self.buckets, self.deleted, count] {
             out.extend(number.to_le_bytes());
         }
-        for number in [self.bucket_size, self.max_iterations, self.expansion] {
-            out.extend((number as u16).to_le_bytes());
+        if self.hashing == Hashing::Bits64 {
+            for number in [self.bucket_size, self.max_iterations, self.expansion] {
+                out.extend((number as u16).to_le_bytes());
+            }
         }
         out
     }
@@ -128,25 +205,41 @@ impl Tables {
         self.sizes().fold(0, u64::saturating_add)
     }
 
-    /// The position of a bucket. RedisBloom keeps it in 32 bits, so that tables above 4 GiB are used in part only.
-    fn position(&self, buckets: u64, hash: u64) -> u64 {
-        u64::from((hash % buckets * self.bucket_size) as u32)
+    /// The first slots of the two buckets of an item. RedisBloom 2.2 and later keep a position in 32 bits, so that they use
+    /// tables above 4 GiB only in part.
+    fn positions(&self, buckets: u64, candidates: &Candidates) -> [u64; 2] {
+        const FACTOR: u64 = 0x5bd1_e995;
+        let difference = u64::from(candidates.fingerprint) * FACTOR;
+        let first = candidates.hash % buckets;
+        match self.hashing {
+            Hashing::Bits32 => {
+                let second = u64::from((first ^ difference) as u32) % buckets;
+                [first, second].map(|bucket| bucket * self.bucket_size)
+            }
+            Hashing::Bits64 => {
+                let second = (candidates.hash ^ difference) % buckets;
+                [first, second].map(|bucket| (bucket * self.bucket_size) as u32 as u64)
+            }
+        }
     }
 
-    fn slots_of(&self, buckets: u64, hash: u64) -> impl Iterator<Item = u64> + use<> {
-        let first = self.position(buckets, hash);
-        first..first + self.bucket_size
+    fn slots_of(&self, position: u64) -> impl Iterator<Item = u64> + use<> {
+        position..position + self.bucket_size
     }
 
-    /// How often the filter contains an item, or answers so. As RedisBloom does, counts twice where both buckets are the same.
+    /// How often the filter contains an item, or answers so. If both buckets are the same, RedisBloom 2.2 and later count twice.
     pub fn count<'a>(&self, item: &[u8], arrays: impl Iterator<Item = ArrayBytes<'a>>) -> u64 {
-        let candidates = Candidates::of(item);
+        let candidates = Candidates::of(item, self.hashing);
         let count = |(buckets, array): (&u64, ArrayBytes<'_>)| {
-            let slots = candidates.hashes.into_iter();
-            let slots = slots.flat_map(|hash| self.slots_of(*buckets, hash));
-            slots
-                .filter(|slot| array.byte(*slot) == candidates.fingerprint)
-                .count() as u64
+            let count_in = |position| {
+                let slots = self.slots_of(position);
+                slots
+                    .filter(|slot| array.byte(*slot) == candidates.fingerprint)
+                    .count() as u64
+            };
+            let [first, second] = self.positions(*buckets, &candidates);
+            let is_counted_once = self.hashing == Hashing::Bits32 && first == second;
+            count_in(first) + if is_counted_once { 0 } else { count_in(second) }
         };
         self.tables.iter().zip(arrays).map(count).sum()
     }
@@ -157,11 +250,11 @@ impl Tables {
         item: &[u8],
         arrays: impl DoubleEndedIterator<Item = ArrayBytes<'a>> + ExactSizeIterator,
     ) -> Option<(usize, u64)> {
-        let candidates = Candidates::of(item);
+        let candidates = Candidates::of(item, self.hashing);
         let mut tables = self.tables.iter().zip(arrays).enumerate().rev();
         tables.find_map(|(table, (buckets, array))| {
-            let slots = candidates.hashes.into_iter();
-            let mut slots = slots.flat_map(|hash| self.slots_of(*buckets, hash));
+            let positions = self.positions(*buckets, &candidates).into_iter();
+            let mut slots = positions.flat_map(|position| self.slots_of(position));
             let slot = slots.find(|slot| array.byte(*slot) == candidates.fingerprint)?;
             Some((table, slot))
         })

@@ -6,7 +6,7 @@ use crate::bloom::state::{Bloom, BloomFilter};
 use crate::cuckoo;
 use crate::cuckoo::state::{Cuckoo, CuckooFilter};
 use crate::filter::foreign::chain::{self, Chain, Link};
-use crate::filter::foreign::tables::{self, Tables};
+use crate::filter::foreign::tables::{self, Hashing, Tables};
 use crate::filter::foreign::{ForeignLayers, ForeignShape};
 use crate::filter::persist;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -64,7 +64,11 @@ impl Native for RedisBloomChains {
         let items = input.uint()?;
         let count = input.uint()?;
         let options = if encoding >= 2 { input.uint()? } else { 0 };
-        let growth = if encoding >= 4 { input.uint()? } else { 2 };
+        let growth = if encoding >= 4 {
+            input.uint()?
+        } else {
+            chain::FORMER_GROWTH
+        };
         let (mut links, mut arrays) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let (entries, error) = (input.uint()?, input.double()?);
@@ -143,9 +147,18 @@ impl Native for RedisBloomTables {
         let ForeignShape::Tables(tables) = &foreign.shape else {
             return;
         };
+        if tables.hashing == Hashing::Bits32 {
+            out.uint(0);
+        }
         out.uint(tables.tables.len() as u64);
         for number in [tables.buckets, tables.items, tables.deleted] {
             out.uint(number);
+        }
+        if tables.hashing == Hashing::Bits32 {
+            for index in 0..tables.tables.len() {
+                out.bytes(&foreign.array(index));
+            }
+            return;
         }
         for number in [tables.bucket_size, tables.max_iterations, tables.expansion] {
             out.uint(number);
@@ -157,11 +170,20 @@ impl Native for RedisBloomTables {
     }
 
     fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<CuckooFilter> {
-        if encoding < tables::ENCODING {
-            input.warn("a cuckoo filter of RedisBloom 2.0 or older was not loaded: only that version knows its hashes");
+        if encoding < tables::ENCODING_32 {
             return None;
         }
         let count = input.uint()?;
+        let is_marked = encoding == tables::ENCODING && count == 0;
+        if encoding == tables::ENCODING_32 || is_marked {
+            let count = if is_marked { input.uint()? } else { count };
+            let (buckets, items) = (input.uint()?, input.uint()?);
+            let deleted = if is_marked { input.uint()? } else { 0 };
+            let tables = Tables::of_32_bits(count, buckets, items, deleted).ok()?;
+            let arrays = (0..count).map(|_| input.bytes(<[u8]>::to_vec));
+            let arrays = arrays.collect::<Option<Vec<_>>>()?;
+            return build_foreign::<Cuckoo>(input, ForeignShape::Tables(tables), &arrays);
+        }
         let (buckets, items, deleted) = (input.uint()?, input.uint()?, input.uint()?);
         let (bucket_size, max_iterations) = (input.uint()?, input.uint()?);
         let expansion = input.uint()?;
@@ -178,6 +200,7 @@ impl Native for RedisBloomTables {
             max_iterations,
             expansion,
             tables: each,
+            hashing: Hashing::Bits64,
         };
         build_foreign::<Cuckoo>(input, ForeignShape::Tables(tables.check().ok()?), &arrays)
     }

@@ -1,5 +1,5 @@
-"""Makes the data of this folder with a server that has RedisBloom: `python3 make.py PORT`. The server needs
-`--rdbcompression no --enable-debug-command yes`, and a Redis version whose DUMP payloads all tested servers can restore (7.0)."""
+"""Makes the data of RedisBloom with a server that has it: `python3 make.py PORT FOLDER`. FOLDER is `2.2` for the files of this
+folder, or `1.0`, `2.0`, `8.8` for those of a folder below. Only local servers with `--rdbcompression no` are of use."""
 
 import pathlib
 import struct
@@ -7,7 +7,7 @@ import sys
 
 import redis
 
-FOLDER = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parent
 ITEMS = 1_000_000
 COUNTED = 10_000
 BATCH = 1000
@@ -21,80 +21,137 @@ def fnv(values):
     return digest
 
 
-def add(client, key, command, count, copies=1):
-    pipe = client.pipeline(transaction=False)
-    for number in range(count):
-        for _ in range(copies):
-            pipe.execute_command(command, key, f"i{number}")
-    pipe.execute()
+class Maker:
+    """Fills filters and counts their items, because the oldest versions have no `INFO`."""
 
+    def __init__(self, client):
+        self.client, self.items = client, {}
 
-def make(client):
-    run = client.execute_command
-    add(client, "bf-default", "BF.ADD", 1000)
-    run("BF.RESERVE", "bf-fixed", 0.001, 1000, "NONSCALING")
-    add(client, "bf-fixed", "BF.ADD", 1000)
-    run("BF.RESERVE", "bf-half", 0.01, 1000, "NONSCALING")
-    add(client, "bf-half", "BF.ADD", 500)
-    run("BF.RESERVE", "bf-empty", 0.01, 1000)
-    run("BF.RESERVE", "bf-wide", 0.0001, 500, "EXPANSION", 4)
-    add(client, "bf-wide", "BF.ADD", 6000)
-    run("CF.RESERVE", "cf-default", 1000)
-    add(client, "cf-default", "CF.ADD", 5000)
-    run("CF.RESERVE", "cf-one", 1024, "BUCKETSIZE", 1)
-    add(client, "cf-one", "CF.ADD", 500)
-    run("CF.RESERVE", "cf-four", 1000, "BUCKETSIZE", 4, "EXPANSION", 2)
-    add(client, "cf-four", "CF.ADD", 4000)
-    run("CF.RESERVE", "cf-deleted", 2000)
-    add(client, "cf-deleted", "CF.ADD", 2000)
-    for number in range(1000):
-        run("CF.DEL", "cf-deleted", f"i{number}")
-    run("CF.RESERVE", "cf-copies", 4000)
-    add(client, "cf-copies", "CF.ADD", 1000, copies=3)
-    run("CF.RESERVE", "cf-empty", 1000)
+    def run(self, *words):
+        return self.client.execute_command(*words)
 
+    def add(self, key, count, copies=1):
+        command, added = f"{key[:2].upper()}.ADD", 0
+        for first in range(0, count, BATCH):
+            pipe = self.client.pipeline(transaction=False)
+            for number in range(first, min(first + BATCH, count)):
+                for _ in range(copies):
+                    pipe.execute_command(command, key, f"i{number}")
+            added += sum(pipe.execute())
+        self.items[key] = self.items.get(key, 0) + added
 
-def chunks(client, key, family):
-    cursor, out = 0, b""
-    while True:
-        cursor, data = client.execute_command(f"{family}.SCANDUMP", key, cursor)
-        if cursor == 0:
-            return out
-        out += struct.pack("<QQ", cursor, len(data)) + data
+    def reserve(self, key, *words):
+        self.run(f"{key[:2].upper()}.RESERVE", key, *words)
+        self.items[key] = 0
 
+    def restore(self, key, path):
+        self.client.restore(key, 0, path.read_bytes())
 
-def answers(client, key, family):
-    pipe = client.pipeline(transaction=False)
-    if family == "BF":
-        for first in range(0, ITEMS, BATCH):
+    def make_1_0(self):
+        self.add("bf-default", 1000)
+        self.reserve("bf-half", 0.01, 1000)
+        self.add("bf-half", 500)
+        self.reserve("bf-wide", 0.0001, 500)
+        self.add("bf-wide", 6000)
+        self.reserve("bf-empty", 0.01, 1000)
+        self.reserve("bf-million", 0.2, 1_000_000)
+        self.add("bf-million", ITEMS)
+
+    def make_2_0(self):
+        self.make_1_0()
+        self.run("DEL", "bf-million")
+        del self.items["bf-million"]
+        self.restore("bf-old", HERE / "1.0" / "bf-wide.dump")
+        self.items["bf-old"] = self.items["bf-wide"]
+        self.reserve("cf-default", 1000)
+        self.add("cf-default", 5000)
+        self.reserve("cf-deleted", 2000)
+        self.add("cf-deleted", 2000)
+        for number in range(1000):
+            self.items["cf-deleted"] -= self.run("CF.DEL", "cf-deleted", f"i{number}")
+        self.reserve("cf-copies", 4000)
+        self.add("cf-copies", 1000, copies=3)
+        self.reserve("cf-empty", 1000)
+        self.reserve("cf-million", ITEMS)
+        self.add("cf-million", ITEMS)
+
+    def make_2_2(self):
+        self.add("bf-default", 1000)
+        self.reserve("bf-fixed", 0.001, 1000, "NONSCALING")
+        self.add("bf-fixed", 1000)
+        self.reserve("bf-half", 0.01, 1000, "NONSCALING")
+        self.add("bf-half", 500)
+        self.reserve("bf-empty", 0.01, 1000)
+        self.reserve("bf-wide", 0.0001, 500, "EXPANSION", 4)
+        self.add("bf-wide", 6000)
+        self.reserve("cf-default", 1000)
+        self.add("cf-default", 5000)
+        self.reserve("cf-one", 1024, "BUCKETSIZE", 1)
+        self.add("cf-one", 500)
+        self.reserve("cf-four", 1000, "BUCKETSIZE", 4, "EXPANSION", 2)
+        self.add("cf-four", 4000)
+        self.reserve("cf-deleted", 2000)
+        self.add("cf-deleted", 2000)
+        for number in range(1000):
+            self.items["cf-deleted"] -= self.run("CF.DEL", "cf-deleted", f"i{number}")
+        self.reserve("cf-copies", 4000)
+        self.add("cf-copies", 1000, copies=3)
+        self.reserve("cf-empty", 1000)
+
+    def make_8_8(self):
+        self.make_2_2()
+        self.reserve("bf-million", 0.3, 500_000, "EXPANSION", 1)
+        self.add("bf-million", ITEMS)
+        self.reserve("cf-million", ITEMS, "BUCKETSIZE", 4, "MAXITERATIONS", 500)
+        self.add("cf-million", ITEMS)
+
+    def chunks(self, key):
+        cursor, out = 0, b""
+        while True:
+            cursor, data = self.run(f"{key[:2].upper()}.SCANDUMP", key, cursor)
+            if cursor == 0:
+                return out
+            out += struct.pack("<QQ", cursor, len(data)) + data
+
+    def answers(self, key):
+        """The number of answers 1, and the digests of `EXISTS` and of `CF.COUNT`."""
+        asked = 2 * ITEMS if key.endswith("-million") else ITEMS
+        family, found = key[:2].upper(), []
+        for first in range(0, asked, BATCH):
             items = [f"i{number}" for number in range(first, first + BATCH)]
-            pipe.execute_command("BF.MEXISTS", key, *items)
-        found = [bit for reply in pipe.execute() for bit in reply]
-        return sum(found), fnv(found), 0
-    for number in range(ITEMS):
-        pipe.execute_command("CF.EXISTS", key, f"i{number}")
-    found = pipe.execute()
-    for number in range(COUNTED):
-        pipe.execute_command("CF.COUNT", key, f"i{number}")
-    return sum(found), fnv(found), fnv(pipe.execute())
+            if family == "BF":
+                found += self.run("BF.MEXISTS", key, *items)
+                continue
+            pipe = self.client.pipeline(transaction=False)
+            for item in items:
+                pipe.execute_command("CF.EXISTS", key, item)
+            found += pipe.execute()
+        counts = []
+        if family == "CF":
+            counts = [self.run("CF.COUNT", key, f"i{number}") for number in range(COUNTED)]
+        return sum(found), fnv(found), fnv(counts) if counts else 0
 
 
 def main():
-    client = redis.Redis(port=int(sys.argv[1]))
+    port, version = sys.argv[1:]
+    folder = HERE if version == "2.2" else HERE / version
+    folder.mkdir(exist_ok=True)
+    client = redis.Redis(port=int(port))
     client.flushall()
-    make(client)
-    lines = ["# name, items, answers 1 for i0 to i999999, their FNV-1a, FNV-1a of CF.COUNT of i0 to i9999"]
-    for key in sorted(key.decode() for key in client.keys()):
-        family = key[:2].upper()
-        info = client.execute_command(f"{family}.INFO", key)
-        fields = dict(zip(info[::2], info[1::2])) if isinstance(info, list) else info
-        items = {str(name, "ascii") if isinstance(name, bytes) else name: value for name, value in fields.items()}
-        (FOLDER / f"{key}.dump").write_bytes(client.dump(key))
-        (FOLDER / f"{key}.chunks").write_bytes(chunks(client, key, family))
-        found, digest, counts = answers(client, key, family)
-        lines.append(f"{key} {items['Number of items inserted']} {found} {digest:016x} {counts:016x}")
+    maker = Maker(client)
+    getattr(maker, f"make_{version.replace('.', '_')}")()
+    lines = ["# name, items, answers 1 for i0 to i999999 (a million: to i1999999), their FNV-1a, FNV-1a of CF.COUNT of i0 to i9999"]
+    for key in sorted(maker.items):
+        (folder / f"{key}.dump").write_bytes(client.dump(key))
+        if not key.endswith("-million"):
+            (folder / f"{key}.chunks").write_bytes(maker.chunks(key))
+        found, digest, counts = maker.answers(key)
+        lines.append(f"{key} {maker.items[key]} {found} {digest:016x} {counts:016x}")
         print(lines[-1])
-    (FOLDER / "answers.txt").write_text("\n".join(lines) + "\n")
+    (folder / "answers.txt").write_text("\n".join(lines) + "\n")
+    for key in maker.items:
+        if key.endswith("-million"):
+            client.delete(key)
     client.save()
 
 
