@@ -145,7 +145,7 @@ class Policy:
         negative: For how long the answer that no value exists is fresh.
         jitter: Each time becomes up to so many percent longer or shorter, so that entries do not expire together.
         lease: How long a loader may take. After it, another caller may load.
-        backoff: After a failed loader, no caller loads the key for so long.
+        backoff: After a failed loader, no caller loads the key for so long. 0: the next caller tries at once.
         early: If less than that is left of the fresh time, one caller loads, and the others get the old value.
         beta: The same at random, by XFetch. 1 is a good value.
         slide: A hit keeps the entry fresh for that long again.

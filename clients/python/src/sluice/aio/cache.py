@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, T
 
 from ..errors import LoaderFailed, typed
 from ..library import Endpoint, Library
-from ..replies import Key, Policy, Value, Word, fetched, fields, ms, option, same
+from ..replies import Key, Policy, Value, Word, fetched, fields, option, same
 from .families import POLL_SECONDS, Family
 from .runtime import endpoint_of, shield, sleep
 from .session import SILENCE_SECONDS, Session
@@ -155,7 +155,7 @@ class Cache(Family):
         return self._sluice.value(loaded)
 
     async def _failed(self, key: Key, token: int, policy: Policy) -> bool:
-        return await self._run(bool, "CACHE.FAIL", key, token, "BACKOFF", ms(policy.backoff))
+        return await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
 
     async def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Awaitable[Mapping[K, Value | None]]], policy: Policy) -> dict[K, Any]:

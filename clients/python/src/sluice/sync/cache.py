@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, TypeVar
 
 from ..errors import LoaderFailed, typed
 from ..library import Endpoint, Library
-from ..replies import Key, Policy, Value, Word, fetched, fields, ms, option, same
+from ..replies import Key, Policy, Value, Word, fetched, fields, option, same
 from .families import POLL_SECONDS, Family
 from .runtime import endpoint_of, sleep
 from .session import SILENCE_SECONDS, Session
@@ -156,7 +156,7 @@ class Cache(Family):
         return self._sluice.value(loaded)
 
     def _failed(self, key: Key, token: int, policy: Policy) -> bool:
-        return self._run(bool, "CACHE.FAIL", key, token, "BACKOFF", ms(policy.backoff))
+        return self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
 
     def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Mapping[K, Value | None]], policy: Policy) -> dict[K, Any]:
