@@ -1,7 +1,7 @@
 """A near cache for asyncio: cached entries in this process, which the server invalidates (`CLIENT TRACKING ... BCAST`).
 
 One connection asks for the tracking, another one receives its messages. All other connections only read.
-examples/clients/python/near.py is a near cache for threads.
+The package clients/python has a near cache that tracks single keys.
 """
 
 import asyncio

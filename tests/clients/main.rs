@@ -69,6 +69,7 @@ fn run(interpreter: &Path, program: &str, arguments: &[String]) {
         .arg(interpreter)
         .arg(&program)
         .args(arguments)
+        .env("PYTHONPATH", folder().join("clients/python/src"))
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", interpreter.display()));
     let passed = String::from_utf8_lossy(&output.stdout);
@@ -193,12 +194,7 @@ fn the_guide_shows_the_examples_word_for_word() {
 }
 
 #[test]
-fn the_examples_of_redis_py_hold_in_resp2() {
-    run_alone(&python(), "python.py", "2");
-}
-
-#[test]
-fn the_examples_of_redis_py_hold_in_resp3() {
+fn the_example_of_the_python_package_holds() {
     run_alone(&python(), "python.py", "3");
 }
 
@@ -225,33 +221,15 @@ fn the_node_example_of_the_reference_of_idempotency_keys_holds() {
 }
 
 #[test]
-fn the_shared_locks_of_redis_py_hold() {
-    let server = Server::start();
-    run(&python(), "shared.py", &[server.port().to_string()]);
-}
-
-#[test]
 fn the_shared_locks_of_node_redis_hold() {
     let server = Server::start();
     run(&node(), "shared.mjs", &[server.port().to_string()]);
 }
 
 #[test]
-fn the_near_cache_of_redis_py_serves_nothing_old() {
-    let server = Server::start();
-    run(&python(), "near.py", &[server.port().to_string()]);
-}
-
-#[test]
 fn the_near_cache_of_node_redis_serves_nothing_old() {
     let server = Server::start();
     run(&node(), "near.mjs", &[server.port().to_string()]);
-}
-
-#[test]
-fn the_examples_of_redis_py_hold_in_a_cluster() {
-    let (one, _other) = two_nodes(&cluster::node());
-    run(&python(), "cluster.py", &[one.port().to_string()]);
 }
 
 #[test]

@@ -1,0 +1,86 @@
+"""Near caches of several processes that read and write at random serve nothing old."""
+
+import multiprocessing
+import os
+import random
+import time
+
+from settings import PORT, PROTOCOL, classes
+from sluice import Sluice
+from sluice.sync.cache import NearSession
+
+PROCESSES = 8
+STEPS = int(os.environ.get("SLUICE_NEAR_STEPS", "200"))
+KEYS = [f"key:{number}" for number in range(20)]
+
+# An entry that changed while a connection was broken is served for at most three seconds.
+QUIET_SECONDS = 3.2
+WAIT_SECONDS = 60
+
+
+def work(number, is_deaf, barrier, found):
+    """Reads and writes at random, then reads everything when all are quiet. The database is a hash."""
+    if is_deaf:
+        NearSession._hear = lambda self, message: None
+    own = classes()[0](port=PORT, protocol=PROTOCOL, decode_responses=True)
+    dice = random.Random(number)
+    with Sluice(own) as sluice:
+        near = sluice.cache.near()
+
+        def load(key):
+            return own.hget("database", key)
+
+        def load_many(keys):
+            return {key: load(key) for key in keys}
+
+        for step in range(STEPS):
+            key = dice.choice(KEYS)
+            if dice.random() < 0.2:
+                if dice.random() < 0.2:
+                    own.hdel("database", key)
+                else:
+                    own.hset("database", key, f"{number}:{step}")
+                own.execute_command(*dice.choice([("CACHE.DEL", key), ("DEL", key), ("CACHE.DEL", key, "GRACE", 5)]))
+            elif dice.random() < 0.1:
+                near.get_many(KEYS, load_many)
+            else:
+                near.get(key, load)
+            if number == 0 and not is_deaf and step % 50 == 49:
+                kill_one_of(near, own, dice)
+        barrier.wait(WAIT_SECONDS)
+        time.sleep(0.2 if is_deaf else QUIET_SECONDS)
+        for _ in range(2):
+            for key in KEYS:
+                if near.get(key, load) != load(key):
+                    found.put((number, key))
+
+
+def kill_one_of(near, client, dice):
+    """The server closes one of the two connections of the near cache."""
+    inbox = str(near._session._inbox_id)
+    ids = [one["id"] for one in client.client_list() if inbox in (one["id"], one["redir"])]
+    if ids:
+        client.execute_command("CLIENT", "KILL", "ID", dice.choice(ids))
+
+
+def stale_reads(is_deaf):
+    barrier, found = multiprocessing.Barrier(PROCESSES), multiprocessing.Queue()
+    workers = [
+        multiprocessing.Process(target=work, args=(number, is_deaf, barrier, found)) for number in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    stale = []
+    while not found.empty():
+        stale.append(found.get())
+    return stale
+
+
+def test_after_random_writes_no_process_serves_an_old_value(admin):
+    assert stale_reads(False) == []
+
+
+def test_a_near_cache_that_hears_no_invalidation_is_found(admin):
+    assert stale_reads(True) != []
