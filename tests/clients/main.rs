@@ -166,6 +166,18 @@ fn the_node_package_holds_in_a_cluster() {
 }
 
 #[test]
+fn the_node_drop_in_for_redlock_holds() {
+    let servers = [(); 3].map(|()| Server::start());
+    let ports = servers.each_ref().map(|server| server.port().to_string());
+    let variables = [
+        ("SLUICE_PORT", &*ports[0]),
+        ("SLUICE_PORTS", &ports.join(",")),
+        ("SLUICE_LIBRARIES", "ioredis"),
+    ];
+    run_node_package("redlock", &variables);
+}
+
+#[test]
 fn the_node_package_installs_and_its_readme_runs() {
     run_node_package_alone("package", "");
 }

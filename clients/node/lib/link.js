@@ -207,7 +207,7 @@ class Link {
     const sent = performance.now();
     const { pair } = this;
     const holds = [...this.holds.values()];
-    const longest = Math.min(...holds.map((hold) => hold.lease)) / 2;
+    const longest = Math.min(BEAT_MS * 3, ...holds.map((hold) => hold.lease / 2));
     const silence = setTimeout(() => pair.close(), longest).unref(); // a silent connection: another one may answer
     try {
       await Promise.all([pair.requests.send(['PING']), ...holds.map((hold) => hold.renewUnwatched())]);

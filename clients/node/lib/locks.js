@@ -192,7 +192,9 @@ class Lock {
           const [what, fence] = await /** @type {any} */ (mailbox).next(Math.min(left + GRACE_MS, ROUND_MS));
           signal?.throwIfAborted();
           if (what === 'granted' && !isMany) {
-            return this.#held(link, /** @type {any} */ (mailbox), id, owner, [fence], performance.now(), pair);
+            const hold = this.#held(link, /** @type {any} */ (mailbox), id, owner, [fence], performance.now(), pair);
+            if (!watchdog) await hold.renew(); // the lease began before the message came
+            return hold;
           }
           if (what === 'timeout') return null;
           if (what === 'deadlock') throw new Deadlock('DEADLOCK waiting for this lock would never end');

@@ -55,12 +55,24 @@ test('CommonJS and ES modules have the same names', async () => {
   assert.equal(await program('a.mjs', imported), `${names}\n`);
 });
 
+test('the drop-in is imported as redlock is', async () => {
+  const imports = "import Redlock, { ExecutionError, Lock, ResourceLockedError } from 'sluice/redlock'; import { createRequire } from 'node:module';"
+    + "const same = createRequire(import.meta.url)('sluice/redlock'); console.log(Redlock === same && Redlock === same.default, Redlock.name, Lock === same.Lock, ExecutionError.name, ResourceLockedError.name)";
+  assert.equal(await program('redlock.mjs', imports), 'true Redlock true ExecutionError ResourceLockedError\n');
+});
+
 test('TypeScript checks the types', async () => {
   await fs.writeFile(path.join(folder, 'right.mts'), `
 import { Hold, LockLost, Sluice, buffer, type LockOptions, type Taken } from 'sluice';
+import Redlock, { ExecutionError, Lock as RedlockLock } from 'sluice/redlock';
 import { createClient } from 'redis';
 import { Redis } from 'ioredis';
 
+const redlock = new Redlock([new Redis()], { retryCount: 3 });
+const five: number = await redlock.using(['a'], 5000, async (signal) => { if (signal.aborted) throw signal.error; return 5; });
+await redlock.using(['a'], 5000, { retryCount: 0 }, async () => 6);
+const held: RedlockLock = await (await redlock.acquire(['a'], 1000)).extend(1000);
+await held.release();
 const sluice = new Sluice(createClient());
 new Sluice(new Redis(), { codec: buffer });
 const options: LockOptions = { wait: 100, signal: AbortSignal.timeout(50) };
@@ -79,7 +91,7 @@ if (begun.state === 'NEW') await sluice.once.done('k', begun.token, 'x');
 await sluice.semaphore('s', 3, { permits: 2 }).acquire();
 await sluice.semaphore([['s', 3]], { wait: 0 }).acquire();
 const { allowed, retryMs } = await sluice.limit.gcra('k', { burst: 1, count: 1, period: 1000 });
-export { LockLost, allowed, fence, many, retryMs, text, user };
+export { ExecutionError, LockLost, allowed, five, fence, many, retryMs, text, user };
 `);
   await fs.writeFile(path.join(folder, 'wrong.cts'), `
 import { Sluice } from 'sluice';
