@@ -220,6 +220,14 @@ async def test_a_silent_server_is_not_trusted_after_half_of_the_lease(sluice, ad
         await lock.release()
 
 
+async def test_a_lock_is_lost_before_a_silent_server_answers_again(sluice, admin):
+    lock = sluice.lock("k", lease=1)
+    assert await lock.acquire()
+    admin.execute_command("CLIENT", "PAUSE", 3000, "ALL")
+    await sluice.client.exists("k")  # the reply arrives when the pause ends
+    assert lock.lost.is_set()
+
+
 async def test_a_failed_first_connection_leaves_nothing_open(make, admin, proxy):
     sluice = make(proxy.port)
     proxy.refuses = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..library import Endpoint, Library, code_of
 from ..replies import Word
-from .runtime import Handle, Mutex, receive, shield, sleep, spawn, stop
+from .runtime import Handle, Mailbox, Mutex, receive, shield, sleep, spawn, stop
 
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -45,6 +45,8 @@ class Session:
         self._is_greeted = False
         self._is_closed = False
         self._reader: Handle | None = None
+        self._watcher: Handle | None = None
+        self._end = Mailbox()
 
     async def call(self, *words: Word) -> Any:
         """Sends one command and returns its reply.
@@ -60,8 +62,10 @@ class Session:
             self._is_closed = True
             await self._drop_wire()
             await self._drop_inbox()
-        if self._reader is not None:
-            await stop(self._reader)
+        self._end.put(None)
+        for handle in (self._reader, self._watcher):
+            if handle is not None:
+                await stop(handle)
 
     # For subclasses
 
@@ -119,6 +123,7 @@ class Session:
             self._is_greeted = True
         if self._reader is None:
             self._reader = spawn(self._read)
+            self._watcher = spawn(self._watch)
 
     async def _connect(self) -> Any:
         connection = self.endpoint.connection_class(**self.endpoint.options)
@@ -166,8 +171,13 @@ class Session:
                     await self._drop_inbox()
             if self._inbox is None or time.monotonic() - last >= self.interval:
                 await self._beat()
-                await self._tick()
                 last = time.monotonic()
+
+    async def _watch(self) -> None:
+        # Not the task that reads: its heartbeat waits as long as the server is silent.
+        while not self._is_closed:
+            await self._end.get(self.interval)
+            await self._tick()
 
     async def _beat(self) -> None:
         words = self._heartbeat()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..library import Endpoint, Library, code_of
 from ..replies import Word
-from .runtime import Handle, Mutex, receive, sleep, spawn, stop
+from .runtime import Handle, Mailbox, Mutex, receive, sleep, spawn, stop
 
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -46,6 +46,8 @@ class Session:
         self._is_greeted = False
         self._is_closed = False
         self._reader: Handle | None = None
+        self._watcher: Handle | None = None
+        self._end = Mailbox()
 
     def call(self, *words: Word) -> Any:
         """Sends one command and returns its reply.
@@ -61,8 +63,10 @@ class Session:
             self._is_closed = True
             self._drop_wire()
             self._drop_inbox()
-        if self._reader is not None:
-            stop(self._reader)
+        self._end.put(None)
+        for handle in (self._reader, self._watcher):
+            if handle is not None:
+                stop(handle)
 
     # For subclasses
 
@@ -120,6 +124,7 @@ class Session:
             self._is_greeted = True
         if self._reader is None:
             self._reader = spawn(self._read)
+            self._watcher = spawn(self._watch)
 
     def _connect(self) -> Any:
         connection = self.endpoint.connection_class(**self.endpoint.options)
@@ -167,8 +172,13 @@ class Session:
                     self._drop_inbox()
             if self._inbox is None or time.monotonic() - last >= self.interval:
                 self._beat()
-                self._tick()
                 last = time.monotonic()
+
+    def _watch(self) -> None:
+        # Not the task that reads: its heartbeat waits as long as the server is silent.
+        while not self._is_closed:
+            self._end.get(self.interval)
+            self._tick()
 
     def _beat(self) -> None:
         words = self._heartbeat()
