@@ -2,9 +2,8 @@
 
 use super::FOREIGN;
 use super::edit::{MemoryLimits, build};
-use super::foreign::ForeignShape;
 use super::persist;
-use super::state::{Filter, FilterHeader, FilterKind};
+use super::state::{Filter, FilterKind};
 use crate::error::Error;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -14,9 +13,11 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use xxhash_rust::xxh3::xxh3_128;
 
+mod foreign;
 mod redisbloom;
 mod valkeybloom;
 
+use foreign::ForeignFilters;
 use redisbloom::{RedisBloomChains, RedisBloomTables, Sketch};
 use valkeybloom::ValkeyBloomChains;
 
@@ -28,39 +29,14 @@ pub fn register<K: FilterKind>(ctx: Ctx<'_>) -> bool {
 /// Registers the types of RedisBloom and valkey-bloom, unless another module has them.
 pub fn register_foreign(ctx: Ctx<'_>) -> bool {
     if FOREIGN.get() {
-        native::try_register::<RedisBloomChains>(ctx);
-        native::try_register::<RedisBloomTables>(ctx);
-        native::try_register::<ValkeyBloomChains>(ctx);
+        native::try_register::<ForeignFilters<RedisBloomChains>>(ctx);
+        native::try_register::<ForeignFilters<RedisBloomTables>>(ctx);
+        native::try_register::<ForeignFilters<ValkeyBloomChains>>(ctx);
         native::try_register::<Sketch<0>>(ctx);
         native::try_register::<Sketch<1>>(ctx);
         native::try_register::<Sketch<2>>(ctx);
     }
     true
-}
-
-/// Allocates the filter with these numbers, whose arrays are `arrays`. `None`: it is invalid, or there is no memory.
-fn build_foreign<K: FilterKind>(
-    input: &RdbReader<'_>,
-    shape: ForeignShape,
-    arrays: &[Vec<u8>],
-) -> Option<Filter<K>> {
-    let limits = if input.is_for_client() {
-        MemoryLimits::Hold
-    } else {
-        MemoryLimits::Waived
-    };
-    let sizes = arrays.iter().map(|array| array.len() as u64);
-    if !sizes.eq(shape.sizes()) {
-        return None;
-    }
-    let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
-    let header = FilterHeader::of_foreign(shape).ok()?;
-    let mut filter = build(header, limits).inspect_err(refused).ok()?;
-    let foreign = filter.foreign.as_mut()?;
-    for (index, array) in arrays.iter().enumerate() {
-        foreign.set_array(index, array).ok()?;
-    }
-    Some(filter)
 }
 
 struct Filters<K>(PhantomData<K>);

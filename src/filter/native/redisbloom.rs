@@ -1,6 +1,6 @@
 //! The data types of RedisBloom: Bloom and cuckoo filters in its own format, and the names of its other types.
 
-use super::{Filters, build_foreign};
+use super::foreign::{ForeignFormat, ForeignParts};
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
 use crate::cuckoo;
@@ -26,22 +26,19 @@ fn rewrite(foreign: &ForeignLayers, command: &CStr, out: &mut AofWriter<'_>) {
     }
 }
 
-/// The callbacks of Bloom filters.
+/// The format of Bloom filters.
 pub(super) struct RedisBloomChains;
 
-impl Native for RedisBloomChains {
-    type Value = BloomFilter;
+impl ForeignFormat for RedisBloomChains {
+    type Kind = Bloom;
     const ENCODING: c_int = chain::ENCODING;
 
     fn native() -> &'static NativeType<BloomFilter> {
         &bloom::REDISBLOOM
     }
 
-    fn save(filter: &BloomFilter, out: &mut RdbWriter<'_>) {
-        let Some(foreign) = &filter.foreign else {
-            return;
-        };
-        let ForeignShape::Chain(chain) = &foreign.shape else {
+    fn save(layers: &ForeignLayers, out: &mut RdbWriter<'_>) {
+        let ForeignShape::Chain(chain) = &layers.shape else {
             return;
         };
         out.uint(chain.items());
@@ -55,12 +52,12 @@ impl Native for RedisBloomChains {
             out.double(link.bits_per_entry);
             out.uint(link.bits);
             out.uint(link.n2);
-            out.bytes(&foreign.array(index));
+            out.bytes(&layers.array(index));
             out.uint(link.items);
         }
     }
 
-    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<BloomFilter> {
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<ForeignParts> {
         let items = input.uint()?;
         let count = input.uint()?;
         let options = if encoding >= 2 { input.uint()? } else { 0 };
@@ -97,7 +94,7 @@ impl Native for RedisBloomChains {
             links,
         };
         let chain = chain.check().ok().filter(|chain| chain.items() == items)?;
-        build_foreign::<Bloom>(input, ForeignShape::Chain(chain), &arrays)
+        Some((ForeignShape::Chain(chain), arrays))
     }
 
     fn rewrite(filter: &BloomFilter, out: &mut AofWriter<'_>) {
@@ -105,46 +102,21 @@ impl Native for RedisBloomChains {
             rewrite(foreign, c"BF.LOADCHUNK", out);
         }
     }
-
-    fn digest(filter: &BloomFilter, digest: &mut Digest<'_>) {
-        Filters::<Bloom>::digest(filter, digest);
-    }
-
-    fn memory(filter: &BloomFilter) -> usize {
-        filter.memory()
-    }
-
-    fn free_effort(filter: &BloomFilter) -> usize {
-        Filters::<Bloom>::free_effort(filter)
-    }
-
-    fn copy(filter: &BloomFilter) -> Option<BloomFilter> {
-        Filters::<Bloom>::copy(filter)
-    }
-
-    fn unlinked(_filter: &BloomFilter, _db: i32, _key: &[u8]) {}
-
-    fn defrag(filter: &mut BloomFilter, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
-        Filters::<Bloom>::defrag(filter, relocate, from)
-    }
 }
 
-/// The callbacks of cuckoo filters.
+/// The format of cuckoo filters.
 pub(super) struct RedisBloomTables;
 
-impl Native for RedisBloomTables {
-    type Value = CuckooFilter;
+impl ForeignFormat for RedisBloomTables {
+    type Kind = Cuckoo;
     const ENCODING: c_int = tables::ENCODING;
 
     fn native() -> &'static NativeType<CuckooFilter> {
         &cuckoo::REDISBLOOM
     }
 
-    fn save(filter: &CuckooFilter, out: &mut RdbWriter<'_>) {
-        let Some(foreign) = &filter.foreign else {
-            return;
-        };
-        let ForeignShape::Tables(tables) = &foreign.shape else {
+    fn save(layers: &ForeignLayers, out: &mut RdbWriter<'_>) {
+        let ForeignShape::Tables(tables) = &layers.shape else {
             return;
         };
         if tables.hashing == Hashing::Bits32 {
@@ -156,7 +128,7 @@ impl Native for RedisBloomTables {
         }
         if tables.hashing == Hashing::Bits32 {
             for index in 0..tables.tables.len() {
-                out.bytes(&foreign.array(index));
+                out.bytes(&layers.array(index));
             }
             return;
         }
@@ -165,11 +137,11 @@ impl Native for RedisBloomTables {
         }
         for (index, buckets) in tables.tables.iter().enumerate() {
             out.uint(*buckets);
-            out.bytes(&foreign.array(index));
+            out.bytes(&layers.array(index));
         }
     }
 
-    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<CuckooFilter> {
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<ForeignParts> {
         if encoding < tables::ENCODING_32 {
             return None;
         }
@@ -182,7 +154,7 @@ impl Native for RedisBloomTables {
             let tables = Tables::of_32_bits(count, buckets, items, deleted).ok()?;
             let arrays = (0..count).map(|_| input.bytes(<[u8]>::to_vec));
             let arrays = arrays.collect::<Option<Vec<_>>>()?;
-            return build_foreign::<Cuckoo>(input, ForeignShape::Tables(tables), &arrays);
+            return Some((ForeignShape::Tables(tables), arrays));
         }
         let (buckets, items, deleted) = (input.uint()?, input.uint()?, input.uint()?);
         let (bucket_size, max_iterations) = (input.uint()?, input.uint()?);
@@ -202,39 +174,13 @@ impl Native for RedisBloomTables {
             tables: each,
             hashing: Hashing::Bits64,
         };
-        build_foreign::<Cuckoo>(input, ForeignShape::Tables(tables.check().ok()?), &arrays)
+        Some((ForeignShape::Tables(tables.check().ok()?), arrays))
     }
 
     fn rewrite(filter: &CuckooFilter, out: &mut AofWriter<'_>) {
         if let Some(foreign) = &filter.foreign {
             rewrite(foreign, c"CF.LOADCHUNK", out);
         }
-    }
-
-    fn digest(filter: &CuckooFilter, digest: &mut Digest<'_>) {
-        Filters::<Cuckoo>::digest(filter, digest);
-    }
-
-    fn memory(filter: &CuckooFilter) -> usize {
-        filter.memory()
-    }
-
-    fn free_effort(filter: &CuckooFilter) -> usize {
-        Filters::<Cuckoo>::free_effort(filter)
-    }
-
-    fn copy(filter: &CuckooFilter) -> Option<CuckooFilter> {
-        Filters::<Cuckoo>::copy(filter)
-    }
-
-    fn unlinked(_filter: &CuckooFilter, _db: i32, _key: &[u8]) {}
-
-    fn defrag(
-        filter: &mut CuckooFilter,
-        relocate: &mut Relocate<'_>,
-        from: usize,
-    ) -> Option<usize> {
-        Filters::<Cuckoo>::defrag(filter, relocate, from)
     }
 }
 

@@ -1,30 +1,28 @@
-//! The data type of valkey-bloom: Bloom filters in its own format.
+//! The data type of valkey-bloom: Bloom filters in its own format. An AOF of commands has Sluice's own, because valkey-bloom's
+//! `BF.LOAD` is not one of Sluice's commands.
 
-use super::{Filters, build_foreign};
+use super::foreign::{ForeignFormat, ForeignParts};
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
-use crate::filter::foreign::ForeignShape;
 use crate::filter::foreign::sip_chain::{self, BITMAP_HEADER_BYTES, SipChain, SipLink};
-use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
-use crate::server::services::native::{Native, NativeType, Relocate};
+use crate::filter::foreign::{ForeignLayers, ForeignShape};
+use crate::server::handles::io::{RdbReader, RdbWriter};
+use crate::server::services::native::NativeType;
 use std::ffi::c_int;
 
-/// The callbacks of Bloom filters.
+/// The format of Bloom filters.
 pub(super) struct ValkeyBloomChains;
 
-impl Native for ValkeyBloomChains {
-    type Value = BloomFilter;
+impl ForeignFormat for ValkeyBloomChains {
+    type Kind = Bloom;
     const ENCODING: c_int = sip_chain::ENCODING;
 
     fn native() -> &'static NativeType<BloomFilter> {
         &bloom::VALKEY_BLOOM
     }
 
-    fn save(filter: &BloomFilter, out: &mut RdbWriter<'_>) {
-        let Some(foreign) = &filter.foreign else {
-            return;
-        };
-        let ForeignShape::SipChain(chain) = &foreign.shape else {
+    fn save(layers: &ForeignLayers, out: &mut RdbWriter<'_>) {
+        let ForeignShape::SipChain(chain) = &layers.shape else {
             return;
         };
         out.uint(chain.links.len() as u64);
@@ -34,14 +32,14 @@ impl Native for ValkeyBloomChains {
         out.uint(chain.is_seed_random.into());
         for (index, link) in chain.links.iter().enumerate() {
             let mut bitmap = chain.bitmap_header(link);
-            bitmap.extend(foreign.array(index));
+            bitmap.extend(layers.array(index));
             out.bytes(&bitmap);
             out.uint(link.capacity);
         }
         out.uint(chain.last_items);
     }
 
-    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<BloomFilter> {
+    fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<ForeignParts> {
         if encoding < sip_chain::ENCODING {
             input.warn("a Bloom filter of a valkey-bloom before 1.0 was not loaded");
             return None;
@@ -70,33 +68,6 @@ impl Native for ValkeyBloomChains {
             links,
             last_items,
         };
-        build_foreign::<Bloom>(input, ForeignShape::SipChain(chain.check().ok()?), &arrays)
-    }
-
-    /// valkey-bloom's own command for this, `BF.LOAD`, is not one of Sluice.
-    fn rewrite(filter: &BloomFilter, out: &mut AofWriter<'_>) {
-        Filters::<Bloom>::rewrite(filter, out);
-    }
-
-    fn digest(filter: &BloomFilter, digest: &mut Digest<'_>) {
-        Filters::<Bloom>::digest(filter, digest);
-    }
-
-    fn memory(filter: &BloomFilter) -> usize {
-        filter.memory()
-    }
-
-    fn free_effort(filter: &BloomFilter) -> usize {
-        Filters::<Bloom>::free_effort(filter)
-    }
-
-    fn copy(filter: &BloomFilter) -> Option<BloomFilter> {
-        Filters::<Bloom>::copy(filter)
-    }
-
-    fn unlinked(_filter: &BloomFilter, _db: i32, _key: &[u8]) {}
-
-    fn defrag(filter: &mut BloomFilter, relocate: &mut Relocate<'_>, from: usize) -> Option<usize> {
-        Filters::<Bloom>::defrag(filter, relocate, from)
+        Some((ForeignShape::SipChain(chain.check().ok()?), arrays))
     }
 }
