@@ -8,10 +8,10 @@ from .errors import (
     WrongType,
 )
 from .replies import Begun, Breaker, Decision, Policy, Rate, Refusal, StockReplies, StockReply
-from .sync import Lock, NearCache, Sluice
+from .sync import Lock, LockOptions, NearCache, Sluice
 
 __all__ = [
-    "Begun", "Breaker", "CommandError", "Conflict", "Deadlock", "Decision", "FilterError", "LoaderFailed", "Lock", "LockLost",
+    "Begun", "Breaker", "CommandError", "Conflict", "Deadlock", "Decision", "FilterError", "LoaderFailed", "Lock", "LockLost", "LockOptions",
     "LockTimeout", "NearCache", "NoSuchQueue", "Policy", "Rate", "Refusal", "Sluice", "SluiceError", "StockReplies", "StockReply",
     "TooManyWaiting", "WrongType",
 ]

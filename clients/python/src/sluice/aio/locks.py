@@ -13,7 +13,7 @@ from ..library import Endpoint, Library, code_of
 from ..replies import Key, Word, ms, text
 from ..tracing import span
 from .runtime import Event, Mailbox, call_soon, endpoint_of, shield, sleep, spawn
-from .session import PAUSE_SECONDS, REDIRECTED, Session
+from .session import HEARTBEAT_SECONDS, PAUSE_SECONDS, REDIRECTED, Session
 
 LEASE_SECONDS = 10.0
 WAIT_SECONDS = 10.0
@@ -192,9 +192,16 @@ class Lock:
         if self._max_hold is not None:
             lease = min(lease, self._granted_at + self._max_hold - time.monotonic())
         for key, fence in zip(self.keys, self.fences):
-            if self.lost.is_set() or await self._send(*self._target.confirm(key, self.owner, ms(lease))) != fence:
+            if self.lost.is_set() or await self._confirm(key, lease) != fence:
                 self._lose()
                 raise LockLost(*self.keys)
+
+    async def _confirm(self, key: Key, lease: float) -> Any:
+        for _ in range(1, CONNECTION_ATTEMPTS):
+            with contextlib.suppress(*self._locks.library.broken):
+                return await self._send(*self._target.confirm(key, self.owner, ms(lease)))
+            await sleep(PAUSE_SECONDS)
+        return await self._send(*self._target.confirm(key, self.owner, ms(lease)))
 
     # The words
 
@@ -276,19 +283,24 @@ class Lock:
         try:
             if session is not None:
                 session.held.pop(request, None)
+            if is_lost:  # part of several keys can still be held
+                with contextlib.suppress(*self._locks.library.broken):
+                    await self._send(*self._target.release(self.owner))
+                raise LockLost(*keys)
             reply, attempts = await self._send_release()
         finally:
             self._forget()
-        # The reply to a repetition is nil: the first one can have released the lock.
-        if is_lost or (attempts == 1 and None in self._target.fences(reply)):
+        # The reply to a repetition is nil: the first one can have released the lock. Without linger, the lock ended with its
+        # connection.
+        if None in self._target.fences(reply) and (attempts == 1 or not self._linger):
             raise LockLost(*keys)
 
     async def _send_release(self) -> tuple[Any, int]:
+        """Returns the reply, and which attempt got it."""
         for attempt in range(1, RELEASE_ATTEMPTS):
-            try:
+            with contextlib.suppress(*self._locks.library.broken):
                 return await self._send(*self._target.release(self.owner)), attempt
-            except self._locks.library.broken:
-                await sleep(PAUSE_SECONDS)
+            await sleep(PAUSE_SECONDS)
         return await self._send(*self._target.release(self.owner)), RELEASE_ATTEMPTS
 
     async def _send(self, *words: Word) -> Any:
@@ -377,7 +389,10 @@ class LockSession(Session):
             spawn(Follower(self._locks, self, lock).run)
 
     def _hear(self, message: Any) -> None:
-        what, fence, request = text(message[2]).split(" ", 2)
+        what, _, rest = text(message[2]).partition(" ")
+        fence, _, request = rest.partition(" ")
+        if not fence.isdigit():
+            return
         if what == "lost":
             lock = self.held.get(request)
             if lock is not None and self._library.is_cluster and lock.fences:
@@ -395,6 +410,8 @@ class LockSession(Session):
         return ("PING",) if self._waiting else None
 
     async def _tick(self) -> None:
+        if not self.held:
+            self.interval = HEARTBEAT_SECONDS
         now = time.monotonic()
         for lock in list(self.held.values()):
             since = self.contact if lock._bound_at is None else lock._bound_at
@@ -437,10 +454,13 @@ class Locks:
         self.library = library
         self.channel = f"sluice:{uuid.uuid4().hex}"
         self._client = client
+        self._is_closed = False
         self._sessions: dict[str, LockSession] = {}
 
     async def session_of(self, lock: Lock) -> LockSession:
         """Returns the session of the server that has the key, and makes it that of the lock."""
+        if self._is_closed:
+            raise RuntimeError("the Sluice object is closed")
         endpoint = await endpoint_of(self._client, self.library, lock.keys[0])
         session = self._sessions.get(endpoint.name)
         if session is None:
@@ -464,5 +484,7 @@ class Locks:
             for lock in list(session.held.values()):
                 with contextlib.suppress(LockLost, CommandError, RuntimeError, *self.library.broken):
                     await lock.release()
+        self._is_closed = True
+        for session in self._sessions.values():
             await session.close()
         self._sessions.clear()

@@ -42,6 +42,7 @@ class Session:
         self._wire: Any = None
         self._inbox: Any = None
         self._inbox_id = 0
+        self._pinged = 0.0
         self._is_greeted = False
         self._is_closed = False
         self._reader: Handle | None = None
@@ -196,9 +197,12 @@ class Session:
         try:
             message = await receive(inbox, self.interval)
             if message is None:
-                if time.monotonic() - self.heard > SILENCE_SECONDS:
+                now = time.monotonic()
+                if now - self.heard > SILENCE_SECONDS:
                     return False
-                await inbox.send_command("PING")
+                if now - self._pinged >= HEARTBEAT_SECONDS:
+                    self._pinged = now
+                    await inbox.send_command("PING")
         except Exception:
             return False  # also the errors of a connection that another caller closes meanwhile
         if message is not None:

@@ -3,6 +3,6 @@
 from .cache import Cache, NearCache
 from .client import Sluice
 from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
-from .locks import Lock
+from .locks import Lock, LockOptions
 
-__all__ = ["Bloom", "Cache", "Cuckoo", "Delay", "Limit", "Lock", "NearCache", "Once", "Sluice", "Stock"]
+__all__ = ["Bloom", "Cache", "Cuckoo", "Delay", "Limit", "Lock", "LockOptions", "NearCache", "Once", "Sluice", "Stock"]

@@ -14,7 +14,7 @@ from ..library import Endpoint, Library, code_of
 from ..replies import Key, Word, ms, text
 from ..tracing import span
 from .runtime import Event, Mailbox, call_soon, endpoint_of, sleep, spawn
-from .session import PAUSE_SECONDS, REDIRECTED, Session
+from .session import HEARTBEAT_SECONDS, PAUSE_SECONDS, REDIRECTED, Session
 
 LEASE_SECONDS = 10.0
 WAIT_SECONDS = 10.0
@@ -193,9 +193,16 @@ class Lock:
         if self._max_hold is not None:
             lease = min(lease, self._granted_at + self._max_hold - time.monotonic())
         for key, fence in zip(self.keys, self.fences):
-            if self.lost.is_set() or self._send(*self._target.confirm(key, self.owner, ms(lease))) != fence:
+            if self.lost.is_set() or self._confirm(key, lease) != fence:
                 self._lose()
                 raise LockLost(*self.keys)
+
+    def _confirm(self, key: Key, lease: float) -> Any:
+        for _ in range(1, CONNECTION_ATTEMPTS):
+            with contextlib.suppress(*self._locks.library.broken):
+                return self._send(*self._target.confirm(key, self.owner, ms(lease)))
+            sleep(PAUSE_SECONDS)
+        return self._send(*self._target.confirm(key, self.owner, ms(lease)))
 
     # The words
 
@@ -277,19 +284,24 @@ class Lock:
         try:
             if session is not None:
                 session.held.pop(request, None)
+            if is_lost:  # part of several keys can still be held
+                with contextlib.suppress(*self._locks.library.broken):
+                    self._send(*self._target.release(self.owner))
+                raise LockLost(*keys)
             reply, attempts = self._send_release()
         finally:
             self._forget()
-        # The reply to a repetition is nil: the first one can have released the lock.
-        if is_lost or (attempts == 1 and None in self._target.fences(reply)):
+        # The reply to a repetition is nil: the first one can have released the lock. Without linger, the lock ended with its
+        # connection.
+        if None in self._target.fences(reply) and (attempts == 1 or not self._linger):
             raise LockLost(*keys)
 
     def _send_release(self) -> tuple[Any, int]:
+        """Returns the reply, and which attempt got it."""
         for attempt in range(1, RELEASE_ATTEMPTS):
-            try:
+            with contextlib.suppress(*self._locks.library.broken):
                 return self._send(*self._target.release(self.owner)), attempt
-            except self._locks.library.broken:
-                sleep(PAUSE_SECONDS)
+            sleep(PAUSE_SECONDS)
         return self._send(*self._target.release(self.owner)), RELEASE_ATTEMPTS
 
     def _send(self, *words: Word) -> Any:
@@ -378,7 +390,10 @@ class LockSession(Session):
             spawn(Follower(self._locks, self, lock).run)
 
     def _hear(self, message: Any) -> None:
-        what, fence, request = text(message[2]).split(" ", 2)
+        what, _, rest = text(message[2]).partition(" ")
+        fence, _, request = rest.partition(" ")
+        if not fence.isdigit():
+            return
         if what == "lost":
             lock = self.held.get(request)
             if lock is not None and self._library.is_cluster and lock.fences:
@@ -396,6 +411,8 @@ class LockSession(Session):
         return ("PING",) if self._waiting else None
 
     def _tick(self) -> None:
+        if not self.held:
+            self.interval = HEARTBEAT_SECONDS
         now = time.monotonic()
         for lock in list(self.held.values()):
             since = self.contact if lock._bound_at is None else lock._bound_at
@@ -438,10 +455,13 @@ class Locks:
         self.library = library
         self.channel = f"sluice:{uuid.uuid4().hex}"
         self._client = client
+        self._is_closed = False
         self._sessions: dict[str, LockSession] = {}
 
     def session_of(self, lock: Lock) -> LockSession:
         """Returns the session of the server that has the key, and makes it that of the lock."""
+        if self._is_closed:
+            raise RuntimeError("the Sluice object is closed")
         endpoint = endpoint_of(self._client, self.library, lock.keys[0])
         session = self._sessions.get(endpoint.name)
         if session is None:
@@ -465,5 +485,7 @@ class Locks:
             for lock in list(session.held.values()):
                 with contextlib.suppress(LockLost, CommandError, RuntimeError, *self.library.broken):
                     lock.release()
+        self._is_closed = True
+        for session in self._sessions.values():
             session.close()
         self._sessions.clear()
