@@ -123,7 +123,7 @@ fn run_node_package(file: &str, variables: &[(&str, &str)]) {
             .unwrap_or_else(|| panic!("no {what} in\n{report}"))
     };
     let not_run = ["# skipped ", "# todo ", "# cancelled "].map(count);
-    assert!(count("# pass ") >= 7 && not_run == [0; 3], "{report}");
+    assert!(count("# pass ") >= 3 && not_run == [0; 3], "{report}");
 }
 
 /// Runs such a file on a server of its own.
@@ -163,6 +163,11 @@ fn the_node_package_holds_in_a_cluster() {
     let port = one.port().to_string();
     let variables = [("SLUICE_PORT", &*port), ("SLUICE_CLUSTER_PORT", &*port)];
     run_node_package("cluster", &variables);
+}
+
+#[test]
+fn the_near_cache_of_the_node_package_serves_nothing_old() {
+    run_node_package_alone("near", "");
 }
 
 #[test]
@@ -211,12 +216,12 @@ fn the_example_of_the_python_package_holds() {
 }
 
 #[test]
-fn the_examples_of_node_redis_hold_in_resp2() {
+fn the_example_of_the_node_package_holds_in_resp2() {
     run_alone(&node(), "node.mjs", "2");
 }
 
 #[test]
-fn the_examples_of_node_redis_hold_in_resp3() {
+fn the_example_of_the_node_package_holds_in_resp3() {
     run_alone(&node(), "node.mjs", "3");
 }
 
@@ -230,24 +235,6 @@ fn the_node_examples_of_the_reference_of_caching_hold() {
 fn the_node_example_of_the_reference_of_idempotency_keys_holds() {
     let server = Server::start();
     run(&node(), "once.mjs", &[server.port().to_string()]);
-}
-
-#[test]
-fn the_shared_locks_of_node_redis_hold() {
-    let server = Server::start();
-    run(&node(), "shared.mjs", &[server.port().to_string()]);
-}
-
-#[test]
-fn the_near_cache_of_node_redis_serves_nothing_old() {
-    let server = Server::start();
-    run(&node(), "near.mjs", &[server.port().to_string()]);
-}
-
-#[test]
-fn the_examples_of_node_redis_hold_in_a_cluster() {
-    let (one, _other) = two_nodes(&cluster::node());
-    run(&node(), "cluster.mjs", &[one.port().to_string()]);
 }
 
 /// Longer than any test: what is free before was released.

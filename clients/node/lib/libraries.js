@@ -12,7 +12,7 @@ const { ConnectionBroken, typed } = require('./errors');
  * @typedef {object} Connection
  * @property {(words: Words) => Promise<any>} send
  * @property {(channel: string, listener: (message: string) => void) => Promise<unknown>} subscribe
- * @property {(listener: () => void) => void} onClose Calls the listener once, at the latest when `close` is called.
+ * @property {(listener: () => void) => void} onClose Calls the listener once, when the connection closes or is closed already.
  * @property {() => void} close
  */
 
@@ -40,13 +40,26 @@ const CONNECT_MS = 10_000;
 
 const noop = () => {};
 
-/** A listener that is called once. @param {() => void} listener */
-function once(listener) {
-  let isCalled = false;
-  return () => {
-    if (isCalled) return;
-    isCalled = true;
-    listener();
+/**
+ * The end of a connection: `closed` closes it and calls the listeners, once. A listener that comes later is called at once.
+ *
+ * @param {() => void} close
+ */
+function ending(close) {
+  let isClosed = false;
+  /** @type {(() => void)[]} */
+  const listeners = [];
+  return {
+    closed: () => {
+      if (isClosed) return;
+      isClosed = true;
+      close();
+      for (const listener of listeners) listener();
+    },
+    onClose: (/** @type {() => void} */ listener) => {
+      if (isClosed) listener();
+      else listeners.push(listener);
+    },
   };
 }
 
@@ -112,18 +125,12 @@ class NodeRedis {
 
   /** @param {any} own @returns {Connection} */
   connection(own) {
-    const close = () => own.isOpen && own.destroy();
-    /** @type {(() => void)[]} */
-    const listeners = [];
-    const closed = once(() => {
-      close();
-      for (const listener of listeners) listener();
-    });
+    const { closed, onClose } = ending(() => own.isOpen && own.destroy());
     for (const event of ['error', 'end', 'terminated']) own.on(event, closed);
     return {
       send: (words) => own.sendCommand(words, { typeMapping: TYPES }),
       subscribe: (channel, listener) => own.subscribe(channel, listener),
-      onClose: (listener) => void listeners.push(listener),
+      onClose,
       close: closed,
     };
   }
@@ -202,12 +209,7 @@ class IoRedis {
 
   /** @param {any} own @returns {Connection} */
   connection(own) {
-    /** @type {(() => void)[]} */
-    const listeners = [];
-    const closed = once(() => {
-      own.disconnect();
-      for (const listener of listeners) listener();
-    });
+    const { closed, onClose } = ending(() => own.disconnect());
     own.on('end', closed);
     return {
       send: ([name, ...args]) => own.callBuffer(name, ...args),
@@ -215,7 +217,7 @@ class IoRedis {
         own.on('message', (/** @type {string} */ _, /** @type {string} */ message) => listener(message));
         return own.subscribe(channel);
       },
-      onClose: (listener) => void listeners.push(listener),
+      onClose,
       close: closed,
     };
   }
@@ -249,6 +251,8 @@ class IoRedis {
       return { ...reading, ping: () => Promise.all([hearing.ping(), reading.send(['PING'])]) };
     } catch (error) {
       ears.close();
+      const { message } = /** @type {Error} */ (error);
+      if (/redirect to does not exist/.test(message)) throw new ConnectionBroken(message, { cause: error }); // it has just closed
       throw typed(error);
     }
   }
