@@ -41,7 +41,6 @@ async def test_negative_entries_and_failures(sluice):
         await sluice.cache.get("f", fail)
     with pytest.raises(LoaderFailed):
         await sluice.cache.get("f", none)
-    assert (await sluice.cache.info("f")) is None or True
 
 
 async def test_a_policy_has_all_options(sluice, admin):
@@ -94,7 +93,7 @@ async def test_many_keys_are_loaded_at_once(sluice, admin):
     assert asked == [["a", "b", "c"]]
     assert await sluice.cache.get_many([], load) == {}
     # A key that another caller loads comes last: no lease waits for it.
-    admin.execute_command("CACHE.FETCH", "x", "LEASE", 100)
+    admin.execute_command("CACHE.FETCH", "x", "LEASE", 500)
     assert await sluice.cache.get_many(["x", "y"], load) == {"x": "X", "y": "Y"}
     assert asked[1:] == [["y"], ["x"]]
 

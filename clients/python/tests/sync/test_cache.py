@@ -42,7 +42,6 @@ def test_negative_entries_and_failures(sluice):
         sluice.cache.get("f", fail)
     with pytest.raises(LoaderFailed):
         sluice.cache.get("f", none)
-    assert (sluice.cache.info("f")) is None or True
 
 
 def test_a_policy_has_all_options(sluice, admin):
@@ -95,7 +94,7 @@ def test_many_keys_are_loaded_at_once(sluice, admin):
     assert asked == [["a", "b", "c"]]
     assert sluice.cache.get_many([], load) == {}
     # A key that another caller loads comes last: no lease waits for it.
-    admin.execute_command("CACHE.FETCH", "x", "LEASE", 100)
+    admin.execute_command("CACHE.FETCH", "x", "LEASE", 500)
     assert sluice.cache.get_many(["x", "y"], load) == {"x": "X", "y": "Y"}
     assert asked[1:] == [["y"], ["x"]]
 
