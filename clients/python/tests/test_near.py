@@ -64,9 +64,10 @@ def kill_one_of(near, client, dice):
 
 
 def stale_reads(is_deaf):
-    barrier, found = multiprocessing.Barrier(PROCESSES), multiprocessing.Queue()
+    context = multiprocessing.get_context("fork")
+    barrier, found = context.Barrier(PROCESSES), context.Queue()
     workers = [
-        multiprocessing.Process(target=work, args=(number, is_deaf, barrier, found)) for number in range(PROCESSES)]
+        context.Process(target=work, args=(number, is_deaf, barrier, found)) for number in range(PROCESSES)]
     for worker in workers:
         worker.start()
     for worker in workers:
