@@ -60,7 +60,7 @@ uninstall: ## remove the files of `make install` (the same PREFIX and DESTDIR)
 #: Develop it
 
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
-	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo test
+	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo test --workspace
 
 matrix: build prepare-tests ## run all tests on nine servers and print a table (SERVERS='redis-8.6 valkey-9.1' TESTS='--test server')
 	@SLUICE_MODULE='$(CURDIR)/$(module)' TESTS='$(TESTS)' scripts/matrix $(SERVERS)
@@ -115,7 +115,7 @@ audit: ## licenses and sources of all crates, and advisories if cargo-deny is in
 
 lint: ## formatting, clippy and the words of the documentation; warnings are errors
 	@cargo fmt --check
-	@cargo clippy --all-targets -- -D warnings
+	@cargo clippy --workspace --all-targets -- -D warnings
 	@scripts/prose
 
 clean: ## remove the build (the datasets of `make run`, in data/, stay)

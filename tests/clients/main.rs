@@ -2,32 +2,23 @@
 //! one, what is repeated happens once, and stale fences are refused.
 //!
 //! The Python and the Node examples are tried by programs of their own languages beside this file. `filters.rs` tries the
-//! helpers for filters that client libraries have, `python_package.rs` runs the tests of clients/python, and `demo.rs` the flash
-//! sale of `make demo`.
+//! helpers for filters that client libraries have, `python_package.rs` runs the tests of clients/python, `rust.rs` tries
+//! clients/rust, and `demo.rs` the flash sale of `make demo`.
 
 mod demo;
 mod filters;
 mod lossy;
 mod python_package;
+mod rust;
 #[path = "../support/mod.rs"]
 mod support;
 
-#[path = "../../examples/clients/rust/lock.rs"]
-mod lock;
-
-#[path = "../../examples/clients/rust/shop.rs"]
-mod shop;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use lock::{Renewed, Watched};
 use lossy::Lossy;
-use redis::{Client, RedisError, cmd};
+use support::Server;
 use support::cluster::{self, two_nodes};
-use support::{SOON, Server, eventually};
 
 /// Of these, the reply to each request is lost until it is asked again.
 const LOST: [&str; 2] = ["LOCK.ACQUIRE", "STOCK.DEDUCT"];
@@ -235,147 +226,4 @@ fn the_node_examples_of_the_reference_of_caching_hold() {
 fn the_node_example_of_the_reference_of_idempotency_keys_holds() {
     let server = Server::start();
     run(&node(), "once.mjs", &[server.port().to_string()]);
-}
-
-/// Longer than any test: what is free before was released.
-const LONG: Duration = Duration::from_secs(600);
-
-/// Short, and long enough to be renewed on a busy machine.
-const LEASE: Duration = Duration::from_secs(1);
-
-const NO_WAIT: Duration = Duration::from_millis(10);
-
-fn client(port: u16) -> Client {
-    Client::open(format!("redis://127.0.0.1:{port}/")).expect("a URL")
-}
-
-fn is_free(server: &Server) -> bool {
-    server.command(["EXISTS", "key"]) == 0
-}
-
-fn watch(server: &Server) -> Option<Watched> {
-    Watched::acquire(&client(server.port()), "key", LONG, NO_WAIT).expect("the server answers")
-}
-
-fn renew(server: &Server, lease: Duration) -> Option<Renewed> {
-    Renewed::acquire(&client(server.port()), "key", lease, NO_WAIT).expect("the server answers")
-}
-
-fn kill_all_connections(server: &Server) {
-    server.command(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-}
-
-#[test]
-fn holders_in_rust_exclude_each_other() {
-    let server = Server::start();
-    let mut lock = watch(&server).expect("it is free");
-    assert!(watch(&server).is_none() && renew(&server, LONG).is_none());
-    assert!(lock.check().expect("connected"));
-    let first = lock.fence();
-    assert!(lock.release().expect("connected"));
-    let lock = renew(&server, LONG).expect("it is free again");
-    assert!(watch(&server).is_none() && renew(&server, LONG).is_none());
-    assert!(lock.fence() > first);
-    drop(lock);
-    assert!(is_free(&server));
-    // Dropping it is enough, also where a thread panics.
-    let lock = watch(&server);
-    assert!(lock.is_some() && !is_free(&server));
-    drop(lock);
-    eventually(SOON, || is_free(&server));
-}
-
-#[test]
-fn a_killed_connection_frees_the_lock_and_its_holder_in_rust_is_told() {
-    let server = Server::start();
-    let mut lock = watch(&server).expect("it is free");
-    kill_all_connections(&server);
-    eventually(SOON, || is_free(&server));
-    assert!(lock.check().is_err());
-    let other = watch(&server).expect("it is free");
-    assert!(other.fence() > lock.fence());
-    assert!(lock.release().is_err());
-    assert!(!is_free(&server));
-    drop(other);
-
-    let mut lock = Watched::acquire(&client(server.port()), "key", LONG, SOON)
-        .expect("connected")
-        .expect("it is free");
-    server.command(["DEL", "key"]);
-    assert!(!lock.check().expect("connected"));
-    assert!(!lock.release().expect("connected"));
-}
-
-#[test]
-fn renewal_in_rust_outlasts_the_lease_and_tells_of_a_loss() {
-    let server = Server::start();
-    let lock = renew(&server, LEASE).expect("it is free");
-    let start = Instant::now();
-    while start.elapsed() < LEASE * 2 {
-        assert!(!lock.validity().is_zero() && lock.validity() <= LEASE);
-        assert!(watch(&server).is_none());
-    }
-    server.command(["DEL", "key"]);
-    eventually(SOON, || lock.validity().is_zero());
-    drop(lock);
-
-    // A server that is silent for longer than the lease.
-    let lock = renew(&server, LEASE).expect("it is free");
-    server.stop_signal();
-    eventually(SOON, || lock.validity().is_zero());
-    thread::sleep(LEASE / 2);
-    server.cont_signal();
-}
-
-#[test]
-fn a_sale_in_rust_whose_reply_is_lost_sells_once() {
-    let server = Server::start();
-    let lossy = Lossy::before(server.port(), &LOST);
-    server.command(["STOCK.SET", "sku", "10"]);
-    let client = client(lossy.port());
-    let sold = shop::sell(&client, "sku", 1, "order-1", "ann").expect("it asks again");
-    assert_eq!(sold, 9);
-    assert_eq!(server.command(["STOCK.GET", "sku"]), 9);
-    // What is asked once is not answered: the reply was lost indeed.
-    let mut connection = client.get_connection().expect("connected");
-    let asked = cmd("STOCK.DEDUCT")
-        .arg("sku")
-        .arg(1)
-        .query::<i64>(&mut connection);
-    assert!(asked.is_err());
-    assert_eq!(server.command(["STOCK.GET", "sku"]), 8);
-}
-
-#[test]
-fn a_shop_in_rust_caches_filters_and_limits() {
-    let server = Server::start();
-    let mut connection = server.client();
-    let mut loads = 0;
-    for _ in 0..2 {
-        let value = shop::cached(&mut connection, "user:1", |_| {
-            loads += 1;
-            Ok::<_, RedisError>(Some("Ann".into()))
-        });
-        assert_eq!(value.expect("loaded").as_deref(), Some("Ann"));
-    }
-    assert_eq!(loads, 1);
-    let mut load =
-        |key, value: Result<_, RedisError>| shop::cached(&mut connection, key, |_| value);
-    assert_eq!(load("user:2", Ok(None)).expect("loaded"), None);
-    assert_eq!(
-        load("user:2", Ok(Some("new".into()))).expect("a null"),
-        None
-    );
-    let fails = RedisError::from((redis::ErrorKind::Client, "the database is down"));
-    assert!(load("user:3", Err(fails)).is_err());
-    let soon = load("user:3", Ok(Some("Ann".into()))).expect_err("nobody asks again so soon");
-    assert_eq!(soon.to_string(), "the loader has failed - Client");
-
-    server.command(["BF.ADD", "names", "ann"]);
-    assert!(shop::may_exist(&mut connection, "ann").expect("an answer"));
-    assert!(!shop::may_exist(&mut connection, "bob").expect("an answer"));
-    let mut wait = || shop::retry_after(&mut connection, "ann").expect("an answer");
-    assert!(wait().is_zero());
-    // Sooner or later, on a slow machine.
-    assert!((0..1000).any(|_| !wait().is_zero()));
 }

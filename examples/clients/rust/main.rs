@@ -1,13 +1,12 @@
-//! Sluice with the `redis` crate: `cargo run --example client -- redis://localhost/`
-
-mod lock;
-mod shop;
+//! Sluice with the crate `sluice-client`: `cargo run --example client -- redis://localhost/`
 
 use std::error::Error;
 use std::time::Duration;
 
-use lock::{Renewed, Watched};
-use redis::{Client, cmd};
+use redis::Client;
+use sluice_client::cache::{self, Policy};
+use sluice_client::lock::{Lock, RenewedLock};
+use sluice_client::{filter, limit, stock};
 
 const LEASE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(10);
@@ -18,11 +17,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut connection = client.get_connection()?;
 
     let mut lock =
-        Watched::acquire(&client, "account:ann", LEASE, WAIT)?.ok_or("it was not free in time")?;
+        Lock::acquire(&client, "account:ann", LEASE, WAIT)?.ok_or("it was not free in time")?;
     println!("held: {}, a fence: {}", lock.check()?, lock.fence() > 0);
     println!("held until now: {}", lock.release()?);
-    let lock =
-        Renewed::acquire(&client, "account:ann", LEASE, WAIT)?.ok_or("it was not free in time")?;
+    let lock = RenewedLock::acquire(&client, "account:ann", LEASE, WAIT)?
+        .ok_or("it was not free in time")?;
     println!(
         "held: {}, a fence: {}",
         !lock.validity().is_zero(),
@@ -30,33 +29,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     drop(lock);
 
-    cmd("STOCK.SET")
-        .arg("sku:1")
-        .arg(10)
-        .arg("NX")
-        .exec(&mut connection)?;
+    stock::create("sku:1", 10)
+        .if_missing()
+        .query(&mut connection)?;
     let order = format!("order of process {}", std::process::id());
-    println!("left: {}", shop::sell(&client, "sku:1", 1, &order, "ann")?);
-    println!("left: {}", shop::sell(&client, "sku:1", 1, &order, "ann")?);
-    cmd("BF.ADD")
-        .arg("names")
-        .arg("ann")
-        .exec(&mut connection)?;
-    println!(
-        "names: {} {}",
-        shop::may_exist(&mut connection, "ann")?,
-        shop::may_exist(&mut connection, "bob")?
-    );
+    let sale = stock::deduct("sku:1", 1).order(&order).user("ann");
     for _ in 0..2 {
-        let load = |_: &str| Ok::<_, Box<dyn Error>>(Some("Ann".to_owned()));
-        println!(
-            "cached: {:?}",
-            shop::cached(&mut connection, "user:ann", load)?
-        );
+        match sale.query_until_replied(|| client.get_connection())? {
+            Ok(left) => println!("left: {left}"),
+            Err(refusal) => println!("refused: {refusal:?}"),
+        }
     }
-    println!(
-        "retry after: {:?}",
-        shop::retry_after(&mut connection, "ann")?
-    );
+
+    filter::add("names", "ann").query(&mut connection)?;
+    for name in ["ann", "bob"] {
+        let may_exist = filter::may_contain("names", name).query(&mut connection)?;
+        println!("{name} may exist: {may_exist}");
+    }
+    for _ in 0..2 {
+        let load = |_: &str| Ok::<_, Box<dyn Error>>(Some(b"Ann".to_vec()));
+        let value = cache::get(&mut connection, "user:1", &Policy::default(), load)?;
+        println!("cached: {}", String::from_utf8(value.unwrap_or_default())?);
+    }
+    let decision =
+        limit::gcra("limit:ann", 20, 10, Duration::from_secs(1)).query(&mut connection)?;
+    println!("allowed: {}", decision.allowed);
     Ok(())
 }

@@ -1,0 +1,270 @@
+//! Cached values without cache stampede: `CACHE.*`.
+
+use std::time::Duration;
+
+use redis::{ConnectionLike, ToRedisArgs, Value};
+
+use crate::error::{Error, Result};
+use crate::request::{Reply, Request, read};
+
+/// What a caller of [`fetch`] has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fetched {
+    /// The value, fresh for this time.
+    Hit(Vec<u8>, Duration),
+    /// The database has no value.
+    Absent,
+    /// The caller loads the value, then sends [`store`], [`store_absent`] or [`fail`] with this token. An older value may be there.
+    Lease(u64, Option<Vec<u8>>),
+    /// An older value; another caller loads the new one.
+    Stale(Vec<u8>),
+    /// Another caller loads the value; its lease ends after this time.
+    Wait(Duration),
+    /// The loader has failed; the next attempt is permitted after this time. An older value may be there.
+    Down(Option<Vec<u8>>, Duration),
+    /// The server is a replica and has no fresh value.
+    Miss(Option<Vec<u8>>),
+}
+
+impl Reply for Fetched {
+    fn read(value: Value) -> Result<Self> {
+        let (state, value, number): (String, Option<Vec<u8>>, u64) = read(value)?;
+        let time = Duration::from_millis(number);
+        Ok(match state.as_str() {
+            "HIT" => Self::Hit(value.unwrap_or_default(), time),
+            "STALE" => Self::Stale(value.unwrap_or_default()),
+            "LEASE" => Self::Lease(number, value),
+            "WAIT" => Self::Wait(time),
+            "DOWN" => Self::Down(value, time),
+            "MISS" => Self::Miss(value),
+            _ => Self::Absent, // NULL, ABSENT
+        })
+    }
+}
+
+/// The options of [`fetch`].
+pub enum Fetch {}
+/// The options of [`store`] and [`store_absent`].
+pub enum Store {}
+/// The options of [`invalidate`].
+pub enum Invalidate {}
+
+/// Reads a value, or gives this caller a lease of this length to load it.
+pub fn fetch(key: impl ToRedisArgs, lease: Duration) -> Request<Fetched, Fetch> {
+    Request::new("CACHE.FETCH").arg(key).time("LEASE", lease)
+}
+
+impl Request<Fetched, Fetch> {
+    /// Waits while another caller loads the value, at most this long. The connection is occupied meanwhile.
+    pub fn block(self, time: Duration) -> Self {
+        self.time("BLOCK", time)
+    }
+
+    /// One caller loads the value already when less than this is left of its fresh time.
+    pub fn early(self, time: Duration) -> Self {
+        self.time("EARLY", time)
+    }
+
+    /// Each hit keeps the value fresh for this time.
+    pub fn slide(self, time: Duration) -> Self {
+        self.time("SLIDE", time)
+    }
+
+    /// Asks this filter before a load: an item that it does not contain is [`Fetched::Absent`].
+    pub fn guard(self, filter: impl ToRedisArgs, item: impl ToRedisArgs) -> Self {
+        self.arg("GUARD").arg(filter).arg(item)
+    }
+
+    /// A circuit breaker: after so many failures in a row, nobody loads for this time.
+    pub fn breaker(self, name: impl ToRedisArgs, failures: u64, open: Duration) -> Self {
+        let request = self.arg("BREAKER").arg(name).arg(failures);
+        request.arg(open.as_millis() as u64)
+    }
+}
+
+/// Stores a value that is fresh for this time. The reply is false if the token's lease has ended.
+pub fn store(
+    key: impl ToRedisArgs,
+    value: impl ToRedisArgs,
+    fresh: Duration,
+) -> Request<bool, Store> {
+    Request::new("CACHE.SET")
+        .arg(key)
+        .arg(value)
+        .time("PX", fresh)
+}
+
+/// Remembers for this time that the database has no value.
+pub fn store_absent(key: impl ToRedisArgs, fresh: Duration) -> Request<bool, Store> {
+    Request::new("CACHE.SETNULL").arg(key).time("PX", fresh)
+}
+
+impl Request<bool, Store> {
+    /// The token of the lease. The value is stored only if nothing has invalidated the key since.
+    pub fn token(self, token: u64) -> Self {
+        self.arg("TOKEN").arg(token)
+    }
+
+    /// How long the value is served stale after its fresh time.
+    pub fn stale(self, time: Duration) -> Self {
+        self.time("STALE", time)
+    }
+
+    /// Up to so many percent more or less fresh time, from 0 to 100, so that values do not end together.
+    pub fn jitter(self, percent: u8) -> Self {
+        self.arg("JITTER").arg(percent)
+    }
+
+    /// The version of the value. A value with an older one is not stored.
+    pub fn version(self, version: u64) -> Self {
+        self.arg("VER").arg(version)
+    }
+}
+
+/// Invalidates a value after the database was changed. The reply is false if there was none.
+pub fn invalidate(key: impl ToRedisArgs) -> Request<bool, Invalidate> {
+    Request::new("CACHE.DEL").arg(key)
+}
+
+impl Request<bool, Invalidate> {
+    /// The old value is served stale for this time while one caller loads the new one.
+    pub fn stale(self, time: Duration) -> Self {
+        self.time("STALE", time)
+    }
+
+    /// For this time, nothing is stored with a lease: for databases whose replicas lag.
+    pub fn grace(self, time: Duration) -> Self {
+        self.time("GRACE", time)
+    }
+}
+
+/// Gives a lease back after the loader failed. Nobody loads for this time.
+pub fn fail(key: impl ToRedisArgs, token: u64, back_off: Duration) -> Request<bool> {
+    Request::new("CACHE.FAIL")
+        .arg(key)
+        .arg(token)
+        .time("BACKOFF", back_off)
+}
+
+/// How [`get`] reads and stores values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a value is fresh.
+    pub fresh: Duration,
+    /// How long it is served stale after that, while one caller loads the new one.
+    pub stale: Duration,
+    /// How long it is remembered that the database has no value.
+    pub absent: Duration,
+    /// Longer than a load can take.
+    pub lease: Duration,
+    /// How long nobody loads after the loader failed.
+    pub back_off: Duration,
+}
+
+impl Default for Policy {
+    /// A minute, no stale values, five seconds for absent ones, a lease of three seconds, a pause of one second.
+    fn default() -> Self {
+        Self {
+            fresh: Duration::from_secs(60),
+            stale: Duration::ZERO,
+            absent: Duration::from_secs(5),
+            lease: Duration::from_secs(3),
+            back_off: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Callers that wait ask again after so long.
+const WAIT: Duration = Duration::from_secs(2);
+
+enum Step {
+    Load(u64),
+    Return(Option<Vec<u8>>),
+    Again,
+}
+
+impl Policy {
+    fn fetch(&self, key: &str) -> Request<Fetched, Fetch> {
+        fetch(key, self.lease).block(WAIT)
+    }
+
+    fn step(fetched: Fetched) -> Result<Step> {
+        Ok(match fetched {
+            Fetched::Hit(value, _) | Fetched::Stale(value) => Step::Return(Some(value)),
+            Fetched::Down(Some(value), _) | Fetched::Miss(Some(value)) => Step::Return(Some(value)),
+            Fetched::Absent | Fetched::Miss(None) => Step::Return(None),
+            Fetched::Lease(token, _) => Step::Load(token),
+            Fetched::Wait(_) => Step::Again,
+            Fetched::Down(None, _) => return Err(Error::LoaderFailed),
+        })
+    }
+
+    fn store(&self, key: &str, value: Option<&[u8]>, token: u64) -> Request<bool, Store> {
+        let request = match value {
+            Some(value) => store(key, value, self.fresh).stale(self.stale),
+            None => store_absent(key, self.absent),
+        };
+        request.jitter(10).token(token)
+    }
+}
+
+/// Returns a value from the cache, or from the loader: one caller at a time loads, the others wait. `None`: there is no value. The
+/// connection is occupied while the caller waits.
+///
+/// # Errors
+/// The loader failed, for this caller or a moment ago ([`Error::LoaderFailed`]), or the request failed.
+pub fn get<E: From<Error>>(
+    connection: &mut impl ConnectionLike,
+    key: &str,
+    policy: &Policy,
+    load: impl FnOnce(&str) -> Result<Option<Vec<u8>>, E>,
+) -> Result<Option<Vec<u8>>, E> {
+    let token = loop {
+        match Policy::step(policy.fetch(key).query(connection)?)? {
+            Step::Load(token) => break token,
+            Step::Return(value) => return Ok(value),
+            Step::Again => {}
+        }
+    };
+    let loaded = load(key).inspect_err(|_| {
+        let _ = fail(key, token, policy.back_off).query(connection);
+    })?;
+    policy
+        .store(key, loaded.as_deref(), token)
+        .query(connection)?;
+    Ok(loaded)
+}
+
+/// The same as [`get`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits:
+/// use one of its own, with a response time-out of more than two seconds.
+///
+/// # Errors
+/// See [`get`].
+#[cfg(feature = "aio")]
+pub async fn get_async<E: From<Error>>(
+    connection: &mut impl redis::aio::ConnectionLike,
+    key: &str,
+    policy: &Policy,
+    load: impl AsyncFnOnce(&str) -> Result<Option<Vec<u8>>, E>,
+) -> Result<Option<Vec<u8>>, E> {
+    let token = loop {
+        match Policy::step(policy.fetch(key).query_async(connection).await?)? {
+            Step::Load(token) => break token,
+            Step::Return(value) => return Ok(value),
+            Step::Again => {}
+        }
+    };
+    let loaded = match load(key).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let _ = fail(key, token, policy.back_off)
+                .query_async(connection)
+                .await;
+            return Err(error);
+        }
+    };
+    let store = policy.store(key, loaded.as_deref(), token);
+    store.query_async(connection).await?;
+    Ok(loaded)
+}

@@ -1,0 +1,70 @@
+//! Delayed messages, which the server appends to a stream at their time: `DELAY.*`.
+
+use std::time::Duration;
+
+use redis::{ToRedisArgs, Value};
+
+use crate::error::Result;
+use crate::request::{Repeatable, Reply, Request, read};
+
+/// What has become of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// The message is new.
+    New,
+    /// It has replaced a message with the same id that was not delivered.
+    Replaced,
+    /// Nothing has changed, because of [`if_missing`](Request::if_missing).
+    Refused,
+}
+
+impl Reply for Added {
+    fn read(value: Value) -> Result<Self> {
+        Ok(match read(value)? {
+            Some(1) => Self::New,
+            Some::<i64>(_) => Self::Replaced,
+            None => Self::Refused,
+        })
+    }
+}
+
+/// The options of [`add`], before its values.
+pub enum Add {}
+/// Marks [`create`] and [`cancel`], which may be repeated.
+pub enum Again {}
+
+impl Repeatable for Again {}
+
+/// Creates a queue whose messages go to this stream, or gives a queue another stream.
+pub fn create(key: impl ToRedisArgs, stream: impl ToRedisArgs) -> Request<(), Again> {
+    Request::new("DELAY.SET").arg(key).arg("STREAM").arg(stream)
+}
+
+/// Adds a message that is due after this time. [`values`](Request::values) are its fields.
+pub fn add(key: impl ToRedisArgs, id: impl ToRedisArgs, delay: Duration) -> Request<Added, Add> {
+    Request::new("DELAY.ADD").arg(key).arg(id).time("PX", delay)
+}
+
+impl Request<Added, Add> {
+    /// Replaces no message.
+    pub fn if_missing(self) -> Self {
+        self.arg("NX")
+    }
+
+    /// The fields of the message and their values.
+    pub fn values<F: ToRedisArgs, V: ToRedisArgs>(self, values: &[(F, V)]) -> Request<Added> {
+        let add = |request: Self, (field, value): &(F, V)| request.arg(field).arg(value);
+        values.iter().fold(self.arg("VALUES"), add).with_options()
+    }
+}
+
+/// Removes messages that were not delivered. The reply is their number.
+pub fn cancel<I: ToRedisArgs>(key: impl ToRedisArgs, ids: &[I]) -> Request<u64, Again> {
+    let request = Request::new("DELAY.CANCEL").arg(key);
+    ids.iter().fold(request, Request::arg)
+}
+
+/// The ids of the next messages and the milliseconds until they are due, the soonest first.
+pub fn next(key: impl ToRedisArgs, count: u64) -> Request<Vec<(String, u64)>> {
+    Request::new("DELAY.RANGE").arg(key).arg(count)
+}

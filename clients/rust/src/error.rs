@@ -1,0 +1,67 @@
+//! Errors. A refusal, such as a sold-out stock, is a value and no error.
+
+use std::fmt;
+
+use redis::RedisError;
+
+/// What a request of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a request has failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server refused to wait, because the wait would never end.
+    Deadlock,
+    /// The server has as many waiting clients as `lock-max-waiters` permits.
+    TooManyWaiting,
+    /// An order id or an idempotency key was used before with other arguments.
+    Conflict,
+    /// The key holds a value of another type, or another kind of limit.
+    WrongType,
+    /// The loader failed a moment ago, and no older value exists.
+    LoaderFailed,
+    /// The connection broke or the time was up before the reply arrived: it is unknown whether the server carried out the request.
+    Lost(RedisError),
+    /// Any other error reply, or a reply of another shape.
+    Redis(RedisError),
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
+            return Self::Lost(error);
+        }
+        let text = error.to_string();
+        match error.code() {
+            Some("DEADLOCK") => Self::Deadlock,
+            Some("CONFLICT") => Self::Conflict,
+            Some("WRONGTYPE") => Self::WrongType,
+            _ if text.contains("too many waiting clients") => Self::TooManyWaiting,
+            _ if text.contains("another kind of limit") => Self::WrongType,
+            _ => Self::Redis(error),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadlock => f.write_str("waiting for this lock would never end"),
+            Self::TooManyWaiting => f.write_str("too many clients wait"),
+            Self::Conflict => f.write_str("the id was used with other arguments"),
+            Self::WrongType => f.write_str("the key holds a value of another type"),
+            Self::LoaderFailed => f.write_str("the loader has failed"),
+            Self::Lost(error) | Self::Redis(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Lost(error) | Self::Redis(error) => Some(error),
+            _ => None,
+        }
+    }
+}

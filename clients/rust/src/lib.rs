@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+
+pub mod cache;
+pub mod delay;
+mod error;
+pub mod filter;
+pub mod limit;
+pub mod lock;
+pub mod once;
+mod request;
+pub mod semaphore;
+pub mod stock;
+
+pub use error::{Error, Result};
+pub use request::{Repeatable, Reply, Request};

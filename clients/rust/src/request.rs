@@ -1,0 +1,144 @@
+//! Requests: a command whose options and reply have types.
+
+use std::marker::PhantomData;
+use std::thread::sleep;
+use std::time::Duration;
+
+use redis::{Cmd, ConnectionLike, RedisError, ToRedisArgs, Value, from_redis_value};
+
+use crate::error::{Error, Result};
+
+/// A command. `R` is the type of the reply, `O` says which options the command takes.
+///
+/// A request can be sent more than once, and over any connection of the redis crate.
+#[must_use = "a request does nothing until it is sent by `query`"]
+pub struct Request<R, O = ()> {
+    command: Cmd,
+    types: PhantomData<fn() -> (R, O)>,
+}
+
+/// The reply to a request.
+pub trait Reply: Sized {
+    /// Reads a reply of the server.
+    ///
+    /// # Errors
+    /// The reply has another shape.
+    fn read(value: Value) -> Result<Self>;
+}
+
+/// Marks requests that may be repeated after a lost reply: the server carries them out once.
+pub trait Repeatable {}
+
+impl<R: Reply, O> Request<R, O> {
+    /// Sends the request and waits for its reply.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke.
+    pub fn query(&self, connection: &mut impl ConnectionLike) -> Result<R> {
+        R::read(self.command.query(connection)?)
+    }
+
+    /// The same over an asynchronous connection.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke.
+    #[cfg(feature = "aio")]
+    pub async fn query_async(&self, connection: &mut impl redis::aio::ConnectionLike) -> Result<R> {
+        R::read(self.command.query_async(connection).await?)
+    }
+}
+
+impl<R: Reply, O: Repeatable> Request<R, O> {
+    /// Sends the request, and repeats it over new connections if no reply arrives, at most five times in all, with pauses from
+    /// 50 ms to 400 ms.
+    ///
+    /// # Errors
+    /// The server replied with an error, or five attempts brought no reply.
+    pub fn query_until_replied<C: ConnectionLike>(
+        &self,
+        mut connect: impl FnMut() -> Result<C, RedisError>,
+    ) -> Result<R> {
+        for pause in [50, 100, 200, 400] {
+            let reply = connect()
+                .map_err(Error::from)
+                .and_then(|mut connection| self.query(&mut connection));
+            match reply {
+                Err(Error::Lost(_)) => sleep(Duration::from_millis(pause)),
+                reply => return reply,
+            }
+        }
+        self.query(&mut connect()?)
+    }
+}
+
+impl<R, O> Request<R, O> {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            command: redis::cmd(name),
+            types: PhantomData,
+        }
+    }
+
+    pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// An option in milliseconds.
+    pub(crate) fn time(self, option: &str, time: Duration) -> Self {
+        self.arg(option).arg(milliseconds(time))
+    }
+
+    /// The same command, which takes other options from now on.
+    pub(crate) fn with_options<P>(self) -> Request<R, P> {
+        Request {
+            command: self.command,
+            types: PhantomData,
+        }
+    }
+
+    /// The command itself, for pipelines and transactions of the redis crate.
+    pub fn as_cmd(&self) -> &Cmd {
+        &self.command
+    }
+}
+
+/// Whole milliseconds, rounded up, so that no time becomes zero.
+fn milliseconds(time: Duration) -> u64 {
+    time.as_nanos()
+        .div_ceil(1_000_000)
+        .try_into()
+        .unwrap_or(u64::MAX)
+}
+
+macro_rules! replies {
+    ($($type:ty),*) => {$(
+        impl Reply for $type {
+            fn read(value: Value) -> Result<Self> {
+                from_redis_value(value).map_err(|error| RedisError::from(error).into())
+            }
+        }
+    )*};
+}
+
+replies!(
+    (),
+    bool,
+    i64,
+    u64,
+    Option<bool>,
+    Option<i64>,
+    Option<u64>,
+    Option<Vec<u8>>,
+    Option<String>,
+    Vec<bool>,
+    Vec<u64>,
+    Vec<Option<i64>>,
+    Option<Vec<i64>>,
+    Vec<(String, u64)>
+);
+
+/// Reads a reply of the server into a type of the redis crate.
+pub(crate) fn read<T: redis::FromRedisValue>(value: Value) -> Result<T> {
+    from_redis_value(value).map_err(|error| RedisError::from(error).into())
+}

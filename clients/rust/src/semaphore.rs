@@ -1,0 +1,46 @@
+//! Semaphores: `SEM.*`. The options of [`acquire`] are those of [`lock::acquire`](crate::lock::acquire).
+
+use std::time::Duration;
+
+use redis::ToRedisArgs;
+
+use crate::lock::Acquire;
+use crate::request::Request;
+
+/// Asks for a permit of a semaphore that has `limit` permits. The reply is the fencing token; `None` if no permit is free.
+pub fn acquire(key: impl ToRedisArgs, owner: &str, limit: u64) -> Request<Option<i64>, Acquire> {
+    Request::new("SEM.ACQUIRE")
+        .arg(key)
+        .arg(owner)
+        .arg("LIMIT")
+        .arg(limit)
+}
+
+/// The same for several permits.
+pub fn acquire_permits(
+    key: impl ToRedisArgs,
+    owner: &str,
+    limit: u64,
+    permits: u64,
+) -> Request<Option<i64>, Acquire> {
+    acquire(key, owner, limit).arg("PERMITS").arg(permits)
+}
+
+/// Gives permits back. The reply is the number of permits that the owner still has; `None` if it had none.
+pub fn release(key: impl ToRedisArgs, owner: &str, permits: u64) -> Request<Option<i64>> {
+    let request = Request::new("SEM.RELEASE").arg(key).arg(owner);
+    request.arg("PERMITS").arg(permits)
+}
+
+/// Gives all permits of the owner back.
+pub fn release_all(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>> {
+    Request::new("SEM.RELEASE").arg(key).arg(owner).arg("ALL")
+}
+
+/// Gives the owner's permits another lease. The reply is the fencing token; `None` if the owner has none.
+pub fn renew(key: impl ToRedisArgs, owner: &str, lease: Duration) -> Request<Option<i64>> {
+    Request::new("SEM.RENEW")
+        .arg(key)
+        .arg(owner)
+        .time("PX", lease)
+}

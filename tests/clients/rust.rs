@@ -1,0 +1,490 @@
+//! The crate clients/rust.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::Client;
+use sluice_client::cache::{self, Fetched, Policy};
+use sluice_client::delay::{self, Added};
+use sluice_client::filter::{self, cuckoo};
+use sluice_client::lock::{self, AsyncLock, Lock, RenewedLock};
+use sluice_client::once::{self, Begun};
+use sluice_client::stock::{self, Refusal};
+use sluice_client::{Error, Result, limit, semaphore};
+
+use crate::LOST;
+use crate::lossy::Lossy;
+use crate::support::{SOON, Server, eventually};
+
+/// Longer than any test: what is free before was released.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Short, and long enough to be renewed on a busy machine.
+const LEASE: Duration = Duration::from_secs(1);
+
+const NO_WAIT: Duration = Duration::from_millis(10);
+
+fn client(port: u16) -> Client {
+    Client::open(format!("redis://127.0.0.1:{port}/")).expect("a URL")
+}
+
+fn is_free(server: &Server) -> bool {
+    server.command(["EXISTS", "key"]) == 0
+}
+
+fn watched(server: &Server) -> Option<Lock> {
+    Lock::acquire(&client(server.port()), "key", LONG, NO_WAIT).expect("the server answers")
+}
+
+fn renewed(server: &Server, lease: Duration) -> Option<RenewedLock> {
+    RenewedLock::acquire(&client(server.port()), "key", lease, NO_WAIT).expect("the server answers")
+}
+
+fn kill_all_connections(server: &Server) {
+    server.command(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+}
+
+#[test]
+fn holders_exclude_each_other() {
+    let server = Server::start();
+    let mut lock = watched(&server).expect("it is free");
+    assert!(watched(&server).is_none() && renewed(&server, LONG).is_none());
+    assert!(lock.check().expect("connected"));
+    let first = lock.fence();
+    assert!(lock.release().expect("connected"));
+    let lock = renewed(&server, LONG).expect("it is free again");
+    assert!(watched(&server).is_none() && renewed(&server, LONG).is_none());
+    assert!(lock.fence() > first);
+    drop(lock);
+    assert!(is_free(&server));
+    // Dropping it is enough, also where a thread panics.
+    let lock = watched(&server);
+    assert!(lock.is_some() && !is_free(&server));
+    drop(lock);
+    eventually(SOON, || is_free(&server));
+}
+
+#[test]
+fn a_killed_connection_frees_the_lock_and_its_holder_is_told() {
+    let server = Server::start();
+    let mut lock = watched(&server).expect("it is free");
+    kill_all_connections(&server);
+    eventually(SOON, || is_free(&server));
+    assert!(matches!(lock.check(), Err(Error::Lost(_))));
+    let other = watched(&server).expect("it is free");
+    assert!(other.fence() > lock.fence());
+    assert!(lock.release().is_err());
+    assert!(!is_free(&server));
+    drop(other);
+
+    let mut lock = Lock::acquire(&client(server.port()), "key", LONG, SOON)
+        .expect("connected")
+        .expect("it is free");
+    server.command(["DEL", "key"]);
+    assert!(!lock.check().expect("connected"));
+    assert!(!lock.release().expect("connected"));
+}
+
+#[test]
+fn renewal_outlasts_the_lease_and_tells_of_a_loss() {
+    let server = Server::start();
+    let lock = renewed(&server, LEASE).expect("it is free");
+    let start = Instant::now();
+    while start.elapsed() < LEASE * 2 {
+        assert!(!lock.validity().is_zero() && lock.validity() <= LEASE);
+        assert!(watched(&server).is_none());
+    }
+    server.command(["DEL", "key"]);
+    eventually(SOON, || lock.validity().is_zero());
+    drop(lock);
+
+    // A server that is silent for longer than the lease.
+    let lock = renewed(&server, LEASE).expect("it is free");
+    server.stop_signal();
+    eventually(SOON, || lock.validity().is_zero());
+    thread::sleep(LEASE / 2);
+    server.cont_signal();
+}
+
+#[test]
+fn a_request_with_an_id_is_carried_out_once_although_its_reply_is_lost() {
+    let server = Server::start();
+    let lossy = Lossy::before(server.port(), &LOST);
+    server.command(["STOCK.SET", "sku", "10"]);
+    let client = client(lossy.port());
+    let connect = || client.get_connection();
+    let sale = stock::deduct("sku", 1).order("order-1").user("ann");
+    assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
+    assert_eq!(server.command(["STOCK.GET", "sku"]), 9);
+    let acquire = lock::acquire("key", "ann").lease(LONG).id("request-1");
+    let fence = acquire.query_until_replied(connect).expect("a reply");
+    assert!(fence.is_some());
+    let left = lock::release("key", "ann").query(&mut server.client());
+    assert_eq!(left.expect("a reply"), Some(0), "it was acquired once");
+
+    // Without an id the reply is lost indeed.
+    let lost = stock::deduct("sku", 1).query(&mut client.get_connection().expect("connected"));
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    assert_eq!(server.command(["STOCK.GET", "sku"]), 8);
+}
+
+#[test]
+fn refusals_are_values_and_errors_have_kinds() {
+    let server = Server::start();
+    let connection = &mut server.client();
+    let create = || stock::create("{s}a", 3).per_user(2).events("{s}events");
+    assert!(create().query(connection).expect("a reply"));
+    let again = create().if_missing().query(connection);
+    assert!(!again.expect("a reply"));
+    let sale = |quantity| stock::deduct("{s}a", quantity).user("ann");
+    let mut sell = |request: stock_request::Sale| request.query(connection).expect("a reply");
+    assert_eq!(sell(sale(3)), Err(Refusal::OverUserLimit));
+    assert_eq!(sell(sale(2)), Ok(1));
+    let other = stock::deduct("{s}a", 2).user("bob");
+    assert_eq!(sell(other), Err(Refusal::SoldOut));
+    assert_eq!(sell(stock::deduct("missing", 1)), Err(Refusal::Unknown));
+
+    stock::create("{s}b", 5).query(connection).expect("a reply");
+    let items = [("{s}a", 1), ("{s}b", 2)];
+    let reserve = stock::reserve_all(&items, "order", LONG).user("bob");
+    assert_eq!(reserve.query(connection).expect("a reply"), [Ok(0), Ok(3)]);
+    let conflict = stock::reserve("{s}b", 1, "order", LONG).query(connection);
+    assert!(matches!(conflict, Err(Error::Conflict)), "{conflict:?}");
+    let keys = ["{s}a", "{s}b"];
+    let confirmed = stock::confirm_all(&keys, "order").query(connection);
+    assert_eq!(confirmed.expect("a reply"), [Ok(1), Ok(2)]);
+    let cancelled = stock::cancel_all(&keys, "order").query(connection);
+    assert_eq!(cancelled.expect("a reply"), [Ok(1), Ok(2)]);
+    let closed = stock::confirm("{s}a", "order").query(connection);
+    assert_eq!(closed.expect("a reply"), Err(Refusal::OrderClosed));
+    assert_eq!(
+        stock::get("{s}b").query(connection).expect("a reply"),
+        Some(5)
+    );
+    assert_eq!(
+        stock::get("missing").query(connection).expect("a reply"),
+        None
+    );
+
+    server.command(["SET", "text", "v"]);
+    let wrong = lock::acquire("text", "ann").query(connection);
+    assert!(matches!(wrong, Err(Error::WrongType)), "{wrong:?}");
+    lock::acquire("one", "ann")
+        .query(connection)
+        .expect("a reply");
+    let mut other = server.client();
+    lock::acquire("two", "bob")
+        .query(&mut other)
+        .expect("a reply");
+    thread::scope(|scope| {
+        scope.spawn(move || lock::acquire("one", "bob").block(SOON).query(&mut other));
+        eventually(SOON, || server.info_int("blocked_clients") == 1);
+        let deadlock = lock::acquire("two", "ann").block(SOON).query(connection);
+        assert!(matches!(deadlock, Err(Error::Deadlock)), "{deadlock:?}");
+        let released = lock::release_all("one", "ann").query(connection);
+        assert_eq!(released.expect("a reply"), Some(0));
+    });
+}
+
+mod stock_request {
+    use sluice_client::Request;
+    use sluice_client::stock::{self, Answer};
+
+    pub(super) type Sale = Request<Answer, stock::Sale>;
+}
+
+#[test]
+fn all_families_answer_with_their_types() {
+    let server = Server::start();
+    let connection = &mut server.client();
+    // Locks of several keys, semaphores.
+    let fences = lock::acquire_all(&["{l}a", "{l}b"], "ann").query(connection);
+    assert_eq!(fences.expect("a reply").map(|fences| fences.len()), Some(2));
+    let shared = lock::acquire("{l}a", "bob").shared().query(connection);
+    assert_eq!(shared.expect("a reply"), None);
+    let fence = lock::renew("{l}a", "ann", LONG).query(connection);
+    let fence = fence.expect("a reply").expect("held");
+    assert!(
+        lock::guard("guarded", fence)
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        !lock::guard("guarded", fence - 1)
+            .query(connection)
+            .expect("a reply")
+    );
+    let channel = "notices";
+    let queued = lock::acquire("{l}a", "bob")
+        .block(LONG)
+        .notify(channel)
+        .id("7");
+    assert_eq!(queued.query(connection).expect("a reply"), None);
+    assert!(
+        lock::cancel("{l}a", "7")
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        !lock::cancel("{l}a", "7")
+            .query(connection)
+            .expect("a reply")
+    );
+    let permits = semaphore::acquire_permits("pool", "ann", 3, 2).query(connection);
+    assert!(permits.expect("a reply").is_some());
+    let left = semaphore::release("pool", "ann", 1).query(connection);
+    assert_eq!(left.expect("a reply"), Some(1));
+    let more = semaphore::acquire("pool", "bob", 3)
+        .lease(LONG)
+        .query(connection);
+    assert!(more.expect("a reply").is_some());
+
+    // Limits.
+    let gcra = || limit::gcra("limit", 1, 1, LONG);
+    let first = gcra().query(connection).expect("a reply");
+    assert!(first.allowed && first.limit == 2 && first.remaining == 1 && first.wait.is_none());
+    assert!(gcra().peek().query(connection).expect("a reply").allowed);
+    assert!(gcra().query(connection).expect("a reply").allowed);
+    let refused = gcra().query(connection).expect("a reply");
+    assert!(!refused.allowed && refused.wait.is_some_and(|wait| wait <= LONG));
+    let ahead = gcra().ahead(LONG).query(connection).expect("a reply");
+    assert!(ahead.allowed && ahead.wait.is_some());
+    let never = gcra().cost(9).query(connection).expect("a reply");
+    assert!(!never.allowed && never.wait.is_none());
+    let both = [("{r}user", 9, 1, LONG), ("{r}all", 0, 1, LONG)];
+    assert!(
+        limit::gcra_all(&both)
+            .query(connection)
+            .expect("a reply")
+            .allowed
+    );
+    let all = limit::gcra_all(&both).query(connection).expect("a reply");
+    assert!(!all.allowed && all.index == 1, "{all:?}");
+    let window = || limit::window("window", 1, LONG).exact();
+    assert!(window().query(connection).expect("a reply").allowed);
+    assert!(!window().query(connection).expect("a reply").allowed);
+    assert!(
+        limit::charge("window", 1)
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        limit::refund("window", 1)
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        limit::first("tick", LONG)
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        !limit::first("tick", LONG)
+            .query(connection)
+            .expect("a reply")
+    );
+
+    // Work that is done once.
+    let begin = || once::begin("work", LONG).fingerprint("f");
+    let Begun::New(token) = begin().query(connection).expect("a reply") else {
+        panic!("the work is new");
+    };
+    let busy = begin().query(connection).expect("a reply");
+    assert!(
+        matches!(busy, Begun::Busy(time) if time <= LONG),
+        "{busy:?}"
+    );
+    let conflict = once::begin("work", LONG).fingerprint("g").query(connection);
+    assert!(matches!(conflict, Err(Error::Conflict)), "{conflict:?}");
+    let done = once::done("work", token, b"r\0".as_slice(), LONG);
+    assert!(done.query(connection).expect("a reply"));
+    assert!(
+        !once::fail("work", token)
+            .query(connection)
+            .expect("a reply")
+    );
+    assert_eq!(
+        begin().query(connection).expect("a reply"),
+        Begun::Done(b"r\0".to_vec())
+    );
+
+    // Delayed messages.
+    delay::create("{d}queue", "{d}stream")
+        .query(connection)
+        .expect("a reply");
+    let add = || delay::add("{d}queue", "id", LONG);
+    let values = [("field", "value")];
+    let mut added = |request: sluice_client::Request<Added>| request.query(connection);
+    assert_eq!(added(add().values(&values)).expect("a reply"), Added::New);
+    assert_eq!(
+        added(add().values(&values)).expect("a reply"),
+        Added::Replaced
+    );
+    let refused = added(add().if_missing().values(&values));
+    assert_eq!(refused.expect("a reply"), Added::Refused);
+    let next = delay::next("{d}queue", 5)
+        .query(connection)
+        .expect("a reply");
+    assert!(
+        matches!(&next[..], [(id, ms)] if id == "id" && *ms <= 600_000),
+        "{next:?}"
+    );
+    let cancelled = delay::cancel("{d}queue", &["id", "other"]).query(connection);
+    assert_eq!(cancelled.expect("a reply"), 1);
+
+    // Filters.
+    filter::create("bloom", 0.001, 1000)
+        .query(connection)
+        .expect("a reply");
+    assert!(
+        filter::add("bloom", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        !filter::add("bloom", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        filter::may_contain("bloom", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+    let both = filter::may_contain_all("bloom", &["ann", "bob"]).query(connection);
+    assert_eq!(both.expect("a reply"), [true, false]);
+    cuckoo::create("cuckoo", 1000)
+        .query(connection)
+        .expect("a reply");
+    assert!(
+        cuckoo::add("cuckoo", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        cuckoo::remove("cuckoo", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+    assert!(
+        !cuckoo::may_contain("cuckoo", "ann")
+            .query(connection)
+            .expect("a reply")
+    );
+}
+
+#[test]
+fn a_cached_value_is_loaded_once() {
+    let server = Server::start();
+    let connection = &mut server.client();
+    let policy = Policy::default();
+    let mut loads = 0;
+    for _ in 0..2 {
+        let value = cache::get(connection, "user:1", &policy, |_| {
+            loads += 1;
+            Ok::<_, Error>(Some(b"Ann".to_vec()))
+        });
+        assert_eq!(value.expect("loaded").as_deref(), Some(&b"Ann"[..]));
+    }
+    assert_eq!(loads, 1);
+    let mut load = |key, value: Result<Option<&[u8]>>| {
+        let load = |_: &str| value.map(|value| value.map(<[u8]>::to_vec));
+        cache::get(connection, key, &policy, load)
+    };
+    assert_eq!(load("user:2", Ok(None)).expect("loaded"), None);
+    assert_eq!(load("user:2", Ok(Some(b"new"))).expect("a null"), None);
+    assert!(load("user:3", Err(Error::WrongType)).is_err());
+    let soon = load("user:3", Ok(Some(b"Ann")));
+    assert!(matches!(soon, Err(Error::LoaderFailed)), "{soon:?}");
+
+    // The single commands.
+    let fetch = || cache::fetch("user:4", LONG).breaker("db", 5, LONG);
+    let Fetched::Lease(token, None) = fetch().query(connection).expect("a reply") else {
+        panic!("nobody else has the lease");
+    };
+    let waits = fetch().query(connection).expect("a reply");
+    assert!(
+        matches!(waits, Fetched::Wait(time) if time <= LONG),
+        "{waits:?}"
+    );
+    let store = |value: &'static str| cache::store("user:4", value, LONG).token(token);
+    assert!(
+        store("v")
+            .stale(LONG)
+            .jitter(10)
+            .query(connection)
+            .expect("a reply")
+    );
+    let hit = fetch().query(connection).expect("a reply");
+    assert!(matches!(hit, Fetched::Hit(value, _) if value == b"v"));
+    let invalidated = cache::invalidate("user:4").stale(LONG).query(connection);
+    assert!(invalidated.expect("a reply"));
+    assert!(!store("w").query(connection).expect("a reply"));
+    let lease = fetch().query(connection).expect("a reply");
+    let Fetched::Lease(token, Some(_)) = lease else {
+        panic!("the old value is served while it is loaded: {lease:?}");
+    };
+    assert!(matches!(
+        fetch().query(connection).expect("a reply"),
+        Fetched::Stale(_)
+    ));
+    assert!(
+        cache::fail("user:4", token, LONG)
+            .query(connection)
+            .expect("a reply")
+    );
+    let down = fetch().query(connection).expect("a reply");
+    assert!(matches!(down, Fetched::Down(Some(_), time) if time <= LONG));
+    filter::add("names", "ann")
+        .query(connection)
+        .expect("a reply");
+    let absent = cache::fetch("user:5", LONG)
+        .guard("names", "bob")
+        .query(connection);
+    assert_eq!(absent.expect("a reply"), Fetched::Absent);
+}
+
+#[test]
+fn asynchronous_connections_do_the_same() {
+    let server = Server::start();
+    let client = client(server.port());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON * 2));
+        let connect = || client.get_multiplexed_async_connection_with_config(&config);
+        let own = connect().await.expect("connected");
+        let lock = AsyncLock::acquire(own, "key", LONG, NO_WAIT).await;
+        let mut lock = lock.expect("a reply").expect("it is free");
+        assert!(lock.check().await.expect("connected"));
+        assert!(watched(&server).is_none());
+        assert!(lock.release().await.expect("connected"));
+        let own = connect().await.expect("connected");
+        let lock = AsyncLock::acquire(own, "key", LONG, NO_WAIT).await;
+        drop(lock.expect("a reply").expect("it is free"));
+        let policy = Policy::default();
+        let connection = &mut connect().await.expect("connected");
+        let mut loads = 0;
+        for _ in 0..2 {
+            let value = cache::get_async(connection, "user:1", &policy, async |_| {
+                loads += 1;
+                Ok::<_, Error>(Some(b"Ann".to_vec()))
+            });
+            let value = value.await.expect("loaded");
+            assert_eq!(value.as_deref(), Some(&b"Ann"[..]));
+        }
+        assert_eq!(loads, 1);
+        stock::create("sku", 1)
+            .query_async(connection)
+            .await
+            .expect("a reply");
+        let sale = stock::deduct("sku", 1).order("order-1");
+        assert_eq!(sale.query_async(connection).await.expect("a reply"), Ok(0));
+        assert_eq!(sale.query_async(connection).await.expect("a reply"), Ok(0));
+    });
+    // The connection of the dropped lock closes when the runtime runs no more.
+    drop(runtime);
+    eventually(SOON, || is_free(&server));
+}
