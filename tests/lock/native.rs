@@ -649,11 +649,17 @@ fn a_restored_lock_does_not_outlive_its_lease() {
 #[test]
 fn a_restored_payload_with_ended_leases_has_no_holds() {
     let server = Server::start();
-    ask(&server, "LOCK.ACQUIRE k me PX 50");
-    let all_ended = ask(&server, "DUMP k").bytes().to_vec();
-    ask(&server, "LOCK.ACQUIRE h short SHARED PX 50");
-    let long = ask(&server, "LOCK.ACQUIRE h long SHARED PX 600000");
-    let half_ended = ask(&server, "DUMP h").bytes().to_vec();
+    // In one step, so that no lease ends before the dump.
+    let replies = Raw::connect(&server).transact([
+        "LOCK.ACQUIRE k me PX 50",
+        "DUMP k",
+        "LOCK.ACQUIRE h short SHARED PX 50",
+        "LOCK.ACQUIRE h long SHARED PX 600000",
+        "DUMP h",
+    ]);
+    let all_ended = replies[1].bytes().to_vec();
+    let long = &replies[3];
+    let half_ended = replies[4].bytes().to_vec();
     eventually(SOON, || {
         ask(&server, "LOCK.HELD h short").is_nil() && ask(&server, "EXISTS k") == 0
     });
@@ -668,7 +674,7 @@ fn a_restored_payload_with_ended_leases_has_no_holds() {
     ask(&server, "LOCK.ACQUIRE w me PX 600000");
     let mut next = waiter(&server, 0, "LOCK.ACQUIRE w you PX 600000 BLOCK 0");
     assert_eq!(restore(&server, "w", "0", &half_ended, &["REPLACE"]), "OK");
-    assert_eq!(ask(&server, "LOCK.HELD w long"), long);
+    assert_eq!(ask(&server, "LOCK.HELD w long"), *long);
     assert_eq!(holders(&server, "w"), 1);
     still_waits(&mut next);
     assert_eq!(restore(&server, "w", "0", &all_ended, &["REPLACE"]), "OK");
