@@ -9,6 +9,7 @@ mod cuckoo;
 mod foreign;
 mod fuzz;
 mod model;
+mod moving;
 mod native;
 mod persistence;
 mod replication;
