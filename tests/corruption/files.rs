@@ -7,7 +7,7 @@
 use std::fs;
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::support::corruption::{FAMILIES, STOCKS, all_faults, assert_calm, commands, fill, uses};
 use crate::support::{Builder, Fsync, Lines, Random, Raw, Server, Shutdown, encode, largest_child};
@@ -227,6 +227,53 @@ fn an_rdb_file_with_a_flipped_bit_is_refused_or_makes_a_dataset_that_works() {
     lab.flips(0xf11_04db);
     assert!(lab.loaded > lab.tried / 20, "hardly any was loaded");
     lab.ends("RDB file, flipped");
+}
+
+/// A server that has stopped, with an RDB file of RedisBloom or valkey-bloom and the RDB version of Redis 7.0.
+fn lab_of_another_module(name: &str) -> Lab {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/foreign");
+    let mut bytes = fs::read(path.join(name)).expect(name);
+    bytes[5..9].copy_from_slice(b"0010");
+    let server = builder().rdb(true).start();
+    server.kill9();
+    let file = server.dir().join("dump.rdb");
+    fs::write(&file, bytes).expect("the file");
+    Lab::of(server, file)
+}
+
+#[test]
+fn a_damaged_rdb_file_of_another_module_is_refused_or_makes_a_dataset_that_works() {
+    for (name, seed) in [
+        ("all.rdb", 0xf0e_0001),
+        ("2.0/all.rdb", 0xf0e_0002),
+        ("8.8/all.rdb", 0xf0e_0003),
+        ("all-valkey.rdb", 0xf0e_0004),
+    ] {
+        let mut lab = lab_of_another_module(name);
+        let whole = lab.whole.clone();
+        assert!(lab.starts_with(&whole, name));
+        lab.server.kill9();
+        lab.cuts(seed, |server, place| {
+            assert!(server.is_none(), "{name}, cut at {place}: loaded");
+        });
+        for bit in lab.places(whole.len() * 8, seed) {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let what = format!("{name}, bit {bit}");
+            if lab.starts_with(&bytes, &what) {
+                let mut client = Raw::connect(&lab.server);
+                for key in client.must("KEYS *").array() {
+                    for command in ["BF.ADD", "BF.EXISTS", "CF.ADD", "CF.COUNT"] {
+                        client.call([command.as_bytes(), key.bytes(), b"item"]);
+                    }
+                }
+                client.must("DEBUG RELOAD");
+                assert_calm(&lab.server.log());
+                lab.server.kill9();
+            }
+        }
+        lab.ends(name);
+    }
 }
 
 /// A server with an append-only file, and how long that was with which digest after each change.

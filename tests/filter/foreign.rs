@@ -543,8 +543,20 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
         client.must(&format!("PERSIST {name}"));
         client.must("DEL loaded");
         load(&mut client, kind, "loaded", &chunks);
-        let copy = value_digest(&mut client, "loaded");
-        assert_eq!(value_digest(&mut client, name), copy, "{name}");
+        client.must(&format!("COPY {name} copy REPLACE"));
+        let dumped = client.must(&format!("DUMP {name}")).bytes().to_vec();
+        let reply = client.call([
+            b"RESTORE".as_slice(),
+            b"restored",
+            b"0",
+            &dumped,
+            b"REPLACE",
+        ]);
+        assert_eq!(reply, "OK");
+        let digest = value_digest(&mut client, name);
+        for key in ["loaded", "copy", "restored"] {
+            assert_eq!(value_digest(&mut client, key), digest, "{name}: {key}");
+        }
     }
     assert_calm(&master);
     assert_calm(&replica);
@@ -613,9 +625,15 @@ fn items_of_a_foreign_cuckoo_filter_can_be_deleted() {
 #[test]
 fn other_types_of_redisbloom_are_named_in_the_log() {
     let (server, mut client) = server_and_client();
-    for (name, what) in [("topk", "top-k list"), ("cms", "count-min sketch")] {
-        assert!(restore(&mut client, name, "sketch").is_err());
-        let line = format!("cannot load the {what} of RedisBloom at key \"sketch\"");
+    for (name, what) in [
+        ("topk", "top-k list"),
+        ("cms", "count-min sketch"),
+        ("8.8/topk", "top-k list"),
+        ("8.8/cms", "count-min sketch"),
+        ("8.8/tdigest", "t-digest"),
+    ] {
+        assert!(restore(&mut client, name, name).is_err());
+        let line = format!("cannot load the {what} of RedisBloom at key \"{name}\"");
         assert!(server.log().contains(&line), "{}", server.log());
     }
     let server = Server::builder()
@@ -676,13 +694,200 @@ fn types_of_another_module_stay_with_it() {
     assert_eq!(client.must("TYPE c"), "bloomfltr");
 }
 
+/// The most bytes of a filter while damaged ones are loaded.
+const MOST_BYTES: i64 = 64 << 20;
+
+/// A server that gets damaged filters.
+fn server_for_damage() -> (Server, Raw) {
+    let (server, mut client) = server_and_client();
+    client.must(&format!("CONFIG SET sluice.bloom-max-bytes {MOST_BYTES}"));
+    // Valkey frees large values in the background otherwise, while the next one is loaded.
+    client.must("CONFIG SET lazyfree-lazy-user-del no lazyfree-lazy-server-del no");
+    (server, client)
+}
+
+/// Panics if the server has used more memory than a few filters need.
+#[track_caller]
+fn assert_modest(server: &Server) {
+    let peak = server.info_int("used_memory_peak");
+    assert!(peak < 3 * MOST_BYTES, "{peak}");
+    assert_calm(server);
+}
+
+/// Sends a payload, and uses the filter if there is one. False: it was refused.
+fn is_loaded(client: &mut Raw, kind: Kind, payload: &[u8]) -> bool {
+    let reply = client.call([b"RESTORE".as_slice(), b"k", b"0", payload, b"REPLACE"]);
+    if !reply.is_err() {
+        use_filter(client, kind);
+    }
+    !reply.is_err()
+}
+
+fn use_filter(client: &mut Raw, kind: Kind) {
+    for line in [
+        "EXISTS k i1",
+        "MEXISTS k i1 i2",
+        "INFO k",
+        "ADD k new",
+        "SCANDUMP k 0",
+    ] {
+        client.run(&format!("{}.{line}", kind.family()));
+    }
+    client.run("CF.DEL k i7");
+    client.must("DUMP k");
+    client.must("DEBUG DIGEST-VALUE k");
+    client.must("MEMORY USAGE k");
+}
+
+/// A small filter in each encoding of each format.
+const SMALL: [&str; 8] = [
+    "1.0/bf-half",
+    "2.0/bf-half",
+    "2.0/cf-empty",
+    "bf-half",
+    "cf-one",
+    "8.8/bf-half",
+    "8.8/cf-one",
+    "vb-half",
+];
+
+/// A value with a footer.
+fn with_footer(mut body: Vec<u8>) -> Vec<u8> {
+    body.extend(RDB_VERSION.to_le_bytes());
+    sealed(body)
+}
+
+#[test]
+fn a_payload_that_is_cut_at_any_byte_is_refused() {
+    let (server, mut client) = server_for_damage();
+    for name in SMALL {
+        let whole = payload(name);
+        assert!(is_loaded(&mut client, kind_of(name), &whole));
+        // The server reads on in the footer, whose two bytes of the version are a number and the end of the value.
+        for length in 0..body(&whole).len() - 3 {
+            let cut = with_footer(whole[..length].to_vec());
+            let is_loaded = is_loaded(&mut client, kind_of(name), &cut);
+            assert!(!is_loaded, "{name}: cut at {length}");
+        }
+    }
+    assert_modest(&server);
+}
+
+/// A length of the RDB format, and the position behind it.
+fn rdb_length(bytes: &[u8], at: usize) -> (u64, usize) {
+    let number = |size: usize| {
+        let bytes = &bytes[at + 1..at + 1 + size];
+        let number = bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        (number, at + 1 + size)
+    };
+    match bytes[at] {
+        0x80 => number(4),
+        0x81 => number(8),
+        byte if byte >> 6 == 0 => (u64::from(byte), at + 1),
+        byte => (u64::from(byte & 63) << 8 | u64::from(bytes[at + 1]), at + 2),
+    }
+}
+
+/// The payloads that differ in one number, and have an extreme one in its place.
+fn forged(name: &str) -> Vec<Vec<u8>> {
+    const NUMBERS: [u64; 9] = [0, 1, 255, 4096, 65_536, 1 << 32, 1 << 40, 1 << 63, u64::MAX];
+    const DOUBLES: [f64; 7] = [0.0, -1.0, 1.0, 1e300, f64::NAN, f64::INFINITY, 5e-324];
+    let whole = payload(name);
+    let body = body(&whole);
+    let forge = |start: usize, end: usize, number: &[u8]| {
+        with_footer([&body[..start], number, &body[end..]].concat())
+    };
+    let mut all = Vec::new();
+    let (_, mut at) = rdb_length(body, 1);
+    loop {
+        let (code, start) = rdb_length(body, at);
+        match code {
+            0 => return all,
+            4 => {
+                at = start + 8;
+                all.extend(DOUBLES.map(|number| forge(start, at, &number.to_le_bytes())));
+            }
+            _ => {
+                let (number, end) = rdb_length(body, start);
+                let is_string = code == 5;
+                let near = [number.wrapping_sub(1), number + 1];
+                // The server itself allocates a string before it reads it.
+                let most = if is_string { 65_536 } else { u64::MAX };
+                let numbers = NUMBERS.into_iter().chain(near);
+                let numbers = numbers.filter(|number| *number <= most);
+                all.extend(numbers.map(|number| {
+                    let bytes = [&[0x81], number.to_be_bytes().as_slice()].concat();
+                    forge(start, end, &bytes)
+                }));
+                at = end + if is_string { number as usize } else { 0 };
+            }
+        }
+    }
+}
+
+#[test]
+fn forged_numbers_of_a_payload_take_no_memory() {
+    let (server, mut client) = server_for_damage();
+    for name in SMALL {
+        let (mut refused, mut tried) = (0, 0);
+        for payload in forged(name) {
+            tried += 1;
+            refused += u64::from(!is_loaded(&mut client, kind_of(name), &payload));
+        }
+        assert!(
+            tried > 30 && refused > tried / 3,
+            "{name}: {refused} of {tried}"
+        );
+    }
+    assert_modest(&server);
+}
+
+#[test]
+fn forged_numbers_of_a_chunk_take_no_memory() {
+    let (server, mut client) = server_for_damage();
+    for name in ["bf-default", "cf-default", "2.0/bf-wide", "2.0/cf-default"] {
+        let kind = kind_of(name);
+        let command = kind.name("LOADCHUNK");
+        let chunks = chunks(name);
+        let header = &chunks[0].1;
+        for at in 0..=header.len() - 8 {
+            for number in [0, 1 << 20, 1 << 40, u64::MAX] {
+                let mut forged = header.clone();
+                forged[at..at + 8].copy_from_slice(&u64::to_le_bytes(number));
+                client.must("DEL k");
+                let reply = client.call([command.as_bytes(), b"k", b"1", &forged]);
+                if !reply.is_err() {
+                    use_filter(&mut client, kind);
+                }
+            }
+        }
+        // Chunks that do not lie within one array.
+        client.must("DEL k");
+        client.call([command.as_bytes(), b"k", b"1", header]);
+        let (iterator, chunk) = &chunks[1];
+        for iterator in [
+            2,
+            3,
+            iterator - 1,
+            iterator + 1,
+            1 << 40,
+            9_007_199_254_740_991,
+        ] {
+            let iterator = iterator.to_string();
+            let reply = client.call([command.as_bytes(), b"k", iterator.as_bytes(), chunk]);
+            assert_eq!(reply.err(), "ERR received bad data", "{name}: {iterator}");
+        }
+        use_filter(&mut client, kind);
+    }
+    assert_modest(&server);
+}
+
 /// Payloads that are cut or have flipped bits, and whose checksum is right.
 #[test]
 fn damaged_filters_are_refused_or_answer() {
-    let (server, mut client) = server_and_client();
-    client.must("CONFIG SET sluice.bloom-max-bytes 67108864");
-    // Valkey frees large values in the background otherwise, while the next one is loaded.
-    client.must("CONFIG SET lazyfree-lazy-user-del no lazyfree-lazy-server-del no");
+    let (server, mut client) = server_for_damage();
     let mut random = Random(0xf0_4e16);
     let names = [
         "bf-default",
@@ -716,25 +921,8 @@ fn damaged_filters_are_refused_or_answer() {
                 _ => damaged[at] = random.below(256) as u8,
             }
             let damaged = sealed(damaged);
-            let reply = client.call([b"RESTORE".as_slice(), b"k", b"0", &damaged, b"REPLACE"]);
             tried += 1;
-            refused += u64::from(reply.is_err());
-            if !reply.is_err() {
-                let family = kind_of(name).family();
-                for line in [
-                    "EXISTS k i1",
-                    "MEXISTS k i1 i2",
-                    "INFO k",
-                    "ADD k new",
-                    "SCANDUMP k 0",
-                ] {
-                    client.run(&format!("{family}.{line}"));
-                }
-                client.run("CF.DEL k i7");
-                client.must("DUMP k");
-                client.must("DEBUG DIGEST-VALUE k");
-                client.must("MEMORY USAGE k");
-            }
+            refused += u64::from(!is_loaded(&mut client, kind_of(name), &damaged));
         }
         assert!(
             refused > 0 && refused < tried,
@@ -770,7 +958,5 @@ fn damaged_filters_are_refused_or_answer() {
             }
         }
     }
-    let peak = server.info_int("used_memory_peak");
-    assert!(peak < 3 * 67_108_864, "{peak}");
-    assert_calm(&server);
+    assert_modest(&server);
 }

@@ -30,7 +30,7 @@ const BEFORE: [&str; 8] = [
 /// The cells of a table of the guide.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = GUIDE.split_once(heading).expect(heading);
-    let rows = rest.lines().skip(2).take_while(|line| !line.is_empty());
+    let rows = rest.lines().skip(1).take_while(|line| !line.is_empty());
     let cells = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect());
     cells.collect()
 }

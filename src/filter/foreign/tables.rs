@@ -5,7 +5,7 @@
 //! RDB      = count buckets items deleted bucket-size max-iterations expansion table*       encoding 4, since RedisBloom 2.2
 //! table    = buckets array
 //! RDB      = count buckets items array*                                     encoding 3, RedisBloom 1.1 and 2.0
-//! RDB      = 0 count buckets items deleted array*                           encoding 4, of Sluice: a filter of 1.1 or 2.0
+//! RDB      = 0 buckets items deleted bucket-size max-iterations expansion count array*     encoding 4, of Sluice
 //! header   = items(8) buckets(8) deleted(8) count(8) [bucket-size(2) max-iterations(2) expansion(2) [address(8)]]
 //! ```
 //!
@@ -14,8 +14,8 @@
 //! `count` in RedisBloom 1.1 and 2.0, and only the first versions of 2.2 wrote an address, which has no meaning.
 //!
 //! RedisBloom 1.1 and 2.0 have another hash function, two slots a bucket, and equal tables. They count the positions of chunks in
-//! buckets. RedisBloom 2.2 to 8.8 load such a filter, but look for its items in wrong places. They refuse a count of 0, so Sluice
-//! saves such a filter behind one.
+//! buckets. RedisBloom 2.2 to 8.8 load such a filter, but look for its items in wrong places. So Sluice saves it with a count of 0 in
+//! the first place: RedisBloom 8.8 refuses this count, and in older versions the server refuses the rest of the value.
 
 use super::murmur::{murmur32, murmur64};
 use super::{ArrayBytes, get_u16, get_u64};

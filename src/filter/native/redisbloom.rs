@@ -119,24 +119,22 @@ impl ForeignFormat for RedisBloomTables {
         let ForeignShape::Tables(tables) = &layers.shape else {
             return;
         };
-        if tables.hashing == Hashing::Bits32 {
-            out.uint(0);
-        }
-        out.uint(tables.tables.len() as u64);
+        let is_marked = tables.hashing == Hashing::Bits32;
+        let count = tables.tables.len() as u64;
+        out.uint(if is_marked { 0 } else { count });
         for number in [tables.buckets, tables.items, tables.deleted] {
             out.uint(number);
-        }
-        if tables.hashing == Hashing::Bits32 {
-            for index in 0..tables.tables.len() {
-                out.bytes(&layers.array(index));
-            }
-            return;
         }
         for number in [tables.bucket_size, tables.max_iterations, tables.expansion] {
             out.uint(number);
         }
+        if is_marked {
+            out.uint(count);
+        }
         for (index, buckets) in tables.tables.iter().enumerate() {
-            out.uint(*buckets);
+            if !is_marked {
+                out.uint(*buckets);
+            }
             out.bytes(&layers.array(index));
         }
     }
@@ -146,19 +144,17 @@ impl ForeignFormat for RedisBloomTables {
             return None;
         }
         let count = input.uint()?;
-        let is_marked = encoding == tables::ENCODING && count == 0;
-        if encoding == tables::ENCODING_32 || is_marked {
-            let count = if is_marked { input.uint()? } else { count };
-            let (buckets, items) = (input.uint()?, input.uint()?);
-            let deleted = if is_marked { input.uint()? } else { 0 };
-            let tables = Tables::of_32_bits(count, buckets, items, deleted).ok()?;
-            let arrays = (0..count).map(|_| input.bytes(<[u8]>::to_vec));
-            let arrays = arrays.collect::<Option<Vec<_>>>()?;
-            return Some((ForeignShape::Tables(tables), arrays));
+        let (buckets, items) = (input.uint()?, input.uint()?);
+        if encoding == tables::ENCODING_32 {
+            return load_tables_of_32_bits(input, count, buckets, items, 0);
         }
-        let (buckets, items, deleted) = (input.uint()?, input.uint()?, input.uint()?);
+        let deleted = input.uint()?;
         let (bucket_size, max_iterations) = (input.uint()?, input.uint()?);
         let expansion = input.uint()?;
+        if count == 0 {
+            let count = input.uint()?;
+            return load_tables_of_32_bits(input, count, buckets, items, deleted);
+        }
         let (mut each, mut arrays) = (Vec::new(), Vec::new());
         for _ in 0..count {
             each.push(input.uint()?);
@@ -182,6 +178,20 @@ impl ForeignFormat for RedisBloomTables {
             rewrite(foreign, c"CF.LOADCHUNK", out);
         }
     }
+}
+
+/// Reads the arrays of a filter of RedisBloom 1.1 or 2.0. `None`: the input is invalid.
+fn load_tables_of_32_bits(
+    input: &mut RdbReader<'_>,
+    count: u64,
+    buckets: u64,
+    items: u64,
+    deleted: u64,
+) -> Option<ForeignParts> {
+    let tables = Tables::of_32_bits(count, buckets, items, deleted).ok()?;
+    let arrays = (0..count).map(|_| input.bytes(<[u8]>::to_vec));
+    let arrays = arrays.collect::<Option<_>>()?;
+    Some((ForeignShape::Tables(tables), arrays))
 }
 
 /// The other types of RedisBloom. They are registered so that the log can name a key that cannot be loaded.
