@@ -495,7 +495,7 @@ fn a_waiter_that_goes_leaves_the_line_and_the_next_moves_up() {
         let token = lease(&mut client, "k");
         let mut gone = Raw::connect(&server);
         let id = gone.id().to_string();
-        let block = if way == "time-out" { 100 } else { 0 };
+        let block = if way == "time-out" { 1000 } else { 0 };
         waits(
             &server,
             &mut gone,
