@@ -179,8 +179,9 @@ class Cache {
       }
       if (waiting.length && performance.now() >= deadline) throw new WaitTimeout(`Another caller loads ${waiting[0]}`);
       // No lease of this caller waits for these.
-      replies = await Promise.all(waiting.map((key) => this.#client.callBlocking(
-        'CACHE.FETCH', [key, ...fetchWords(options), 'BLOCK', Math.ceil(Math.max(Math.min(deadline - performance.now(), BLOCK_MS), 1))])));
+      const block = Math.ceil(Math.max(Math.min(deadline - performance.now(), BLOCK_MS), 1));
+      replies = await Promise.all(waiting.map((key) =>
+        this.#client.callBlocking('CACHE.FETCH', [key, ...fetchWords(options)], block)));
       open = waiting;
     }
     if (failed) throw failed;

@@ -58,12 +58,13 @@ class Pool {
   async use(work) {
     if (this.used >= BLOCKED_CONNECTIONS) await new Promise((resolve) => this.queue.push(() => resolve(undefined)));
     else this.used += 1;
+    /** @type {Connection | undefined} */
+    let connection;
     try {
-      const connection = this.idle.pop() ?? (await this.add());
-      const reply = await work(connection);
-      if (this.open.has(connection)) this.idle.push(connection);
-      return reply;
+      connection = this.idle.pop() ?? (await this.add());
+      return await work(connection);
     } finally {
+      if (connection && this.open.has(connection)) this.idle.push(connection);
       const next = this.queue.shift();
       if (next) next(); // it takes this place
       else this.used -= 1;
@@ -87,9 +88,10 @@ class Pool {
 
 /** What all families send their commands through. */
 class Client {
-  /** @param {any} client */
-  constructor(client) {
-    this.library = libraryOf(client);
+  /** @param {any} client @param {number} timeout */
+  constructor(client, timeout) {
+    this.library = libraryOf(client, timeout);
+    this.timeout = timeout;
     /** @type {Map<any, Pool>} */
     this.pools = new Map();
   }
@@ -112,17 +114,20 @@ class Client {
    *
    * @param {string} title
    * @param {Word[]} args
-   * @param {boolean} [repeat]
+   * @param {number} block Milliseconds of its BLOCK, which this function appends; 0: without limit.
    * @returns {Promise<any>}
    */
-  callBlocking(title, args, repeat) {
+  callBlocking(title, args, block) {
     const { key, library } = this.#plan(title, args);
-    return this.#ask(title, args, repeat, async (words) => {
+    return this.#ask(title, [...args, 'BLOCK', block], undefined, async (words) => {
       const node = await library.node(/** @type {Bytes} */ (key));
       let pool = this.pools.get(node);
       if (!pool) this.pools.set(node, pool = new Pool(() => library.connect(node)));
       try {
-        return await pool.use((connection) => connection.send(words));
+        return await pool.use(async (connection) => {
+          const silence = block ? setTimeout(connection.close, block + this.timeout) : undefined;
+          return connection.send(words).finally(() => clearTimeout(silence));
+        });
       } catch (error) {
         const { message } = /** @type {Error} */ (error);
         if (!/^(MOVED|ASK|UNBLOCKED) /.test(message)) throw error;

@@ -49,10 +49,13 @@ class Sluice {
   /**
    * @param {any} client A connected client: `createClient`, `createClientPool`, `createCluster` of node-redis, or `Redis`,
    *   `Cluster` of ioredis or iovalkey. The caller closes it, after `close`.
-   * @param {{ codec?: Codec<any> }} [options] How cached values and results become bytes: `json` (by default), `text` or `buffer`.
+   * @param {object} [options]
+   * @param {Codec<any>} [options.codec] How cached values and results become bytes: `json` (by default), `text` or `buffer`.
+   * @param {number} [options.timeout] The longest time, in milliseconds, for a new connection and for the answer to a request on
+   *   the connections of locks, which none blocks. By default 5000. The timeouts of `client` are its own.
    */
-  constructor(client, { codec = json } = {}) {
-    this.#client = new Client(client);
+  constructor(client, { codec = json, timeout = 5000 } = {}) {
+    this.#client = new Client(client, timeout);
     this.#links = new Links(this.#client);
     this.#codec = codec;
     /** Cached values. */

@@ -35,8 +35,27 @@ const { ConnectionBroken, typed } = require('./errors');
  * @property {(node: any, invalidate: (key: Buffer | null) => void) => Promise<Tracked>} track
  */
 
-/** The longest time for a new connection, in milliseconds. */
-const CONNECT_MS = 10_000;
+/**
+ * Waits for a new connection, and closes it if it takes too long.
+ *
+ * @param {Promise<unknown>} connecting
+ * @param {number} ms
+ * @param {() => void} close
+ */
+async function inTime(connecting, ms, close) {
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    close();
+  }, ms);
+  try {
+    await connecting;
+  } catch (error) {
+    throw isLate ? new ConnectionBroken(`No connection within ${ms} ms`, { cause: error }) : error;
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 const noop = () => {};
 
@@ -86,9 +105,10 @@ const TYPES = { 36: Buffer, 37: Array };
 
 /** @implements {Library} */
 class NodeRedis {
-  /** @param {any} client */
-  constructor(client) {
+  /** @param {any} client @param {number} timeout */
+  constructor(client, timeout) {
     this.client = client;
+    this.timeout = timeout;
     this.isCluster = typeof client.nodeClient === 'function';
     this.isSentinel = !this.isCluster && typeof client.getMasterNode === 'function';
     this.isPool = typeof client.execute === 'function';
@@ -116,10 +136,10 @@ class NodeRedis {
 
   /** @param {any} node @param {object} [overrides] */
   async duplicate(node, overrides) {
-    const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: CONNECT_MS };
+    const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: this.timeout };
     const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
     own.on('error', noop);
-    await own.connect();
+    await inTime(own.connect(), this.timeout, () => own.destroy());
     return own;
   }
 
@@ -166,9 +186,10 @@ const PATIENT = {
 
 /** ioredis and iovalkey. @implements {Library} */
 class IoRedis {
-  /** @param {any} client */
-  constructor(client) {
+  /** @param {any} client @param {number} timeout */
+  constructor(client, timeout) {
     this.client = client;
+    this.timeout = timeout;
     this.isCluster = client.isCluster === true;
   }
 
@@ -203,7 +224,7 @@ class IoRedis {
   async duplicate(node, overrides) {
     const own = node.duplicate({ ...PATIENT, ...overrides });
     own.on('error', noop);
-    await own.connect();
+    await inTime(own.connect(), this.timeout, () => own.disconnect());
     return own;
   }
 
@@ -260,11 +281,12 @@ class IoRedis {
 
 /**
  * @param {any} client
+ * @param {number} timeout The longest time for a new connection, in milliseconds.
  * @returns {Library}
  */
-function libraryOf(client) {
-  if (typeof client?.callBuffer === 'function') return new IoRedis(client);
-  if (typeof client?.sendCommand === 'function') return new NodeRedis(client);
+function libraryOf(client, timeout) {
+  if (typeof client?.callBuffer === 'function') return new IoRedis(client, timeout);
+  if (typeof client?.sendCommand === 'function') return new NodeRedis(client, timeout);
   throw new TypeError('Sluice needs a client of node-redis, ioredis or iovalkey');
 }
 

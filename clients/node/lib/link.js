@@ -93,9 +93,10 @@ class Link {
   #beatAt = 0;
   #isClosed = false;
 
-  /** @param {() => Promise<Connection>} connect */
-  constructor(connect) {
+  /** @param {() => Promise<Connection>} connect @param {number} timeout */
+  constructor(connect, timeout) {
     this.connect = connect;
+    this.timeout = timeout;
   }
 
   /**
@@ -105,10 +106,13 @@ class Link {
    */
   async send(words) {
     const pair = await this.open();
+    const silence = setTimeout(() => pair.close(), this.timeout); // no request blocks the connection
     try {
       return { reply: await pair.requests.send(encode(words)), pair };
     } catch (error) {
       throw typed(error);
+    } finally {
+      clearTimeout(silence);
     }
   }
 

@@ -50,7 +50,7 @@ class Links {
     const { library } = this.client;
     const node = await library.node(key);
     let link = this.links.get(node);
-    if (!link) this.links.set(node, link = new Link(() => library.connect(node)));
+    if (!link) this.links.set(node, link = new Link(() => library.connect(node), this.client.timeout));
     return link;
   }
 
@@ -164,9 +164,15 @@ class Lock {
     let link;
     /** @type {import('./link').Mailbox | undefined} */
     let mailbox;
-    const abort = () => mailbox?.push('aborted', 0);
     signal?.throwIfAborted();
+    /** @type {() => void} */
+    let abort = noop;
+    const aborted = new Promise((_, reject) => { abort = () => reject(signal?.reason); });
+    aborted.catch(noop);
     signal?.addEventListener('abort', abort);
+    const start = performance.now();
+    /** @type {Promise<unknown>} The last request: nothing is withdrawn before its end. */
+    let sending = Promise.resolve();
     let failures = 0;
     let hasWaited = false;
     try {
@@ -181,16 +187,18 @@ class Lock {
           const left = deadline - performance.now();
           const isLast = !(left > 0);
           if (isLast && hasWaited) await link.send([`${family}.CANCEL`, keys[0], id]);
-          const sent = performance.now();
+          const since = performance.now();
           const block = isLast ? [] : ['BLOCK', left === Infinity ? 0 : Math.ceil(left)];
           const request = [title, ...head(this.#kind, owner), ...options, ...block, 'ID', id, 'NOTIFY', link.channel];
-          const { reply, pair } = await link.send(request);
+          const sent = link.send(request);
+          sending = sent;
+          const { reply, pair } = await Promise.race([sent, aborted]);
           const fences = /** @type {any} */ (read(reply));
-          if (fences !== null) return this.#held(link, /** @type {any} */ (mailbox), id, owner, [fences].flat(), sent, pair);
+          if (fences !== null) return this.#held(link, /** @type {any} */ (mailbox), id, owner, [fences].flat(), since, pair);
           if (isLast) return null;
           hasWaited = true;
-          const [what, fence] = await /** @type {any} */ (mailbox).next(Math.min(left + GRACE_MS, ROUND_MS));
-          signal?.throwIfAborted();
+          const next = /** @type {any} */ (mailbox).next(Math.min(left + GRACE_MS, ROUND_MS));
+          const [what, fence] = await Promise.race([next, aborted]);
           if (what === 'granted' && !isMany) {
             const hold = this.#held(link, /** @type {any} */ (mailbox), id, owner, [fence], performance.now(), pair);
             if (!watchdog) await hold.renew(); // the lease began before the message came
@@ -202,14 +210,16 @@ class Lock {
         } catch (error) {
           if (!(error instanceof ConnectionBroken) && !isRedirected(error)) throw error;
           failures += 1;
-          if (failures >= ATTEMPTS && performance.now() >= deadline) throw error;
+          const now = performance.now();
+          if (now >= deadline && (failures >= ATTEMPTS || now - start >= this.#links.client.timeout)) throw error;
           if (isRedirected(error)) await this.#redirect(link);
           await sleep(Math.min(PAUSE_MS * failures, 1000));
           signal?.throwIfAborted();
         }
       }
     } catch (error) {
-      await this.#withdraw(id, owner, options, named !== undefined).catch(noop);
+      const withdrawn = sending.catch(noop).then(() => this.#withdraw(id, owner, options, named !== undefined)).catch(noop);
+      if (!signal?.aborted && !(error instanceof ConnectionBroken)) await withdrawn;
       throw error;
     } finally {
       signal?.removeEventListener('abort', abort);
@@ -387,7 +397,7 @@ class Hold {
     const args = [this.keys[0], this.#owner];
     const { client } = this.#links;
     const fence = wait > 0
-      ? await client.callBlocking('LOCK.UPGRADE', [...args, 'BLOCK', wait === Infinity ? 0 : Math.ceil(wait)])
+      ? await client.callBlocking('LOCK.UPGRADE', args, wait === Infinity ? 0 : Math.ceil(wait))
       : await client.call('LOCK.UPGRADE', args);
     if (fence !== null) this.fences = [fence];
     return fence !== null;

@@ -90,7 +90,7 @@ class Once {
     const args = [key, 'LEASE', lease];
     if (fingerprint !== undefined) args.push('FINGERPRINT', fingerprint);
     const [state, result, n] = block
-      ? await this.#client.callBlocking('ONCE.BEGIN', [...args, 'BLOCK', block])
+      ? await this.#client.callBlocking('ONCE.BEGIN', args, block)
       : await this.#client.call('ONCE.BEGIN', args);
     if (state === 'NEW') return { state, token: n };
     return state === 'BUSY' ? { state, retryMs: n } : { state, result };

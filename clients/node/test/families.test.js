@@ -6,7 +6,7 @@ const { after, before, beforeEach, describe, test } = require('node:test');
 const {
   Conflict, ConnectionBroken, LeaseLost, LoaderFailed, NoSuchQueue, ServerError, Sluice, WaitTimeout, buffer, json, text,
 } = require('../lib');
-const { LIBRARIES, connectAdmin, disconnect, eventually, lossyProxy, sleep } = require('./support');
+const { LIBRARIES, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep } = require('./support');
 
 const BYTES = Buffer.from([0, 255, 13, 10, 128]);
 
@@ -297,7 +297,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         const near = other.near({ check: 100 });
         const fill = () => eventually(async () => { await near.get('k', () => 'v'); return near.size === 1; });
         await fill();
-        await admin.send('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        await killConnections(admin, sluice);
         await eventually(() => near.size === 0);
         await fill(); // it has connected again
         proxy.fallSilent();
@@ -316,6 +316,25 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         await assert.rejects(other.limit.once('once', 60_000), ConnectionBroken);
         assert.equal(await sluice.limit.once('once', 60_000), false);
       });
+    });
+
+    test('a silent server ends no wait too late, and an error keeps its connection', async () => {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind, { timeout: 100 });
+      await sluice.once.begin('k', { fingerprint: 'f' });
+      await other.once.info('k');
+      const connected = await admin.info('connected_clients');
+      for (let call = 0; call < 3; call++) {
+        await assert.rejects(other.once.begin('k', { fingerprint: 'g', block: 50 }), Conflict);
+      }
+      assert.equal(await admin.info('connected_clients'), connected + 1);
+      const wait = other.once.begin('k', { block: 60 });
+      proxy.fallSilent();
+      await assert.rejects(wait, ConnectionBroken);
+      proxy.close();
+      await other.close();
+      disconnect(behind);
     });
 
     test('any command can be sent', async () => {

@@ -44,6 +44,16 @@ async function connectAdmin(port = PORT) {
   };
 }
 
+/**
+ * Kills all connections but those of the test and of the client itself: how a client connects again is up to its library, and
+ * node-redis 5.12.1 does not always become ready again.
+ */
+async function killConnections(admin, sluice) {
+  const kept = [await admin.send('CLIENT', 'ID'), await sluice.send('CLIENT ID')].map(String);
+  const ids = [...(await admin.send('CLIENT', 'LIST')).matchAll(/^id=(\d+)/gm)].map(([, id]) => id);
+  await Promise.all(ids.filter((id) => !kept.includes(id)).map((id) => admin.send('CLIENT', 'KILL', 'ID', id).catch(noop)));
+}
+
 /** Closes a client of any library. */
 function disconnect(client) {
   if (typeof client.destroy === 'function') client.destroy();
@@ -96,4 +106,4 @@ async function lossyProxy(port = PORT) {
   };
 }
 
-module.exports = { ALL, FIRST, LIBRARIES, PORT, connectAdmin, disconnect, eventually, lossyProxy, sleep };
+module.exports = { ALL, FIRST, LIBRARIES, PORT, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep };
