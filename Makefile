@@ -4,11 +4,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
   shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist \
-  dist-node dist-python deb
+  dist-node dist-python dist-test prepare-cross msrv deb
 
 PORT ?= 6379
 SERVER ?= redis-server
 PREFIX ?= /usr/local
+PLATFORMS ?= x86_64 aarch64 x86_64-musl aarch64-musl
 export SERVER PREFIX DESTDIR
 
 # Most tests mostly wait for a server.
@@ -113,6 +114,9 @@ asan: ## the pure state machines under AddressSanitizer (TESTS=deadlock)
 audit: ## licenses and sources of all crates, and advisories if cargo-deny is installed
 	@scripts/audit
 
+msrv: ## build the module with the version of Rust that Cargo.toml names, the oldest supported one (rustup)
+	@scripts/msrv
+
 lint: ## formatting, clippy and the words of the documentation; warnings are errors
 	@cargo fmt --check
 	@cargo clippy --workspace --all-targets -- -D warnings
@@ -123,8 +127,11 @@ clean: ## remove the build (the datasets of `make run`, in data/, stay)
 
 #: Release it
 
-dist: prepare dist-python dist-node ## a tarball for machines without Rust, its checksum, and the client packages, in target/dist
-	@scripts/package tar
+dist: prepare prepare-cross dist-python dist-node ## packages for all platforms, client packages and checksums, in target/dist (PLATFORMS=aarch64)
+	@scripts/package all $(PLATFORMS)
+
+dist-test: prepare ## the core of the suite with each tarball of `make dist`, for arm64 under qemu (PLATFORMS=aarch64 TESTS='--test lock')
+	@TESTS='$(TESTS)' scripts/dist-test $(PLATFORMS)
 
 dist-node: ## the Node package clients/node, in target/dist (npm pack)
 	@scripts/prepare-node
@@ -151,6 +158,9 @@ prepare-tests: ## install Python and Node packages into this folder, and MariaDB
 prepare-shop: ## print the missing packages of `make shop`, and install them
 	@scripts/prepare-python
 	@scripts/prepare-shop
+
+prepare-cross: ## install zig, cargo-zigbuild and the targets of rustc, for `make dist`
+	@scripts/prepare-cross $(PLATFORMS)
 
 prepare-valgrind: ## install valgrind, if it is missing
 	@scripts/prepare-valgrind

@@ -139,6 +139,56 @@ fn cargo_changelog_module_list_and_info_tell_one_version() {
     assert!(info.text().contains(&first), "{}", info.text());
 }
 
+/// What `scripts/check-module` says of the module under test, if it is for `platform` and may need this glibc.
+fn check_module(platform: &str, glibc: &str) -> Result<String, String> {
+    let output = Command::new("scripts/check-module")
+        .arg(module())
+        .args([platform, glibc])
+        .current_dir(ROOT)
+        .output()
+        .expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+#[test]
+fn the_module_needs_the_c_library_only_and_exports_its_entry_point() {
+    let machine = run(Command::new("uname").arg("-m"));
+    let own = run(Command::new("getconf").arg("GNU_LIBC_VERSION"));
+    let own = own.trim().trim_start_matches("glibc ");
+    // The guide names 2.34 for builds on Debian 12, whose glibc is 2.36. A build on a newer system can need that system.
+    let newest = if ["2.34", "2.35", "2.36"].contains(&own) {
+        "2.34"
+    } else {
+        own
+    };
+    let found = check_module(machine.trim(), newest).unwrap();
+    assert!(found.contains("libc.so.6"), "{found}");
+
+    let too_old = check_module(machine.trim(), "2.16").unwrap_err();
+    assert!(too_old.contains("later than 2.16"), "{too_old}");
+    let other = ["x86_64", "aarch64"].map(|name| name.to_owned() + "-musl");
+    for platform in other {
+        let fault = check_module(&platform, newest).unwrap_err();
+        assert!(fault.contains("libc.so.6"), "{platform}: {fault}");
+    }
+}
+
+#[test]
+fn packages_are_for_platforms_that_exist() {
+    let refused = Command::new("scripts/package")
+        .args(["all", "riscv64"])
+        .current_dir(ROOT)
+        .output()
+        .expect("it runs");
+    assert_eq!(refused.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("riscv64 is no platform"), "{text}");
+}
+
 #[test]
 fn make_lists_every_target() {
     let text = run(Command::new("make")
