@@ -219,13 +219,23 @@ pub fn serves(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     let serves = match ask_server(ctx, name) {
         Verdict::Allowed => true,
         Verdict::Down => false,
-        // Clients that were sent with `ASK` wait here.
-        Verdict::Refused => nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot)),
+        Verdict::Refused => imports(ctx, slot),
     };
     if !serves {
         STATE.get().put_off.insert(slot);
     }
     serves
+}
+
+/// Whether this node imports the slot key by key. If it does, clients that were sent with `ASK` wait here.
+fn imports(ctx: Ctx<'_>, slot: u16) -> bool {
+    let imports = || nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot));
+    if !imports() {
+        return false;
+    }
+    // The import can have ended a moment ago, and the slot can be on its way to the next node, with its locks.
+    forget_nodes();
+    imports()
 }
 
 /// The error for a client that waited for this key until the server became a replica.
