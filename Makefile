@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
-  shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist \
+  conformance shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist \
   dist-node dist-python dist-test prepare-cross msrv deb
 
 PORT ?= 6379
@@ -70,6 +70,11 @@ faults: build prepare-tests ## the long form of some tests, a quarter of an hour
 	@SLUICE_MODULE='$(CURDIR)/$(module)' SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
 	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test cluster \
 	  -- --nocapture
+
+conformance: build prepare-tests ## each client on Redis 7.0 and Valkey 9: lost replies, failovers; writes the table of docs/clients.md (ARGS='--client python')
+	@scripts/prepare-servers valkey-9.1
+	@.venv/bin/python clients/conformance/run --module '$(module)' --server redis-server --server .servers/valkey-9.1 \
+	  $(or $(ARGS),--table)
 
 # Everything, in about ten minutes, unless told otherwise: make bench ARGS=--help.
 bench: build prepare-valgrind ## measure everything and write docs/benchmarks.md (ROWS=lock: print those rows only; ARGS='--aof --rounds 9')

@@ -5,6 +5,7 @@
 //! helpers for filters that client libraries have, `python_package.rs` runs the tests of clients/python, `rust.rs` tries
 //! clients/rust, and `demo.rs` the flash sale of `make demo`.
 
+mod conformance;
 mod demo;
 mod filters;
 mod lossy;
@@ -92,12 +93,18 @@ fn run_alone(interpreter: &Path, program: &str, protocol: &str) {
     );
 }
 
-/// Runs one file of the tests of `clients/node` with these variables of the environment.
-#[track_caller]
-fn run_node_package(file: &str, variables: &[(&str, &str)]) {
+/// The folder of the Node package, with the libraries for its tests.
+fn node_package() -> PathBuf {
     let home = folder().join("clients/node");
     let is_there = home.join("node_modules/ioredis").exists();
     assert!(is_there, "ioredis is missing: run `make prepare-tests`");
+    home
+}
+
+/// Runs one file of the tests of `clients/node` with these variables of the environment.
+#[track_caller]
+fn run_node_package(file: &str, variables: &[(&str, &str)]) {
+    let home = node_package();
     let output = Command::new("timeout")
         .arg(PACKAGE_PATIENCE)
         .args(["node", "--test", "--test-reporter=tap"])

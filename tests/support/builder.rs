@@ -186,7 +186,7 @@ repl-ping-replica-period 1
 "#;
 
 /// The module under test; panics when it is not built.
-fn module_path() -> PathBuf {
+pub fn module_path() -> PathBuf {
     if let Some(path) = std::env::var_os(MODULE_VARIABLE) {
         let path = PathBuf::from(path);
         // The server looks for it from its own directory.

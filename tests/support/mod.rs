@@ -39,7 +39,7 @@ mod wait;
 mod waiters;
 pub mod ways;
 
-pub use builder::{Builder, Fsync};
+pub use builder::{Builder, Fsync, module_path};
 pub use client::{Raw, encode};
 pub use crowd::Crowd;
 pub use events::KeyspaceEvents;
@@ -49,7 +49,7 @@ pub use random::Random;
 pub use replica::{
     Written, assert_identical, await_role, differences, follow, pair, quiet, random_load,
 };
-pub use server::{Server, Shutdown, wait_for_replica_sync};
+pub use server::{Server, Shutdown, program, wait_for_replica_sync};
 pub use setting::number_from;
 pub use swarm::Swarm;
 pub use talk::{

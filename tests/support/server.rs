@@ -47,6 +47,11 @@ const CRASH_LINES: usize = 40;
 
 const BINARY_VARIABLE: &str = "SERVER";
 
+/// The program of the server under test.
+pub fn program() -> OsString {
+    std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into())
+}
+
 /// What `SHUTDOWN` does with the dataset.
 #[derive(Clone, Copy, Debug)]
 pub enum Shutdown {
@@ -139,7 +144,7 @@ impl Server {
     }
 
     fn spawn(&self) -> Child {
-        let binary = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| "redis-server".into());
+        let binary = program();
         let mut words = self
             .wrapper
             .iter()
