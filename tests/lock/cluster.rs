@@ -225,32 +225,6 @@ fn a_lock_that_has_moved_is_not_granted_with_one_that_has_not() {
     assert_eq!(both.read().array().len(), 2);
 }
 
-/// A node that has just imported a slot, and now sends it on, grants none of its locks.
-#[test]
-fn a_slot_that_leaves_as_soon_as_it_has_come_takes_its_locks_along() {
-    let (one, other) = two_nodes(&node());
-    let slot = slot_of(&one, LOW);
-    assert!(ask(&one, "LOCK.ACQUIRE bar me PX 600000").int() > 0);
-    let mut nodes = [&one, &other];
-    let mut waiting_clients = Vec::new();
-    for _ in 0..20 {
-        let [from, to] = nodes;
-        let mut next = Raw::connect(from);
-        next.ask("LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
-        let waiting = || ask(from, "LOCK.INFO bar").field("waiters").array().len();
-        eventually(SOON, || waiting() > 0);
-        let moving = Move::start(slot, from, to);
-        moving.keys(&["bar"]);
-        assert_eq!(ask(from, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), 0);
-        moving.finish();
-        waiting_clients.push(next);
-        nodes.reverse();
-    }
-    for server in nodes {
-        assert_eq!(server.info_int("sluice_lock_handoffs"), 0);
-    }
-}
-
 /// The lock is released while the slot is on its way, and then the slot stays after all.
 #[test]
 fn a_migration_that_is_called_off_forgets_nobody() {
