@@ -139,7 +139,11 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
         (None, 0) => {
             let header = persist::read_header(data).or_else(|_| read_foreign_header(data));
             let header = as_registered(header.map_err(|_| Error::BadData)?);
-            edit.put(build(header, MemoryLimits::of(call.ctx))?);
+            let mut filter = build(header, MemoryLimits::of(call.ctx))?;
+            if let Some(foreign) = &mut filter.foreign {
+                foreign.expect_chunks();
+            }
+            edit.put(filter);
         }
         (Some(_), 0) => return Err(Error::ItemExists),
         (None, _) => return Err(K::MISSING),

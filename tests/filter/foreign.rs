@@ -309,6 +309,43 @@ fn the_chunks_of_redisbloom_are_loaded_and_made() {
     }
 }
 
+/// The iterator is the end of a chunk, so the bytes of a shorter one would come to the wrong place.
+#[test]
+fn a_chunk_must_follow_the_one_before() {
+    let (_server, mut client) = server_and_client();
+    for name in ["bf-wide", "cf-four"] {
+        let kind = kind_of(name);
+        let load = |client: &mut Raw, chunk: &Chunk, bytes: &[u8]| {
+            let command = kind.name("LOADCHUNK");
+            let iterator = chunk.0.to_string();
+            client.call([command.as_bytes(), b"k", iterator.as_bytes(), bytes])
+        };
+        let chunks = chunks(name);
+        assert!(chunks.len() > 3, "{name}");
+        assert_eq!(load(&mut client, &chunks[0], &chunks[0].1), "OK");
+        for end in [1, chunks[1].1.len() / 2, chunks[1].1.len() - 1] {
+            let reply = load(&mut client, &chunks[1], &chunks[1].1[..end]);
+            assert_eq!(reply.err(), "ERR received bad data", "{name} {end}");
+        }
+        let skipped = load(&mut client, &chunks[2], &chunks[2].1);
+        assert_eq!(skipped.err(), "ERR received bad data", "{name}");
+        // A lost reply is no reason to begin again.
+        for chunk in [1, 1, 2, 1, 2] {
+            assert_eq!(
+                load(&mut client, &chunks[chunk], &chunks[chunk].1),
+                "OK",
+                "{name} {chunk}"
+            );
+        }
+        for chunk in &chunks[3..] {
+            assert_eq!(load(&mut client, chunk, &chunk.1), "OK", "{name}");
+        }
+        client.must("RENAME k loaded");
+        assert_same_answers(&mut client, name, "loaded");
+        client.must("DEL loaded");
+    }
+}
+
 /// Newer versions of RedisBloom would look for the items of such a filter in wrong places. Their loader reads the first number
 /// as the number of tables, and refuses 0.
 #[test]

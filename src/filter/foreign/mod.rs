@@ -42,6 +42,8 @@ pub struct ForeignLayers {
     pub shape: ForeignShape,
     /// Whether nothing was added or deleted since the filter came.
     pub is_original: bool,
+    /// Where the next chunk begins, in bytes, if the filter comes in chunks. It is no part of the dataset.
+    next_chunk: Option<u64>,
     arrays: Vec<CacheLines>,
 }
 
@@ -276,8 +278,14 @@ impl ForeignLayers {
         Self {
             shape: header.shape,
             is_original: header.is_original,
+            next_chunk: None,
             arrays,
         }
+    }
+
+    /// From now on, each chunk must follow the one before.
+    pub fn expect_chunks(&mut self) {
+        self.next_chunk = Some(0);
     }
 
     /// The header.
@@ -311,7 +319,9 @@ impl ForeignLayers {
     pub fn try_clone(&self) -> Option<Self> {
         let arrays = self.arrays.iter().map(CacheLines::try_clone);
         let arrays = arrays.collect::<Option<_>>()?;
-        Some(Self::new(self.header(), arrays))
+        let mut clone = Self::new(self.header(), arrays);
+        clone.next_chunk = self.next_chunk;
+        Some(clone)
     }
 
     fn bytes(&self) -> impl DoubleEndedIterator<Item = ArrayBytes<'_>> + ExactSizeIterator {
@@ -374,6 +384,22 @@ impl ForeignLayers {
         Ok(())
     }
 
+    /// Whether an array has these bytes at this place.
+    fn contains(&self, index: usize, from: u64, mut bytes: &[u8]) -> bool {
+        let array = &self.arrays[index];
+        let size = array.segment_size() as u64;
+        let mut skipped = (from % size) as usize;
+        for segment in (from / size) as usize..array.segments() {
+            let own = &array.segment(segment)[std::mem::take(&mut skipped)..];
+            let (now, later) = bytes.split_at(bytes.len().min(own.len()));
+            if own[..now.len()] != *now {
+                return false;
+            }
+            bytes = later;
+        }
+        bytes.is_empty()
+    }
+
     fn copy_to(&mut self, index: usize, from: u64, mut bytes: &[u8]) {
         let array = &mut self.arrays[index];
         let size = array.segment_size() as u64;
@@ -429,17 +455,29 @@ impl ForeignLayers {
         None
     }
 
-    /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array.
+    /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array, or does not follow the chunk before.
+    /// The beginning of a chunk is known from its length alone, so the bytes of a chunk that was cut would come to a wrong place.
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
         let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
         let from = end.checked_sub(bytes.len() as u64).ok_or(Corrupt)?;
         let mut start = 0;
         for (index, size) in self.shape.sizes().into_iter().enumerate() {
             if from < start + size {
-                let fits = !bytes.is_empty() && end <= start + size;
-                return fits
-                    .then(|| self.copy_to(index, from - start, bytes))
-                    .ok_or(Corrupt);
+                if bytes.is_empty() || end > start + size {
+                    return Err(Corrupt);
+                }
+                match self.next_chunk {
+                    Some(next) if end <= next => {
+                        // A repetition changes nothing.
+                        let is_same = self.contains(index, from - start, bytes);
+                        return is_same.then_some(()).ok_or(Corrupt);
+                    }
+                    Some(next) if from != next => return Err(Corrupt),
+                    _ => {}
+                }
+                self.copy_to(index, from - start, bytes);
+                self.next_chunk = self.next_chunk.map(|_| end);
+                return Ok(());
             }
             start += size;
         }
