@@ -26,6 +26,7 @@ use crate::server::services::import;
 use crate::server::services::info;
 use crate::server::services::memory;
 use crate::server::services::publish;
+use crate::server::services::replicas;
 use crate::server::services::timer;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -415,6 +416,7 @@ unsafe extern "C" fn on_config_change(
 ) {
     guard((), || {
         memory::learn_limit();
+        replicas::forget();
         // SAFETY: see above.
         import::refresh(unsafe { Ctx::new(ctx) });
     });

@@ -24,6 +24,11 @@ pub fn are_enough(ctx: Ctx<'_>, now: Now) -> bool {
     ENOUGH.load(Ordering::Relaxed)
 }
 
+/// The settings have changed: the next question asks the server again.
+pub fn forget() {
+    LOOKED_AT.store(0, Ordering::Relaxed);
+}
+
 fn count(ctx: Ctx<'_>) -> bool {
     let info = ServerInfo::read(c"replication");
     // There only if both `min-replicas-to-write` and `min-replicas-max-lag` are set.
