@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::support::cluster::{node, two_nodes};
 use crate::support::once::{CONFLICT, begin, busy, counter, done, token};
 use crate::support::{
-    Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow, quiet,
-    served, server_and_client, still_waits, waiter, waiting, waits,
+    Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow, not_before,
+    quiet, served, server_and_client, still_waits, waiter, waiting, waits,
 };
 
 const WAIT: &str = "ONCE.BEGIN k LEASE 600000 BLOCK 0";
@@ -87,7 +87,7 @@ fn a_wait_whose_time_is_up_is_busy() {
     let token = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
     let begun = Instant::now();
     let left = busy(&client.must("ONCE.BEGIN k LEASE 5 BLOCK 50"));
-    assert!(begun.elapsed() >= Duration::from_millis(50));
+    not_before(begun, Duration::from_millis(50));
     assert!((1..=600_000).contains(&left), "{left}");
     // CLIENT UNBLOCK replies the same; with ERROR it is the server's error.
     for (how, is_error) in [("", false), (" ERROR", true)] {

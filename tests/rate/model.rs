@@ -3,7 +3,7 @@
 //! The models know nothing of buckets. That of GCRA is the standard's other form, a theoretical arrival time, as a whole
 //! number of 1/count microseconds; that of windows keeps every call in a list. Nothing in them is rounded.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::Random;
 use sluice::rate::decision::{RateDecision, RateVerdict, RequestCost};
@@ -1502,7 +1502,6 @@ fn no_extremes_make_it_panic() {
         }
     }
     println!("{} limits, {:?}", limits.len(), begin.elapsed());
-    assert!(begin.elapsed() < Duration::from_secs(30));
 }
 
 fn exercise(limit: Option<&Limit>, (most, period_ms): (u64, u64), cost: u64, now: u64) {

@@ -58,5 +58,5 @@ pub use talk::{
     unix_ms, unix_us, until_pong, used_memory,
 };
 pub use value::Value;
-pub use wait::{EndOnDrop, eventually, without_cron};
+pub use wait::{EndOnDrop, eventually, not_before, without_cron};
 pub use waiters::{NOW, await_waiting, served, still_waits, waiter, waiting, waits};

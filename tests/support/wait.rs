@@ -26,6 +26,20 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
+/// By how much a server's deadline may come too early for its clients: the server counts whole milliseconds, and reads its clock
+/// before the requests that it finds.
+const CLOCK_SLACK: Duration = Duration::from_millis(10);
+
+/// Panics unless `duration` has passed since `begun`, as precisely as a client can tell from a server's deadline.
+#[track_caller]
+pub fn not_before(begun: Instant, duration: Duration) {
+    let passed = begun.elapsed();
+    assert!(
+        passed + CLOCK_SLACK >= duration,
+        "{passed:?} have passed, not {duration:?}"
+    );
+}
+
 /// A server with `hz 1` makes up in its cron, once a second, for a step that it has missed.
 const MADE_UP: Duration = Duration::from_millis(500);
 
