@@ -75,6 +75,25 @@ fn parts(text: &str) -> Vec<(usize, usize, BTreeSet<String>, BTreeSet<String>)> 
     sections.collect()
 }
 
+/// `make bench` draws the chart. After a new measurement, the text next to it must have the new ratios.
+#[test]
+fn the_readmes_have_the_ratios_of_their_chart() {
+    let chart = include_str!("../../docs/benchmarks/lua-against-sluice.svg");
+    let (_, ratios) = chart.split_once("The Lua scripts take ").unwrap();
+    let (ratios, _) = ratios.split_once(" times the server CPU").unwrap();
+    let (smallest, largest) = ratios.split_once(" to ").unwrap();
+    let english = format!("the Lua scripts take {smallest} to {largest} times the server CPU");
+    assert!(
+        include_str!("../../README.md").contains(&english),
+        "{english}"
+    );
+    let chinese = format!("{smallest} 到 {largest} 倍");
+    assert!(
+        include_str!("../../README.zh-CN.md").contains(&chinese),
+        "{chinese}"
+    );
+}
+
 #[test]
 fn the_quickstart_prints_what_it_says() {
     check("docs/quickstart.md");
