@@ -22,7 +22,12 @@ const END: &str = "end-of-output";
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Pages whose examples print the same again on the same server.
-const REPEATABLE: [&str; 3] = ["README.md", "README.zh-CN.md", "docs/quickstart.md"];
+const REPEATABLE: [&str; 4] = [
+    "README.md",
+    "README.zh-CN.md",
+    "docs/quickstart.md",
+    "docs/quickstart.zh-CN.md",
+];
 
 #[test]
 fn the_readme_prints_what_it_says() {
@@ -37,16 +42,28 @@ fn the_chinese_readme_prints_what_it_says() {
 /// A change of one README without the other one fails here.
 #[test]
 fn the_readmes_have_the_same_structure() {
-    let english = parts(include_str!("../../README.md"));
-    let chinese = parts(include_str!("../../README.zh-CN.md"));
+    let chinese = include_str!("../../README.zh-CN.md");
+    assert_same_structure(include_str!("../../README.md"), chinese);
+}
+
+#[test]
+fn the_quickstarts_have_the_same_structure() {
+    let chinese = include_str!("../../docs/quickstart.zh-CN.md");
+    assert_same_structure(include_str!("../../docs/quickstart.md"), chinese);
+}
+
+fn assert_same_structure(english: &str, chinese: &str) {
+    let (english, chinese) = (parts(english), parts(chinese));
     assert_eq!(english.len(), chinese.len(), "sections");
     for (english, chinese) in english.iter().zip(&chinese) {
         assert_eq!(english, chinese, "what differs in a section");
     }
 }
 
-/// Of each section of a README: the rows of its tables, its paragraphs with a bold start, its links and its code.
+/// Of each section: the rows of its tables, its paragraphs with a bold start, its links and its code. The links of both languages
+/// have the same name, and links to headings and between the languages are left out.
 fn parts(text: &str) -> Vec<(usize, usize, BTreeSet<String>, BTreeSet<String>)> {
+    let own_language = ["README", "../README", "quickstart", "#"];
     let sections = text.split("\n## ").map(|section| {
         let count = |starts: &[&str]| {
             let is_counted = |line: &&str| starts.iter().any(|start| line.starts_with(start));
@@ -57,9 +74,9 @@ fn parts(text: &str) -> Vec<(usize, usize, BTreeSet<String>, BTreeSet<String>)> 
         for event in Parser::new_ext(section, Options::ENABLE_TABLES) {
             match event {
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
-                    if !dest_url.starts_with("README") =>
+                    if !own_language.iter().any(|start| dest_url.starts_with(start)) =>
                 {
-                    links.insert(dest_url.into_string());
+                    links.insert(dest_url.replace(".zh-CN.md", ".md"));
                 }
                 // A language can need a word more beside the name of a command.
                 Event::Code(code) => {
@@ -97,6 +114,11 @@ fn the_readmes_have_the_ratios_of_their_chart() {
 #[test]
 fn the_quickstart_prints_what_it_says() {
     check("docs/quickstart.md");
+}
+
+#[test]
+fn the_chinese_quickstart_prints_what_it_says() {
+    check("docs/quickstart.zh-CN.md");
 }
 
 #[test]
