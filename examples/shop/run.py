@@ -54,15 +54,19 @@ async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
 
 
 async def until_signal(work):
-    """Runs `work`, and cancels it at the first Ctrl-C. Further ones do not stop the cleanup."""
+    """Runs `work`, and cancels it at the first Ctrl-C, or when the terminal closes. Further signals do not stop the cleanup."""
     task, loop = asyncio.create_task(work), asyncio.get_running_loop()
 
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+
     def end():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         loop.add_signal_handler(number, end)
     return await task
 
@@ -73,9 +77,12 @@ async def main():
     parser.add_argument("--sale-in", type=int, default=30, metavar="SECONDS", help="when the flash sale begins")
     arguments = parser.parse_args()
     port = free_port(arguments.port)
+    if arguments.port and port != arguments.port:
+        print(f"Port {arguments.port} is in use. The shop chooses port {port}.", flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await until_signal(serve(port, arguments.sale_in))
-    print("\nEverything has ended, and all files are removed.")
+    with contextlib.suppress(OSError):  # the terminal can be closed
+        print("\nEverything has ended, and all files are removed.", flush=True)
 
 
 async def serve(port, sale_in_s):
