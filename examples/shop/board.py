@@ -35,10 +35,23 @@ class Rate:
         return round((last - first) / (ended - began), 1) if ended > began else 0
 
 
+class Total:
+    """The sum of a server's counter since the board began. The counter starts again at 0 with its server, the sum does not."""
+
+    def __init__(self):
+        self.earlier = self.last = 0
+
+    def of(self, counter):
+        if counter < self.last:
+            self.earlier += self.last
+        self.last = counter
+        return self.earlier + counter
+
+
 class Board:
     def __init__(self, orders, cache, db, near, twice):
         self.orders, self.cache, self.db, self.near, self.twice = orders, cache, db, near, twice
-        self.rates = {}
+        self.rates, self.totals = {}, {}
         self.numbers = {}
         self.news = asyncio.Condition()
 
@@ -64,6 +77,10 @@ class Board:
 
     def _per_second(self, name, counter):
         return self.rates.setdefault(name, Rate()).of(counter)
+
+    def _total(self, info, *names):
+        """The sum of counters of `INFO sluice`."""
+        return sum(self.totals.setdefault(name, Total()).of(info[f"sluice_{name}"]) for name in names)
 
     async def _books(self):
         with contextlib.suppress(*DATABASE_DOWN):
@@ -97,8 +114,8 @@ class Board:
                            for product_id, stock in stocks.items() if stock},
                 "orders_s": self._per_second("orders", info["sluice_stock_reserved"]),
                 "refused_s": self._per_second("refused", info["sluice_rate_limited"]),
-                "refused": info["sluice_rate_limited"],
-                "repeated": info["sluice_once_replayed"] + info["sluice_stock_duplicates"],
+                "refused": self._total(info, "rate_limited"),
+                "repeated": self._total(info, "once_replayed", "stock_duplicates"),
                 "lag": (group.get("lag") or 0) + (group.get("pending") or 0),
                 "delayed": as_map(delayed).get("messages", 0),
                 "alarms": alarms if isinstance(alarms, int) else 0,
@@ -112,19 +129,19 @@ class Board:
                 "near_s": self._per_second("near", self.near.hits),
                 "hits_s": self._per_second("hits", info["sluice_cache_hits"]),
                 "loads_s": self._per_second("loads", info["sluice_cache_leases"]),
-                "waits": info["sluice_cache_waits"],
+                "waits": self._total(info, "cache_waits"),
                 "waiting": info["sluice_cache_waiters_now"],
-                "stale": info["sluice_cache_stale"],
-                "absent": info["sluice_cache_absent"],
-                "down": info["sluice_cache_down"],
+                "stale": self._total(info, "cache_stale"),
+                "absent": self._total(info, "cache_absent"),
+                "down": self._total(info, "cache_down"),
                 "breaker": breaker.get("state", "closed"),
                 "trips": breaker.get("trips", 0),
                 "hit_ratio": self._hit_ratio(info),
             }
 
     def _hit_ratio(self, info):
-        answered = self.near.hits + info["sluice_cache_hits"] + info["sluice_cache_nulls"] + info["sluice_cache_stale"]
-        return round(answered / max(1, answered + info["sluice_cache_leases"] + info["sluice_cache_down"]), 4)
+        answered = self.near.hits + self._total(info, "cache_hits", "cache_nulls", "cache_stale")
+        return round(answered / max(1, answered + self._total(info, "cache_leases", "cache_down")), 4)
 
     async def _services(self):
         with contextlib.suppress(OSError, ValueError):

@@ -202,6 +202,17 @@ def a_stopped_database_is_shown_and_the_shop_goes_on(page):
     assert page.number("oversold") == 0
 
 
+def a_restarted_redis_keeps_orders_and_counts(page):
+    repeated = "return Number([...document.querySelectorAll('#numbers div')]" \
+               ".find((row) => row.children[0].textContent === 'repeated requests').children[1].textContent)"
+    before, states, left = page.js(repeated), page.states(), page.text("#flash-left")
+    assert before > 0
+    page.click("[data-break=orders]")
+    eventually(lambda: "Redis: orders is back" in page.text("#news") and page.text("#connection") == "live")
+    assert page.js(repeated) >= before, (page.js(repeated), before)
+    assert (page.states(), page.text("#flash-left"), page.number("oversold")) == (states, left, 0)
+
+
 def the_page_fits_a_phone(page):
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
@@ -232,6 +243,7 @@ TESTS = [
     a_killed_worker_is_shown_and_its_orders_follow,
     requests_that_are_sent_twice_order_once,
     a_stopped_database_is_shown_and_the_shop_goes_on,
+    a_restarted_redis_keeps_orders_and_counts,
     the_page_fits_a_phone,
     the_page_has_no_errors,
 ]
