@@ -18,7 +18,7 @@ from catalog import Unavailable
 LEASE_MS, BLOCK_MS, REMEMBERED_MS = 5_000, 3_000, 86_400_000
 PER_USER_LIMIT = (9, 5, 1_000)  # burst, count, period: 5 requests a second, and 10 at once
 PER_ADDRESS_LIMIT = (99, 50, 1_000)
-REFUSALS = {-1: "sold out", -2: "over the limit of each customer", -3: "closed", -4: "unknown"}
+REFUSALS = {-1: "sold out", -2: "over the limit of each customer", -3: "the order has ended", -4: "not for sale"}
 
 
 @dataclasses.dataclass

@@ -85,7 +85,7 @@ async def products(request):
     except REDIS_DOWN:
         available = [None] * len(rows)
     shown = [row | {"available": number} for row, number in zip(rows, available)]
-    return JSONResponse({"products": shown, "now_ms": int(time.time() * 1000)})
+    return JSONResponse({"products": shown, "now_ms": int(time.time() * 1000), "shop": settings.STATE.name})
 
 
 async def product(request):

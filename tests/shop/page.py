@@ -213,6 +213,14 @@ def a_restarted_redis_keeps_orders_and_counts(page):
     assert (page.states(), page.text("#flash-left"), page.number("oversold")) == (states, left, 0)
 
 
+def orders_of_an_older_shop_are_not_shown(page):
+    assert page.states()
+    page.js("localStorage.shop = 'an older shop'")
+    page.browser.refresh()
+    eventually(lambda: page.text("#flash-name"))
+    assert page.states() == [] and "Nothing yet" in page.text("#my-orders")
+
+
 def the_page_fits_a_phone(page):
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
@@ -244,6 +252,7 @@ TESTS = [
     requests_that_are_sent_twice_order_once,
     a_stopped_database_is_shown_and_the_shop_goes_on,
     a_restarted_redis_keeps_orders_and_counts,
+    orders_of_an_older_shop_are_not_shown,
     the_page_fits_a_phone,
     the_page_has_no_errors,
 ]

@@ -24,7 +24,7 @@ const ROWS = [
   ["queue lag", (n) => n.lag, (n) => (n.lag > 50 ? "warn" : "")],
   ["delayed invalidations", (n) => n.delayed, (n) => (n.delayed ? "warn" : "")],
   ["invalidation alarms", (n) => n.alarms, (n) => (n.alarms ? "bad" : "")],
-  ["revenue (job)", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
+  ["revenue (last job)", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
 ];
 
 export class Board {
@@ -103,17 +103,22 @@ export class Board {
   wire() {
     const post = (path, body) => this.shop.insist(path, { body, attempts: 3 });
     for (const button of document.querySelectorAll("[data-break]")) {
-      button.addEventListener("click", () => post("/api/break", { what: button.dataset.break }));
+      button.addEventListener("click", async () => {
+        const { status } = await post("/api/break", { what: button.dataset.break });
+        if (status !== 200) this.shop.toast("The shop does not answer. Nothing was stopped.");
+      });
     }
     $("twice").addEventListener("click", async ({ target }) => {
       const on = target.getAttribute("aria-pressed") !== "true";
-      await post("/api/break", { what: "twice", on });
+      const { status } = await post("/api/break", { what: "twice", on });
+      if (status !== 200) return this.shop.toast("The shop does not answer. Nothing changed.");
       target.setAttribute("aria-pressed", on);
-      this.tell(on ? "Every order request is sent twice" : "Requests are sent once again");
+      this.tell(on ? "Every order request is sent twice" : "Each order request is sent once");
     });
     $("sale").addEventListener("click", async () => {
       const { status } = await post("/api/sales", { stock: 100, in_s: 10 });
       if (status === 201) this.tell("A flash sale begins in 10 s");
+      else this.shop.toast("The sale cannot begin while a server is away.");
       this.shop.refreshProducts();
     });
     $("price").addEventListener("click", () => this.changePrice(false));
@@ -126,7 +131,7 @@ export class Board {
     const product = others[Math.floor(Math.random() * others.length)];
     const price_cents = Math.max(100, Math.round((product.price_cents * (0.8 + 0.4 * Math.random())) / 100) * 100);
     const { status } = await this.shop.insist(`/api/products/${product.id}/price`, { body: { price_cents, forget } });
-    if (status === 200) this.tell(`${product.name}: ${cents(price_cents)}${forget ? ", and the writer forgot the cache" : ""}`);
+    if (status === 200) this.tell(`${product.name}: ${cents(price_cents)}${forget ? ". The writer forgot the cache" : ""}`);
     else this.shop.toast("The price did not change.");
     this.shop.refreshProducts();
   }
@@ -143,10 +148,10 @@ export class Board {
         const id = `${Date.now().toString(36)}-${next++}`;
         const address = `203.0.${Math.floor(Math.random() * 256)}.${Math.floor(Math.random() * 256)}`;
         const headers = { "X-User": `crowd-${id}`, "X-Forwarded-For": address, "Idempotency-Key": `crowd-${id}` };
-        const reply = await this.shop.insist("/api/orders", { body: { product: product.id, qty: 1 }, headers });
+        const reply = await this.shop.insist("/api/orders", { body: { product: product.id, qty: 1 }, headers, isQuiet: true });
         results[reply.status] = (results[reply.status] ?? 0) + 1;
         if (reply.status === 201 && Math.random() < 0.7) {
-          await this.shop.insist(`/api/orders/${product.id}/${reply.order}/pay`, { headers });
+          await this.shop.insist(`/api/orders/${product.id}/${reply.order}/pay`, { headers, isQuiet: true });
         }
         button.textContent = `${CROWD - next} shoppers wait`;
       }

@@ -8,6 +8,8 @@ const user = (localStorage.user ??= `guest-${Math.random().toString(36).slice(2,
 
 /** The orders of this browser, also those that the worker has not written to the database yet. */
 const orders = new Map(Object.entries(JSON.parse(localStorage.orders ?? "{}")));
+const noOrders = $("my-orders").firstElementChild;
+let hasShop = false; // whether `orders` belong to the shop that answers
 let products = [];
 let clockSkew = 0; // of the server, in ms
 const now = () => Date.now() + clockSkew;
@@ -19,15 +21,20 @@ $("user").textContent = user;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /** Repeats a POST with the same headers until a reply arrives that is not "try again". */
-export async function insist(path, { body, headers = {}, attempts = 60 } = {}) {
+export async function insist(path, { body, headers = {}, attempts = 60, isQuiet = false } = {}) {
+  let isLimited = false;
   for (let attempt = 1; ; attempt++) {
     try {
       const reply = await fetch(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
+      isLimited = reply.status === 429;
       if (![429, 502, 503].includes(reply.status) || attempt === attempts) return { status: reply.status, ...(await reply.json()) };
     } catch (error) {
+      isLimited = false;
       if (attempt === attempts) return { status: 0, error: "the shop does not answer" };
     }
-    if (attempt === 3) toast("The shop does not answer. Your request is repeated with the same key.");
+    if (attempt === 3 && !isQuiet) {
+      toast(isLimited ? "The shop limits your requests. The page repeats this one." : "The shop does not answer. The page repeats your request.");
+    }
     await pause(Math.min(200 * attempt, 1000));
   }
 }
@@ -67,6 +74,16 @@ function remember(order, details) {
   showOrders();
 }
 
+/** Each `make shop` begins without orders, also if an older one had the same address. */
+function forgetOtherShop(shop) {
+  if (localStorage.shop !== shop) {
+    localStorage.shop = shop;
+    localStorage.orders = "{}";
+    orders.clear();
+  }
+  hasShop = true;
+}
+
 /** States can only advance. The database can be behind this browser, or ahead of it (an expired reservation). */
 const RANK = { reserved: 0, sold: 1, expired: 2, cancelled: 2 };
 
@@ -87,8 +104,8 @@ async function refreshOrders() {
 }
 
 function showOrders() {
-  if (orders.size === 0) return;
-  const rows = [...orders].map(([id, order]) => {
+  if (!hasShop) return;
+  const rows = orders.size === 0 ? [noOrders] : [...orders].map(([id, order]) => {
     const row = rowOf(id);
     const left = Math.max(0, Math.ceil((order.pay_until_ms - now()) / 1000));
     const isOpen = order.state === "reserved" && left > 0;
@@ -128,7 +145,8 @@ async function refreshProducts() {
   try {
     const reply = await fetch("/api/products");
     if (!reply.ok) return;
-    const { products: rows, now_ms } = await reply.json();
+    const { products: rows, now_ms, shop } = await reply.json();
+    forgetOtherShop(shop);
     clockSkew = now_ms - Date.now();
     const before = new Map(products.map((product) => [product.id, product]));
     products = rows.map((row) => ({ ...row, available: row.available ?? before.get(row.id)?.available ?? 0 }));
