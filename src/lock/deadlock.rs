@@ -164,6 +164,10 @@ struct KeyNode {
     waiting: BTreeMap<Ticket, QueuePosition>,
     /// Who has been served last: those before it are served as well.
     passed: Option<Ticket>,
+    /// How far the queue in front of its first waiter was looked at.
+    ahead: Option<Ahead>,
+    /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
+    last_suspected: Option<Ticket>,
     /// The same waiters by owners.
     of_owners: BTreeSet<(usize, Ticket)>,
     is_listed: bool,
@@ -181,8 +185,16 @@ struct QueuePosition {
     waiter: usize,
     /// Whether it could be served, if it waited for this key alone.
     is_ready: bool,
-    /// The permits that may stay taken for ever, as far as the waiters before it were looked at.
-    spare: Option<(Option<Ticket>, u64)>,
+}
+
+/// What the waiters in front of the first one that matters leave to it.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    first: Ticket,
+    /// The last one in front of it that was looked at.
+    at: Option<Ticket>,
+    /// The permits that may stay taken for ever, so that those looked at are served nevertheless.
+    spare: u64,
 }
 
 #[derive(Debug)]
@@ -377,9 +389,14 @@ impl Search {
                 self.is_outdated = true;
                 continue;
             }
-            if let Some(ticket) = changes.gone.pop() {
+            if let Some((ticket, queues)) = changes.gone.pop() {
+                *steps = steps.saturating_sub(queues.len() as u64);
+                self.has_gone(ticket, &queues);
+                continue;
+            }
+            if let Some(queue) = changes.capacities.pop_first() {
                 *steps -= 1;
-                self.has_gone(ticket);
+                self.leaves_more(queue, 0);
                 continue;
             }
             let Some(suspect) = self.run(queues, steps, read)? else {
@@ -568,6 +585,8 @@ impl Search {
                     total: 0,
                     waiting: BTreeMap::new(),
                     passed: None,
+                    ahead: None,
+                    last_suspected: None,
                     of_owners: BTreeSet::new(),
                     is_listed: false,
                 });
@@ -580,7 +599,6 @@ impl Search {
         let place = QueuePosition {
             waiter,
             is_ready: false,
-            spare: None,
         };
         node.waiting.insert(ticket, place);
         node.of_owners.insert((self.waiters[waiter].owner, ticket));
@@ -678,7 +696,14 @@ impl Search {
         if place.is_ready {
             return; // it lacks others
         }
+        let ticket = *ticket;
         let waiter = &self.waiters[place.waiter];
+        // Those who are taken to wait no more leave everything to it.
+        let is_done = |ticket: Ticket| {
+            let known = self.waiter_of_ticket.get(&ticket);
+            known.is_some_and(|known| self.waiters[*known].is_done)
+        };
+        let known = node.ahead.take_if(|ahead| ahead.first == ticket);
         let mut others = node.held.keys().filter(|owner| **owner != waiter.owner);
         let others_hold = others.next().is_some();
         let own = node.held.contains_key(&waiter.owner);
@@ -687,26 +712,52 @@ impl Search {
             Want::Acquire(RequestedMode::Exclusive) => !others_hold || own,
             Want::Acquire(RequestedMode::Shared) => {
                 let is_free = !others_hold || own;
-                is_free || node.is_shared && !queues.unshared_between(queue, passed, *ticket)
+                let mut at = known.map_or(passed, |ahead| ahead.at);
+                let mut unshared = None;
+                if !is_free && node.is_shared {
+                    for _ in 0..PER_STEP {
+                        unshared = queues.unshared_between(queue, at, ticket);
+                        let Some(done) = unshared.filter(|unshared| is_done(*unshared)) else {
+                            break;
+                        };
+                        at = Some(done);
+                    }
+                    let spare = 0;
+                    node.ahead = Some(Ahead {
+                        first: ticket,
+                        at,
+                        spare,
+                    });
+                    if unshared.is_some() && unshared == at {
+                        return self.list(key);
+                    }
+                }
+                is_free || node.is_shared && unshared.is_none()
             }
             Want::Acquire(RequestedMode::Permits { .. }) => {
-                let (mut at, mut spare) = match place.spare {
-                    Some(measured) => measured,
+                let (mut at, mut spare) = match known {
+                    Some(ahead) => (ahead.at, ahead.spare),
                     None => {
-                        let (spare, is_all) = queues.spare_permits(queue, *ticket);
-                        (if is_all { Some(*ticket) } else { passed }, spare)
+                        let (spare, is_all) = queues.spare_permits(queue, ticket);
+                        (if is_all { Some(ticket) } else { passed }, spare)
                     }
                 };
                 let mut is_measured = false;
                 for _ in 0..PER_STEP {
-                    let Some(next) = queues.ticket_between(queue, at, *ticket) else {
+                    let Some(next) = queues.ticket_between(queue, at, ticket) else {
                         is_measured = true;
                         break;
                     };
-                    spare = spare.min(queues.spare_permits(queue, next).0);
+                    if !is_done(next) {
+                        spare = spare.min(queues.spare_permits(queue, next).0);
+                    }
                     at = Some(next);
                 }
-                place.spare = Some((at, spare));
+                node.ahead = Some(Ahead {
+                    first: ticket,
+                    at,
+                    spare,
+                });
                 if !is_measured {
                     return self.list(key);
                 }
@@ -788,8 +839,12 @@ impl Search {
         node.was_done = self.closing.is_empty();
         let (ticket, owner) = (node.ticket, node.owner);
         for key in std::mem::take(&mut node.keys) {
-            self.keys[key].waiting.remove(&ticket);
-            self.keys[key].of_owners.remove(&(owner, ticket));
+            let node = &mut self.keys[key];
+            node.waiting.remove(&ticket);
+            node.of_owners.remove(&(owner, ticket));
+            if !self.closing.is_empty() {
+                node.last_suspected = node.last_suspected.max(Some(ticket));
+            }
             self.list(key);
         }
         self.owners[owner].waiting -= 1;
@@ -820,8 +875,12 @@ impl Search {
         }
     }
 
-    fn has_gone(&mut self, ticket: Ticket) {
+    /// A client waits no more in any of these queues.
+    fn has_gone(&mut self, ticket: Ticket, queues: &[u64]) {
         let Some(waiter) = self.waiter_of_ticket.get(&ticket).copied() else {
+            for queue in queues {
+                self.leaves_more(*queue, ticket);
+            }
             return;
         };
         let node = &self.waiters[waiter];
@@ -834,6 +893,22 @@ impl Search {
         }
         self.is_disturbed |= !self.closing.is_empty() && !node.was_done;
         self.remove_waiter(waiter);
+    }
+
+    /// Those behind this ticket may get more of a queue's key than it seemed: in front of them one has gone on which the search
+    /// did not depend, or the capacity is another one.
+    fn leaves_more(&mut self, queue: u64, ticket: Ticket) {
+        let Some(key) = self.node_of_queue.get(&queue).copied() else {
+            return;
+        };
+        let node = &mut self.keys[key];
+        let last = node.waiting.last_key_value().map(|(last, _)| *last);
+        if last.max(node.last_suspected) <= Some(ticket) {
+            return;
+        }
+        self.is_disturbed |= !self.closing.is_empty();
+        node.ahead = None;
+        self.list(key);
     }
 
     fn reread(

@@ -229,8 +229,10 @@ struct Owner {
 /// What has changed since a search for deadlocks began.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// These clients wait no more.
-    pub(super) gone: Vec<Ticket>,
+    /// These clients wait no more. Each has the numbers of its queues with it.
+    pub(super) gone: Vec<(Ticket, Box<[u64]>)>,
+    /// The semaphores of these queues have another capacity.
+    pub(super) capacities: BTreeSet<u64>,
     /// Holds of these keys may have gone, by the numbers of their queues. A set: thousands of commands for one key are one
     /// change, for each of which the search would read all its holders again.
     pub(super) keys: BTreeSet<u64>,
@@ -320,7 +322,9 @@ impl Queues {
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
                 queue.count(count);
-                limits_before.push(queue.limit.replace(limit));
+                let before = queue.limit.replace(limit);
+                limits_before.push(before);
+                note_capacity(&mut self.changes, number, before, limit);
             } else if !waiter.is_shared() {
                 queue.unshared.insert(ticket);
             }
@@ -419,7 +423,8 @@ impl Queues {
             if let Some((_, limit)) = waiter.permits_at(index)
                 && let Some(queue) = self.queues.numbered_mut(*number)
             {
-                queue.limit = Some(limit);
+                let before = queue.limit.replace(limit);
+                note_capacity(&mut self.changes, *number, before, limit);
             }
         }
         if let Some(listener) = &entry.waiter.listener {
@@ -437,8 +442,14 @@ impl Queues {
             return;
         };
         for ((db, key), limit) in waiter.keys.iter().zip(limits_before) {
-            if let Some(queue) = self.queues.get_mut(*db, key) {
+            let Some(number) = self.queues.number(*db, key) else {
+                continue;
+            };
+            if let Some(queue) = self.queues.numbered_mut(number) {
                 queue.limit = limit;
+            }
+            if let Some(changes) = &mut self.changes {
+                changes.capacities.insert(number);
             }
         }
     }
@@ -478,7 +489,7 @@ impl Queues {
             self.requests.remove(&fingerprint);
         }
         if let Some(changes) = &mut self.changes {
-            changes.gone.push(ticket);
+            changes.gone.push((ticket, entry.queues));
         }
         let Some(owner) = self.owners.get_mut(&entry.owner) else {
             return Some(waiter);
@@ -642,8 +653,30 @@ impl Queues {
     }
 }
 
+/// Notes that an acquisition has named another capacity for a queue than the one before.
+fn note_capacity(changes: &mut Option<Changes>, queue: u64, before: Option<u64>, now: u64) {
+    if let Some(changes) = changes
+        && before != Some(now)
+    {
+        changes.capacities.insert(queue);
+    }
+}
+
 fn tickets_are(tickets: &BTreeSet<Ticket>, number: usize) -> bool {
     tickets.len() == number
+}
+
+/// The first ticket after one, before another.
+fn ticket_between(
+    tickets: &BTreeSet<Ticket>,
+    after: Option<Ticket>,
+    before: Ticket,
+) -> Option<Ticket> {
+    if after >= Some(before) {
+        return None;
+    }
+    let after = after.map_or(Unbounded, Excluded);
+    tickets.range((after, Excluded(before))).next().copied()
 }
 
 /// For the search for deadlocks.
@@ -786,25 +819,15 @@ impl Queues {
         queue.entangled.range(..ticket).next_back().copied()
     }
 
-    /// Whether any client in between wants the lock exclusively.
+    /// The first client of a queue after one, before another, that wants the lock exclusively.
     pub(super) fn unshared_between(
         &self,
         queue: u64,
         after: Option<Ticket>,
         before: Ticket,
-    ) -> bool {
-        if after >= Some(before) {
-            return false;
-        }
-        let after = after.map_or(Unbounded, Excluded);
-        let queue = self.queues.numbered(queue);
-        queue.is_some_and(|(_, queue)| {
-            queue
-                .unshared
-                .range((after, Excluded(before)))
-                .next()
-                .is_some()
-        })
+    ) -> Option<Ticket> {
+        let (_, queue) = self.queues.numbered(queue)?;
+        ticket_between(&queue.unshared, after, before)
     }
 
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
@@ -831,14 +854,6 @@ impl Queues {
         before: Ticket,
     ) -> Option<Ticket> {
         let (_, queue) = self.queues.numbered(queue)?;
-        if after >= Some(before) {
-            return None;
-        }
-        let after = after.map_or(Unbounded, Excluded);
-        queue
-            .tickets
-            .range((after, Excluded(before)))
-            .next()
-            .copied()
+        ticket_between(&queue.tickets, after, before)
     }
 }
