@@ -49,6 +49,8 @@ pub enum Error {
     TryAgain,
     /// The cluster is down while the client waits.
     ClusterDown,
+    /// No node of the cluster serves the hash slot that the client waits in.
+    SlotNotServed,
     /// The server became a replica while the client waited.
     Demoted,
     /// No more entries fit into a stream.
@@ -144,6 +146,7 @@ impl fmt::Display for Error {
             }
             Error::TryAgain => f.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
             Error::ClusterDown => f.write_str("CLUSTERDOWN The cluster is down"),
+            Error::SlotNotServed => f.write_str("CLUSTERDOWN Hash slot not served"),
             Error::Demoted => f.write_str(
                 "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
             ),

@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use load::Load;
 use support::cluster::{
-    Client, LOW, Lost, Move, Six, await_replica, connect_in, node_of_databases, one_node, slot_of,
-    two_nodes,
+    Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, node, node_of_databases,
+    one_node, slot_of, two_nodes,
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
 use support::{
-    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, eventually, wait_for_replica_sync,
+    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, eventually, served, still_waits,
+    wait_for_replica_sync,
 };
 
 /// A hash tag in the slots of each master.
@@ -491,6 +492,63 @@ fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_le
     assert_eq!(all_waiting(&one), 0);
 }
 
+/// `CLUSTER DELSLOTS` leaves a slot without a node. The error is that of a client that waits in a built-in command.
+#[test]
+fn waiting_clients_are_told_that_no_node_serves_their_slot() {
+    for full_coverage in ["no", "yes"] {
+        let builder = node().config("cluster-require-full-coverage", full_coverage);
+        let (one, _other) = two_nodes(&builder);
+        let mut holder = Raw::connect(&one);
+        for line in [
+            "LOCK.ACQUIRE bar me PX 600000",
+            "SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000",
+            "CACHE.FETCH {bar}entry LEASE 600000",
+            "ONCE.BEGIN {bar}work LEASE 600000",
+        ] {
+            holder.must(line);
+        }
+        let mut waiting = WAITS.map(|line| (Raw::connect(&one), line));
+        for (client, line) in &mut waiting {
+            client.ask(line);
+        }
+        let mut list = Raw::connect(&one);
+        list.ask("BLPOP {bar}list 0");
+        assert!(holder.must("LOCK.ACQUIRE {b}lock me PX 600000").int() > 0);
+        let mut stays = Raw::connect(&one);
+        stays.ask("LOCK.ACQUIRE {b}lock you PX 600000 BLOCK 0");
+        eventually(SOON, || {
+            one.info_int("blocked_clients") == waiting.len() as i64 + 2
+        });
+        holder.must(&format!("CLUSTER DELSLOTS {}", slot_of(&one, LOW)));
+        let down = list.read();
+        assert!(down.err().starts_with("CLUSTERDOWN "), "{down:?}");
+        for (client, line) in &mut waiting {
+            let reply = client.read();
+            match full_coverage {
+                "no" => assert_eq!(reply, down, "{line}"),
+                // The slot has no node, and soon the cluster is down, which is the other error.
+                _ => assert!(reply.err().starts_with("CLUSTERDOWN "), "{line}: {reply:?}"),
+            }
+        }
+        if full_coverage == "no" {
+            assert_eq!(all_waiting(&one), 1);
+            still_waits(&mut stays);
+            holder.must("LOCK.RELEASE {b}lock me");
+            assert!(served(&mut stays).int() > 0);
+        }
+        // Nobody is left in a queue when the slot is back.
+        holder.must(&format!("CLUSTER ADDSLOTS {}", slot_of(&one, LOW)));
+        eventually(SOON, || {
+            ask(&one, "CLUSTER INFO")
+                .text()
+                .contains("cluster_state:ok")
+        });
+        assert_eq!(all_waiting(&one), 0);
+        assert_eq!(holder.must("LOCK.RELEASE bar me"), 0);
+        assert!(holder.must("LOCK.ACQUIRE bar third").int() > 0);
+    }
+}
+
 /// The node looks ten times a second whether the keys that clients wait for are still its own.
 #[test]
 fn upkeep_of_waiting_clients_counts_no_hits_or_misses() {
@@ -514,15 +572,6 @@ fn upkeep_of_waiting_clients_counts_no_hits_or_misses() {
     eventually(SOON, || looks() > first + 10);
     assert_eq!(counted(), before);
     assert_eq!(server.info_int("total_error_replies"), 0);
-}
-
-/// How often a command was called, also by the module itself.
-fn calls(server: &Server, command: &str) -> i64 {
-    let stats = ask(server, "INFO commandstats");
-    let of = format!("cmdstat_{command}:calls=");
-    let line = stats.text().lines().find_map(|line| line.strip_prefix(&of));
-    let count = line.and_then(|line| line.split(',').next());
-    count.map_or(0, |count| count.parse().expect("a number of calls"))
 }
 
 // Several keys
@@ -631,9 +680,7 @@ fn spans_several(spec: &Value) -> bool {
 #[test]
 fn the_log_of_a_valkey_cluster_warns_of_io_threads() {
     for (threads, is_warned) in [("1", false), ("2", true)] {
-        let server = support::cluster::node()
-            .config("io-threads", threads)
-            .start();
+        let server = node().config("io-threads", threads).start();
         let mut client = Raw::connect(&server);
         let is_valkey = client.must("INFO server").text().contains("valkey_version");
         let warns = server.log().contains("Set io-threads 1");

@@ -559,12 +559,13 @@ fn keep_unfinished() -> VecDeque<Work> {
     work
 }
 
-/// The error for those who wait in a slot that is not here; `None`: they go on waiting.
+/// The error for clients that wait in a slot that this node does not serve. `None`: they go on waiting.
 fn error_for(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
-    if nodes(ctx).is_none() {
-        return Some(Error::TryAgain); // the same command again is answered by the server itself
+    match nodes(ctx) {
+        None => Some(Error::TryAgain), // the server answers a repeated command itself
+        Some(nodes) if nodes.server_of(slot).is_none() => Some(Error::SlotNotServed),
+        Some(_) => moved(ctx, slot),
     }
-    moved(ctx, slot)
 }
 
 /// Is the cluster down? What somebody waits for may have another owner by now, of whom this node hears nothing. Some servers

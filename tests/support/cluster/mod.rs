@@ -72,3 +72,12 @@ pub fn slot_of(server: &Server, key: &str) -> i64 {
 pub fn id_of(server: &Server) -> String {
     ask(server, "CLUSTER MYID").text().into()
 }
+
+/// How often a command was called, also by the module itself.
+pub fn calls(server: &Server, command: &str) -> i64 {
+    let stats = ask(server, "INFO commandstats");
+    let of = format!("cmdstat_{command}:calls=");
+    let line = stats.text().lines().find_map(|line| line.strip_prefix(&of));
+    let count = line.and_then(|line| line.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number of calls"))
+}
