@@ -1,10 +1,12 @@
 //! Locks in a cluster: slots, redirections, and slots that move while locks in them are held and waited for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::cluster::{HIGH, LOW, Move, node, slot_of, two_nodes};
+use crate::support::cluster::{HIGH, LOW, Move, calls, id_of, node, slot_of, two_nodes};
+use crate::support::lock::fence;
 use crate::support::{
-    Lines, Raw, SOON, Server, Value, ask, eventually, unix_us, wait_for_replica_sync, waiter,
+    Lines, Raw, SOON, Server, Value, ask, eventually, served, unix_us, wait_for_replica_sync,
+    waiter, waiting,
 };
 
 const MOMENT: Duration = Duration::from_millis(300);
@@ -223,6 +225,39 @@ fn a_lock_that_has_moved_is_not_granted_with_one_that_has_not() {
     let mut both = waiter(&other, "LOCK.MACQUIRE 2 bar {bar}2 me PX 600000 BLOCK 0");
     assert_eq!(ask(&other, "LOCK.RELEASE {bar}2 you"), 0);
     assert_eq!(both.read().array().len(), 2);
+}
+
+/// The node has just imported the slot, and sends it on: a lock that has gone from here may be on the next node.
+#[test]
+fn a_lock_of_a_slot_that_leaves_right_after_its_import_is_not_granted() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(id_of);
+    for key in [HIGH, "key", "other"] {
+        let slot = slot_of(&one, key);
+        let set = |how: &str| format!("CLUSTER SETSLOT {slot} {how}");
+        let mut client = Raw::connect(&one);
+        client.must(&set(&format!("IMPORTING {}", ids[1])));
+        client.must("ASKING");
+        fence(&client.run(&format!("LOCK.ACQUIRE {key} me PX 600000")));
+        let mut next = Raw::connect(&one);
+        next.must("ASKING");
+        next.ask(&format!("LOCK.ACQUIRE {key} you PX 600000 BLOCK 0"));
+        eventually(SOON, || waiting(&one) == 1);
+        // The node has just asked who serves which slot, and does not ask again within some milliseconds. Redis 8.4 and later
+        // need not be asked.
+        let asked = || calls(&one, "cluster|nodes");
+        let (before, begun) = (asked(), Instant::now());
+        eventually(SOON, || asked() > before || begun.elapsed() > MOMENT);
+        let replies = client.run_all([
+            set(&format!("NODE {}", ids[0])),
+            set(&format!("MIGRATING {}", ids[1])),
+            format!("MIGRATE 127.0.0.1 {} {key} 0 20000", other.port()),
+        ]);
+        assert_eq!(replies[2], "OK");
+        still_waits(&mut next);
+        client.must(&set("STABLE"));
+        fence(&served(&mut next));
+    }
 }
 
 /// The lock is released while the slot is on its way, and then the slot stays after all.
