@@ -105,7 +105,9 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.equal(await limit.charge('none', 1), false);
       for (const kind of [undefined, 'SLIDING', 'EXACT']) {
         const calls = [0, 1, 2].map(() => limit.window(`window:${kind}`, { limit: 2, window: 600_000, kind }));
-        assert.deepEqual((await Promise.all(calls)).map(({ allowed }) => allowed), [true, true, false]);
+        // The connections of a pool keep no order.
+        const refusals = (await Promise.all(calls)).filter(({ allowed }) => !allowed);
+        assert.equal(refusals.length, 1, kind);
       }
       const tiers = [rate, { count: 5, period: 1000 }];
       assert.equal((await limit.tiers('tiers', tiers)).allowed, true);
