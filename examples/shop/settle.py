@@ -48,7 +48,7 @@ async def run_tick(orders, cache, db, owner, tick):
         return  # another process has this tick
     try:
         if await settle(db, fence, tick):
-            await build_filter(cache, db)  # the cache restarts without its filter
+            await build_filter(cache, db)  # the cache restarts without its filter. If the cache is away, the next tick tries
     finally:
         await orders.execute_command("LOCK.RELEASE", LOCK, owner, "ALL")
 

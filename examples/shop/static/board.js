@@ -24,7 +24,7 @@ const ROWS = [
   ["queue lag", (n) => n.lag, (n) => (n.lag > 50 ? "warn" : "")],
   ["delayed invalidations", (n) => n.delayed, (n) => (n.delayed ? "warn" : "")],
   ["invalidation alarms", (n) => n.alarms, (n) => (n.alarms ? "bad" : "")],
-  ["revenue (last job)", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
+  ["revenue", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
 ];
 
 export class Board {
