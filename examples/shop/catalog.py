@@ -112,9 +112,10 @@ class Catalog:
                 " VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 (name, about, icon, price_cents, stock, is_flash, starts_at_ms))
             product_id = cursor.lastrowid
-            await self._add_to_filter(product_id)  # before the commit: the filter never hides a committed row
+            # Before the commit: the filter never hides a committed row, and a committed row has a stock.
+            await self._add_to_filter(product_id)
+            await open_stock(self.orders, product_id, stock)
         await self._add_to_filter(product_id)  # again, if another process has built a new filter meanwhile
-        await open_stock(self.orders, product_id, stock)
         for key in (f"product:{product_id}", CATALOG):
             await invalidation.invalidate(self.cache, self.orders, key)
         return product_id
@@ -129,9 +130,9 @@ class Catalog:
 
 
 async def open_stock(orders, product_id, stock):
-    """The stock of a product, if there is none."""
+    """Sets the stock of a product that nobody can order yet: its row is not committed, or the shop is not open."""
     await orders.execute_command(
-        "STOCK.SET", settings.stock_key(product_id), stock, "NX", "PERUSER", settings.PER_USER,
+        "STOCK.SET", settings.stock_key(product_id), stock, "PERUSER", settings.PER_USER,
         "EVENTS", settings.EVENTS, "MAXLEN", 1_000_000)
 
 

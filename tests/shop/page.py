@@ -213,6 +213,22 @@ def a_restarted_redis_keeps_orders_and_counts(page):
     assert (page.states(), page.text("#flash-left"), page.number("oversold")) == (states, left, 0)
 
 
+def a_sale_without_redis_leaves_no_product(page):
+    count = lambda: len(page.fetch("/api/products")[1].get("products", []))
+    before = count()
+    assert before > 0
+    status, _ = page.fetch("/api/break", {"what": "orders", "down_s": 10})
+    assert status == 200
+    status, _ = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})
+    assert status == 503
+    eventually(lambda: "Redis" in page.text("#connection"))
+    eventually(lambda: page.text("#connection") == "live")
+    assert count() == before
+    status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})
+    assert status == 201
+    eventually(lambda: flash_product(page)[1] == sale["product"])
+
+
 def orders_of_an_older_shop_are_not_shown(page):
     assert page.states()
     page.js("localStorage.shop = 'an older shop'")
@@ -252,6 +268,7 @@ TESTS = [
     requests_that_are_sent_twice_order_once,
     a_stopped_database_is_shown_and_the_shop_goes_on,
     a_restarted_redis_keeps_orders_and_counts,
+    a_sale_without_redis_leaves_no_product,
     orders_of_an_older_shop_are_not_shown,
     the_page_fits_a_phone,
     the_page_has_no_errors,
