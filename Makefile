@@ -9,7 +9,7 @@ SHELL := bash
 PORT ?= 6379
 SERVER ?= redis-server
 PREFIX ?= /usr/local
-PLATFORMS ?= x86_64 aarch64 x86_64-musl
+PLATFORMS ?= x86_64 aarch64 x86_64-musl aarch64-musl
 export SERVER PREFIX DESTDIR
 
 # Most tests mostly wait for a server.
