@@ -237,10 +237,15 @@ impl Layer<Bloom> {
 }
 
 impl BloomFilter {
-    /// The capacity of all layers, in items.
+    /// The capacity of all layers, in items. If the filter does not grow, its own layer takes the rest of the capacity of the
+    /// foreign layers.
     pub fn capacity(&self) -> u64 {
+        let takes_the_rest = !self.layers.is_empty() && self.parameters.expansion == 0;
         let capacities = self.layers.iter().map(|layer| layer.shape.capacity);
-        let foreign = self.foreign.iter().map(|foreign| foreign.shape.capacity());
+        let foreign = self.foreign.iter().map(|foreign| match takes_the_rest {
+            true => foreign.shape.items(),
+            false => foreign.shape.capacity(),
+        });
         capacities.chain(foreign).fold(0, u64::saturating_add)
     }
 

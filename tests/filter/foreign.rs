@@ -539,7 +539,12 @@ fn a_filter_that_grows_keeps_its_items_and_its_error_rate() {
             3 * answers.items.max(1000) as u64
         };
         let layers = number(&mut client, kind, &name, FILTERS);
+        let capacity = format!("BF.INFO {name} CAPACITY");
+        let declared = is_nonscaling.then(|| client.must(&capacity));
         add(&mut client, kind, &name, 1_000_000..1_000_000 + wanted);
+        if let Some(declared) = declared {
+            assert_eq!(client.must(&capacity), declared, "{name}");
+        }
         let own = if kind == Kind::Bloom {
             "sluice-bf"
         } else {
