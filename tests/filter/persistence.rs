@@ -234,11 +234,7 @@ fn limits_that_are_lower_now_do_not_keep_filters_from_being_loaded() {
 #[test]
 fn a_crash_loses_no_confirmed_item() {
     for kind in KINDS {
-        let server = Server::builder()
-            .aof(Fsync::Always)
-            // With more threads, Redis 8.6 acknowledges writes that are not in the file yet.
-            .config("io-threads", "1")
-            .start();
+        let server = Server::builder().aof(Fsync::Always).start();
         let mut confirmed = [0; 3];
         for round in 0..3 {
             std::thread::scope(|scope| {

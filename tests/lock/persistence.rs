@@ -652,11 +652,7 @@ impl Fighter {
 
 #[test]
 fn crashes_lose_no_lock_that_was_handed_over() {
-    // Redis 8.6 with I/O threads acknowledges writes before they are in the file: see docs/operations.md.
-    let server = Server::builder()
-        .config("io-threads", "1")
-        .aof(Fsync::Always)
-        .start();
+    let server = Server::builder().aof(Fsync::Always).start();
     let mut fighters: Vec<_> = (0..4)
         .map(|number| Fighter { number, held: None })
         .collect();
@@ -687,9 +683,7 @@ fn crashes_lose_no_acknowledged_hold_and_lengthen_no_lease() {
     const CLIENTS: usize = 8;
     const CRASHES: usize = 4;
     const REQUESTS_PER_CRASH: usize = 300;
-    // Redis 8.6 with I/O threads acknowledges writes before they are in the file: see docs/operations.md.
     let server = Server::builder()
-        .config("io-threads", "1")
         .aof(Fsync::Always)
         .config("auto-aof-rewrite-min-size", "1kb")
         .config("auto-aof-rewrite-percentage", "50")

@@ -1,7 +1,7 @@
 //! Many clients at once, on connections that break: nothing is oversold, no order happens twice, and
 //! the event stream tells the same story as the stock.
 
-use crate::support::{Builder, EndOnDrop, Fsync, Raw, SOON, Server, Value, eventually};
+use crate::support::{EndOnDrop, Fsync, Raw, SOON, Server, Value, eventually};
 use redis::{Connection, RedisResult};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,9 +225,7 @@ fn shop(client: &mut Client, number: u64, stop: &AtomicBool) -> Told {
 
 #[test]
 fn a_crowd_on_broken_connections_and_a_server_that_is_killed_oversell_nothing() {
-    // Redis 8.6 with more I/O threads acknowledges writes before they are in the file: docs/operations.md.
-    let builder = Server::builder().config("io-threads", "1");
-    let server = Builder::aof(builder, Fsync::Always).start();
+    let server = Server::builder().aof(Fsync::Always).start();
     let mut raw = Raw::connect(&server);
     let total = TOTAL.to_string();
     let per_user = PER_USER.to_string();

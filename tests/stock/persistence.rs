@@ -546,8 +546,6 @@ fn crashes_lose_no_acknowledged_order_and_sell_nothing_twice() {
     const REQUESTS_PER_CRASH: i64 = 400;
     let server = Server::builder()
         .aof(Fsync::Always)
-        // With more threads, Redis 8.6 acknowledges writes that are not in the file yet.
-        .config("io-threads", "1")
         .config("auto-aof-rewrite-min-size", "8kb")
         .config("auto-aof-rewrite-percentage", "50")
         .start();
