@@ -419,11 +419,13 @@ impl Search {
         }
     }
 
-    /// Ends the search: who came before the one that waits in vain is trusted.
+    /// Ends the search. Who came before the one that waits in vain is verified if nobody else was suspected: with several
+    /// suspects it is only known that these clients can be served without all of them.
     pub fn conclude(mut self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
         queues.record_changes(false);
         let last = match deadlocked.and_then(|ticket| queues.arrival(ticket)) {
-            Some(arrival) => arrival - 1,
+            Some(arrival) if self.closing.len() == 1 => arrival - 1,
+            Some(_) => 0,
             None => self.last,
         };
         let suspects = if deadlocked.is_some() {
