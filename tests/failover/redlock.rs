@@ -46,11 +46,15 @@ fn is_held(server: &Server) -> bool {
     server.command(["EXISTS", KEY]) == 1
 }
 
-/// A connection, so that a server that freezes is one that the client had.
+/// A client with connections to all servers, so that a server that freezes is one that the client had.
 fn connected(servers: &[Server], lease: Duration) -> Redlock {
     let mut client = client(servers, lease);
-    let held = client.try_acquire(KEY).expect("all servers run");
-    client.release(held);
+    eventually(SOON, || {
+        let held = client.try_acquire(KEY).expect("all servers run");
+        let is_connected = held.fences.iter().all(Option::is_some);
+        client.release(held);
+        is_connected
+    });
     client
 }
 

@@ -94,8 +94,9 @@ impl Before {
     fn is_kept(&self, server: &Server) {
         let addressed = status(server, "VmPeak") - self.addressed;
         println!("at most {addressed:+} addressed");
+        // The C library reserves 64 MiB for a thread that allocates while another one does.
         assert!(
-            addressed < 64 * MIB,
+            addressed < 256 * MIB,
             "{addressed} bytes more were asked for"
         );
     }
