@@ -23,7 +23,11 @@ pub trait HashEntry {
 }
 
 const NONE: EntryHandle = EntryHandle::MAX;
+/// The slots of a chunk.
 const CHUNK: usize = 512;
+
+/// The slots of the first chunk of a small table.
+const FIRST_SLOTS: usize = 4;
 
 /// The bytes of the set of chunks with free slots, which is small.
 const OPEN: usize = 64;
@@ -187,11 +191,15 @@ impl<E: HashEntry> LinearHash<E> {
     }
 
     /// Frees the last chunk if less than three quarters of all slots are used: its entries move to free slots of other
-    /// chunks. Calls `moved` with each of them and its new handle.
+    /// chunks. The only chunk becomes smaller if it has room for four times its entries. Calls `moved` with each entry that
+    /// has moved and its new handle.
     pub fn compact(&mut self, moved: &mut dyn FnMut(&E, EntryHandle)) {
         let Some(last) = self.chunks.len().checked_sub(1) else {
             return;
         };
+        if last == 0 {
+            return self.shrink_only_chunk(moved);
+        }
         if 4 * self.len >= 3 * last * CHUNK {
             return;
         }
@@ -204,19 +212,36 @@ impl<E: HashEntry> LinearHash<E> {
             let hash = self.slot(handle).hash;
             let bucket = bucket_of(hash, self.heads.len());
             self.unchain(bucket, handle);
-            let slot = ChunkSlot {
-                entry: self.slot_mut(handle).entry.take(),
-                next: self.heads[bucket],
-                hash,
-            };
-            let handle = self.store(slot);
-            self.heads[bucket] = handle;
-            if let Some(entry) = self.at(handle) {
-                moved(entry, handle);
-            }
+            let entry = self.slot_mut(handle).entry.take();
+            self.relocate(entry, hash, moved);
         }
         self.chunks[last].used = 0;
         self.drop_empty_chunks();
+    }
+
+    fn shrink_only_chunk(&mut self, moved: &mut dyn FnMut(&E, EntryHandle)) {
+        if self.chunks[0].slots.capacity() < 4 * self.len.max(FIRST_SLOTS) {
+            return;
+        }
+        self.heads.fill(NONE);
+        self.open.clear();
+        for chunk in std::mem::take(&mut self.chunks) {
+            let slots = chunk.slots.into_iter();
+            slots.filter(|slot| slot.entry.is_some()).for_each(|slot| {
+                self.relocate(slot.entry, slot.hash, moved);
+            });
+        }
+    }
+
+    /// Stores an entry that is in no slot.
+    fn relocate(&mut self, entry: Option<E>, hash: u32, moved: &mut dyn FnMut(&E, EntryHandle)) {
+        let bucket = bucket_of(hash, self.heads.len());
+        let next = self.heads[bucket];
+        let handle = self.store(ChunkSlot { entry, next, hash });
+        self.heads[bucket] = handle;
+        if let Some(entry) = self.at(handle) {
+            moved(entry, handle);
+        }
     }
 
     /// All entries, in no particular order.
@@ -316,7 +341,7 @@ impl<E: HashEntry> LinearHash<E> {
         let index = if chunk.free == NONE {
             if chunk.slots.len() == chunk.slots.capacity() {
                 // Less than twice as much as there is: tables of a few hundred entries are common.
-                let more = (chunk.slots.len() / 4).max(4);
+                let more = (chunk.slots.len() / 4).max(FIRST_SLOTS);
                 chunk
                     .slots
                     .reserve_exact(more.min(CHUNK - chunk.slots.len()));
@@ -492,6 +517,19 @@ mod tests {
         }
         check(&table, &model);
         assert!(table.chunks.len() <= 2, "{}", table.chunks.len());
+        while table.len() > 1 {
+            let first = table.iter().next().expect("an entry").1;
+            let handle = table.find(&first.to_le_bytes()).expect("an entry");
+            table.remove(handle);
+            model.remove(&first);
+            let mut moves = Vec::new();
+            table.compact(&mut |entry, handle| moves.push((entry.1, handle)));
+            for (value, handle) in moves {
+                assert_eq!(table.at(handle).map(|entry| entry.1), Some(value));
+            }
+            check(&table, &model);
+        }
+        assert!(table.memory() < 1000, "{}", table.memory()); // in 15 slots of 48 bytes at most
     }
 
     #[test]

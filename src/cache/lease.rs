@@ -5,9 +5,9 @@
 //! keys with the same bits would share a lease. The probability that a hundred thousand keys contain such a pair is 10^-29.
 
 use super::breaker::{BreakerRequest, BreakerTerms};
+use crate::linear_hash::{HashEntry, LinearHash};
 use crate::server::services::slots::{in_cluster, slot_of};
-use crate::waiting::SMALL;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -68,7 +68,7 @@ pub enum LeaseOffer {
 }
 
 /// The hash of a key.
-type KeyHash = u128;
+type KeyHash = [u8; 16];
 
 /// A database and, in a cluster, a hash slot of it.
 type Section = (i32, u16);
@@ -92,10 +92,26 @@ pub struct Leases {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseKey(Section, KeyHash);
 
+/// The lease of a key.
+#[derive(Debug)]
+struct KeyLease {
+    key: KeyHash,
+    lease: Lease,
+}
+
+impl HashEntry for KeyLease {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+    fn heap(&self) -> usize {
+        0
+    }
+}
+
 /// The leases, or the backoffs.
 #[derive(Debug, Default)]
 struct Table {
-    by_key: BTreeMap<Section, HashMap<KeyHash, Lease>>,
+    by_key: BTreeMap<Section, LinearHash<KeyLease>>,
     /// The key at each end and token. An entry is stale if the key's lease is another one or none.
     by_end: BTreeMap<End, (Section, KeyHash)>,
     /// The number of leases.
@@ -112,21 +128,30 @@ const SWEPT_BY_GRANT: usize = 8;
 
 impl Table {
     fn get(&self, section: Section, key: KeyHash) -> Option<&Lease> {
-        self.by_key.get(&section)?.get(&key)
+        let found = self.by_key.get(&section)?.get(&key)?;
+        Some(&found.lease)
     }
 
+    fn get_mut(&mut self, section: Section, key: KeyHash) -> Option<&mut Lease> {
+        let leases = self.by_key.get_mut(&section)?;
+        let found = leases.at_mut(leases.find(&key)?)?;
+        Some(&mut found.lease)
+    }
+
+    /// Adds the lease of a key that has none.
     fn insert(&mut self, section: Section, key: KeyHash, lease: Lease) {
         self.by_end
             .insert((lease.until, lease.token), (section, key));
-        self.by_key.entry(section).or_default().insert(key, lease);
+        let leases = self.by_key.entry(section).or_default();
+        leases.insert(KeyLease { key, lease });
         self.live += 1;
     }
 
     fn remove(&mut self, section: Section, key: KeyHash) -> Option<Lease> {
         let leases = self.by_key.get_mut(&section)?;
-        let lease = leases.remove(&key)?;
-        // The memory of many leases that ended is freed, and the sections of a cluster are many.
-        if leases.is_empty() && (section.1 != 0 || leases.capacity() > SMALL) {
+        let KeyLease { lease, .. } = leases.remove(leases.find(&key)?)?;
+        // The sections of a cluster are many.
+        if leases.is_empty() && section.1 != 0 {
             self.by_key.remove(&section);
         }
         self.by_end.remove(&(lease.until, lease.token));
@@ -224,7 +249,7 @@ impl Leases {
     }
 
     fn hash(&self, key: &[u8]) -> KeyHash {
-        xxh3_128_with_seed(key, self.seed)
+        xxh3_128_with_seed(key, self.seed).to_ne_bytes()
     }
 
     fn section(&self, db: i32, key: &[u8]) -> Section {
@@ -233,8 +258,9 @@ impl Leases {
 
     /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to that number.
     pub fn count_active(&self, now: u64) -> usize {
-        let leases = self.table(false).by_key.values().flat_map(HashMap::values);
-        leases.filter(|lease| lease.until > now).count()
+        let leases = self.table(false).by_key.values();
+        let leases = leases.flat_map(LinearHash::iter);
+        leases.filter(|found| found.lease.until > now).count()
     }
 
     /// A key's lease or backoff, even if it has ended.
@@ -283,8 +309,7 @@ impl Leases {
 
     /// Sets the breaker of a key's lease.
     pub fn set_breaker(&mut self, LeaseKey(section, hash): LeaseKey, terms: BreakerTerms) {
-        let leases = self.table_mut(false).by_key.get_mut(&section);
-        if let Some(lease) = leases.and_then(|leases| leases.get_mut(&hash)) {
+        if let Some(lease) = self.table_mut(false).get_mut(section, hash) {
             lease.breaker = Some(terms);
         }
     }
@@ -294,19 +319,15 @@ impl Leases {
     pub fn next_timeout(&mut self, now: u64, steps: &mut usize) -> Option<Lease> {
         while *steps > 0 {
             *steps -= 1;
-            let ended = (
-                Bound::Excluded(self.timed_out),
-                Bound::Included((now, u64::MAX)),
-            );
             let table = &mut self.tables[0];
-            let (end, (section, hash)) = table.by_end.range(ended).next()?;
-            self.timed_out = *end;
-            let lease = table
-                .by_key
-                .get_mut(section)
-                .and_then(|leases| leases.get_mut(hash));
-            if let Some(lease) = lease
-                && (lease.until, lease.token) == *end
+            let behind = (Bound::Excluded(self.timed_out), Bound::Unbounded);
+            let next = table.by_end.range(behind).next();
+            // No range up to `now`, which can be before the last one: a command's time is that at which it began.
+            let (end, (section, hash)) = next.filter(|((until, _), _)| *until <= now)?;
+            let (end, section, hash) = (*end, *section, *hash);
+            self.timed_out = end;
+            if let Some(lease) = table.get_mut(section, hash)
+                && (lease.until, lease.token) == end
                 && lease.breaker.is_some()
                 && !lease.has_timed_out
             {
@@ -407,7 +428,7 @@ impl Leases {
         let (hash, slot) = (self.hash(key), (self.slot_of)(key));
         let sections = self.table(false).by_key.iter();
         let holds =
-            sections.filter(|((_, own), leases)| *own == slot && leases.contains_key(&hash));
+            sections.filter(|((_, own), leases)| *own == slot && leases.find(&hash).is_some());
         let dbs: Vec<i32> = holds.map(|((db, _), _)| *db).collect();
         for db in &dbs {
             self.table_mut(false).remove((*db, slot), hash);

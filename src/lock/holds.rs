@@ -2,7 +2,8 @@
 //! single holder.
 
 use crate::deadlines::Listed;
-use std::collections::{BTreeSet, HashMap};
+use crate::linear_hash::{HashEntry, LinearHash};
+use std::collections::BTreeSet;
 
 /// One owner's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,10 +86,27 @@ enum Set {
     Many(Box<Many>),
 }
 
+/// An owner with its hold.
+#[derive(Debug, Clone)]
+struct OwnerHold {
+    owner: Box<[u8]>,
+    hold: Hold,
+}
+
+impl HashEntry for OwnerHold {
+    fn key(&self) -> &[u8] {
+        &self.owner
+    }
+    /// Not counted here, because a hold changes in place; see [`Holds::memory`].
+    fn heap(&self) -> usize {
+        0
+    }
+}
+
 /// The holds of several owners.
 #[derive(Debug, Clone, Default)]
 struct Many {
-    by_owner: HashMap<Box<[u8]>, Hold>,
+    by_owner: LinearHash<OwnerHold>,
     /// The ends of all of them in order, where there are more than a few: it would take ever longer to look through all
     /// holds for the next end and the last.
     by_end: Option<BTreeSet<(u64, Box<[u8]>)>>,
@@ -99,22 +117,26 @@ struct Many {
 /// More holds than this are kept in the order of their ends as well, until only half as many are left.
 const FEW: usize = 64;
 
-/// A table gives memory back when it has room for so many times the holds that are left.
-const SPACIOUS: usize = 8;
-
 impl Many {
     fn insert(&mut self, owner: Box<[u8]>, hold: Hold) {
         if let Some(by_end) = &mut self.by_end {
             by_end.insert((hold.until, owner.clone()));
         }
-        self.by_owner.insert(owner, hold);
+        self.by_owner.insert(OwnerHold { owner, hold });
         if self.by_end.is_none() && self.by_owner.len() > FEW {
             self.sort();
         }
     }
 
+    /// The caller calls [`Many::shrink`] when it has removed all that it wants to.
+    fn take(&mut self, owner: &[u8]) -> Option<OwnerHold> {
+        let taken = self.by_owner.remove(self.by_owner.find(owner)?);
+        self.by_owner.compact(&mut |_, _| {});
+        taken
+    }
+
     fn remove(&mut self, owner: &[u8]) -> Option<Hold> {
-        let (owner, hold) = self.by_owner.remove_entry(owner)?;
+        let OwnerHold { owner, hold } = self.take(owner)?;
         if let Some(by_end) = &mut self.by_end {
             by_end.remove(&(hold.until, owner));
         }
@@ -136,57 +158,61 @@ impl Many {
 
     /// Takes `most` of the holds out that ended before `now`; of a few holds, all.
     fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
-        let by_owner = &mut self.by_owner;
-        let Some(by_end) = &mut self.by_end else {
-            return by_owner.extract_if(|_, hold| hold.until < now).collect();
-        };
         let mut dead = Vec::new();
-        while dead.len() < most && by_end.first().is_some_and(|(until, _)| *until < now) {
-            let first = by_end.pop_first();
-            dead.extend(first.and_then(|(_, owner)| by_owner.remove_entry(&owner)));
+        if let Some(by_end) = &mut self.by_end {
+            while dead.len() < most && by_end.first().is_some_and(|(until, _)| *until < now) {
+                dead.extend(by_end.pop_first().map(|(_, owner)| owner));
+            }
+        } else {
+            let ended = self.by_owner.iter().filter(|own| own.hold.until < now);
+            dead.extend(ended.map(|own| own.owner.clone()));
         }
+        let dead = dead.iter().filter_map(|owner| self.take(owner));
+        let dead = dead.map(|own| (own.owner, own.hold)).collect();
         self.shrink();
         dead
     }
 
     fn clamp(&mut self, limit: u64) {
-        for hold in self.by_owner.values_mut() {
-            hold.end_by(limit);
-        }
+        self.visit_mut(&mut |hold| hold.end_by(limit));
         if self.by_end.is_some() {
             self.sort();
         }
+    }
+
+    fn visit_mut(&mut self, visit: &mut dyn FnMut(&mut Hold)) {
+        for chunk in 0..self.by_owner.chunks() {
+            self.by_owner
+                .visit_chunk(chunk, &mut |own| visit(&mut own.hold));
+        }
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Hold> {
+        self.by_owner.iter().map(|own| &own.hold)
     }
 
     /// The first and the last end.
     fn bounds(&self) -> (u64, u64) {
         let by_end = self.by_end.as_ref();
         let sorted = by_end.and_then(|ends| Some((ends.first()?.0, ends.last()?.0)));
-        sorted.unwrap_or_else(|| bounds(self.by_owner.values()))
+        sorted.unwrap_or_else(|| bounds(self.values()))
     }
 
     fn sort(&mut self) {
         let ends = self.by_owner.iter();
-        let ends = ends.map(|(owner, hold)| (hold.until, owner.clone()));
+        let ends = ends.map(|own| (own.hold.until, own.owner.clone()));
         self.by_end = Some(ends.collect());
     }
 
-    /// Keeps no more than the holds need that are left.
+    /// Frees the order of ends if few holds are left.
     fn shrink(&mut self) {
-        let left = self.by_owner.len();
-        if left <= FEW / 2 {
+        if self.by_owner.len() <= FEW / 2 {
             self.by_end = None;
-        }
-        if self.by_owner.capacity() > FEW.max(left * SPACIOUS) {
-            self.by_owner.shrink_to(2 * left);
         }
     }
 
     fn memory(&self, block: &dyn Fn(usize) -> usize) -> usize {
-        // A table of buckets (a power of two, filled to 7/8) with a control byte each.
-        let buckets = (self.by_owner.capacity() * 8 / 7).next_power_of_two();
-        let table = block(buckets * (size_of::<(Box<[u8]>, Hold)>() + 1) + 16);
-        let table = table + block(size_of::<Self>()) + self.listed.memory();
+        let table = self.by_owner.memory() + block(size_of::<Self>()) + self.listed.memory();
         let Some(by_end) = &self.by_end else {
             return table;
         };
@@ -252,7 +278,7 @@ impl Holds {
         match &self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(many) => many.by_owner.get(owner),
+            Set::Many(many) => many.by_owner.get(owner).map(|own| &own.hold),
         }
     }
 
@@ -263,8 +289,9 @@ impl Holds {
             Set::One(owner, hold) => (Some((&**owner, hold)), None),
             Set::Many(many) => (None, Some(&many.by_owner)),
         };
+        let many = many.into_iter().flat_map(LinearHash::iter);
         one.into_iter()
-            .chain(many.into_iter().flatten().map(|(k, v)| (&**k, v)))
+            .chain(many.map(|own| (&*own.owner, &own.hold)))
     }
 
     /// Adds a hold for an owner that has none, or replaces the one it has.
@@ -331,7 +358,7 @@ impl Holds {
         match &mut self.set {
             // Its place in the list of deadlines stays with it.
             Set::Many(many) => {
-                many.by_owner.clear();
+                many.by_owner = LinearHash::default();
                 many.shrink();
             }
             set => *set = Set::None,
@@ -409,7 +436,7 @@ impl Holds {
         match &mut self.set {
             Set::None => {}
             Set::One(_, hold) => visit(hold),
-            Set::Many(many) => many.by_owner.values_mut().for_each(visit),
+            Set::Many(many) => many.visit_mut(visit),
         }
     }
 
@@ -441,7 +468,10 @@ impl Holds {
         match &mut self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(many) => many.by_owner.get_mut(owner),
+            Set::Many(many) => {
+                let found = many.by_owner.find(owner)?;
+                many.by_owner.at_mut(found).map(|own| &mut own.hold)
+            }
         }
     }
 
@@ -457,6 +487,7 @@ impl Holds {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashMap;
 
     /// What a naive set of holds would do: owners with the ends of their holds.
     type Model = HashMap<Vec<u8>, u64>;
