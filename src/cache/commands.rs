@@ -11,7 +11,7 @@ use super::options::{
     STALE, TOKEN, VER, breaker_name,
 };
 use super::rebuilds::WaitingFetch;
-use super::revoke::key_has_changed;
+use super::revoke::{key_has_changed, revoke};
 use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
@@ -242,7 +242,9 @@ fn store(
     drop(edit);
     if step.ends_lease {
         if lease.is_some() {
-            STATE.get().rebuilds.leases.remove(db, name.bytes()); // a search costs as much as a removal
+            let rebuilds = &mut STATE.get().rebuilds;
+            // A search costs as much as a removal.
+            rebuilds.revoke(|| now.ms(), |leases| leases.remove(db, name.bytes()));
         }
         serve_first_key(call, now);
     }
@@ -275,7 +277,7 @@ pub(super) fn del(call: &Call<'_>) -> Answer {
     let existed = edit.invalidate(&request, now.ms(), c"cache.del");
     drop(edit);
     let db = ctx.db();
-    STATE.get().rebuilds.leases.revoke(db, name.bytes());
+    revoke(|leases| leases.revoke(db, name.bytes()));
     serve_first_key(call, now);
     Ok(Reply::Int(existed.into()))
 }

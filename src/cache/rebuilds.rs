@@ -53,6 +53,18 @@ impl Rebuilds {
         }
     }
 
+    /// Revokes leases. A revoked lease is no failure of its loader, unless its time has run out before (Unix ms).
+    pub fn revoke<T>(
+        &mut self,
+        now: impl FnOnce() -> u64,
+        revoke: impl FnOnce(&mut Leases) -> T,
+    ) -> T {
+        if !self.breakers.is_empty() {
+            self.count_timeouts(now());
+        }
+        revoke(&mut self.leases)
+    }
+
     /// For how long the breaker of this name grants no lease of a key, in milliseconds; 0: it grants one. `now` is in Unix ms.
     pub fn breaker_delay(&self, name: &[u8], key: Option<LeaseKey>, now: u64) -> u64 {
         let Some(breaker) = self.breakers.get(name) else {

@@ -3,18 +3,24 @@
 
 use super::STATE;
 use super::budget;
+use super::lease::Leases;
 use super::serve::CacheQueues;
 use crate::queue_service;
+use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 
+/// Revokes leases now.
+pub(super) fn revoke<T>(revoke: impl FnOnce(&mut Leases) -> T) -> T {
+    STATE.get().rebuilds.revoke(|| Now::read().ms(), revoke)
+}
+
 /// Revokes the lease of a key that has changed. The clients that wait for the key are served later.
 pub(super) fn key_has_changed(db: i32, key: &[u8]) {
-    let mut state = STATE.get();
-    state.rebuilds.leases.revoke(db, key);
-    if state.rebuilds.queue.waiting(db, key) > 0 {
+    revoke(|leases| leases.revoke(db, key));
+    if STATE.get().rebuilds.queue.waiting(db, key) > 0 {
         deferred::defer(ServerEvent::Unlinked(db, key.into()));
     }
 }
@@ -32,12 +38,13 @@ pub(super) fn has_leases() -> bool {
 /// A client is about to delete a key, which may not exist; `None`: any keys.
 pub(super) fn key_deleting(key: Option<&[u8]>) {
     let Some(key) = key else {
-        STATE.get().rebuilds.leases.revoke_all();
+        revoke(Leases::revoke_all);
         queue_service::serve_all::<CacheQueues>(None);
         return;
     };
-    let rebuilds = &mut STATE.get().rebuilds;
-    for db in rebuilds.leases.revoke_in_all_databases(key) {
+    let dbs = revoke(|leases| leases.revoke_in_all_databases(key));
+    let rebuilds = &STATE.get().rebuilds;
+    for db in dbs {
         if rebuilds.queue.waiting(db, key) > 0 {
             deferred::defer(ServerEvent::Unlinked(db, key.into()));
         }
@@ -47,8 +54,7 @@ pub(super) fn key_deleting(key: Option<&[u8]>) {
 /// Whole databases were flushed, loaded or swapped, or hash slots moved.
 pub(super) fn dataset_changed(event: &ServerEvent) {
     budget::dataset_changed(event);
-    let leases = &mut STATE.get().rebuilds.leases;
-    match event {
+    revoke(|leases| match event {
         ServerEvent::Flushed(db) => leases.clear(*db),
         ServerEvent::Loaded | ServerEvent::Replaced => leases.clear(None),
         ServerEvent::Swapped(first, second) => {
@@ -60,5 +66,5 @@ pub(super) fn dataset_changed(event: &ServerEvent) {
             leases.clear_slots(ranges);
         }
         _ => {}
-    }
+    });
 }

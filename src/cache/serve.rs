@@ -3,7 +3,7 @@
 use super::breaker::{BreakerRequest, Breakers};
 use super::budget;
 use super::edit::EntryEdit;
-use super::lease::{LeaseOffer, LeaseRequest};
+use super::lease::{LeaseOffer, LeaseRequest, Leases};
 use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
 use super::state::{CacheEntry, EntryKind, Freshness};
@@ -198,11 +198,11 @@ fn slots_may_move(ctx: Ctx<'_>, slot: Option<u16>) {
         return; // the slots are the same: a client without the permission has tried to move one
     }
     // This node does not hear of changes of keys on another node.
-    let leases = &mut state.rebuilds.leases;
-    match slot {
+    let clear = |leases: &mut Leases| match slot {
         Some(slot) => leases.clear_slot(slot),
         None => leases.clear(None),
-    }
+    };
+    state.rebuilds.revoke(|| Now::read().ms(), clear);
     state.own_slots = own_slots;
     drop(state);
     queue_service::serve_all::<CacheQueues>(None);

@@ -264,15 +264,16 @@ fn history(events: &[Event]) -> Result<(), TestCaseError> {
                 }
             }
             Event::Void { key } => {
-                subject.leases.revoke(0, &[key]);
+                subject.revoke(|| now, |leases| leases.revoke(0, &[key]));
                 world.leases.remove(&key);
             }
             Event::VoidAll => {
-                subject.leases.clear(None);
+                subject.revoke(|| now, |leases| leases.clear(None));
                 world.leases.clear();
                 world.backoffs.clear();
             }
             Event::Reset { name } => {
+                subject.count_timeouts(now);
                 let known = subject.breakers.reset(&[name]);
                 prop_assert_eq!(known, world.breakers.contains_key(&name));
                 if let Some(breaker) = world.breakers.get_mut(&name) {
@@ -283,6 +284,9 @@ fn history(events: &[Event]) -> Result<(), TestCaseError> {
                     };
                 }
             }
+        }
+        if matches!(event, Event::Pass { .. }) {
+            continue; // the server need not notice that time has passed
         }
         subject.count_timeouts(world.now);
         let mut trips = 0;
@@ -499,6 +503,87 @@ fn a_lease_whose_time_runs_out_is_one_failure() {
     eventually(SOON, || breaker(&mut client, "db").0 == "open");
     assert!(stores(&mut client, "j", token));
     assert_eq!(breaker(&mut client, "db").0, "closed");
+}
+
+/// The server looks for leases whose time is up ten times a second. A key that changes before that is no excuse.
+#[test]
+fn a_lease_that_is_revoked_after_its_time_is_a_failure() {
+    let server = Server::builder().config("hz", "1").start();
+    let mut client = Raw::connect(&server);
+    let changes = [
+        "CACHE.DEL k",
+        "DEL k",
+        "CACHE.SET k v PX 1000",
+        "SET k v",
+        "FLUSHALL",
+        "SWAPDB 0 1",
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        for number in 0..5 {
+            let name = format!("{index}-{number}");
+            client.must("FLUSHALL");
+            let reply = client.must(&format!("CACHE.FETCH k LEASE 5 BREAKER {name} 1 600000"));
+            assert_eq!(reply.array()[0], "LEASE");
+            std::thread::sleep(Duration::from_millis(15));
+            client.run(change);
+            assert_eq!(breaker(&mut client, &name).0, "open", "{change}");
+        }
+    }
+}
+
+/// A command's time is that at which it began, and a key that it finds expired revokes a lease later than that.
+#[test]
+fn leases_are_counted_once_whatever_the_clock_does() {
+    let mut subject = Rebuilds::default();
+    let terms = BreakerRequest {
+        name: b"db",
+        failures: 2,
+        open_ms: 1000,
+    };
+    let request = |now: u64| LeaseRequest {
+        length_ms: 5,
+        now_us: now * 1000,
+        max_leases: 10,
+        breaker: Some(terms),
+        max_breakers: 10,
+    };
+    let failures = |subject: &Rebuilds| subject.breakers.get(b"db").map(|own| own.failures);
+    for key in [b"a", b"b"] {
+        let offer = subject.offer(0, key, &request(START));
+        assert!(matches!(offer, LeaseOffer::Granted(_)));
+    }
+    subject.revoke(|| START + 5, |leases| leases.revoke(0, b"a"));
+    assert_eq!(failures(&subject), Some(2));
+    subject.breakers.reset(b"db");
+    let again = |subject: &mut Rebuilds, now| subject.offer(0, b"a", &request(now));
+    assert!(matches!(
+        again(&mut subject, START + 4),
+        LeaseOffer::Granted(_)
+    ));
+    subject.count_timeouts(START);
+    subject.count_timeouts(START + 8);
+    assert_eq!(failures(&subject), Some(0));
+    subject.count_timeouts(START + 9);
+    subject.count_timeouts(START + 8);
+    subject.count_timeouts(START + 9);
+    assert_eq!(failures(&subject), Some(1));
+}
+
+#[test]
+fn a_fetch_that_finds_an_expired_key_counts_the_leases_that_ended_meanwhile() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    for _ in 0..200 {
+        client.must("CACHE.DEL k");
+        client.must("CACHE.SET k v PX 2");
+        for key in ["a", "b", "c", "k"] {
+            client.must(&format!("CACHE.FETCH {key} LEASE 1 BREAKER db 1000000 1"));
+        }
+        std::thread::sleep(Duration::from_micros(1500));
+        for _ in 0..10 {
+            client.must("CACHE.FETCH k LEASE 1 BREAKER db 1000000 1");
+        }
+    }
 }
 
 #[test]
