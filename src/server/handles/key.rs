@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::server::handles::native_type::{self, NativeType};
+use crate::server::handles::open_value::OpenValue;
 use crate::server::handles::string::{ServerString, slice_of};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
@@ -153,15 +154,16 @@ impl OpenKey<'_> {
     }
 }
 
-/// An open key that is empty or holds a value of one native type.
+/// An open key that is empty or holds a value of one native type. No two of them hold one value at a time.
 pub struct TypedKey<'k, T: 'static> {
+    value: Option<OpenValue<T>>, // dropped before the key is closed
     key: OpenKey<'k>,
     native: &'static NativeType<T>,
-    value: Option<NonNull<T>>,
 }
 
 impl<'k, T> TypedKey<'k, T> {
-    /// The key as one that may hold this type; an error if it holds another.
+    /// The key as one that may hold this type; an error if it holds another. Panics if the value is open already: a command
+    /// on several keys checks that their names differ before it opens them.
     #[inline(always)] // the result is large: it stays where it is used
     pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
         Self::of_any(key, native, &[])
@@ -176,30 +178,31 @@ impl<'k, T> TypedKey<'k, T> {
     ) -> Result<Self, Error> {
         let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
             // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
-            // it, so it is a `T`.
-            NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key.raw)) }.cast::<T>())
+            // it, so it is a `T`. The server keeps it until the key is changed, and before the methods below change the key,
+            // they drop the value.
+            unsafe {
+                let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
+                NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
+            }
         } else {
             None
         };
         if value.is_none() && !key.is_empty() {
             return Err(Error::WrongType);
         }
-        Ok(Self { key, native, value })
+        Ok(Self { value, key, native })
     }
 
     /// The key, whatever it holds: for a value that takes its place.
     pub fn over(key: OpenKey<'k>, native: &'static NativeType<T>) -> Self {
         let value = None;
-        Self { key, native, value }
+        Self { value, key, native }
     }
 
     /// The value, if there is one.
     #[inline]
     pub fn value(&mut self) -> Option<&mut T> {
-        // SAFETY: the server keeps the value until the key is changed, and only the methods below change it while this handle is
-        // open. Two handles of one key would each return a reference. No type prevents that, so commands on several keys must
-        // check that the keys differ before they open them.
-        self.value.map(|mut value| unsafe { value.as_mut() })
+        self.value.as_mut().map(OpenValue::get)
     }
 
     /// Puts a value at the key. It replaces a value of the same type.
@@ -211,6 +214,7 @@ impl<'k, T> TypedKey<'k, T> {
     pub fn create_as(&mut self, native: &'static NativeType<T>, value: T) {
         assert!(!native.raw().is_null(), "the type is registered");
         let value = native.to_raw(value);
+        self.value = None; // the server frees the old one
         // SAFETY: the handle is open for writing; the `free` callback of the type takes back the result of `to_raw`.
         let status = unsafe {
             api!(RedisModule_ModuleTypeSetValue(
@@ -220,7 +224,8 @@ impl<'k, T> TypedKey<'k, T> {
             ))
         };
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
-        self.value = NonNull::new(value);
+        // SAFETY: `to_raw` returned the value, which stays as in `of_any`.
+        self.value = NonNull::new(value).map(|value| unsafe { OpenValue::new(value) });
     }
 
     /// Deletes the key.

@@ -6,6 +6,7 @@ pub mod io;
 pub mod key;
 pub mod log;
 pub(in crate::server) mod native_type;
+pub(in crate::server) mod open_value;
 pub mod reply;
 pub mod scan;
 pub mod server_info;

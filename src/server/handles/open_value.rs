@@ -1,0 +1,140 @@
+//! The value of an open key, of which the module has one handle at a time.
+
+use crate::server::base::main_thread::MainThread;
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The value of an open key. While it exists, nobody can have another one of the same value, so a reference from it is the only
+/// one.
+pub(in crate::server) struct OpenValue<T>(NonNull<T>);
+
+impl<T> OpenValue<T> {
+    /// The value at this address. Panics if it is open already.
+    ///
+    /// # Safety
+    /// The value is a `T` of this module's, and stays until the result is dropped.
+    #[inline(always)]
+    pub(in crate::server) unsafe fn new(value: NonNull<T>) -> Self {
+        open(value.addr().get());
+        Self(value)
+    }
+
+    /// The value.
+    #[inline(always)]
+    pub(in crate::server) fn get(&mut self) -> &mut T {
+        // SAFETY: the promise of `new`. This is the only `OpenValue` of the value, because `open` panics for a second one, and it is
+        // borrowed as long as the reference.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<T> Drop for OpenValue<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        close(self.0.addr().get());
+    }
+}
+
+/// The address of the open value if there is one, 0 if there is none, and [`SEVERAL`] if they are in [`OPEN_VALUES`].
+static OPEN_VALUE: AtomicUsize = AtomicUsize::new(0);
+
+/// No value has this address, because values are aligned.
+const SEVERAL: usize = 1;
+
+/// The addresses of the open values, if there have been several at a time.
+static OPEN_VALUES: MainThread<HashSet<usize, BuildHasherDefault<AddressHasher>>> =
+    MainThread::new();
+
+#[inline(always)]
+fn open(address: usize) {
+    if OPEN_VALUE.load(Ordering::Relaxed) == 0 {
+        OPEN_VALUE.store(address, Ordering::Relaxed);
+    } else {
+        open_another(address);
+    }
+}
+
+#[cold]
+fn open_another(address: usize) {
+    let mut values = OPEN_VALUES.get();
+    let before = OPEN_VALUE.swap(SEVERAL, Ordering::Relaxed);
+    if before != SEVERAL {
+        values.insert(before);
+    }
+    assert!(values.insert(address), "a key is opened twice");
+}
+
+#[inline(always)]
+fn close(address: usize) {
+    if OPEN_VALUE.load(Ordering::Relaxed) == address {
+        OPEN_VALUE.store(0, Ordering::Relaxed);
+    } else {
+        close_another(address);
+    }
+}
+
+#[cold]
+fn close_another(address: usize) {
+    let mut values = OPEN_VALUES.get();
+    values.remove(&address);
+    if values.is_empty() {
+        OPEN_VALUE.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Spreads addresses over a table by one multiplication with the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(*byte as usize);
+        }
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        let mixed = (self.0 ^ number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32); // the table uses the high bits and the low bits
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic;
+
+    /// One test, because the addresses of open values are state of the process.
+    #[test]
+    fn a_value_is_open_once_at_a_time() {
+        let mut values: Vec<Box<u32>> = (0..1000).map(Box::new).collect();
+        // SAFETY: the values outlive what is opened.
+        let mut open = |index: usize| unsafe { OpenValue::new(NonNull::from(&mut *values[index])) };
+
+        let mut first = open(0);
+        *first.get() += 7;
+        drop(first);
+        let mut opened: Vec<OpenValue<u32>> = (0..1000).map(&mut open).collect();
+        assert_eq!(*opened[0].get(), 7);
+        for index in [0, 1, 500, 999] {
+            panic::catch_unwind(panic::AssertUnwindSafe(|| open(index)))
+                .err()
+                .expect("refused while it is open");
+        }
+
+        opened.remove(0); // the first is closed before the others
+        let again = open(0);
+        assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| open(0))).is_err());
+        drop(again);
+        drop(opened);
+        assert_eq!(OPEN_VALUE.load(Ordering::Relaxed), 0);
+        assert!(OPEN_VALUES.get().is_empty());
+        drop(open(999));
+    }
+}
