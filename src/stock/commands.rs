@@ -456,18 +456,21 @@ fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now
     Ok(Reply::Array(replies))
 }
 
-/// Do some of these stocks know the order, as one that is not closed, and others not at all?
+/// Do some of these stocks know the order, and others not at all? A closed order counts only for `MCONFIRM` and `MCANCEL`: to sell
+/// it again is refused, whoever else knows it.
 fn is_known_to_some(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>]) -> bool {
-    let (mut open, mut unknown) = (false, false);
+    let (mut known, mut unknown) = (false, false);
     for (edit, request) in edits.iter_mut().zip(requests) {
         if let Some(stock) = edit.stock()
             && !request.order.is_empty()
         {
-            open |= stock.has_open(request.order);
-            unknown |= stock.order(request.order).is_none();
+            let is_end = matches!(request.action, StockAction::Confirm | StockAction::Cancel);
+            let is_unknown = stock.order(request.order).is_none();
+            known |= !is_unknown && (is_end || stock.has_open(request.order));
+            unknown |= is_unknown;
         }
     }
-    open && unknown
+    known && unknown
 }
 
 /// Checks that all changes can be announced. An entry that is appended and deleted again would leave traces: the last id of the

@@ -240,6 +240,11 @@ impl Stock {
             .is_some_and(|order| !order.status.is_closed())
     }
 
+    /// Is this an order that is closed?
+    fn has_closed(&self, id: &[u8]) -> bool {
+        self.order(id).is_some_and(|order| order.status.is_closed())
+    }
+
     /// The end of the next reservation (Unix ms); `u64::MAX`: there is none.
     pub fn next_end(&self) -> u64 {
         self.store
@@ -272,7 +277,11 @@ impl Stock {
             request.action,
             StockAction::Deduct { .. } | StockAction::Reserve { .. }
         );
-        if needs_user && self.terms.per_user > 0 && request.user.is_empty() {
+        if needs_user
+            && self.terms.per_user > 0
+            && request.user.is_empty()
+            && !self.has_closed(request.order)
+        {
             return Err(Error::UserRequired);
         }
         if !request.order.is_empty()

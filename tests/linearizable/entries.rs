@@ -34,7 +34,7 @@ pub enum Op {
     Delete {
         key: usize,
     },
-    /// A `DEL` comes in: it voids the lease when it is read, which may be a while before it is carried out, or refused.
+    /// The lease is revoked, because a `DEL` has arrived that may run later or be refused, or because it may have run.
     DeleteIsRead {
         key: usize,
     },

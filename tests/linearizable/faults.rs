@@ -202,12 +202,7 @@ impl World {
     }
 
     fn unblock_all(&self) {
-        // Redis 7.2 ends with an assertion if a module has just answered the client (redis/redis#13015, corrected in 7.4).
-        // Valkey says that it is Redis 7.2, too.
-        let redis = self.server.info("redis_version");
-        if redis.is_some_and(|version| version.starts_with("7.2."))
-            && self.server.info("valkey_version").is_none()
-        {
+        if self.server.may_die_of_unblock() {
             return;
         }
         // Redis 7.0 to 8.0 dies when it is to unblock a client whose command it has put off.

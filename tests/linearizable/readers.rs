@@ -14,6 +14,9 @@ const LONG: u64 = 600_000;
 /// How much later than its time a lease may be seen to end.
 const SLACK: Duration = Duration::from_millis(3);
 
+/// The most leases of a key that one `DEL` revokes: more readers do not fetch the key around its run.
+const REVOCATIONS: usize = 4;
+
 /// How the clients are made wrong on purpose: the checker has to find it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mutation {
@@ -167,13 +170,14 @@ impl Family for Readers {
         };
         match op {
             Op::Delete { key } => {
-                let is_read = || Aftermath {
+                let is_read = Aftermath {
                     op: Op::DeleteIsRead { key: *key },
                     from,
-                    until: at,
+                    until: at.map(|at| at + SLACK),
                 };
-                // Again, if it was put off by a pause.
-                vec![is_read(), is_read()]
+                // When it is read. If a pause has put it off, also with the commands that arrive between the end of the pause
+                // and the round of the event loop in which it must have run.
+                vec![is_read; REVOCATIONS]
             }
             Op::Fetch {
                 key,

@@ -32,6 +32,7 @@ const DIRECTOR: usize = 0;
 pub type Command = Vec<String>;
 
 /// Something that follows from an operation by itself: it happens in a time, or, without an end of that, perhaps.
+#[derive(Clone)]
 pub struct Aftermath<O> {
     pub op: O,
     pub from: Duration,

@@ -276,7 +276,8 @@ impl Stocks {
     /// One request to one stock or, all or nothing, to several; what is replied.
     fn ask(&mut self, keys: &[usize], op: &Op, order: Option<u32>) -> Reply {
         let per_user = self.per_user;
-        let (mut open, mut unknown) = (false, false);
+        let is_end = matches!(op, Op::Confirm { .. } | Op::Cancel { .. });
+        let (mut known, mut unknown) = (false, false);
         let mut decisions = Vec::new();
         for key in keys {
             let Some(stock) = &mut self.stocks[*key] else {
@@ -287,13 +288,14 @@ impl Stocks {
             decisions.push(stock.decide(op, per_user));
             if let Some(order) = order {
                 match stock.orders.get(&order) {
-                    Some(known) => open |= !known.is_closed(),
+                    // Nobody sells a closed order again, whoever else knows it.
+                    Some(order) => known |= is_end || !order.is_closed(),
                     None => unknown = true,
                 }
             }
         }
         let conflicts = |decision: &Decision| matches!(decision, Decision::Conflict);
-        if decisions.iter().any(conflicts) || (open && unknown) {
+        if decisions.iter().any(conflicts) || (known && unknown) {
             return Reply::Conflict;
         }
         let says = |decision: &Decision| match decision {

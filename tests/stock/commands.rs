@@ -825,6 +825,58 @@ fn an_order_that_only_some_stocks_know_is_a_conflict() {
     );
 }
 
+/// One of the stocks has closed the order, and another one does not know it.
+#[test]
+fn an_order_that_only_some_stocks_have_closed_is_a_conflict_at_its_end() {
+    let (server, mut client) = server_and_client();
+    for end in ["cancelled", "marked", "expired"] {
+        client.run("STOCK.SET a 10");
+        client.run("STOCK.SET b 20");
+        match end {
+            "expired" => {
+                client.must("STOCK.RESERVE a 1 ORDER o PX 1");
+                await_state(&mut client, "a", "o", "expired");
+            }
+            end => {
+                if end == "cancelled" {
+                    client.must("STOCK.DEDUCT a 2 ORDER o");
+                }
+                client.run("STOCK.CANCEL a o");
+            }
+        }
+        let digest = server.digest();
+        for line in [
+            "STOCK.MCANCEL 2 a b o",
+            "STOCK.MCANCEL 2 b a o",
+            "STOCK.MCONFIRM 2 a b o",
+        ] {
+            assert_eq!(client.run(line).err(), CONFLICT, "{line}, {end}");
+            assert_eq!(server.digest(), digest, "{line} changes something");
+        }
+        // It is not sold again, whoever else knows it.
+        let replies = client.run("STOCK.MDEDUCT 2 a 1 b 1 ORDER o");
+        assert_eq!(ints(&replies), [CLOSED, 20]);
+    }
+}
+
+#[test]
+fn a_closed_order_of_a_stock_with_user_limits_is_closed_also_without_a_user() {
+    let (_server, mut client) = server_and_client();
+    client.run("STOCK.SET k 10 PERUSER 5");
+    client.must("STOCK.DEDUCT k 1 ORDER o USER u");
+    for line in ["STOCK.DEDUCT k 1 ORDER o", "STOCK.DEDUCT k 1"] {
+        assert_eq!(client.run(line).err(), USER_REQUIRED, "{line}");
+    }
+    client.must("STOCK.CANCEL k o");
+    for line in [
+        "STOCK.DEDUCT k 1 ORDER o",
+        "STOCK.RESERVE k 1 ORDER o PX 1000",
+        "STOCK.DEDUCT k 1 ORDER o USER other",
+    ] {
+        assert_eq!(client.run(line), CLOSED, "{line}");
+    }
+}
+
 #[test]
 fn a_cancellation_of_several_stocks_that_comes_first_marks_all() {
     let (_server, mut client) = server_and_client();

@@ -145,7 +145,9 @@ impl Model {
 
     fn come(&mut self, order: u8, user: u8, first: First, now: u64) -> Result<i64, Error> {
         let takes = !matches!(first, First::Add(_));
-        if takes && self.per_user > 0 && user == 0 {
+        let is_closed =
+            |known: &mut Known| matches!(known.state, State::Cancelled | State::Expired);
+        if takes && self.per_user > 0 && user == 0 && !self.find(order).is_some_and(is_closed) {
             return Err(Error::UserRequired);
         }
         if let Some(known) = self.find(order) {

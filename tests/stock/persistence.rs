@@ -465,8 +465,7 @@ impl Shop {
     }
 
     /// Random requests until the server dies. Returns how many were answered.
-    fn work(&mut self, server: &Server, stop: &AtomicBool) -> usize {
-        let mut client = Raw::connect(server);
+    fn work(&mut self, mut client: Raw, stop: &AtomicBool) -> usize {
         let mut answered = 0;
         while !stop.load(Ordering::Relaxed) {
             let old = self.roll(self.orders.len().max(1)).min(self.orders.len());
@@ -563,7 +562,8 @@ fn crashes_lose_no_acknowledged_order_and_sell_nothing_twice() {
         thread::scope(|scope| {
             let _end = EndOnDrop(&stop);
             for shop in &mut shops {
-                scope.spawn(|| shop.work(&server, &stop));
+                let (client, stop) = (Raw::connect(&server), &stop);
+                scope.spawn(move || shop.work(client, stop));
             }
             let start = server.info_int("total_commands_processed");
             eventually(SOON, || {
