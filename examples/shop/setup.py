@@ -53,6 +53,7 @@ async def create_database(state):
     process = await asyncio.create_subprocess_exec(
         program("mariadb-install-db"), "--no-defaults", f"--datadir={state / 'mariadb'}", f"--user={getpass.getuser()}",
         "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+        "--force",  # also where nothing resolves the name of this machine
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary(state))},
         start_new_session=True, preexec_fn=die_with_parent)
     try:
