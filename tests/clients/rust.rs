@@ -107,6 +107,75 @@ fn renewal_outlasts_the_lease_and_tells_of_a_loss() {
 }
 
 #[test]
+fn a_renewed_lock_can_be_checked_and_released() {
+    let server = Server::start();
+    let client = client(server.port());
+    let lock = RenewedLock::acquire(&client, "key", LONG, Duration::ZERO).expect("a reply");
+    let lock = lock.expect("it is free");
+    assert!(lock.check().expect("a reply"));
+    assert!(lock.validity() > LONG / 2);
+    // With a wait of zero, nobody waits.
+    let other = RenewedLock::acquire(&client, "key", LONG, Duration::ZERO).expect("a reply");
+    assert!(other.is_none());
+    let other = Lock::acquire(&client, "key", LONG, Duration::ZERO).expect("a reply");
+    assert!(other.is_none());
+    assert!(lock.release().expect("a reply"));
+    assert!(is_free(&server));
+
+    let lock = renewed(&server, LONG).expect("it is free");
+    server.command(["DEL", "key"]);
+    assert!(!lock.check().expect("a reply"));
+    let other = renewed(&server, LONG).expect("it is free");
+    assert!(!lock.release().expect("a reply"));
+    assert!(other.check().expect("a reply"));
+}
+
+#[test]
+fn work_is_done_once_and_every_caller_gets_its_result() {
+    let server = Server::start();
+    let client = client(server.port());
+    let policy = once::Policy {
+        fingerprint: Some("f".into()),
+        ..once::Policy::default()
+    };
+    let run = |policy: &once::Policy, result: Result<&str>| {
+        once::run(&client, "work", policy, |token| {
+            assert!(token > 0);
+            result.map(|result| result.as_bytes().to_vec())
+        })
+    };
+    // Who fails leaves the work to the next caller.
+    let failed = run(&policy, Err(Error::LoaderFailed));
+    assert!(matches!(failed, Err(Error::LoaderFailed)));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            once::run(&client, "work", &policy, |_| -> Result<_> {
+                thread::sleep(Duration::from_millis(300));
+                Ok(b"first".to_vec())
+            })
+        });
+        eventually(SOON, || server.command(["EXISTS", "work"]) == 1);
+        assert_eq!(run(&policy, Ok("second")).expect("a result"), b"first");
+        assert_eq!(first.join().expect("no panic").expect("a result"), b"first");
+    });
+    let other = once::Policy {
+        fingerprint: Some("g".into()),
+        ..policy.clone()
+    };
+    assert!(matches!(run(&other, Ok("third")), Err(Error::Conflict)));
+    // The result of whoever needs longer than the lease is not stored.
+    let short = once::Policy {
+        lease: Duration::from_millis(20),
+        ..once::Policy::default()
+    };
+    let late = once::run(&client, "late", &short, |_| -> Result<_> {
+        eventually(SOON, || server.command(["EXISTS", "late"]) == 0);
+        Ok(Vec::new())
+    });
+    assert!(matches!(late, Err(Error::LeaseEnded)));
+}
+
+#[test]
 fn a_request_with_an_id_is_carried_out_once_although_its_reply_is_lost() {
     let server = Server::start();
     let lossy = Lossy::before(server.port(), &LOST);

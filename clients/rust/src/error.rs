@@ -21,6 +21,10 @@ pub enum Error {
     WrongType,
     /// The loader failed a moment ago, and no older value exists.
     LoaderFailed,
+    /// The lease of the work ended before its result was stored. Another caller may have done the work meanwhile.
+    LeaseEnded,
+    /// The delay queue does not exist.
+    NoSuchQueue,
     /// The connection broke or the time was up before the reply arrived: it is unknown whether the server carried out the request.
     Lost(RedisError),
     /// Any other error reply, or a reply of another shape.
@@ -39,6 +43,7 @@ impl From<RedisError> for Error {
             Some("WRONGTYPE") => Self::WrongType,
             _ if text.contains("too many waiting clients") => Self::TooManyWaiting,
             _ if text.contains("another kind of limit") => Self::WrongType,
+            _ if text.contains("no such delay queue") => Self::NoSuchQueue,
             _ => Self::Redis(error),
         }
     }
@@ -52,6 +57,8 @@ impl fmt::Display for Error {
             Self::Conflict => f.write_str("the id was used with other arguments"),
             Self::WrongType => f.write_str("the key holds a value of another type"),
             Self::LoaderFailed => f.write_str("the loader has failed"),
+            Self::LeaseEnded => f.write_str("the lease ended before the result was stored"),
+            Self::NoSuchQueue => f.write_str("the delay queue does not exist"),
             Self::Lost(error) | Self::Redis(error) => error.fmt(f),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use redis::{Client, Connection, ToRedisArgs};
+use redis::{Client, Connection, RedisError, ToRedisArgs};
 
 use crate::error::Result;
 use crate::request::{Repeatable, Request};
@@ -46,6 +46,15 @@ impl Request<Option<i64>, Acquire> {
 }
 
 impl<R, O: Acquisition> Request<R, O> {
+    /// Waits at most this long; with zero, it does not wait.
+    fn wait(self, time: Duration) -> Self {
+        if time.is_zero() {
+            self
+        } else {
+            self.block(time)
+        }
+    }
+
     /// How long the hold lasts if nobody renews it. The default is the server's `lock-default-lease`.
     pub fn lease(self, lease: Duration) -> Self {
         self.time("PX", lease)
@@ -129,7 +138,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lock; `None` if it was not free in time. Only this lock uses the connection, because the hold is bound to it.
+    /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. Only this lock uses the
+    /// connection, because the hold is bound to it.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
@@ -141,7 +151,7 @@ impl Lock {
     ) -> Result<Option<Self>> {
         let mut connection = client.get_connection()?;
         let owner = unique_owner();
-        let request = acquire(key, &owner).lease(lease).block(wait).watchdog();
+        let request = acquire(key, &owner).lease(lease).wait(wait).watchdog();
         let fence = request.query(&mut connection)?;
         Ok(fence.map(|fence| Self {
             connection,
@@ -186,8 +196,8 @@ pub struct AsyncLock<C> {
 
 #[cfg(feature = "aio")]
 impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
-    /// Waits for the lock; `None` if it was not free in time. The lock owns the connection, because the hold is bound to it: give
-    /// it one whose response time-out is longer than `wait`. The server releases the lock when the connection closes.
+    /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. The lock owns the
+    /// connection, because the hold is bound to it: give it one whose response timeout is longer than `wait`. The server releases the lock when the connection closes.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
@@ -198,7 +208,7 @@ impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
         wait: Duration,
     ) -> Result<Option<Self>> {
         let owner = unique_owner();
-        let request = acquire(key, &owner).lease(lease).block(wait).watchdog();
+        let request = acquire(key, &owner).lease(lease).wait(wait).watchdog();
         let fence = request.query_async(&mut connection).await?;
         Ok(fence.map(|fence| Self {
             connection,
@@ -234,15 +244,23 @@ impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
     }
 }
 
-/// A lock that a thread renews at a third of its lease, over new connections. It outlives a broken connection.
+/// A lock that a thread renews over new connections: at a third of its lease, and at least every ten seconds, so that it also learns
+/// soon of a lock that was removed. It outlives a broken connection.
 pub struct RenewedLock {
     hold: Arc<Hold>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// How long a server may take to reply, beside the time for which a request waits.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
+
+/// The longest pause between two renewals.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
 impl RenewedLock {
-    /// Waits for the lock; `None` if it was not free in time.
+    /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. If the connection breaks,
+    /// the request is repeated with the same id, at most five times in all, and keeps its place in the queue.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
@@ -253,8 +271,13 @@ impl RenewedLock {
         wait: Duration,
     ) -> Result<Option<Self>> {
         let owner = unique_owner();
-        let request = acquire(key, &owner).lease(lease).block(wait);
-        let Some(fence) = request.query(&mut client.get_connection()?)? else {
+        let request = acquire(key, &owner).lease(lease).wait(wait).id(&owner);
+        let connect = || -> std::result::Result<Connection, RedisError> {
+            let connection = client.get_connection_with_timeout(REPLY_LIMIT)?;
+            connection.set_read_timeout(Some(wait.saturating_add(REPLY_LIMIT)))?;
+            Ok(connection)
+        };
+        let Some(fence) = request.query_until_replied(connect)? else {
             return Ok(None);
         };
         let hold = Arc::new(Hold {
@@ -265,12 +288,13 @@ impl RenewedLock {
             lease,
             valid_until: Mutex::new(None),
         });
-        hold.renew()?; // the lease began when the request was served; after this, its end is known
+        let _ = hold.renew(); // the lease began when the request was served; after this, its end is known
         let (stop, stopped) = mpsc::channel();
         let renewed = Arc::clone(&hold);
         let thread = thread::spawn(move || {
-            while stopped.recv_timeout(lease / 3) == Err(RecvTimeoutError::Timeout) {
-                let _ = renewed.renew(); // after a failure, the next attempt follows a third of the lease later
+            let pause = (lease / 3).min(MAX_PAUSE);
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let _ = renewed.renew(); // after a failure, the next attempt follows after the same pause
             }
         });
         Ok(Some(Self {
@@ -293,18 +317,39 @@ impl RenewedLock {
             end.saturating_duration_since(Instant::now())
         })
     }
-}
 
-impl Drop for RenewedLock {
-    /// Stops the thread and releases the lock. If that fails, the lease ends the hold.
-    fn drop(&mut self) {
+    /// Whether the server still has the hold. Call it before each protected step.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke.
+    pub fn check(&self) -> Result<bool> {
+        let held = held(&self.hold.key, &self.hold.owner);
+        Ok(held.query(&mut self.hold.connect()?)? == Some(self.hold.fence))
+    }
+
+    /// Releases the lock and returns whether it was held until now. `drop` only releases it.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke. The lease then ends the hold.
+    pub fn release(mut self) -> Result<bool> {
+        self.end()
+    }
+
+    /// Stops the thread and releases the lock.
+    fn end(&mut self) -> Result<bool> {
         drop(self.stop.take());
         let _ = self.thread.take().map(JoinHandle::join);
         let release = release_all(&self.hold.key, &self.hold.owner);
-        let _ = self
-            .hold
-            .connect()
-            .and_then(|mut connection| release.query(&mut connection));
+        Ok(release.query(&mut self.hold.connect()?)?.is_some())
+    }
+}
+
+impl Drop for RenewedLock {
+    /// Stops the thread and releases the lock, unless it is released. If that fails, the lease ends the hold.
+    fn drop(&mut self) {
+        if self.stop.is_some() {
+            let _ = self.end();
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use redis::{ToRedisArgs, Value};
+use redis::{Client, ToRedisArgs, Value};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::request::{Repeatable, Reply, Request, read};
 
 /// What the caller has to do.
@@ -67,4 +67,63 @@ pub fn done(
 /// Gives the work back: the next caller does it. The reply is false if the token is not the current one.
 pub fn fail(key: impl ToRedisArgs, token: i64) -> Request<bool> {
     Request::new("ONCE.FAIL").arg(key).arg(token)
+}
+
+/// How [`run`] does work once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Longer than the work can take.
+    pub lease: Duration,
+    /// How long the result is remembered.
+    pub remembered: Duration,
+    /// The digest of the request. A request with another one is [`Error::Conflict`].
+    pub fingerprint: Option<String>,
+}
+
+impl Default for Policy {
+    /// A lease of 30 seconds, results that are remembered for a day, no fingerprint.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            remembered: Duration::from_secs(24 * 60 * 60),
+            fingerprint: None,
+        }
+    }
+}
+
+/// Callers that wait for a result ask again after this time.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// Returns the result of the work with this key. One caller does the work, with its token, and the others wait for its result.
+///
+/// # Errors
+/// The work failed, and the next caller does it; its lease ended before the result was stored ([`Error::LeaseEnded`]); or a
+/// request failed.
+pub fn run<E: From<Error>>(
+    client: &Client,
+    key: &str,
+    policy: &Policy,
+    work: impl FnOnce(i64) -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
+    let begin = begin(key, policy.lease).block(WAIT);
+    let begin = match &policy.fingerprint {
+        Some(fingerprint) => begin.fingerprint(fingerprint),
+        None => begin,
+    };
+    let mut connection = client.get_connection().map_err(Error::from)?;
+    let token = loop {
+        match begin.query(&mut connection)? {
+            Begun::New(token) => break token,
+            Begun::Done(result) => return Ok(result),
+            Begun::Busy(_) => {}
+        }
+    };
+    let result = work(token).inspect_err(|_| {
+        let _ = fail(key, token).query(&mut connection);
+    })?;
+    let done = done(key, token, &result, policy.remembered);
+    match done.query_until_replied(|| client.get_connection())? {
+        true => Ok(result),
+        false => Err(Error::LeaseEnded.into()),
+    }
 }
