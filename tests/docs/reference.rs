@@ -241,7 +241,9 @@ fn reason(error: &str) -> Option<String> {
         });
     }
     let text = match error {
-        "ERR syntax error" => "an option is unknown or repeated, or an argument is missing",
+        "ERR syntax error" => {
+            "an option is unknown or repeated, or the value of an option is missing"
+        }
         "ERR value is not an integer or out of range" => "a number is not a decimal integer",
         "ERR value is not a valid float" => "a number is not a decimal number",
         "ERR bad error rate" => "the error rate is not a decimal number",

@@ -627,9 +627,8 @@ fn memory_usage_of_large_filters_is_truthful() {
         let of_copy = client.must("MEMORY USAGE copy").int();
         assert!((of_copy - of_one).abs() < 500, "{line}: {of_one} {of_copy}");
         client.must("FLUSHALL");
-        // What is left are buffers of connections.
-        let left = used_memory(&mut client) - before;
-        assert!(left < 100_000, "{line}: {left} bytes are not given back");
+        // What is left are buffers of connections, which the server makes smaller with time.
+        eventually(SOON, || used_memory(&mut client) - before < 100_000);
     }
 }
 

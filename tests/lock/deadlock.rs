@@ -488,6 +488,61 @@ fn steps_of(queues: &Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) -> (
     (checked, MOST - steps)
 }
 
+/// Two clients wait for each other, until a third one names a larger capacity for the semaphore that one of them waits for:
+/// whenever that happens, the search refuses nobody after it.
+#[test]
+fn a_search_notices_that_a_semaphore_has_more_room() {
+    let held_by = |mode, owner: &str| lock_held_by(mode, [owner.to_owned()].into_iter());
+    let locks: BTreeMap<Key, Lock> = BTreeMap::from([
+        (
+            (0, vec![3].into()),
+            held_by(Mode::Permits { limit: 2 }, "c"),
+        ),
+        (key(0), held_by(Mode::Exclusive, "e")),
+    ]);
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| {
+        if let Some(lock) = locks.get(key) {
+            visit(lock);
+        }
+    };
+    let mut steps_before = 0;
+    loop {
+        let mut queues = Queues::default();
+        let for_lock = LockWaiter {
+            owner: (*b"c").into(),
+            ..waiter(&Try {
+                owner: 0,
+                keys: vec![0],
+                shared: false,
+                permits: 1,
+                upgrade: false,
+            })
+        };
+        let for_permits = LockWaiter {
+            want: Want::Acquire(RequestedMode::Permits { count: 2, limit: 2 }),
+            ..permit_waiter("e", 3, 2)
+        };
+        for waiter in [for_lock, for_permits] {
+            let ticket = queues.push(waiter);
+            queues.mark_unverified(ticket);
+        }
+        let mut search = Search::of_unverified(&mut queues);
+        if let Some(found) = search.go_on(&mut queues, &mut { steps_before }, read) {
+            assert!(found.is_some(), "each waits for the other");
+            assert!(steps_before > 10);
+            return;
+        }
+        queues.push(permit_waiter("z", 3, 3));
+        let found = loop {
+            if let Some(found) = search.go_on(&mut queues, &mut 7, read) {
+                break found;
+            }
+        };
+        assert_eq!(found, None, "after {steps_before} steps");
+        steps_before += 1;
+    }
+}
+
 fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {
     let mut lock = Lock::new(mode);
     for owner in owners {

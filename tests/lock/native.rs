@@ -384,6 +384,7 @@ fn a_renamed_lock_is_held_under_its_new_name() {
 
 #[test]
 fn a_watchdog_follows_a_renamed_or_moved_lock() {
+    const LEASE: i64 = 3000; // it ends if the server gets no time for two thirds of it
     let server = Server::start();
     for (change, key) in [
         ("RENAME k n", "n"),
@@ -403,13 +404,13 @@ fn a_watchdog_follows_a_renamed_or_moved_lock() {
         if key == "k" {
             client.must("SELECT 1");
         }
-        // It is renewed where it is now...
-        let watched = watch(900);
+        // It is renewed where it is now, after a third of its lease...
+        let watched = watch(LEASE);
         let first = client.must(&format!("PEXPIRETIME {key}")).int();
         eventually(SOON, || {
             let end = client.must(&format!("PEXPIRETIME {key}")).int();
             assert!(end >= first, "{change}: the hold is gone");
-            end > first + 900
+            end > first + LEASE
         });
         drop(watched);
         // ...and ends there with its connection, long before its lease.

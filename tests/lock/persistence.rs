@@ -493,8 +493,7 @@ impl Keeper {
     }
 
     /// Random requests until the server dies.
-    fn work(&mut self, server: &Server, stop: &AtomicBool) -> usize {
-        let mut client = Raw::connect(server);
+    fn work(&mut self, mut client: Raw, stop: &AtomicBool) -> usize {
         let mut answered = 0;
         while !stop.load(Ordering::Relaxed) {
             let lock = self.roll(6) as usize;
@@ -619,8 +618,7 @@ struct Fighter {
 }
 
 impl Fighter {
-    fn work(&mut self, server: &Server, stop: &AtomicBool) {
-        let mut client = Raw::connect(server);
+    fn work(&mut self, mut client: Raw, stop: &AtomicBool) {
         let me = format!("fighter-{}", self.number);
         while !stop.load(Ordering::Relaxed) {
             client.send(["LOCK.ACQUIRE", "fight", &me, "PX", LONG, "BLOCK", "0"]);
@@ -662,7 +660,8 @@ fn crashes_lose_no_lock_that_was_handed_over() {
         thread::scope(|scope| {
             let _end = EndOnDrop(&stop);
             for fighter in &mut fighters {
-                scope.spawn(|| fighter.work(&server, &stop));
+                let (client, stop) = (Raw::connect(&server), &stop);
+                scope.spawn(move || fighter.work(client, stop));
             }
             eventually(SOON, || {
                 server.info_int("sluice_lock_handoffs") > before + 40
@@ -703,7 +702,10 @@ fn crashes_lose_no_acknowledged_hold_and_lengthen_no_lease() {
             let _end = EndOnDrop(&stop);
             let workers: Vec<_> = keepers
                 .iter_mut()
-                .map(|keeper| scope.spawn(|| keeper.work(&server, &stop)))
+                .map(|keeper| {
+                    let (client, stop) = (Raw::connect(&server), &stop);
+                    scope.spawn(move || keeper.work(client, stop))
+                })
                 .collect();
             let mut control = Raw::connect(&server);
             let start = commands_processed(&mut control);

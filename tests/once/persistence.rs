@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::once::{assert_filled, begin, begun, fill};
 use crate::support::ways::{self, Picture};
-use crate::support::{EndOnDrop, Fsync, Lines, Raw, Server};
+use crate::support::{EndOnDrop, Fsync, Lines, Raw, SOON, Server, eventually};
 
 #[test]
 fn all_ways_to_save_and_load_keep_everything() {
@@ -37,9 +37,9 @@ fn a_server_that_is_killed_loses_no_result() {
         thread::scope(|scope| {
             let _end = EndOnDrop(&stop);
             for worker in 0..4u64 {
-                let (stop, acknowledged, tokens, server) = (&stop, &acknowledged, &tokens, &server);
+                let (stop, acknowledged, tokens) = (&stop, &acknowledged, &tokens);
+                let mut client = Raw::connect(&server);
                 scope.spawn(move || {
-                    let mut client = Raw::connect(server);
                     for number in 0.. {
                         if stop.load(Ordering::Relaxed) {
                             return;
@@ -69,7 +69,7 @@ fn a_server_that_is_killed_loses_no_result() {
                     }
                 });
             }
-            thread::sleep(Duration::from_millis(300));
+            eventually(SOON, || acknowledged.lock().unwrap().len() > 100);
             server.kill9();
             stop.store(true, Ordering::Relaxed);
         });

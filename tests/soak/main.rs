@@ -53,6 +53,7 @@ struct Kinds {
 /// What a soak has in all its rounds.
 struct Soak<'a> {
     server: &'a Server,
+    may_die_of_unblock: bool,
     kinds: Kinds,
     draw: Draw,
     tallies: Tallies,
@@ -64,6 +65,7 @@ impl<'a> Soak<'a> {
     fn new(server: &'a Server, seed: u64) -> Self {
         Self {
             server,
+            may_die_of_unblock: server.may_die_of_unblock(),
             kinds: Kinds {
                 ours: Lines::new(lines::OURS),
                 theirs: Lines::new(lines::THEIRS),
@@ -132,7 +134,7 @@ impl<'a> Soak<'a> {
             let id = client.id().to_string();
             client.send(&command);
             let mut control = Raw::connect(self.server);
-            if self.draw.once_in(2) {
+            if !self.may_die_of_unblock && self.draw.once_in(2) {
                 control.call([
                     "CLIENT",
                     "UNBLOCK",

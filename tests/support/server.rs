@@ -39,6 +39,9 @@ const SYNC_LIMIT: Duration = Duration::from_secs(30);
 /// A reply that a client waits for longer than this is taken for lost.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
+/// What the module logs of a panic.
+const PANIC: &str = "<sluice> internal error: ";
+
 /// How many lines of the log a failure shows.
 const LOG_TAIL: usize = 40;
 
@@ -438,6 +441,14 @@ impl Server {
             .unwrap_or_else(|_| panic!("INFO's {field} is no integer: {text}"))
     }
 
+    /// Whether the server ends with an assertion if `CLIENT UNBLOCK` names a client that a module has just answered: Redis 7.2
+    /// (redis/redis#13015, corrected in 7.4).
+    pub fn may_die_of_unblock(&self) -> bool {
+        let redis = self.info("redis_version");
+        redis.is_some_and(|version| version.starts_with("7.2."))
+            && self.info("valkey_version").is_none() // which says that it is Redis 7.2, too
+    }
+
     /// One command on a new connection; panics on an error reply.
     #[track_caller]
     pub fn command<C>(&self, command: C) -> Value
@@ -461,15 +472,16 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
+impl Server {
+    /// Ends the process, if it still runs. Panics if it has died before.
+    fn end(&self) {
         let Some(mut child) = self.child().take() else {
             return;
         };
         let status = destroy(&mut child);
         if thread::panicking() {
             eprintln!(
-                "--- the log of the server on port {} ends:\n{}",
+                "--- the server on port {} ended with {status}, and its log with:\n{}",
                 self.port,
                 self.log_tail()
             );
@@ -478,6 +490,17 @@ impl Drop for Server {
                 "the server died behind the test's back, {status}:\n{}",
                 self.log_tail()
             );
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+        if !thread::panicking()
+            && let Some(panic) = self.log().lines().find(|line| line.contains(PANIC))
+        {
+            panic!("a panic of the module: {panic}");
         }
     }
 }
