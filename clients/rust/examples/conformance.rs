@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ const FEATURES: [&str; 2] = ["linger", "local-loss"];
 enum Failure {
     Refused(String),
     Failed(Error),
+    /// There is no lock with this name, or it was released.
+    NoLock,
 }
 
 impl From<Error> for Failure {
@@ -89,15 +91,18 @@ impl Words {
     }
 }
 
-/// A held lock.
-enum Held {
+/// A lock.
+enum AnyLock {
     Bound(Lock),
     Renewed(RenewedLock),
 }
 
+/// A lock until it is released.
+type SharedLock = Arc<Mutex<Option<AnyLock>>>;
+
 struct Runner {
     client: Client,
-    locks: Mutex<HashMap<String, Held>>,
+    locks: Mutex<HashMap<String, SharedLock>>,
 }
 
 impl Runner {
@@ -133,18 +138,31 @@ impl Runner {
         let (key, order) = (words.text("key"), words.text("order"));
         match operation {
             "lock.acquire" => self.acquire(&key, words),
-            "lock.release" => match self.take(words)? {
-                Held::Bound(lock) => lost_unless(lock.release()?),
-                Held::Renewed(lock) => lost_unless(lock.release()?),
-            },
-            "lock.check" => self.with_lock(words, |held| match held {
-                Held::Bound(lock) => lost_unless(lock.check()?),
-                Held::Renewed(lock) => lost_unless(lock.check()?),
-            }),
-            "lock.lost" => self.with_lock(words, |held| match held {
-                Held::Bound(lock) => Ok((!lock.check().unwrap_or(false)).into()),
-                Held::Renewed(lock) => Ok(lock.validity().is_zero().into()),
-            }),
+            "lock.release" => {
+                let shared = self.lock(words)?;
+                let lock = lock(&shared).take();
+                lost_unless(match lock.ok_or(Failure::NoLock)? {
+                    AnyLock::Bound(lock) => lock.release()?,
+                    AnyLock::Renewed(lock) => lock.release()?,
+                })
+            }
+            "lock.check" => {
+                let shared = self.lock(words)?;
+                lost_unless(match lock(&shared).as_mut() {
+                    Some(AnyLock::Bound(lock)) => lock.check()?,
+                    Some(AnyLock::Renewed(lock)) => lock.check()?,
+                    None => return Err(Failure::NoLock),
+                })
+            }
+            "lock.lost" => {
+                let shared = self.lock(words)?;
+                let is_lost = match lock(&shared).as_mut() {
+                    Some(AnyLock::Bound(lock)) => !lock.check().unwrap_or(false),
+                    Some(AnyLock::Renewed(lock)) => lock.validity().is_zero(),
+                    None => return Err(Failure::NoLock),
+                };
+                Ok(is_lost.into())
+            }
             "stock.deduct" => {
                 let request = stock::deduct(&key, words.number("qty")).order(order);
                 match words.optional_text("user") {
@@ -213,32 +231,26 @@ impl Runner {
     fn acquire(&self, key: &str, words: &Words) -> Outcome {
         let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
         let lingers = words.0.get("linger").and_then(Value::as_bool);
-        let (held, fence) = if lingers.unwrap_or(true) {
+        let (acquired, fence) = if lingers.unwrap_or(true) {
             let lock = RenewedLock::acquire(&self.client, key, lease, wait)?;
             let lock = lock.ok_or_else(|| refused("timeout"))?;
             let fence = lock.fence();
-            (Held::Renewed(lock), fence)
+            (AnyLock::Renewed(lock), fence)
         } else {
             let lock = Lock::acquire(&self.client, key, lease, wait)?;
             let lock = lock.ok_or_else(|| refused("timeout"))?;
             let fence = lock.fence();
-            (Held::Bound(lock), fence)
+            (AnyLock::Bound(lock), fence)
         };
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        locks.insert(lock_name(words), held);
+        let shared = Arc::new(Mutex::new(Some(acquired)));
+        lock(&self.locks).insert(lock_name(words), shared);
         Ok(fence.into())
     }
 
-    fn take(&self, words: &Words) -> Result<Held, Failure> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = locks.remove(&lock_name(words));
-        held.ok_or_else(|| refused("lost"))
-    }
-
-    fn with_lock(&self, words: &Words, act: impl FnOnce(&mut Held) -> Outcome) -> Outcome {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = locks.get_mut(&lock_name(words));
-        act(held.ok_or_else(|| refused("lost"))?)
+    fn lock(&self, words: &Words) -> Result<SharedLock, Failure> {
+        let locks = lock(&self.locks);
+        let shared = locks.get(&lock_name(words));
+        shared.cloned().ok_or(Failure::NoLock)
     }
 
     // Work and values
@@ -276,6 +288,10 @@ impl Runner {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn lock_name(words: &Words) -> String {
     words.optional_text("name").unwrap_or("lock".into())
 }
@@ -303,6 +319,7 @@ fn answer(number: &Value, outcome: Outcome) -> Value {
     match outcome {
         Ok(value) => json!({"id": number, "ok": value}),
         Err(Failure::Refused(reason)) => json!({"id": number, "refused": reason}),
+        Err(Failure::NoLock) => json!({"id": number, "error": "NoLock"}),
         Err(Failure::Failed(Error::Lost(_))) => json!({"id": number, "error": "connection"}),
         Err(Failure::Failed(error)) => {
             let name = match &error {
@@ -324,11 +341,20 @@ fn write(line: &Value) {
         .expect("the suite reads");
 }
 
+/// The version of the redis crate, of the workspace's lock file.
+fn redis_version() -> &'static str {
+    let packages = include_str!("../../../Cargo.lock");
+    let (_, redis) = packages
+        .split_once("name = \"redis\"\nversion = \"")
+        .expect("the client uses it");
+    redis.split('"').next().unwrap_or_default()
+}
+
 fn main() {
     let protocol = std::env::args().nth(1).unwrap_or("2".into());
     let operations: Vec<&str> = OPERATIONS.into_iter().chain(FEATURES).collect();
     write(&json!({
-        "client": "redis-rs 1",
+        "client": format!("redis-rs {}", redis_version()),
         "runtime": "Rust",
         "repeats": false,
         "topologies": ["server"],

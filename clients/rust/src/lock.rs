@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use redis::{Client, Connection, RedisError, ToRedisArgs};
+use redis::{Client, Connection, ToRedisArgs};
 
 use crate::error::Result;
-use crate::request::{Repeatable, Request};
+use crate::request::{Repeatable, Request, connect};
 
 /// The options of [`acquire`].
 pub enum Acquire {}
@@ -197,7 +197,8 @@ pub struct AsyncLock<C> {
 #[cfg(feature = "aio")]
 impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
     /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. The lock owns the
-    /// connection, because the hold is bound to it: give it one whose response timeout is longer than `wait`. The server releases the lock when the connection closes.
+    /// connection, because the hold is bound to it: give it one whose response timeout is longer than `wait`. The server releases
+    /// the lock when the connection closes.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
@@ -244,16 +245,13 @@ impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
     }
 }
 
-/// A lock that a thread renews over new connections: at a third of its lease, and at least every ten seconds, so that it also learns
-/// soon of a lock that was removed. It outlives a broken connection.
+/// A lock that a thread renews over new connections: at a third of its lease, and at least every ten seconds, so that it also
+/// learns soon of a lock that was removed. It outlives a broken connection.
 pub struct RenewedLock {
     hold: Arc<Hold>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
-
-/// How long a server may take to reply, beside the time for which a request waits.
-const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The longest pause between two renewals.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -272,12 +270,7 @@ impl RenewedLock {
     ) -> Result<Option<Self>> {
         let owner = unique_owner();
         let request = acquire(key, &owner).lease(lease).wait(wait).id(&owner);
-        let connect = || -> std::result::Result<Connection, RedisError> {
-            let connection = client.get_connection_with_timeout(REPLY_LIMIT)?;
-            connection.set_read_timeout(Some(wait.saturating_add(REPLY_LIMIT)))?;
-            Ok(connection)
-        };
-        let Some(fence) = request.query_until_replied(connect)? else {
+        let Some(fence) = request.query_until_replied(|| connect(client, wait))? else {
             return Ok(None);
         };
         let hold = Arc::new(Hold {

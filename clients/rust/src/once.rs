@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Client, ToRedisArgs, Value};
 
 use crate::error::{Error, Result};
-use crate::request::{Repeatable, Reply, Request, read};
+use crate::request::{Repeatable, Reply, Request, connect, read};
 
 /// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub fn run<E: From<Error>>(
         Some(fingerprint) => begin.fingerprint(fingerprint),
         None => begin,
     };
-    let mut connection = client.get_connection().map_err(Error::from)?;
+    let mut connection = connect(client, WAIT).map_err(Error::from)?;
     let token = loop {
         match begin.query(&mut connection)? {
             Begun::New(token) => break token,
@@ -122,7 +122,7 @@ pub fn run<E: From<Error>>(
         let _ = fail(key, token).query(&mut connection);
     })?;
     let done = done(key, token, &result, policy.remembered);
-    match done.query_until_replied(|| client.get_connection())? {
+    match done.query_until_replied(|| connect(client, Duration::ZERO))? {
         true => Ok(result),
         false => Err(Error::LeaseEnded.into()),
     }

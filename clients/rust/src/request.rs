@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 use std::thread::sleep;
 use std::time::Duration;
 
-use redis::{Cmd, ConnectionLike, RedisError, ToRedisArgs, Value, from_redis_value};
+use redis::{
+    Client, Cmd, Connection, ConnectionLike, RedisError, ToRedisArgs, Value, from_redis_value,
+};
 
 use crate::error::{Error, Result};
 
@@ -69,6 +71,16 @@ impl<R: Reply, O: Repeatable> Request<R, O> {
         }
         self.query(&mut connect()?)
     }
+}
+
+/// How long a server may take to connect or to reply, beside the time for which a request waits.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
+
+/// A connection for a request that waits at most this long.
+pub(crate) fn connect(client: &Client, wait: Duration) -> Result<Connection, RedisError> {
+    let connection = client.get_connection_with_timeout(REPLY_LIMIT)?;
+    connection.set_read_timeout(Some(wait.saturating_add(REPLY_LIMIT)))?;
+    Ok(connection)
 }
 
 impl<R, O> Request<R, O> {
