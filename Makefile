@@ -39,7 +39,7 @@ run: ## start a server with Sluice here (PORT=6379, SERVER=redis-server)
 build: prepare ## build the module, target/release/libsluice.so
 	@cargo build --release --target-dir target
 
-demo: build ## the flash sale: GET/SET, a local lock, a SETNX lock, Lua and STOCK.* sell 1000 pieces (ARGS="--buyers 5000")
+demo: build ## the flash sale: GET/SET, a local lock, a SETNX lock, Lua and STOCK.* sell 1000 items (ARGS="--buyers 5000")
 	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo run --release --example flash_sale -- $(ARGS)
 
 shop: build prepare-shop ## a shop with a flash sale on MariaDB and Redis, with buttons that break it (ARGS="--port 8080")

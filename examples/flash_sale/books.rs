@@ -1,17 +1,17 @@
-//! Reads the sold pieces from the server, and checks that the records of a stock agree with each other.
+//! Reads the sold items from the server, and checks that the records of a stock agree with each other.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::crowd::{self, Order};
 use crate::support::{Raw, Server, Value};
-use crate::way::{ORDERS, PIECES, STOCK, Way};
+use crate::way::{ITEMS, ORDERS, STOCK, Way};
 
 /// The server's record of a sale.
 pub(crate) struct Books {
     /// Pieces sold.
     pub(crate) sold: u64,
-    /// The pieces of each order id.
-    pieces_of: HashMap<String, u64>,
+    /// The items of each order id.
+    items_of: HashMap<String, u64>,
     /// The differences. Only a stock of Sluice has records that can be compared.
     pub(crate) faults: Vec<String>,
 }
@@ -26,21 +26,21 @@ impl Books {
         }
     }
 
-    /// The pieces of this order.
-    pub(crate) fn pieces_of(&self, order: &Order) -> u64 {
-        self.pieces_of.get(&order.id).copied().unwrap_or(0)
+    /// The items of this order.
+    pub(crate) fn items_of(&self, order: &Order) -> u64 {
+        self.items_of.get(&order.id).copied().unwrap_or(0)
     }
 }
 
 fn read_hash(client: &mut Raw) -> Books {
     let hash = client.call(["HGETALL", ORDERS]);
     let entries = hash.fields().into_iter();
-    let pieces_of: HashMap<_, _> = entries
-        .map(|(id, pieces)| (id.text().to_string(), number(pieces)))
+    let items_of: HashMap<_, _> = entries
+        .map(|(id, items)| (id.text().to_string(), number(items)))
         .collect();
     Books {
-        sold: pieces_of.values().sum(),
-        pieces_of,
+        sold: items_of.values().sum(),
+        items_of,
         faults: Vec::new(),
     }
 }
@@ -59,7 +59,7 @@ fn read_stock(client: &mut Raw) -> Books {
     }
     Books {
         sold: number(info.field("sold")),
-        pieces_of: replay.pieces_of,
+        items_of: replay.items_of,
         faults: replay.faults,
     }
 }
@@ -70,7 +70,7 @@ struct Replay {
     available: u64,
     sold: u64,
     ver: u64,
-    pieces_of: HashMap<String, u64>,
+    items_of: HashMap<String, u64>,
     users: HashSet<String>,
     faults: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Replay {
     fn deduct(&mut self, event: &Value, qty: u64) {
         let order = event.field("order").text();
         let user = event.field("user").text();
-        *self.pieces_of.entry(order.into()).or_default() += qty;
+        *self.items_of.entry(order.into()).or_default() += qty;
         self.users.insert(user.into());
         self.sold += qty;
         if crowd::user_of(order) != Some(user) {
@@ -109,11 +109,11 @@ impl Replay {
     /// The expected fields of `STOCK.INFO`.
     fn as_info(&self) -> [(&'static str, u64); 7] {
         [
-            ("total", PIECES),
+            ("total", ITEMS),
             ("available", self.available),
             ("reserved", 0),
             ("sold", self.sold),
-            ("orders", self.pieces_of.len() as u64),
+            ("orders", self.items_of.len() as u64),
             ("users", self.users.len() as u64),
             ("ver", self.ver),
         ]
@@ -133,5 +133,5 @@ fn number(value: &Value) -> u64 {
         Value::Int(number) => u64::try_from(*number).ok(),
         text => text.text().parse().ok(),
     };
-    number.unwrap_or_else(|| panic!("not a number of pieces: {value:?}"))
+    number.unwrap_or_else(|| panic!("not a number of items: {value:?}"))
 }

@@ -21,7 +21,7 @@ const LEASE_MS: u64 = 30_000;
 /// A client that finds the lock held tries again after this time. A shorter time would overload the server.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Sells a piece if one is available, and records the order.
+/// Sells an item if one is available, and records the order.
 const SELL_CODE: &str = "
 local left = tonumber(redis.call('GET', KEYS[1]))
 if left < 1 then
@@ -56,7 +56,7 @@ pub(crate) fn prepare(way: Way, line: &mut Line) -> RedisResult<()> {
     Ok(())
 }
 
-/// Orders one piece, and sends the order again if no reply arrives.
+/// Orders one item, and sends the order again if no reply arrives.
 pub(crate) fn buy(way: Way, line: &mut Line, order: &Order) -> RedisResult<Bought> {
     let mut resent = false;
     loop {

@@ -6,7 +6,7 @@ const USERS_PER_DOUBLE_CLICK: u64 = 10;
 /// Of a hundred orders, this many lose the reply and are sent again.
 const LOST_PERCENT: u64 = 5;
 
-/// One click: one piece for one user.
+/// One click: one item for one user.
 pub(crate) struct Order {
     /// It stays the same when the order is sent again. The second click of a double click has another id.
     pub(crate) id: String,

@@ -1,4 +1,4 @@
-//! The flash sale: 1000 pieces of one product, and a crowd of buyers who want more.
+//! The flash sale: 1000 items of one product, and a crowd of buyers who want more.
 //!
 //! It runs five times, each time with an empty server, the same crowd and the same lost replies: `GET` and `SET`, the same
 //! under a lock in each process, the same under a `SETNX` lock, a Lua script, and `STOCK.DEDUCT`. Buyers are in several

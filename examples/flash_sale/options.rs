@@ -5,7 +5,7 @@ use crate::way::Way;
 const HELP: &str = "\
 The flash sale, five ways: make demo [ARGS='option ...']
 
-  --buyers N     users who want a piece (10000)
+  --buyers N     users who want an item (10000)
   --processes N  processes of the users, each with several connections (4)
   --seed N       draws the sequence of the buyers and the lost replies (1)";
 

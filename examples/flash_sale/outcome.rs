@@ -7,22 +7,22 @@ use crate::buy::Answer;
 use crate::crowd::Order;
 use crate::report::Report;
 use crate::sale::Sale;
-use crate::way::{PIECES, Way};
+use crate::way::{ITEMS, Way};
 
 /// The numbers of one run.
 pub(crate) struct Outcome {
     pub(crate) way: Way,
     /// Pieces sold.
     pub(crate) sold: u64,
-    /// Sold pieces beyond the stock.
+    /// Sold items beyond the stock.
     pub(crate) oversold: u64,
     /// Orders that were sent again because a reply was lost.
     pub(crate) resent: u64,
-    /// Orders with more than one piece.
+    /// Orders with more than one item.
     pub(crate) double_orders: u64,
-    /// Users with more than one piece, by an order that was sold twice or by a double click.
+    /// Users with more than one item, by an order that was sold twice or by a double click.
     pub(crate) double_users: u64,
-    /// Orders with a piece although the reply to the buyer was a refusal.
+    /// Orders with an item although the reply to the buyer was a refusal.
     pub(crate) untold: u64,
     /// Seconds from the start until the last buyer received the reply of a sale.
     pub(crate) seconds: f64,
@@ -35,28 +35,27 @@ impl Outcome {
     pub(crate) fn new(way: Way, orders: &[Order], sale: &Sale, books: Books) -> Self {
         let mut users: HashMap<&str, u64> = HashMap::new();
         for order in orders {
-            *users.entry(&order.user).or_default() += books.pieces_of(order);
+            *users.entry(&order.user).or_default() += books.items_of(order);
         }
         let count = |has: &dyn Fn(&Report, u64) -> bool| {
             let reports = sale.reports.iter();
-            let found =
-                reports.filter(|report| has(report, books.pieces_of(&orders[report.order])));
+            let found = reports.filter(|report| has(report, books.items_of(&orders[report.order])));
             found.count() as u64
         };
         let told_so = |report: &Report| report.bought.answer == Answer::Sold;
         let mut outcome = Self {
             way,
             sold: books.sold,
-            oversold: books.sold.saturating_sub(PIECES),
+            oversold: books.sold.saturating_sub(ITEMS),
             resent: count(&|report, _| report.bought.resent),
-            double_orders: count(&|_, pieces| pieces > 1),
-            double_users: users.values().filter(|&&pieces| pieces > 1).count() as u64,
-            untold: count(&|report, pieces| pieces > 0 && !told_so(report)),
+            double_orders: count(&|_, items| items > 1),
+            double_users: users.values().filter(|&&items| items > 1).count() as u64,
+            untold: count(&|report, items| items > 0 && !told_so(report)),
             seconds: seconds(sale),
             faults: Vec::new(),
         };
         if way == Way::Stock {
-            let in_vain = count(&|report, pieces| pieces == 0 && told_so(report));
+            let in_vain = count(&|report, items| items == 0 && told_so(report));
             outcome.faults = books.faults;
             outcome.check(in_vain, users.len() as u64);
         }
@@ -71,13 +70,13 @@ impl Outcome {
         self.sold as f64 / self.seconds
     }
 
-    /// Checks the guarantees of STOCK.* for this crowd: each of `users` wants one piece and is allowed one.
+    /// Checks the guarantees of STOCK.* for this crowd: each of `users` wants one item and is allowed one.
     fn check(&mut self, in_vain: u64, users: u64) {
         let promises = [
-            ("pieces oversold", self.oversold, 0),
-            ("pieces sold", self.sold, PIECES.min(users)),
+            ("items oversold", self.oversold, 0),
+            ("items sold", self.sold, ITEMS.min(users)),
             ("orders sold twice", self.double_orders, 0),
-            ("users with two pieces or more", self.double_users, 0),
+            ("users with two items or more", self.double_users, 0),
             ("orders sold and told no", self.untold, 0),
             ("orders told yes and not sold", in_vain, 0),
         ];

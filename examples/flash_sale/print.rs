@@ -2,13 +2,13 @@
 
 use crate::options::Options;
 use crate::outcome::Outcome;
-use crate::way::{PIECES, Way};
+use crate::way::{ITEMS, Way};
 
 const LEGEND: &str = "
 resent        orders sent again because the first reply was lost
-orders twice  orders with two pieces under one order id
-users twice   users with two pieces or more, by such an order or by a double click
-told no       orders with a piece although the reply to the buyer was a refusal
+orders twice  orders with two items under one order id
+users twice   users with two items or more, by such an order or by a double click
+told no       orders with an item although the reply to the buyer was a refusal
 seconds       from the start until the last buyer received the reply of a sale";
 
 /// Prints the numbers of the crowd.
@@ -18,7 +18,7 @@ pub(crate) fn heading(options: &Options, orders: usize) {
     } = options;
     let second_clicks = orders as u64 - buyers;
     println!(
-        "{PIECES} pieces. Users: {buyers}, in processes: {processes}. Orders: {orders}, second clicks: {second_clicks}.\n"
+        "{ITEMS} items. Users: {buyers}, in processes: {processes}. Orders: {orders}, second clicks: {second_clicks}.\n"
     );
 }
 
@@ -82,7 +82,7 @@ fn sentence(outcome: &Outcome) -> String {
             outcome.double_orders
         ),
         Way::Stock if outcome.faults.is_empty() => format!(
-            "oversold {oversold}. Each order is sold once, each user has one piece, and the event stream has no gap and the same numbers."
+            "oversold {oversold}. Each order is sold once, each user has one item, and the event stream has no gap and the same numbers."
         ),
         Way::Stock => "broke a guarantee, see below.".into(),
     }

@@ -25,7 +25,7 @@ pub(crate) struct Sale {
 /// A report, or the failure of a worker.
 type Message = Result<Report, String>;
 
-/// Sells all pieces in one way. An error is a message for the user.
+/// Sells all items in one way. An error is a message for the user.
 pub(crate) fn run(
     server: &Server,
     options: &Options,

@@ -1,15 +1,15 @@
 //! The five ways to sell.
 
-/// The pieces for sale.
-pub(crate) const PIECES: u64 = 1000;
+/// The items for sale.
+pub(crate) const ITEMS: u64 = 1000;
 
 /// The stock: a plain counter in the first four ways, a stock of Sluice in the last.
 pub(crate) const STOCK: &str = "{sku:1}:stock";
 
-/// The sales: a hash with the pieces of each order in the first four ways, the event stream in the last.
+/// The sales: a hash with the items of each order in the first four ways, the event stream in the last.
 pub(crate) const ORDERS: &str = "{sku:1}:orders";
 
-/// A way to sell pieces; `buy.rs` has the code of each.
+/// A way to sell items; `buy.rs` has the code of each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     GetSet,
@@ -57,8 +57,8 @@ impl Way {
     /// The command that creates the stock.
     pub(crate) fn opening(self) -> String {
         match self {
-            Self::Stock => format!("STOCK.SET {STOCK} {PIECES} PERUSER 1 EVENTS {ORDERS}"),
-            _ => format!("SET {STOCK} {PIECES}"),
+            Self::Stock => format!("STOCK.SET {STOCK} {ITEMS} PERUSER 1 EVENTS {ORDERS}"),
+            _ => format!("SET {STOCK} {ITEMS}"),
         }
     }
 }

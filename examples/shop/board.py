@@ -12,7 +12,7 @@ from connections import DATABASE_DOWN, REDIS_DOWN, query
 
 PERIOD_S = 0.5
 
-# Sold and reserved pieces of each product, as MariaDB has them: the stock in Redis is not asked.
+# Sold and reserved items of each product, as MariaDB has them: the stock in Redis is not asked.
 BOOKS = """
 SELECT p.id, p.name, p.icon, p.stock, COALESCE(SUM(o.qty * (o.state = 'sold')), 0) AS sold,
   COALESCE(SUM(o.qty * (o.state = 'reserved')), 0) AS reserved

@@ -21,7 +21,7 @@ async def noise(orders, db):
         " WHERE p.state = 'charged' AND o.state IN ('cancelled', 'expired')")
     left = {
         "events that the worker has not written": (group["lag"] or 0) + group["pending"],
-        "reserved pieces": sum(stock["reserved"] for stock in stocks),
+        "reserved items": sum(stock["reserved"] for stock in stocks),
         "invalidations that wait": as_map(await orders.execute_command("DELAY.INFO", invalidation.RETRIES))["messages"]
         + (await orders.xpending(invalidation.DUE, invalidation.GROUP))["pending"],
         "payments of closed orders": unsettled[0]["n"],
@@ -70,7 +70,7 @@ ACCEPTED = {"reserved": {"expired"}, "sold": {"sold"}, "cancelled": {"cancelled"
 
 
 async def differs(orders, row):
-    """Whether the stock in Redis and the rows in MariaDB disagree, or pieces are missing."""
+    """Whether the stock in Redis and the rows in MariaDB disagree, or items are missing."""
     stock = await stock_of(orders, row["id"])
     return stock["sold"] != row["sold"] or stock["available"] + stock["sold"] != row["stock"]
 

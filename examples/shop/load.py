@@ -151,7 +151,7 @@ async def main(arguments):
     environment = {"SHOP_RESERVE_MS": "4000", "SHOP_TICK_MS": "1000", "SHOP_FRESH_MS": "600000"}
     async with run.shop(port, 0, say=lambda line: print(f"  {line}", flush=True), **environment) as supervisor:
         client, orders, db = Client(port), connections.orders(2), await connections.database(2)
-        # Too few pieces for all shoppers.
+        # Too few items for all shoppers.
         _, sale = await client.request("POST", "/api/sales", {"stock": max(1, arguments.shoppers // 4), "in_s": 0})
         others = list(range(1, sale["product"]))
         crowd, phases = Crowd(port, sale["product"], others, arguments.seed), [{"name": None, "503 before": 0}]

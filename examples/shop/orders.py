@@ -34,7 +34,7 @@ class Orders:
         self.waiting = connections.orders(50)  # for ONCE.BEGIN: a caller that waits occupies its connection
 
     async def place(self, user, address, product_id, qty, key):
-        """Reserves `qty` pieces. `key` is the idempotency key, which the client created before its first attempt."""
+        """Reserves `qty` items. `key` is the idempotency key, which the client created before its first attempt."""
         if wait_ms := await self._wait_ms(user, address):
             return Reply(429, {"error": "too many requests"}, wait_ms)
         product = await self.catalog.product(product_id)

@@ -139,7 +139,7 @@ def flash_product(page):
     return status, next(product["id"] for product in reply["products"] if product["is_flash"])
 
 
-def a_refund_returns_the_piece(page):
+def a_refund_returns_the_item(page):
     page.click(".order[data-state=sold] [data-verb=refund]")
     eventually(lambda: page.states() == ["reserved", "cancelled"])
     eventually(lambda: page.flash() == "open" and page.text("#flash-left") == "1")
@@ -261,7 +261,7 @@ TESTS = [
     a_customer_gets_no_more_than_the_limit,
     the_sale_sells_out,
     the_board_shows_the_numbers_of_the_database,
-    a_refund_returns_the_piece,
+    a_refund_returns_the_item,
     a_changed_price_is_shown,
     an_invalidation_that_fails_raises_an_alarm,
     a_killed_worker_is_shown_and_its_orders_follow,

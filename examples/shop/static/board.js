@@ -136,7 +136,7 @@ export class Board {
     this.shop.refreshProducts();
   }
 
-  /** Shoppers with names and addresses of their own. Each wants one piece; most of them pay. */
+  /** Shoppers with names and addresses of their own. Each wants one item; most of them pay. */
   async sendCrowd(button) {
     const product = this.shop.flashProduct();
     if (product.starts_at_ms > Date.now()) return this.shop.toast("Send the crowd when the sale has begun.");
@@ -159,6 +159,6 @@ export class Board {
     await Promise.all(Array.from({ length: PARALLEL }, shopper));
     button.disabled = false;
     button.textContent = `Send ${CROWD} shoppers`;
-    this.tell(`${CROWD} shoppers: ${results[201] ?? 0} got a piece, ${results[409] ?? 0} were too late`);
+    this.tell(`${CROWD} shoppers: ${results[201] ?? 0} got an item, ${results[409] ?? 0} were too late`);
   }
 }

@@ -199,7 +199,7 @@ function showFlash() {
   button.disabled = !isOpen;
   const seconds = Math.ceil(left / 1000);
   button.textContent = left > 0 ? `Begins in ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}` : isOpen ? "Buy now" : "Sold out";
-  $("flash-hint").textContent = left > 0 ? "The button opens by itself." : isOpen ? "At most two pieces for each customer." : "Unpaid pieces return after a minute.";
+  $("flash-hint").textContent = left > 0 ? "The button opens by itself." : isOpen ? "At most two items for each customer." : "Unpaid items return after a minute.";
 }
 
 $("flash-buy").addEventListener("click", ({ target }) => buy(flashProduct(), target));
