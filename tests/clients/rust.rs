@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Client;
+use redis::cluster::ClusterClient;
 use sluice_client::cache::{self, Fetched, Policy};
 use sluice_client::delay::{self, Added};
 use sluice_client::filter::{self, cuckoo};
@@ -14,6 +15,7 @@ use sluice_client::{Error, Result, limit, semaphore};
 
 use crate::LOST;
 use crate::lossy::Lossy;
+use crate::support::cluster::{self, HIGH, LOW, Move, two_nodes};
 use crate::support::{SOON, Server, eventually};
 
 /// Longer than any test: what is free before was released.
@@ -131,6 +133,95 @@ fn a_renewed_lock_can_be_checked_and_released() {
 }
 
 #[test]
+fn several_locks_and_permits_are_renewed_too() {
+    let server = Server::start();
+    let client = client(server.port());
+    let keys = ["{l}a", "{l}b"];
+    let lease = LEASE * 3;
+    let both = |wait| RenewedLock::acquire_all(&client, &keys, lease, wait).expect("a reply");
+    let permits = |count| {
+        RenewedLock::acquire_permits(&client, "pool", 3, count, lease, Duration::ZERO)
+            .expect("a reply")
+    };
+    let locks = both(Duration::ZERO).expect("they are free");
+    assert_eq!(locks.fences().len(), 2);
+    assert_eq!(locks.fences().first(), Some(&locks.fence()));
+    let two = permits(2).expect("they are free");
+    let start = Instant::now();
+    while start.elapsed() < lease * 5 / 4 {
+        assert!(!locks.validity().is_zero() && !two.validity().is_zero());
+        assert!(both(Duration::ZERO).is_none() && permits(2).is_none());
+        thread::sleep(LEASE / 10);
+    }
+    assert!(locks.check().expect("a reply") && two.check().expect("a reply"));
+    let one = permits(1).expect("one permit is left");
+    assert!(one.release().expect("a reply") && two.release().expect("a reply"));
+    assert_eq!(server.command(["EXISTS", "pool"]), 0);
+
+    // One of two locks is lost.
+    server.command(["DEL", "{l}b"]);
+    assert!(!locks.check().expect("a reply") && locks.validity().is_zero());
+    assert!(!locks.release().expect("a reply"));
+    assert_eq!(
+        server.command(["EXISTS", "{l}a"]),
+        0,
+        "the other is released"
+    );
+    drop(both(Duration::ZERO).expect("they are free"));
+    assert!(both(SOON).is_some(), "the lock before was dropped");
+
+    // The single commands for several semaphores.
+    let connection = &mut server.client();
+    let items = [("{s}a", 1), ("{s}b", 5)];
+    let fences = semaphore::acquire_all(&items, "ann", 1).query(connection);
+    assert_eq!(fences.expect("a reply").map(|fences| fences.len()), Some(2));
+    let refused = semaphore::acquire_all(&items, "bob", 1).query(connection);
+    assert_eq!(refused.expect("a reply"), None);
+    let left = semaphore::release_each(&["{s}a", "{s}c"], "ann").query(connection);
+    assert_eq!(left.expect("a reply"), [Some(0), None]);
+}
+
+#[test]
+fn a_cluster_redirects_locks_sales_and_work() {
+    let (one, other) = two_nodes(&cluster::node());
+    let url = format!("redis://127.0.0.1:{}/", other.port());
+    let client = ClusterClient::new([url]).expect("a URL");
+    let key = LOW;
+    let renewed = RenewedLock::acquire(&client, key, LONG, Duration::ZERO).expect("a reply");
+    let renewed = renewed.expect("it is free");
+    let watched = |key| Lock::acquire(&client, key, LONG, Duration::ZERO).expect("a reply");
+    assert!(watched(key).is_none());
+    let mut bound = watched(HIGH).expect("it is free");
+    // The first argument of MACQUIRE is a number: the client sends it to the slot of this number and is redirected.
+    let pair = [format!("{{{key}}}a"), format!("{{{key}}}b")];
+    let pair = pair.each_ref().map(String::as_str);
+    let both = RenewedLock::acquire_all(&client, &pair, LONG, Duration::ZERO).expect("a reply");
+    let both = both.expect("they are free");
+
+    let moved = Move::start(cluster::slot_of(&one, key), &one, &other);
+    moved.keys(&[key, pair[0], pair[1]]);
+    moved.finish();
+    assert!(renewed.check().expect("redirected"), "the hold moved");
+    assert!(both.check().expect("redirected"));
+    assert!(bound.check().expect("a reply"));
+    assert!(renewed.release().expect("redirected") && both.release().expect("redirected"));
+    assert!(bound.release().expect("a reply"));
+
+    let connection = &mut client.get_connection().expect("connected");
+    stock::create(key, 10).query(connection).expect("a reply");
+    let sale = stock::deduct(key, 1).order("order-1");
+    let connect = || client.get_connection();
+    assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
+    assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
+    let work = |result: &'static [u8]| {
+        let policy = once::Policy::default();
+        once::run(&client, "work", &policy, |_| Ok::<_, Error>(result.into())).expect("a result")
+    };
+    assert_eq!(work(b"first"), b"first");
+    assert_eq!(work(b"second"), b"first");
+}
+
+#[test]
 fn work_is_done_once_and_every_caller_gets_its_result() {
     let server = Server::start();
     let client = client(server.port());
@@ -234,6 +325,8 @@ fn refusals_are_values_and_errors_have_kinds() {
         stock::get("missing").query(connection).expect("a reply"),
         None
     );
+    let both = stock::get_all(&["{s}b", "{s}missing"]).query(connection);
+    assert_eq!(both.expect("a reply"), [Some(5), None]);
 
     server.command(["SET", "text", "v"]);
     let wrong = lock::acquire("text", "ann").query(connection);
@@ -308,6 +401,26 @@ fn all_families_answer_with_their_types() {
         .query(connection);
     assert!(more.expect("a reply").is_some());
 
+    let released = lock::release_each(&["{l}a", "{l}b"], "ann").query(connection);
+    assert_eq!(released.expect("a reply"), [Some(0), Some(0)]);
+    let shared = |owner| lock::acquire("shared", owner).shared();
+    assert!(shared("ann").query(connection).expect("a reply").is_some());
+    assert!(shared("bob").query(connection).expect("a reply").is_some());
+    let upgrade = lock::upgrade("shared", "ann").lease(LONG);
+    assert_eq!(upgrade.query(connection).expect("a reply"), None);
+    let released = lock::release("shared", "bob").query(connection);
+    assert_eq!(released.expect("a reply"), Some(0));
+    let fence = upgrade.block(LONG).query(connection).expect("a reply");
+    assert!(fence.is_some() && shared("bob").query(connection).expect("a reply").is_none());
+    let same = lock::downgrade("shared", "ann").query(connection);
+    assert!(same.expect("a reply").is_some());
+    assert!(shared("bob").query(connection).expect("a reply").is_some());
+    let queued = semaphore::acquire_permits("pool", "eve", 3, 2).block(LONG);
+    let queued = queued.notify(channel).id("8").query(connection);
+    assert_eq!(queued.expect("a reply"), None, "one permit is free");
+    let cancelled = semaphore::cancel("pool", "8").query(connection);
+    assert!(cancelled.expect("a reply"));
+
     // Limits.
     let gcra = || limit::gcra("limit", 1, 1, LONG);
     let first = gcra().query(connection).expect("a reply");
@@ -327,6 +440,11 @@ fn all_families_answer_with_their_types() {
             .expect("a reply")
             .allowed
     );
+    let tiers = [(0, 1, LONG), (9, 9, LONG)];
+    let tiers = || limit::tiers("{r}tiers", &tiers);
+    assert!(tiers().query(connection).expect("a reply").allowed);
+    let refused = tiers().query(connection).expect("a reply");
+    assert!(!refused.allowed && refused.index == 0);
     let all = limit::gcra_all(&both).query(connection).expect("a reply");
     assert!(!all.allowed && all.index == 1, "{all:?}");
     let window = || limit::window("window", 1, LONG).exact();
@@ -398,6 +516,11 @@ fn all_families_answer_with_their_types() {
         matches!(&next[..], [(id, ms)] if id == "id" && *ms <= 600_000),
         "{next:?}"
     );
+    let waiting = delay::get("{d}queue", "id").query(connection);
+    let (ms, values) = waiting.expect("a reply").expect("not delivered");
+    assert!(ms <= 600_000 && !values.is_empty());
+    let missing = delay::get("{d}queue", "other").query(connection);
+    assert_eq!(missing.expect("a reply"), None);
     let cancelled = delay::cancel("{d}queue", &["id", "other"]).query(connection);
     assert_eq!(cancelled.expect("a reply"), 1);
 
@@ -420,6 +543,8 @@ fn all_families_answer_with_their_types() {
             .query(connection)
             .expect("a reply")
     );
+    let added = filter::add_all("bloom", &["ann", "eve"]).query(connection);
+    assert_eq!(added.expect("a reply"), [false, true]);
     let both = filter::may_contain_all("bloom", &["ann", "bob"]).query(connection);
     assert_eq!(both.expect("a reply"), [true, false]);
     cuckoo::create("cuckoo", 1000)
@@ -430,6 +555,12 @@ fn all_families_answer_with_their_types() {
             .query(connection)
             .expect("a reply")
     );
+    let again = cuckoo::add_if_missing("cuckoo", "ann").query(connection);
+    assert!(!again.expect("a reply"));
+    let count = cuckoo::count("cuckoo", "ann").query(connection);
+    assert_eq!(count.expect("a reply"), 1);
+    let both = cuckoo::may_contain_all("cuckoo", &["ann", "bob"]).query(connection);
+    assert_eq!(both.expect("a reply"), [true, false]);
     assert!(
         cuckoo::remove("cuckoo", "ann")
             .query(connection)
@@ -484,6 +615,8 @@ fn a_cached_value_is_loaded_once() {
             .query(connection)
             .expect("a reply")
     );
+    let peeked = cache::peek("user:4").query(connection).expect("a reply");
+    assert_eq!(peeked.as_deref(), Some(&b"v"[..]));
     let hit = fetch().query(connection).expect("a reply");
     assert!(matches!(hit, Fetched::Hit(value, _) if value == b"v"));
     let invalidated = cache::invalidate("user:4").stale(LONG).query(connection);
@@ -545,6 +678,23 @@ fn asynchronous_connections_do_the_same() {
             assert_eq!(value.as_deref(), Some(&b"Ann"[..]));
         }
         assert_eq!(loads, 1);
+        let policy = once::Policy::default();
+        let failed = once::run_async(connection, "work", &policy, async |_| {
+            Err::<Vec<u8>, _>(Error::LoaderFailed)
+        });
+        assert!(matches!(failed.await, Err(Error::LoaderFailed)));
+        for result in [&b"first"[..], b"second"] {
+            let done = once::run_async(connection, "work", &policy, async |token| {
+                assert!(token > 0);
+                Ok::<_, Error>(result.to_vec())
+            });
+            assert_eq!(done.await.expect("a result"), b"first");
+        }
+        let late = once::run_async(connection, "late", &policy, async |_| {
+            server.command(["DEL", "late"]);
+            Ok::<_, Error>(Vec::new())
+        });
+        assert!(matches!(late.await, Err(Error::LeaseEnded)));
         stock::create("sku", 1)
             .query_async(connection)
             .await

@@ -6,20 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use redis::{Client, Connection, RedisError};
+use redis::cluster::ClusterClientBuilder;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{Client, ConnectionAddr, ProtocolVersion, RedisError};
 use serde_json::{Map, Value, json};
 use sluice_client::cache;
 use sluice_client::lock::{Lock, RenewedLock};
 use sluice_client::stock::{Answer, Refusal};
-use sluice_client::{Error, Repeatable, Reply, Request, delay, filter, limit, once, stock};
+use sluice_client::{
+    Connect, Error, Repeatable, Reply, Request, delay, filter, limit, once, stock,
+};
 
 /// How long the client waits for a connection or a reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the client can do. `bound`: a lock that ends with its connection. `linger`: one that survives a broken connection.
-/// `local-loss`: its holder counts it as lost without the server.
-const OPERATIONS: [&str; 20] = [
+/// What the client can do. `bound`: a lock that ends with its connection. `linger`: one that survives a broken connection. `follow`:
+/// and moves with its hash slot. `local-loss`: its holder counts it as lost without the server.
+const OPERATIONS: [&str; 22] = [
     "lock.acquire",
+    "lock.acquire_many",
+    "semaphore.acquire",
     "lock.release",
     "lock.check",
     "lock.lost",
@@ -41,7 +47,7 @@ const OPERATIONS: [&str; 20] = [
     "bound",
 ];
 
-const FEATURES: [&str; 2] = ["linger", "local-loss"];
+const FEATURES: [&str; 3] = ["linger", "follow", "local-loss"];
 
 /// Why an operation did not succeed.
 enum Failure {
@@ -92,32 +98,58 @@ impl Words {
 }
 
 /// A lock.
-enum AnyLock {
-    Bound(Lock),
-    Renewed(RenewedLock),
+enum AnyLock<C: Connect> {
+    Bound(Lock<C::Connection>),
+    Renewed(RenewedLock<C>),
 }
 
 /// A lock until it is released.
-type SharedLock = Arc<Mutex<Option<AnyLock>>>;
+type SharedLock<C> = Arc<Mutex<Option<AnyLock<C>>>>;
 
-struct Runner {
-    client: Client,
-    locks: Mutex<HashMap<String, SharedLock>>,
+struct Runner<C: Connect> {
+    client: C,
+    locks: Mutex<HashMap<String, SharedLock<C>>>,
 }
 
-impl Runner {
-    fn connect(words: &Words, protocol: &str) -> Result<Self, RedisError> {
-        let (host, port) = (words.text("host"), words.number("port"));
-        Ok(Self {
-            client: Client::open(format!("redis://{host}:{port}/?protocol=resp{protocol}"))?,
+/// A runner for a server, a cluster or a master behind Sentinel.
+trait AnyRunner: Send + Sync {
+    fn carry_out(&self, operation: &str, words: &Words) -> Outcome;
+}
+
+fn open(words: &Words, protocol: ProtocolVersion) -> Result<Arc<dyn AnyRunner>, RedisError> {
+    let (host, port) = (words.text("host"), words.number("port"));
+    let number = u8::from(protocol == ProtocolVersion::RESP3) + 2;
+    let url = format!("redis://{host}:{port}/?protocol=resp{number}");
+    Ok(match words.text("topology").as_str() {
+        "cluster" => {
+            let builder = ClusterClientBuilder::new([url]).use_protocol(protocol);
+            Runner::start(builder.build()?)
+        }
+        "sentinel" => {
+            let port = u16::try_from(port).unwrap_or_default();
+            let (sentinel, master) = (ConnectionAddr::Tcp(host, port), words.text("master"));
+            let builder =
+                SentinelClientBuilder::new([sentinel], master, SentinelServerType::Master);
+            let client = builder?.set_client_to_redis_protocol(protocol).build()?;
+            Runner::start(Arc::new(Mutex::new(client)))
+        }
+        _ => Runner::start(Client::open(url)?),
+    })
+}
+
+impl<C> Runner<C>
+where
+    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
+{
+    fn start(client: C) -> Arc<dyn AnyRunner> {
+        Arc::new(Self {
+            client,
             locks: Mutex::default(),
         })
     }
 
-    fn connection(&self) -> Result<Connection, RedisError> {
-        let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
-        connection.set_read_timeout(Some(TIMEOUT))?;
-        Ok(connection)
+    fn connection(&self) -> Result<C::Connection, RedisError> {
+        self.client.connect(TIMEOUT, TIMEOUT)
     }
 
     /// Sends a request once.
@@ -134,10 +166,98 @@ impl Runner {
         changed(self.repeat(request)?)
     }
 
+    // Locks
+
+    fn acquire(&self, key: &str, words: &Words) -> Outcome {
+        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
+        let lingers = words.0.get("linger").and_then(Value::as_bool);
+        if lingers.unwrap_or(true) {
+            let lock = RenewedLock::acquire(&self.client, key, lease, wait)?;
+            return Ok(self.keep(lock, words)?[0].into());
+        }
+        let bound = Lock::acquire(&self.client, key, lease, wait)?;
+        let bound = bound.ok_or_else(|| refused("timeout"))?;
+        let fence = bound.fence();
+        let shared = Arc::new(Mutex::new(Some(AnyLock::Bound(bound))));
+        lock(&self.locks).insert(lock_name(words), shared);
+        Ok(fence.into())
+    }
+
+    fn acquire_many(&self, words: &Words) -> Outcome {
+        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
+        let keys = words.0.get("keys").and_then(Value::as_array);
+        let keys: Vec<&str> = keys.into_iter().flatten().flat_map(Value::as_str).collect();
+        let locks = RenewedLock::acquire_all(&self.client, &keys, lease, wait)?;
+        Ok(self.keep(locks, words)?.into())
+    }
+
+    fn acquire_permits(&self, key: &str, words: &Words) -> Outcome {
+        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
+        let (limit, permits) = (words.number("limit"), words.number("permits").max(1));
+        let hold = RenewedLock::acquire_permits(&self.client, key, limit, permits, lease, wait)?;
+        Ok(self.keep(hold, words)?[0].into())
+    }
+
+    /// Returns the fencing tokens.
+    fn keep(&self, acquired: Option<RenewedLock<C>>, words: &Words) -> Result<Vec<i64>, Failure> {
+        let renewed = acquired.ok_or_else(|| refused("timeout"))?;
+        let fences = renewed.fences().to_vec();
+        let shared = Arc::new(Mutex::new(Some(AnyLock::Renewed(renewed))));
+        lock(&self.locks).insert(lock_name(words), shared);
+        Ok(fences)
+    }
+
+    fn lock(&self, words: &Words) -> Result<SharedLock<C>, Failure> {
+        let locks = lock(&self.locks);
+        let shared = locks.get(&lock_name(words));
+        shared.cloned().ok_or(Failure::NoLock)
+    }
+
+    // Work and values
+
+    fn run_once(&self, key: &str, words: &Words) -> Outcome {
+        let policy = once::Policy {
+            lease: words.time("lease", 30_000),
+            fingerprint: words.optional_text("fingerprint"),
+            ..once::Policy::default()
+        };
+        let mut runs = 0;
+        let result = once::run(&self.client, key, &policy, |_| {
+            runs += 1;
+            thread::sleep(words.time("takes", 0));
+            Ok::<_, Failure>(words.text("result").into_bytes())
+        })?;
+        Ok(json!({"result": String::from_utf8_lossy(&result), "runs": runs}))
+    }
+
+    fn cached(&self, key: &str, words: &Words) -> Outcome {
+        let policy = cache::Policy {
+            fresh: Duration::from_secs(600),
+            lease: words.time("lease", 30_000),
+            ..cache::Policy::default()
+        };
+        let mut runs = 0;
+        let mut connection = self.client.connect(TIMEOUT, Duration::from_secs(60))?;
+        let value = cache::get(&mut connection, key, &policy, |_| {
+            runs += 1;
+            thread::sleep(words.time("takes", 0));
+            Ok::<_, Failure>(Some(words.text("value").into_bytes()))
+        })?;
+        let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
+        Ok(json!({"value": value, "runs": runs}))
+    }
+}
+
+impl<C> AnyRunner for Runner<C>
+where
+    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
+{
     fn carry_out(&self, operation: &str, words: &Words) -> Outcome {
         let (key, order) = (words.text("key"), words.text("order"));
         match operation {
             "lock.acquire" => self.acquire(&key, words),
+            "lock.acquire_many" => self.acquire_many(words),
+            "semaphore.acquire" => self.acquire_permits(&key, words),
             "lock.release" => {
                 let shared = self.lock(words)?;
                 let lock = lock(&shared).take();
@@ -225,67 +345,6 @@ impl Runner {
             _ => Err(refused("unknown operation")),
         }
     }
-
-    // Locks
-
-    fn acquire(&self, key: &str, words: &Words) -> Outcome {
-        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
-        let lingers = words.0.get("linger").and_then(Value::as_bool);
-        let (acquired, fence) = if lingers.unwrap_or(true) {
-            let lock = RenewedLock::acquire(&self.client, key, lease, wait)?;
-            let lock = lock.ok_or_else(|| refused("timeout"))?;
-            let fence = lock.fence();
-            (AnyLock::Renewed(lock), fence)
-        } else {
-            let lock = Lock::acquire(&self.client, key, lease, wait)?;
-            let lock = lock.ok_or_else(|| refused("timeout"))?;
-            let fence = lock.fence();
-            (AnyLock::Bound(lock), fence)
-        };
-        let shared = Arc::new(Mutex::new(Some(acquired)));
-        lock(&self.locks).insert(lock_name(words), shared);
-        Ok(fence.into())
-    }
-
-    fn lock(&self, words: &Words) -> Result<SharedLock, Failure> {
-        let locks = lock(&self.locks);
-        let shared = locks.get(&lock_name(words));
-        shared.cloned().ok_or(Failure::NoLock)
-    }
-
-    // Work and values
-
-    fn run_once(&self, key: &str, words: &Words) -> Outcome {
-        let policy = once::Policy {
-            lease: words.time("lease", 30_000),
-            fingerprint: words.optional_text("fingerprint"),
-            ..once::Policy::default()
-        };
-        let mut runs = 0;
-        let result = once::run(&self.client, key, &policy, |_| {
-            runs += 1;
-            thread::sleep(words.time("takes", 0));
-            Ok::<_, Failure>(words.text("result").into_bytes())
-        })?;
-        Ok(json!({"result": String::from_utf8_lossy(&result), "runs": runs}))
-    }
-
-    fn cached(&self, key: &str, words: &Words) -> Outcome {
-        let policy = cache::Policy {
-            fresh: Duration::from_secs(600),
-            lease: words.time("lease", 30_000),
-            ..cache::Policy::default()
-        };
-        let mut runs = 0;
-        let mut connection = self.client.get_connection_with_timeout(TIMEOUT)?;
-        let value = cache::get(&mut connection, key, &policy, |_| {
-            runs += 1;
-            thread::sleep(words.time("takes", 0));
-            Ok::<_, Failure>(Some(words.text("value").into_bytes()))
-        })?;
-        let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
-        Ok(json!({"value": value, "runs": runs}))
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -351,16 +410,19 @@ fn redis_version() -> &'static str {
 }
 
 fn main() {
-    let protocol = std::env::args().nth(1).unwrap_or("2".into());
+    let protocol = match std::env::args().nth(1).as_deref() {
+        Some("3") => ProtocolVersion::RESP3,
+        _ => ProtocolVersion::RESP2,
+    };
     let operations: Vec<&str> = OPERATIONS.into_iter().chain(FEATURES).collect();
     write(&json!({
         "client": format!("redis-rs {}", redis_version()),
         "runtime": "Rust",
         "repeats": false,
-        "topologies": ["server"],
+        "topologies": ["server", "cluster", "sentinel"],
         "operations": operations,
     }));
-    let mut runner: Option<Arc<Runner>> = None;
+    let mut runner: Option<Arc<dyn AnyRunner>> = None;
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let mut words: Map<String, Value> = serde_json::from_str(&line).expect("an object");
         let number = words.remove("id").unwrap_or_default();
@@ -370,11 +432,11 @@ fn main() {
             // The locks of the last connection are dropped in the background: a silent server would delay the answer.
             let last = runner.take();
             thread::spawn(move || drop(last));
-            let outcome = Runner::connect(&words, &protocol).map_err(Failure::from);
+            let outcome = open(&words, protocol).map_err(Failure::from);
             write(&answer(
                 &number,
                 outcome.map(|new| {
-                    runner = Some(Arc::new(new));
+                    runner = Some(new);
                     Value::Null
                 }),
             ));

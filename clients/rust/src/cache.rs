@@ -83,6 +83,11 @@ impl Request<Fetched, Fetch> {
     }
 }
 
+/// Reads a value, fresh or stale, without a lease; `None` if none is cached, or if the database has none.
+pub fn peek(key: impl ToRedisArgs) -> Request<Option<Vec<u8>>> {
+    Request::new("CACHE.GET").arg(key)
+}
+
 /// Stores a value that is fresh for this time. The reply is false if the token's lease has ended.
 pub fn store(
     key: impl ToRedisArgs,

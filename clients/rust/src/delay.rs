@@ -64,6 +64,14 @@ pub fn cancel<I: ToRedisArgs>(key: impl ToRedisArgs, ids: &[I]) -> Request<u64, 
     ids.iter().fold(request, Request::arg)
 }
 
+/// The milliseconds until a message is due, and its fields with their values; `None` if the queue has no such message.
+pub fn get(key: impl ToRedisArgs, id: impl ToRedisArgs) -> Request<Option<Waiting>> {
+    Request::new("DELAY.GET").arg(key).arg(id)
+}
+
+/// A message that is not delivered: the milliseconds until it is due, and its fields with their values.
+pub type Waiting = (u64, Vec<(String, Vec<u8>)>);
+
 /// The ids of the next messages and the milliseconds until they are due, the soonest first.
 pub fn next(key: impl ToRedisArgs, count: u64) -> Request<Vec<(String, u64)>> {
     Request::new("DELAY.RANGE").arg(key).arg(count)

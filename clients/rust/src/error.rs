@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// What a request of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -33,7 +33,7 @@ pub enum Error {
 
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
-        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
+        if error.is_io_error() || has_no_connection(error.kind()) {
             return Self::Lost(error);
         }
         let text = error.to_string();
@@ -45,6 +45,29 @@ impl From<RedisError> for Error {
             _ if text.contains("another kind of limit") => Self::WrongType,
             _ if text.contains("no such delay queue") => Self::NoSuchQueue,
             _ => Self::Redis(error),
+        }
+    }
+}
+
+/// No node of the cluster, or no master behind Sentinel, was reached.
+fn has_no_connection(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel
+    )
+}
+
+impl Error {
+    /// Whether the same request may succeed a moment later, at a promoted replica for example.
+    pub(crate) fn may_pass(&self) -> bool {
+        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+        match self {
+            Self::Lost(_) => true,
+            Self::Redis(error) => matches!(
+                error.kind(),
+                ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain)
+            ),
+            _ => false,
         }
     }
 }

@@ -20,6 +20,12 @@ pub fn add(key: impl ToRedisArgs, item: impl ToRedisArgs) -> Request<bool, Bloom
     Request::new("BF.ADD").arg(key).arg(item)
 }
 
+/// The same for many items.
+pub fn add_all<I: ToRedisArgs>(key: impl ToRedisArgs, items: &[I]) -> Request<Vec<bool>, Bloom> {
+    let request = Request::new("BF.MADD").arg(key);
+    items.iter().fold(request, Request::arg)
+}
+
 /// Whether a Bloom filter may contain the item. False is certain.
 pub fn may_contain(key: impl ToRedisArgs, item: impl ToRedisArgs) -> Request<bool, Bloom> {
     Request::new("BF.EXISTS").arg(key).arg(item)
@@ -48,9 +54,28 @@ pub mod cuckoo {
         Request::new("CF.ADD").arg(key).arg(item)
     }
 
+    /// Adds an item unless the filter may contain it. The reply is false if it may.
+    pub fn add_if_missing(key: impl ToRedisArgs, item: impl ToRedisArgs) -> Request<bool> {
+        Request::new("CF.ADDNX").arg(key).arg(item)
+    }
+
     /// Whether the filter may contain the item. False is certain.
     pub fn may_contain(key: impl ToRedisArgs, item: impl ToRedisArgs) -> Request<bool> {
         Request::new("CF.EXISTS").arg(key).arg(item)
+    }
+
+    /// The same for many items.
+    pub fn may_contain_all<I: ToRedisArgs>(
+        key: impl ToRedisArgs,
+        items: &[I],
+    ) -> Request<Vec<bool>> {
+        let request = Request::new("CF.MEXISTS").arg(key);
+        items.iter().fold(request, Request::arg)
+    }
+
+    /// How often the item was added, at most.
+    pub fn count(key: impl ToRedisArgs, item: impl ToRedisArgs) -> Request<u64> {
+        Request::new("CF.COUNT").arg(key).arg(item)
     }
 
     /// Removes an item once. An item that was never added must not be removed: the filter may remove another one instead.

@@ -1,15 +1,18 @@
 #![doc = include_str!("../README.md")]
 
 pub mod cache;
+mod connect;
 pub mod delay;
 mod error;
 pub mod filter;
 pub mod limit;
 pub mod lock;
 pub mod once;
+mod renewed;
 mod request;
 pub mod semaphore;
 pub mod stock;
 
+pub use connect::Connect;
 pub use error::{Error, Result};
 pub use request::{Repeatable, Reply, Request};

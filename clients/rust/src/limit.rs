@@ -21,7 +21,7 @@ pub struct Decision {
     pub wait: Option<Duration>,
     /// After this time the limit is as if it had never been used.
     pub reset: Duration,
-    /// The place of the limit that decided, from 0, for [`gcra_all`]; 0 otherwise.
+    /// The place of the limit that decided, from 0, for [`gcra_all`] and [`tiers`]; 0 otherwise.
     pub index: u64,
 }
 
@@ -68,6 +68,16 @@ pub fn gcra_all<K: ToRedisArgs>(limits: &[Limit<K>]) -> Request<Decision, Gcra> 
         request.arg(period.as_millis() as u64)
     };
     limits.iter().fold(request, add)
+}
+
+/// Asks several limits of one key at once, each with burst, count and period as those of [`gcra`].
+pub fn tiers(key: impl ToRedisArgs, tiers: &[(u64, u64, Duration)]) -> Request<Decision, Gcra> {
+    let request = Request::new("RATE.TIERS").arg(key).arg(tiers.len());
+    let add = |request: Request<_, _>, (burst, count, period): &(u64, u64, Duration)| {
+        let request = request.arg(*burst).arg(*count);
+        request.arg(period.as_millis() as u64)
+    };
+    tiers.iter().fold(request, add)
 }
 
 /// Allows `limit` calls in each window of this length, which begins with the first call.

@@ -3,15 +3,15 @@
 //! [`Lock`] is renewed by the server, [`RenewedLock`] by a thread of this process. The functions are the single commands.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use redis::{Client, Connection, ToRedisArgs};
+use redis::{Connection, ConnectionLike, ToRedisArgs};
 
+use crate::connect::{Connect, connect};
 use crate::error::Result;
-use crate::request::{Repeatable, Request, connect};
+use crate::request::{Repeatable, Request};
+
+pub use crate::renewed::RenewedLock;
 
 /// The options of [`acquire`].
 pub enum Acquire {}
@@ -47,7 +47,7 @@ impl Request<Option<i64>, Acquire> {
 
 impl<R, O: Acquisition> Request<R, O> {
     /// Waits at most this long; with zero, it does not wait.
-    fn wait(self, time: Duration) -> Self {
+    pub(crate) fn wait(self, time: Duration) -> Self {
         if time.is_zero() {
             self
         } else {
@@ -99,12 +99,44 @@ pub fn release_all(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>> {
     release(key, owner).arg("ALL")
 }
 
+/// Releases all holds of the owner on several locks, in one step. The reply has `Some(0)` for each lock that it held.
+pub fn release_each<K: ToRedisArgs>(keys: &[K], owner: &str) -> Request<Vec<Option<i64>>> {
+    let request = Request::new("LOCK.MRELEASE").arg(keys.len());
+    let request = keys.iter().fold(request, Request::arg);
+    request.arg(owner).arg("ALL")
+}
+
 /// Gives the hold another lease. The reply is the fencing token; `None` if the owner does not hold the lock.
 pub fn renew(key: impl ToRedisArgs, owner: &str, lease: Duration) -> Request<Option<i64>> {
     Request::new("LOCK.RENEW")
         .arg(key)
         .arg(owner)
         .time("PX", lease)
+}
+
+/// The options of [`upgrade`].
+pub enum Upgrade {}
+
+/// Makes the owner's shared hold exclusive. The reply is the fencing token; `None` if the owner has no hold, or others have shared holds.
+pub fn upgrade(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>, Upgrade> {
+    Request::new("LOCK.UPGRADE").arg(key).arg(owner)
+}
+
+impl Request<Option<i64>, Upgrade> {
+    /// How long the hold lasts if nobody renews it.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.time("PX", lease)
+    }
+
+    /// Waits until the other shared holds end, at most this long; zero: without limit. The connection is occupied meanwhile.
+    pub fn block(self, time: Duration) -> Self {
+        self.time("BLOCK", time)
+    }
+}
+
+/// Makes the owner's exclusive hold shared. The reply is the fencing token; `None` if the owner has no hold.
+pub fn downgrade(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>> {
+    Request::new("LOCK.DOWNGRADE").arg(key).arg(owner)
 }
 
 /// The fencing token of the owner's hold; `None` if it does not hold the lock.
@@ -130,26 +162,26 @@ pub fn unique_owner() -> String {
 
 /// A lock that the server renews while this value exists. When its connection closes, the server releases the lock: after `drop`,
 /// a panic, or the end of the process.
-pub struct Lock {
-    connection: Connection,
+pub struct Lock<C: ConnectionLike = Connection> {
+    connection: C,
     key: String,
     owner: String,
     fence: i64,
 }
 
-impl Lock {
+impl<C: ConnectionLike> Lock<C> {
     /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. Only this lock uses the
     /// connection, because the hold is bound to it.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
     pub fn acquire(
-        client: &Client,
+        client: &impl Connect<Connection = C>,
         key: &str,
         lease: Duration,
         wait: Duration,
     ) -> Result<Option<Self>> {
-        let mut connection = client.get_connection()?;
+        let mut connection = connect(client, wait)?;
         let owner = unique_owner();
         let request = acquire(key, &owner).lease(lease).wait(wait).watchdog();
         let fence = request.query(&mut connection)?;
@@ -242,137 +274,5 @@ impl<C: redis::aio::ConnectionLike> AsyncLock<C> {
         let request = release_all(&self.key, &self.owner);
         let left = request.query_async(&mut self.connection).await?;
         Ok(left.is_some())
-    }
-}
-
-/// A lock that a thread renews over new connections: at a third of its lease, and at least every ten seconds, so that it also
-/// learns soon of a lock that was removed. It outlives a broken connection.
-pub struct RenewedLock {
-    hold: Arc<Hold>,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// The longest pause between two renewals.
-const MAX_PAUSE: Duration = Duration::from_secs(10);
-
-impl RenewedLock {
-    /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. If the connection breaks,
-    /// the request is repeated with the same id, at most five times in all, and keeps its place in the queue.
-    ///
-    /// # Errors
-    /// The server replied with an error, or the connection broke.
-    pub fn acquire(
-        client: &Client,
-        key: &str,
-        lease: Duration,
-        wait: Duration,
-    ) -> Result<Option<Self>> {
-        let owner = unique_owner();
-        let request = acquire(key, &owner).lease(lease).wait(wait).id(&owner);
-        let Some(fence) = request.query_until_replied(|| connect(client, wait))? else {
-            return Ok(None);
-        };
-        let hold = Arc::new(Hold {
-            client: client.clone(),
-            key: key.into(),
-            owner,
-            fence,
-            lease,
-            valid_until: Mutex::new(None),
-        });
-        let _ = hold.renew(); // the lease began when the request was served; after this, its end is known
-        let (stop, stopped) = mpsc::channel();
-        let renewed = Arc::clone(&hold);
-        let thread = thread::spawn(move || {
-            let pause = (lease / 3).min(MAX_PAUSE);
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let _ = renewed.renew(); // after a failure, the next attempt follows after the same pause
-            }
-        });
-        Ok(Some(Self {
-            hold,
-            stop: Some(stop),
-            thread: Some(thread),
-        }))
-    }
-
-    /// The fencing token: send it with each protected write.
-    pub fn fence(&self) -> i64 {
-        self.hold.fence
-    }
-
-    /// The time in which no other owner can acquire the lock. Zero: it is lost, or no renewal succeeded in time.
-    pub fn validity(&self) -> Duration {
-        let until = self.hold.valid_until.lock();
-        let until = *until.unwrap_or_else(PoisonError::into_inner);
-        until.map_or(Duration::ZERO, |end| {
-            end.saturating_duration_since(Instant::now())
-        })
-    }
-
-    /// Whether the server still has the hold. Call it before each protected step.
-    ///
-    /// # Errors
-    /// The server replied with an error, or the connection broke.
-    pub fn check(&self) -> Result<bool> {
-        let held = held(&self.hold.key, &self.hold.owner);
-        Ok(held.query(&mut self.hold.connect()?)? == Some(self.hold.fence))
-    }
-
-    /// Releases the lock and returns whether it was held until now. `drop` only releases it.
-    ///
-    /// # Errors
-    /// The server replied with an error, or the connection broke. The lease then ends the hold.
-    pub fn release(mut self) -> Result<bool> {
-        self.end()
-    }
-
-    /// Stops the thread and releases the lock.
-    fn end(&mut self) -> Result<bool> {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(JoinHandle::join);
-        let release = release_all(&self.hold.key, &self.hold.owner);
-        Ok(release.query(&mut self.hold.connect()?)?.is_some())
-    }
-}
-
-impl Drop for RenewedLock {
-    /// Stops the thread and releases the lock, unless it is released. If that fails, the lease ends the hold.
-    fn drop(&mut self) {
-        if self.stop.is_some() {
-            let _ = self.end();
-        }
-    }
-}
-
-/// The hold that the thread renews.
-struct Hold {
-    client: Client,
-    key: String,
-    owner: String,
-    fence: i64,
-    lease: Duration,
-    valid_until: Mutex<Option<Instant>>,
-}
-
-impl Hold {
-    fn renew(&self) -> Result<()> {
-        let asked = Instant::now(); // before the request, so the local end is never later than the server's
-        let fence = renew(&self.key, &self.owner, self.lease).query(&mut self.connect()?)?;
-        let end = (fence == Some(self.fence)).then(|| asked + self.lease);
-        let mut until = self
-            .valid_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *until = end;
-        Ok(())
-    }
-
-    /// The thread tries again although a server does not answer.
-    fn connect(&self) -> Result<Connection> {
-        let connection = self.client.get_connection_with_timeout(self.lease / 3)?;
-        connection.set_read_timeout(Some(self.lease / 3))?;
-        Ok(connection)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use redis::{Client, ToRedisArgs, Value};
+use redis::{ToRedisArgs, Value};
 
+use crate::connect::{Connect, connect};
 use crate::error::{Error, Result};
-use crate::request::{Repeatable, Reply, Request, connect, read};
+use crate::request::{Repeatable, Reply, Request, read};
 
 /// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +92,16 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    fn begin(&self, key: &str) -> Request<Begun, Begin> {
+        let begin = begin(key, self.lease).block(WAIT);
+        match &self.fingerprint {
+            Some(fingerprint) => begin.fingerprint(fingerprint),
+            None => begin,
+        }
+    }
+}
+
 /// Callers that wait for a result ask again after this time.
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -100,16 +111,12 @@ const WAIT: Duration = Duration::from_secs(2);
 /// The work failed, and the next caller does it; its lease ended before the result was stored ([`Error::LeaseEnded`]); or a
 /// request failed.
 pub fn run<E: From<Error>>(
-    client: &Client,
+    client: &impl Connect,
     key: &str,
     policy: &Policy,
     work: impl FnOnce(i64) -> Result<Vec<u8>, E>,
 ) -> Result<Vec<u8>, E> {
-    let begin = begin(key, policy.lease).block(WAIT);
-    let begin = match &policy.fingerprint {
-        Some(fingerprint) => begin.fingerprint(fingerprint),
-        None => begin,
-    };
+    let begin = policy.begin(key);
     let mut connection = connect(client, WAIT).map_err(Error::from)?;
     let token = loop {
         match begin.query(&mut connection)? {
@@ -122,8 +129,51 @@ pub fn run<E: From<Error>>(
         let _ = fail(key, token).query(&mut connection);
     })?;
     let done = done(key, token, &result, policy.remembered);
-    match done.query_until_replied(|| connect(client, Duration::ZERO))? {
-        true => Ok(result),
-        false => Err(Error::LeaseEnded.into()),
+    let is_stored = done.query_until_replied(|| connect(client, Duration::ZERO))?;
+    stored(result, is_stored)
+}
+
+/// The same as [`run`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits: use
+/// one of its own, with a response time-out of more than two seconds. If the connection breaks before the result is stored, the
+/// request is repeated once, which succeeds if the connection connects again by itself.
+///
+/// # Errors
+/// See [`run`].
+#[cfg(feature = "aio")]
+pub async fn run_async<E: From<Error>>(
+    connection: &mut impl redis::aio::ConnectionLike,
+    key: &str,
+    policy: &Policy,
+    work: impl AsyncFnOnce(i64) -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
+    let begin = policy.begin(key);
+    let token = loop {
+        match begin.query_async(connection).await? {
+            Begun::New(token) => break token,
+            Begun::Done(result) => return Ok(result),
+            Begun::Busy(_) => {}
+        }
+    };
+    let result = match work(token).await {
+        Ok(result) => result,
+        Err(error) => {
+            let _ = fail(key, token).query_async(connection).await;
+            return Err(error);
+        }
+    };
+    let done = done(key, token, &result, policy.remembered);
+    let is_stored = match done.query_async(connection).await {
+        Err(Error::Lost(_)) => done.query_async(connection).await?,
+        reply => reply?,
+    };
+    stored(result, is_stored)
+}
+
+/// The result, unless another caller may have done the work, too.
+fn stored<E: From<Error>>(result: Vec<u8>, is_stored: bool) -> Result<Vec<u8>, E> {
+    if is_stored {
+        Ok(result)
+    } else {
+        Err(Error::LeaseEnded.into())
     }
 }

@@ -4,9 +4,7 @@ use std::marker::PhantomData;
 use std::thread::sleep;
 use std::time::Duration;
 
-use redis::{
-    Client, Cmd, Connection, ConnectionLike, RedisError, ToRedisArgs, Value, from_redis_value,
-};
+use redis::{Cmd, ConnectionLike, RedisError, ToRedisArgs, Value, from_redis_value};
 
 use crate::error::{Error, Result};
 
@@ -51,7 +49,7 @@ impl<R: Reply, O> Request<R, O> {
 }
 
 impl<R: Reply, O: Repeatable> Request<R, O> {
-    /// Sends the request, and repeats it over new connections if no reply arrives, at most five times in all, with pauses from
+    /// Sends the request, and repeats it over new connections if no reply arrives or the server cannot write at the moment, at most five times in all, with pauses from
     /// 50 ms to 400 ms.
     ///
     /// # Errors
@@ -65,22 +63,12 @@ impl<R: Reply, O: Repeatable> Request<R, O> {
                 .map_err(Error::from)
                 .and_then(|mut connection| self.query(&mut connection));
             match reply {
-                Err(Error::Lost(_)) => sleep(Duration::from_millis(pause)),
+                Err(error) if error.may_pass() => sleep(Duration::from_millis(pause)),
                 reply => return reply,
             }
         }
         self.query(&mut connect()?)
     }
-}
-
-/// How long a server may take to connect or to reply, beside the time for which a request waits.
-const REPLY_LIMIT: Duration = Duration::from_secs(2);
-
-/// A connection for a request that waits at most this long.
-pub(crate) fn connect(client: &Client, wait: Duration) -> Result<Connection, RedisError> {
-    let connection = client.get_connection_with_timeout(REPLY_LIMIT)?;
-    connection.set_read_timeout(Some(wait.saturating_add(REPLY_LIMIT)))?;
-    Ok(connection)
 }
 
 impl<R, O> Request<R, O> {
@@ -146,8 +134,10 @@ replies!(
     Vec<bool>,
     Vec<u64>,
     Vec<Option<i64>>,
+    Vec<Option<u64>>,
     Option<Vec<i64>>,
-    Vec<(String, u64)>
+    Vec<(String, u64)>,
+    Option<(u64, Vec<(String, Vec<u8>)>)>
 );
 
 /// Reads a reply of the server into a type of the redis crate.

@@ -26,6 +26,20 @@ pub fn acquire_permits(
     acquire(key, owner, limit).arg("PERMITS").arg(permits)
 }
 
+/// Asks for permits of several semaphores, all or none. The items are the keys, each with the number of its permits in all. The reply
+/// is their fencing tokens. In a cluster the keys are in one slot.
+pub fn acquire_all<K: ToRedisArgs>(
+    items: &[(K, u64)],
+    owner: &str,
+    permits: u64,
+) -> Request<Option<Vec<i64>>, Acquire> {
+    let request = Request::new("SEM.MACQUIRE").arg(items.len());
+    let request = items
+        .iter()
+        .fold(request, |request, (key, limit)| request.arg(key).arg(limit));
+    request.arg(owner).arg("PERMITS").arg(permits)
+}
+
 /// Gives permits back. The reply is the number of permits that the owner still has; `None` if it had none.
 pub fn release(key: impl ToRedisArgs, owner: &str, permits: u64) -> Request<Option<i64>> {
     let request = Request::new("SEM.RELEASE").arg(key).arg(owner);
@@ -35,6 +49,19 @@ pub fn release(key: impl ToRedisArgs, owner: &str, permits: u64) -> Request<Opti
 /// Gives all permits of the owner back.
 pub fn release_all(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>> {
     Request::new("SEM.RELEASE").arg(key).arg(owner).arg("ALL")
+}
+
+/// Gives all permits of the owner at several semaphores back, in one step. The reply has `Some(0)` for each semaphore at which it had
+/// permits.
+pub fn release_each<K: ToRedisArgs>(keys: &[K], owner: &str) -> Request<Vec<Option<i64>>> {
+    let request = Request::new("SEM.MRELEASE").arg(keys.len());
+    let request = keys.iter().fold(request, Request::arg);
+    request.arg(owner).arg("ALL")
+}
+
+/// Removes a queued request. The reply is false if no such request is queued.
+pub fn cancel(key: impl ToRedisArgs, id: impl ToRedisArgs) -> Request<bool> {
+    Request::new("SEM.CANCEL").arg(key).arg(id)
 }
 
 /// Gives the owner's permits another lease. The reply is the fencing token; `None` if the owner has none.

@@ -177,3 +177,8 @@ pub fn cancel_all<K: ToRedisArgs>(
 pub fn get(key: impl ToRedisArgs) -> Request<Option<u64>> {
     Request::new("STOCK.GET").arg(key)
 }
+
+/// The same as [`get`] for several stocks.
+pub fn get_all<K: ToRedisArgs>(keys: &[K]) -> Request<Vec<Option<u64>>> {
+    keys.iter().fold(Request::new("STOCK.MGET"), Request::arg)
+}

@@ -1,0 +1,72 @@
+//! Connections that this crate opens by itself.
+
+use std::time::Duration;
+
+use redis::{Client, Connection, ConnectionLike, RedisError};
+
+/// Opens connections: a [`Client`], with the feature `cluster` a `redis::cluster::ClusterClient`, and with the feature `sentinel` a
+/// `redis::sentinel::SentinelClient` in an `Arc<Mutex<_>>`.
+///
+/// A connection of a cluster repeats each request whose connection broke, as often as its client is configured to.
+pub trait Connect {
+    /// A connection to a server or to a cluster.
+    type Connection: ConnectionLike;
+
+    /// Opens a connection within `limit`. It waits at most `reply_limit` for each reply.
+    ///
+    /// # Errors
+    /// No server was reached in time, or it refused the connection.
+    fn connect(
+        &self,
+        limit: Duration,
+        reply_limit: Duration,
+    ) -> Result<Self::Connection, RedisError>;
+}
+
+impl Connect for Client {
+    type Connection = Connection;
+
+    fn connect(&self, limit: Duration, reply_limit: Duration) -> Result<Connection, RedisError> {
+        let connection = self.get_connection_with_timeout(limit)?;
+        connection.set_read_timeout(Some(reply_limit))?;
+        Ok(connection)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl Connect for redis::cluster::ClusterClient {
+    type Connection = redis::cluster::ClusterConnection;
+
+    fn connect(
+        &self,
+        limit: Duration,
+        reply_limit: Duration,
+    ) -> Result<Self::Connection, RedisError> {
+        let config = redis::cluster::ClusterConfig::new()
+            .set_connection_timeout(limit)
+            .set_response_timeout(reply_limit);
+        self.get_connection_with_config(config)
+    }
+}
+
+#[cfg(feature = "sentinel")]
+impl Connect for std::sync::Arc<std::sync::Mutex<redis::sentinel::SentinelClient>> {
+    type Connection = Connection;
+
+    /// A connection to the present master. The limits do not apply to the requests to Sentinel.
+    fn connect(&self, limit: Duration, reply_limit: Duration) -> Result<Connection, RedisError> {
+        let client = self
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .get_client()?;
+        client.connect(limit, reply_limit)
+    }
+}
+
+/// How long a server may take to connect or to reply, beside the time for which a request waits.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
+
+/// A connection for a request that waits at most this long.
+pub(crate) fn connect<C: Connect>(client: &C, wait: Duration) -> Result<C::Connection, RedisError> {
+    client.connect(REPLY_LIMIT, wait.saturating_add(REPLY_LIMIT))
+}

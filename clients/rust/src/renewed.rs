@@ -1,0 +1,293 @@
+//! Holds that a thread of the process renews.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use redis::Client;
+
+use crate::connect::{Connect, connect};
+use crate::error::Result;
+use crate::lock::{self, Acquire, unique_owner};
+use crate::request::{Reply, Request};
+use crate::semaphore;
+
+/// A lock, several locks, or permits of a semaphore, which a thread renews at a third of their lease, and at least every ten seconds,
+/// so that it also learns soon of a hold that was removed. They outlive a broken connection, and a failover under Sentinel.
+///
+/// The thread has a connection of its own. After an error it opens another one.
+pub struct RenewedLock<C: Connect = Client> {
+    hold: Arc<Hold<C>>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The longest pause between two renewals.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+impl<C> RenewedLock<C>
+where
+    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
+{
+    /// Waits for the lock; `None` if it was not free in time. With a `wait` of zero, it does not wait. If the connection breaks,
+    /// the request is repeated with the same id, at most five times in all, and keeps its place in the queue.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke.
+    pub fn acquire(client: &C, key: &str, lease: Duration, wait: Duration) -> Result<Option<Self>> {
+        Self::begin(client, Resource::Lock(key.into()), lease, wait)
+    }
+
+    /// The same for several locks: all or none. In a cluster the keys are in one slot.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire).
+    pub fn acquire_all(
+        client: &C,
+        keys: &[&str],
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<Self>> {
+        let keys = keys.iter().map(|&key| key.into()).collect();
+        Self::begin(client, Resource::Locks(keys), lease, wait)
+    }
+
+    /// The same for permits of a semaphore that has `limit` permits.
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Self::acquire).
+    pub fn acquire_permits(
+        client: &C,
+        key: &str,
+        limit: u64,
+        permits: u64,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<Self>> {
+        let key = key.into();
+        let resource = Resource::Permits {
+            key,
+            limit,
+            permits,
+        };
+        Self::begin(client, resource, lease, wait)
+    }
+
+    fn begin(
+        client: &C,
+        resource: Resource,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<Self>> {
+        let owner = unique_owner();
+        let Some(fences) = resource.acquire(client, &owner, lease, wait)? else {
+            return Ok(None);
+        };
+        let hold = Arc::new(Hold {
+            client: client.clone(),
+            resource,
+            owner,
+            fences,
+            lease,
+            connection: Mutex::new(None),
+            valid_until: Mutex::new(None),
+        });
+        let _ = hold.renew(); // the lease began when the request was served; after this, its end is known
+        let (stop, stopped) = mpsc::channel();
+        let renewed = Arc::clone(&hold);
+        let thread = thread::spawn(move || {
+            let pause = (lease / 3).min(MAX_PAUSE);
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let _ = renewed.renew(); // after a failure, the next attempt follows after the same pause
+            }
+        });
+        Ok(Some(Self {
+            hold,
+            stop: Some(stop),
+            thread: Some(thread),
+        }))
+    }
+}
+
+impl<C: Connect> RenewedLock<C> {
+    /// The fencing token: send it with each protected write. Of several locks, that of the first key.
+    pub fn fence(&self) -> i64 {
+        self.hold.fences.first().copied().unwrap_or_default()
+    }
+
+    /// The fencing tokens of several locks, in the order of their keys.
+    pub fn fences(&self) -> &[i64] {
+        &self.hold.fences
+    }
+
+    /// The time in which the server does not give the hold to another owner. Zero: it is lost, or no renewal succeeded in time.
+    pub fn validity(&self) -> Duration {
+        let until = *lock(&self.hold.valid_until);
+        until.map_or(Duration::ZERO, |end| {
+            end.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// Renews the hold, and returns whether the server still had it. Call it before each protected step.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke.
+    pub fn check(&self) -> Result<bool> {
+        self.hold.renew()
+    }
+
+    /// Releases the hold and returns whether it was held until now. `drop` only releases it.
+    ///
+    /// # Errors
+    /// The server replied with an error, or the connection broke. The lease then ends the hold.
+    pub fn release(mut self) -> Result<bool> {
+        self.end()
+    }
+
+    /// Stops the thread and releases the hold.
+    fn end(&mut self) -> Result<bool> {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+        self.hold.release()
+    }
+}
+
+impl<C: Connect> Drop for RenewedLock<C> {
+    /// Stops the thread and releases the hold, unless it is released. If that fails, the lease ends it.
+    fn drop(&mut self) {
+        if self.stop.is_some() {
+            let _ = self.end();
+        }
+    }
+}
+
+/// What is held.
+enum Resource {
+    Lock(String),
+    Locks(Vec<String>),
+    Permits {
+        key: String,
+        limit: u64,
+        permits: u64,
+    },
+}
+
+impl Resource {
+    /// The fencing tokens; `None` if it was not free in time.
+    fn acquire(
+        &self,
+        client: &impl Connect,
+        owner: &str,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<Vec<i64>>> {
+        let one = |fence: Option<i64>| fence.map(|fence| vec![fence]);
+        match self {
+            Self::Lock(key) => {
+                let request = lock::acquire(key, owner);
+                repeat(request, client, owner, lease, wait).map(one)
+            }
+            Self::Locks(keys) => {
+                let request = lock::acquire_all(keys, owner);
+                repeat(request, client, owner, lease, wait)
+            }
+            Self::Permits {
+                key,
+                limit,
+                permits,
+            } => {
+                let request = semaphore::acquire_permits(key, owner, *limit, *permits);
+                repeat(request, client, owner, lease, wait).map(one)
+            }
+        }
+    }
+
+    fn keys(&self) -> &[String] {
+        match self {
+            Self::Lock(key) | Self::Permits { key, .. } => std::slice::from_ref(key),
+            Self::Locks(keys) => keys,
+        }
+    }
+}
+
+fn repeat<R: Reply>(
+    request: Request<R, Acquire>,
+    client: &impl Connect,
+    owner: &str,
+    lease: Duration,
+    wait: Duration,
+) -> Result<R> {
+    let request = request.lease(lease).wait(wait).id(owner);
+    request.query_until_replied(|| connect(client, wait))
+}
+
+/// The hold that the thread renews.
+struct Hold<C: Connect> {
+    client: C,
+    resource: Resource,
+    owner: String,
+    fences: Vec<i64>,
+    lease: Duration,
+    /// That of the last renewal, if it succeeded.
+    connection: Mutex<Option<C::Connection>>,
+    valid_until: Mutex<Option<Instant>>,
+}
+
+impl<C: Connect> Hold<C> {
+    /// Renews the hold, over a new connection if that of the last renewal fails. The result is whether it was held.
+    fn renew(&self) -> Result<bool> {
+        let mut connection = lock(&self.connection);
+        if let Some(mut last) = connection.take()
+            && let Ok(is_held) = self.renew_over(&mut last)
+        {
+            *connection = Some(last);
+            return Ok(is_held);
+        }
+        let mut new = self.connect()?;
+        let is_held = self.renew_over(&mut new)?;
+        *connection = Some(new);
+        Ok(is_held)
+    }
+
+    fn renew_over(&self, connection: &mut C::Connection) -> Result<bool> {
+        let asked = Instant::now(); // before the requests, so the local end is never later than the server's
+        let mut is_held = true;
+        for (key, fence) in self.resource.keys().iter().zip(&self.fences) {
+            let renewal = match self.resource {
+                Resource::Permits { .. } => semaphore::renew(key, &self.owner, self.lease),
+                _ => lock::renew(key, &self.owner, self.lease),
+            };
+            is_held &= renewal.query(connection)? == Some(*fence);
+        }
+        *lock(&self.valid_until) = is_held.then(|| asked + self.lease);
+        Ok(is_held)
+    }
+
+    /// Releases the hold over a new connection: after a broken one, nobody knows whether it was held until now.
+    fn release(&self) -> Result<bool> {
+        *lock(&self.connection) = None;
+        let mut connection = self.connect()?;
+        Ok(match &self.resource {
+            Resource::Lock(key) => lock::release_all(key, &self.owner)
+                .query(&mut connection)?
+                .is_some(),
+            Resource::Locks(keys) => {
+                let left = lock::release_each(keys, &self.owner).query(&mut connection)?;
+                left.iter().all(Option::is_some)
+            }
+            Resource::Permits { key, .. } => semaphore::release_all(key, &self.owner)
+                .query(&mut connection)?
+                .is_some(),
+        })
+    }
+
+    /// The thread tries again although a server does not answer.
+    fn connect(&self) -> Result<C::Connection> {
+        Ok(self.client.connect(self.lease / 3, self.lease / 3)?)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
