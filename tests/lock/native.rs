@@ -1196,8 +1196,8 @@ fn memory_usage_of_many_holders_is_truthful() {
 
 #[test]
 fn memory_usage_is_truthful_after_most_holders_left() {
-    assert_truthful("3 of 300 holders", 300, |_, key| {
-        let mut commands: Vec<_> = (0..300)
+    assert_truthful("3 of 150 holders", 1500, |_, key| {
+        let mut commands: Vec<_> = (0..150)
             .map(|owner| {
                 command(&format!(
                     "LOCK.ACQUIRE {key} owner-{owner:04} SHARED PX 900000"
@@ -1205,7 +1205,7 @@ fn memory_usage_is_truthful_after_most_holders_left() {
             })
             .collect();
         commands
-            .extend((0..297).map(|owner| command(&format!("LOCK.RELEASE {key} owner-{owner:04}"))));
+            .extend((0..147).map(|owner| command(&format!("LOCK.RELEASE {key} owner-{owner:04}"))));
         commands
     });
 }
