@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::Client;
 
 use crate::connect::{Connect, connect};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lock::{self, Acquire, unique_owner};
 use crate::request::{Reply, Request};
 use crate::semaphore;
@@ -235,14 +235,19 @@ struct Hold<C: Connect> {
 }
 
 impl<C: Connect> Hold<C> {
-    /// Renews the hold, over a new connection if that of the last renewal fails. The result is whether it was held.
+    /// Renews the hold, over a new connection if that of the last renewal has broken. The result is whether it was held.
     fn renew(&self) -> Result<bool> {
         let mut connection = lock(&self.connection);
-        if let Some(mut last) = connection.take()
-            && let Ok(is_held) = self.renew_over(&mut last)
-        {
-            *connection = Some(last);
-            return Ok(is_held);
+        if let Some(mut last) = connection.take() {
+            match self.renew_over(&mut last) {
+                Ok(is_held) => {
+                    *connection = Some(last);
+                    return Ok(is_held);
+                }
+                // A silent server would not reply over another connection, either.
+                Err(Error::Lost(error)) if error.is_timeout() => return Err(error.into()),
+                Err(_) => {}
+            }
         }
         let mut new = self.connect()?;
         let is_held = self.renew_over(&mut new)?;
