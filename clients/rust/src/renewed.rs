@@ -129,12 +129,12 @@ impl<C: Connect> RenewedLock<C> {
         })
     }
 
-    /// Renews the hold, and returns whether the server still had it. Call it before each protected step.
+    /// Whether the server still has the hold. Call it before each protected step.
     ///
     /// # Errors
     /// The server replied with an error, or the connection broke.
     pub fn check(&self) -> Result<bool> {
-        self.hold.renew()
+        self.hold.check()
     }
 
     /// Releases the hold and returns whether it was held until now. `drop` only releases it.
@@ -235,11 +235,27 @@ struct Hold<C: Connect> {
 }
 
 impl<C: Connect> Hold<C> {
-    /// Renews the hold, over a new connection if that of the last renewal has broken. The result is whether it was held.
+    /// Renews the hold. The result is whether it was held.
     fn renew(&self) -> Result<bool> {
+        self.send(|connection| self.renew_over(connection))
+    }
+
+    /// The result is whether it is held.
+    fn check(&self) -> Result<bool> {
+        self.send(|connection| match &self.resource {
+            Resource::Permits { .. } => self.renew_over(connection), // no command asks without a renewal
+            _ => {
+                let held = |key: &String| lock::held(key, &self.owner);
+                self.all_match(held, connection)
+            }
+        })
+    }
+
+    /// Sends requests over the last connection, or over a new one if that has broken.
+    fn send(&self, send: impl Fn(&mut C::Connection) -> Result<bool>) -> Result<bool> {
         let mut connection = lock(&self.connection);
         if let Some(mut last) = connection.take() {
-            match self.renew_over(&mut last) {
+            match send(&mut last) {
                 Ok(is_held) => {
                     *connection = Some(last);
                     return Ok(is_held);
@@ -250,23 +266,33 @@ impl<C: Connect> Hold<C> {
             }
         }
         let mut new = self.connect()?;
-        let is_held = self.renew_over(&mut new)?;
+        let is_held = send(&mut new)?;
         *connection = Some(new);
         Ok(is_held)
     }
 
     fn renew_over(&self, connection: &mut C::Connection) -> Result<bool> {
         let asked = Instant::now(); // before the requests, so the local end is never later than the server's
-        let mut is_held = true;
-        for (key, fence) in self.resource.keys().iter().zip(&self.fences) {
-            let renewal = match self.resource {
-                Resource::Permits { .. } => semaphore::renew(key, &self.owner, self.lease),
-                _ => lock::renew(key, &self.owner, self.lease),
-            };
-            is_held &= renewal.query(connection)? == Some(*fence);
-        }
+        let renewal = |key: &String| match self.resource {
+            Resource::Permits { .. } => semaphore::renew(key, &self.owner, self.lease),
+            _ => lock::renew(key, &self.owner, self.lease),
+        };
+        let is_held = self.all_match(renewal, connection)?;
         *lock(&self.valid_until) = is_held.then(|| asked + self.lease);
         Ok(is_held)
+    }
+
+    /// Whether the reply for each key is the fencing token of its hold.
+    fn all_match(
+        &self,
+        request: impl Fn(&String) -> Request<Option<i64>>,
+        connection: &mut C::Connection,
+    ) -> Result<bool> {
+        let mut all_match = true;
+        for (key, fence) in self.resource.keys().iter().zip(&self.fences) {
+            all_match &= request(key).query(connection)? == Some(*fence);
+        }
+        Ok(all_match)
     }
 
     /// Releases the hold over a new connection: after a broken one, nobody knows whether it was held until now.
