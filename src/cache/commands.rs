@@ -215,7 +215,8 @@ fn store(
         && !lease.is_backoff
         && request.token == Some(lease.token)
     {
-        STATE.get().rebuilds.succeeded(lease, now.ms());
+        let rebuilds = &mut STATE.get().rebuilds;
+        rebuilds.succeeded(db, name.bytes(), lease, now.ms());
         HOLD_TIMES.count_between(lease.since, now.micros());
     }
     let entry = edit.entry();
@@ -243,8 +244,7 @@ fn store(
     if step.ends_lease {
         if lease.is_some() {
             let rebuilds = &mut STATE.get().rebuilds;
-            // A search costs as much as a removal.
-            rebuilds.revoke(|| now.ms(), |leases| leases.remove(db, name.bytes()));
+            rebuilds.remove(db, name.bytes(), now.ms()); // a search costs as much as a removal
         }
         serve_first_key(call, now);
     }
@@ -277,7 +277,7 @@ pub(super) fn del(call: &Call<'_>) -> Answer {
     let existed = edit.invalidate(&request, now.ms(), c"cache.del");
     drop(edit);
     let db = ctx.db();
-    revoke(|leases| leases.revoke(db, name.bytes()));
+    revoke(db, name.bytes());
     serve_first_key(call, now);
     Ok(Reply::Int(existed.into()))
 }

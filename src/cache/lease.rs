@@ -28,6 +28,17 @@ pub struct Lease {
     pub has_timed_out: bool,
 }
 
+impl Lease {
+    /// Marks a lease whose time has run out. Returns it the first time, if it has a breaker.
+    fn time_out(&mut self) -> Option<Self> {
+        if self.breaker.is_none() || self.has_timed_out {
+            return None;
+        }
+        self.has_timed_out = true;
+        Some(*self)
+    }
+}
+
 /// The status of a key's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseStatus {
@@ -307,11 +318,26 @@ impl Leases {
         lease.is_some_and(|lease| lease.token == token)
     }
 
-    /// Sets the breaker of a key's lease.
-    pub fn set_breaker(&mut self, LeaseKey(section, hash): LeaseKey, terms: BreakerTerms) {
+    /// Sets or removes the breaker of a key's lease.
+    pub fn set_breaker(&mut self, LeaseKey(section, hash): LeaseKey, terms: Option<BreakerTerms>) {
         if let Some(lease) = self.table_mut(false).get_mut(section, hash) {
-            lease.breaker = Some(terms);
+            lease.breaker = terms;
         }
+    }
+
+    /// The lease of a key, if it has a breaker, its time has run out (Unix ms), and it was not returned before.
+    pub fn time_out(&mut self, db: i32, key: &[u8], now: u64) -> Option<Lease> {
+        if self.table(false).live == 0 {
+            return None;
+        }
+        let LeaseKey(section, hash) = self.locate(db, key);
+        let lease = self.table_mut(false).get_mut(section, hash)?;
+        (lease.until <= now).then(|| lease.time_out()).flatten()
+    }
+
+    /// [`next_timeout`](Self::next_timeout) returns none of the leases whose time has run out (Unix ms).
+    pub fn skip_timeouts(&mut self, now: u64) {
+        self.timed_out = self.timed_out.max((now, u64::MAX));
     }
 
     /// The next lease with a breaker whose time has run out (Unix ms). Each lease is returned once. `steps`: how many leases are
@@ -328,11 +354,9 @@ impl Leases {
             self.timed_out = end;
             if let Some(lease) = table.get_mut(section, hash)
                 && (lease.until, lease.token) == end
-                && lease.breaker.is_some()
-                && !lease.has_timed_out
+                && let Some(lease) = lease.time_out()
             {
-                lease.has_timed_out = true;
-                return Some(*lease);
+                return Some(lease);
             }
         }
         None
@@ -420,8 +444,8 @@ impl Leases {
         }
     }
 
-    /// Revokes the leases of a key in all databases. Returns the databases.
-    pub fn revoke_in_all_databases(&mut self, key: &[u8]) -> Vec<i32> {
+    /// The databases in which a key has a lease.
+    pub fn databases_of(&self, key: &[u8]) -> Vec<i32> {
         if self.table(false).live == 0 {
             return Vec::new();
         }
@@ -429,11 +453,7 @@ impl Leases {
         let sections = self.table(false).by_key.iter();
         let holds =
             sections.filter(|((_, own), leases)| *own == slot && leases.find(&hash).is_some());
-        let dbs: Vec<i32> = holds.map(|((db, _), _)| *db).collect();
-        for db in &dbs {
-            self.table_mut(false).remove((*db, slot), hash);
-        }
-        dbs
+        holds.map(|((db, _), _)| *db).collect()
     }
 
     /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.

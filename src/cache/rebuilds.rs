@@ -53,16 +53,49 @@ impl Rebuilds {
         }
     }
 
-    /// Revokes leases. A revoked lease is no failure of its loader, unless its time has run out before (Unix ms).
-    pub fn revoke<T>(
-        &mut self,
-        now: impl FnOnce() -> u64,
-        revoke: impl FnOnce(&mut Leases) -> T,
-    ) -> T {
+    /// Counts the lease of this key among them, although others have ended before it that were not looked at.
+    fn count_timeouts_with(&mut self, db: i32, key: &[u8], now: u64) {
+        if self.breakers.is_empty() {
+            return;
+        }
+        self.count_timeouts(now);
+        if let Some(lease) = self.leases.time_out(db, key, now)
+            && let Some(terms) = &lease.breaker
+        {
+            self.breakers.failed(terms, lease.token, lease.until);
+        }
+    }
+
+    /// Revokes the lease of a key. A revoked lease is no failure of its loader, unless its time has run out before (Unix ms).
+    /// `now` is called if there are breakers.
+    pub fn revoke(&mut self, db: i32, key: &[u8], now: impl FnOnce() -> u64) {
+        if !self.breakers.is_empty() {
+            self.count_timeouts_with(db, key, now());
+        }
+        self.leases.revoke(db, key);
+    }
+
+    /// The same for the leases of a key in all databases. Returns the databases.
+    pub fn revoke_in_all_databases(&mut self, key: &[u8], now: impl Fn() -> u64) -> Vec<i32> {
+        let dbs = self.leases.databases_of(key);
+        for db in &dbs {
+            self.revoke(*db, key, &now);
+        }
+        dbs
+    }
+
+    /// The same for leases of many keys. If more than a thousand have ended and were not looked at, the others are not counted.
+    pub fn revoke_many(&mut self, now: impl FnOnce() -> u64, revoke: impl FnOnce(&mut Leases)) {
         if !self.breakers.is_empty() {
             self.count_timeouts(now());
         }
-        revoke(&mut self.leases)
+        revoke(&mut self.leases);
+    }
+
+    /// Removes the lease or the backoff of a key that was stored.
+    pub fn remove(&mut self, db: i32, key: &[u8], now: u64) {
+        self.count_timeouts_with(db, key, now);
+        self.leases.remove(db, key);
     }
 
     /// For how long the breaker of this name grants no lease of a key, in milliseconds; 0: it grants one. `now` is in Unix ms.
@@ -87,7 +120,7 @@ impl Rebuilds {
     /// Grants a key's lease if it is free, and if its breaker allows it.
     pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest<'_>) -> LeaseOffer {
         let now = request.now_us / 1000;
-        self.count_timeouts(now);
+        self.count_timeouts_with(db, key, now);
         let Some(breaker) = request.breaker else {
             return self.leases.offer(db, key, request);
         };
@@ -100,11 +133,14 @@ impl Rebuilds {
                 _ => delay,
             });
         }
+        if self.breakers.is_empty() {
+            self.leases.skip_timeouts(now); // none of these leases has a breaker
+        }
         let offer = self.leases.offer(db, key, request);
         if let LeaseOffer::Granted(token) = offer
             && let Some(terms) = self.breakers.terms(&breaker, request.max_breakers)
         {
-            self.leases.set_breaker(place, terms);
+            self.leases.set_breaker(place, Some(terms));
             let trial = Trial {
                 key: place,
                 token,
@@ -115,11 +151,13 @@ impl Rebuilds {
         offer
     }
 
-    /// The holder of this lease has stored what it loaded, or would have. `now` is in Unix ms.
-    pub fn succeeded(&mut self, lease: &Lease, now: u64) {
+    /// The holder of this lease of a key has stored what it loaded, or would have. `now` is in Unix ms.
+    pub fn succeeded(&mut self, db: i32, key: &[u8], lease: &Lease, now: u64) {
         if let Some(terms) = &lease.breaker {
             self.count_timeouts(now);
             self.breakers.succeeded(terms);
+            let place = self.leases.locate(db, key);
+            self.leases.set_breaker(place, None); // its time may run out before it is removed
         }
     }
 

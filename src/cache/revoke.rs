@@ -12,14 +12,23 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 
-/// Revokes leases now.
-pub(super) fn revoke<T>(revoke: impl FnOnce(&mut Leases) -> T) -> T {
-    STATE.get().rebuilds.revoke(|| Now::read().ms(), revoke)
+fn now() -> u64 {
+    Now::read().ms()
+}
+
+/// Revokes the lease of a key now.
+pub(super) fn revoke(db: i32, key: &[u8]) {
+    STATE.get().rebuilds.revoke(db, key, now);
+}
+
+/// Revokes leases of many keys now.
+fn revoke_many(revoke: impl FnOnce(&mut Leases)) {
+    STATE.get().rebuilds.revoke_many(now, revoke);
 }
 
 /// Revokes the lease of a key that has changed. The clients that wait for the key are served later.
 pub(super) fn key_has_changed(db: i32, key: &[u8]) {
-    revoke(|leases| leases.revoke(db, key));
+    revoke(db, key);
     if STATE.get().rebuilds.queue.waiting(db, key) > 0 {
         deferred::defer(ServerEvent::Unlinked(db, key.into()));
     }
@@ -38,12 +47,12 @@ pub(super) fn has_leases() -> bool {
 /// A client is about to delete a key, which may not exist; `None`: any keys.
 pub(super) fn key_deleting(key: Option<&[u8]>) {
     let Some(key) = key else {
-        revoke(Leases::revoke_all);
+        revoke_many(Leases::revoke_all);
         queue_service::serve_all::<CacheQueues>(None);
         return;
     };
-    let dbs = revoke(|leases| leases.revoke_in_all_databases(key));
-    let rebuilds = &STATE.get().rebuilds;
+    let rebuilds = &mut STATE.get().rebuilds;
+    let dbs = rebuilds.revoke_in_all_databases(key, now);
     for db in dbs {
         if rebuilds.queue.waiting(db, key) > 0 {
             deferred::defer(ServerEvent::Unlinked(db, key.into()));
@@ -54,7 +63,7 @@ pub(super) fn key_deleting(key: Option<&[u8]>) {
 /// Whole databases were flushed, loaded or swapped, or hash slots moved.
 pub(super) fn dataset_changed(event: &ServerEvent) {
     budget::dataset_changed(event);
-    revoke(|leases| match event {
+    revoke_many(|leases| match event {
         ServerEvent::Flushed(db) => leases.clear(*db),
         ServerEvent::Loaded | ServerEvent::Replaced => leases.clear(None),
         ServerEvent::Swapped(first, second) => {

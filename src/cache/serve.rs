@@ -202,7 +202,7 @@ fn slots_may_move(ctx: Ctx<'_>, slot: Option<u16>) {
         Some(slot) => leases.clear_slot(slot),
         None => leases.clear(None),
     };
-    state.rebuilds.revoke(|| Now::read().ms(), clear);
+    state.rebuilds.revoke_many(|| Now::read().ms(), clear);
     state.own_slots = own_slots;
     drop(state);
     queue_service::serve_all::<CacheQueues>(None);

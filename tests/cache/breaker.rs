@@ -9,7 +9,7 @@ use crate::support::{
 };
 use proptest::prelude::*;
 use sluice::cache::breaker::{BreakerRequest, BreakerState};
-use sluice::cache::lease::{LeaseOffer, LeaseRequest, Leases};
+use sluice::cache::lease::{Lease, LeaseOffer, LeaseRequest, Leases};
 use sluice::cache::rebuilds::Rebuilds;
 
 // The model
@@ -235,7 +235,7 @@ fn history(events: &[Event]) -> Result<(), TestCaseError> {
                 if let Some(lease) = subject.leases.get(0, &[key]).copied()
                     && !lease.is_backoff
                 {
-                    subject.succeeded(&lease, now);
+                    subject.succeeded(0, &[key], &lease, now);
                     subject.leases.remove(0, &[key]);
                 }
                 if let Some(lease) = world.leases.remove(&key)
@@ -264,11 +264,11 @@ fn history(events: &[Event]) -> Result<(), TestCaseError> {
                 }
             }
             Event::Void { key } => {
-                subject.revoke(|| now, |leases| leases.revoke(0, &[key]));
+                subject.revoke(0, &[key], || now);
                 world.leases.remove(&key);
             }
             Event::VoidAll => {
-                subject.revoke(|| now, |leases| leases.clear(None));
+                subject.revoke_many(|| now, |leases| leases.clear(None));
                 world.leases.clear();
                 world.backoffs.clear();
             }
@@ -552,7 +552,7 @@ fn leases_are_counted_once_whatever_the_clock_does() {
         let offer = subject.offer(0, key, &request(START));
         assert!(matches!(offer, LeaseOffer::Granted(_)));
     }
-    subject.revoke(|| START + 5, |leases| leases.revoke(0, b"a"));
+    subject.revoke(0, b"a", || START + 5);
     assert_eq!(failures(&subject), Some(2));
     subject.breakers.reset(b"db");
     let again = |subject: &mut Rebuilds, now| subject.offer(0, b"a", &request(now));
@@ -567,6 +567,87 @@ fn leases_are_counted_once_whatever_the_clock_does() {
     subject.count_timeouts(START + 8);
     subject.count_timeouts(START + 9);
     assert_eq!(failures(&subject), Some(1));
+}
+
+/// The trial of a breaker that opens after one failure.
+fn offer_lease(subject: &mut Rebuilds, key: &[u8], length_ms: u64, has_breaker: bool) -> Lease {
+    let breaker = BreakerRequest {
+        name: b"db",
+        failures: 1,
+        open_ms: 1000,
+    };
+    let request = LeaseRequest {
+        length_ms,
+        now_us: START * 1000,
+        max_leases: 100_000,
+        breaker: has_breaker.then_some(breaker),
+        max_breakers: 10,
+    };
+    let offer = subject.offer(0, key, &request);
+    assert!(matches!(offer, LeaseOffer::Granted(_)), "{offer:?}");
+    *subject.leases.get(0, key).expect("a lease")
+}
+
+/// More leases than the server looks at in one step have ended before this one.
+#[test]
+fn a_lease_behind_many_ended_ones_is_counted_when_its_key_changes() {
+    let end: fn(&mut Rebuilds, u64) = |subject, now| subject.revoke(0, b"late", || now);
+    let end_anywhere = |subject: &mut Rebuilds, now| {
+        assert_eq!(subject.revoke_in_all_databases(b"late", || now), [0]);
+    };
+    let fetch = |subject: &mut Rebuilds, now: u64| {
+        let request = LeaseRequest {
+            length_ms: 5,
+            now_us: now * 1000,
+            max_leases: 100_000,
+            breaker: None,
+            max_breakers: 10,
+        };
+        let offer = subject.offer(0, b"late", &request);
+        assert!(matches!(offer, LeaseOffer::Granted(_)), "{offer:?}");
+    };
+    let store = |subject: &mut Rebuilds, now| subject.remove(0, b"late", now);
+    for end in [end, end_anywhere, fetch, store] {
+        for is_known_before in [false, true] {
+            let mut subject = Rebuilds::default();
+            if is_known_before {
+                offer_lease(&mut subject, b"first", 1000, true);
+            }
+            for number in 0..5000u32 {
+                offer_lease(&mut subject, &number.to_le_bytes(), 1, false);
+            }
+            offer_lease(&mut subject, b"late", 2, true);
+            end(&mut subject, START + 3);
+            let breaker = subject.breakers.get(b"db").expect("it is known");
+            assert_eq!(breaker.failures, 1, "{is_known_before}");
+            for _ in 0..10 {
+                subject.count_timeouts(START + 3);
+            }
+            let breaker = subject.breakers.get(b"db").expect("it is known");
+            assert_eq!(breaker.failures, 1, "{is_known_before}");
+        }
+    }
+    // Before the first breaker, no ended lease has one.
+    let mut subject = Rebuilds::default();
+    for number in 0..5000u32 {
+        offer_lease(&mut subject, &number.to_le_bytes(), 0, false);
+    }
+    offer_lease(&mut subject, b"late", 2, true);
+    subject.count_timeouts(START + 3);
+    assert_eq!(subject.breakers.get(b"db").map(|own| own.failures), Some(1));
+}
+
+/// The server can find room for a value only a few milliseconds after it has decided to store it.
+#[test]
+fn a_lease_whose_load_has_succeeded_is_no_failure_later() {
+    let mut subject = Rebuilds::default();
+    let lease = offer_lease(&mut subject, b"key", 5, true);
+    subject.succeeded(0, b"key", &lease, START + 4);
+    subject.revoke(0, b"another", || START + 6);
+    subject.remove(0, b"key", START + 4);
+    let breaker = subject.breakers.get(b"db").expect("it is known");
+    assert_eq!(breaker.failures, 0);
+    assert_eq!(breaker.state(START + 6), BreakerState::Closed);
 }
 
 #[test]

@@ -584,7 +584,10 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                 list.retain(|(at, lease)| *at != (db, key) || lease.is_backoff);
             }
             Act::RevokeAnywhere { key } => {
-                let mut dbs = leases.revoke_in_all_databases(&[key]);
+                let mut dbs = leases.databases_of(&[key]);
+                for db in &dbs {
+                    leases.revoke(*db, &[key]);
+                }
                 dbs.sort_unstable();
                 let mut expected: Vec<i32> = list
                     .iter()

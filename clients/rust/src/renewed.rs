@@ -315,7 +315,8 @@ impl<C: Connect> Hold<C> {
 
     /// The thread tries again although a server does not answer.
     fn connect(&self) -> Result<C::Connection> {
-        Ok(self.client.connect(self.lease / 3, self.lease / 3)?)
+        let limit = (self.lease / 3).min(MAX_PAUSE);
+        Ok(self.client.connect(limit, limit)?)
     }
 }
 
