@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::server::handles::native_type::{self, NativeType};
-use crate::server::handles::open_value::OpenValue;
+use crate::server::handles::open_value::{self, OpenValue};
 use crate::server::handles::string::{ServerString, slice_of};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
@@ -58,6 +58,7 @@ impl OpenKey<'_> {
 
     /// Deletes the key.
     pub(in crate::server) fn delete(&mut self) {
+        self.expect_closed_value();
         native_type::while_deleting(|| {
             // SAFETY: the handle is open for writing.
             unsafe { api!(RedisModule_DeleteKey(self.raw)) };
@@ -66,8 +67,21 @@ impl OpenKey<'_> {
 
     /// Deletes the key; a large value is freed in the background.
     pub(in crate::server) fn unlink(&mut self) {
+        self.expect_closed_value();
         // SAFETY: the handle is open for writing.
         unsafe { api!(RedisModule_UnlinkKey(self.raw)) };
+    }
+
+    /// Panics if another handle has opened the value of this type, which is about to be freed.
+    fn expect_closed_value(&self) {
+        open_value::expect_closed(|| {
+            if self.is_empty() {
+                return 0; // no value has this address
+            }
+            // SAFETY: the handle is open; the result is null for a value that is none of a module.
+            let value: *mut c_void = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
+            value.addr()
+        });
     }
 
     /// When the key expires (Unix ms), if it does.
@@ -143,6 +157,7 @@ impl OpenKey<'_> {
 
     /// Sets a string. The key keeps its expiry.
     pub fn set_string(&mut self, value: &[u8]) {
+        self.expect_closed_value();
         let expires = self.expires();
         let value = ServerString::new(value);
         // SAFETY: the handle is open for writing; the server takes its own reference.
@@ -178,8 +193,8 @@ impl<'k, T> TypedKey<'k, T> {
     ) -> Result<Self, Error> {
         let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
             // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
-            // it, so it is a `T`. The server keeps it until the key is changed, and before the methods below change the key,
-            // they drop the value.
+            // it, so it is a `T`. The server keeps it until a key is changed: the methods that do so panic while its value is
+            // open, over whichever handle.
             unsafe {
                 let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
                 NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
@@ -215,6 +230,7 @@ impl<'k, T> TypedKey<'k, T> {
         assert!(!native.raw().is_null(), "the type is registered");
         let value = native.to_raw(value);
         self.value = None; // the server frees the old one
+        self.key.expect_closed_value();
         // SAFETY: the handle is open for writing; the `free` callback of the type takes back the result of `to_raw`.
         let status = unsafe {
             api!(RedisModule_ModuleTypeSetValue(

@@ -56,6 +56,22 @@ fn open(address: usize) {
     }
 }
 
+/// Panics if the value at this address is open: the server is about to free it. `address` is called if any value is open.
+#[inline(always)]
+pub(in crate::server) fn expect_closed(address: impl FnOnce() -> usize) {
+    if OPEN_VALUE.load(Ordering::Relaxed) != 0 {
+        assert!(!is_open(address()), "the value of a key is in use");
+    }
+}
+
+#[cold]
+fn is_open(address: usize) -> bool {
+    match OPEN_VALUE.load(Ordering::Relaxed) {
+        SEVERAL => OPEN_VALUES.get().contains(&address),
+        one => one == address,
+    }
+}
+
 #[cold]
 fn open_another(address: usize) {
     let mut values = OPEN_VALUES.get();
@@ -114,14 +130,21 @@ mod tests {
     #[test]
     fn a_value_is_open_once_at_a_time() {
         let mut values: Vec<Box<u32>> = (0..1000).map(Box::new).collect();
+        let pointers = values.iter().map(|value| &raw const **value);
+        let addresses: Vec<usize> = pointers.map(|value| value.addr()).collect();
         // SAFETY: the values outlive what is opened.
         let mut open = |index: usize| unsafe { OpenValue::new(NonNull::from(&mut *values[index])) };
 
+        let is_refused =
+            |index: usize| panic::catch_unwind(|| expect_closed(|| addresses[index])).is_err();
         let mut first = open(0);
         *first.get() += 7;
+        assert!(is_refused(0) && !is_refused(1));
         drop(first);
+        assert!(!is_refused(0));
         let mut opened: Vec<OpenValue<u32>> = (0..1000).map(&mut open).collect();
         assert_eq!(*opened[0].get(), 7);
+        assert!(is_refused(0) && is_refused(999));
         for index in [0, 1, 500, 999] {
             panic::catch_unwind(panic::AssertUnwindSafe(|| open(index)))
                 .err()
