@@ -1452,15 +1452,13 @@ fn a_deletion_that_a_transaction_does_not_run_ends_no_later_lease() {
     writer.must("DISCARD");
     writer.must("MULTI");
     writer.must("DEL k");
-    drop(writer);
-    eventually(SOON, || {
-        let token = any_lease(&mut client, "k");
-        other.transact(["SET x 1", "DEL x"]);
-        stores(&mut client, "k", token)
-    });
+    let mut writer = Some(writer);
+    let clients = server.info_int("connected_clients");
     for _ in 0..3 {
         client.must("DEL k");
         let token = lease(&mut client, "k");
+        drop(writer.take());
+        eventually(SOON, || server.info_int("connected_clients") == clients - 1);
         other.transact(["SET x 1", "DEL x"]);
         assert!(stores(&mut client, "k", token));
     }

@@ -217,7 +217,7 @@ pub(in crate::server) fn disconnects(client: u64) {
     let watch = &mut *WATCH.get();
     watch.clients.remove(&client);
     watch.by_client.disconnects(client);
-    watch.anonymous.ends();
+    watch.anonymous.disconnects(client);
     watch.note_settled();
 }
 

@@ -320,6 +320,21 @@ impl Anonymous {
         self.has_ended = !self.is_empty();
     }
 
+    /// Notes that the client has disconnected. Its queued commands never run, except if a transaction that has just ended was its own.
+    pub(super) fn disconnects(&mut self, client: u64) {
+        if self.has_ended {
+            return;
+        }
+        let budget = &mut self.budget;
+        self.groups.retain_mut(|(clients, keys)| {
+            clients.retain(|other| *other != client);
+            if clients.is_empty() {
+                keys.release(budget);
+            }
+            !clients.is_empty()
+        });
+    }
+
     /// As [`ByClient::look`].
     pub(super) fn look(
         &mut self,
@@ -513,5 +528,29 @@ mod tests {
         assert!(!all.is_empty());
         all.group(vec![]);
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn without_names_of_clients_a_disconnected_client_runs_nothing_unless_a_transaction_has_just_ended()
+     {
+        let mut all = Anonymous::default();
+        let look = |all: &mut Anonymous| {
+            let mut revoked = Vec::new();
+            let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
+            all.look(|_| Gone, &mut revoke);
+            revoked
+        };
+        all.begins();
+        all.deletes(names("a"));
+        all.group(vec![1]);
+        all.disconnects(1);
+        assert!(all.is_settled());
+        all.ends();
+        assert_eq!(look(&mut all), NOTHING);
+        all.deletes(names("b"));
+        all.group(vec![2]);
+        all.ends();
+        all.disconnects(2);
+        assert_eq!(look(&mut all), ["b"]);
     }
 }
