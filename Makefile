@@ -73,7 +73,7 @@ faults: build prepare-tests ## the long form of some tests, a quarter of an hour
 
 conformance: build prepare-tests ## each client on Redis 7.0 and Valkey 9: lost replies, failovers; writes the table of docs/clients.md (ARGS='--client python')
 	@scripts/prepare-servers valkey-9.1
-	@cargo build --release --package sluice-client --features cluster,sentinel --example conformance
+	@cargo build --release --package sluice-client --features cluster,sentinel,tokio-comp --example conformance
 	@.venv/bin/python clients/conformance/run --module '$(module)' --server redis-server --server .servers/valkey-9.1 \
 	  $(or $(ARGS),--table)
 

@@ -11,6 +11,7 @@ mod filters;
 mod lossy;
 mod python_package;
 mod rust;
+mod rust_locks;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,4 +1,5 @@
-//! The runner of the conformance suite, `clients/conformance`. The argument is the version of the protocol, 2 or 3.
+//! The runner of the conformance suite, `clients/conformance`. The last argument is the version of the protocol, 2 or 3. With `tokio`
+//! before it, the connections are asynchronous, and all locks share one connection, which uses RESP3 in any case.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
@@ -6,22 +7,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
-use redis::{Client, ConnectionAddr, ProtocolVersion, RedisError};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisError};
 use serde_json::{Map, Value, json};
 use sluice_client::cache;
-use sluice_client::lock::{Lock, RenewedLock};
+use sluice_client::lock::{AsyncLock, HeldLock, Lock, Locks, RenewedLock};
 use sluice_client::stock::{Answer, Refusal};
 use sluice_client::{
     Connect, Error, Repeatable, Reply, Request, delay, filter, limit, once, stock,
 };
+use tokio::runtime::{Builder, Runtime};
 
 /// How long the client waits for a connection or a reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The same for a request that waits for other clients.
+const LONG: Duration = Duration::from_secs(60);
+
 /// What the client can do. `bound`: a lock that ends with its connection. `linger`: one that survives a broken connection. `follow`:
-/// and moves with its hash slot. `local-loss`: its holder counts it as lost without the server.
+/// and moves with its hash slot. `local-loss`: its holder counts it as lost without the server. `notify`: waiting requests share one
+/// connection.
 const OPERATIONS: [&str; 22] = [
     "lock.acquire",
     "lock.acquire_many",
@@ -47,7 +54,16 @@ const OPERATIONS: [&str; 22] = [
     "bound",
 ];
 
-const FEATURES: [&str; 3] = ["linger", "follow", "local-loss"];
+const FEATURES: [&str; 3] = ["linger", "local-loss", "follow"];
+
+const TOKIO_FEATURES: [&str; 3] = ["linger", "local-loss", "notify"];
+
+/// Those of the program.
+#[derive(Clone, Copy)]
+struct Arguments {
+    is_asynchronous: bool,
+    protocol: ProtocolVersion,
+}
 
 /// Why an operation did not succeed.
 enum Failure {
@@ -69,7 +85,7 @@ impl From<RedisError> for Failure {
     }
 }
 
-type Outcome = Result<Value, Failure>;
+type Outcome<T = Value> = Result<T, Failure>;
 
 fn refused(reason: &str) -> Failure {
     Failure::Refused(reason.into())
@@ -91,24 +107,304 @@ impl Words {
         self.0.get(name).and_then(Value::as_u64).unwrap_or_default()
     }
 
+    fn limits(&self) -> Limits {
+        Limits {
+            lease: self.time("lease", 10_000),
+            wait: self.time("wait", 0),
+        }
+    }
+
     fn time(&self, name: &str, otherwise_ms: u64) -> Duration {
         let ms = self.0.get(name).and_then(Value::as_u64);
         Duration::from_millis(ms.unwrap_or(otherwise_ms))
     }
 }
 
-/// A lock.
-enum AnyLock<C: Connect> {
+/// What differs between the connections of the crate.
+trait Crate: Send + Sync + 'static {
+    type Hold: Send;
+
+    /// Sends a request once.
+    fn query<R: Reply, O>(&self, request: &Request<R, O>) -> Result<R, Error>;
+    /// Sends a request until it is replied.
+    fn repeat<R: Reply, O: Repeatable>(&self, request: &Request<R, O>) -> Result<R, Error>;
+
+    fn acquire(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error>;
+    /// A lock that ends with its connection.
+    fn acquire_bound(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error>;
+    fn acquire_all(&self, keys: &[&str], limits: Limits) -> Result<Option<Self::Hold>, Error>;
+    fn acquire_permits(
+        &self,
+        key: &str,
+        limit: u64,
+        permits: u64,
+        limits: Limits,
+    ) -> Result<Option<Self::Hold>, Error>;
+    fn fences(&self, hold: &Self::Hold) -> Vec<i64>;
+    fn check(&self, hold: &mut Self::Hold) -> Result<bool, Error>;
+    fn is_lost(&self, hold: &mut Self::Hold) -> bool;
+    fn release(&self, hold: Self::Hold) -> Result<bool, Error>;
+
+    fn run_once(&self, key: &str, policy: &once::Policy, work: impl Work) -> Outcome<Vec<u8>>;
+    fn cached(
+        &self,
+        key: &str,
+        policy: &cache::Policy,
+        load: impl Work,
+    ) -> Outcome<Option<Vec<u8>>>;
+}
+
+/// Work whose result is stored.
+trait Work: FnOnce() -> Vec<u8> {}
+impl<F: FnOnce() -> Vec<u8>> Work for F {}
+
+/// The lease of a hold, and how long its client waits for it.
+#[derive(Clone, Copy)]
+struct Limits {
+    lease: Duration,
+    wait: Duration,
+}
+
+/// Synchronous connections.
+struct Synchronous<C: Connect> {
+    client: C,
+}
+
+enum SynchronousLock<C: Connect> {
     Bound(Lock<C::Connection>),
     Renewed(RenewedLock<C>),
 }
 
-/// A lock until it is released.
-type SharedLock<C> = Arc<Mutex<Option<AnyLock<C>>>>;
+impl<C: Connect> Synchronous<C> {
+    fn connection(&self) -> Result<C::Connection, RedisError> {
+        self.client.connect(TIMEOUT, TIMEOUT)
+    }
+}
 
-struct Runner<C: Connect> {
-    client: C,
-    locks: Mutex<HashMap<String, SharedLock<C>>>,
+impl<C> Crate for Synchronous<C>
+where
+    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
+{
+    type Hold = SynchronousLock<C>;
+
+    fn query<R: Reply, O>(&self, request: &Request<R, O>) -> Result<R, Error> {
+        request.query(&mut self.connection()?)
+    }
+
+    fn repeat<R: Reply, O: Repeatable>(&self, request: &Request<R, O>) -> Result<R, Error> {
+        request.query_until_replied(|| self.connection())
+    }
+
+    fn acquire(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let lock = RenewedLock::acquire(&self.client, key, limits.lease, limits.wait)?;
+        Ok(lock.map(SynchronousLock::Renewed))
+    }
+
+    fn acquire_bound(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let lock = Lock::acquire(&self.client, key, limits.lease, limits.wait)?;
+        Ok(lock.map(SynchronousLock::Bound))
+    }
+
+    fn acquire_all(&self, keys: &[&str], limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let locks = RenewedLock::acquire_all(&self.client, keys, limits.lease, limits.wait)?;
+        Ok(locks.map(SynchronousLock::Renewed))
+    }
+
+    fn acquire_permits(
+        &self,
+        key: &str,
+        limit: u64,
+        permits: u64,
+        Limits { lease, wait }: Limits,
+    ) -> Result<Option<Self::Hold>, Error> {
+        let hold = RenewedLock::acquire_permits(&self.client, key, limit, permits, lease, wait)?;
+        Ok(hold.map(SynchronousLock::Renewed))
+    }
+
+    fn fences(&self, hold: &Self::Hold) -> Vec<i64> {
+        match hold {
+            SynchronousLock::Bound(lock) => vec![lock.fence()],
+            SynchronousLock::Renewed(lock) => lock.fences().to_vec(),
+        }
+    }
+
+    fn check(&self, hold: &mut Self::Hold) -> Result<bool, Error> {
+        match hold {
+            SynchronousLock::Bound(lock) => lock.check(),
+            SynchronousLock::Renewed(lock) => lock.check(),
+        }
+    }
+
+    fn is_lost(&self, hold: &mut Self::Hold) -> bool {
+        match hold {
+            SynchronousLock::Bound(lock) => !lock.check().unwrap_or(false),
+            SynchronousLock::Renewed(lock) => lock.validity().is_zero(),
+        }
+    }
+
+    fn release(&self, hold: Self::Hold) -> Result<bool, Error> {
+        match hold {
+            SynchronousLock::Bound(lock) => lock.release(),
+            SynchronousLock::Renewed(lock) => lock.release(),
+        }
+    }
+
+    fn run_once(&self, key: &str, policy: &once::Policy, work: impl Work) -> Outcome<Vec<u8>> {
+        once::run(&self.client, key, policy, |_| Ok(work()))
+    }
+
+    fn cached(
+        &self,
+        key: &str,
+        policy: &cache::Policy,
+        load: impl Work,
+    ) -> Outcome<Option<Vec<u8>>> {
+        let mut connection = self.client.connect(TIMEOUT, LONG)?;
+        cache::get(&mut connection, key, policy, |_| Ok(Some(load())))
+    }
+}
+
+/// Asynchronous connections of Tokio to one server. All locks share one connection.
+struct Tokio {
+    client: Client,
+    locks: Locks,
+    runtime: Runtime,
+}
+
+enum TokioLock {
+    Bound(AsyncLock<MultiplexedConnection>),
+    Shared(HeldLock),
+}
+
+impl Tokio {
+    fn new(client: Client) -> Self {
+        let locks = Locks::new(client.clone());
+        let runtime = Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        Self {
+            client,
+            locks,
+            runtime,
+        }
+    }
+
+    async fn connection(&self, limit: Duration) -> Result<MultiplexedConnection, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(limit));
+        let client = &self.client;
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    /// A connection that connects again by itself.
+    async fn lasting_connection(&self) -> Result<ConnectionManager, RedisError> {
+        let config = ConnectionManagerConfig::new().set_response_timeout(Some(LONG));
+        let client = self.client.clone();
+        client.get_connection_manager_with_config(config).await
+    }
+}
+
+impl Crate for Tokio {
+    type Hold = TokioLock;
+
+    fn query<R: Reply, O>(&self, request: &Request<R, O>) -> Result<R, Error> {
+        self.runtime.block_on(async {
+            let mut connection = self.connection(TIMEOUT).await?;
+            request.query_async(&mut connection).await
+        })
+    }
+
+    fn repeat<R: Reply, O: Repeatable>(&self, request: &Request<R, O>) -> Result<R, Error> {
+        let connect = async || self.connection(TIMEOUT).await;
+        self.runtime
+            .block_on(request.query_until_replied_async(connect))
+    }
+
+    fn acquire(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let lock = self.locks.acquire(key, limits.lease, limits.wait);
+        Ok(self.runtime.block_on(lock)?.map(TokioLock::Shared))
+    }
+
+    fn acquire_bound(&self, key: &str, limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let lock = async {
+            let connection = self.connection(limits.wait + TIMEOUT).await?;
+            AsyncLock::acquire(connection, key, limits.lease, limits.wait).await
+        };
+        Ok(self.runtime.block_on(lock)?.map(TokioLock::Bound))
+    }
+
+    fn acquire_all(&self, keys: &[&str], limits: Limits) -> Result<Option<Self::Hold>, Error> {
+        let locks = self.locks.acquire_all(keys, limits.lease, limits.wait);
+        Ok(self.runtime.block_on(locks)?.map(TokioLock::Shared))
+    }
+
+    fn acquire_permits(
+        &self,
+        key: &str,
+        limit: u64,
+        permits: u64,
+        Limits { lease, wait }: Limits,
+    ) -> Result<Option<Self::Hold>, Error> {
+        let hold = self.locks.acquire_permits(key, limit, permits, lease, wait);
+        Ok(self.runtime.block_on(hold)?.map(TokioLock::Shared))
+    }
+
+    fn fences(&self, hold: &Self::Hold) -> Vec<i64> {
+        match hold {
+            TokioLock::Bound(lock) => vec![lock.fence()],
+            TokioLock::Shared(lock) => lock.fences().to_vec(),
+        }
+    }
+
+    fn check(&self, hold: &mut Self::Hold) -> Result<bool, Error> {
+        match hold {
+            TokioLock::Bound(lock) => self.runtime.block_on(lock.check()),
+            TokioLock::Shared(lock) => self.runtime.block_on(lock.check()),
+        }
+    }
+
+    fn is_lost(&self, hold: &mut Self::Hold) -> bool {
+        match hold {
+            TokioLock::Bound(lock) => !self.runtime.block_on(lock.check()).unwrap_or(false),
+            TokioLock::Shared(lock) => lock.validity().is_zero(),
+        }
+    }
+
+    fn release(&self, hold: Self::Hold) -> Result<bool, Error> {
+        match hold {
+            TokioLock::Bound(lock) => self.runtime.block_on(lock.release()),
+            TokioLock::Shared(lock) => self.runtime.block_on(lock.release()),
+        }
+    }
+
+    fn run_once(&self, key: &str, policy: &once::Policy, work: impl Work) -> Outcome<Vec<u8>> {
+        self.runtime.block_on(async {
+            let mut connection = self.lasting_connection().await?;
+            once::run_async(&mut connection, key, policy, async |_| Ok(work())).await
+        })
+    }
+
+    fn cached(
+        &self,
+        key: &str,
+        policy: &cache::Policy,
+        load: impl Work,
+    ) -> Outcome<Option<Vec<u8>>> {
+        self.runtime.block_on(async {
+            let mut connection = self.lasting_connection().await?;
+            cache::get_async(&mut connection, key, policy, async |_| Ok(Some(load()))).await
+        })
+    }
+}
+
+/// A lock until it is released.
+type SharedHold<H> = Arc<Mutex<Option<H>>>;
+
+struct Runner<C: Crate> {
+    requests: C,
+    holds: Mutex<HashMap<String, SharedHold<C::Hold>>>,
 }
 
 /// A runner for a server, a cluster or a master behind Sentinel.
@@ -116,14 +412,16 @@ trait AnyRunner: Send + Sync {
     fn carry_out(&self, operation: &str, words: &Words) -> Outcome;
 }
 
-fn open(words: &Words, protocol: ProtocolVersion) -> Result<Arc<dyn AnyRunner>, RedisError> {
+fn open(words: &Words, arguments: Arguments) -> Result<Arc<dyn AnyRunner>, RedisError> {
     let (host, port) = (words.text("host"), words.number("port"));
+    let protocol = arguments.protocol;
     let number = u8::from(protocol == ProtocolVersion::RESP3) + 2;
     let url = format!("redis://{host}:{port}/?protocol=resp{number}");
     Ok(match words.text("topology").as_str() {
         "cluster" => {
             let builder = ClusterClientBuilder::new([url]).use_protocol(protocol);
-            Runner::start(builder.build()?)
+            let client = builder.build()?;
+            Runner::start(Synchronous { client })
         }
         "sentinel" => {
             let port = u16::try_from(port).unwrap_or_default();
@@ -131,85 +429,66 @@ fn open(words: &Words, protocol: ProtocolVersion) -> Result<Arc<dyn AnyRunner>, 
             let builder =
                 SentinelClientBuilder::new([sentinel], master, SentinelServerType::Master);
             let client = builder?.set_client_to_redis_protocol(protocol).build()?;
-            Runner::start(Arc::new(Mutex::new(client)))
+            let client = Arc::new(Mutex::new(client));
+            Runner::start(Synchronous { client })
         }
-        _ => Runner::start(Client::open(url)?),
+        _ if arguments.is_asynchronous => Runner::start(Tokio::new(Client::open(url)?)),
+        _ => {
+            let client = Client::open(url)?;
+            Runner::start(Synchronous { client })
+        }
     })
 }
 
-impl<C> Runner<C>
-where
-    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
-{
-    fn start(client: C) -> Arc<dyn AnyRunner> {
+impl<C: Crate> Runner<C> {
+    fn start(requests: C) -> Arc<dyn AnyRunner> {
         Arc::new(Self {
-            client,
-            locks: Mutex::default(),
+            requests,
+            holds: Mutex::default(),
         })
     }
 
-    fn connection(&self) -> Result<C::Connection, RedisError> {
-        self.client.connect(TIMEOUT, TIMEOUT)
-    }
-
-    /// Sends a request once.
-    fn query<R: Reply, O>(&self, request: &Request<R, O>) -> Result<R, Error> {
-        request.query(&mut self.connection()?)
-    }
-
-    /// Sends a request until it is replied.
-    fn repeat<R: Reply, O: Repeatable>(&self, request: &Request<R, O>) -> Result<R, Error> {
-        request.query_until_replied(|| self.connection())
-    }
-
     fn change<O: Repeatable>(&self, request: &Request<Answer, O>) -> Outcome {
-        changed(self.repeat(request)?)
+        changed(self.requests.repeat(request)?)
     }
 
     // Locks
 
     fn acquire(&self, key: &str, words: &Words) -> Outcome {
-        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
         let lingers = words.0.get("linger").and_then(Value::as_bool);
-        if lingers.unwrap_or(true) {
-            let lock = RenewedLock::acquire(&self.client, key, lease, wait)?;
-            return Ok(self.keep(lock, words)?[0].into());
-        }
-        let bound = Lock::acquire(&self.client, key, lease, wait)?;
-        let bound = bound.ok_or_else(|| refused("timeout"))?;
-        let fence = bound.fence();
-        let shared = Arc::new(Mutex::new(Some(AnyLock::Bound(bound))));
-        lock(&self.locks).insert(lock_name(words), shared);
-        Ok(fence.into())
+        let acquired = match lingers.unwrap_or(true) {
+            true => self.requests.acquire(key, words.limits())?,
+            false => self.requests.acquire_bound(key, words.limits())?,
+        };
+        Ok(self.keep(acquired, words)?[0].into())
     }
 
     fn acquire_many(&self, words: &Words) -> Outcome {
-        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
         let keys = words.0.get("keys").and_then(Value::as_array);
         let keys: Vec<&str> = keys.into_iter().flatten().flat_map(Value::as_str).collect();
-        let locks = RenewedLock::acquire_all(&self.client, &keys, lease, wait)?;
-        Ok(self.keep(locks, words)?.into())
+        let acquired = self.requests.acquire_all(&keys, words.limits())?;
+        Ok(self.keep(acquired, words)?.into())
     }
 
     fn acquire_permits(&self, key: &str, words: &Words) -> Outcome {
-        let (lease, wait) = (words.time("lease", 10_000), words.time("wait", 0));
         let (limit, permits) = (words.number("limit"), words.number("permits").max(1));
-        let hold = RenewedLock::acquire_permits(&self.client, key, limit, permits, lease, wait)?;
-        Ok(self.keep(hold, words)?[0].into())
+        let requests = &self.requests;
+        let acquired = requests.acquire_permits(key, limit, permits, words.limits())?;
+        Ok(self.keep(acquired, words)?[0].into())
     }
 
     /// Returns the fencing tokens.
-    fn keep(&self, acquired: Option<RenewedLock<C>>, words: &Words) -> Result<Vec<i64>, Failure> {
-        let renewed = acquired.ok_or_else(|| refused("timeout"))?;
-        let fences = renewed.fences().to_vec();
-        let shared = Arc::new(Mutex::new(Some(AnyLock::Renewed(renewed))));
-        lock(&self.locks).insert(lock_name(words), shared);
+    fn keep(&self, acquired: Option<C::Hold>, words: &Words) -> Result<Vec<i64>, Failure> {
+        let hold = acquired.ok_or_else(|| refused("timeout"))?;
+        let fences = self.requests.fences(&hold);
+        let shared = Arc::new(Mutex::new(Some(hold)));
+        lock(&self.holds).insert(lock_name(words), shared);
         Ok(fences)
     }
 
-    fn lock(&self, words: &Words) -> Result<SharedLock<C>, Failure> {
-        let locks = lock(&self.locks);
-        let shared = locks.get(&lock_name(words));
+    fn hold(&self, words: &Words) -> Result<SharedHold<C::Hold>, Failure> {
+        let holds = lock(&self.holds);
+        let shared = holds.get(&lock_name(words));
         shared.cloned().ok_or(Failure::NoLock)
     }
 
@@ -222,10 +501,10 @@ where
             ..once::Policy::default()
         };
         let mut runs = 0;
-        let result = once::run(&self.client, key, &policy, |_| {
+        let result = self.requests.run_once(key, &policy, || {
             runs += 1;
             thread::sleep(words.time("takes", 0));
-            Ok::<_, Failure>(words.text("result").into_bytes())
+            words.text("result").into_bytes()
         })?;
         Ok(json!({"result": String::from_utf8_lossy(&result), "runs": runs}))
     }
@@ -237,21 +516,17 @@ where
             ..cache::Policy::default()
         };
         let mut runs = 0;
-        let mut connection = self.client.connect(TIMEOUT, Duration::from_secs(60))?;
-        let value = cache::get(&mut connection, key, &policy, |_| {
+        let value = self.requests.cached(key, &policy, || {
             runs += 1;
             thread::sleep(words.time("takes", 0));
-            Ok::<_, Failure>(Some(words.text("value").into_bytes()))
+            words.text("value").into_bytes()
         })?;
         let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
         Ok(json!({"value": value, "runs": runs}))
     }
 }
 
-impl<C> AnyRunner for Runner<C>
-where
-    C: Connect<Connection: Send> + Clone + Send + Sync + 'static,
-{
+impl<C: Crate> AnyRunner for Runner<C> {
     fn carry_out(&self, operation: &str, words: &Words) -> Outcome {
         let (key, order) = (words.text("key"), words.text("order"));
         match operation {
@@ -259,29 +534,20 @@ where
             "lock.acquire_many" => self.acquire_many(words),
             "semaphore.acquire" => self.acquire_permits(&key, words),
             "lock.release" => {
-                let shared = self.lock(words)?;
-                let lock = lock(&shared).take();
-                lost_unless(match lock.ok_or(Failure::NoLock)? {
-                    AnyLock::Bound(lock) => lock.release()?,
-                    AnyLock::Renewed(lock) => lock.release()?,
-                })
+                let shared = self.hold(words)?;
+                let hold = lock(&shared).take();
+                lost_unless(self.requests.release(hold.ok_or(Failure::NoLock)?)?)
             }
             "lock.check" => {
-                let shared = self.lock(words)?;
-                lost_unless(match lock(&shared).as_mut() {
-                    Some(AnyLock::Bound(lock)) => lock.check()?,
-                    Some(AnyLock::Renewed(lock)) => lock.check()?,
-                    None => return Err(Failure::NoLock),
-                })
+                let shared = self.hold(words)?;
+                let mut hold = lock(&shared);
+                lost_unless(self.requests.check(hold.as_mut().ok_or(Failure::NoLock)?)?)
             }
             "lock.lost" => {
-                let shared = self.lock(words)?;
-                let is_lost = match lock(&shared).as_mut() {
-                    Some(AnyLock::Bound(lock)) => !lock.check().unwrap_or(false),
-                    Some(AnyLock::Renewed(lock)) => lock.validity().is_zero(),
-                    None => return Err(Failure::NoLock),
-                };
-                Ok(is_lost.into())
+                let shared = self.hold(words)?;
+                let mut hold = lock(&shared);
+                let hold = hold.as_mut().ok_or(Failure::NoLock)?;
+                Ok(self.requests.is_lost(hold).into())
             }
             "stock.deduct" => {
                 let request = stock::deduct(&key, words.number("qty")).order(order);
@@ -298,7 +564,9 @@ where
                     .flatten()
                     .map(|(key, number)| (key, quantity(number)))
                     .collect();
-                let answers = self.repeat(&stock::deduct_all(&items).order(order))?;
+                let answers = self
+                    .requests
+                    .repeat(&stock::deduct_all(&items).order(order))?;
                 answers.into_iter().map(changed).collect()
             }
             "stock.reserve" => {
@@ -318,29 +586,38 @@ where
             "once.run" => self.run_once(&key, words),
             "cache.get" => self.cached(&key, words),
             "cache.delete" => {
-                self.query(&cache::invalidate(&key))?;
+                self.requests.query(&cache::invalidate(&key))?;
                 Ok(Value::Null)
             }
             "delay.add" => {
                 let message = words.text("message");
                 let request = delay::add(&key, &message, words.time("ms", 0));
-                self.query(&request.values(&[("text", &message)]))?;
+                self.requests
+                    .query(&request.values(&[("text", &message)]))?;
                 Ok(true.into())
             }
             "delay.cancel" => {
-                let removed = self.repeat(&delay::cancel(&key, &[words.text("message")]))?;
+                let removed = self
+                    .requests
+                    .repeat(&delay::cancel(&key, &[words.text("message")]))?;
                 Ok((removed > 0).into())
             }
             "limit.gcra" => {
                 let (burst, count) = (words.number("burst"), words.number("count"));
                 let request = limit::gcra(&key, burst, count, words.time("period", 0));
-                Ok(self.query(&request)?.allowed.into())
+                Ok(self.requests.query(&request)?.allowed.into())
             }
-            "limit.first" => Ok(self.query(&limit::first(&key, words.time("ms", 0)))?.into()),
-            "bloom.add" => Ok(self.repeat(&filter::add(&key, words.text("item")))?.into()),
+            "limit.first" => Ok(self
+                .requests
+                .query(&limit::first(&key, words.time("ms", 0)))?
+                .into()),
+            "bloom.add" => Ok(self
+                .requests
+                .repeat(&filter::add(&key, words.text("item")))?
+                .into()),
             "bloom.exists" => {
                 let request = filter::may_contain(&key, words.text("item"));
-                Ok(self.repeat(&request)?.into())
+                Ok(self.requests.repeat(&request)?.into())
             }
             _ => Err(refused("unknown operation")),
         }
@@ -410,16 +687,24 @@ fn redis_version() -> &'static str {
 }
 
 fn main() {
-    let protocol = match std::env::args().nth(1).as_deref() {
-        Some("3") => ProtocolVersion::RESP3,
-        _ => ProtocolVersion::RESP2,
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = Arguments {
+        is_asynchronous: words.iter().any(|word| word == "tokio"),
+        protocol: match words.last().map(String::as_str) {
+            Some("3") => ProtocolVersion::RESP3,
+            _ => ProtocolVersion::RESP2,
+        },
     };
-    let operations: Vec<&str> = OPERATIONS.into_iter().chain(FEATURES).collect();
+    let (features, runtime, topologies) = match arguments.is_asynchronous {
+        true => (TOKIO_FEATURES, "Rust, Tokio", &["server"][..]),
+        false => (FEATURES, "Rust", &["server", "cluster", "sentinel"][..]),
+    };
+    let operations: Vec<&str> = OPERATIONS.into_iter().chain(features).collect();
     write(&json!({
         "client": format!("redis-rs {}", redis_version()),
-        "runtime": "Rust",
+        "runtime": runtime,
         "repeats": false,
-        "topologies": ["server", "cluster", "sentinel"],
+        "topologies": topologies,
         "operations": operations,
     }));
     let mut runner: Option<Arc<dyn AnyRunner>> = None;
@@ -432,7 +717,7 @@ fn main() {
             // The locks of the last connection are dropped in the background: a silent server would delay the answer.
             let last = runner.take();
             thread::spawn(move || drop(last));
-            let outcome = open(&words, protocol).map_err(Failure::from);
+            let outcome = open(&words, arguments).map_err(Failure::from);
             write(&answer(
                 &number,
                 outcome.map(|new| {

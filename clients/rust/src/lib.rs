@@ -10,7 +10,10 @@ pub mod lock;
 pub mod once;
 mod renewed;
 mod request;
+mod resource;
 pub mod semaphore;
+#[cfg(feature = "tokio-comp")]
+mod shared;
 pub mod stock;
 
 pub use connect::Connect;

@@ -1,6 +1,7 @@
 //! Locks: `LOCK.*`.
 //!
-//! [`Lock`] is renewed by the server, [`RenewedLock`] by a thread of this process. The functions are the single commands.
+//! [`Lock`] is renewed by the server, [`RenewedLock`] by a thread of this process, and the locks of [`Locks`] by Tokio's tasks over one
+//! connection. The functions are the single commands.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -12,6 +13,8 @@ use crate::error::Result;
 use crate::request::{Repeatable, Request};
 
 pub use crate::renewed::RenewedLock;
+#[cfg(feature = "tokio-comp")]
+pub use crate::shared::{HeldLock, Locks};
 
 /// The options of [`acquire`].
 pub enum Acquire {}

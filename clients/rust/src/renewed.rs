@@ -9,9 +9,9 @@ use redis::Client;
 
 use crate::connect::{Connect, connect};
 use crate::error::{Error, Result};
-use crate::lock::{self, Acquire, unique_owner};
-use crate::request::{Reply, Request};
-use crate::semaphore;
+use crate::lock::unique_owner;
+use crate::request::Request;
+use crate::resource::{Fences, Resource, WasHeld};
 
 /// A lock, several locks, or permits of a semaphore, which a thread renews at a third of their lease, and at least every ten seconds,
 /// so that it also learns soon of a hold that was removed. They outlive a broken connection, and a failover under Sentinel.
@@ -81,7 +81,8 @@ where
         wait: Duration,
     ) -> Result<Option<Self>> {
         let owner = unique_owner();
-        let Some(fences) = resource.acquire(client, &owner, lease, wait)? else {
+        let request = resource.acquire(&owner).lease(lease).wait(wait).id(&owner);
+        let Fences(Some(fences)) = request.query_until_replied(|| connect(client, wait))? else {
             return Ok(None);
         };
         let hold = Arc::new(Hold {
@@ -162,66 +163,6 @@ impl<C: Connect> Drop for RenewedLock<C> {
     }
 }
 
-/// What is held.
-enum Resource {
-    Lock(String),
-    Locks(Vec<String>),
-    Permits {
-        key: String,
-        limit: u64,
-        permits: u64,
-    },
-}
-
-impl Resource {
-    /// The fencing tokens; `None` if it was not free in time.
-    fn acquire(
-        &self,
-        client: &impl Connect,
-        owner: &str,
-        lease: Duration,
-        wait: Duration,
-    ) -> Result<Option<Vec<i64>>> {
-        let one = |fence: Option<i64>| fence.map(|fence| vec![fence]);
-        match self {
-            Self::Lock(key) => {
-                let request = lock::acquire(key, owner);
-                repeat(request, client, owner, lease, wait).map(one)
-            }
-            Self::Locks(keys) => {
-                let request = lock::acquire_all(keys, owner);
-                repeat(request, client, owner, lease, wait)
-            }
-            Self::Permits {
-                key,
-                limit,
-                permits,
-            } => {
-                let request = semaphore::acquire_permits(key, owner, *limit, *permits);
-                repeat(request, client, owner, lease, wait).map(one)
-            }
-        }
-    }
-
-    fn keys(&self) -> &[String] {
-        match self {
-            Self::Lock(key) | Self::Permits { key, .. } => std::slice::from_ref(key),
-            Self::Locks(keys) => keys,
-        }
-    }
-}
-
-fn repeat<R: Reply>(
-    request: Request<R, Acquire>,
-    client: &impl Connect,
-    owner: &str,
-    lease: Duration,
-    wait: Duration,
-) -> Result<R> {
-    let request = request.lease(lease).wait(wait).id(owner);
-    request.query_until_replied(|| connect(client, wait))
-}
-
 /// The hold that the thread renews.
 struct Hold<C: Connect> {
     client: C,
@@ -242,11 +183,12 @@ impl<C: Connect> Hold<C> {
 
     /// The result is whether it is held.
     fn check(&self) -> Result<bool> {
-        self.send(|connection| match &self.resource {
-            Resource::Permits { .. } => self.renew_over(connection), // no command asks without a renewal
-            _ => {
-                let held = |key: &String| lock::held(key, &self.owner);
-                self.all_match(held, connection)
+        self.send(|connection| {
+            let held = |key: &String| self.resource.held(key, &self.owner);
+            let requests: Option<Vec<_>> = self.resource.keys().iter().map(held).collect();
+            match requests {
+                Some(requests) => self.all_match(requests, connection),
+                None => self.renew_over(connection),
             }
         })
     }
@@ -273,11 +215,9 @@ impl<C: Connect> Hold<C> {
 
     fn renew_over(&self, connection: &mut C::Connection) -> Result<bool> {
         let asked = Instant::now(); // before the requests, so the local end is never later than the server's
-        let renewal = |key: &String| match self.resource {
-            Resource::Permits { .. } => semaphore::renew(key, &self.owner, self.lease),
-            _ => lock::renew(key, &self.owner, self.lease),
-        };
-        let is_held = self.all_match(renewal, connection)?;
+        let renewal = |key: &String| self.resource.renew(key, &self.owner, self.lease);
+        let renewals = self.resource.keys().iter().map(renewal);
+        let is_held = self.all_match(renewals, connection)?;
         *lock(&self.valid_until) = is_held.then(|| asked + self.lease);
         Ok(is_held)
     }
@@ -285,12 +225,12 @@ impl<C: Connect> Hold<C> {
     /// Whether the reply for each key is the fencing token of its hold.
     fn all_match(
         &self,
-        request: impl Fn(&String) -> Request<Option<i64>>,
+        requests: impl IntoIterator<Item = Request<Option<i64>>>,
         connection: &mut C::Connection,
     ) -> Result<bool> {
         let mut all_match = true;
-        for (key, fence) in self.resource.keys().iter().zip(&self.fences) {
-            all_match &= request(key).query(connection)? == Some(*fence);
+        for (request, fence) in requests.into_iter().zip(&self.fences) {
+            all_match &= request.query(connection)? == Some(*fence);
         }
         Ok(all_match)
     }
@@ -298,19 +238,9 @@ impl<C: Connect> Hold<C> {
     /// Releases the hold over a new connection: after a broken one, nobody knows whether it was held until now.
     fn release(&self) -> Result<bool> {
         *lock(&self.connection) = None;
-        let mut connection = self.connect()?;
-        Ok(match &self.resource {
-            Resource::Lock(key) => lock::release_all(key, &self.owner)
-                .query(&mut connection)?
-                .is_some(),
-            Resource::Locks(keys) => {
-                let left = lock::release_each(keys, &self.owner).query(&mut connection)?;
-                left.iter().all(Option::is_some)
-            }
-            Resource::Permits { key, .. } => semaphore::release_all(key, &self.owner)
-                .query(&mut connection)?
-                .is_some(),
-        })
+        let released = self.resource.release(&self.owner);
+        let WasHeld(was_held) = released.query(&mut self.connect()?)?;
+        Ok(was_held)
     }
 
     /// The thread tries again although a server does not answer.

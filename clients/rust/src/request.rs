@@ -26,6 +26,14 @@ pub trait Reply: Sized {
     fn read(value: Value) -> Result<Self>;
 }
 
+/// The pauses between the attempts of a request that is repeated.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
+
 /// Marks requests that may be repeated after a lost reply: the server carries them out once.
 pub trait Repeatable {}
 
@@ -49,8 +57,8 @@ impl<R: Reply, O> Request<R, O> {
 }
 
 impl<R: Reply, O: Repeatable> Request<R, O> {
-    /// Sends the request, and repeats it over new connections if no reply arrives or the server cannot write at the moment, at most five times in all, with pauses from
-    /// 50 ms to 400 ms.
+    /// Sends the request, and repeats it over new connections if no reply arrives or the server cannot write at the moment, at most
+    /// five times in all, with pauses from 50 ms to 400 ms.
     ///
     /// # Errors
     /// The server replied with an error, or five attempts brought no reply.
@@ -58,16 +66,38 @@ impl<R: Reply, O: Repeatable> Request<R, O> {
         &self,
         mut connect: impl FnMut() -> Result<C, RedisError>,
     ) -> Result<R> {
-        for pause in [50, 100, 200, 400] {
+        for pause in PAUSES {
             let reply = connect()
                 .map_err(Error::from)
                 .and_then(|mut connection| self.query(&mut connection));
             match reply {
-                Err(error) if error.may_pass() => sleep(Duration::from_millis(pause)),
+                Err(error) if error.may_pass() => sleep(pause),
                 reply => return reply,
             }
         }
         self.query(&mut connect()?)
+    }
+
+    /// The same over asynchronous connections of Tokio.
+    ///
+    /// # Errors
+    /// The server replied with an error, or five attempts brought no reply.
+    #[cfg(feature = "tokio-comp")]
+    pub async fn query_until_replied_async<C: redis::aio::ConnectionLike>(
+        &self,
+        mut connect: impl AsyncFnMut() -> Result<C, RedisError>,
+    ) -> Result<R> {
+        for pause in PAUSES {
+            let reply = match connect().await {
+                Ok(mut connection) => self.query_async(&mut connection).await,
+                Err(error) => Err(error.into()),
+            };
+            match reply {
+                Err(error) if error.may_pass() => tokio::time::sleep(pause).await,
+                reply => return reply,
+            }
+        }
+        self.query_async(&mut connect().await?).await
     }
 }
 
@@ -91,6 +121,14 @@ impl<R, O> Request<R, O> {
 
     /// The same command, which takes other options from now on.
     pub(crate) fn with_options<P>(self) -> Request<R, P> {
+        Request {
+            command: self.command,
+            types: PhantomData,
+        }
+    }
+
+    /// The same command, whose reply is read as another type.
+    pub(crate) fn with_reply<S>(self) -> Request<S, O> {
         Request {
             command: self.command,
             types: PhantomData,
