@@ -1,5 +1,7 @@
 //! The crate clients/rust.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -707,4 +709,46 @@ fn asynchronous_connections_do_the_same() {
     // The connection of the dropped lock closes when the runtime runs no more.
     drop(runtime);
     eventually(SOON, || is_free(&server));
+}
+
+/// The reply to each command of the handshake is `OK`. That to the first command of the module breaks off in the middle.
+fn server_that_breaks_off() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut request = [0; 4096];
+        loop {
+            let length = stream.read(&mut request).expect("a request");
+            let request = String::from_utf8_lossy(&request[..length]);
+            if request.contains("LOCK.HELD") {
+                return stream.write_all(b"$5\r\nab").expect("it reads");
+            }
+            let commands = request.matches("\r\nCLIENT\r\n").count();
+            stream
+                .write_all("+OK\r\n".repeat(commands).as_bytes())
+                .expect("it reads");
+        }
+    });
+    port
+}
+
+#[test]
+fn a_connection_that_breaks_in_the_middle_of_a_reply_is_lost() {
+    let held = lock::held("key", "owner");
+    let port = server_that_breaks_off();
+    let connection = &mut client(port).get_connection().expect("connected");
+    let reply = held.query(connection);
+    assert!(matches!(reply, Err(Error::Lost(_))), "{reply:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let reply = runtime.block_on(async {
+        let client = client(server_that_breaks_off());
+        let connection = client.get_multiplexed_async_connection();
+        held.query_async(&mut connection.await.expect("connected"))
+            .await
+    });
+    assert!(matches!(reply, Err(Error::Lost(_))), "{reply:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisError};
 use serde_json::{Map, Value, json};
 use sluice_client::cache;
@@ -264,9 +264,9 @@ where
     }
 }
 
-/// Asynchronous connections of Tokio to one server. All locks share one connection.
+/// Asynchronous connections of Tokio to a server, or to the master behind Sentinel. All locks share one connection.
 struct Tokio {
-    client: Client,
+    place: Place,
     locks: Locks,
     runtime: Runtime,
 }
@@ -276,15 +276,26 @@ enum TokioLock {
     Shared(HeldLock),
 }
 
+enum Place {
+    Server(Client),
+    Master(tokio::sync::Mutex<SentinelClient>),
+}
+
 impl Tokio {
-    fn new(client: Client) -> Self {
-        let locks = Locks::new(client.clone());
+    fn new(place: Place, locks: Locks) -> Self {
         let runtime = Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         Self {
-            client,
+            place,
             locks,
             runtime,
+        }
+    }
+
+    async fn client(&self) -> Result<Client, RedisError> {
+        match &self.place {
+            Place::Server(client) => Ok(client.clone()),
+            Place::Master(sentinel) => sentinel.lock().await.async_get_client().await,
         }
     }
 
@@ -292,7 +303,7 @@ impl Tokio {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(TIMEOUT))
             .set_response_timeout(Some(limit));
-        let client = &self.client;
+        let client = self.client().await?;
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -301,7 +312,7 @@ impl Tokio {
     /// A connection that connects again by itself.
     async fn lasting_connection(&self) -> Result<ConnectionManager, RedisError> {
         let config = ConnectionManagerConfig::new().set_response_timeout(Some(LONG));
-        let client = self.client.clone();
+        let client = self.client().await?;
         client.get_connection_manager_with_config(config).await
     }
 }
@@ -426,13 +437,25 @@ fn open(words: &Words, arguments: Arguments) -> Result<Arc<dyn AnyRunner>, Redis
         "sentinel" => {
             let port = u16::try_from(port).unwrap_or_default();
             let (sentinel, master) = (ConnectionAddr::Tcp(host, port), words.text("master"));
-            let builder =
-                SentinelClientBuilder::new([sentinel], master, SentinelServerType::Master);
-            let client = builder?.set_client_to_redis_protocol(protocol).build()?;
-            let client = Arc::new(Mutex::new(client));
-            Runner::start(Synchronous { client })
+            let open = || {
+                let sentinels = [sentinel.clone()];
+                let role = SentinelServerType::Master;
+                let builder = SentinelClientBuilder::new(sentinels, master.clone(), role)?;
+                builder.set_client_to_redis_protocol(protocol).build()
+            };
+            if arguments.is_asynchronous {
+                let place = Place::Master(tokio::sync::Mutex::new(open()?));
+                Runner::start(Tokio::new(place, Locks::under_sentinel(open()?)))
+            } else {
+                let client = Arc::new(Mutex::new(open()?));
+                Runner::start(Synchronous { client })
+            }
         }
-        _ if arguments.is_asynchronous => Runner::start(Tokio::new(Client::open(url)?)),
+        _ if arguments.is_asynchronous => {
+            let client = Client::open(url)?;
+            let locks = Locks::new(client.clone());
+            Runner::start(Tokio::new(Place::Server(client), locks))
+        }
         _ => {
             let client = Client::open(url)?;
             Runner::start(Synchronous { client })
@@ -696,7 +719,7 @@ fn main() {
         },
     };
     let (features, runtime, topologies) = match arguments.is_asynchronous {
-        true => (TOKIO_FEATURES, "Rust, Tokio", &["server"][..]),
+        true => (TOKIO_FEATURES, "Rust, Tokio", &["server", "sentinel"][..]),
         false => (FEATURES, "Rust", &["server", "cluster", "sentinel"][..]),
     };
     let operations: Vec<&str> = OPERATIONS.into_iter().chain(features).collect();

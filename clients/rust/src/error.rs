@@ -33,7 +33,7 @@ pub enum Error {
 
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
-        if error.is_io_error() || has_no_connection(error.kind()) {
+        if error.is_io_error() || is_without_reply(error.kind()) {
             return Self::Lost(error);
         }
         let text = error.to_string();
@@ -49,11 +49,13 @@ impl From<RedisError> for Error {
     }
 }
 
-/// No node of the cluster, or no master behind Sentinel, was reached.
-fn has_no_connection(kind: ErrorKind) -> bool {
+/// No node of the cluster, or no master behind Sentinel, was reached, or the connection broke in the middle of the reply.
+fn is_without_reply(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel
+        ErrorKind::ClusterConnectionNotFound
+            | ErrorKind::MasterNameNotFoundBySentinel
+            | ErrorKind::Parse
     )
 }
 
@@ -67,6 +69,18 @@ impl Error {
                 error.kind(),
                 ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain)
             ),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(feature = "tokio-comp")]
+impl Error {
+    /// Whether the connection is of no more use: it broke, or leads to a server that is a replica now.
+    pub(crate) fn ends_connection(&self) -> bool {
+        match self {
+            Self::Lost(_) => true,
+            Self::Redis(error) => error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly),
             _ => false,
         }
     }

@@ -153,7 +153,7 @@ macro_rules! replies {
     ($($type:ty),*) => {$(
         impl Reply for $type {
             fn read(value: Value) -> Result<Self> {
-                from_redis_value(value).map_err(|error| RedisError::from(error).into())
+                read(value)
             }
         }
     )*};
@@ -180,5 +180,5 @@ replies!(
 
 /// Reads a reply of the server into a type of the redis crate.
 pub(crate) fn read<T: redis::FromRedisValue>(value: Value) -> Result<T> {
-    from_redis_value(value).map_err(|error| RedisError::from(error).into())
+    from_redis_value(value).map_err(|error| Error::Redis(error.into()))
 }

@@ -13,6 +13,8 @@ use tokio::select;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+#[cfg(feature = "sentinel")]
+use tokio::time::timeout;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::error::{Error, Result};
@@ -47,8 +49,30 @@ pub struct Locks {
     shared: Arc<Shared>,
 }
 
+/// Where the server is.
+enum Place {
+    Server(Client),
+    #[cfg(feature = "sentinel")]
+    Master(tokio::sync::Mutex<redis::sentinel::SentinelClient>),
+}
+
+impl Place {
+    /// A client of the server, or of the present master.
+    async fn client(&self) -> Result<Client, RedisError> {
+        match self {
+            Self::Server(client) => Ok(client.clone()),
+            #[cfg(feature = "sentinel")]
+            Self::Master(sentinel) => {
+                let found = async { sentinel.lock().await.async_get_client().await };
+                let silent = |_| io::Error::from(io::ErrorKind::TimedOut);
+                timeout(REPLY_LIMIT, found).await.map_err(silent)?
+            }
+        }
+    }
+}
+
 struct Shared {
-    client: Client,
+    place: Place,
     channel: String,
     session: Mutex<Session>,
     /// Held while a connection is opened.
@@ -81,9 +105,19 @@ enum Message {
 impl Locks {
     /// The locks on the server of this client. Nothing is sent before the first lock is acquired.
     pub fn new(client: Client) -> Self {
+        Self::at(Place::Server(client))
+    }
+
+    /// The locks on the master that Sentinel names. After a failover they connect to the new master.
+    #[cfg(feature = "sentinel")]
+    pub fn under_sentinel(client: redis::sentinel::SentinelClient) -> Self {
+        Self::at(Place::Master(tokio::sync::Mutex::new(client)))
+    }
+
+    fn at(place: Place) -> Self {
         Self {
             shared: Arc::new(Shared {
-                client,
+                place,
                 channel: format!("sluice:{}", unique_owner()),
                 session: Mutex::default(),
                 opening: tokio::sync::Mutex::default(),
@@ -180,7 +214,7 @@ impl Shared {
     async fn send<R: Reply, O>(self: &Arc<Self>, request: &Request<R, O>) -> Result<R> {
         let (number, mut connection) = self.session().await?;
         let reply = request.query_async(&mut connection).await;
-        if let Err(Error::Lost(_)) = reply {
+        if reply.as_ref().is_err_and(Error::ends_connection) {
             self.close(number);
         }
         reply
@@ -226,7 +260,7 @@ impl Shared {
             .set_connection_timeout(Some(REPLY_LIMIT))
             .set_response_timeout(Some(REPLY_LIMIT))
             .set_push_sender(receive);
-        let info = self.client.get_connection_info().clone();
+        let info = self.place.client().await?.get_connection_info().clone();
         let settings = info.redis_settings().clone();
         let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let client = Client::open(info)?;
