@@ -1,7 +1,7 @@
 //! Locks: `LOCK.*`.
 //!
-//! [`Lock`] is renewed by the server, [`RenewedLock`] by a thread of this process, and the locks of [`Locks`] by Tokio's tasks over one
-//! connection. The functions are the single commands.
+//! [`Lock`] is renewed by the server, [`RenewedLock`] by a thread of this process, and the locks of `Locks` (feature `tokio-comp`) by
+//! Tokio's tasks over one connection. The functions are the single commands.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

@@ -379,7 +379,7 @@ impl Claim {
                 Err(error) => return Err(error),
             }
             is_first = false;
-            let silence = Instant::now() + (left + GRACE).min(MAX_SILENCE);
+            let silence = Instant::now() + left.saturating_add(GRACE).min(MAX_SILENCE);
             match timeout_at(silence, messages.recv()).await {
                 Ok(Some(Message::Granted(fence))) if self.resource.keys().len() == 1 => {
                     self.fences = vec![fence];
