@@ -718,14 +718,14 @@ fn main() {
             _ => ProtocolVersion::RESP2,
         },
     };
-    let (features, runtime, topologies) = match arguments.is_asynchronous {
-        true => (TOKIO_FEATURES, "Rust, Tokio", &["server", "sentinel"][..]),
-        false => (FEATURES, "Rust", &["server", "cluster", "sentinel"][..]),
+    let (features, topologies) = match arguments.is_asynchronous {
+        true => (TOKIO_FEATURES, &["server", "sentinel"][..]),
+        false => (FEATURES, &["server", "cluster", "sentinel"][..]),
     };
     let operations: Vec<&str> = OPERATIONS.into_iter().chain(features).collect();
     write(&json!({
         "client": format!("redis-rs {}", redis_version()),
-        "runtime": runtime,
+        "runtime": "Rust",
         "repeats": false,
         "topologies": topologies,
         "operations": operations,
