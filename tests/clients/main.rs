@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lossy::Lossy;
-use support::Server;
 use support::cluster::{self, two_nodes};
+use support::{SOON, Server, eventually, wait_for_replica_sync};
 
 /// Of these, the reply to each request is lost until it is asked again.
 const LOST: [&str; 2] = ["LOCK.ACQUIRE", "STOCK.DEDUCT"];
@@ -162,6 +162,26 @@ fn the_node_package_holds_in_a_cluster() {
     let port = one.port().to_string();
     let variables = [("SLUICE_PORT", &*port), ("SLUICE_CLUSTER_PORT", &*port)];
     run_node_package("cluster", &variables);
+}
+
+#[test]
+fn the_node_package_finds_the_master_behind_sentinel() {
+    let (master, replica) = (Server::start(), Server::start());
+    replica.replica_of(&master);
+    wait_for_replica_sync(&master, &replica);
+    let sentinel = Server::builder().sentinel().start();
+    let port = master.port().to_string();
+    sentinel.command(["SENTINEL", "MONITOR", "shop", "127.0.0.1", &port, "1"]);
+    eventually(SOON, || {
+        let about = sentinel.command(["SENTINEL", "MASTER", "shop"]);
+        about.field("num-slaves") == &"1"
+    });
+    let port = sentinel.port().to_string();
+    let variables = [
+        ("SLUICE_SENTINEL_PORT", &*port),
+        ("SLUICE_MASTER_NAME", "shop"),
+    ];
+    run_node_package("sentinel", &variables);
 }
 
 #[test]

@@ -23,8 +23,13 @@ class Refused extends Error {}
 
 const ignore = () => {};
 
-async function openNodeRedis({ topology, host, port }) {
+async function openNodeRedis({ topology, host, port, master }) {
   const socket = { host, port, socketTimeout: TIMEOUT_MS, reconnectStrategy: 50 };
+  if (topology === 'sentinel') {
+    const nodeClientOptions = { RESP, socket: { socketTimeout: TIMEOUT_MS } };
+    const sentinel = library.createSentinel({ name: master, sentinelRootNodes: [{ host, port }], RESP, nodeClientOptions });
+    return sentinel.on('error', ignore).connect();
+  }
   if (topology === 'cluster') {
     const cluster = library.createCluster({ rootNodes: [{ socket: { host, port } }], RESP, defaults: { RESP, socket: { reconnectStrategy: 50 } } });
     return cluster.on('error', ignore).connect();
@@ -133,7 +138,7 @@ write({
   client: `${LIBRARY} ${version}`,
   runtime: `Node ${process.versions.node}`,
   repeats: true,
-  topologies: LIBRARY === 'node-redis' ? ['server', 'cluster'] : ['server', 'cluster', 'sentinel'],
+  topologies: ['server', 'cluster', 'sentinel'],
   operations: [...Object.keys(rest), 'bound', 'linger', 'local-loss', 'notify'],
 });
 for await (const line of createInterface({ input: process.stdin })) {

@@ -126,7 +126,7 @@ class NodeRedis {
 
   /** @param {Bytes} key */
   async node(key) {
-    if (this.isSentinel) throw new TypeError('createSentinel lends no connection: use createClient, or ioredis with sentinels');
+    if (this.isSentinel) return this.client; // each connection looks for the master of that time
     if (this.isPool) return (this.member ??= await this.client.execute((/** @type {any} */ member) => member));
     if (!this.isCluster) return this.client;
     const shard = this.client.slots[slotOf(key)];
@@ -134,8 +134,18 @@ class NodeRedis {
     return this.client.nodeClient(shard.master);
   }
 
-  /** @param {any} node @param {object} [overrides] */
-  async duplicate(node, overrides) {
+  /** A client of the present master, of the pool behind `createSentinel`. @returns {Promise<any>} */
+  master() {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(new ConnectionBroken(`No master within ${this.timeout} ms`)), this.timeout);
+      const found = this.client._execute(false, async (/** @type {any} */ member) => member);
+      found.then(resolve, reject).finally(() => clearTimeout(timer));
+    });
+  }
+
+  /** @param {any} place A client of a server, or of Sentinel. @param {object} [overrides] */
+  async duplicate(place, overrides) {
+    const node = this.isSentinel ? await this.master() : place;
     const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: this.timeout };
     const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
     own.on('error', noop);
