@@ -85,6 +85,10 @@ pub struct Family {
     pub slot_parcel: fn() -> Option<SlotParcel>,
     /// The functions for waiting clients in a cluster, if commands of the family block.
     pub waiting: Option<InSlots>,
+    /// For a family that acts on keys by itself: a command `name key argument` that writes the key. In a cluster, the module asks
+    /// the server with it whether a command on a key is allowed; no `rename-command` gives it another name. With an empty argument
+    /// the command must be refused before it opens the key, because Redis 7.0 cannot check a command without running it.
+    pub slot_check_command: Option<&'static CStr>,
     /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many
     /// clients put all sections into one map. `None`: the state of the family is in use.
     pub info: fn() -> Option<Vec<(&'static str, u64)>>,
@@ -116,6 +120,7 @@ impl Family {
         cron: |_| {},
         slot_parcel: || None,
         waiting: None,
+        slot_check_command: None,
         info: || None,
         histograms: &[],
         memory: None,
@@ -180,4 +185,16 @@ pub fn enable_families(list: &str) -> Result<(), String> {
     }
     ENABLED.store(enabled, Ordering::Relaxed);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FAMILIES;
+
+    #[test]
+    fn the_server_can_be_asked_for_slots_whichever_family_has_waiting_clients() {
+        for family in FAMILIES.iter().filter(|family| family.waiting.is_some()) {
+            assert!(family.slot_check_command.is_some(), "{}", family.name);
+        }
+    }
 }

@@ -140,6 +140,7 @@ pub fn serve_name<F: QueueService>(ctx: Ctx<'_>, now: Now, name: &ServerString<'
 
 /// Serves a key's queue in order, as far as there are answers for its clients. A long queue is served in slices.
 fn serve<F: QueueService>(ctx: Ctx<'_>, now: Now, key: &Key) {
+    let _nodes = cluster::same_nodes();
     serve_in::<F>(ctx, now, key, &mut Slice::begin());
     ask_for_slices_if_needed::<F>();
 }

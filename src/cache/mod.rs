@@ -52,6 +52,7 @@ pub const FAMILY: Family = Family {
     go_on: serve::go_on,
     cron: serve::cron,
     waiting: Some(queue_service::in_slots::<CacheQueues>()),
+    slot_check_command: Some(c"CACHE.FAIL"),
     info: serve::info,
     histograms: &[
         ("times_cache_wait_usec", &WAIT_TIMES),

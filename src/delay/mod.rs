@@ -28,6 +28,7 @@ pub const FAMILY: Family = Family {
     dataset_changed: |event| DEADLINES.moved(event),
     on_event: serve::on_server_event,
     due: serve::due,
+    slot_check_command: Some(c"DELAY.CANCEL"),
     go_on: serve::go_on,
     cron: |ctx| DEADLINES.unpark(ctx),
     info: serve::info,

@@ -72,6 +72,7 @@ pub const FAMILY: Family = Family {
     cron: slices::cron,
     slot_parcel: events::slot_parcel,
     waiting: Some(blocking::WAITING),
+    slot_check_command: Some(c"LOCK.RELEASE"),
     info: counters::info,
     histograms: &[
         ("times_lock_wait_usec", &WAIT_TIMES),

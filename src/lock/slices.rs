@@ -10,6 +10,7 @@ use super::{DEADLINES, LISTENING, LockService, SERVICE};
 use crate::server::base::clock::Now;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
+use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::replicas;
 use crate::waiting::Key;
@@ -22,6 +23,7 @@ pub(super) fn serve(
     now: Now,
     keys: impl IntoIterator<Item = Key>,
 ) {
+    let _nodes = cluster::same_nodes();
     let (handover, mut world) = service.hand_over(ctx, now);
     if handover.keys_changed(&mut world, now.ms(), keys) {
         let mut slice = Slice::begin();

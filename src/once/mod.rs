@@ -40,6 +40,7 @@ pub const FAMILY: Family = Family {
     go_on: queue_service::go_on::<OnceQueues>,
     cron: |_| queue_service::ask_for_slices_if_needed::<OnceQueues>(),
     waiting: Some(queue_service::in_slots::<OnceQueues>()),
+    slot_check_command: Some(c"ONCE.FAIL"),
     info: serve::info,
     histograms: &[
         ("times_once_wait_usec", &WAIT_TIMES),

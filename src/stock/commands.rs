@@ -18,6 +18,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::{OpenKey, TypedKey};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
+use crate::server::services::cluster;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -390,6 +391,7 @@ fn step_all(
     requests: &[StockRequest<'_>],
     event: &'static CStr,
 ) -> Answer {
+    let _nodes = cluster::same_nodes();
     let (ctx, now) = (call.ctx, Now::read().ms());
     let names: Vec<ServerString<'_>> = (0..requests.len())
         .map(|index| call.name(1 + index * stride))

@@ -50,6 +50,7 @@ pub const FAMILY: Family = Family {
     dataset_changed: |event| DEADLINES.moved(event),
     on_event: serve::on_server_event,
     due: serve::due,
+    slot_check_command: Some(c"STOCK.CONFIRM"),
     cron: |ctx| {
         DEADLINES.unpark(ctx);
         stream::free_unused();

@@ -308,6 +308,42 @@ fn a_cluster_that_was_down_has_no_waiting_clients() {
     assert!(again.must("LOCK.HELD bar you").is_nil());
 }
 
+/// The module must know now which slots it imports, but one answer is good for all keys of a client.
+#[test]
+fn a_client_that_gets_many_locks_of_an_imported_slot_costs_one_look_at_the_nodes() {
+    const COUNT: usize = 1024;
+    let (one, other) = two_nodes(&node());
+    let keys: Vec<String> = (0..COUNT)
+        .map(|number| format!("{{{LOW}}}{number}"))
+        .collect();
+    let (own, names) = (keys[1..].join(" "), keys.join(" "));
+    ask(
+        &one,
+        &format!("LOCK.MACQUIRE {} {own} me PX 6000000", COUNT - 1),
+    );
+    fence(&ask(
+        &one,
+        &format!("LOCK.ACQUIRE {} you PX 6000000", keys[0]),
+    ));
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    moving.keys(&keys);
+    let mut all = Raw::connect(&other);
+    all.must("ASKING");
+    all.ask(&format!(
+        "LOCK.MACQUIRE {COUNT} {names} me PX 6000000 BLOCK 0"
+    ));
+    eventually(SOON, || waiting(&other) == 1);
+    let mut client = Raw::connect(&other);
+    let before = calls(&other, "cluster|nodes");
+    client.must("ASKING");
+    // Not by a command of the module: `ASKING` would be good for its hand-over, too.
+    assert_eq!(client.must(&format!("PEXPIRE {} 1", keys[0])), 1);
+    assert_eq!(served(&mut all).array().len(), COUNT);
+    // The cron event asks, too, a few times in the meantime.
+    let asked = calls(&other, "cluster|nodes") - before;
+    assert!((1..COUNT as i64 / 8).contains(&asked), "{asked} times");
+}
+
 /// After an ASK redirection a client waits at the importing node, as it would for a list there.
 #[test]
 fn clients_can_wait_at_the_importing_node() {

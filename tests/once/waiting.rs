@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::support::cluster::{node, two_nodes};
 use crate::support::once::{CONFLICT, begin, busy, counter, done, token};
 use crate::support::{
-    Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow, not_before,
-    quiet, served, server_and_client, still_waits, waiter, waiting, waits,
+    Builder, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow,
+    not_before, quiet, served, server_and_client, still_waits, waiter, waiting, waits,
 };
 
 const WAIT: &str = "ONCE.BEGIN k LEASE 600000 BLOCK 0";
@@ -244,8 +244,18 @@ fn a_promoted_replica_honours_leases_and_lets_clients_wait() {
 
 #[test]
 fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
+    check_that_waiting_clients_follow_a_slot(&node());
+}
+
+/// The module asks the server for slots with a command of a family that is loaded.
+#[test]
+fn who_waits_in_a_slot_that_leaves_is_sent_after_it_where_no_other_family_has_waiting_clients() {
+    check_that_waiting_clients_follow_a_slot(&node().module_args(&["families", "once,rate"]));
+}
+
+fn check_that_waiting_clients_follow_a_slot(builder: &Builder) {
     const SLOT: u16 = 5061;
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(builder);
     let ids = [&one, &other].map(|node| node.command(["CLUSTER", "MYID"]).text().to_owned());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     begin(&mut here, "ONCE.BEGIN bar LEASE 600000");
@@ -255,6 +265,10 @@ fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
     there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
     here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", ids[1]));
     here.must(&format!("MIGRATE 127.0.0.1 {} bar 0 5000", other.port()));
+    // The key has gone, the slot has not: nobody begins the work that is busy at the other node.
+    for waiter in &mut waiters {
+        still_waits(waiter);
+    }
     for client in [&mut there, &mut here] {
         client.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[1]));
     }
@@ -264,6 +278,17 @@ fn who_waits_in_a_slot_that_leaves_is_sent_after_it() {
     }
     // The lease has moved with the key.
     busy(&there.must("ONCE.BEGIN bar LEASE 5"));
+}
+
+#[test]
+fn a_cluster_that_is_down_has_no_waiting_clients_where_no_other_family_has_any() {
+    let (one, _other) = two_nodes(&node().module_args(&["families", "once"]));
+    let mut client = Raw::connect(&one);
+    begin(&mut client, "ONCE.BEGIN bar LEASE 600000");
+    let mut next = waiter(&one, "ONCE.BEGIN bar LEASE 600000 BLOCK 0");
+    client.must("CLUSTER DELSLOTS 0");
+    let reply = served(&mut next);
+    assert!(reply.err().starts_with("CLUSTERDOWN "), "{reply:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Stocks in a cluster and under access rules: their keys and event streams are known, kept to one slot and to those who
 //! may use them.
 
-use crate::support::cluster::{Move, node, one_node, two_nodes};
+use crate::support::cluster::{Move, calls, node, one_node, two_nodes};
 use crate::support::stock::{UNKNOWN, assert_stream_tells_all, await_state, counts, told};
 use crate::support::{
     Lines, Raw, SOON, Server, Value, ask, eventually, ints, now_ms, reads_keys_in_threads,
@@ -54,6 +54,26 @@ fn several_stocks_need_one_slot() {
     assert_eq!(ints(&reply), [3, 1, 2]);
     let reply = client.must("STOCK.MGET {foo}1 {foo}none foo");
     assert!(reply.array()[1].is_nil());
+}
+
+/// A stream that is not there may be on another node, which the module must know now: for all stocks of a command at once.
+#[test]
+fn stocks_whose_streams_are_missing_cost_one_look_at_the_nodes() {
+    const COUNT: usize = 1000;
+    let (server, mut client) = one_node();
+    let keys = || (0..COUNT).map(|number| format!("{{foo}}{number}"));
+    client.run_all(keys().map(|key| format!("STOCK.SET {key} 10 EVENTS {key}e")));
+    let streams: Vec<String> = keys().map(|key| format!("{key}e")).collect();
+    let streams = streams.join(" ");
+    assert_eq!(client.must(&format!("DEL {streams}")), COUNT as i64);
+    let sold: Vec<String> = keys().map(|key| format!("{key} 1")).collect();
+    let before = calls(&server, "cluster|nodes");
+    let reply = client.must(&format!("STOCK.MDEDUCT {COUNT} {}", sold.join(" ")));
+    assert_eq!(ints(&reply), [9; COUNT]);
+    assert_eq!(client.must(&format!("EXISTS {streams}")), COUNT as i64);
+    // The cron event asks, too, a few times in the meantime.
+    let asked = calls(&server, "cluster|nodes") - before;
+    assert!((1..COUNT as i64 / 8).contains(&asked), "{asked} times");
 }
 
 #[test]

@@ -19,9 +19,18 @@ pub fn waiting(server: &Server) -> i64 {
 
 fn waiting_as_told(client: &mut Raw) -> i64 {
     let info = client.must("INFO sluice");
-    field_of(&info, "sluice_lock_waiting")
-        + field_of(&info, "sluice_cache_waiters_now")
-        + field_of(&info, "sluice_once_waiting")
+    count_of(&info, "sluice_lock_waiting")
+        + count_of(&info, "sluice_cache_waiters_now")
+        + count_of(&info, "sluice_once_waiting")
+}
+
+/// A field of `INFO`; 0 if its family is not loaded.
+#[track_caller]
+fn count_of(info: &Value, name: &str) -> i64 {
+    let family: Vec<&str> = name.split_inclusive('_').take(2).collect();
+    let family = family.concat();
+    let is_loaded = info.text().lines().any(|line| line.starts_with(&family));
+    if is_loaded { field_of(info, name) } else { 0 }
 }
 
 /// Waits until that many clients wait.
@@ -55,9 +64,9 @@ pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     // Clients that wait for a lock are counted for ever, those that wait for an entry only while they wait.
     let mut counted = || {
         let info = control.must("INFO sluice");
-        field_of(&info, "sluice_lock_waited")
-            + field_of(&info, "sluice_cache_waiters_now")
-            + field_of(&info, "sluice_once_waiting")
+        count_of(&info, "sluice_lock_waited")
+            + count_of(&info, "sluice_cache_waiters_now")
+            + count_of(&info, "sluice_once_waiting")
     };
     let before = counted();
     client.ask(line);

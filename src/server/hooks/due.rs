@@ -18,6 +18,7 @@ pub(in crate::server) fn ask_families(ctx: Ctx<'_>) {
     if ctx.is_replica() || ctx.is_loading() {
         return; // the cron event asks again
     }
+    let _nodes = cluster::same_nodes();
     let now = Now::read();
     let next = crate::enabled_families().filter_map(|family| {
         let next = (family.due)(ctx, now);

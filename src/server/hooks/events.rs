@@ -39,6 +39,7 @@ fn do_a_slice(ctx: Ctx<'_>) {
     if ctx.is_loading() {
         return; // the cron event asks again
     }
+    let _nodes = cluster::same_nodes();
     let mut slice = Slice::begin();
     let mut is_left = false;
     for family in crate::enabled_families() {
@@ -80,6 +81,7 @@ fn run_deferred(ctx: Ctx<'_>) {
     if ctx.is_loading() {
         return;
     }
+    let _nodes = cluster::same_nodes();
     let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());
     let now = Now::read();
     // Dealing with one thing may note another, such as a key that turned out to be expired.

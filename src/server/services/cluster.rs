@@ -54,6 +54,9 @@ struct State {
     /// When the nodes were asked for (Unix us), and how long that took.
     asked_at: u64,
     asked_for: u64,
+    /// How many [`SameNodes`] live, and whether the nodes were asked for since the first of them began.
+    same_nodes: u32,
+    are_nodes_current: bool,
     /// The slots whose waiting clients could not be served when something happened.
     put_off: BTreeSet<u16>,
     /// For each atomic migration from this node that goes on, one of its slots. Empty where the server lets
@@ -97,21 +100,10 @@ enum Verdict {
 /// Asks the server what it says to a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
 /// a failed call of the command.
 fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
-    // A command of the module's own: no `rename-command` gives it another name. Without its last argument's content it is
-    // refused before it looks for the key, where the server cannot check without running it.
-    const COMMANDS: [(&str, &CStr); 4] = [
-        ("lock", c"LOCK.RELEASE"),
-        ("stock", c"STOCK.CONFIRM"),
-        ("cache", c"CACHE.FAIL"),
-        ("delay", c"DELAY.CANCEL"),
-    ];
     static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
     static COMMAND: OnceLock<Option<&CStr>> = OnceLock::new();
-    let command = *COMMAND.get_or_init(|| {
-        let is_enabled = |family: &str| crate::enabled_families().any(|other| other.name == family);
-        let mut commands = COMMANDS.iter().filter(|(family, _)| is_enabled(family));
-        commands.next().map(|(_, command)| *command)
-    });
+    let command = *COMMAND
+        .get_or_init(|| crate::enabled_families().find_map(|family| family.slot_check_command));
     let Some(command) = command else {
         return Verdict::Allowed; // no other family acts of its own accord
     };
@@ -234,8 +226,7 @@ fn imports(ctx: Ctx<'_>, slot: u16) -> bool {
         return false;
     }
     // The import can have ended a moment ago, and the slot can be on its way to the next node, with its locks.
-    forget_nodes();
-    imports()
+    current_nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot))
 }
 
 /// The error for a client that waited for this key until the server became a replica.
@@ -267,8 +258,7 @@ pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     if !ctx.is_cluster() {
         return false;
     }
-    forget_nodes(); // it must be known now
-    nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot_of(name.bytes())))
+    current_nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot_of(name.bytes())))
 }
 
 /// May these two keys be used together? Always, but in a cluster only if they are in one slot.
@@ -287,8 +277,7 @@ pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
     if !ctx.is_cluster() {
         return None;
     }
-    forget_nodes();
-    nodes(ctx).map(|nodes| nodes.own_part().to_owned())
+    current_nodes(ctx).map(|nodes| nodes.own_part().to_owned())
 }
 
 /// Looks whether slots have come or gone of which no event told, and tells the families.
@@ -392,9 +381,49 @@ fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     Some(nodes)
 }
 
+/// Who serves which slot now: an answer of a moment ago is not enough.
+fn current_nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
+    {
+        let state = STATE.get();
+        if state.are_nodes_current {
+            return state.nodes.clone();
+        }
+    }
+    forget_nodes();
+    let nodes = nodes(ctx);
+    let mut state = STATE.get();
+    state.are_nodes_current = state.same_nodes > 0 && nodes.is_some();
+    nodes
+}
+
 /// Who serves which slot is asked for anew.
 fn forget_nodes() {
-    STATE.get().asked_at = 0;
+    let mut state = STATE.get();
+    (state.asked_at, state.are_nodes_current) = (0, false);
+}
+
+/// A part of a command or of a slice, in which no command and no message of the cluster can move a slot. While it lives, the
+/// module asks at most once which slots move, however many keys depend on it.
+#[must_use]
+pub struct SameNodes(());
+
+/// Begins such a part. `None` outside of a cluster.
+#[inline]
+pub fn same_nodes() -> Option<SameNodes> {
+    slots::in_cluster().then(|| {
+        STATE.get().same_nodes += 1;
+        SameNodes(())
+    })
+}
+
+impl Drop for SameNodes {
+    fn drop(&mut self) {
+        let mut state = STATE.get();
+        state.same_nodes -= 1;
+        if state.same_nodes == 0 {
+            state.are_nodes_current = false;
+        }
+    }
 }
 
 /// Tells the families that slots came or went.
@@ -634,6 +663,7 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
     if STATE.get().work.is_empty() || !ctx.may_act() {
         return; // the cron event asks again
     }
+    let _nodes = same_nodes();
     let start = Now::read();
     for _ in 0..SLICE_STEPS {
         let Some(mut work) = STATE.get().work.pop_front() else {
