@@ -29,8 +29,8 @@ pub const FAMILY: Family = Family {
     on_event: serve::on_server_event,
     due: serve::due,
     slot_check_command: Some(c"DELAY.CANCEL"),
-    go_on: serve::go_on,
-    cron: |ctx| DEADLINES.unpark(ctx),
+    go_on: |ctx, slice| serve::go_on(ctx, slice) | DEADLINES.go_on(ctx, slice),
+    cron: |ctx| DEADLINES.cron(ctx),
     info: serve::info,
     memory: Some(FamilyMemory {
         keys: "memory_delay_keys",

@@ -53,7 +53,7 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 
 /// Delivers due messages of one queue.
 fn process(ctx: Ctx<'_>, number: u64, now: u64, slice: &Slice) {
-    let Some(place) = DEADLINES.get().key(number).cloned() else {
+    let Some(place) = DEADLINES.get().key(number) else {
         return;
     };
     let name = ServerString::new(&place.key);

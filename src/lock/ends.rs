@@ -14,7 +14,7 @@ const MAX_ENDS_PER_STEP: usize = 256;
 
 /// Ends some of the holds whose leases ended, of the lock that is listed under this number.
 pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, number: u64) {
-    let Some(listed) = DEADLINES.get().key(number).cloned() else {
+    let Some(listed) = DEADLINES.get().key(number) else {
         return;
     };
     let name = ServerString::new(&listed.key);

@@ -68,7 +68,7 @@ pub const FAMILY: Family = Family {
     follows_client: watchdog::follows_client,
     on_event: events::on_event,
     due: slices::due,
-    go_on: slices::go_on,
+    go_on: |ctx, slice| slices::go_on(ctx, slice) | DEADLINES.go_on(ctx, slice),
     cron: slices::cron,
     slot_parcel: events::slot_parcel,
     waiting: Some(blocking::WAITING),

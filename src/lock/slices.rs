@@ -177,7 +177,7 @@ pub(super) fn stop_listening_if_idle(service: &LockService) {
 
 /// Serves clients that had to wait until the master has enough replicas.
 pub(super) fn cron(ctx: Ctx<'_>) {
-    DEADLINES.unpark(ctx);
+    DEADLINES.cron(ctx);
     let service = &mut *SERVICE.get();
     if service.has_work() {
         deferred::ask_for_slices(); // the work may have had to wait

@@ -50,9 +50,10 @@ pub const FAMILY: Family = Family {
     dataset_changed: |event| DEADLINES.moved(event),
     on_event: serve::on_server_event,
     due: serve::due,
+    go_on: |ctx, slice| DEADLINES.go_on(ctx, slice),
     slot_check_command: Some(c"STOCK.CONFIRM"),
     cron: |ctx| {
-        DEADLINES.unpark(ctx);
+        DEADLINES.cron(ctx);
         stream::free_unused();
     },
     info: serve::info,

@@ -41,7 +41,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 
 /// Does one slice of the due work of one stock.
 fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(listed) = DEADLINES.get().key(number).cloned() else {
+    let Some(listed) = DEADLINES.get().key(number) else {
         return;
     };
     let name = ServerString::new(&listed.key);
