@@ -47,6 +47,9 @@ pub(super) fn has_leases() -> bool {
 /// A client is about to delete a key, which may not exist; `None`: any keys.
 pub(super) fn key_deleting(key: Option<&[u8]>) {
     let Some(key) = key else {
+        if !has_leases() {
+            return; // nothing changes for the clients that wait
+        }
         revoke_many(Leases::revoke_all);
         queue_service::serve_all::<CacheQueues>(None);
         return;

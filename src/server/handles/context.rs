@@ -19,6 +19,12 @@ pub(in crate::server) fn learn_database() {
     RETURNS_CLIENTS_DATABASE.store(returns, Ordering::Relaxed);
 }
 
+/// Whether writes are paused.
+pub(in crate::server) fn are_writes_paused() -> bool {
+    // SAFETY: the function takes no argument.
+    unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+}
+
 /// Is there a connection with this client id? A client that a script or a module has made for itself is none.
 pub fn is_connected(id: u64) -> bool {
     // SAFETY: a null pointer asks only whether there is such a client.
@@ -192,8 +198,7 @@ impl<'c> Ctx<'c> {
 
     /// Are writes paused, so that nothing may be sent to replicas or the AOF?
     pub fn is_paused(self) -> bool {
-        // SAFETY: the function takes no argument.
-        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+        are_writes_paused()
     }
 
     /// Is the server loading a dataset?

@@ -7,10 +7,10 @@ use crate::request::{is, parse_int};
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call;
-use crate::server::handles::context::{Ctx, is_connected};
+use crate::server::handles::context::{Ctx, are_writes_paused, is_connected};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
-use crate::server::hooks::queued::{Anonymous, ByClient, ClientState};
+use crate::server::hooks::queued::{Anonymous, ByClient, ClientState, MOST_STATES};
 use crate::server::services::cluster;
 use crate::server::services::commit;
 use crate::server::services::deferred;
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_IDLE_TICKS: u32 = 100;
 
 /// The most clients whose states are read after each deletion, on a server that does not name the client of a command. The states
-/// of more clients are read ten times a second, because each takes a system call.
+/// of more clients are read by a part of the clients ten times a second, because each takes a system call.
 const FEW_CLIENTS: usize = 32;
 
 #[derive(Default)]
@@ -103,13 +103,16 @@ impl DeletionWatch {
     }
 
     fn look(&mut self, current: Option<u64>) {
-        self.by_client.look(current, state_of, &mut deleting);
+        let is_paused = self.by_client.has_put_off() && are_writes_paused();
+        self.by_client
+            .look(current, is_paused, state_of, &mut deleting);
         self.anonymous.look(state_of, &mut deleting);
         self.note_settled();
     }
 }
 
-/// Notes the clients that connected before the module was loaded. If `CLIENT` is renamed, they stay unknown.
+/// Notes the clients that connected before the module was loaded. If `CLIENT` is renamed, the ends of their transactions tell of
+/// them, on servers that name the client of a command.
 pub(in crate::server) fn learn_clients(ctx: Ctx<'_>) {
     WATCH.get().clients.extend(call::clients(ctx));
 }
@@ -176,8 +179,9 @@ pub(in crate::server) fn tick(ctx: Ctx<'_>) {
     let watch = &mut *WATCH.get();
     if watch.anonymous.wants_group() {
         watch.look(None);
-        let open = watch.open_transactions();
-        watch.anonymous.group(open);
+        watch
+            .anonymous
+            .search(&watch.clients, MOST_STATES, state_of);
     }
     let is_needed = ctx.is_cluster()
         || !watch.by_client.is_settled()
@@ -352,7 +356,12 @@ fn settle_before(client: Option<u64>) {
 fn transaction_ends(client: Option<u64>) {
     let watch = &mut *WATCH.get();
     match client {
-        Some(client) => watch.by_client.ends(client),
+        Some(client) => {
+            if is_connected(client) && watch.clients.insert(client) {
+                watch.by_client.has_queued_before(client); // it connected before the module was loaded
+            }
+            watch.by_client.ends(client);
+        }
         None => watch.anonymous.ends(),
     }
     watch.note_settled();
@@ -426,7 +435,9 @@ fn run_deferred_for(ctx: Ctx<'_>) {
 pub(in crate::server) fn ends_round() {
     if IS_UNSETTLED.load(Ordering::Relaxed) {
         let watch = &mut *WATCH.get();
-        watch.by_client.ends_round(state_of);
+        if !are_writes_paused() {
+            watch.by_client.ends_round(state_of);
+        }
         watch.look(None);
     }
 }

@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 /// The commands of every server whose arguments are all keys.
 const PLAIN: [&str; 2] = ["del", "unlink"];
 
-/// Commands of some servers, for a server that does not answer because of `rename-command COMMAND`.
-const NEWER: [&str; 2] = ["delex", "delifeq"];
+/// Those that were known when this was written, for a server that does not answer because of `rename-command COMMAND`. Commands
+/// that delete keys in another way (`RENAME`, `MOVE`) delete only keys that exist, which keyspace events report.
+const KNOWN: [&str; 3] = ["getdel", "delex", "delifeq"];
 
 static OTHERS: OnceLock<Vec<String>> = OnceLock::new();
 
@@ -24,7 +25,7 @@ pub(in crate::server) fn learn(ctx: Ctx<'_>) {
     let all = (0..commands.len()).filter_map(|index| deleter(commands.element(index)?));
     let mut others: Vec<String> = all.filter(|name| !is_plain(name.as_bytes())).collect();
     if commands.len() == 0 {
-        others = NEWER.map(String::from).into();
+        others = KNOWN.map(String::from).into();
     }
     OTHERS.get_or_init(|| others);
 }
