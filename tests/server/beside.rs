@@ -2,7 +2,7 @@
 //! when the new one has taken its place nothing of the old one is left.
 
 use crate::support::{
-    Lines as _, Raw, SOON, Server, assert_identical, await_role, eventually, follow,
+    Lines as _, Raw, SOON, Server, assert_identical, await_role, eventually, field_of, follow,
 };
 
 /// Stocks, each with a reservation that ends by itself, and with the same names in both datasets.
@@ -11,6 +11,20 @@ const STOCKS: usize = 30;
 /// How long reservations last, and by how much more the clock is set forward to end them (ms).
 const LONG: &str = "50000000";
 const LONGER: i64 = 100_000_000;
+
+/// How long holds and work last that do not end.
+const FOREVER: &str = "900000000";
+
+/// The number of messages of a delay queue; `None`: there is no such queue.
+fn messages_of(client: &mut Raw, key: &str) -> Option<i64> {
+    let info = client.run(&format!("DELAY.INFO {key}"));
+    (!info.is_nil()).then(|| info.field("messages").int())
+}
+
+/// What is there when all is due that is due: the keys of one dataset, each with the number of its delivered messages and of its
+/// holds that ended.
+const OLD: [(&str, i64, i64); 3] = [("both", 1, 1), ("old", 1, 1), ("new", 0, 0)];
+const NEW: [(&str, i64, i64); 3] = [("both", 2, 2), ("old", 0, 0), ("new", 2, 2)];
 
 fn value_of(server: &Server, key: &str) -> i64 {
     Raw::connect(server).must(&format!("STOCK.GET {key}")).int()
@@ -43,6 +57,18 @@ fn during_a_transfer() -> (Server, Server, String) {
     client.must("CACHE.SET cached old PX 90000000");
     client.must("BF.ADD bloom old");
     client.must("RATE.ONCE once PX 90000000");
+    for key in ["queue-both", "queue-old"] {
+        client.must(&format!("DELAY.SET {key} STREAM {key}-delivered"));
+        client.must(&format!("DELAY.ADD {key} old PX {LONG} VALUES of old"));
+    }
+    for key in ["sem-both", "sem-old"] {
+        client.must(&format!("SEM.ACQUIRE {key} short LIMIT 9 PX {LONG}"));
+        client.must(&format!("SEM.ACQUIRE {key} long LIMIT 9 PX {FOREVER}"));
+    }
+    client.must(&format!("ONCE.BEGIN work-both LEASE {FOREVER}"));
+    let token = client.must(&format!("ONCE.BEGIN work-old LEASE {FOREVER}"));
+    let token = token.array()[2].int();
+    client.must(&format!("ONCE.DONE work-old {token} old PX {FOREVER}"));
     follow(&master, &replica);
     let old = replica.digest();
     assert_eq!(old, master.digest());
@@ -55,6 +81,20 @@ fn during_a_transfer() -> (Server, Server, String) {
             change.push(format!("STOCK.RESERVE {key} 5 ORDER b PX {LONG}"));
         }
     }
+    for key in ["queue-both", "queue-new"] {
+        change.push(format!("DELAY.SET {key} STREAM {key}-delivered"));
+        for id in ["new", "newer"] {
+            change.push(format!("DELAY.ADD {key} {id} PX {LONG} VALUES of {id}"));
+        }
+    }
+    for key in ["sem-both", "sem-new"] {
+        for owner in ["short1", "short2"] {
+            change.push(format!("SEM.ACQUIRE {key} {owner} LIMIT 9 PX {LONG}"));
+        }
+        change.push(format!("SEM.ACQUIRE {key} long LIMIT 9 PX {FOREVER}"));
+    }
+    change.push(format!("ONCE.BEGIN work-both LEASE {LONG} FINGERPRINT new"));
+    change.push(format!("ONCE.BEGIN work-new LEASE {FOREVER}"));
     change.push("LOCK.ACQUIRE lock new PX 90000000".into());
     change.push("CACHE.SET cached new PX 90000000".into());
     change.push("BF.ADD bloom new".into());
@@ -75,11 +115,29 @@ fn during_a_transfer() -> (Server, Server, String) {
     assert_eq!(reader.must("BF.EXISTS bloom new"), 0);
     assert!(!reader.run("LOCK.INFO lock").is_err());
     assert!(reader.run("STOCK.GET new1").is_nil());
+    for (key, messages) in [("queue-both", Some(1)), ("queue-new", None)] {
+        assert_eq!(messages_of(&mut reader, key), messages, "{key}");
+    }
+    assert_eq!(reader.must("SEM.INFO sem-both").field("used").int(), 2);
+    assert!(reader.run("SEM.INFO sem-new").is_nil());
+    assert!(
+        reader
+            .must("ONCE.INFO work-both")
+            .field("fingerprint")
+            .is_nil()
+    );
+    assert_eq!(reader.must("ONCE.INFO work-old").field("state"), &"done");
+    assert!(reader.run("ONCE.INFO work-new").is_nil());
     (master, replica, old)
 }
 
 /// The replica becomes the master, and all reservations of its dataset end: those and no others.
-fn promote_and_end(master: Server, replica: &Server, stocks: [(&str, Option<i64>); 3]) {
+fn promote_and_end(
+    master: Server,
+    replica: &Server,
+    stocks: [(&str, Option<i64>); 3],
+    others: [(&str, i64, i64); 3],
+) {
     drop(master);
     replica.promote();
     await_role(replica, "master");
@@ -100,6 +158,27 @@ fn promote_and_end(master: Server, replica: &Server, stocks: [(&str, Option<i64>
         }
     }
     assert_eq!(replica.info_int("sluice_stock_expired") - before, ended);
+    let mut delivered = 0;
+    for (name, messages, holds) in others {
+        let mut len = || reader.must(&format!("XLEN queue-{name}-delivered")).int();
+        eventually(SOON, || len() == messages);
+        let left = (messages > 0).then_some(0);
+        assert_eq!(messages_of(&mut reader, &format!("queue-{name}")), left);
+        delivered += messages;
+        let line = format!("SEM.INFO sem-{name}");
+        if holds == 0 {
+            assert!(reader.run(&line).is_nil(), "{name}");
+        } else {
+            assert_eq!(reader.must(&line).field("used").int(), 1, "{name}");
+        }
+    }
+    let replies = reader.transact(["INFO sluice"]);
+    assert_eq!(field_of(&replies[0], "sluice_delay_delivered"), delivered);
+    // Besides the holds of the semaphores, that of `lock` has ended, and of the old dataset that of `sem`.
+    let ended_holds: i64 = others.iter().map(|(_, _, holds)| holds).sum();
+    eventually(SOON, || {
+        replica.info_int("sluice_lock_expired_leases") >= ended_holds
+    });
     // Those that are listed now are listed once.
     for number in 0..STOCKS {
         reader.must(&format!("STOCK.RESERVE both{number} 1 ORDER c PX 1"));
@@ -124,8 +203,13 @@ fn a_dataset_that_is_loaded_beside_the_old_one_replaces_all_of_it() {
     });
     assert_identical(&master, &replica);
     assert_ne!(replica.digest(), old);
+    let mut reader = Raw::connect(&replica);
+    let work = reader.must("ONCE.INFO work-both");
+    assert_eq!(work.field("fingerprint"), &"new");
+    assert!(reader.run("ONCE.INFO work-old").is_nil());
+    assert_eq!(reader.must("ONCE.INFO work-new").field("state"), &"busy");
     let stocks = [("both", Some(20)), ("new", Some(20)), ("old", None)];
-    promote_and_end(master, &replica, stocks);
+    promote_and_end(master, &replica, stocks, NEW);
 }
 
 #[test]
@@ -146,5 +230,5 @@ fn when_a_transfer_is_cut_off_the_old_dataset_goes_on() {
     eventually(SOON, || replica.info_int("async_loading") == 0);
     assert_eq!(replica.digest(), old);
     let stocks = [("both", Some(10)), ("old", Some(10)), ("new", None)];
-    promote_and_end(master, &replica, stocks);
+    promote_and_end(master, &replica, stocks, OLD);
 }

@@ -1,6 +1,6 @@
 //! Commands that another module calls, for a client that has no user.
 
-use crate::support::{Lines as _, Raw, Server, compile};
+use crate::support::{Builder, Lines as _, Raw, Server, compile};
 
 /// A module whose command `other.call` calls the command that its arguments are. Without the server's header: what it needs of
 /// the API is a few lines.
@@ -32,9 +32,18 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
 
 #[test]
 fn another_module_cannot_apply_what_only_a_master_may() {
-    let server = Server::builder()
-        .config("enable-module-command", "yes")
-        .start();
+    check_that_another_module_cannot_apply(Server::builder());
+}
+
+/// The module asks the server by `PING` whether a client has a user.
+#[test]
+fn another_module_cannot_apply_what_only_a_master_may_whatever_ping_is_called() {
+    let builder = Server::builder().config("rename-command", "PING other.PING");
+    check_that_another_module_cannot_apply(builder);
+}
+
+fn check_that_another_module_cannot_apply(builder: Builder) {
+    let server = builder.config("enable-module-command", "yes").start();
     let library = server.dir().join("caller.so");
     compile(CALLER, &library);
     let mut client = Raw::connect(&server);

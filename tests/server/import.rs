@@ -1,6 +1,7 @@
 //! Valkey's import mode (`import-mode`): another server decides when keys end, and the module does nothing of its own accord.
 
 use crate::support::lock::fence;
+use crate::support::once::token;
 use crate::support::{
     Lines as _, Raw, SOON, Server, await_gone, eventually, now_ms, served, server_and_client,
     still_waits, waiter,
@@ -20,11 +21,12 @@ fn can_import() -> bool {
     is_there
 }
 
-/// A reservation, a lease with a waiting client behind it, a permit beside another, a watched hold and one whose connection is
+/// A reservation, a lease with a waiting client behind it, a delayed message, work that another client waits for, a permit beside another, a watched hold and one whose connection is
 /// lost. All but the last two end within [`STEP`].
 struct Due {
     client: Raw,
     waiter: Raw,
+    worker: Raw,
     watcher: Raw,
     watched_until: i64,
 }
@@ -37,6 +39,9 @@ fn prepare(server: &Server) -> Due {
         "LOCK.ACQUIRE lock me PX 10000",
         "SEM.ACQUIRE sem short LIMIT 2 PX 10000",
         "SEM.ACQUIRE sem long LIMIT 2 PX 600000",
+        "DELAY.SET queue STREAM delivered",
+        "DELAY.ADD queue message PX 10000 VALUES f v",
+        "ONCE.BEGIN work LEASE 10000",
     ] {
         client.must(line);
     }
@@ -45,11 +50,15 @@ fn prepare(server: &Server) -> Due {
     let mut lost = Raw::connect(server);
     lost.must("LOCK.ACQUIRE lost me WATCHDOG PX 600000");
     let waiter = waiter(server, "LOCK.ACQUIRE lock you PX 600000 BLOCK 0");
+    let mut worker = Raw::connect(server);
+    worker.ask("ONCE.BEGIN work LEASE 600000 BLOCK 0");
+    eventually(SOON, || server.info_int("sluice_once_waiting") == 1);
     drop(lost);
     Due {
         watched_until: client.must("PEXPIRETIME watched").int(),
         client,
         waiter,
+        worker,
         watcher,
     }
 }
@@ -63,20 +72,27 @@ impl Due {
             assert_eq!(client.must("XLEN stream").int(), 2);
             assert_eq!(client.must("PEXPIRETIME watched").int(), self.watched_until);
             assert_eq!(client.must("EXISTS lost").int(), 1);
+            assert_eq!(client.must("EXISTS delivered").int(), 0);
+            assert_eq!(client.must("DELAY.INFO queue").field("messages").int(), 1);
             still_waits(&mut self.waiter);
+            still_waits(&mut self.worker);
             sleep(Duration::from_millis(10));
         }
         for field in ["expired_leases", "renewed", "handoffs", "watchdog_released"] {
             let field = format!("sluice_lock_{field}");
             assert_eq!(server.info_int(&field), 0, "{field}");
         }
-        assert_eq!(server.info_int("sluice_stock_expired"), 0);
+        for field in ["stock_expired", "once_expired", "delay_delivered"] {
+            assert_eq!(server.info_int(&format!("sluice_{field}")), 0, "{field}");
+        }
     }
 
     fn assert_all_is_done(mut self, server: &Server) {
         let client = &mut self.client;
         assert!(fence(&served(&mut self.waiter)) > 0);
+        token(&served(&mut self.worker));
         await_gone(client, "lost");
+        eventually(SOON, || client.must("XLEN delivered").int() == 1);
         eventually(SOON, || {
             client.must("PEXPIRETIME watched").int() > self.watched_until
         });
@@ -149,4 +165,27 @@ fn an_import_source_finds_expired_keys() {
     assert_eq!(source.must("CACHE.SET entry other PX 10000").int(), 1);
     assert!(!source.must("LOCK.HELD lock you").is_nil());
     assert_eq!(source.must("EXISTS lock entry").int(), 2);
+}
+
+#[test]
+fn no_entry_is_evicted_in_import_mode() {
+    if !can_import() {
+        return;
+    }
+    const ENTRIES: usize = 100;
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    client.must("CONFIG SET import-mode yes");
+    let value = "x".repeat(1000);
+    client.run_all((0..ENTRIES).map(|number| format!("CACHE.SET entry{number} {value} PX 600000")));
+    client.must("CONFIG SET sluice.cache-max-bytes 20000");
+    let end = now_ms(&mut client) + 1000;
+    while now_ms(&mut client) < end {
+        assert_eq!(client.must("DBSIZE").int(), ENTRIES as i64);
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.info_int("sluice_cache_evicted"), 0);
+    client.must("CONFIG SET import-mode no");
+    eventually(SOON, || server.info_int("sluice_cache_bytes") <= 20_000);
+    assert!(client.must("DBSIZE").int() < ENTRIES as i64);
 }
