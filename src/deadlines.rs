@@ -184,7 +184,7 @@ pub struct ListedKey {
 struct ListedValue {
     key: Box<[u8]>,
     at: u64,
-    /// The [label](DbLabels) of its database.
+    /// The [label](FlushLabels) of its database.
     label: u32,
     /// The hash slot of the key; 0 outside a cluster.
     slot: u16,
@@ -198,14 +198,14 @@ fn slot(key: &[u8]) -> u16 {
 /// The values have the labels of their databases, so that databases are exchanged or emptied in one step. The label of a database
 /// is its number, until the database is exchanged or emptied.
 #[derive(Debug, Default)]
-struct DbLabels {
+struct FlushLabels {
     of_db: BTreeMap<i32, u32>,
     /// `None`: the database of this label was emptied.
     to_db: BTreeMap<u32, Option<i32>>,
     last: u32,
 }
 
-impl DbLabels {
+impl FlushLabels {
     /// Labels from here on are not the number of a database. [`ANY_DB`] has the last one.
     const FIRST: u32 = 1 << 31;
 
@@ -282,7 +282,7 @@ impl ListedValues {
 
 /// The search for the values of emptied databases and dropped hash slots, in the order of their numbers.
 #[derive(Debug, Default)]
-struct Sweep {
+struct RemainsSweep {
     /// The next number to look at. `None`: there is nothing to search for.
     next: Option<u64>,
     /// Whether there is more to search for since the search began.
@@ -293,7 +293,7 @@ struct Sweep {
     listed_again: BTreeMap<u64, usize>,
 }
 
-impl Sweep {
+impl RemainsSweep {
     fn begin(&mut self) {
         self.begins_again = self.next.is_some();
         self.next.get_or_insert(0);
@@ -306,8 +306,8 @@ impl Sweep {
 pub struct Deadlines {
     last: u64,
     values: ListedValues,
-    labels: DbLabels,
-    sweep: Sweep,
+    labels: FlushLabels,
+    sweep: RemainsSweep,
     /// The values of former lists, which are to be freed.
     former: VecDeque<ListedValues>,
     /// The parked values of hash slots from this one on return to the list if this node owns them. `None`: none do now.
