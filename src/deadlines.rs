@@ -718,7 +718,7 @@ mod tests {
         prop_oneof![
             30 => (prop::option::of(any::<u8>()), db.clone(), 0..6u8, 0..100u64)
                 .prop_map(|(which, db, key, at)| ListStep::Set(which, db, key, at)),
-            5 => number.clone().prop_map(ListStep::Remove),
+            5 => number.prop_map(ListStep::Remove),
             5 => number.prop_map(ListStep::Park),
             2 => (0..2u16).prop_map(ListStep::Unpark),
             2 => (0..3).prop_map(|db| ListStep::Flush(Some(db))),
