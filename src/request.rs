@@ -115,12 +115,18 @@ impl<'a> Cursor<'a> {
             .map(|count| count as usize)
     }
 
-    /// `numkeys key [key ...]`: the keys, at least one.
-    pub fn counted(&mut self) -> Result<&'a [&'a [u8]], Error> {
+    /// `numkeys` in front of groups of `width` arguments, each of which begins with a key. Fewer groups are a syntax error.
+    pub fn numkeys_of(&mut self, width: usize) -> Result<usize, Error> {
         let count = self.numkeys()?;
-        if count > self.left() {
+        if count > self.left() / width {
             return Err(Error::Syntax);
         }
+        Ok(count)
+    }
+
+    /// `numkeys key [key ...]`: the keys, at least one.
+    pub fn counted(&mut self) -> Result<&'a [&'a [u8]], Error> {
+        let count = self.numkeys_of(1)?;
         let keys = &self.args[self.at..self.at + count];
         self.at += keys.len();
         Ok(keys)
@@ -137,10 +143,7 @@ impl<'a> Cursor<'a> {
 
     /// `numkeys key value [key value ...]`: the values; at least one pair, the keys all different.
     pub fn pairs(&mut self) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
-        let count = self.numkeys()?;
-        if count > self.left() / 2 {
-            return Err(Error::Syntax);
-        }
+        let count = self.numkeys_of(2)?;
         let pairs = &self.args[self.at..self.at + 2 * count];
         self.at += pairs.len();
         let keys: Vec<&[u8]> = pairs.iter().step_by(2).copied().collect();

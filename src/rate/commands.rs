@@ -144,7 +144,7 @@ pub(super) fn tiers(call: &Call<'_>) -> Answer {
 /// `remaining` are those of that key, `reset_ms` is the longest of all keys. The errors are those of `RATE.GCRA`, for any key.
 pub(super) fn mgcra(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    let count = cursor.numkeys()?;
+    let count = cursor.numkeys_of(4)?;
     let (mut keys, mut tiers) = (Vec::new(), Vec::new());
     for _ in 0..count {
         keys.push(cursor.value()?);

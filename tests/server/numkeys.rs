@@ -224,6 +224,13 @@ fn numkeys_has_bounds_that_are_checked_first() {
             assert_eq!(reply.err(), SYNTAX, "{} {numkeys} {count}", command.name);
         }
     }
+    // Options are not read as the arguments of a missing key.
+    for line in [
+        "RATE.MGCRA 2 rate:0 9 1 60000 COST 1 PEEK",
+        "RATE.MGCRA 3 rate:0 9 1 60000 rate:1 9 1 60000 AHEAD 5 PEEK",
+    ] {
+        assert_eq!(client.run(line).err(), SYNTAX, "{line}");
+    }
     assert_eq!(server.digest(), digest);
 }
 
