@@ -277,7 +277,9 @@ fn waiting_clients_are_redirected_and_leases_are_revoked_when_a_slot_leaves_at_o
     eventually(SOON, || {
         one.info_int("blocked_clients") == waiting.len() as i64
     });
+    let mut notified = crate::Notified::on(&one);
     way.migrate(slot, &one, &other);
+    notified.hear_that_the_slot_has_left();
     let moved = Raw::connect(&one).run("GET bar");
     assert!(moved.err().starts_with("MOVED "));
     for (client, line) in &mut waiting {

@@ -437,10 +437,11 @@ fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fenc
 // Waiting
 
 /// What a client waits for, of each family.
-const WAITS: [&str; 5] = [
+const WAITS: [&str; 6] = [
     "LOCK.ACQUIRE bar you PX 600000 BLOCK 0",
     "LOCK.MACQUIRE 2 {bar}free bar you PX 600000 BLOCK 0",
     "SEM.ACQUIRE {bar}sem you LIMIT 1 PX 600000 BLOCK 0",
+    "SEM.MACQUIRE 2 {bar}spare 1 {bar}sem 1 third PX 600000 BLOCK 0",
     "CACHE.FETCH {bar}entry LEASE 600000 BLOCK 0",
     "ONCE.BEGIN {bar}work LEASE 600000 BLOCK 0",
 ];
@@ -489,6 +490,69 @@ fn waiting_clients_of_all_keys_are_redirected_within_a_second_when_their_slot_le
     for (client, line) in &mut waiting {
         assert_eq!(client.read(), moved, "{line}");
     }
+    assert_eq!(all_waiting(&one), 0);
+}
+
+/// Requests that are notified and a hold with a notice, whose keys are in the slot of [`LOW`].
+struct Notified {
+    subscriber: Raw,
+    /// The messages that must come when the slot has left, sorted.
+    expected: Vec<String>,
+    client: Raw,
+}
+
+impl Notified {
+    fn on(server: &Server) -> Self {
+        let mut subscriber = Raw::connect(server);
+        subscriber.must("SUBSCRIBE channel");
+        let mut client = Raw::connect(server);
+        let held = "LOCK.ACQUIRE {bar}held me PX 600000 ID held NOTIFY channel";
+        let mut expected = vec![format!("lost {} held", client.must(held).int())];
+        for (at, line) in [
+            "LOCK.ACQUIRE bar one PX 600000 BLOCK 0",
+            "LOCK.MACQUIRE 2 {bar}free bar one PX 600000 BLOCK 0",
+            "SEM.ACQUIRE {bar}sem one LIMIT 1 PX 600000 BLOCK 0",
+            "SEM.MACQUIRE 2 {bar}spare 1 {bar}sem 1 two PX 600000 BLOCK 0",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let reply = client.run(&format!("{line} ID id{at} NOTIFY channel"));
+            assert!(reply.is_nil(), "{line}: {reply:?}");
+            expected.push(format!("moved 0 id{at}"));
+        }
+        expected.sort();
+        Self {
+            subscriber,
+            expected,
+            client,
+        }
+    }
+
+    /// Panics unless these messages come, and no others.
+    fn hear_that_the_slot_has_left(&mut self) {
+        let mut text = |within| Some(self.subscriber.read_within(within)?.array()[2].clone());
+        let mut heard: Vec<_> = (0..self.expected.len())
+            .map(|_| text(SOON).expect("a message comes").text().to_owned())
+            .collect();
+        heard.sort();
+        assert_eq!(heard, self.expected);
+        self.client.must("PUBLISH channel end");
+        assert_eq!(text(SOON), Some(Value::Bulk(b"end".to_vec())));
+    }
+}
+
+#[test]
+fn notified_clients_hear_that_their_slot_has_left() {
+    let (one, other) = two_nodes(&node());
+    let mut holder = Raw::connect(&one);
+    holder.must("LOCK.ACQUIRE bar me PX 600000");
+    holder.must("SEM.ACQUIRE {bar}sem me LIMIT 1 PX 600000");
+    let mut notified = Notified::on(&one);
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    moving.keys_of(0, &["bar", "{bar}sem", "{bar}held"]);
+    moving.finish();
+    notified.hear_that_the_slot_has_left();
     assert_eq!(all_waiting(&one), 0);
 }
 
