@@ -149,7 +149,7 @@ impl Holders {
     fn acquisition(&self, me: usize, memory: &mut Memory, random: &mut Random) -> Op {
         let key = random.below(self.keys as u64) as usize;
         let waits = self.all_wait || (self.waits && random.below(2) == 0);
-        let takes_two = self.is_lock() && !self.mixed && !waits && self.keys > 1;
+        let takes_two = !self.mixed && !waits && self.keys > 1;
         let keys = if takes_two && random.below(4) == 0 {
             vec![key, (key + 1) % self.keys]
         } else {
@@ -294,14 +294,27 @@ impl Family for Holders {
                 block,
                 id: request,
             } => {
-                match keys[..] {
-                    [key] => say(&format!("{family}.ACQUIRE {}", name(&key))),
-                    _ => say(&format!("{family}.MACQUIRE {} {}", keys.len(), list(keys))),
+                let limit = match self.kind {
+                    Kind::Lock => None,
+                    Kind::Semaphore { limit } => {
+                        Some(limit + i64::from(self.mutation == Some(Mutation::OverLimit)))
+                    }
+                };
+                match (&keys[..], limit) {
+                    ([key], _) => say(&format!("{family}.ACQUIRE {}", name(key))),
+                    (_, None) => say(&format!("LOCK.MACQUIRE {} {}", keys.len(), list(keys))),
+                    (_, Some(limit)) => {
+                        say(&format!("SEM.MACQUIRE {}", keys.len()));
+                        keys.iter()
+                            .for_each(|key| say(&format!("{} {limit}", name(key))));
+                    }
                 }
                 say(&format!("{} PX {lease}", owner.name()));
-                if let Kind::Semaphore { limit } = self.kind {
-                    let more = i64::from(self.mutation == Some(Mutation::OverLimit));
-                    say(&format!("LIMIT {} PERMITS {permits}", limit + more));
+                if let Some(limit) = limit {
+                    if keys.len() == 1 {
+                        say(&format!("LIMIT {limit}"));
+                    }
+                    say(&format!("PERMITS {permits}"));
                 }
                 if *shared {
                     say("SHARED");

@@ -32,6 +32,8 @@ fn thousands_of_clients_get_all_their_replies() {
         .rdb(true)
         .config("maxclients", &(clients + 100).to_string())
         .start();
+    let commands = server.command(["COMMAND", "LIST", "FILTERBY", "MODULE", "sluice"]);
+    mix::check_completeness(commands.array());
     let half = clients as usize / 2;
     let mut driver = Driver::connect(&server, half, clients as usize - half);
     driver.let_them_wait();
