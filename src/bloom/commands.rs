@@ -12,7 +12,6 @@ use crate::filter::{BLOOM_CAPACITY, ERROR_RATE, EXPANSION as DEFAULT_EXPANSION};
 use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
 use crate::request::is;
-use crate::server::base::random::secret;
 use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
@@ -40,7 +39,7 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let is_compatible_with = cursor.clone().next().is_some_and(|word| is(word, "LIKE"));
-    let header = if is_compatible_with {
+    let parameters = if is_compatible_with {
         cursor.value()?;
         cursor.value()?;
         cursor.end()?;
@@ -55,15 +54,15 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
             capacity,
             expansion,
         };
-        Some(FilterHeader::new(secret(), parameters)?)
+        Some(parameters)
     };
     let name = call.name(0);
     let mut edit = FilterEdit::<Bloom>::open(call, &name)?;
     if edit.filter().is_some() {
         return Err(Error::ItemExists);
     }
-    let header = match header {
-        Some(header) => header,
+    let header = match parameters {
+        Some(parameters) => FilterHeader::new(edit.new_seed(), parameters)?,
         None => header_like(call)?,
     };
     edit.create(header)?;
@@ -164,7 +163,7 @@ fn create_missing(
 
 #[cold]
 fn create(edit: &mut FilterEdit<'_, Bloom>, parameters: BloomParameters) -> Result<(), Error> {
-    edit.create(FilterHeader::new(secret(), parameters)?)
+    edit.create(FilterHeader::new(edit.new_seed(), parameters)?)
 }
 
 /// `BF.CARD key`

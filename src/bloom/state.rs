@@ -8,8 +8,8 @@ use super::shape::{BloomShape, MAX_LAYER_CAPACITY, MAX_PROBES, layer_error, shap
 use super::{BLOOM, REDISBLOOM, VALKEY_BLOOM};
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::error::Error;
-use crate::filter::foreign::ForeignShape;
 use crate::filter::foreign::chain::Chain;
+use crate::filter::foreign::{FIXED_SHARE, ForeignShape};
 use crate::filter::hash::{Hash, reduce};
 use crate::filter::state::{self, Added, FilterKind, Layer, MAX_ITEMS};
 use crate::filter::{MAX_CAPACITY, MAX_EXPANSION};
@@ -162,6 +162,10 @@ impl FilterKind for Bloom {
         shape(error, capacity).ok_or(Error::FilterTooLarge)
     }
 
+    fn next_shape_elsewhere(filter: &BloomFilter, item: Hash) -> Result<BloomShape, Error> {
+        Self::next_shape(filter, item)
+    }
+
     fn lines(_terms: &BloomParameters, shape: &BloomShape) -> u64 {
         shape.blocks
     }
@@ -198,6 +202,23 @@ impl FilterKind for Bloom {
         block::set(block, hash.low, shape.probes);
         newest.items += 1;
         Added::New
+    }
+
+    /// Another module accepts false positives as known items, and does not count them. Here the same items are new, because the
+    /// false positives are others.
+    fn add_beyond(filter: &mut BloomFilter, hash: Hash) -> bool {
+        let most = filter.capacity().saturating_add(filter.most_uncounted());
+        if filter.parameters.expansion > 0 || filter.items() >= most {
+            return false;
+        }
+        let Some(newest) = filter.layers.last_mut() else {
+            return false;
+        };
+        let index = index(&newest.lines, hash);
+        let block = newest.lines.line_mut(index);
+        block::set(block, hash.low, newest.shape.probes);
+        newest.items += 1;
+        true
     }
 
     fn can_overlay(_own: &[u8], _loaded: &[u8]) -> bool {
@@ -247,6 +268,17 @@ impl BloomFilter {
             false => foreign.shape.capacity(),
         });
         capacities.chain(foreign).fold(0, u64::saturating_add)
+    }
+
+    /// The most false positives among the items that fill a filter of another module that does not grow: their expected number at
+    /// the rate of the full filter, and four standard deviations.
+    fn most_uncounted(&self) -> u64 {
+        let rate = match &self.foreign {
+            Some(_) => self.parameters.error * FIXED_SHARE,
+            None => self.parameters.error,
+        };
+        let mean = self.capacity() as f64 * rate / (1.0 - rate.min(0.99));
+        (mean + 4.0 * mean.sqrt() + 4.0) as u64
     }
 
     /// Whether the bits of both filters have the same meaning, so that they can be merged.

@@ -11,7 +11,6 @@ use crate::filter::foreign::ForeignShape;
 use crate::filter::state::FilterHeader;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
-use crate::server::base::random::secret;
 use crate::server::entry::Call;
 use std::ffi::CStr;
 
@@ -36,7 +35,7 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
         return Err(Error::ItemExists);
     }
     edit.create(FilterHeader::new(
-        secret(),
+        edit.new_seed(),
         options.parameters_for(capacity),
     )?)?;
     edit.close(c"cf.reserve");
@@ -132,7 +131,7 @@ fn create_missing(
 
 #[cold]
 fn create(edit: &mut FilterEdit<'_, Cuckoo>, options: &CuckooOptions<'_>) -> Result<(), Error> {
-    edit.create(FilterHeader::new(secret(), options.parameters())?)
+    edit.create(FilterHeader::new(edit.new_seed(), options.parameters())?)
 }
 
 /// `CF.COUNT key item`

@@ -44,6 +44,9 @@ pub const MAX_ITERATIONS: i64 = 65_535;
 /// The most layers, as in RedisBloom.
 const MAX_LAYERS: usize = 32;
 
+/// The number of layers from which on the layers double, if another module adds the items.
+const FEW_LAYERS: usize = 16;
+
 /// The most bits of a bucket's number that come from the second half of the hash, and one more than the largest shape of a layer.
 const MAX_FINE: u64 = 32;
 
@@ -217,6 +220,25 @@ impl FilterKind for Cuckoo {
         }
     }
 
+    /// RedisBloom rounds the size of a filter up to a power of two. A filter of its own that does not grow has room for less than
+    /// twice the capacity, so it gets one more layer here. One that grows has room for less than twice as many items in as many
+    /// layers, and a setting can allow more layers. So its later layers double, and it never has too many.
+    fn next_shape_elsewhere(filter: &CuckooFilter, item: Hash) -> Result<u32, Error> {
+        let layers = &filter.layers;
+        let Some(newest) = layers.last() else {
+            return Self::next_shape(filter, item);
+        };
+        let times = match filter.parameters.expansion {
+            0 if layers.len() < 3 => return Ok(newest.shape),
+            0 => return Err(Error::CuckooFull),
+            times if layers.len() < FEW_LAYERS => times,
+            times => times.max(2),
+        };
+        let fine = newest.shape + times.ilog2();
+        let fits = layers.len() < MAX_LAYERS && u64::from(fine) < MAX_FINE;
+        fits.then_some(fine).ok_or(Error::MaximumExpansions)
+    }
+
     fn lines(parameters: &CuckooParameters, fine: &u32) -> u64 {
         parameters.grid(*fine).lines()
     }
@@ -261,6 +283,10 @@ impl FilterKind for Cuckoo {
     }
 
     /// A slot has space for one fingerprint, so two different ones cannot be merged.
+    fn add_beyond(_filter: &mut CuckooFilter, _hash: Hash) -> bool {
+        false
+    }
+
     fn can_overlay(own: &[u8], loaded: &[u8]) -> bool {
         is_zero(own) || own == loaded
     }

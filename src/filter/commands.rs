@@ -137,7 +137,9 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     let mut edit = FilterEdit::<K>::open(call, &name)?;
     match (edit.filter(), iterator.saturating_sub(1)) {
         (None, 0) => {
-            let header = persist::read_header(data).or_else(|_| read_foreign_header(data));
+            let may_be_foreign = FOREIGN.get() || call.ctx.is_replay();
+            let header = persist::read_header(data);
+            let header = header.or_else(|_| read_foreign_header(data, may_be_foreign));
             let header = as_registered(header.map_err(|_| Error::BadData)?);
             let mut filter = build(header, MemoryLimits::of(call.ctx))?;
             if let Some(foreign) = &mut filter.foreign {
@@ -150,7 +152,8 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
         (Some(filter), end) => {
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
-            let is_foreign = filter.layers.is_empty();
+            // RedisBloom accepts chunks after the first new item.
+            let is_foreign = filter.layers.is_empty() || call.ctx.is_replay();
             let loaded = loaded.or_else(|error| match &mut filter.foreign {
                 Some(foreign) if is_foreign && foreign.has_chunks() => {
                     foreign.load_chunk(end, data).map(|()| true)
@@ -166,9 +169,12 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     Ok(Reply::Ok)
 }
 
-/// Reads the first chunk of another module's `SCANDUMP`.
-fn read_foreign_header<K: FilterKind>(data: &[u8]) -> Result<FilterHeader<K>, Corrupt> {
-    if FOREIGN.get() {
+/// Reads the first chunk of another module's `SCANDUMP`, unless the server must not load one.
+fn read_foreign_header<K: FilterKind>(
+    data: &[u8],
+    may_be_foreign: bool,
+) -> Result<FilterHeader<K>, Corrupt> {
+    if may_be_foreign {
         FilterHeader::of_foreign(K::read_foreign_dump(data)?)
     } else {
         Err(Corrupt)
@@ -250,7 +256,9 @@ fn apply_effect<K: FilterKind>(
             persist::load_piece(filter, position, piece).is_ok()
         }
         FilterEffect::Layer(shape) => return put_layer(filter, shape, limits),
-        FilterEffect::Item(hash) => K::add(filter, hash, false) != Added::Full,
+        FilterEffect::Item(hash) => {
+            K::add(filter, hash, false) != Added::Full || K::add_beyond(filter, hash)
+        }
     };
     applied.then_some(()).ok_or(Error::BadEffect)
 }

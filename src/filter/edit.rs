@@ -13,6 +13,7 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, Replicate};
 use crate::server::services::memory::check_room;
 use std::ffi::CStr;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Whether the limits on memory apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +90,7 @@ pub fn in_batches<K: FilterKind>(
 
 /// The key of a filter, open for changes.
 pub struct FilterEdit<'k, K: FilterKind> {
+    call: &'k Call<'k>,
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
     key: TypedKey<'k, Filter<K>>,
@@ -103,6 +105,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     pub fn open(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         let ctx = call.ctx;
         Ok(Self {
+            call,
             ctx,
             name,
             key: TypedKey::of_any(ctx.open(name), K::native(), K::foreign_types())?,
@@ -115,6 +118,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     pub fn over(call: &'k Call<'_>, name: &'k ServerString<'k>) -> Self {
         let ctx = call.ctx;
         Self {
+            call,
             ctx,
             name,
             key: TypedKey::over(ctx.open(name), K::native()),
@@ -127,6 +131,23 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     #[inline]
     pub fn filter(&mut self) -> Option<&mut Filter<K>> {
         self.key.value()
+    }
+
+    /// The seed of a new filter.
+    pub fn new_seed(&self) -> u64 {
+        self.seed_for(0)
+    }
+
+    /// The seed of a filter whose content has this hash. A client's command draws it, and replicas get it as an effect. The commands of
+    /// another module's master or AOF carry no seed. There it follows from the command and the content, because all servers that
+    /// run the command must have the same filter, and an AOF must have the same result each time. Whoever knows both can predict
+    /// such a seed.
+    fn seed_for(&self, content: u64) -> u64 {
+        if self.ctx.is_replay() {
+            xxh3_64_with_seed(&content.to_le_bytes(), self.call.digest())
+        } else {
+            secret()
+        }
     }
 
     /// Marks the filter as changed. Replicas repeat the change by the command as it came.
@@ -158,8 +179,12 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
 
     /// Makes a foreign filter one of Sluice, with a new seed. Its layers stay.
     fn make_own(&mut self) {
+        let filter = self.key.value();
+        let first = filter.and_then(|filter| persist::used_pieces(filter).next());
+        let content = first.map_or(0, |(_, piece)| xxh3_64(piece));
+        let seed = self.seed_for(content);
         if let Some(filter) = self.key.value() {
-            let (seed, parameters) = (secret(), filter.parameters.clone());
+            let parameters = filter.parameters.clone();
             let effects = self.effects.get_or_insert_default();
             persist::put_own_effect::<K>(effects, seed, &parameters);
             filter.become_own(seed, parameters);
@@ -258,8 +283,12 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
                 new_hashes
                     .drain(..)
                     .for_each(|hash| persist::put_item_effect(effects, hash));
-                match grow(filter, hash, MemoryLimits::of(ctx), effects) {
+                let limits = MemoryLimits::of(ctx);
+                match grow(filter, hash, limits, effects) {
                     Ok(()) => added = K::add(filter, hash, unique),
+                    Err(_) if limits == MemoryLimits::Waived && K::add_beyond(filter, hash) => {
+                        added = Added::New;
+                    }
                     Err(error) => refused = Some(error),
                 }
                 refusal = refused.clone().filter(is_final);
@@ -346,7 +375,11 @@ fn grow<K: FilterKind>(
     limits: MemoryLimits,
     effects: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let shape = K::next_shape(filter, item)?;
+    let shape = match limits {
+        MemoryLimits::Hold => K::next_shape(filter, item)?,
+        // A master of Sluice sends a layer as an effect. So another module made room for the item.
+        MemoryLimits::Waived => K::next_shape_elsewhere(filter, item)?,
+    };
     put_layer(filter, shape, limits)?;
     persist::put_layer_effect::<K>(effects, &shape);
     Ok(())

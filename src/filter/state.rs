@@ -69,6 +69,8 @@ pub trait FilterKind: Sized + 'static {
     fn first_shape(parameters: &Self::Parameters) -> Result<Self::LayerShape, Error>;
     /// The shape of the next layer of a filter that is full for an item, or has no layer yet. Error: the filter must not grow.
     fn next_shape(filter: &Filter<Self>, item: Hash) -> Result<Self::LayerShape, Error>;
+    /// The same where another module has accepted the item, and sent it as a master or in an AOF. Its filter can have more room.
+    fn next_shape_elsewhere(filter: &Filter<Self>, item: Hash) -> Result<Self::LayerShape, Error>;
     /// The number of cache lines of a layer of this shape.
     fn lines(parameters: &Self::Parameters, shape: &Self::LayerShape) -> u64;
 
@@ -78,6 +80,8 @@ pub trait FilterKind: Sized + 'static {
     fn holds(filter: &Filter<Self>, hash: Hash) -> bool;
     /// Adds an item to the present layers. `unique`: only if the filter does not contain it.
     fn add(filter: &mut Filter<Self>, hash: Hash, unique: bool) -> Added;
+    /// Adds an item to a full filter that does not grow, if another module can have accepted the item. False: it cannot.
+    fn add_beyond(filter: &mut Filter<Self>, hash: Hash) -> bool;
     /// Whether [`FilterKind::overlay`] of these bytes would keep all items of the filter.
     fn can_overlay(own: &[u8], loaded: &[u8]) -> bool;
     /// Adds the bytes of a dump to the bytes of a filter. False: nothing changed.

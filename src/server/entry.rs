@@ -18,6 +18,7 @@ use crate::server::services::scripts;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A command in execution.
 pub struct Call<'a> {
@@ -31,6 +32,12 @@ impl<'a> Call<'a> {
     /// A cursor over the arguments, the command's name left out.
     pub fn cursor(&self) -> Cursor<'a> {
         Cursor::new(self.args)
+    }
+
+    /// A hash of the arguments. Every server that runs the command computes the same hash.
+    pub fn digest(&self) -> u64 {
+        let args = self.args.iter();
+        args.fold(0, |digest, arg| xxh3_64_with_seed(arg, digest))
     }
 
     /// The argument that these bytes are, and not only equal to, if they are one.

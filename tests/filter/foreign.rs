@@ -113,7 +113,7 @@ fn type_of(name: &str) -> &'static str {
 }
 
 /// The chunks of `SCANDUMP`.
-fn chunks(name: &str) -> Vec<Chunk> {
+pub(crate) fn chunks(name: &str) -> Vec<Chunk> {
     records(&format!("{name}.chunks"))
 }
 

@@ -14,7 +14,7 @@
 //! Versions 1.0 and 2.0 round the number of bits up to 2^n2 and write `bits` as 0. Version 1.0 hashes items by 32 bits.
 
 use super::murmur::{murmur32, murmur64};
-use super::{ArrayBytes, get_f64, get_u32, get_u64};
+use super::{ArrayBytes, FIXED_SHARE, get_f64, get_u32, get_u64};
 use crate::codec::Corrupt;
 use crate::filter::state::MAX_ITEMS;
 
@@ -234,9 +234,96 @@ impl Chain {
     pub fn error_left(&self) -> f64 {
         let first = self.links.first().map_or(0.5, |link| link.error);
         if self.is_fixed() {
-            return first / 64.0; // the links before are not full as long as items come
+            return first / FIXED_SHARE; // the links before are not full as long as items come
         }
         let links = self.links.len().min(10) as i32;
         first * 0.5_f64.powi(links - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::foreign::{ForeignHeader, ForeignShape};
+    use crate::server::services::cache_lines::LINE_SIZE;
+
+    fn chain(bytes: u64) -> Chain {
+        let link = Link {
+            entries: bytes * 8 / 10,
+            error: 0.01,
+            hashes: 7,
+            bits_per_entry: 10.0,
+            bits: bytes * 8,
+            n2: 0,
+            bytes,
+            items: 1,
+        };
+        Chain {
+            options: FORCE_64,
+            growth: 2,
+            links: vec![link],
+        }
+    }
+
+    /// A bit number is not cut to 32 bits. The array is never touched but in the cache lines of a few items.
+    #[test]
+    fn bits_above_2_to_the_32_are_found() {
+        let chain = chain(700 << 20).check().expect("a chain");
+        let range = chain.links[0].range();
+        assert!(range > 1 << 32);
+        let header = ForeignHeader {
+            shape: ForeignShape::Chain(chain),
+            is_original: true,
+        };
+        let mut filter = header.build().expect("memory");
+        let mut high = 0;
+        for item in [b"ann".as_slice(), b"bob", b"carol", b"dave"] {
+            assert!(!filter.holds(item));
+            let first = murmur64(item, 0xc6a4_a793_5bd1_e995);
+            let second = murmur64(item, first);
+            for index in 0..7u64 {
+                // As a remainder of wider numbers, which cannot be cut.
+                let hash = first.wrapping_add(index.wrapping_mul(second));
+                let bit = u128::from(hash) % u128::from(range);
+                high += u64::from(bit >> 32 > 0);
+                let byte = usize::try_from(bit / 8).expect("a place");
+                assert!(!filter.holds(item));
+                let array = filter.arrays_mut().next().expect("an array");
+                array.line_mut(byte / LINE_SIZE)[byte % LINE_SIZE] |= 1 << (bit % 8);
+            }
+            assert!(filter.holds(item));
+        }
+        assert!(high > 0);
+    }
+
+    /// The first chunk of a filter with several links, as RedisBloom 2.2.19 made it.
+    const DUMPED: &[u8] = include_bytes!("../../../tests/data/foreign/bf-default.chunks");
+
+    /// The number of entries had 32 bits in RedisBloom 2.2.0, and there was no growth before.
+    #[test]
+    fn the_first_chunk_has_one_of_three_layouts() {
+        let length = get_u64(DUMPED, 8).expect("a length") as usize;
+        let newest = &DUMPED[16..16 + length];
+        let chain = Chain::read_dump(newest).expect("a chain");
+        assert!(chain.links.len() > 1 && chain.growth == FORMER_GROWTH);
+        let (fixed, links) = newest.split_at(20);
+        let narrow = links.chunks(53).flat_map(|link| {
+            let (before, n2) = link.split_at(52);
+            assert_eq!(before[48..], [0; 4]);
+            [&before[..48], n2].concat()
+        });
+        let narrow: Vec<u8> = narrow.collect();
+        let of_2_2_0 = [fixed, &narrow].concat();
+        let older = [&fixed[..16], &narrow].concat();
+        for header in [&of_2_2_0, &older] {
+            assert_eq!(Chain::read_dump(header), Ok(chain.clone()));
+            for length in 0..header.len() {
+                assert_eq!(Chain::read_dump(&header[..length]), Err(Corrupt));
+            }
+        }
+        // Only the newer of the two says how the filter grows.
+        let mut other = of_2_2_0;
+        other[16] = 3;
+        assert_eq!(Chain::read_dump(&other).map(|chain| chain.growth), Ok(3));
     }
 }

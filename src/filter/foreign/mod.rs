@@ -16,6 +16,9 @@ use sip_chain::{SipChain, SipLink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tables::{Hashing, Tables};
 
+/// A filter that does not grow gives its declared false positive rate, divided by this number, to the layer on top of it.
+pub const FIXED_SHARE: f64 = 64.0;
+
 /// The numbers of a foreign filter, without its arrays.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ForeignShape {

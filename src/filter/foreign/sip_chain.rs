@@ -10,7 +10,7 @@
 //! In RDB, numbers are the server's unsigned integers and doubles, and a bitmap is one string, whose numbers are little-endian.
 //! `items` are those of the last link; the links before it are full. All links have the same seed.
 
-use super::{ArrayBytes, get, get_u32, get_u64};
+use super::{ArrayBytes, FIXED_SHARE, get, get_u32, get_u64};
 use crate::codec::Corrupt;
 use crate::filter::state::MAX_ITEMS;
 use siphasher::sip::SipHasher13;
@@ -153,7 +153,7 @@ impl SipChain {
     /// The false positive rate of layers behind the chain: that of its next link.
     pub fn error_left(&self) -> f64 {
         if self.is_fixed() {
-            return self.error / 64.0; // the link before is not full as long as items come
+            return self.error / FIXED_SHARE; // the link before is not full as long as items come
         }
         let links = self.links.len().min(64) as i32;
         self.error * self.tightening.powi(links)
