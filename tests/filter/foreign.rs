@@ -2,7 +2,7 @@
 
 use sluice::filter::foreign::chain::Chain;
 use sluice::filter::foreign::sip_chain::{BITMAP_HEADER_BYTES, SipChain, SipLink};
-use sluice::filter::foreign::tables::Tables;
+use sluice::filter::foreign::tables::{Hashing, Tables};
 use sluice::filter::foreign::{ForeignHeader, ForeignLayers, ForeignShape};
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::Path;
 
 use crate::support::corruption::{FOOTER, sealed};
 use crate::support::filter::{
-    Chunk, FILTERS, ITEMS, Kind, add, answers_of, assert_calm, assert_holds, dump, held_named,
-    load, number, value_digest,
+    BAD_DATA, Chunk, FILTERS, ITEMS, Kind, TOO_LARGE, add, answers_of, assert_calm, assert_holds,
+    dump, held_named, load, load_chunk, number, value_digest,
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, Server, Value, assert_identical, compile, pair, server_and_client,
@@ -691,6 +691,36 @@ fn other_types_of_redisbloom_are_named_in_the_log() {
         header,
     ]);
     assert_eq!(reply.err(), "ERR received bad data");
+}
+
+#[test]
+fn a_valid_filter_that_is_not_loaded_is_named_in_the_log() {
+    let (server, mut client) = server_and_client();
+    client.must("BF.RESERVE own 0.01 1000");
+    let own = client.must("DUMP own").bytes().to_vec();
+    client.must("CONFIG SET sluice.bloom-max-bytes 100");
+    for (key, payload) in [
+        ("of\nredisbloom", payload("bf-default")),
+        ("of\nvalkey", payload("vb-default")),
+        ("of\nsluice", own),
+    ] {
+        let reply = client.call([b"RESTORE".as_slice(), key.as_bytes(), b"0", &payload]);
+        assert!(reply.is_err());
+        let line = format!(
+            "the filter at key \"{}\" was not restored: {TOO_LARGE}",
+            key.replace('\n', "\\n")
+        );
+        assert!(server.log().contains(&line), "{}", server.log());
+    }
+    // The encoding version is the last ten bits of the type.
+    let mut older = payload("vb-default");
+    assert_eq!(older[9], 1);
+    older[9] = 0;
+    older.truncate(older.len() - 8);
+    let reply = client.call([b"RESTORE".as_slice(), b"old", b"0", &sealed(older)]);
+    assert!(reply.is_err());
+    let line = "cannot load the Bloom filter at key \"old\": its valkey-bloom is older than 1.0";
+    assert!(server.log().contains(line), "{}", server.log());
 }
 
 /// A module that has the types of RedisBloom and valkey-bloom.

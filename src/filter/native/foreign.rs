@@ -1,6 +1,6 @@
 //! How filters of another module are saved and loaded in its format. Everything else is the same as for Sluice's own filters.
 
-use super::Filters;
+use super::{Filters, warn_of_refusal};
 use crate::error::Error;
 use crate::filter::edit::{MemoryLimits, build};
 use crate::filter::foreign::{ForeignLayers, ForeignShape};
@@ -102,7 +102,7 @@ fn build_from<K: FilterKind>(
     if !sizes.eq(shape.sizes()) {
         return None;
     }
-    let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
+    let refused = |error: &Error| warn_of_refusal(input, error);
     let header = FilterHeader::of_foreign(shape).ok()?;
     let mut filter = build(header, limits).inspect_err(refused).ok()?;
     let foreign = filter.foreign.as_mut()?;

@@ -21,6 +21,20 @@ use foreign::ForeignFilters;
 use redisbloom::{RedisBloomChains, RedisBloomTables, Sketch};
 use valkeybloom::ValkeyBloomChains;
 
+/// The name of the key whose value is loaded, for the log.
+fn key_name(input: &RdbReader<'_>) -> String {
+    let key = input.key().map(|(_, key)| key.escape_ascii().to_string());
+    key.unwrap_or_default()
+}
+
+/// Writes to the log why a valid filter was not loaded.
+fn warn_of_refusal(input: &RdbReader<'_>, error: &Error) {
+    let key = key_name(input);
+    input.warn(&format!(
+        "the filter at key \"{key}\" was not restored: {error}"
+    ));
+}
+
 /// Registers a kind of filter.
 pub fn register<K: FilterKind>(ctx: Ctx<'_>) -> bool {
     native::register::<Filters<K>>(ctx)
@@ -72,7 +86,7 @@ impl<K: FilterKind> Native for Filters<K> {
             MemoryLimits::Waived
         };
         let header = input.bytes(persist::read_header)?.ok()?;
-        let refused = |error: &Error| input.warn(&format!("a filter was not restored: {error}"));
+        let refused = |error: &Error| warn_of_refusal(input, error);
         let mut filter = build(header, limits).inspect_err(refused).ok()?;
         loop {
             let loaded = input.bytes(|piece| match piece.split_first_chunk() {

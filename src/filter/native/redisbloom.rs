@@ -1,6 +1,7 @@
 //! The data types of RedisBloom: Bloom and cuckoo filters in its own format, and the names of its other types.
 
 use super::foreign::{ForeignFormat, ForeignParts};
+use super::key_name;
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
 use crate::cuckoo;
@@ -218,11 +219,10 @@ impl<const INDEX: usize> Native for Sketch<INDEX> {
     fn save(_value: &(), _out: &mut RdbWriter<'_>) {}
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<()> {
-        let key = input.key().map(|(_, key)| key.escape_ascii().to_string());
         let line = format!(
             "cannot load the {} of RedisBloom at key \"{}\": Sluice has Bloom and cuckoo filters only",
             SKETCH_NAMES[INDEX],
-            key.unwrap_or_default()
+            key_name(input)
         );
         input.warn(&line);
         None

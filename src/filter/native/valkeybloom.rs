@@ -2,6 +2,7 @@
 //! `BF.LOAD` is not one of Sluice's commands.
 
 use super::foreign::{ForeignFormat, ForeignParts};
+use super::key_name;
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
 use crate::filter::foreign::sip_chain::{self, BITMAP_HEADER_BYTES, SipChain, SipLink};
@@ -41,7 +42,10 @@ impl ForeignFormat for ValkeyBloomChains {
 
     fn load(input: &mut RdbReader<'_>, encoding: c_int) -> Option<ForeignParts> {
         if encoding < sip_chain::ENCODING {
-            input.warn("a Bloom filter of a valkey-bloom before 1.0 was not loaded");
+            let key = key_name(input);
+            input.warn(&format!(
+                "cannot load the Bloom filter at key \"{key}\": its valkey-bloom is older than 1.0"
+            ));
             return None;
         }
         let (count, expansion) = (input.uint()?, input.uint()?);
