@@ -154,10 +154,11 @@ impl<K: FilterKind> FilterHeader<K> {
         })
     }
 
-    /// The bytes of all layers.
+    /// The bytes of all layers. Each foreign one counts a cache line more, because there can be many tiny ones.
     pub fn size(&self) -> u64 {
         let lines = |(shape, _): &(K::LayerShape, u64)| K::lines(&self.parameters, shape);
-        let foreign = self.foreign.iter().map(|foreign| foreign.shape.lines());
+        let foreign = self.foreign.iter().map(|foreign| &foreign.shape);
+        let foreign = foreign.map(|shape| shape.lines().saturating_add(shape.count() as u64));
         let sizes = self.layers.iter().map(lines).chain(foreign);
         sizes.fold(0, |sum: u64, lines| {
             sum.saturating_add(lines.saturating_mul(LINE_SIZE as u64))

@@ -346,6 +346,125 @@ fn a_chunk_must_follow_the_one_before() {
     }
 }
 
+/// A chunk has no check, so one that would remove items is refused.
+#[test]
+fn no_chunk_removes_items_of_a_filter_that_is_complete() {
+    let server = Server::builder().aof(Fsync::Always).start();
+    let mut client = Raw::connect(&server);
+    for name in ["bf-wide", "cf-four", "2.0/cf-default"] {
+        let kind = kind_of(name);
+        assert_eq!(restore(&mut client, name, name), "OK");
+        let digest = value_digest(&mut client, name);
+        for (iterator, chunk) in &chunks(name)[1..] {
+            for other in [vec![0; chunk.len()], vec![0x5a; chunk.len()]] {
+                let reply = load_chunk(&mut client, kind, name, *iterator, &other);
+                assert_eq!(reply.err(), BAD_DATA, "{name} {iterator}");
+            }
+            assert_eq!(load_chunk(&mut client, kind, name, *iterator, chunk), "OK");
+        }
+        assert_eq!(value_digest(&mut client, name), digest, "{name}");
+    }
+}
+
+/// A server that restarts, and a copy, go on where the chunks ended.
+#[test]
+fn chunks_go_on_after_a_restart_and_under_another_name() {
+    let server = Server::builder().aof(Fsync::Always).start();
+    let mut client = Raw::connect(&server);
+    for name in ["bf-wide", "cf-four", "2.0/cf-default"] {
+        let kind = kind_of(name);
+        let chunks = chunks(name);
+        client.must("DEL first second third");
+        load(&mut client, kind, "first", &chunks[..2]);
+        client.must("COPY first second");
+        client.must("RENAME first third");
+        load(&mut client, kind, "second", &chunks[2..]);
+        client.must("DEBUG RELOAD");
+        load(&mut client, kind, "third", &chunks[2..]);
+        for key in ["second", "third"] {
+            assert_same_answers(&mut client, name, key);
+            client.must("DEBUG LOADAOF");
+            assert_same_answers(&mut client, name, key);
+        }
+    }
+}
+
+/// `SCANDUMP` and the AOF read each byte once.
+#[test]
+fn chunks_of_any_size_are_the_bytes_of_the_arrays() {
+    for name in ["bf-wide", "cf-four", "2.0/cf-default"] {
+        let filter = pure(name);
+        let count = filter.shape.count();
+        let whole: Vec<u8> = (0..count).flat_map(|index| filter.array(index)).collect();
+        for most in [2, 1000, 4096, 1 << 20] {
+            let all: Vec<_> = filter.chunks(most).collect();
+            let bytes: Vec<u8> = all.iter().flat_map(|(_, piece)| piece.clone()).collect();
+            assert!(bytes == whole, "{name} {most}");
+            let (mut from, mut stepwise) = (0, Vec::new());
+            while let Some((end, piece)) = filter.chunk(from, most) {
+                assert!((1..=most).contains(&piece.len()));
+                stepwise.push((end, piece));
+                from = end;
+            }
+            assert!(stepwise == all, "{name} {most}");
+        }
+    }
+}
+
+/// RedisBloom has up to 65 535 tables in a filter.
+#[test]
+fn a_filter_of_many_tables_is_saved_and_loaded_within_its_memory() {
+    const TABLES: usize = 65_535;
+    const BYTES: i64 = 16 << 20;
+    let server = Server::builder().aof(Fsync::Always).start();
+    let mut client = Raw::connect(&server);
+    client.must("CONFIG SET aof-use-rdb-preamble no");
+    let tables = Tables {
+        buckets: 1,
+        items: 0,
+        deleted: 0,
+        bucket_size: 2,
+        max_iterations: 20,
+        expansion: 1,
+        tables: vec![1; TABLES],
+        hashing: Hashing::Bits64,
+    };
+    client.must(&format!("CONFIG SET sluice.bloom-max-bytes {}", BYTES / 4));
+    let refused = load_chunk(&mut client, Kind::Cuckoo, "k", 1, &tables.dump());
+    assert_eq!(refused.err(), TOO_LARGE);
+    client.must(&format!("CONFIG SET sluice.bloom-max-bytes {BYTES}"));
+    let before = server.info_int("used_memory");
+    let loaded = load_chunk(&mut client, Kind::Cuckoo, "k", 1, &tables.dump());
+    assert_eq!(loaded, "OK");
+    let used = server.info_int("used_memory") - before;
+    assert!(used < BYTES, "{used}");
+    // An item in the first and in the last table.
+    let slot = [1, 0];
+    for (iterator, chunk) in [(3, slot), (2 * TABLES as i64 + 1, [0, 255])] {
+        client.must("DEBUG RELOAD"); // the tables between have no chunks
+        let reply = load_chunk(&mut client, Kind::Cuckoo, "k", iterator, &chunk);
+        assert_eq!(reply, "OK");
+    }
+    assert_eq!(
+        number(&mut client, Kind::Cuckoo, "k", FILTERS),
+        TABLES as i64
+    );
+    let digest = value_digest(&mut client, "k");
+    let payload = client.must("DUMP k").bytes().to_vec();
+    assert_eq!(
+        client.call([b"RESTORE".as_slice(), b"copy", b"0", &payload]),
+        "OK"
+    );
+    assert_eq!(value_digest(&mut client, "copy"), digest);
+    client.must("DEL copy");
+    server.rewrite_aof();
+    client.must("DEBUG LOADAOF");
+    assert_eq!(value_digest(&mut client, "k"), digest);
+    assert_eq!(client.must("CF.ADD k new"), 1);
+    assert_eq!(client.must("TYPE k"), "sluice-cf");
+    assert_calm(&server);
+}
+
 /// Newer versions of RedisBloom would look for the items of such a filter in wrong places. Their loader reads the first number
 /// as the number of tables, and refuses 0.
 #[test]
@@ -498,6 +617,40 @@ fn a_filter_of_a_million_items_answers_as_in_the_other_module() {
         assert_eq!(fnv(held.into_iter()), answers.digest, "{name}");
         assert_eq!(number(&mut client, kind, &name, ITEMS), answers.items);
         client.must(&format!("DEL {name}"));
+    }
+}
+
+/// A filter of each kind and module grows from one million to four.
+#[test]
+fn a_filter_of_a_million_items_grows_to_four_million() {
+    const MILLION: u64 = 1_000_000;
+    const ASKED: u64 = 100_000;
+    let (_server, mut client) = server_and_client();
+    // RedisBloom declares 0.3 for the whole filter, valkey-bloom 0.01 for the first link.
+    for (name, rate) in [
+        ("8.8/bf-million", Some(0.3)),
+        ("8.8/cf-million", None),
+        ("vb-million", Some(0.02)),
+    ] {
+        let kind = kind_of(name);
+        assert_eq!(restore(&mut client, name, "k"), "OK");
+        let before = held_named(&mut client, kind, "k", "other", 0..ASKED);
+        let restored = number(&mut client, kind, "k", ITEMS);
+        add(&mut client, kind, "k", 2 * MILLION..5 * MILLION);
+        assert_holds(&mut client, kind, "k", 0..MILLION);
+        assert_holds(&mut client, kind, "k", 2 * MILLION..5 * MILLION);
+        let found = held_named(&mut client, kind, "k", "other", 0..ASKED);
+        // The new layers of a cuckoo filter have fingerprints of 16 bits.
+        let layers = number(&mut client, kind, "k", FILTERS) as f64;
+        let of_new_layers = before as f64 + 0.00012 * layers * ASKED as f64;
+        let expected = rate.map_or(of_new_layers, |rate| rate * ASKED as f64);
+        let most = expected + 4.0 * expected.sqrt();
+        assert!((found as f64) < most, "{name}: {before}, then {found}");
+        let items = number(&mut client, kind, "k", ITEMS) - restored;
+        // What was a false positive is not added to a Bloom filter.
+        let least = 3.0 * MILLION as f64 * (1.0 - 1.1 * rate.unwrap_or(0.0));
+        assert!(items as f64 >= least, "{name}: {items}");
+        client.must("DEL k");
     }
 }
 

@@ -86,6 +86,24 @@ impl ForeignShape {
         }
     }
 
+    /// The bytes of one array. `None`: there is no such array.
+    pub fn size(&self, index: usize) -> Option<u64> {
+        match self {
+            Self::Chain(chain) => chain.links.get(index).map(|link| link.bytes),
+            Self::Tables(tables) => tables.size(index),
+            Self::SipChain(chain) => chain.links.get(index).map(|link| link.bytes),
+        }
+    }
+
+    /// The number of arrays.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Chain(chain) => chain.links.len(),
+            Self::Tables(tables) => tables.tables.len(),
+            Self::SipChain(chain) => chain.links.len(),
+        }
+    }
+
     /// The cache lines of all arrays.
     pub fn lines(&self) -> u64 {
         let lines = self.sizes().into_iter();
@@ -368,19 +386,28 @@ impl ForeignLayers {
 
     /// All bytes of an array.
     pub fn array(&self, index: usize) -> Vec<u8> {
+        self.range(index, 0, self.shape.size(index).unwrap_or(0) as usize)
+    }
+
+    /// `length` bytes of an array, from a place on.
+    fn range(&self, index: usize, from: usize, length: usize) -> Vec<u8> {
         let array = &self.arrays[index];
-        let size = self.shape.sizes()[index] as usize;
-        let mut bytes = Vec::with_capacity(array.len() * LINE_SIZE);
-        for segment in 0..array.segments() {
-            bytes.extend(array.segment(segment));
+        let size = array.segment_size();
+        let mut bytes = Vec::with_capacity(length);
+        let mut skipped = from % size;
+        for segment in from / size..array.segments() {
+            let own = &array.segment(segment)[std::mem::take(&mut skipped)..];
+            bytes.extend(&own[..own.len().min(length - bytes.len())]);
+            if bytes.len() == length {
+                break;
+            }
         }
-        bytes.truncate(size);
         bytes
     }
 
     /// Sets all bytes of an array, as it was saved. Error: the length is another one.
     pub fn set_array(&mut self, index: usize, bytes: &[u8]) -> Result<(), Corrupt> {
-        if self.shape.sizes().get(index) != Some(&(bytes.len() as u64)) {
+        if self.shape.size(index) != Some(bytes.len() as u64) {
             return Err(Corrupt);
         }
         self.copy_to(index, 0, bytes);
@@ -401,6 +428,18 @@ impl ForeignLayers {
             bytes = later;
         }
         bytes.is_empty()
+    }
+
+    /// Whether an array that gets these bytes at this place contains all its items afterwards.
+    fn is_kept_by(&self, index: usize, from: u64, bytes: &[u8]) -> bool {
+        let own = self.range(index, from as usize, bytes.len());
+        let mut pairs = own.iter().zip(bytes);
+        match &self.shape {
+            ForeignShape::Tables(_) => pairs.all(|(own, new)| *own == 0 || own == new),
+            ForeignShape::Chain(_) | ForeignShape::SipChain(_) => {
+                pairs.all(|(own, new)| own & !new == 0)
+            }
+        }
     }
 
     fn copy_to(&mut self, index: usize, from: u64, mut bytes: &[u8]) {
@@ -448,17 +487,32 @@ impl ForeignLayers {
         let mut start = 0;
         for (index, size) in self.shape.sizes().into_iter().enumerate() {
             if from < start + size {
-                let bytes = self.array(index);
-                let skipped = (from - start) as usize;
-                let end = bytes.len().min(skipped + most);
-                return Some(((start + end as u64) / step, bytes[skipped..end].to_vec()));
+                let skipped = from - start;
+                let length = (size - skipped).min(most as u64);
+                let bytes = self.range(index, skipped as usize, length as usize);
+                return Some(((from + length) / step, bytes));
             }
             start += size;
         }
         None
     }
 
-    /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array, or does not follow the chunk before.
+    /// All chunks of `SCANDUMP` of at most `most` bytes, each with the step at its end.
+    pub fn chunks(&self, most: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let sizes = self.shape.sizes().into_iter().enumerate();
+        let pieces = sizes.flat_map(move |(index, size)| {
+            let starts = (0..size as usize).step_by(most);
+            starts.map(move |from| (index, from, most.min(size as usize - from)))
+        });
+        let mut end = 0;
+        pieces.map(move |(index, from, length)| {
+            end += length as u64;
+            (end / self.bytes_per_step(), self.range(index, from, length))
+        })
+    }
+
+    /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array, or does not follow the chunk
+    /// before, or would remove items of a filter that did not come in chunks.
     /// The beginning of a chunk is known from its length alone, so the bytes of a chunk that was cut would come to a wrong place.
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
         let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
@@ -476,6 +530,8 @@ impl ForeignLayers {
                         return is_same.then_some(()).ok_or(Corrupt);
                     }
                     Some(next) if from != next => return Err(Corrupt),
+                    // The rest of a filter that was saved after some of its chunks.
+                    None if !self.is_kept_by(index, from - start, bytes) => return Err(Corrupt),
                     _ => {}
                 }
                 self.copy_to(index, from - start, bytes);

@@ -31,8 +31,8 @@ pub const ENCODING_32: i32 = 3;
 /// The slots of a bucket in RedisBloom 1.1 and 2.0.
 const BUCKET_SIZE_32: u64 = 2;
 
-/// The most tables. A query looks at all of them.
-const MAX_TABLES: u64 = 4096;
+/// The most tables, as in RedisBloom. A query looks at all of them.
+const MAX_TABLES: u64 = 65_535;
 
 /// The numbers of the tables.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,6 +200,12 @@ impl Tables {
         self.tables.iter().map(|buckets| buckets * self.bucket_size)
     }
 
+    /// The bytes of one table. `None`: there is no such table.
+    pub fn size(&self, index: usize) -> Option<u64> {
+        let buckets = self.tables.get(index)?;
+        Some(buckets * self.bucket_size)
+    }
+
     /// The number of slots.
     pub fn slots(&self) -> u64 {
         self.sizes().fold(0, u64::saturating_add)
@@ -258,5 +264,48 @@ impl Tables {
             let slot = slots.find(|slot| array.byte(*slot) == candidates.fingerprint)?;
             Some((table, slot))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chunks of a filter as RedisBloom 2.2.19 made them.
+    const DUMPED: &[u8] = include_bytes!("../../../tests/data/foreign/cf-four.chunks");
+
+    /// The first versions of 2.2 wrote an address behind the numbers.
+    #[test]
+    fn an_address_in_the_first_chunk_has_no_meaning() {
+        let header = &DUMPED[16..16 + 38];
+        assert_eq!(get_u64(DUMPED, 8), Ok(38));
+        let tables = Tables::read_dump(header).expect("tables");
+        assert_eq!(tables.dump(), header);
+        for address in [0, 0x7f12_3456_789a, u64::MAX] {
+            let with_address = [header, &address.to_le_bytes()].concat();
+            assert_eq!(Tables::read_dump(&with_address), Ok(tables.clone()));
+            for length in 39..46 {
+                assert_eq!(Tables::read_dump(&with_address[..length]), Err(Corrupt));
+            }
+        }
+    }
+
+    #[test]
+    fn a_filter_has_as_many_tables_as_in_redisbloom() {
+        let tables = |count: usize| Tables {
+            buckets: 1,
+            items: 0,
+            deleted: 0,
+            bucket_size: 2,
+            max_iterations: 20,
+            expansion: 1,
+            tables: vec![1; count],
+            hashing: Hashing::Bits64,
+        };
+        assert!(tables(0).check().is_err());
+        let most = tables(65_535).check().expect("tables");
+        assert_eq!(Tables::read_dump(&most.dump()), Ok(most));
+        assert!(tables(65_536).check().is_err());
+        assert!(Tables::read_dump(&tables(65_536).dump()).is_err());
     }
 }

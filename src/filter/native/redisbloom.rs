@@ -20,10 +20,8 @@ fn rewrite(foreign: &ForeignLayers, command: &CStr, out: &mut AofWriter<'_>) {
         return;
     };
     out.command_with(command, b"1", &header);
-    let mut from = 0;
-    while let Some((end, piece)) = foreign.chunk(from, persist::MAX_CHUNK) {
+    for (end, piece) in foreign.chunks(persist::MAX_CHUNK) {
         out.command_with(command, (end + 1).to_string().as_bytes(), &piece);
-        from = end;
     }
 }
 
