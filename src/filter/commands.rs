@@ -134,15 +134,18 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     let iterator = cursor.uint("iterator", least..=MAX_SAFE)?;
     let data = cursor.value()?;
     let name = call.name(0);
+    let is_replay = call.ctx.is_replay();
     let mut edit = FilterEdit::<K>::open(call, &name)?;
     match (edit.filter(), iterator.saturating_sub(1)) {
         (None, 0) => {
-            let may_be_foreign = FOREIGN.get() || call.ctx.is_replay();
+            let may_be_foreign = FOREIGN.get() || is_replay;
             let header = persist::read_header(data);
             let header = header.or_else(|_| read_foreign_header(data, may_be_foreign));
             let header = as_registered(header.map_err(|_| Error::BadData)?);
             let mut filter = build(header, MemoryLimits::of(call.ctx))?;
-            if let Some(foreign) = &mut filter.foreign {
+            if let Some(foreign) = &mut filter.foreign
+                && !is_replay
+            {
                 foreign.expect_chunks();
             }
             edit.put(filter);
@@ -153,9 +156,12 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
             let start = persist::start_of(data, end);
             let loaded = start.and_then(|start| persist::load_piece(filter, start, data));
             // RedisBloom accepts chunks after the first new item.
-            let is_foreign = filter.layers.is_empty() || call.ctx.is_replay();
+            let is_foreign = filter.layers.is_empty() || is_replay;
             let loaded = loaded.or_else(|error| match &mut filter.foreign {
                 Some(foreign) if is_foreign && foreign.has_chunks() => {
+                    if is_replay {
+                        foreign.expect_any_chunk();
+                    }
                     foreign.load_chunk(end, data).map(|()| true)
                 }
                 _ => Err(error),

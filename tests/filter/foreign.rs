@@ -371,17 +371,23 @@ fn no_chunk_removes_items_of_a_filter_that_is_complete() {
 fn chunks_go_on_after_a_restart_and_under_another_name() {
     let server = Server::builder().aof(Fsync::Always).start();
     let mut client = Raw::connect(&server);
+    client.must("CONFIG SET aof-use-rdb-preamble no");
     for name in ["bf-wide", "cf-four", "2.0/cf-default"] {
         let kind = kind_of(name);
         let chunks = chunks(name);
-        client.must("DEL first second third");
+        client.must("DEL first second third fourth");
+        // The rewritten AOF has all chunks.
+        load(&mut client, kind, "fourth", &chunks[..2]);
+        server.rewrite_aof();
+        client.must("DEBUG LOADAOF");
+        load(&mut client, kind, "fourth", &chunks[2..]);
         load(&mut client, kind, "first", &chunks[..2]);
         client.must("COPY first second");
         client.must("RENAME first third");
         load(&mut client, kind, "second", &chunks[2..]);
         client.must("DEBUG RELOAD");
         load(&mut client, kind, "third", &chunks[2..]);
-        for key in ["second", "third"] {
+        for key in ["second", "third", "fourth"] {
             assert_same_answers(&mut client, name, key);
             client.must("DEBUG LOADAOF");
             assert_same_answers(&mut client, name, key);

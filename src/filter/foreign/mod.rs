@@ -309,6 +309,12 @@ impl ForeignLayers {
         self.next_chunk = Some(0);
     }
 
+    /// From now on, a chunk that removes no items is accepted at any place. A server decides so where it does not know which chunks
+    /// came before: an AOF rewrite writes also those that are still missing, as zeros, and a replica can have been restarted.
+    pub fn expect_any_chunk(&mut self) {
+        self.next_chunk = None;
+    }
+
     /// The header.
     pub fn header(&self) -> ForeignHeader {
         ForeignHeader {
