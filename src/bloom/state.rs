@@ -258,7 +258,7 @@ impl Layer<Bloom> {
 }
 
 impl BloomFilter {
-    /// The capacity of all layers, in items. If the filter does not grow, its own layer takes the rest of the capacity of the
+    /// The capacity of all layers, in items, at most [`MAX_ITEMS`]. If the filter does not grow, its own layer takes the rest of the capacity of the
     /// foreign layers.
     pub fn capacity(&self) -> u64 {
         let takes_the_rest = !self.layers.is_empty() && self.parameters.expansion == 0;
@@ -267,7 +267,8 @@ impl BloomFilter {
             true => foreign.shape.items(),
             false => foreign.shape.capacity(),
         });
-        capacities.chain(foreign).fold(0, u64::saturating_add)
+        let capacities = capacities.chain(foreign);
+        capacities.fold(0, u64::saturating_add).min(MAX_ITEMS)
     }
 
     /// The most false positives among the items that fill a filter of another module that does not grow: their expected number at

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::filter::commands::{capacity, loadchunk, read_filter};
 use crate::filter::edit::FilterEdit;
 use crate::filter::foreign::ForeignShape;
-use crate::filter::state::FilterHeader;
+use crate::filter::state::{FilterHeader, MAX_ITEMS};
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
 use crate::server::entry::Call;
@@ -217,7 +217,7 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
             ("Number of items inserted", Reply::int(filter.items())),
             (
                 "Number of items deleted",
-                Reply::int(filter.deleted + deleted),
+                Reply::int((filter.deleted + deleted).min(MAX_ITEMS)),
             ),
             ("Bucket size", Reply::int(parameters.bucket_size)),
             ("Expansion rate", Reply::int(parameters.expansion)),

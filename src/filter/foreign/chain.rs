@@ -111,7 +111,7 @@ impl Link {
         let has_bits =
             is_shift && self.range() > 0 && (self.bits == 0 || self.range() <= self.bits);
         let has_bytes = has_bits && self.range().max(self.bits).div_ceil(8) <= self.bytes;
-        let fits = self.bytes <= 1 << 53 && self.items <= MAX_ITEMS;
+        let fits = self.bytes <= 1 << 53 && self.items.max(self.entries) <= MAX_ITEMS;
         let is_valid = is_rate && has_hashes && has_bytes && fits;
         is_valid.then_some(()).ok_or(Corrupt)
     }

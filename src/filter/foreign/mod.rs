@@ -10,6 +10,7 @@ pub mod sip_chain;
 pub mod tables;
 
 use crate::codec::{Corrupt, Reader, put_uint};
+use crate::filter::state::MAX_ITEMS;
 use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
 use chain::{Chain, Link};
 use sip_chain::{SipChain, SipLink};
@@ -120,9 +121,9 @@ impl ForeignShape {
         }
     }
 
-    /// The capacity, in items.
+    /// The capacity, in items, at most [`MAX_ITEMS`].
     pub fn capacity(&self) -> u64 {
-        match self {
+        let capacity = match self {
             Self::Chain(chain) => {
                 let entries = chain.links.iter().map(|link| link.entries);
                 entries.fold(0, u64::saturating_add)
@@ -132,7 +133,8 @@ impl ForeignShape {
                 let capacities = chain.links.iter().map(|link| link.capacity);
                 capacities.fold(0, u64::saturating_add)
             }
-        }
+        };
+        capacity.min(MAX_ITEMS)
     }
 
     /// How many items it could take where it came from without another layer, if it is one that never gets one.
