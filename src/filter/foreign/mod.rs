@@ -49,6 +49,8 @@ pub struct ForeignLayers {
     /// Where the next chunk begins, in bytes, if the filter comes in chunks. It is no part of the dataset.
     next_chunk: Option<u64>,
     arrays: Vec<CacheLines>,
+    /// The position of each array in all bytes, for chunks.
+    starts: Box<[u64]>,
 }
 
 /// The number of foreign filters in the server.
@@ -298,7 +300,16 @@ impl ForeignHeader {
 impl ForeignLayers {
     fn new(header: ForeignHeader, arrays: Vec<CacheLines>) -> Self {
         LIVE.fetch_add(1, Ordering::Relaxed);
+        let mut end = 0;
+        let sizes = header.shape.sizes().into_iter();
+        let starts = sizes.map(|size| {
+            let start = end;
+            end += size;
+            start
+        });
+        let starts = starts.collect();
         Self {
+            starts,
             shape: header.shape,
             is_original: header.is_original,
             next_chunk: None,
@@ -338,8 +349,10 @@ impl ForeignLayers {
     /// The table of the arrays, in bytes of the allocator, and the arrays.
     pub fn memory(&self) -> usize {
         let table = self.arrays.capacity() * size_of::<CacheLines>();
+        let starts = size_of_val(&*self.starts);
         let arrays = self.arrays.iter().map(CacheLines::memory);
         crate::memory::block_size(table)
+            + crate::memory::block_size(starts)
             + crate::memory::block_size(size_of::<Self>())
             + arrays.sum::<usize>()
     }
@@ -492,17 +505,19 @@ impl ForeignLayers {
     pub fn chunk(&self, from: u64, most: usize) -> Option<(u64, Vec<u8>)> {
         let step = self.bytes_per_step();
         let from = from.checked_mul(step)?;
-        let mut start = 0;
-        for (index, size) in self.shape.sizes().into_iter().enumerate() {
-            if from < start + size {
-                let skipped = from - start;
-                let length = (size - skipped).min(most as u64);
-                let bytes = self.range(index, skipped as usize, length as usize);
-                return Some(((from + length) / step, bytes));
-            }
-            start += size;
-        }
-        None
+        let (index, skipped, size) = self.place(from)?;
+        let length = (size - skipped).min(most as u64);
+        let bytes = self.range(index, skipped as usize, length as usize);
+        Some(((from + length) / step, bytes))
+    }
+
+    /// The array that has the byte at a position, the place of the byte in it, and its size.
+    fn place(&self, position: u64) -> Option<(usize, u64, u64)> {
+        let later = self.starts.partition_point(|start| *start <= position);
+        let index = later.checked_sub(1)?;
+        let size = self.shape.size(index)?;
+        let place = position - self.starts[index];
+        (place < size).then_some((index, place, size))
     }
 
     /// All chunks of `SCANDUMP` of at most `most` bytes, each with the step at its end.
@@ -525,30 +540,24 @@ impl ForeignLayers {
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
         let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
         let from = end.checked_sub(bytes.len() as u64).ok_or(Corrupt)?;
-        let mut start = 0;
-        for (index, size) in self.shape.sizes().into_iter().enumerate() {
-            if from < start + size {
-                if bytes.is_empty() || end > start + size {
-                    return Err(Corrupt);
-                }
-                match self.next_chunk {
-                    Some(next) if end <= next => {
-                        // A repetition changes nothing.
-                        let is_same = self.contains(index, from - start, bytes);
-                        return is_same.then_some(()).ok_or(Corrupt);
-                    }
-                    Some(next) if from != next => return Err(Corrupt),
-                    // The rest of a filter that was saved after some of its chunks.
-                    None if !self.is_kept_by(index, from - start, bytes) => return Err(Corrupt),
-                    _ => {}
-                }
-                self.copy_to(index, from - start, bytes);
-                self.next_chunk = self.next_chunk.map(|_| end);
-                return Ok(());
-            }
-            start += size;
+        let (index, place, size) = self.place(from).ok_or(Corrupt)?;
+        if bytes.is_empty() || end - from > size - place {
+            return Err(Corrupt);
         }
-        Err(Corrupt)
+        match self.next_chunk {
+            Some(next) if end <= next => {
+                // A repetition changes nothing.
+                let is_same = self.contains(index, place, bytes);
+                return is_same.then_some(()).ok_or(Corrupt);
+            }
+            Some(next) if from != next => return Err(Corrupt),
+            // The rest of a filter that was saved after some of its chunks.
+            None if !self.is_kept_by(index, place, bytes) => return Err(Corrupt),
+            _ => {}
+        }
+        self.copy_to(index, place, bytes);
+        self.next_chunk = self.next_chunk.map(|_| end);
+        Ok(())
     }
 }
 
