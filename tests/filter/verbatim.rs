@@ -122,7 +122,7 @@ fn servers_that_run_the_same_commands_have_the_same_filters() {
 /// Writes an AOF of these commands, and starts the server with it.
 fn restart_with(server: &Server, lines: &[Line]) {
     server.kill9();
-    let commands = lines.iter().flat_map(|line| encode(line));
+    let commands = lines.iter().flat_map(encode);
     fs::write(server.aof_file(".incr."), commands.collect::<Vec<u8>>()).expect("a file");
     server.restart();
 }
