@@ -112,7 +112,15 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         if let Some([filter, item]) = options.all_bytes(GUARD)
             && let Some(filter) = call.argument(filter)
         {
-            request.is_absent = is_absent(ctx, &filter, item)?;
+            if edit.entry().is_some() {
+                // A tombstone, or an entry that a replica does not remove. A listener to the `keymiss` of a filter that does
+                // not exist may remove it.
+                drop(edit);
+                request.is_absent = is_absent(ctx, &filter, item)?;
+                edit = open_to_read(ctx, &name)?;
+            } else {
+                request.is_absent = is_absent(ctx, &filter, item)?;
+            }
         }
     }
     if let Freshness::Fresh(left) = freshness

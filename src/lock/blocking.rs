@@ -6,8 +6,8 @@ use super::options::LockOptions;
 use super::queue::LockWaiter;
 use super::search::{BEFORE_SEARCH_MS, read_lock};
 use super::slices::serve;
-use super::world::ServerClients;
-use super::{BLOCKED, HOT, LISTENING, LockService, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
+use super::world::{ServerClients, ServerWorld};
+use super::{BLOCKED, HOT, LISTENING, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::server::base::clock::Now;
@@ -21,7 +21,6 @@ use std::sync::atomic::Ordering;
 /// Answers an acquisition, or lets the client wait if it asked for that.
 pub(super) fn answer_or_wait(
     ctx: Ctx<'_>,
-    service: &mut LockService,
     now: Now,
     outcome: Outcome,
     options: &LockOptions<'_>,
@@ -29,9 +28,9 @@ pub(super) fn answer_or_wait(
 ) -> Answer {
     match outcome {
         Outcome::Acquired(reply) => Ok(reply),
-        Outcome::Busy(_) if options.may_wait(ctx) => wait(ctx, service, now, waiter()),
+        Outcome::Busy(_) if options.may_wait(ctx) => wait(ctx, now, waiter()),
         Outcome::Busy(_) | Outcome::Never => {
-            service.handover.counters.refused += 1;
+            SERVICE.get().handover.counters.refused += 1;
             Ok(Reply::Nil)
         }
     }
@@ -52,24 +51,31 @@ pub(super) fn count_refusal<'k, 's: 'k>(
 }
 
 /// Lets the client wait, unless its wait would never end or too many clients wait.
-pub(super) fn wait(
-    ctx: Ctx<'_>,
-    service: &mut LockService,
-    now: Now,
-    waiter: LockWaiter,
-) -> Answer {
-    let handover = &mut service.handover;
-    if let Some(first) = handover.queues.repeated_by(&waiter) {
-        return wait_instead(ctx, service, now, first, waiter);
+pub(super) fn wait(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Answer {
+    let first = SERVICE.get().handover.queues.repeated_by(&waiter);
+    if let Some(first) = first {
+        return wait_instead(ctx, now, first, waiter);
     }
+    let (keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
+    if let Err(answer) = join(ctx, now, waiter) {
+        return answer;
+    }
+    serve(ctx, now, keys); // finds out when to try again
+    Ok(reply_to_waiter(is_notified))
+}
+
+/// Lets the client join the queues of its keys. Error: the answer for a client that does not wait.
+fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<(), Answer> {
+    let service = &mut *SERVICE.get();
+    let handover = &mut service.handover;
     let waited_keys = handover.queues.waited_keys() + waiter.keys.len();
     if handover.queues.len() as i64 >= MAX_WAITERS.get()
         || waited_keys as i64 > MAX_WAITED_KEYS.get()
     {
-        return Err(Error::TooManyWaiters);
+        return Err(Err(Error::TooManyWaiters));
     }
-    let (keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
-    for (db, key) in &keys {
+    let is_notified = waiter.listener.is_some();
+    for (db, key) in &waiter.keys {
         HOT.waits(*db, key);
     }
     let (ticket, limits_before) = handover.queues.join(waiter);
@@ -82,25 +88,23 @@ pub(super) fn wait(
     if check == Check::Deadlock {
         handover.queues.withdraw(ticket, limits_before);
         handover.counters.deadlocks += 1;
-        return Err(Error::Deadlock);
+        return Err(Err(Error::Deadlock));
     }
     if !is_notified {
         let Some(blocked) = BLOCKED.block(ctx) else {
             handover.queues.withdraw(ticket, limits_before);
             handover.counters.refused += 1;
-            return Ok(Reply::Nil);
+            return Err(Ok(Reply::Nil));
         };
         blocked.wait(ticket);
     }
     LISTENING.store(true, Ordering::Relaxed);
-    let (handover, mut world) = service.hand_over(ctx, now);
-    handover.begin_wait(&mut world, ticket);
+    handover.begin_wait(&mut ServerWorld { ctx, now }, ticket);
     if check == Check::Unknown {
         handover.queues.mark_unverified(ticket);
         service.search.plan(ctx, now.ms() + BEFORE_SEARCH_MS);
     }
-    serve(ctx, service, now, keys); // finds out when to try again
-    Ok(reply_to_waiter(is_notified))
+    Ok(())
 }
 
 /// A client that is not blocked is replied nil, and told of the rest by its channel.
@@ -113,20 +117,14 @@ fn reply_to_waiter(is_notified: bool) -> Reply {
 
 /// Lets the client wait in the position of the one whose request it repeats. That one receives the reply of a wait that ended:
 /// it does not listen any more, or it would not have repeated the request.
-fn wait_instead(
-    ctx: Ctx<'_>,
-    service: &mut LockService,
-    now: Now,
-    ticket: Ticket,
-    waiter: LockWaiter,
-) -> Answer {
+fn wait_instead(ctx: Ctx<'_>, now: Now, ticket: Ticket, waiter: LockWaiter) -> Answer {
     let is_notified = waiter.listener.is_some();
     let blocked = match is_notified {
         true => None,
         false => BLOCKED.block(ctx),
     };
     if !is_notified && blocked.is_none() {
-        service.handover.counters.refused += 1;
+        SERVICE.get().handover.counters.refused += 1;
         return Ok(Reply::Nil);
     }
     BLOCKED.wake(ticket, Ok(Reply::Nil));
@@ -134,9 +132,11 @@ fn wait_instead(
         blocked.wait(ticket);
     }
     let keys = waiter.keys.clone();
-    let (handover, mut world) = service.hand_over(ctx, now);
-    handover.replace(&mut world, ticket, waiter);
-    serve(ctx, service, now, keys);
+    SERVICE
+        .get()
+        .handover
+        .replace(&mut ServerWorld { ctx, now }, ticket, waiter);
+    serve(ctx, now, keys);
     Ok(reply_to_waiter(is_notified))
 }
 
@@ -175,10 +175,12 @@ pub(super) const WAITING: InSlots = InSlots {
         handover.refuse_some(&mut ServerClients, key, error, most)
     },
     serve: |ctx, key| {
-        let service = &mut *SERVICE.get();
+        let mut service = SERVICE.get();
         service.handover.serve_owners_again();
-        if !service.handover.queues.has_retry(key.0, &key.1) {
-            serve(ctx, service, Now::read(), [key.clone()]);
+        let has_retry = service.handover.queues.has_retry(key.0, &key.1);
+        drop(service);
+        if !has_retry {
+            serve(ctx, Now::read(), [key.clone()]);
         }
     },
 };

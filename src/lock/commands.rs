@@ -76,7 +76,6 @@ fn acquire_key(
 ) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     options.check_channel(ctx)?;
-    let service = &mut *SERVICE.get();
     let mut lock_key = TypedKey::of(ctx.open(&name), kind.native())?;
     let now = Now::read();
     if !options.has(BLOCK)
@@ -84,24 +83,24 @@ fn acquire_key(
             .value()
             .is_some_and(|lock| lock.plainly_refuses(owner, now.ms()))
     {
-        service.handover.counters.refused += 1;
+        SERVICE.get().handover.counters.refused += 1;
         HOT.refuses(ctx, &name);
         return Ok(Reply::Nil);
     }
-    let request = options.request(ctx, service, &name, owner, mode);
-    let LockService {
-        handover, steps, ..
-    } = service;
-    let mut key = LockKey::of(ctx, steps, &name, lock_key, kind, now);
-    let mut locks = OpenKeys::one(&mut key, steps);
-    let outcome = acquire_one(&mut locks, &mut handover.counters, &request);
-    key.close(steps, event);
-    let outcome = outcome?;
+    let acquire = |key: &mut LockKey<'_>, service: &mut LockService| {
+        let request = options.request(ctx, &service.handover, &name, owner, mode);
+        let LockService {
+            handover, steps, ..
+        } = service;
+        let mut locks = OpenKeys::one(key, steps);
+        acquire_one(&mut locks, &mut handover.counters, &request)
+    };
+    let outcome = LockKey::with_open(ctx, &name, lock_key, kind, now, event, acquire)?;
     if !matches!(outcome, Outcome::Acquired(_)) {
         count_refusal(ctx, &outcome, options, [&name]);
     }
     let waiter = || options.waiter(ctx, now, &[(name, mode)], owner, event);
-    answer_or_wait(ctx, service, now, outcome, options, waiter)
+    answer_or_wait(ctx, now, outcome, options, waiter)
 }
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
@@ -171,16 +170,12 @@ fn acquire_keys<'c>(
 ) -> Answer {
     let (ctx, now) = (call.ctx, Now::read());
     options.check_channel(ctx)?;
-    let service = &mut *SERVICE.get();
-    let requests = wanted
-        .iter()
-        .map(|(name, mode)| options.request(ctx, service, name, owner, *mode));
-    let requests: Vec<Acquire<'_>> = requests.collect();
-    let LockService {
-        handover, steps, ..
-    } = service;
     let names = wanted.iter().map(|(name, _)| name);
-    let outcome = with_open_keys(ctx, steps, now, names, kind, event, |locks| {
+    let outcome = with_open_keys(ctx, now, names, kind, event, |handover, locks| {
+        let requests = wanted
+            .iter()
+            .map(|(name, mode)| options.request(ctx, handover, name, owner, *mode));
+        let requests: Vec<Acquire<'_>> = requests.collect();
         acquire_all(locks, &mut handover.counters, &requests)
     });
     let outcome = outcome??;
@@ -192,7 +187,7 @@ fn acquire_keys<'c>(
         takes_many: true,
         ..options.waiter(ctx, now, wanted, owner, event)
     };
-    answer_or_wait(ctx, service, now, outcome, options, waiter)
+    answer_or_wait(ctx, now, outcome, options, waiter)
 }
 
 fn check_permits(count: u64, limit: u64) -> Result<(), Error> {
@@ -244,13 +239,12 @@ fn release_key(
     } else {
         Now::read()
     };
-    let service = &mut *SERVICE.get();
-    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], kind, now)?;
-    key.replicate_verbatim();
-    let released = key.release(&mut service.steps, owner, amount, options.id());
-    key.close(&mut service.steps, event);
+    let released = LockKey::with(ctx, &names[0], kind, now, event, |key, service| {
+        key.replicate_verbatim();
+        key.release(&mut service.steps, owner, amount, options.id())
+    })?;
     if now != Now::BEFORE_ALL {
-        serve_queues(ctx, service, now, &names);
+        serve_queues(ctx, now, &names);
     }
     released_reply(released)
 }
@@ -298,15 +292,14 @@ fn release_keys(
             released_reply(lock.releases(owner, amount, id))?;
         }
     }
-    let service = &mut *SERVICE.get();
     let mut replies = Vec::with_capacity(count);
     for name in &names {
-        let mut key = LockKey::open(ctx, &mut service.steps, name, kind, now)?;
-        let released = key.release(&mut service.steps, owner, amount, id);
-        key.close(&mut service.steps, event);
+        let released = LockKey::with(ctx, name, kind, now, event, |key, service| {
+            key.release(&mut service.steps, owner, amount, id)
+        })?;
         replies.push(released_reply(released)?);
     }
-    serve_queues(ctx, service, now, &names);
+    serve_queues(ctx, now, &names);
     Ok(Reply::Array(replies))
 }
 
@@ -328,15 +321,15 @@ fn cancel_requests(call: &Call<'_>, kind: LockKind) -> Answer {
     let id = cursor.name("request-id", MAX_ID)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
     TypedKey::of(ctx.open(&name), kind.native())?;
-    let service = &mut *SERVICE.get();
     let key = (ctx.db(), name.bytes().into());
     let mut changed = Vec::new();
-    let handover = &mut service.handover;
-    while let Some(waiter) = handover.cancel(&mut ServerClients, &key, kind, id) {
+    let mut service = SERVICE.get();
+    while let Some(waiter) = service.handover.cancel(&mut ServerClients, &key, kind, id) {
         changed.extend(waiter.keys.iter().cloned());
     }
+    drop(service);
     let has_cancelled = !changed.is_empty();
-    serve(ctx, service, now, changed);
+    serve(ctx, now, changed);
     Ok(Reply::int(has_cancelled.into()))
 }
 
@@ -354,13 +347,13 @@ fn released_reply(released: Released) -> Answer {
 
 /// Looks at the queues of keys that a command has changed.
 #[inline]
-fn serve_queues(ctx: Ctx<'_>, service: &mut LockService, now: Now, names: &[ServerString<'_>]) {
-    if service.handover.queues.is_empty() {
+fn serve_queues(ctx: Ctx<'_>, now: Now, names: &[ServerString<'_>]) {
+    if SERVICE.get().handover.queues.is_empty() {
         return;
     }
     let db = ctx.db();
     let keys = names.iter().map(|name| (db, name.bytes().into()));
-    serve(ctx, service, now, keys);
+    serve(ctx, now, keys);
 }
 
 /// `LOCK.RENEW key owner [PX ms]`
@@ -382,13 +375,13 @@ fn renew_hold(call: &Call<'_>, kind: LockKind, event: &'static CStr) -> Answer {
     let owner = owner(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, PX)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
-    let service = &mut *SERVICE.get();
-    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], kind, now)?;
-    let fence = key.renew(&mut service.steps, owner, options.lease());
-    key.close(&mut service.steps, event);
+    let fence = LockKey::with(ctx, &names[0], kind, now, event, |key, service| {
+        let fence = key.renew(&mut service.steps, owner, options.lease());
+        service.handover.counters.renewed += u64::from(fence.is_some());
+        fence
+    })?;
     if fence.is_some() {
-        service.handover.counters.renewed += 1;
-        serve_queues(ctx, service, now, &names); // a shorter lease is to be looked at sooner
+        serve_queues(ctx, now, &names); // a shorter lease is to be looked at sooner
     }
     Ok(Reply::int_or_nil(fence))
 }
@@ -405,20 +398,19 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
     let owner = owner(&mut cursor)?;
     let options = OPTIONS.read(&mut cursor, PX | BLOCK)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
-    let service = &mut *SERVICE.get();
-    let mut key = LockKey::open(ctx, &mut service.steps, &name, LockKind::Lock, now)?;
-    let upgraded = key.upgrade(owner, options.lease());
-    let event = c"lock.upgrade";
-    key.close(&mut service.steps, event);
-    match upgraded? {
-        Upgraded::Already(fence) => return Ok(Reply::int(fence)),
-        Upgraded::Upgraded(fence) => {
+    let (kind, event) = (LockKind::Lock, c"lock.upgrade");
+    let upgraded = LockKey::with(ctx, &name, kind, now, event, |key, service| {
+        let upgraded = key.upgrade(owner, options.lease());
+        if matches!(upgraded, Ok(Upgraded::Upgraded(_))) {
             service.handover.queues.record_new_holds(); // it excludes waiting clients that could have shared the lock
-            return Ok(Reply::int(fence));
         }
+        upgraded
+    })?;
+    match upgraded? {
+        Upgraded::Already(fence) | Upgraded::Upgraded(fence) => return Ok(Reply::int(fence)),
         Upgraded::Busy if options.has(BLOCK) && ctx.may_block() => {}
         Upgraded::Busy => {
-            service.handover.counters.refused += 1;
+            SERVICE.get().handover.counters.refused += 1;
             HOT.refuses(ctx, &name);
             return Ok(Reply::Nil);
         }
@@ -439,7 +431,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
         since_us: now.micros(),
         timeout: options.number_or(BLOCK, 0),
     };
-    wait(ctx, service, now, waiter)
+    wait(ctx, now, waiter)
 }
 
 /// `LOCK.DOWNGRADE key owner`
@@ -450,10 +442,10 @@ pub(super) fn downgrade(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
-    let service = &mut *SERVICE.get();
-    let mut key = LockKey::open(ctx, &mut service.steps, &names[0], LockKind::Lock, now)?;
-    let fence = key.downgrade(owner);
-    key.close(&mut service.steps, c"lock.downgrade");
-    serve_queues(ctx, service, now, &names);
+    let (kind, event) = (LockKind::Lock, c"lock.downgrade");
+    let fence = LockKey::with(ctx, &names[0], kind, now, event, |key, _| {
+        key.downgrade(owner)
+    })?;
+    serve_queues(ctx, now, &names);
     Ok(Reply::int_or_nil(fence))
 }

@@ -1,7 +1,7 @@
 //! A step on a lock in the keyspace, and its consequences: the key is created or deleted, it expires with the longest lease, and
 //! one commit goes to replicas, the AOF and listeners.
 
-use super::handover::OpenLocks;
+use super::handover::{Handover, OpenLocks};
 use super::holds::Watch;
 use super::native::{lease_ended, list, list_earlier};
 use super::notices::{self, NOTICES, Notice};
@@ -10,7 +10,7 @@ use super::state::{
     Abandoned, Acquire, Acquired, Admission, Amount, Lock, LockKind, Mode, Released, Upgraded,
 };
 use super::watch::{Watched, Watches};
-use super::{EXPIRED_LEASES, HOLD_TIMES, LISTENING};
+use super::{EXPIRED_LEASES, HOLD_TIMES, LISTENING, LockService, SERVICE};
 use crate::error::Error;
 use crate::fence::{next_fence, remember_fence};
 use crate::server::base::clock::Now;
@@ -18,6 +18,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::native::open_together;
 use crate::server::services::timer;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -25,10 +26,16 @@ use std::slice;
 use std::sync::atomic::Ordering;
 
 /// A lock's key, open for a step. Ends with [`LockKey::close`].
+///
+/// When a key is opened or created, the server may emit keyspace events, and their listeners may run commands of this family. So
+/// the key is opened before [`SERVICE`] is borrowed, and closed afterwards: to open a key that has expired removes it, and a new
+/// lock comes to its key when the key is closed.
 pub(super) struct LockKey<'k> {
     ctx: Ctx<'k>,
     name: &'k ServerString<'k>,
     key: TypedKey<'k, Lock>,
+    /// The lock that comes to the key when it is closed.
+    fresh: Option<Box<Lock>>,
     kind: LockKind,
     now: Now,
     effects: Vec<u8>,
@@ -41,47 +48,41 @@ pub(super) struct LockKey<'k> {
 }
 
 impl<'k> LockKey<'k> {
-    /// Opens a key in the selected database, without the holds that have ended.
-    #[inline(always)]
-    pub(super) fn open(
+    /// Opens a key in the selected database for a step, for which the service is borrowed.
+    pub(super) fn with<T>(
         ctx: Ctx<'k>,
-        steps: &mut StepContext,
         name: &'k ServerString<'k>,
         kind: LockKind,
         now: Now,
-    ) -> Result<Self, Error> {
+        event: &'static CStr,
+        step: impl FnOnce(&mut Self, &mut LockService) -> T,
+    ) -> Result<T, Error> {
         let key = TypedKey::of(ctx.open(name), kind.native())?;
-        Ok(Self::of(ctx, steps, name, key, kind, now))
+        Ok(Self::with_open(ctx, name, key, kind, now, event, step))
     }
 
-    /// The same without so many of them at most, those that ended first: for nothing but to end them.
-    pub(super) fn open_to_end(
-        ctx: Ctx<'k>,
-        steps: &mut StepContext,
-        name: &'k ServerString<'k>,
-        kind: LockKind,
-        now: Now,
-        most: usize,
-    ) -> Result<Self, Error> {
-        let key = TypedKey::of(ctx.open(name), kind.native())?;
-        Ok(Self::without_ended(ctx, steps, name, key, kind, now, most))
-    }
-
-    /// The same as [`LockKey::open`] for a key that is open already.
+    /// The same for a key that is open already.
     #[inline(always)]
-    pub(super) fn of(
+    pub(super) fn with_open<T>(
         ctx: Ctx<'k>,
-        steps: &mut StepContext,
         name: &'k ServerString<'k>,
         key: TypedKey<'k, Lock>,
         kind: LockKind,
         now: Now,
-    ) -> Self {
-        Self::without_ended(ctx, steps, name, key, kind, now, usize::MAX)
+        event: &'static CStr,
+        step: impl FnOnce(&mut Self, &mut LockService) -> T,
+    ) -> T {
+        let mut service = SERVICE.get();
+        let mut key = Self::of(ctx, &mut service.steps, name, key, kind, now, usize::MAX);
+        let result = step(&mut key, &mut service);
+        drop(service);
+        key.close(event);
+        result
     }
 
+    /// A key that is open, without the holds that have ended: at most `most` of them, those that ended first.
     #[inline(always)] // the result is large: it stays where it is used
-    fn without_ended(
+    pub(super) fn of(
         ctx: Ctx<'k>,
         steps: &mut StepContext,
         name: &'k ServerString<'k>,
@@ -100,6 +101,7 @@ impl<'k> LockKey<'k> {
             ctx,
             name,
             key,
+            fresh: None,
             kind,
             now,
             effects,
@@ -115,22 +117,31 @@ impl<'k> LockKey<'k> {
         self.verbatim = self.effects.is_empty();
     }
 
+    /// The value at the key, or the one that comes to it.
+    #[inline]
+    fn value(&mut self) -> Option<&mut Lock> {
+        match &mut self.fresh {
+            Some(fresh) => Some(fresh),
+            None => self.key.value(),
+        }
+    }
+
     /// The lock, if anybody holds it.
     pub(super) fn lock(&mut self) -> Option<&mut Lock> {
-        let lock = self.key.value()?;
+        let lock = self.value()?;
         (!lock.holds().is_empty()).then_some(lock)
     }
 
     /// The lock's number in the list of deadlines; 0: none.
     pub(super) fn number(&mut self) -> u64 {
-        let listed = self.key.value().and_then(|lock| lock.holds().listed());
+        let listed = self.value().and_then(|lock| lock.holds().listed());
         listed.map_or(0, |listed| listed.number)
     }
 
     /// Lists the lock by its next end, after the list has looked at it.
     pub(super) fn list_again(&mut self) {
         let (db, key) = (self.ctx.db(), self.name.bytes());
-        if let Some(lock) = self.key.value() {
+        if let Some(lock) = self.value() {
             list(lock, db, key);
         }
     }
@@ -160,18 +171,18 @@ impl<'k> LockKey<'k> {
     ) -> Result<Acquired, Error> {
         let fence = next_fence(self.now)?;
         let now = self.now.ms();
-        let existing = self.key.value();
-        let mut fresh = Lock::new(Mode::Exclusive);
-        let is_new = existing.is_none();
-        let lock = existing.unwrap_or(&mut fresh);
+        if self.value().is_none() {
+            self.fresh = Some(Box::new(Lock::new(Mode::Exclusive)));
+        }
+        let lock = self.value().ok_or(Error::Internal)?;
         let acquired = lock.acquire(request, now, fence);
         match acquired {
-            Acquired::Busy | Acquired::Never => return Ok(acquired),
+            Acquired::Busy | Acquired::Never => {
+                self.fresh = None;
+                return Ok(acquired);
+            }
             Acquired::Granted(fence) => remember_fence(fence),
             Acquired::Reentered(_) | Acquired::Repeated(_) => {}
-        }
-        if is_new {
-            self.key.create(fresh);
         }
         if matches!(acquired, Acquired::Repeated(_)) {
             self.repeated = true;
@@ -194,7 +205,7 @@ impl<'k> LockKey<'k> {
         amount: Amount,
         id: Option<&[u8]>,
     ) -> Released {
-        let Some(lock) = self.key.value() else {
+        let Some(lock) = self.value() else {
             self.repeated = id.is_some(); // of a request that released the last hold
             return Released::NotHeld;
         };
@@ -332,9 +343,12 @@ impl<'k> LockKey<'k> {
 
     /// Ends the step: makes the key what the lock has become, and commits what was changed. `event` is the keyspace event of
     /// the change that the step made.
-    pub(super) fn close(mut self, steps: &mut StepContext, event: &'static CStr) {
+    pub(super) fn close(mut self, event: &'static CStr) {
         let (ctx, name) = (self.ctx, self.name);
         let mut effects = std::mem::take(&mut self.effects);
+        if let Some(fresh) = self.fresh.take() {
+            self.key.create_boxed(fresh);
+        }
         let event = (self.stepped && !event.is_empty()).then_some(event);
         let is_repeated = self.repeated && effects.is_empty() && !ctx.is_replay();
         let mut commit = Commit::default();
@@ -369,14 +383,20 @@ impl<'k> LockKey<'k> {
             commit.replicate = Replicate::Effect(c"LOCK.APPLY", &[]);
         }
         self.key.commit(ctx, name, &commit);
-        effects.clear();
-        steps.effects = effects;
+        if effects.capacity() > 0 {
+            effects.clear();
+            SERVICE.get().steps.effects = effects;
+        }
     }
 
     /// The step changed this owner's hold. Returns whether the hold is watched.
     fn changed(&mut self, owner: &[u8]) -> bool {
         self.stepped = true;
-        if let Some(lock) = self.key.value()
+        let lock = match &mut self.fresh {
+            Some(fresh) => Some(&mut **fresh),
+            None => self.key.value(),
+        };
+        if let Some(lock) = lock
             && let Some(hold) = lock.holds().get(owner)
         {
             if !self.verbatim {
@@ -397,15 +417,15 @@ impl<'k> LockKey<'k> {
 
     /// Has the server tell this channel if the owner's hold is lost.
     fn notice(&mut self, owner: &[u8], channel: &[u8], id: &[u8]) {
-        let (ctx, kind) = (self.ctx, self.kind);
-        let Some(lock) = self.key.value() else {
+        let (ctx, kind, name) = (self.ctx, self.kind, self.name);
+        let Some(lock) = self.value() else {
             return;
         };
         let Some(hold) = lock.holds().get(owner) else {
             return;
         };
         let notice = Notice {
-            key: (ctx.db(), self.name.bytes().into()),
+            key: (ctx.db(), name.bytes().into()),
             kind,
             owner: owner.into(),
             channel: channel.into(),
@@ -419,8 +439,8 @@ impl<'k> LockKey<'k> {
 
     /// Has the server renew the owner's hold, if it is watched.
     fn watch(&mut self, steps: &mut StepContext, owner: &[u8]) {
-        let (ctx, kind, now) = (self.ctx, self.kind, self.now.ms());
-        let Some(lock) = self.key.value() else {
+        let (ctx, kind, name, now) = (self.ctx, self.kind, self.name, self.now.ms());
+        let Some(lock) = self.value() else {
             return;
         };
         let hold = lock.holds().get(owner);
@@ -437,7 +457,7 @@ impl<'k> LockKey<'k> {
         };
         let watched = Watched {
             client: watch.client,
-            key: (ctx.db(), self.name.bytes().into()),
+            key: (ctx.db(), name.bytes().into()),
             kind,
             owner: owner.into(),
             // At a third of the lease, counted from its end: to look at it again changes nothing.
@@ -551,32 +571,43 @@ impl OpenLocks for OpenKeys<'_, '_> {
 /// error and `step` is not taken.
 pub(super) fn with_open_keys<'k, T>(
     ctx: Ctx<'k>,
-    steps: &mut StepContext,
     now: Now,
-    names: impl ExactSizeIterator<Item = &'k ServerString<'k>>,
+    names: impl ExactSizeIterator<Item = &'k ServerString<'k>> + Clone,
     kind: LockKind,
     event: &'static CStr,
-    step: impl FnOnce(&mut OpenKeys<'_, 'k>) -> T,
+    step: impl FnOnce(&mut Handover, &mut OpenKeys<'_, 'k>) -> T,
 ) -> Result<T, Error> {
-    let mut keys = Vec::with_capacity(names.len());
-    let mut opened = Ok(());
-    for name in names {
-        match LockKey::open(ctx, steps, name, kind, now) {
-            Ok(key) => keys.push(key),
-            Err(error) => {
-                opened = Err(error);
-                break;
+    let (opened, failure) = open_together(|| {
+        let mut opened = Vec::with_capacity(names.len());
+        for name in names.clone() {
+            match TypedKey::of(ctx.open(name), kind.native()) {
+                Ok(key) => opened.push((name, key)),
+                Err(error) => return (opened, Some(error)),
             }
         }
-    }
-    let result = opened.map(|()| {
-        step(&mut OpenKeys {
-            keys: &mut keys,
-            steps,
-        })
+        (opened, None)
     });
+    let mut service = SERVICE.get();
+    let LockService {
+        handover, steps, ..
+    } = &mut *service;
+    let mut keys: Vec<LockKey<'k>> = opened
+        .into_iter()
+        .map(|(name, key)| LockKey::of(ctx, steps, name, key, kind, now, usize::MAX))
+        .collect();
+    let result = match failure {
+        None => Ok(step(
+            handover,
+            &mut OpenKeys {
+                keys: &mut keys,
+                steps,
+            },
+        )),
+        Some(error) => Err(error),
+    };
+    drop(service);
     for key in keys {
-        key.close(steps, event);
+        key.close(event);
     }
     result
 }

@@ -2,10 +2,11 @@
 
 use super::edit::LockKey;
 use super::state::LockKind;
-use super::{DEADLINES, LockService};
+use super::{DEADLINES, SERVICE};
 use crate::deadlines::ANY_DB;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
 
@@ -13,7 +14,7 @@ use crate::server::services::cluster;
 const MAX_ENDS_PER_STEP: usize = 256;
 
 /// Ends some of the holds whose leases ended, of the lock that is listed under this number.
-pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, number: u64) {
+pub(super) fn end_holds(ctx: Ctx<'_>, now: Now, number: u64) {
     let Some(listed) = DEADLINES.get().key(number) else {
         return;
     };
@@ -21,9 +22,9 @@ pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, numbe
     if !cluster::owns(ctx, &name) {
         return DEADLINES.get().park(number);
     }
-    let mut end = |db| ctx.in_db(db, || end_holds_at(ctx, service, now, &name, number));
+    let end = |db| ctx.in_db(db, || end_holds_at(ctx, now, &name, number));
     let is_found = match listed.db {
-        ANY_DB => (0..).map_while(&mut end).any(|is_found| is_found),
+        ANY_DB => (0..).map_while(end).any(|is_found| is_found),
         db => end(db) == Some(true),
     };
     if !is_found {
@@ -32,23 +33,18 @@ pub(super) fn end_holds(ctx: Ctx<'_>, service: &mut LockService, now: Now, numbe
 }
 
 /// Ends some of the holds at a key of the selected database. Returns whether the lock there has this number.
-fn end_holds_at(
-    ctx: Ctx<'_>,
-    service: &mut LockService,
-    now: Now,
-    name: &ServerString<'_>,
-    number: u64,
-) -> bool {
-    let LockService {
-        handover, steps, ..
-    } = service;
+fn end_holds_at(ctx: Ctx<'_>, now: Now, name: &ServerString<'_>, number: u64) -> bool {
     for kind in [LockKind::Lock, LockKind::Semaphore] {
-        let opened = LockKey::open_to_end(ctx, steps, name, kind, now, MAX_ENDS_PER_STEP);
-        if let Ok(mut key) = opened {
+        if let Ok(key) = TypedKey::of(ctx.open(name), kind.native()) {
+            let mut service = SERVICE.get();
+            let (steps, most) = (&mut service.steps, MAX_ENDS_PER_STEP);
+            let mut key = LockKey::of(ctx, steps, name, key, kind, now, most);
+            drop(service);
             let (is_it, has_ended_some) = (key.number() == number, key.has_ended_some());
             key.list_again();
-            key.close(steps, c"");
+            key.close(c"");
             if has_ended_some {
+                let handover = &mut SERVICE.get().handover;
                 handover.serve_later((ctx.db(), name.bytes().into()));
             }
             if is_it {

@@ -1,5 +1,9 @@
 //! Who is served next. The queues hand locks over against a [`LockWorld`], which has the locks: the server, or a simulation.
 //! Nothing here knows a server, a clock or randomness.
+//!
+//! When the server opens or creates a key, listeners to keyspace events may run commands that use the hand-over. So a function
+//! that opens keys takes the world alone, which lends the [`Handover`] for a moment. A client that is granted locks leaves its
+//! queues in the same step, and a step looks whether its client still waits.
 
 use super::counters::LockCounters;
 use super::queue::{Listener, LockWaiter, Queues, Want};
@@ -82,14 +86,21 @@ pub trait LockWorld: WaitingClients {
     /// here again.
     fn serves(&mut self, key: &Key) -> bool;
 
+    /// Calls a function with the hand-over and the waiting clients. The function opens no keys.
+    fn with_handover<T>(
+        &mut self,
+        run: impl FnOnce(&mut Handover, &mut dyn WaitingClients) -> T,
+    ) -> T;
+
     /// Opens the locks at keys of one database, takes `step`, and carries out what follows from it, with this keyspace event
-    /// (empty: none). If the value at a key is no lock of this kind, it returns an error and `step` is not taken.
+    /// (empty: none). If the value at a key is no lock of this kind, it returns an error and `step` is not taken. Before and
+    /// after the step, listeners to keyspace events may run commands, which change the hand-over.
     fn with_locks<T>(
         &mut self,
         keys: &[Key],
         kind: LockKind,
         event: &'static CStr,
-        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+        step: impl FnOnce(&mut Handover, &mut dyn OpenLocks) -> T,
     ) -> Result<T, Error>;
 
     /// Releases what an owner was granted, if this key is still the server's to change.
@@ -195,12 +206,16 @@ const QUEUES_BESIDE_BACKLOG: usize = 4;
 
 /// What became of an attempt to serve a waiting client.
 enum Attempt {
-    /// The client is answered and waits no more.
+    /// The client waits no more. It has left its queues and is to receive this answer.
+    Granted(Arc<LockWaiter>, Answer),
+    /// The client is to receive this answer and to leave its queues.
     Ends(Answer),
     /// The client waits on; a hold that it waits for may have ended at this time (Unix ms).
     Waits(Option<u64>),
     /// The connection of the client has closed.
     Leaves,
+    /// The client had left its queues before the locks were open.
+    Gone,
 }
 
 /// Work that is done a step at a time, before queues are served.
@@ -289,7 +304,7 @@ impl Handover {
     }
 
     /// A waiting client left, and is answered elsewhere if at all. Returns whether it waited.
-    pub fn leave(&mut self, clients: &mut impl WaitingClients, ticket: Ticket) -> bool {
+    pub fn leave(&mut self, clients: &mut (impl WaitingClients + ?Sized), ticket: Ticket) -> bool {
         let left = self.forget(ticket);
         if let Some(waiter) = &left {
             clients.wait_ended(waiter.since_us);
@@ -314,7 +329,7 @@ impl Handover {
     /// nil. Returns the request. The caller then serves its keys.
     pub fn cancel(
         &mut self,
-        clients: &mut impl WaitingClients,
+        clients: &mut (impl WaitingClients + ?Sized),
         key: &Key,
         kind: LockKind,
         id: &[u8],
@@ -339,7 +354,7 @@ impl Handover {
     /// Answers a waiting client with an error, because its wait would never end. Returns whether it waited.
     pub fn refuse(
         &mut self,
-        clients: &mut impl WaitingClients,
+        clients: &mut (impl WaitingClients + ?Sized),
         ticket: Ticket,
         error: Error,
     ) -> bool {
@@ -351,7 +366,7 @@ impl Handover {
     /// Answers clients that wait for a key with an error, `most` of them. Returns how many there were.
     pub fn refuse_some(
         &mut self,
-        clients: &mut impl WaitingClients,
+        clients: &mut (impl WaitingClients + ?Sized),
         (db, key): &Key,
         error: &Error,
         most: usize,
@@ -367,31 +382,29 @@ impl Handover {
     /// Takes a client out of its queues and answers it.
     fn dismiss(
         &mut self,
-        clients: &mut impl WaitingClients,
+        clients: &mut (impl WaitingClients + ?Sized),
         ticket: Ticket,
         answer: Answer,
     ) -> Option<Arc<LockWaiter>> {
-        let is_granted = matches!(answer, Ok(Reply::Int(_) | Reply::Array(_)));
         let waiter = self.forget(ticket)?;
-        clients.wait_ended(waiter.since_us);
-        if let (Some(listener), Some(id)) = (&waiter.listener, &waiter.id) {
-            clients.publish(ticket, listener, id, WaitEnd::of(&answer));
-        } else {
-            clients.answer(ticket, answer);
+        end_wait(clients, ticket, &waiter, answer);
+        Some(waiter)
+    }
+
+    /// Takes a client out of its queues that was granted locks. The caller answers it.
+    fn grant(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
+        let waiter = self.forget(ticket)?;
+        if waiter.listener.is_none() {
+            self.unanswered.insert(ticket, waiter.clone());
         }
-        if is_granted {
-            if waiter.listener.is_none() {
-                self.unanswered.insert(ticket, waiter.clone());
-            }
-            if self.queues.owner_waits(&waiter.owner) {
-                self.queues.record_new_holds();
-                if waiter.wants_lock() {
-                    self.tasks.push_front(HandoverTask::ServeOwner {
-                        served: waiter.clone(),
-                        index: 0,
-                        after: 0,
-                    });
-                }
+        if self.queues.owner_waits(&waiter.owner) {
+            self.queues.record_new_holds();
+            if waiter.wants_lock() {
+                self.tasks.push_front(HandoverTask::ServeOwner {
+                    served: waiter.clone(),
+                    index: 0,
+                    after: 0,
+                });
             }
         }
         Some(waiter)
@@ -434,23 +447,27 @@ impl Handover {
     /// otherwise returns whether there is work now, which the caller does in a slice. No request overtakes in between: a
     /// client that comes to a key with a queue joins it.
     pub fn keys_changed(
-        &mut self,
         world: &mut impl LockWorld,
         now: u64,
         keys: impl IntoIterator<Item = Key>,
     ) -> bool {
-        let is_busy = self.has_urgent_work();
+        let is_busy = world.with_handover(|handover, _| handover.has_urgent_work());
         let mut queues = 0;
         for (db, key) in keys {
-            if !self.queues.waits_for(db, &key) {
-                continue;
-            }
-            self.queues.record_change(db, &key);
-            queues += 1;
-            if !is_busy || queues > QUEUES_BESIDE_BACKLOG {
-                self.agenda.push((db, key));
-            } else {
-                self.serve_first(world, now, (db, key));
+            let is_served_now = world.with_handover(|handover, _| {
+                if !handover.queues.waits_for(db, &key) {
+                    return false;
+                }
+                handover.queues.record_change(db, &key);
+                queues += 1;
+                let is_later = !is_busy || queues > QUEUES_BESIDE_BACKLOG;
+                if is_later {
+                    handover.agenda.push((db, key.clone()));
+                }
+                !is_later
+            });
+            if is_served_now {
+                Self::serve_first(world, now, (db, key));
             }
         }
         !is_busy && queues > 0
@@ -510,44 +527,63 @@ impl Handover {
     }
 
     /// Takes a step of what is to be done.
-    pub fn step(&mut self, world: &mut impl LockWorld, now: u64) -> HandoverProgress {
-        let waiting = self.queues.len();
-        if let Some(task) = self.tasks.pop_front() {
-            self.take(world, now, task);
-        } else if let Some(key) = self.agenda.pop() {
-            self.serve_first(world, now, key);
-        } else if let Some(scan) = self.scans.front_mut() {
-            match self.queues.next_scanned(scan) {
-                Some(ScanStep(Some(key))) => self.serve_later(key),
-                Some(ScanStep(None)) => {}
-                None => drop(self.scans.pop_front()),
-            }
-        } else {
-            return HandoverProgress::Idle;
+    pub fn step(world: &mut impl LockWorld, now: u64) -> HandoverProgress {
+        let (waiting, next) =
+            world.with_handover(|handover, _| (handover.queues.len(), handover.next_step()));
+        match next {
+            NextStep::None => return HandoverProgress::Idle,
+            NextStep::Done => {}
+            NextStep::Task(task) => Self::take(world, now, task),
+            NextStep::Serve(key) => Self::serve_first(world, now, key),
         }
-        if self.queues.len() < waiting {
+        if world.with_handover(|handover, _| handover.queues.len()) < waiting {
             HandoverProgress::Answered
         } else {
             HandoverProgress::Stepped
         }
     }
 
-    /// Takes a step on a replica, which has no locks to hand over. Returns false if there is nothing to do.
-    pub fn step_as_replica(&mut self, world: &mut impl LockWorld, now: u64) -> bool {
-        while let Some(task) = self.tasks.pop_front() {
-            let is_for_replicas = matches!(
-                task,
-                HandoverTask::Upkeep(Upkeep::Unwatch(_))
-                    | HandoverTask::Disconnect(_)
-                    | HandoverTask::AnswerAll(_)
-                    | HandoverTask::Refuse(..)
-            );
-            if is_for_replicas {
-                self.take(world, now, task);
-                return true;
-            }
+    /// Takes the next step off the list. A step of a scan is done at once.
+    fn next_step(&mut self) -> NextStep {
+        if let Some(task) = self.tasks.pop_front() {
+            return NextStep::Task(task);
         }
-        false
+        if let Some(key) = self.agenda.pop() {
+            return NextStep::Serve(key);
+        }
+        let Some(scan) = self.scans.front_mut() else {
+            return NextStep::None;
+        };
+        match self.queues.next_scanned(scan) {
+            Some(ScanStep(Some(key))) => self.serve_later(key),
+            Some(ScanStep(None)) => {}
+            None => drop(self.scans.pop_front()),
+        }
+        NextStep::Done
+    }
+
+    /// Takes a step on a replica, which has no locks to hand over. Returns false if there is nothing to do.
+    pub fn step_as_replica(world: &mut impl LockWorld, now: u64) -> bool {
+        let next = world.with_handover(|handover, _| {
+            while let Some(task) = handover.tasks.pop_front() {
+                let is_for_replicas = matches!(
+                    task,
+                    HandoverTask::Upkeep(Upkeep::Unwatch(_))
+                        | HandoverTask::Disconnect(_)
+                        | HandoverTask::AnswerAll(_)
+                        | HandoverTask::Refuse(..)
+                );
+                if is_for_replicas {
+                    return Some(task);
+                }
+            }
+            None
+        });
+        let Some(task) = next else {
+            return false;
+        };
+        Self::take(world, now, task);
+        true
     }
 
     /// Whether a replica has any work left.
@@ -555,59 +591,71 @@ impl Handover {
         !self.tasks.is_empty()
     }
 
-    fn take(&mut self, world: &mut impl LockWorld, now: u64, task: HandoverTask) {
+    fn take(world: &mut impl LockWorld, now: u64, task: HandoverTask) {
         match task {
             HandoverTask::Upkeep(mut task) => {
                 let step = world.upkeep(&mut task);
-                if let Some(key) = step.changed {
-                    self.serve_later(key);
-                }
-                if step.is_unfinished {
-                    self.tasks.push_front(HandoverTask::Upkeep(task));
-                }
+                world.with_handover(|handover, _| {
+                    if let Some(key) = step.changed {
+                        handover.serve_later(key);
+                    }
+                    if step.is_unfinished {
+                        handover.tasks.push_front(HandoverTask::Upkeep(task));
+                    }
+                });
             }
             HandoverTask::TakeBack => {
-                if let Some((waiter, index)) = self.undelivered.pop_front() {
-                    self.take_back(world, &waiter, index);
-                    if index + 1 < waiter.keys.len() {
-                        self.undelivered.push_front((waiter, index + 1));
-                    }
-                    self.tasks.push_front(HandoverTask::TakeBack);
+                let next = world.with_handover(|handover, _| handover.undelivered.pop_front());
+                if let Some((waiter, index)) = next {
+                    Self::take_back(world, &waiter, index);
+                    world.with_handover(|handover, _| {
+                        if index + 1 < waiter.keys.len() {
+                            handover.undelivered.push_front((waiter, index + 1));
+                        }
+                        handover.tasks.push_front(HandoverTask::TakeBack);
+                    });
                 }
             }
             HandoverTask::ServeOwner {
                 served,
                 index,
                 after,
-            } => self.serve_owner(world, now, served, index, after),
-            HandoverTask::Disconnect(client) => {
-                if let Some(ticket) = self.queues.first_of_listener(client) {
-                    self.leave(world, ticket);
-                    self.tasks.push_front(HandoverTask::Disconnect(client));
+            } => Self::serve_owner(world, now, served, index, after),
+            HandoverTask::Disconnect(client) => world.with_handover(|handover, clients| {
+                if let Some(ticket) = handover.queues.first_of_listener(client) {
+                    handover.leave(clients, ticket);
+                    handover.tasks.push_front(HandoverTask::Disconnect(client));
                 }
-            }
+            }),
             HandoverTask::AnswerAll(mut scan) => {
-                if let Some(ScanStep(key)) = self.queues.next_scanned(&mut scan) {
-                    self.tasks.push_front(HandoverTask::AnswerAll(scan));
-                    if let Some(key) = key {
-                        // Most servers have answered the waiting clients already. Valkey 9.1 does not, in a cluster.
+                let scanned =
+                    world.with_handover(|handover, _| handover.queues.next_scanned(&mut scan));
+                if let Some(ScanStep(key)) = scanned {
+                    // Most servers have answered the waiting clients already. Valkey 9.1 does not, in a cluster.
+                    let refusal = key.map(|key| {
                         let error = world.demotion_error(&key);
-                        self.tasks.push_front(HandoverTask::Refuse(key, error));
-                    }
+                        HandoverTask::Refuse(key, error)
+                    });
+                    world.with_handover(|handover, _| {
+                        handover.tasks.push_front(HandoverTask::AnswerAll(scan));
+                        if let Some(refusal) = refusal {
+                            handover.tasks.push_front(refusal);
+                        }
+                    });
                 }
             }
-            HandoverTask::Refuse((db, key), error) => {
-                if let Some(ticket) = self.queues.head(db, &key) {
-                    self.dismiss(world, ticket, Err(error.clone()));
-                    self.tasks
-                        .push_front(HandoverTask::Refuse((db, key), error));
+            HandoverTask::Refuse((db, key), error) => world.with_handover(|handover, clients| {
+                if let Some(ticket) = handover.queues.head(db, &key) {
+                    handover.dismiss(clients, ticket, Err(error.clone()));
+                    let task = HandoverTask::Refuse((db, key), error);
+                    handover.tasks.push_front(task);
                 }
-            }
+            }),
         }
     }
 
     /// Takes back one of the locks that a client was granted which left before it was answered.
-    fn take_back(&mut self, world: &mut impl LockWorld, waiter: &LockWaiter, index: usize) {
+    fn take_back(world: &mut impl LockWorld, waiter: &LockWaiter, index: usize) {
         if waiter.id.is_some() {
             return; // its repetition finds the hold, or has found it already
         }
@@ -617,7 +665,34 @@ impl Handover {
         let amount = Amount::Count(waiter.permits().unwrap_or(1));
         let key = &waiter.keys[index];
         world.take_back(key, waiter.kind(), &waiter.owner, amount);
-        self.serve_later(key.clone());
+        world.with_handover(|handover, _| handover.serve_later(key.clone()));
+    }
+}
+
+/// The next step of the hand-over.
+enum NextStep {
+    /// There is nothing to do.
+    None,
+    /// It has been done.
+    Done,
+    /// A task.
+    Task(HandoverTask),
+    /// The first client in the queue of this key is to be served.
+    Serve(Key),
+}
+
+/// Tells a client that has left its queues how its wait ended.
+fn end_wait(
+    clients: &mut (impl WaitingClients + ?Sized),
+    ticket: Ticket,
+    waiter: &LockWaiter,
+    answer: Answer,
+) {
+    clients.wait_ended(waiter.since_us);
+    if let (Some(listener), Some(id)) = (&waiter.listener, &waiter.id) {
+        clients.publish(ticket, listener, id, WaitEnd::of(&answer));
+    } else {
+        clients.answer(ticket, answer);
     }
 }
 
@@ -629,7 +704,7 @@ impl Handover {
     }
 
     /// Ends the wait of the client whose deadline is first.
-    pub fn end_first_wait(&mut self, clients: &mut impl WaitingClients) {
+    pub fn end_first_wait(&mut self, clients: &mut (impl WaitingClients + ?Sized)) {
         if let Some((_, ticket)) = self.timeouts.pop_first() {
             self.counters.timeouts += 1;
             let left = self.dismiss(clients, ticket, Ok(Reply::Nil));
@@ -654,16 +729,22 @@ impl Handover {
         }
     }
 
-    fn set_retry(&mut self, world: &mut impl LockWorld, ticket: Ticket, at: Option<u64>) {
-        let before = self.queues.set_retry(ticket, at);
-        if before == at {
-            return;
-        }
-        if let Some(before) = before {
-            self.retries.remove(&(before, ticket));
-        }
-        if let Some(at) = at {
-            self.retries.insert((at, ticket));
+    fn set_retry(world: &mut impl LockWorld, ticket: Ticket, at: Option<u64>) {
+        let is_new = world.with_handover(|handover, _| {
+            if handover.queues.get(ticket).is_none() {
+                return false; // it has left
+            }
+            let before = handover.queues.set_retry(ticket, at);
+            if before == at {
+                return false;
+            }
+            if let Some(before) = before {
+                handover.retries.remove(&(before, ticket));
+            }
+            handover.retries.extend(at.map(|at| (at, ticket)));
+            true
+        });
+        if is_new && let Some(at) = at {
             world.wake_at(at);
         }
     }
@@ -672,56 +753,75 @@ impl Handover {
 /// Clients are served.
 impl Handover {
     /// Serves the first client in a key's queue, if that is possible.
-    fn serve_first(&mut self, world: &mut impl LockWorld, now: u64, (db, key): Key) {
-        let Some(ticket) = self.queues.head(db, &key) else {
+    fn serve_first(world: &mut impl LockWorld, now: u64, (db, key): Key) {
+        let head = world.with_handover(|handover, _| handover.queues.head(db, &key));
+        let Some(ticket) = head else {
             return;
         };
-        match self.attempt(world, now, ticket, true) {
-            Attempt::Waits(retry_at) => self.set_retry(world, ticket, retry_at),
-            Attempt::Leaves => drop(self.leave(world, ticket)),
-            Attempt::Ends(answer) => {
-                if let Some(waiter) = self.dismiss(world, ticket, answer) {
-                    let others = waiter.keys.iter().filter(|other| *other.1 != *key);
-                    for other in others {
-                        self.serve_later(other.clone());
-                    }
-                    self.agenda.push_front((db, key));
-                }
+        let ended = match Self::attempt(world, now, ticket, |handover| {
+            handover.queues.head(db, &key) == Some(ticket)
+        }) {
+            Attempt::Waits(retry_at) => return Self::set_retry(world, ticket, retry_at),
+            Attempt::Leaves => {
+                world.with_handover(|handover, clients| handover.leave(clients, ticket));
+                return;
             }
+            Attempt::Gone => {
+                world.with_handover(|handover, _| handover.serve_later((db, key)));
+                return;
+            }
+            Attempt::Ends(answer) => {
+                world.with_handover(|handover, clients| handover.dismiss(clients, ticket, answer))
+            }
+            Attempt::Granted(waiter, answer) => {
+                world.with_handover(|_, clients| end_wait(clients, ticket, &waiter, answer));
+                Some(waiter)
+            }
+        };
+        if let Some(waiter) = ended {
+            world.with_handover(|handover, _| {
+                let others = waiter.keys.iter().filter(|other| *other.1 != *key);
+                for other in others {
+                    handover.serve_later(other.clone());
+                }
+                handover.agenda.push_front((db, key));
+            });
         }
     }
 
     /// Tries another client that waits for a lock on behalf of its holder, who has just been served. The client enters the
     /// lock again, and need not wait until it is first.
     fn serve_owner(
-        &mut self,
         world: &mut impl LockWorld,
         now: u64,
         served: Arc<LockWaiter>,
         index: usize,
         after: Ticket,
     ) {
-        let Some(key) = served.keys.get(index) else {
+        let Some(key) = served.keys.get(index).cloned() else {
             return;
         };
-        let next = self.queues.next_of_owner(key, &served.owner, after);
-        let other = next.and_then(|ticket| self.queues.get(ticket).cloned());
-        let is_first = next == self.queues.head(key.0, &key.1);
+        let (next, other) = world.with_handover(|handover, _| {
+            let next = handover.queues.next_of_owner(&key, &served.owner, after);
+            let other = next.and_then(|ticket| handover.queues.get(ticket).cloned());
+            (next, other)
+        });
         if other.as_ref().is_some_and(|other| other.wants_lock())
-            && (!self.may_grant(world) || !world.serves(key))
+            && (!Self::may_grant(world) || !world.serves(&key))
         {
             let task = HandoverTask::ServeOwner {
                 served,
                 index,
                 after,
             };
-            self.owners_held_back.push(task);
-            return;
+            return world.with_handover(|handover, _| handover.owners_held_back.push(task));
         }
-        self.tasks.push_front(HandoverTask::ServeOwner {
-            served,
-            index: if next.is_some() { index } else { index + 1 },
-            after: next.unwrap_or(0),
+        world.with_handover(|handover, _| {
+            handover.tasks.push_front(HandoverTask::ServeOwner {
+                served,
+                index: if next.is_some() { index } else { index + 1 },
+                after: next.unwrap_or(0),
+            });
         });
         let (Some(ticket), Some(other)) = (next, other) else {
             return;
@@ -729,34 +829,46 @@ impl Handover {
         if !other.wants_lock() {
             return;
         }
-        match self.attempt(world, now, ticket, is_first) {
-            Attempt::Ends(answer) => {
-                self.dismiss(world, ticket, answer);
-                self.serve_behind(Some(&other));
-            }
+        match Self::attempt(world, now, ticket, |handover| {
+            handover.queues.head(key.0, &key.1) == Some(ticket)
+        }) {
+            Attempt::Ends(answer) => world.with_handover(|handover, clients| {
+                handover.dismiss(clients, ticket, answer);
+                handover.serve_behind(Some(&other));
+            }),
+            Attempt::Granted(waiter, answer) => world.with_handover(|handover, clients| {
+                end_wait(clients, ticket, &waiter, answer);
+                handover.serve_behind(Some(&other));
+            }),
             // It is first in the queue of the key that it waits for now.
             Attempt::Waits(retry_at) if other.takes_many && retry_at.is_some() => {
-                self.set_retry(world, ticket, retry_at);
+                Self::set_retry(world, ticket, retry_at);
             }
-            Attempt::Waits(_) => {}
-            Attempt::Leaves => drop(self.leave(world, ticket)),
+            Attempt::Waits(_) | Attempt::Gone => {}
+            Attempt::Leaves => {
+                world.with_handover(|handover, clients| handover.leave(clients, ticket));
+            }
         }
     }
 
-    /// Tries to serve a client, which is first in a queue or waits on behalf of an owner who was served. That owner may have
-    /// released the lock meanwhile: then the client is not ahead of the others.
+    /// Tries to serve a client, which is first in a queue (`is_first`) or waits on behalf of an owner who was served. That owner
+    /// may have released the lock meanwhile: then the client is not ahead of the others.
     fn attempt(
-        &mut self,
         world: &mut impl LockWorld,
         now: u64,
         ticket: Ticket,
-        is_first: bool,
+        is_first: impl Fn(&Handover) -> bool,
     ) -> Attempt {
-        let Some(waiter) = self.queues.get(ticket) else {
-            return Attempt::Ends(Ok(Reply::Nil));
+        let waiting = world.with_handover(|handover, _| {
+            let waiter = handover.queues.get(ticket)?;
+            let is_late = waiter.deadline().is_some_and(|deadline| deadline <= now);
+            handover.counters.timeouts += u64::from(is_late); // the server was too busy to end the wait in time
+            Some((waiter.clone(), is_late))
+        });
+        let Some((waiter, is_late)) = waiting else {
+            return Attempt::Gone;
         };
-        if waiter.deadline().is_some_and(|deadline| deadline <= now) {
-            self.counters.timeouts += 1; // the server was too busy to end the wait in time
+        if is_late {
             return Attempt::Ends(Ok(Reply::Nil));
         }
         if let Some(listener) = &waiter.listener
@@ -764,13 +876,12 @@ impl Handover {
         {
             return Attempt::Leaves;
         }
-        let waiter = waiter.clone();
-        if !self.may_grant(world) {
+        if !Self::may_grant(world) {
             return Attempt::Waits(None);
         }
         // Most attempts find that one and the same of many keys is still busy.
         if waiter.takes_many
-            && let Some(waits) = self.find_busy_key(world, ticket, &waiter)
+            && let Some(waits) = Self::find_busy_key(world, ticket, &waiter)
         {
             return waits;
         }
@@ -778,104 +889,125 @@ impl Handover {
             return Attempt::Waits(None);
         }
         match waiter.want {
-            Want::Upgrade => self.attempt_upgrade(world, &waiter),
-            Want::Acquire(_) => self.attempt_acquire(world, ticket, is_first, &waiter),
+            Want::Upgrade => Self::attempt_upgrade(world, ticket, &waiter),
+            Want::Acquire(_) => Self::attempt_acquire(world, ticket, is_first, &waiter),
         }
     }
 
     /// Whether locks may be granted now. If not, a command would be refused, and another master may grant the lock meanwhile.
-    fn may_grant(&mut self, world: &mut impl LockWorld) -> bool {
+    fn may_grant(world: &mut impl LockWorld) -> bool {
         let may_grant = world.may_grant();
-        self.is_held_back |= !may_grant;
+        if !may_grant {
+            world.with_handover(|handover, _| handover.is_held_back = true);
+        }
         may_grant
     }
 
     /// Finds a key that a client for several keys has to wait for, beginning with the one that it waited for last.
     fn find_busy_key(
-        &mut self,
         world: &mut impl LockWorld,
         ticket: Ticket,
         waiter: &LockWaiter,
     ) -> Option<Attempt> {
-        let (first, count) = (self.queues.blocked_on(ticket), waiter.keys.len());
+        let first = world.with_handover(|handover, _| {
+            handover.queues.get(ticket)?;
+            Some(handover.queues.blocked_on(ticket))
+        });
+        let Some(first) = first else {
+            return Some(Attempt::Gone);
+        };
+        let count = waiter.keys.len();
         // All keys are in one hash slot. The caller asks for each key before it acquires them.
         if !world.serves(&waiter.keys[first]) {
             return Some(Attempt::Waits(None));
         }
         for index in (first..count).chain(0..first) {
             let key = &waiter.keys[index];
-            let is_first = self.queues.head(key.0, &key.1) == Some(ticket);
-            let request = waiter.request(self.queues.mode_at(waiter, index), !is_first);
-            let keys = std::slice::from_ref(key);
-            let look = |locks: &mut dyn OpenLocks| (locks.admits(0, &request), locks.next_end(0));
-            let (admission, end) = world.with_locks(keys, waiter.kind(), c"", look).ok()?;
-            match admission {
-                Admission::Busy => {
-                    self.queues.set_blocked_on(ticket, index);
-                    return Some(Attempt::Waits(after(end.filter(|_| is_first))));
+            let look = |handover: &mut Handover, locks: &mut dyn OpenLocks| {
+                handover.queues.get(ticket)?;
+                let is_first = handover.queues.head(key.0, &key.1) == Some(ticket);
+                let mode = handover.queues.mode_at(waiter, index);
+                let admission = locks.admits(0, &waiter.request(mode, !is_first));
+                if admission == Admission::Busy {
+                    handover.queues.set_blocked_on(ticket, index);
                 }
-                Admission::Never => return None,
-                _ => {}
+                Some((admission, locks.next_end(0).filter(|_| is_first)))
+            };
+            let keys = std::slice::from_ref(key);
+            match world.with_locks(keys, waiter.kind(), c"", look).ok()? {
+                None => return Some(Attempt::Gone),
+                Some((Admission::Busy, end)) => return Some(Attempt::Waits(after(end))),
+                Some((Admission::Never, _)) => return None,
+                Some(_) => {}
             }
         }
         None
     }
 
-    fn attempt_upgrade(&mut self, world: &mut impl LockWorld, waiter: &LockWaiter) -> Attempt {
-        let upgrade = |locks: &mut dyn OpenLocks| {
-            let upgraded = locks.upgrade(&waiter.owner, waiter.lease);
-            (upgraded, locks.next_end(0))
+    fn attempt_upgrade(world: &mut impl LockWorld, ticket: Ticket, waiter: &LockWaiter) -> Attempt {
+        let upgrade = |handover: &mut Handover, locks: &mut dyn OpenLocks| {
+            if handover.queues.get(ticket).is_none() {
+                return Attempt::Gone;
+            }
+            match locks.upgrade(&waiter.owner, waiter.lease) {
+                Err(error) => Attempt::Ends(Err(error)),
+                Ok(Upgraded::NotHeld) => Attempt::Ends(Ok(Reply::Nil)),
+                Ok(Upgraded::Busy) => Attempt::Waits(after(locks.next_end(0))),
+                Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
+                    handover.hand_over(ticket, Reply::int(fence))
+                }
+            }
         };
         let upgraded = world.with_locks(&waiter.keys, LockKind::Lock, waiter.event, upgrade);
-        let (upgraded, end) = match upgraded {
-            Ok((Ok(upgraded), end)) => (upgraded, end),
-            Ok((Err(error), _)) | Err(error) => return Attempt::Ends(Err(error)),
-        };
-        match upgraded {
-            Upgraded::NotHeld => Attempt::Ends(Ok(Reply::Nil)),
-            Upgraded::Busy => Attempt::Waits(after(end)),
-            Upgraded::Already(fence) | Upgraded::Upgraded(fence) => {
-                self.counters.handoffs += 1;
-                Attempt::Ends(Ok(Reply::int(fence)))
-            }
-        }
+        upgraded.unwrap_or_else(|error| Attempt::Ends(Err(error)))
     }
 
     fn attempt_acquire(
-        &mut self,
         world: &mut impl LockWorld,
         ticket: Ticket,
-        is_first: bool,
+        is_first: impl Fn(&Handover) -> bool,
         waiter: &LockWaiter,
     ) -> Attempt {
-        let (queues, counters, kind) = (&self.queues, &mut self.counters, waiter.kind());
-        let outcome = if waiter.takes_many {
-            // The first client of one queue may be behind others in another.
-            let is_behind = |(db, key): &Key| queues.head(*db, key) != Some(ticket);
-            let requests = waiter.keys.iter().enumerate();
-            let requests: Vec<Acquire<'_>> = requests
-                .map(|(index, key)| waiter.request(queues.mode_at(waiter, index), is_behind(key)))
-                .collect();
-            world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
+        let acquire = |handover: &mut Handover, locks: &mut dyn OpenLocks| {
+            if handover.queues.get(ticket).is_none() {
+                return Attempt::Gone;
+            }
+            let is_first = is_first(handover);
+            let (queues, counters) = (&handover.queues, &mut handover.counters);
+            let outcome = if waiter.takes_many {
+                // The first client of one queue may be behind others in another.
+                let is_behind = |(db, key): &Key| queues.head(*db, key) != Some(ticket);
+                let requests = waiter.keys.iter().enumerate();
+                let requests: Vec<Acquire<'_>> = requests
+                    .map(|(index, key)| {
+                        waiter.request(queues.mode_at(waiter, index), is_behind(key))
+                    })
+                    .collect();
                 acquire_all(locks, counters, &requests)
-            })
-        } else {
-            let request = waiter.request(queues.mode_at(waiter, 0), !is_first);
-            world.with_locks(&waiter.keys, kind, waiter.event, |locks| {
+            } else {
+                let request = waiter.request(queues.mode_at(waiter, 0), !is_first);
                 acquire_one(locks, counters, &request)
-            })
+            };
+            match outcome {
+                Err(error) => Attempt::Ends(Err(error)),
+                Ok(Outcome::Busy(end)) => Attempt::Waits(after(end)),
+                Ok(Outcome::Never) => {
+                    counters.refused += 1;
+                    Attempt::Ends(Ok(Reply::Nil))
+                }
+                Ok(Outcome::Acquired(reply)) => handover.hand_over(ticket, reply),
+            }
         };
-        match outcome.and_then(|outcome| outcome) {
-            Err(error) => Attempt::Ends(Err(error)),
-            Ok(Outcome::Busy(end)) => Attempt::Waits(after(end)),
-            Ok(Outcome::Never) => {
-                self.counters.refused += 1;
-                Attempt::Ends(Ok(Reply::Nil))
-            }
-            Ok(Outcome::Acquired(reply)) => {
-                self.counters.handoffs += 1;
-                Attempt::Ends(Ok(reply))
-            }
+        let attempt = world.with_locks(&waiter.keys, waiter.kind(), waiter.event, acquire);
+        attempt.unwrap_or_else(|error| Attempt::Ends(Err(error)))
+    }
+
+    /// A waiting client was granted its locks: it leaves its queues before the locks are closed.
+    fn hand_over(&mut self, ticket: Ticket, reply: Reply) -> Attempt {
+        self.counters.handoffs += 1;
+        match self.grant(ticket) {
+            Some(waiter) => Attempt::Granted(waiter, Ok(reply)),
+            None => Attempt::Gone,
         }
     }
 }

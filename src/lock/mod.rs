@@ -37,16 +37,13 @@ use crate::general::HotKeys;
 use crate::general::memory::FamilyMemory;
 use crate::histogram::Histogram;
 use crate::request::TEN_YEARS_MS;
-use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
-use crate::server::handles::context::Ctx;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::config::Integer;
 use edit::StepContext;
 use handover::Handover;
 use search::DeadlockSearch;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use world::ServerWorld;
 
 /// The longest owner in bytes.
 pub const MAX_OWNER: usize = 1024;
@@ -106,14 +103,8 @@ struct LockService {
     search: DeadlockSearch,
 }
 
-impl LockService {
-    /// The queues, and the world in which they hand locks over.
-    fn hand_over<'a>(&'a mut self, ctx: Ctx<'a>, now: Now) -> (&'a mut Handover, ServerWorld<'a>) {
-        let steps = &mut self.steps;
-        (&mut self.handover, ServerWorld { ctx, now, steps })
-    }
-}
-
+/// To open or to create a key may run callbacks and listeners to keyspace events that need it. So no code does so while it borrows
+/// this state, except for the search for deadlocks, which [looks](search::read_lock) at keys without removing those that expired.
 static SERVICE: MainThread<LockService> = MainThread::new();
 
 /// The locks with several holds, by the time at which the first of these ends. The only hold of a lock ends with its key.

@@ -1,7 +1,7 @@
 //! The notices of holds that are lost: an index over the holds with a [notice](super::holds::Hold::notice). A notice belongs to
 //! the hold and follows its key. It is in the memory of the master alone.
 
-use super::edit::{LockKey, StepContext};
+use super::edit::LockKey;
 use super::state::LockKind;
 use super::watch::DbLabels;
 use crate::server::base::clock::Now;
@@ -235,19 +235,19 @@ fn tell(notice: Option<Notice>) {
 }
 
 /// Looks whether the hold with this notice has ended: a lease may end long before the server looks at the key.
-pub(super) fn look(ctx: Ctx<'_>, steps: &mut StepContext, now: Now, number: u64) {
+pub(super) fn look(ctx: Ctx<'_>, now: Now, number: u64) {
     let Some(notice) = NOTICES.get().get(number) else {
         return;
     };
     let found = cluster::act_on(ctx, &notice.key, |name| {
-        let mut key = LockKey::open(ctx, steps, name, notice.kind, now).ok()?;
-        let hold = key
-            .lock()
-            .and_then(|lock| lock.holds().get(&notice.owner))
-            .filter(|hold| hold.notice == number);
-        let until = hold.map(|hold| hold.until);
-        key.close(steps, c"");
-        until
+        let until = LockKey::with(ctx, name, notice.kind, now, c"", |key, _| {
+            let hold = key
+                .lock()
+                .and_then(|lock| lock.holds().get(&notice.owner))
+                .filter(|hold| hold.notice == number);
+            hold.map(|hold| hold.until)
+        });
+        until.ok().flatten()
     });
     let mut notices = NOTICES.get();
     match found {

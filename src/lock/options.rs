@@ -1,8 +1,9 @@
 //! The options of the family's commands.
 
+use super::handover::Handover;
 use super::queue::{Listener, LockWaiter, Want};
 use super::state::{Acquire, Amount, RequestedMode, Watchdog};
-use super::{DEFAULT_LEASE, LockService, MAX_CHANNEL, MAX_ID, MAX_OWNER};
+use super::{DEFAULT_LEASE, MAX_CHANNEL, MAX_ID, MAX_OWNER};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
@@ -100,12 +101,12 @@ impl<'a> LockOptions<'a> {
     pub(super) fn request<'r>(
         &'r self,
         ctx: Ctx<'_>,
-        service: &LockService,
+        handover: &Handover,
         name: &ServerString<'_>,
         owner: &'r [u8],
         mode: RequestedMode,
     ) -> Acquire<'r> {
-        let queues = &service.handover.queues;
+        let queues = &handover.queues;
         Acquire {
             owner,
             mode,

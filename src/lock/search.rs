@@ -117,12 +117,17 @@ fn refuse(handover: &mut Handover, ticket: Ticket) {
     }
 }
 
-/// Calls `visit` with the lock or semaphore at a key of any database, if there is one.
+/// Calls `visit` with the lock or semaphore at a key of any database, if there is one. A key that has expired holds none.
+///
+/// The state of the family is borrowed meanwhile. So the key is opened without removing it if it has expired: the server would
+/// emit an event. Redis 7.0 does so all the same: there a listener that then runs a command of this family gets an error.
 pub(super) fn read_lock(ctx: Ctx<'_>, (db, key): &Key, visit: &mut dyn FnMut(&Lock)) {
+    let now = Now::read().ms();
     ctx.in_db(*db, || {
         let name = ServerString::new(key);
         for kind in [LockKind::Lock, LockKind::Semaphore] {
-            if let Ok(mut key) = TypedKey::of(ctx.open(&name), kind.native())
+            if let Ok(mut key) = TypedKey::of(ctx.peek(&name), kind.native())
+                && key.expires().is_none_or(|at| at >= now)
                 && let Some(lock) = key.value()
             {
                 visit(lock);

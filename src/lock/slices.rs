@@ -17,26 +17,22 @@ use crate::waiting::Key;
 use std::sync::atomic::Ordering;
 
 /// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones.
-pub(super) fn serve(
-    ctx: Ctx<'_>,
-    service: &mut LockService,
-    now: Now,
-    keys: impl IntoIterator<Item = Key>,
-) {
+pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
     let _nodes = cluster::same_nodes();
-    let (handover, mut world) = service.hand_over(ctx, now);
-    if handover.keys_changed(&mut world, now.ms(), keys) {
+    let mut world = ServerWorld { ctx, now };
+    if Handover::keys_changed(&mut world, now.ms(), keys) {
         let mut slice = Slice::begin();
-        while !slice.is_over() && step(handover, &mut world, &mut slice) {}
+        while !slice.is_over() && step(&mut world, &mut slice) {}
     }
-    if handover.has_urgent_work() {
+    if SERVICE.get().handover.has_urgent_work() {
         deferred::ask_for_slices();
     }
 }
 
 /// Takes a step of the hand-over. Returns false if there is nothing to do.
-fn step(handover: &mut Handover, world: &mut ServerWorld<'_>, slice: &mut Slice) -> bool {
-    let progress = handover.step(world, world.now.ms());
+fn step(world: &mut ServerWorld<'_>, slice: &mut Slice) -> bool {
+    let now = world.now.ms();
+    let progress = Handover::step(world, now);
     if progress == HandoverProgress::Answered {
         slice.has_answered();
     }
@@ -75,11 +71,14 @@ impl LockService {
 
 /// Does what is due. While writes are paused only waits can end: no lock may change then.
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
-    let service = &mut *SERVICE.get();
     let may_act = ctx.may_act();
     let mut slice = Slice::begin();
     let mut next = None;
-    while let Some(at) = service.handover.next_timeout() {
+    loop {
+        let handover = &mut SERVICE.get().handover;
+        let Some(at) = handover.next_timeout() else {
+            break;
+        };
         if at > now.ms() {
             next = Some(at);
             break;
@@ -87,33 +86,15 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         if slice.is_over() {
             return Some(now.ms() + 1);
         }
-        service.handover.end_first_wait(&mut ServerClients);
+        handover.end_first_wait(&mut ServerClients);
         slice.has_answered();
     }
     if !may_act {
         return next; // the cron event asks again
     }
-    while let Some((at, due)) = service.next_due() {
-        if at > now.ms() {
-            next = Some(next.map_or(at, |next| next.min(at)));
-            break;
-        }
-        if slice.is_over() {
-            next = Some(now.ms() + 1);
-            break;
-        }
-        match due {
-            DueWork::Retry => service.handover.retry_first(),
-            DueWork::Renew(number) => {
-                service.steps.renewals.pop_first();
-                watchdog::renew(ctx, service, now, number);
-            }
-            DueWork::Look(number) => notices::look(ctx, &mut service.steps, now, number),
-            DueWork::Search => search::begin_search(service, now),
-        }
-    }
     loop {
-        let Some((at, number)) = DEADLINES.get().first() else {
+        let next_due = SERVICE.get().next_due();
+        let Some((at, due)) = next_due else {
             break;
         };
         if at > now.ms() {
@@ -124,11 +105,34 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
             next = Some(now.ms() + 1);
             break;
         }
-        end_holds(ctx, service, now, number);
+        match due {
+            DueWork::Retry => SERVICE.get().handover.retry_first(),
+            DueWork::Renew(number) => {
+                SERVICE.get().steps.renewals.pop_first();
+                watchdog::renew(ctx, now, number);
+            }
+            DueWork::Look(number) => notices::look(ctx, now, number),
+            DueWork::Search => search::begin_search(&mut SERVICE.get(), now),
+        }
     }
-    let (handover, mut world) = service.hand_over(ctx, now);
-    while !slice.is_over() && step(handover, &mut world, &mut slice) {}
-    if service.has_work() {
+    loop {
+        let first = DEADLINES.get().first();
+        let Some((at, number)) = first else {
+            break;
+        };
+        if at > now.ms() {
+            next = Some(next.map_or(at, |next| next.min(at)));
+            break;
+        }
+        if slice.is_over() {
+            next = Some(now.ms() + 1);
+            break;
+        }
+        end_holds(ctx, now, number);
+    }
+    let mut world = ServerWorld { ctx, now };
+    while !slice.is_over() && step(&mut world, &mut slice) {}
+    if SERVICE.get().has_work() {
         deferred::ask_for_slices();
     }
     next
@@ -136,36 +140,36 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 
 /// Goes on with the work that is left.
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
-    let service = &mut *SERVICE.get();
     let now = Now::read();
+    let mut world = ServerWorld { ctx, now };
     while !slice.is_over() && notices::tell_next() {
         slice.has_answered();
     }
     if !ctx.may_act() {
-        return go_on_as_replica(ctx, service, now, slice);
+        return go_on_as_replica(&mut world, slice);
     }
     while !slice.is_over() {
-        let (handover, mut world) = service.hand_over(ctx, now);
-        if !step(handover, &mut world, slice) && !search::take_steps(ctx, service, now) {
+        if !step(&mut world, slice) && !search::take_steps(ctx, &mut SERVICE.get(), now) {
             break;
         }
     }
+    let service = &*SERVICE.get();
     stop_listening_if_idle(service);
     service.has_work()
 }
 
 /// Goes on as a replica, which has no locks to hand over. While writes are paused nothing is done: the cron event asks again.
-fn go_on_as_replica(ctx: Ctx<'_>, service: &mut LockService, now: Now, slice: &mut Slice) -> bool {
-    if !ctx.is_replica() {
+fn go_on_as_replica(world: &mut ServerWorld<'_>, slice: &mut Slice) -> bool {
+    if !world.ctx.is_replica() {
         return false;
     }
-    let (handover, mut world) = service.hand_over(ctx, now);
-    while !slice.is_over() && handover.step_as_replica(&mut world, now.ms()) {
+    let now = world.now.ms();
+    while !slice.is_over() && Handover::step_as_replica(world, now) {
         slice.has_answered();
     }
-    let has_work = handover.has_tasks();
+    let service = &*SERVICE.get();
     stop_listening_if_idle(service);
-    has_work
+    service.handover.has_tasks()
 }
 
 /// Keys that are deleted need not be reported while no client waits and no hold is watched.

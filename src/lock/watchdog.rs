@@ -1,10 +1,10 @@
 //! Holds that the server renews while a connection lives, and releases when it closes.
 
+use super::SERVICE;
 use super::edit::LockKey;
 use super::handover::Upkeep;
 use super::state::LockKind;
 use super::world::ServerWorld;
-use super::{LockService, SERVICE};
 use crate::server::base::clock::Now;
 use crate::server::handles::context::{Ctx, is_connected};
 use crate::server::services::cluster;
@@ -19,40 +19,44 @@ pub(super) fn follows_client(client: u64) -> bool {
 }
 
 /// Renews a watched hold for its connection.
-pub(super) fn renew(ctx: Ctx<'_>, service: &mut LockService, now: Now, number: u64) {
-    let LockService {
-        handover, steps, ..
-    } = service;
-    let Some(watched) = steps.watches.get(number) else {
+pub(super) fn renew(ctx: Ctx<'_>, now: Now, number: u64) {
+    let mut service = SERVICE.get();
+    let Some(watched) = service.steps.watches.get(number) else {
         return;
     };
     if !is_connected(watched.client) {
-        handover.add_upkeep(Upkeep::Abandon(watched.client));
-        return;
+        let task = Upkeep::Abandon(watched.client);
+        return service.handover.add_upkeep(task);
     }
-    steps.watches.remove(number);
+    service.steps.watches.remove(number);
+    drop(service);
+    let (kind, event) = (watched.kind, renew_event(watched.kind));
     cluster::act_on(ctx, &watched.key, |name| {
-        if let Ok(mut key) = LockKey::open(ctx, steps, name, watched.kind, now) {
-            if key.renew_watched(steps, &watched.owner, watched.client) {
-                handover.counters.renewed += 1;
+        // Without a lock of this kind there is nothing to renew.
+        let _ = LockKey::with(ctx, name, kind, now, event, |key, service| {
+            if key.renew_watched(&mut service.steps, &watched.owner, watched.client) {
+                service.handover.counters.renewed += 1;
             }
-            key.close(steps, renew_event(watched.kind));
-        }
+        });
     });
 }
 
 /// Releases a hold whose connection has closed. Returns its key.
 pub(super) fn abandon(world: &mut ServerWorld<'_>, number: u64) -> Option<Key> {
-    let (ctx, now, steps) = (world.ctx, world.now, &mut *world.steps);
-    let watched = steps.watches.get(number)?;
-    steps.unwatch_number(number);
+    let (ctx, now) = (world.ctx, world.now);
+    let mut service = SERVICE.get();
+    let watched = service.steps.watches.get(number)?;
+    service.steps.unwatch_number(number);
+    drop(service);
+    let (kind, event) = (watched.kind, release_event(watched.kind));
     cluster::act_on(ctx, &watched.key, |name| {
-        if let Ok(mut key) = LockKey::open(ctx, steps, name, watched.kind, now) {
+        // Without a lock of this kind there is nothing to release.
+        let _ = LockKey::with(ctx, name, kind, now, event, |key, service| {
+            let steps = &mut service.steps;
             if key.abandon(steps, &watched.owner, watched.client) {
                 steps.watchdog_released += 1;
             }
-            key.close(steps, release_event(watched.kind));
-        }
+        });
     });
     Some(watched.key)
 }

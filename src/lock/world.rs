@@ -1,12 +1,14 @@
 //! The keyspace and the blocked clients of the server, as the hand-over sees them.
 
-use super::edit::{LockKey, OpenKeys, StepContext, with_open_keys};
-use super::handover::{LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitEnd, WaitingClients};
+use super::edit::{LockKey, OpenKeys, with_open_keys};
+use super::handover::{
+    Handover, LockWorld, OpenLocks, Upkeep, UpkeepStep, WaitEnd, WaitingClients,
+};
 use super::notices;
 use super::queue::Listener;
 use super::state::{Amount, LockKind};
 use super::watchdog::{self, release_event};
-use super::{BLOCKED, WAIT_TIMES};
+use super::{BLOCKED, LockService, SERVICE, WAIT_TIMES};
 use crate::error::Error;
 use crate::reply::Answer;
 use crate::server::base::clock::Now;
@@ -44,11 +46,10 @@ impl WaitingClients for ServerClients {
     }
 }
 
-/// This server at a moment.
+/// This server at a moment. It borrows [`SERVICE`] for moments in which it opens no keys.
 pub(super) struct ServerWorld<'a> {
     pub(super) ctx: Ctx<'a>,
     pub(super) now: Now,
-    pub(super) steps: &'a mut StepContext,
 }
 
 impl WaitingClients for ServerWorld<'_> {
@@ -83,14 +84,21 @@ impl LockWorld for ServerWorld<'_> {
         serves == Some(true)
     }
 
+    fn with_handover<T>(
+        &mut self,
+        run: impl FnOnce(&mut Handover, &mut dyn WaitingClients) -> T,
+    ) -> T {
+        run(&mut SERVICE.get().handover, &mut ServerClients)
+    }
+
     fn with_locks<T>(
         &mut self,
         keys: &[Key],
         kind: LockKind,
         event: &'static CStr,
-        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+        step: impl FnOnce(&mut Handover, &mut dyn OpenLocks) -> T,
     ) -> Result<T, Error> {
-        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        let (ctx, now) = (self.ctx, self.now);
         let Some((db, first)) = keys.first() else {
             return Err(Error::Internal);
         };
@@ -98,26 +106,28 @@ impl LockWorld for ServerWorld<'_> {
             if keys.len() > 1 {
                 let names = keys.iter().map(|(_, key)| ServerString::new(key));
                 let names: Vec<ServerString<'_>> = names.collect();
-                return with_open_keys(ctx, steps, now, names.iter(), kind, event, |locks| {
-                    step(locks)
+                return with_open_keys(ctx, now, names.iter(), kind, event, |handover, locks| {
+                    step(handover, locks)
                 });
             }
             let name = ServerString::new(first);
-            let mut key = LockKey::open(ctx, steps, &name, kind, now)?;
-            let result = step(&mut OpenKeys::one(&mut key, steps));
-            key.close(steps, event);
-            Ok(result)
+            LockKey::with(ctx, &name, kind, now, event, |key, service| {
+                let LockService {
+                    handover, steps, ..
+                } = service;
+                step(handover, &mut OpenKeys::one(key, steps))
+            })
         });
         taken.unwrap_or(Err(Error::Internal))
     }
 
     fn take_back(&mut self, key: &Key, kind: LockKind, owner: &[u8], amount: Amount) {
-        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        let (ctx, now) = (self.ctx, self.now);
         cluster::act_on(ctx, key, |name| {
-            if let Ok(mut key) = LockKey::open(ctx, steps, name, kind, now) {
-                key.release(steps, owner, amount, None);
-                key.close(steps, release_event(kind));
-            }
+            // Without a lock of this kind there is nothing to release.
+            let _ = LockKey::with(ctx, name, kind, now, release_event(kind), |key, service| {
+                key.release(&mut service.steps, owner, amount, None);
+            });
         });
     }
 
@@ -132,9 +142,10 @@ impl LockWorld for ServerWorld<'_> {
     fn upkeep(&mut self, task: &mut Upkeep) -> UpkeepStep {
         match task {
             Upkeep::Unwatch(sweep) => {
-                let swept = self.steps.watches.next_swept(sweep);
+                let steps = &mut SERVICE.get().steps;
+                let swept = steps.watches.next_swept(sweep);
                 if let Some(Some(number)) = swept {
-                    self.steps.unwatch_number(number);
+                    steps.unwatch_number(number);
                 }
                 UpkeepStep {
                     is_unfinished: swept.is_some(),
@@ -149,7 +160,7 @@ impl LockWorld for ServerWorld<'_> {
                 }
             }
             Upkeep::Abandon(client) => {
-                let number = self.steps.watches.first_of(*client);
+                let number = SERVICE.get().steps.watches.first_of(*client);
                 UpkeepStep {
                     is_unfinished: number.is_some(),
                     changed: number.and_then(|number| watchdog::abandon(self, number)),
@@ -162,14 +173,14 @@ impl LockWorld for ServerWorld<'_> {
 impl ServerWorld<'_> {
     /// Makes a lock fit an expiry that something else set, or a key that the lock came to.
     fn reconcile(&mut self, key: &Key) {
-        let (ctx, now, steps) = (self.ctx, self.now, &mut *self.steps);
+        let (ctx, now) = (self.ctx, self.now);
         cluster::act_on(ctx, key, |name| {
             for kind in [LockKind::Lock, LockKind::Semaphore] {
                 // The key may hold any value, and nobody uses it now: it keeps its idle time.
                 if let Ok(key) = TypedKey::of(ctx.peek(name), kind.native()) {
-                    let mut key = LockKey::of(ctx, steps, name, key, kind, now);
-                    key.reconcile(steps);
-                    key.close(steps, c"");
+                    LockKey::with_open(ctx, name, key, kind, now, c"", |key, service| {
+                        key.reconcile(&mut service.steps);
+                    });
                 }
             }
         });

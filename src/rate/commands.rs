@@ -18,6 +18,7 @@ use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::memory;
+use crate::server::services::native::open_together;
 use std::ffi::CStr;
 
 /// The cost of a request.
@@ -157,16 +158,17 @@ pub(super) fn mgcra(call: &Call<'_>) -> Answer {
     let cost = cost(&options);
     refuse_growth(call, cost)?;
     let names: Vec<_> = (0..count).map(|key| call.name(1 + key * 4)).collect();
-    let mut edits = Vec::with_capacity(count);
+    let mut edits = open_together(|| {
+        let open = |name| LimitEdit::open(call.ctx, name);
+        names.iter().map(open).collect::<Result<Vec<_>, Error>>()
+    })?;
     let mut before: Vec<Option<Bucket>> = Vec::with_capacity(count);
-    for name in &names {
-        let mut edit = LimitEdit::open(call.ctx, name)?;
+    for edit in &mut edits {
         before.push(match edit.limit() {
             None => None,
             Some(Limit::Gcra(bucket)) => Some(*bucket),
             Some(_) => return Err(Error::OtherLimit),
         });
-        edits.push(edit);
     }
     let (decision, after) = ask_all(&before, &tiers, cost, Now::read().micros());
     let binding = names.get(decision.tier).unwrap_or(&names[0]);

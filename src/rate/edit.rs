@@ -119,11 +119,13 @@ impl<'k> KeyEdit<'k, Limit> {
 
     /// Puts a limit at the key. `expires`: when the key expires (Unix ms); `None` keeps the key's expiry.
     pub(super) fn put(&mut self, limit: Limit, expires: Option<u64>, event: &'static CStr) {
-        let mut effect = EFFECT.get();
+        // Taken, not borrowed: a new key makes the server emit an event, whose listener may run a command of this family.
+        let mut effect = std::mem::take(&mut *EFFECT.get());
         effect.clear();
         persist::put_effect(&mut effect, &limit, expires.unwrap_or(0));
         self.set(limit);
         self.commit(&effect, expires, event);
+        *EFFECT.get() = effect;
     }
 
     /// Commits a change that replicas receive as an effect.

@@ -8,6 +8,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster::{is_moving, share_slot};
 use crate::server::services::stream::{EntryId, Stream};
+use std::rc::Rc;
 
 /// The strings that do not change from entry to entry of an event stream.
 pub(super) struct EntryStrings {
@@ -70,8 +71,7 @@ pub(super) fn append(
     announcement: &Announcement<'_>,
     id: Option<EntryId>,
 ) -> Result<EntryId, Error> {
-    let state = STATE.get();
-    let strings = &state.entry_strings;
+    let strings = Rc::clone(&STATE.get().entry_strings);
     let argument = |bytes: &[u8]| call.and_then(|call| call.argument(bytes));
     let make = |bytes: &[u8]| argument(bytes).unwrap_or_else(|| ServerString::new(bytes));
     let named = |bytes: &[u8]| (!bytes.is_empty()).then(|| make(bytes));

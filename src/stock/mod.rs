@@ -27,6 +27,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::string::ServerString;
 use crate::server::services::info::Counter;
 use crate::server::services::stream;
+use std::rc::Rc;
 
 /// The largest quantity, and the largest number in a reply: 2^53 - 1.
 pub const MAX_QTY: u64 = MAX_SAFE as u64;
@@ -94,14 +95,15 @@ static COUNTERS: StockCounters = StockCounters {
 /// The keys with the most waits and refusals.
 static HOT: HotKeys = HotKeys::new();
 
-/// The state of the family between two commands.
+/// The state of the family between two commands. The server emits events when it creates a stream, and their listeners may run
+/// commands of this family: nothing changes a stream while it borrows this state.
 #[derive(Default)]
 struct StockState {
     /// A buffer for effects.
     effects: Vec<u8>,
     /// The name of the event stream with the last announcement.
     stream_name: Option<ServerString<'static>>,
-    entry_strings: EntryStrings,
+    entry_strings: Rc<EntryStrings>,
 }
 
 static STATE: MainThread<StockState> = MainThread::new();

@@ -583,6 +583,7 @@ impl Model {
 #[derive(Default)]
 struct World {
     now: u64,
+    handover: Handover,
     locks: BTreeMap<Key, Lock>,
     last_fence: u64,
     may_not_grant: bool,
@@ -596,6 +597,14 @@ struct World {
 }
 
 impl World {
+    /// Calls a function with the hand-over and with the world.
+    fn apart<T>(&mut self, run: impl FnOnce(&mut Handover, &mut World) -> T) -> T {
+        let mut handover = std::mem::take(&mut self.handover);
+        let result = run(&mut handover, self);
+        self.handover = handover;
+        result
+    }
+
     fn note(&mut self, verdict: Verdict) {
         if let Err(message) = verdict {
             self.verdict.get_or_insert(message);
@@ -717,15 +726,22 @@ impl LockWorld for World {
         !self.away.contains(&index_of(key))
     }
 
+    fn with_handover<T>(
+        &mut self,
+        run: impl FnOnce(&mut Handover, &mut dyn WaitingClients) -> T,
+    ) -> T {
+        self.apart(|handover, world| run(handover, world))
+    }
+
     fn with_locks<T>(
         &mut self,
         keys: &[Key],
         kind: LockKind,
         _event: &'static CStr,
-        step: impl FnOnce(&mut dyn OpenLocks) -> T,
+        step: impl FnOnce(&mut Handover, &mut dyn OpenLocks) -> T,
     ) -> Result<T, Error> {
         assert!(keys.iter().all(|key| kind_of(index_of(key)) == kind));
-        Ok(step(&mut self.open(keys)))
+        Ok(self.apart(|handover, world| step(handover, &mut world.open(keys))))
     }
 
     fn take_back(&mut self, key: &Key, _kind: LockKind, owner: &[u8], amount: Amount) {
@@ -796,7 +812,6 @@ impl LockWorld for World {
 struct Simulation {
     random: Random,
     world: World,
-    handover: Handover,
     clients: u64,
     trace: Option<Vec<String>>,
 }
@@ -810,7 +825,6 @@ impl Simulation {
         Self {
             random: Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             world,
-            handover: Handover::default(),
             clients: 0,
             trace: is_traced.then(Vec::new),
         }
@@ -824,7 +838,7 @@ impl Simulation {
 
     fn verdict(&mut self) -> Verdict {
         let model = &self.world.model;
-        let queues = &self.handover.queues;
+        let queues = &self.world.handover.queues;
         let has_left = |waiter: &&ModelWaiter| {
             model.is_closed(&waiter.request) && queues.get(waiter.ticket).is_none()
         };
@@ -840,7 +854,7 @@ impl Simulation {
     fn work(&mut self, steps: u64) -> Result<bool, String> {
         for _ in 0..steps {
             let now = self.world.now;
-            let progress = self.handover.step(&mut self.world, now);
+            let progress = Handover::step(&mut self.world, now);
             self.verdict()?;
             if progress == HandoverProgress::Idle {
                 return Ok(true);
@@ -875,13 +889,22 @@ impl Simulation {
         let now = self.world.now;
         while self.world.timer.is_some_and(|at| at <= now) {
             self.world.timer = None;
-            while self.handover.next_timeout().is_some_and(|at| at <= now) {
-                self.handover.end_first_wait(&mut self.world);
+            while self
+                .world
+                .handover
+                .next_timeout()
+                .is_some_and(|at| at <= now)
+            {
+                self.world
+                    .apart(|handover, world| handover.end_first_wait(world));
             }
-            while self.handover.next_retry().is_some_and(|at| at <= now) {
-                self.handover.retry_first();
+            while self.world.handover.next_retry().is_some_and(|at| at <= now) {
+                self.world.handover.retry_first();
             }
-            let next = [self.handover.next_timeout(), self.handover.next_retry()];
+            let next = [
+                self.world.handover.next_timeout(),
+                self.world.handover.next_retry(),
+            ];
             for at in next.into_iter().flatten() {
                 self.world.wake_at(at);
             }
@@ -923,13 +946,13 @@ impl Simulation {
                 ensure!(is_shared || is_alone, "{found:?} exclude each other");
             }
         }
-        let (counters, model) = (&self.handover.counters, &self.world.model);
+        let (counters, model) = (&self.world.handover.counters, &self.world.model);
         ensure!(
             counters.handoffs == model.handoffs,
             "{counters:?} in place of {} hand-overs",
             model.handoffs
         );
-        let waiting = (self.handover.queues.len(), model.waiting.len());
+        let waiting = (self.world.handover.queues.len(), model.waiting.len());
         ensure!(waiting.0 == waiting.1, "{waiting:?} clients wait");
         Ok(())
     }
@@ -1007,7 +1030,7 @@ impl Simulation {
     fn request(&mut self, request: &Request) -> Verdict {
         let (now, owner, id) = (self.world.now, [request.owner], request.id.map(|id| [id]));
         let keys: Vec<Key> = request.keys.iter().map(|index| key(*index)).collect();
-        let queues = &self.handover.queues;
+        let queues = &self.world.handover.queues;
         let acquire = |(place, (db, name)): (usize, &Key)| Acquire {
             owner: &owner,
             mode: request.mode(place),
@@ -1018,21 +1041,22 @@ impl Simulation {
             queued: queues.waits_for(*db, name),
         };
         let acquires: Vec<Acquire<'_>> = keys.iter().enumerate().map(acquire).collect();
-        let counters = &mut self.handover.counters;
-        let mut open = self.world.open(&keys);
-        let outcome = match request.want {
-            Want::Upgrade => match open.upgrade(&owner, request.lease) {
-                Ok(Upgraded::NotHeld) => Ok(Outcome::Never),
-                Ok(Upgraded::Busy) => Ok(Outcome::Busy(None)),
-                Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
-                    Ok(Outcome::Acquired(Reply::int(fence)))
-                }
-                Err(error) => Err(error),
-            },
-            _ if request.takes_many => acquire_all(&mut open, counters, &acquires),
-            _ => acquire_one(&mut open, counters, &acquires[0]),
-        };
-        drop(open);
+        let outcome = self.world.apart(|handover, world| {
+            let counters = &mut handover.counters;
+            let mut open = world.open(&keys);
+            match request.want {
+                Want::Upgrade => match open.upgrade(&owner, request.lease) {
+                    Ok(Upgraded::NotHeld) => Ok(Outcome::Never),
+                    Ok(Upgraded::Busy) => Ok(Outcome::Busy(None)),
+                    Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
+                        Ok(Outcome::Acquired(Reply::int(fence)))
+                    }
+                    Err(error) => Err(error),
+                },
+                _ if request.takes_many => acquire_all(&mut open, counters, &acquires),
+                _ => acquire_one(&mut open, counters, &acquires[0]),
+            }
+        });
         let outcome = outcome.map_err(|error| error.to_string())?;
         self.say(|| format!("{request:?}: {outcome:?}"));
         let model = &mut self.world.model;
@@ -1074,16 +1098,18 @@ impl Simulation {
         let now = self.world.now;
         let waiter = request.waiter(now);
         let keys = waiter.keys.clone();
-        let first = self.handover.queues.repeated_by(&waiter);
+        let first = self.world.handover.queues.repeated_by(&waiter);
         let expected = self.world.model.repeated_by(request);
         ensure!(first == expected, "{first:?} in place of {expected:?}");
         if let Some(first) = first {
             self.world.model.replace(first, request, now);
-            self.handover.replace(&mut self.world, first, waiter);
+            self.world
+                .apart(|handover, world| handover.replace(world, first, waiter));
         } else {
-            let ticket = self.handover.queues.push(waiter);
+            let ticket = self.world.handover.queues.push(waiter);
             self.world.model.join(ticket, request, now);
-            self.handover.begin_wait(&mut self.world, ticket);
+            self.world
+                .apart(|handover, world| handover.begin_wait(world, ticket));
         }
         self.changed(keys)
     }
@@ -1091,7 +1117,7 @@ impl Simulation {
     /// A command has changed the locks at these keys.
     fn changed(&mut self, keys: impl IntoIterator<Item = Key>) -> Verdict {
         let now = self.world.now;
-        self.handover.keys_changed(&mut self.world, now, keys);
+        Handover::keys_changed(&mut self.world, now, keys);
         self.verdict()
     }
 
@@ -1168,7 +1194,9 @@ impl Simulation {
                 self.say(|| format!("delete {index}"));
                 self.world.locks.remove(&key(index));
                 self.world.model.locks[index].holds.clear();
-                self.handover.add_upkeep(Upkeep::Reconcile(key(index)));
+                self.world
+                    .handover
+                    .add_upkeep(Upkeep::Reconcile(key(index)));
             }
             1 => {
                 let limit = now + self.random.below(MAX_LEASE_MS);
@@ -1177,7 +1205,9 @@ impl Simulation {
                 for hold in &mut self.world.model.locks[index].holds {
                     hold.until = hold.until.min(limit);
                 }
-                self.handover.add_upkeep(Upkeep::Reconcile(key(index)));
+                self.world
+                    .handover
+                    .add_upkeep(Upkeep::Reconcile(key(index)));
             }
             _ => {
                 let db = key(index).0;
@@ -1186,7 +1216,7 @@ impl Simulation {
                 for other in (0..KEYS).filter(|other| key(*other).0 == db) {
                     self.world.model.locks[other].holds.clear();
                 }
-                self.handover.serve_all(Some(db));
+                self.world.handover.serve_all(Some(db));
             }
         }
         Ok(())
@@ -1212,7 +1242,8 @@ impl Simulation {
             0 if !is_notified => {
                 self.say(|| format!("unblock {client} ({ticket})"));
                 ensure!(
-                    self.handover.leave(&mut self.world, ticket),
+                    self.world
+                        .apart(|handover, world| handover.leave(world, ticket)),
                     "{ticket} did not wait"
                 );
                 self.world.model.leave(ticket);
@@ -1223,17 +1254,22 @@ impl Simulation {
             }
             1 if !is_unanswered => {
                 self.say(|| format!("refuse {client} ({ticket})"));
-                self.handover
-                    .refuse(&mut self.world, ticket, Error::Deadlock);
+                self.world.apart(|handover, world| {
+                    handover.refuse(world, ticket, Error::Deadlock);
+                });
             }
             _ => {
                 self.say(|| format!("disconnect {client} ({ticket})"));
                 if is_unanswered {
-                    ensure!(self.handover.leave_undelivered(ticket), "{ticket} had none");
+                    ensure!(
+                        self.world.handover.leave_undelivered(ticket),
+                        "{ticket} had none"
+                    );
                     self.world.model.lose_answer(ticket);
                 } else {
                     ensure!(
-                        self.handover.leave(&mut self.world, ticket),
+                        self.world
+                            .apart(|handover, world| handover.leave(world, ticket)),
                         "{ticket} did not wait"
                     );
                     self.world.model.leave(ticket);
@@ -1248,8 +1284,8 @@ impl Simulation {
     fn close(&mut self, client: u64) {
         self.world.model.closed.insert(client);
         // Nobody is told of the end of its requests. They leave before anything is granted to them.
-        self.handover.disconnect(client);
-        self.handover.add_upkeep(Upkeep::Abandon(client));
+        self.world.handover.disconnect(client);
+        self.world.handover.add_upkeep(Upkeep::Abandon(client));
     }
 
     /// A client cancels all requests of an id that wait for a key.
@@ -1260,7 +1296,10 @@ impl Simulation {
         let (kind, name) = (kind_of(index), key(index));
         let mut changed = Vec::new();
         self.world.cancels = Some((index, id));
-        while let Some(waiter) = self.handover.cancel(&mut self.world, &name, kind, &[id]) {
+        while let Some(waiter) = self
+            .world
+            .apart(|handover, world| handover.cancel(world, &name, kind, &[id]))
+        {
             changed.extend(waiter.keys.iter().cloned());
         }
         self.world.cancels = None;
@@ -1299,7 +1338,7 @@ impl Simulation {
         for ticket in tickets {
             if self.random.below(3) > 0 {
                 self.say(|| format!("deliver to {ticket}"));
-                self.handover.delivered(ticket);
+                self.world.handover.delivered(ticket);
                 self.world.model.unanswered.remove(&ticket);
             }
         }
@@ -1311,7 +1350,7 @@ impl Simulation {
             self.say(|| format!("locks may be granted: {may_grant}"));
             self.world.may_not_grant = !may_grant;
             if may_grant {
-                self.handover.grants_again();
+                self.world.handover.grants_again();
             }
             return Ok(());
         }
@@ -1333,8 +1372,8 @@ impl Simulation {
 
     fn come_back(&mut self, index: usize) -> Verdict {
         let (db, name) = key(index);
-        self.handover.serve_owners_again();
-        if !self.handover.queues.has_retry(db, &name) {
+        self.world.handover.serve_owners_again();
+        if !self.world.handover.queues.has_retry(db, &name) {
             self.changed([(db, name)])?;
         }
         Ok(())
@@ -1344,10 +1383,10 @@ impl Simulation {
     fn demote(&mut self) -> Verdict {
         self.say(|| "demote".to_owned());
         let watched = sluice::lock::watch::Watches::default().sweep_db(None);
-        self.handover.demote(watched);
+        self.world.handover.demote(watched);
         self.world.model.lost.clear(); // their clients keep what they were granted
         let now = self.world.now;
-        while self.handover.step_as_replica(&mut self.world, now) {}
+        while Handover::step_as_replica(&mut self.world, now) {}
         self.verdict()?;
         let left = self.world.model.waiting.len();
         ensure!(left == 0, "{left} clients wait for a replica");
@@ -1409,7 +1448,7 @@ impl Simulation {
     fn end(&mut self) -> Verdict {
         self.say(|| "no request comes any more".to_owned());
         if std::mem::take(&mut self.world.may_not_grant) {
-            self.handover.grants_again();
+            self.world.handover.grants_again();
         }
         for index in std::mem::take(&mut self.world.away) {
             self.come_back(index)?;
@@ -1424,7 +1463,7 @@ impl Simulation {
         }
         let waiting = &self.world.model.waiting;
         ensure!(waiting.is_empty(), "{waiting:?} are never served");
-        ensure!(!self.handover.has_work(), "work is left");
+        ensure!(!self.world.handover.has_work(), "work is left");
         Ok(())
     }
 

@@ -1,5 +1,8 @@
 /* A module that listens to keyspace events and calls back: at each event of a key, it asks Sluice about that key, and keeps
-   the reply. `listener.replies` returns a line for each reply, `event key command reply`, and forgets them. */
+   the reply. `listener.replies` returns a line for each reply, `event key command reply`, and forgets them.
+
+   After `listener.beside`, it also asks about the lock `beside:held` and writes keys of all families, at each event. After
+   `listener.del <event> <key>`, it deletes this key at the next such event. */
 
 #include <stdio.h>
 #include <string.h>
@@ -19,14 +22,24 @@ static const char *(*StringPtrLen)(const String *, size_t *);
 static int (*ReplyWithArray)(Context *, long);
 static int (*ReplyWithCString)(Context *, const char *);
 
-enum { GENERIC = 1 << 2, EXPIRED = 1 << 8, MODULE = 1 << 13, REPLY_ERROR = 1, REPLY_NULL = 4, MOST = 2000 };
+enum {
+    GENERIC = 1 << 2,
+    EXPIRED = 1 << 8,
+    KEY_MISS = 1 << 11,
+    MODULE = 1 << 13,
+    NEW = 1 << 14,
+    REPLY_ERROR = 1,
+    REPLY_NULL = 4,
+    MOST = 2000
+};
 
 static char lines[MOST][256];
 static long kept;
+static int asks_beside;
+static char deleting_event[64], deleting_key[64];
 
-static void ask(Context *ctx, const char *event, String *key, const char *command, const char *format)
+static void keep(const char *event, const char *name, int name_length, const char *command, Reply *reply)
 {
-    Reply *reply = Call(ctx, command, format, key, "0");
     const char *text = "none";
     size_t length = 4;
     if (reply && CallReplyType(reply) == REPLY_ERROR)
@@ -35,12 +48,50 @@ static void ask(Context *ctx, const char *event, String *key, const char *comman
         text = "nil", length = 3;
     else if (reply)
         text = "reply", length = 5;
-    size_t key_length;
-    const char *name = StringPtrLen(key, &key_length);
     if (kept < MOST)
-        snprintf(lines[kept++], sizeof lines[0], "%s %.*s %s %.*s", event, (int)key_length, name, command, (int)length, text);
+        snprintf(lines[kept++], sizeof lines[0], "%s %.*s %s %.*s", event, name_length, name, command, (int)length, text);
     if (reply)
         FreeCallReply(reply);
+}
+
+/* Asks about a lock that is held, and writes keys of all families. */
+static void ask_beside(Context *ctx, const char *event)
+{
+    static const char *const commands[][5] = {
+        {"LOCK.INFO", "beside:held"},
+        {"LOCK.ACQUIRE", "beside:lock", "listener"},
+        {"LOCK.RELEASE", "beside:lock", "listener"},
+        {"SEM.ACQUIRE", "beside:sem", "listener", "LIMIT", "9"},
+        {"SEM.RELEASE", "beside:sem", "listener"},
+        {"LOCK.GUARD", "beside:guard", "1"},
+        {"STOCK.SET", "beside:stock", "9", "EVENTS", "beside:events"},
+        {"STOCK.DEDUCT", "beside:stock", "1"},
+        {"BF.ADD", "beside:bloom", "item"},
+        {"CF.ADD", "beside:cuckoo", "item"},
+        {"CACHE.FETCH", "beside:cached", "LEASE", "600000"},
+        {"CACHE.SET", "beside:cached", "value", "PX", "600000"},
+        {"CACHE.DEL", "beside:cached"},
+        {"RATE.GCRA", "beside:limit", "9", "9", "600000"},
+        {"ONCE.BEGIN", "beside:work", "LEASE", "600000"},
+        {"DELAY.SET", "beside:delay", "STREAM", "beside:due"},
+        {"DELAY.CANCEL", "beside:delay", "id"},
+    };
+    static const char *const formats[] = {"", "", "c", "cc", "ccc", "cccc"};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        const char *const *part = commands[i];
+        int parts = 1;
+        while (parts < 5 && part[parts])
+            parts++;
+        Reply *reply = Call(ctx, part[0], formats[parts], part[1], part[2], part[3], part[4]);
+        keep(event, part[1], (int)strlen(part[1]), part[0], reply);
+    }
+}
+
+static void ask(Context *ctx, const char *event, String *key, const char *command, const char *format)
+{
+    size_t length;
+    const char *name = StringPtrLen(key, &length);
+    keep(event, name, (int)length, command, Call(ctx, command, format, key, "0"));
 }
 
 static int on_event(Context *ctx, int class, const char *event, String *key)
@@ -50,6 +101,10 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
         {"bf.", "BF.INFO", "s"},     {"cf.", "CF.INFO", "s"},         {"cache.", "CACHE.INFO", "s"},
         {"rate.", "TYPE", "s"},      {"once.", "ONCE.INFO", "s"},      {"rate.", "RATE.REFUND", "sc"},  {"cl.", "RATE.REFUND", "sc"},
     };
+    size_t length;
+    /* Not at the events of its own commands. */
+    if (!strncmp(StringPtrLen(key, &length), "beside:", 7))
+        return 0;
     for (size_t i = 0; class == MODULE && i < sizeof families / sizeof families[0]; i++)
         if (!strncmp(event, families[i][0], strlen(families[i][0])) && strcmp(event, "rate.once"))
             ask(ctx, event, key, families[i][1], families[i][2]);
@@ -59,7 +114,31 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
         ask(ctx, event, key, "STOCK.INFO", "s");
         ask(ctx, event, key, "CACHE.INFO", "s");
     }
+    if (asks_beside)
+        ask_beside(ctx, event);
+    if (*deleting_event && !strcmp(event, deleting_event)) {
+        *deleting_event = 0;
+        Reply *reply = Call(ctx, "DEL", "c", deleting_key);
+        keep(event, deleting_key, (int)strlen(deleting_key), "DEL", reply);
+    }
     return 0;
+}
+
+static int beside(Context *ctx, String **argv, int argc)
+{
+    (void)argv, (void)argc;
+    asks_beside = 1;
+    return ReplyWithCString(ctx, "OK");
+}
+
+static int del(Context *ctx, String **argv, int argc)
+{
+    size_t length;
+    if (argc != 3)
+        return 1;
+    snprintf(deleting_event, sizeof deleting_event, "%s", StringPtrLen(argv[1], &length));
+    snprintf(deleting_key, sizeof deleting_key, "%s", StringPtrLen(argv[2], &length));
+    return ReplyWithCString(ctx, "OK");
 }
 
 static int replies(Context *ctx, String **argv, int argc)
@@ -95,7 +174,10 @@ int RedisModule_OnLoad(Context *ctx, String **argv, int argc)
         if (get(needed[i].name, needed[i].function))
             return 1;
     SetModuleAttribs(ctx, "listener", 1, 1);
-    if (SubscribeToKeyspaceEvents(ctx, MODULE | GENERIC | EXPIRED, on_event))
+    if (SubscribeToKeyspaceEvents(ctx, MODULE | GENERIC | EXPIRED | KEY_MISS | NEW, on_event))
+        return 1;
+    if (CreateCommand(ctx, "listener.beside", beside, "readonly", 0, 0, 0) ||
+        CreateCommand(ctx, "listener.del", del, "readonly", 0, 0, 0))
         return 1;
     return CreateCommand(ctx, "listener.replies", replies, "readonly", 0, 0, 0);
 }

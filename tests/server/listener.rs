@@ -1,6 +1,9 @@
 //! Another module that listens to keyspace events and calls back: at each event it asks about the key of the event, and
 //! receives a proper reply. The events come from commands, from slices of work and from timers.
 
+use std::thread;
+use std::time::Duration;
+
 use crate::support::{Lines as _, Raw, SOON, Server, await_waiting, compile, eventually};
 
 const LISTENER: &str = include_str!("listener.c");
@@ -15,6 +18,7 @@ impl Listened {
     fn start() -> Self {
         let server = Server::builder()
             .config("enable-module-command", "yes")
+            .config("enable-debug-command", "yes")
             .start();
         let library = server.dir().join("listener.so");
         compile(LISTENER, &library);
@@ -259,4 +263,237 @@ fn a_listener_to_events_of_timers_gets_replies() {
     listened.expect("expired cached CACHE.INFO nil");
     listened.run(&["RATE.GCRA limit 0 1 20"]);
     listened.expect("expired limit CACHE.INFO nil");
+}
+
+/// Lets a key expire that was set to expire in a millisecond. Active expiry is off: the next command that opens the key
+/// removes it, and the server emits `expired` in the middle of that command.
+fn pass() {
+    thread::sleep(Duration::from_millis(5));
+}
+
+impl Listened {
+    /// The same as [`Listened::start`]. The listener also asks about a held lock and writes keys of all families, and keys that
+    /// have expired stay until a command opens them.
+    fn start_beside() -> Self {
+        let mut listened = Self::start();
+        listened.run(&[
+            "DEBUG SET-ACTIVE-EXPIRE 0",
+            "LOCK.ACQUIRE beside:held me PX 600000",
+            "listener.beside",
+        ]);
+        listened.client.must("listener.replies");
+        listened
+    }
+
+    /// Waits until the listener has heard of this event, and has received a reply to each of its commands.
+    #[track_caller]
+    fn expect_beside(&mut self, event: &str) {
+        eventually(SOON, || {
+            let replies = self.client.must("listener.replies");
+            let lines = replies.array().iter().map(|line| line.text().to_owned());
+            self.lines.extend(lines);
+            let is_last =
+                |line: &String| line.starts_with(&format!("{event} beside:delay DELAY.CANCEL "));
+            self.lines.iter().any(is_last)
+        });
+        let held = format!("{event} beside:held LOCK.INFO reply");
+        assert!(self.lines.contains(&held), "{:?}", self.lines);
+        self.check();
+        self.lines.clear();
+    }
+}
+
+#[test]
+fn a_listener_gets_replies_in_the_middle_of_a_command() {
+    /// The key of a command with several keys that has expired is the second one.
+    const ON_EXPIRED: &[(&str, &str)] = &[
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.ACQUIRE k you PX 600000"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.RENEW k me"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.RELEASE k me"),
+        ("LOCK.ACQUIRE k me PX 1 SHARED", "LOCK.UPGRADE k me"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.DOWNGRADE k me"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.CANCEL k id"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.HELD k me"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.INFO k"),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.GUARD k 5"),
+        (
+            "LOCK.ACQUIRE k me PX 1",
+            "LOCK.MACQUIRE 2 first k me PX 600000",
+        ),
+        ("LOCK.ACQUIRE k me PX 1", "LOCK.MRELEASE 2 first k me"),
+        (
+            "SEM.ACQUIRE k me LIMIT 2 PX 1",
+            "SEM.ACQUIRE k you LIMIT 2 PX 600000",
+        ),
+        (
+            "SEM.ACQUIRE k me LIMIT 2 PX 1",
+            "SEM.MACQUIRE 2 sem 2 k 2 me",
+        ),
+        ("SEM.ACQUIRE k me LIMIT 2 PX 1", "SEM.MRELEASE 2 sem k me"),
+        ("SET k 5 PX 1", "STOCK.SET k 9"),
+        ("SET k 5 PX 1", "STOCK.IMPORT k"),
+        ("SET k 5 PX 1", "STOCK.DEDUCT k 1"),
+        ("SET k 5 PX 1", "STOCK.MDEDUCT 2 stock 1 k 1"),
+        ("SET k 5 PX 1", "STOCK.MCANCEL 2 stock k id"),
+        ("SET k 5 PX 1", "STOCK.SET other 9 EVENTS k"),
+        ("SET k 5 PX 1", "BF.ADD k item"),
+        ("SET k 5 PX 1", "CF.ADD k item"),
+        (
+            "SET k 5 PX 1",
+            "CACHE.FETCH cached LEASE 600000 GUARD k item",
+        ),
+        ("CACHE.SET k v PX 1", "CACHE.FETCH k LEASE 600000"),
+        ("CACHE.SET k v PX 1", "CACHE.SET k v PX 600000"),
+        ("CACHE.SET k v PX 1", "CACHE.DEL k GRACE 600000"),
+        ("SET k 5 PX 1", "RATE.GCRA k 9 9 600000"),
+        ("SET k 5 PX 1", "RATE.MGCRA 2 limit 9 9 600000 k 9 9 600000"),
+        ("SET k 5 PX 1", "RATE.WINDOW k 9 600000 EXACT"),
+        ("SET k 5 PX 1", "ONCE.BEGIN k LEASE 600000"),
+        ("SET k 5 PX 1", "DELAY.SET k STREAM due"),
+    ];
+    const ON_NEW: &[&str] = &[
+        "LOCK.ACQUIRE k me",
+        "LOCK.ACQUIRE k me WATCHDOG",
+        "LOCK.ACQUIRE k me ID id NOTIFY channel",
+        "LOCK.MACQUIRE 2 k l me",
+        "SEM.ACQUIRE k me LIMIT 2",
+        "LOCK.GUARD k 5",
+        "STOCK.SET k 9",
+        "STOCK.SET k 9 EVENTS l",
+        "BF.ADD k item",
+        "CF.ADD k item",
+        "CACHE.SET k v PX 600000",
+        "CACHE.DEL k GRACE 600000",
+        "RATE.GCRA k 9 9 600000",
+        "RATE.MGCRA 2 k 9 9 600000 l 9 9 600000",
+        "RATE.WINDOW k 9 600000",
+        "RATE.WINDOW k 9 600000 EXACT",
+        "RATE.TIERS k 1 9 1 600000",
+        "ONCE.BEGIN k LEASE 600000",
+        "DELAY.SET k STREAM due",
+    ];
+    const ON_MISS: &[&str] = &[
+        "LOCK.INFO none",
+        "LOCK.HELD none me",
+        "STOCK.INFO none",
+        "CACHE.GET none",
+        "CACHE.FETCH none LEASE 600000",
+        "CACHE.FETCH none LEASE 600000 GUARD filter item",
+        "ONCE.INFO none",
+    ];
+    let mut listened = Listened::start_beside();
+    listened.run(&["LOCK.ACQUIRE first me PX 600000", "STOCK.SET stock 9"]);
+    for (before, command) in ON_EXPIRED {
+        listened.client.must(before);
+        listened.client.must("listener.replies");
+        listened.lines.clear();
+        pass();
+        let reply = listened.client.run(command);
+        assert!(
+            !reply.is_err() || !reply.err().contains("internal"),
+            "{command}: {reply:?}"
+        );
+        listened.expect_beside("expired");
+        listened.client.must("DEL k");
+    }
+    for command in ON_NEW {
+        listened.run(&["DEL k l", "listener.replies", command]);
+        listened.expect_beside("new");
+    }
+    for command in ON_MISS {
+        listened.client.must("listener.replies");
+        listened.client.run(command);
+        listened.expect_beside("keymiss");
+    }
+}
+
+#[test]
+fn a_listener_gets_replies_in_the_middle_of_a_hand_over() {
+    let mut listened = Listened::start_beside();
+    let granted = |mut waiter: Raw| {
+        let reply = waiter.read();
+        assert!(!reply.is_nil() && !reply.is_err(), "{reply:?}");
+    };
+    // A release hands over a lock together with one whose key does not exist.
+    listened.run(&["LOCK.ACQUIRE lock me PX 600000"]);
+    let waiter = listened.wait("LOCK.MACQUIRE 2 lock fresh you PX 600000 BLOCK 0", 1);
+    listened.run(&["listener.replies", "LOCK.RELEASE lock me"]);
+    granted(waiter);
+    listened.expect_beside("new");
+    // The hand-over finds a key that has expired: the one that the client waits for, and another one.
+    listened.run(&["LOCK.ACQUIRE short me PX 300"]);
+    granted(listened.ask("LOCK.ACQUIRE short you PX 600000 BLOCK 0"));
+    listened.expect_beside("expired");
+    listened.run(&[
+        "LOCK.ACQUIRE first me PX 600000",
+        "LOCK.ACQUIRE second me PX 300",
+    ]);
+    let waiter = listened.wait("LOCK.MACQUIRE 2 first second you PX 600000 BLOCK 0", 1);
+    thread::sleep(Duration::from_millis(320));
+    listened.run(&["LOCK.RELEASE first me"]);
+    granted(waiter);
+    listened.expect_beside("expired");
+    // Timers find keys that have expired: a semaphore whose holds end, a hold with a notice, a stock with a reservation.
+    for commands in [
+        [
+            "SEM.ACQUIRE sem me LIMIT 2 PX 20",
+            "SEM.ACQUIRE sem you LIMIT 2 PX 20",
+        ]
+        .as_slice(),
+        &["LOCK.ACQUIRE noticed me PX 20 ID id NOTIFY channel"],
+        &[
+            "STOCK.SET stock 9",
+            "STOCK.RESERVE stock 1 ORDER o PX 30",
+            "PEXPIRE stock 20",
+        ],
+    ] {
+        listened.run(&["listener.replies"]);
+        listened.run(commands);
+        listened.expect_beside("expired");
+    }
+}
+
+/// A key that a listener deletes in the middle of a command is gone for the rest of the command.
+#[test]
+fn a_listener_may_delete_another_key_of_a_command() {
+    let mut listened = Listened::start_beside();
+    listened.run(&[
+        "LOCK.ACQUIRE first me PX 600000",
+        "LOCK.ACQUIRE second me PX 1",
+        "listener.del expired first",
+    ]);
+    pass();
+    let fences = listened
+        .client
+        .must("LOCK.MACQUIRE 2 first second me PX 600000");
+    for (index, key) in ["first", "second"].into_iter().enumerate() {
+        let held = listened.client.must(&format!("LOCK.HELD {key} me"));
+        assert_eq!(held, fences.array()[index], "{key}");
+    }
+    listened.expect("expired first DEL reply");
+
+    listened.run(&[
+        "STOCK.SET stock 9",
+        "SET other 5 PX 1",
+        "listener.del expired stock",
+    ]);
+    pass();
+    let replies = listened.client.must("STOCK.MDEDUCT 2 stock 1 other 1");
+    assert_eq!(replies.array()[0], -4);
+    assert_eq!(replies.array()[1], -4);
+    listened.expect("expired stock DEL reply");
+
+    // The filter is looked up in the middle of a step on the entry.
+    listened.run(&[
+        "CACHE.SET cached v PX 600000",
+        "CACHE.DEL cached GRACE 600000",
+        "listener.del keymiss cached",
+    ]);
+    let fetched = listened
+        .client
+        .must("CACHE.FETCH cached LEASE 600000 GUARD none item");
+    assert_eq!(fetched.array()[0], "LEASE");
+    listened.expect("keymiss cached DEL reply");
+    assert_eq!(listened.client.must("EXISTS cached"), 0);
+    listened.run(&["CACHE.SET cached v PX 600000"]);
 }

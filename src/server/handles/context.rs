@@ -1,6 +1,7 @@
 //! The context of one call from the server, and names of keys.
 
 use crate::server::handles::key::OpenKey;
+use crate::server::handles::native_type;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
 use redis_module::raw;
@@ -284,7 +285,30 @@ impl<'c> Ctx<'c> {
     where
         'c: 'k,
     {
+        let before = native_type::changes();
+        let key = self.open_to_write(name);
+        if native_type::changes() == before {
+            return key;
+        }
+        self.open_again(name, key)
+    }
+
+    fn open_to_write<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
         self.open_as(raw::REDISMODULE_READ | raw::REDISMODULE_WRITE, name)
+    }
+
+    /// The server removed a key that had expired. A listener to the event may have put another value at the key, of which the
+    /// handle does not know.
+    #[cold]
+    fn open_again<'k>(self, name: &'k ServerString<'_>, key: OpenKey<'k>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        drop(key);
+        self.open_to_write(name)
     }
 
     /// Opens a key for reading.

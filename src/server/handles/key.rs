@@ -193,8 +193,9 @@ impl<'k, T> TypedKey<'k, T> {
     ) -> Result<Self, Error> {
         let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
             // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
-            // it, so it is a `T`. The server keeps it until a key is changed: the methods that do so panic while its value is
-            // open, over whichever handle.
+            // it, so it is a `T`. When the server frees it while it is open, because another handle or a listener to keyspace
+            // events changed the key, the type's `free` leaks it (`native::free`). The methods of this module that delete a
+            // key panic before that.
             unsafe {
                 let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
                 NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
@@ -227,6 +228,15 @@ impl<'k, T> TypedKey<'k, T> {
 
     /// The same with a value of another type that holds a `T`.
     pub fn create_as(&mut self, native: &'static NativeType<T>, value: T) {
+        self.create_boxed_as(native, Box::new(value));
+    }
+
+    /// The same as [`TypedKey::create`] with a value that has its place in memory already.
+    pub fn create_boxed(&mut self, value: Box<T>) {
+        self.create_boxed_as(self.native, value);
+    }
+
+    fn create_boxed_as(&mut self, native: &'static NativeType<T>, value: Box<T>) {
         assert!(!native.raw().is_null(), "the type is registered");
         let value = native.to_raw(value);
         self.value = None; // the server frees the old one

@@ -17,6 +17,37 @@ pub struct NativeType<T> {
 /// The number of values of all types.
 pub(in crate::server) static ALL_LIVE: AtomicUsize = AtomicUsize::new(0);
 
+/// Counts the values that came to a key or left one.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of values of the module's types that came to a key or left one.
+#[inline(always)]
+pub(in crate::server) fn changes() -> usize {
+    CHANGES.load(Ordering::Relaxed)
+}
+
+/// Counts a value that comes to a key or leaves one. Only the main thread counts.
+#[inline(always)]
+pub(in crate::server) fn count_change() {
+    CHANGES.store(changes().wrapping_add(1), Ordering::Relaxed);
+}
+
+/// Opens several keys at once. To open a key that has expired makes the server emit events, whose listeners may change the keys
+/// that were opened before. Then they are opened again.
+pub fn open_together<T>(mut open: impl FnMut() -> T) -> T {
+    for _ in 0..MAX_ATTEMPTS {
+        let before = changes();
+        let opened = open();
+        if changes() == before {
+            return opened;
+        }
+    }
+    open()
+}
+
+/// So often keys are opened again at most: a listener may put a value at a key that expires at once.
+const MAX_ATTEMPTS: usize = 3;
+
 /// Whether there is any value of the module's types.
 pub(in crate::server) fn any_live() -> bool {
     ALL_LIVE.load(Ordering::Relaxed) > 0
@@ -49,10 +80,11 @@ impl<T> NativeType<T> {
     }
 
     /// Passes a value to the server, which returns it to the `free` callback.
-    pub(in crate::server) fn to_raw(&self, value: T) -> *mut T {
+    pub(in crate::server) fn to_raw(&self, value: Box<T>) -> *mut T {
         self.live.fetch_add(1, Ordering::Relaxed);
         ALL_LIVE.fetch_add(1, Ordering::Relaxed);
-        Box::into_raw(Box::new(value))
+        count_change();
+        Box::into_raw(value)
     }
 
     /// Takes a value back from the server.
@@ -60,10 +92,15 @@ impl<T> NativeType<T> {
     /// # Safety
     /// [`NativeType::to_raw`] of this type returned `value`, and nobody uses it afterwards.
     pub(in crate::server) unsafe fn take_back(&self, value: *mut c_void) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
-        ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
+        self.count_freed();
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(value.cast::<T>()) });
+    }
+
+    /// Counts a value that the server has forgotten.
+    pub(in crate::server) fn count_freed(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        ALL_LIVE.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

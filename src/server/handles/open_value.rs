@@ -56,6 +56,12 @@ fn open(address: usize) {
     }
 }
 
+/// Whether the value at this address is open.
+#[inline(always)]
+pub(in crate::server) fn is_open_at(address: usize) -> bool {
+    OPEN_VALUE.load(Ordering::Relaxed) != 0 && is_open(address)
+}
+
 /// Panics if the value at this address is open: the server is about to free it. `address` is called if any value is open.
 #[inline(always)]
 pub(in crate::server) fn expect_closed(address: impl FnOnce() -> usize) {

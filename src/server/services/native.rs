@@ -9,8 +9,9 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::log;
-use crate::server::handles::native_type::DELETING;
-pub use crate::server::handles::native_type::NativeType;
+use crate::server::handles::native_type::{self, DELETING};
+pub use crate::server::handles::native_type::{NativeType, open_together};
+use crate::server::handles::open_value;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, bytes_of};
 use redis_module::raw;
@@ -134,9 +135,11 @@ pub const fn usage_of<N: Native>() -> TypeUsage {
             if !key.holds(N::native()) {
                 return None;
             }
-            // SAFETY: the handle is open, and a value of this type is an `N::Value`, which nobody changes during the call.
-            let value = unsafe { borrow::<N>(api!(RedisModule_ModuleTypeGetValue(key.raw))) };
-            Some(value_usage::<N>(value))
+            // SAFETY: the handle is open.
+            let value: *mut c_void = unsafe { api!(RedisModule_ModuleTypeGetValue(key.raw)) };
+            open_value::expect_closed(|| value.addr());
+            // SAFETY: a value of this type is an `N::Value`. It is not open, so nobody changes it during the call.
+            Some(value_usage::<N>(unsafe { borrow::<N>(value) }))
         },
     }
 }
@@ -272,7 +275,7 @@ unsafe extern "C" fn rdb_load<N: Native>(
             None
         };
         match value {
-            Some(value) => N::native().to_raw(value).cast(),
+            Some(value) => N::native().to_raw(Box::new(value)).cast(),
             None => ptr::null_mut(),
         }
     })
@@ -355,15 +358,30 @@ unsafe extern "C" fn digest<N: Native>(md: *mut raw::RedisModuleDigest, value: *
 }
 
 unsafe extern "C" fn free<N: Native>(value: *mut c_void) {
-    // Perhaps on a background thread: nothing here may use `MainThread`.
+    // Perhaps on a background thread: then nothing here may use `MainThread`.
     guard((), || {
-        if N::FOLLOWS_FREES && main_thread::is_running() {
+        let is_main = main_thread::is_running();
+        if N::FOLLOWS_FREES && is_main {
             // SAFETY: see above.
             N::freed(unsafe { borrow::<N>(value) });
+        }
+        if is_main && open_value::is_open_at(value.addr()) {
+            return leak::<N>();
         }
         // SAFETY: see above; the server forgets the value.
         unsafe { N::native().take_back(value) };
     });
+}
+
+/// Forgets a value that the server frees while a command has it open: a listener to keyspace events changed its key in the
+/// middle of the command. The value stays in memory for good, because the command may have a reference to it.
+#[cold]
+fn leak<N: Native>() {
+    N::native().count_freed();
+    let name = N::native().name;
+    log::warn_of_server(&format!(
+        "a value of the type {name} was removed in the middle of a command that uses it; its memory is not freed"
+    ));
 }
 
 unsafe extern "C" fn mem_usage<N: Native>(
@@ -381,11 +399,17 @@ unsafe extern "C" fn free_effort<N: Native>(
     _ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
 ) -> usize {
-    // SAFETY: see above.
-    guard(1, || N::free_effort(unsafe { borrow::<N>(value) }).max(1))
+    guard(1, || {
+        if open_value::is_open_at(value.addr()) {
+            return 1; // `free` is to run on this thread, which knows that
+        }
+        // SAFETY: see above.
+        N::free_effort(unsafe { borrow::<N>(value) }).max(1)
+    })
 }
 
 unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    native_type::count_change();
     if DELETING.load(Ordering::Relaxed) {
         return;
     }
@@ -409,7 +433,7 @@ unsafe extern "C" fn copy<N: Native>(
     guard(ptr::null_mut(), || {
         // SAFETY: see above.
         match N::copy(unsafe { borrow::<N>(value) }) {
-            Some(copy) => N::native().to_raw(copy).cast(),
+            Some(copy) => N::native().to_raw(Box::new(copy)).cast(),
             None => ptr::null_mut(),
         }
     })
