@@ -6,7 +6,8 @@ use std::cell::{Cell, LazyCell, RefCell, RefMut};
 pub struct MainThread<T>(LazyCell<RefCell<T>>);
 
 // SAFETY: the server runs commands, timers, events and persistence callbacks of a module on one thread at a time, under its global
-// lock. The only callback on another thread is `free` of a value in the background, which uses no `MainThread`.
+// lock. Two callbacks may run on another thread, and use no `MainThread` there: `free` of a value in the background, and the
+// entry of a command with keys at no fixed positions (`entry::enter_keyed`), which servers with `io-threads` ask for these keys.
 unsafe impl<T> Sync for MainThread<T> {}
 
 impl<T: Default> MainThread<T> {
