@@ -4,6 +4,10 @@
 //! the key's expiry or removal, replication, invalidation for clients that watch or track the key, keyspace events. Listeners
 //! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
 //! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
+//!
+//! Three changes leave by other ways. A value that takes the place of one of any type (`TypedKey::replace`) comes to its key in
+//! the step, like a new value, and the commit of the step follows. An entry of a stream that announced a change in vain is taken
+//! out in the step (`Stream::retract`), before any commit. [`append_to_aof`] is about no key.
 
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
