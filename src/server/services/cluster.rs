@@ -479,14 +479,7 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
 
 /// What `CLUSTER` is called now, as far as the server tells: only Valkey 9 does.
 fn present_name(ctx: Ctx<'_>) -> Option<CString> {
-    // SAFETY: "" takes no argument.
-    let reply = unsafe {
-        CallReply(api!(RedisModule_Call(
-            ctx.raw(),
-            c"COMMAND".as_ptr(),
-            c"".as_ptr()
-        )))
-    };
+    let reply = call::commands(ctx);
     let commands = reply.part();
     let is_cluster = |command: &CallReplyPart<'_>| {
         let subcommands = command.element(9);
@@ -794,9 +787,10 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) {
             ))
         }
     };
+    // Valkey has another event under the same number.
     if Version::running().is_valkey() {
         subscribe(VALKEY_MIGRATION, Some(on_valkey_migration as _));
-    } else if can_access(0).is_some() {
+    } else {
         subscribe(REDIS_MIGRATION, Some(on_redis_migration as _));
         subscribe(REDIS_TRIM, Some(on_redis_trim as _));
     }
