@@ -33,6 +33,32 @@ pub fn is_connected(id: u64) -> bool {
     known == raw::REDISMODULE_OK as c_int
 }
 
+/// The flags of the client with this id (`REDISMODULE_CLIENTINFO_FLAG_*`). `None`: there is no such client.
+pub(in crate::server) fn client_flags(id: u64) -> Option<u64> {
+    let mut info = raw::RedisModuleClientInfo {
+        version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
+        flags: 0,
+        id: 0,
+        addr: [0; 46],
+        port: 0,
+        db: 0,
+    };
+    // SAFETY: the server fills in the struct, which has the version that it says.
+    let known = unsafe { api!(RedisModule_GetClientInfoById((&raw mut info).cast(), id)) };
+    (known == raw::REDISMODULE_OK as c_int).then_some(info.flags)
+}
+
+/// Whether any of these flags is true of the server as a whole (`REDISMODULE_CTX_FLAGS_*`).
+pub(in crate::server) fn has_server_flags(flags: u32) -> bool {
+    server_flags() & flags != 0
+}
+
+/// What is true of the server as a whole (`REDISMODULE_CTX_FLAGS_*`).
+pub(in crate::server) fn server_flags() -> u32 {
+    // SAFETY: the function takes a null context for that.
+    unsafe { api!(RedisModule_GetContextFlags(std::ptr::null_mut())) as u32 }
+}
+
 /// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
 /// always: newer servers hand a slot's commands to the master that gets it.
 static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
@@ -152,21 +178,10 @@ impl<'c> Ctx<'c> {
     /// Is the client subscribed to a channel or a pattern? Valkey blocks no such client, Redis would; with RESP2 it
     /// cannot send a command of ours.
     fn is_subscribed(self) -> bool {
-        let mut info = raw::RedisModuleClientInfo {
-            version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
-            flags: 0,
-            id: 0,
-            addr: [0; 46],
-            port: 0,
-            db: 0,
-        };
-        // SAFETY: the context is alive; the server fills in the struct, which has the version that it says.
-        let known = unsafe {
-            let id = api!(RedisModule_GetClientId(self.raw()));
-            api!(RedisModule_GetClientInfoById((&raw mut info).cast(), id))
-        };
+        // SAFETY: the context is alive.
+        let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
         let subscribed = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_PUBSUB);
-        known == raw::REDISMODULE_OK as c_int && info.flags & subscribed != 0
+        client_flags(id).is_some_and(|flags| flags & subscribed != 0)
     }
 
     /// May the module change the dataset of its own accord now, without a client's command? Where [`Ctx::may_decide`] says so, and

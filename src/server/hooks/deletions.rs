@@ -7,7 +7,7 @@ use crate::request::{is, parse_int};
 use crate::server::base::guard::guard;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call;
-use crate::server::handles::context::{Ctx, are_writes_paused, is_connected};
+use crate::server::handles::context::{self, Ctx, are_writes_paused, is_connected};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::queued::{Anonymous, ByClient, ClientState, MOST_STATES};
@@ -20,7 +20,7 @@ use crate::server::services::scripts;
 use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -240,38 +240,17 @@ fn client_of(command: *mut raw::RedisModuleCommandFilterCtx) -> Option<u64> {
 }
 
 fn state_of(client: u64) -> ClientState {
-    let mut info = raw::RedisModuleClientInfo {
-        version: raw::REDISMODULE_CLIENTINFO_VERSION.into(),
-        flags: 0,
-        id: 0,
-        addr: [0; 46],
-        port: 0,
-        db: 0,
+    let Some(flags) = context::client_flags(client) else {
+        return ClientState::Gone;
     };
-    // SAFETY: the server fills in the struct, which has the version that it says.
-    let status = unsafe {
-        api!(RedisModule_GetClientInfoById(
-            (&raw mut info).cast(),
-            client
-        ))
-    };
-    let has = |flag: u32| info.flags & u64::from(flag) != 0;
-    if status != raw::REDISMODULE_OK as c_int {
-        ClientState::Gone
-    } else if has(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) {
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if has(raw::REDISMODULE_CLIENTINFO_FLAG_MULTI) {
         ClientState::InTransaction
     } else if has(raw::REDISMODULE_CLIENTINFO_FLAG_BLOCKED) {
         ClientState::Blocked
     } else {
         ClientState::Free
     }
-}
-
-/// Whether the context of the server has this flag now.
-fn is_running(flag: u32) -> bool {
-    // SAFETY: a null context is allowed.
-    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
-    flags as u32 & flag != 0
 }
 
 // SAFETY (for both callbacks): the server calls them with live pointers.
@@ -342,7 +321,7 @@ fn is_watched(name: &[u8]) -> bool {
 /// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
 #[cold]
 fn settle_before(client: Option<u64>) {
-    if is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
+    if context::has_server_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) {
         return;
     }
     let watch = &mut *WATCH.get();
@@ -380,7 +359,7 @@ fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerStrin
         // A client without a connection is a script or another module, whose commands run at once.
         Some(client) if is_connected(client) => watch.by_client.deletes(client, names()),
         Some(_) => return,
-        None if is_running(raw::REDISMODULE_CTX_FLAGS_LUA) => return,
+        None if context::has_server_flags(raw::REDISMODULE_CTX_FLAGS_LUA) => return,
         None => {
             watch.anonymous.deletes(names());
             if watch.anonymous.wants_group() && watch.clients.len() <= FEW_CLIENTS {
@@ -425,7 +404,7 @@ pub(in crate::server) fn run_deferred(ctx: Ctx<'_>) {
 
 #[cold]
 fn run_deferred_for(ctx: Ctx<'_>) {
-    if !is_running(raw::REDISMODULE_CTX_FLAGS_MULTI) {
+    if !context::has_server_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) {
         let client = ctx.client();
         WATCH.get().look(client);
     }

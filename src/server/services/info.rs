@@ -5,6 +5,7 @@ use crate::histogram::Histogram;
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
+use crate::server::services::memory::may_evict;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
@@ -141,14 +142,6 @@ unsafe fn add_histogram(
         }
         api!(RedisModule_InfoEndDictField(ctx));
     }
-}
-
-/// Whether the server may evict keys: `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
-/// `maxmemory` evicts no keys.
-fn may_evict() -> bool {
-    // SAFETY: the function reads the server's configuration and takes no context for that.
-    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
-    flags as u32 & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
 }
 
 /// Logs a warning when eviction becomes possible.

@@ -2,9 +2,9 @@
 //! in use already, but does not look at how much one of them wants.
 
 use crate::error::Error;
+use crate::server::handles::context::{has_server_flags, server_flags};
 use crate::server::handles::server_info::ServerInfo;
 use redis_module::raw;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Smaller requests are not asked for: the server's own check, before each command, is enough.
@@ -35,22 +35,15 @@ pub fn check_room(size: usize) -> Result<(), Error> {
 /// Does this server do what a master or its own dataset says, so that it refuses nothing?
 pub fn is_following() -> bool {
     let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
-    // SAFETY: a null context is allowed, which tells what is true of the whole server.
-    let flags = unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) };
-    flags as u32 & follows != 0
+    has_server_flags(follows)
 }
 
 /// Whether `maxmemory` limits this server.
 static IS_LIMITED: AtomicBool = AtomicBool::new(true);
 
-fn server_flags() -> u32 {
-    // SAFETY: a null context is allowed, which tells what is true of the whole server.
-    unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) as u32 }
-}
-
 /// Learns whether `maxmemory` limits this server. To be called when the settings or the role of the server have changed.
 pub(in crate::server) fn learn_limit() {
-    let is_limited = server_flags() & raw::REDISMODULE_CTX_FLAGS_MAXMEMORY != 0;
+    let is_limited = has_server_flags(raw::REDISMODULE_CTX_FLAGS_MAXMEMORY);
     IS_LIMITED.store(is_limited, Ordering::Relaxed);
 }
 
@@ -74,6 +67,8 @@ fn exceeds_limit() -> bool {
     server_flags() & full == full
 }
 
-fn may_evict() -> bool {
-    server_flags() & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
+/// Whether the server may evict keys: `maxmemory` is set, and `maxmemory-policy` is not `noeviction`. A replica that ignores
+/// `maxmemory` evicts no keys.
+pub(in crate::server) fn may_evict() -> bool {
+    has_server_flags(raw::REDISMODULE_CTX_FLAGS_EVICT)
 }
