@@ -13,7 +13,7 @@ use crate::options::OptionSet;
 use crate::reply::{Answer, Reply};
 use crate::request::is;
 use crate::server::entry::Call;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -74,7 +74,7 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
 fn header_like(call: &Call<'_>) -> Result<FilterHeader<Bloom>, Error> {
     let name = call.name(2);
     let key = call.ctx.open_to_read(&name);
-    let mut key = TypedKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
+    let mut key = TypedReadKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
     let other = key.value().ok_or(Error::NoBloom)?;
     let own = other.layers.first().filter(|_| other.foreign.is_none());
     let first = own.ok_or(Error::FiltersDiffer)?;
@@ -239,7 +239,7 @@ pub(super) fn merge(call: &Call<'_>) -> Answer {
     if edit.filter().is_none() && sources.contains(&destination.bytes()) {
         return Err(Error::NoBloom);
     }
-    let open = |name| TypedKey::of_any(ctx.open_to_read(name), &BLOOM, Bloom::foreign_types());
+    let open = |name| TypedReadKey::of_any(ctx.open_to_read(name), &BLOOM, Bloom::foreign_types());
     let mut keys = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let found = keys.iter_mut().map(|key| key.value().ok_or(Error::NoBloom));
     let others: Vec<&BloomFilter> = found

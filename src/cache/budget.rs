@@ -2,7 +2,7 @@
 //! entries is [`super::sieve`]. These functions borrow it only while no function of the server runs: to open a key may run
 //! callbacks that borrow it, too.
 
-use super::edit::EntryEdit;
+use super::edit::{EntryEdit, EntryKey};
 use super::native::{CACHE, CacheEntryType};
 use super::sieve::{CountedSection, Place, Sieve, Victim, VictimSearch};
 use super::state::{CacheEntry, EntryKind};

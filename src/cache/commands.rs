@@ -2,7 +2,7 @@
 
 use super::breaker::BreakerState;
 use super::budget;
-use super::edit::EntryEdit;
+use super::edit::{EntryEdit, EntryKey, EntryRead};
 use super::guard::is_absent;
 use super::lease::LeaseStatus;
 use super::native::CACHE;
@@ -24,7 +24,7 @@ use crate::server::base::clock::Now;
 use crate::server::base::random;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
 use crate::server::services::{replicas, scripts};
@@ -41,8 +41,10 @@ fn open<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdit<'k>, E
 }
 
 /// The same, to read the key.
-fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdit<'k>, Error> {
-    EntryEdit::open_to_read(ctx, name).inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
+#[inline(always)]
+fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryRead<'k>, Error> {
+    let key = EntryRead::of(ctx.open_to_read(name), &CACHE);
+    key.inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
 }
 
 /// `CACHE.GET key`
@@ -50,7 +52,7 @@ fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdi
 /// Replies with the value, fresh or stale. The reply is nil if there is no value or a negative entry. Error: `WRONGTYPE`.
 pub(super) fn get(call: &Call<'_>) -> Answer {
     let name = call.name(0);
-    let mut key = TypedKey::of(call.ctx.open_to_read(&name), &CACHE)?;
+    let mut key = TypedReadKey::of(call.ctx.open_to_read(&name), &CACHE)?;
     let Some(entry) = key.value() else {
         COUNTERS.misses.count();
         return Ok(Reply::Nil);
@@ -152,17 +154,18 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     if reply.must_wait() {
         HOT.refuses(ctx, &name);
     }
+    if step.slides {
+        // Before the reply: after an error or a panic the client gets that, and nothing else.
+        drop(edit);
+        EntryEdit::open(ctx, &name)?.slide(request.slide_ms, now.ms(), c"cache.fetch");
+        edit = open_to_read(ctx, &name)?;
+    }
     let entry = if reply.has_value { edit.entry() } else { None };
     if let Some(entry) = entry.as_deref() {
         budget::entry_is_used(entry);
     }
     let value = entry.as_deref().and_then(|entry| entry.value());
-    let sent = ctx.send_fetched(reply.state.word(), value, reply.n);
-    if step.slides {
-        drop(edit);
-        EntryEdit::open(ctx, &name)?.slide(request.slide_ms, now.ms(), c"cache.fetch");
-    }
-    Ok(sent)
+    Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
 }
 
 /// Whether the server would accept a command that writes now.
@@ -356,7 +359,7 @@ pub(super) fn breaker(call: &Call<'_>) -> Answer {
 /// and nil if there is no entry to serve. Error: `WRONGTYPE`.
 pub(super) fn info(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
-    let mut key = TypedKey::of(ctx.open_to_read(&name), &CACHE)?;
+    let mut key = TypedReadKey::of(ctx.open_to_read(&name), &CACHE)?;
     let expires = key.expires();
     let now = Now::read().ms();
     let db = ctx.db(); // may open a key, whose callbacks borrow the state

@@ -13,6 +13,7 @@ use super::state::{
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyEdit, KeyFate, Replicate};
 use std::ffi::CStr;
@@ -23,36 +24,64 @@ static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 /// A key that is empty or holds an entry.
 pub(super) type EntryEdit<'k> = KeyEdit<'k, CacheEntry>;
 
+/// A key that is open for reading, and is empty or holds an entry.
+pub(super) type EntryRead<'k> = TypedReadKey<'k, CacheEntry>;
+
+/// An open key that is empty or holds an entry.
+pub(super) trait EntryKey {
+    /// The entry.
+    fn entry(&mut self) -> Option<&mut CacheEntry>;
+
+    /// When the key expires (Unix ms), if it does.
+    fn expires(&self) -> Option<u64>;
+
+    /// The freshness of the entry now (Unix ms).
+    fn freshness(&mut self, now: u64) -> Freshness {
+        // A fresh entry, the common case, does not need the expiry of its key.
+        match self.entry().map(|entry| entry.freshness(now, || None)) {
+            None => Freshness::Missing,
+            Some(Freshness::Stale(u64::MAX)) => {
+                let expires = self.expires();
+                let entry = self.entry();
+                entry.map_or(Freshness::Missing, |entry| entry.freshness(now, || expires))
+            }
+            Some(freshness) => freshness,
+        }
+    }
+
+    /// Whether the entry has expired, and the server has not removed it yet. `now` is in Unix ms.
+    fn is_expired(&mut self, now: u64) -> bool {
+        let freshness = self.freshness(now);
+        let entry = self.entry();
+        entry.is_some_and(|entry| entry.is_expired(freshness, now))
+    }
+}
+
+impl EntryKey for EntryEdit<'_> {
+    fn entry(&mut self) -> Option<&mut CacheEntry> {
+        self.key.value()
+    }
+
+    fn expires(&self) -> Option<u64> {
+        self.key.expires()
+    }
+}
+
+impl EntryKey for EntryRead<'_> {
+    fn entry(&mut self) -> Option<&mut CacheEntry> {
+        self.value()
+    }
+
+    fn expires(&self) -> Option<u64> {
+        Self::expires(self)
+    }
+}
+
 impl<'k> KeyEdit<'k, CacheEntry> {
     /// Opens a key. Error: `WRONGTYPE`.
     #[inline(always)]
     pub(super) fn open(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
         Self::of(ctx, name, ctx.open(name), &CACHE)
-    }
-
-    /// Opens a key to read it. Error: `WRONGTYPE`.
-    #[inline(always)]
-    pub(super) fn open_to_read(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
-        Self::of(ctx, name, ctx.open_to_read(name), &CACHE)
-    }
-
-    /// The entry.
-    pub(super) fn entry(&mut self) -> Option<&mut CacheEntry> {
-        self.key.value()
-    }
-
-    /// The freshness of the entry now (Unix ms).
-    pub(super) fn freshness(&mut self, now: u64) -> Freshness {
-        // A fresh entry, the common case, does not need the expiry of its key.
-        match self.key.value().map(|entry| entry.freshness(now, || None)) {
-            None => Freshness::Missing,
-            Some(Freshness::Stale(u64::MAX)) => {
-                let expires = self.key.expires();
-                let entry = self.key.value();
-                entry.map_or(Freshness::Missing, |entry| entry.freshness(now, || expires))
-            }
-            Some(freshness) => freshness,
-        }
     }
 
     /// Removes an expired entry that the server has not removed yet: the server keeps a key through the millisecond in which
@@ -70,13 +99,6 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             self.carry_out(&commit);
             key_has_changed(self.ctx.db(), self.name.bytes());
         }
-    }
-
-    /// Whether the entry has expired, and the server has not removed it yet. `now` is in Unix ms.
-    pub(super) fn is_expired(&mut self, now: u64) -> bool {
-        let freshness = self.freshness(now);
-        let entry = self.key.value();
-        entry.is_some_and(|entry| entry.is_expired(freshness, now))
     }
 
     /// Stores an entry. `value`: its value; `None` for a negative entry. `now` is in Unix ms.

@@ -5,7 +5,7 @@ use crate::cuckoo::{self, CUCKOO, state::Cuckoo};
 use crate::error::Error;
 use crate::filter::state::FilterKind;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 
 /// Whether the filter says that it does not contain the item. A filter that does not exist says nothing. Error: `WRONGTYPE`.
@@ -16,11 +16,11 @@ pub(super) fn is_absent(
 ) -> Result<bool, Error> {
     let key = ctx.open_to_read(filter);
     if key.holds(&CUCKOO) || key.holds(&cuckoo::REDISBLOOM) {
-        let mut key = TypedKey::of_any(key, &CUCKOO, Cuckoo::foreign_types())?;
+        let mut key = TypedReadKey::of_any(key, &CUCKOO, Cuckoo::foreign_types())?;
         let filter = key.value();
         return Ok(filter.is_some_and(|filter| !filter.contains(item, filter.hash(item))));
     }
-    let mut key = TypedKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
+    let mut key = TypedReadKey::of_any(key, &BLOOM, Bloom::foreign_types())?;
     let filter = key.value();
     Ok(filter.is_some_and(|filter| !filter.contains(item, filter.hash(item))))
 }

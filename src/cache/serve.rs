@@ -2,7 +2,7 @@
 
 use super::breaker::{BreakerRequest, Breakers};
 use super::budget;
-use super::edit::EntryEdit;
+use super::edit::{EntryEdit, EntryKey};
 use super::lease::{LeaseOffer, LeaseRequest, Leases};
 use super::native::CACHE;
 use super::rebuilds::WaitingFetch;

@@ -12,7 +12,7 @@ use crate::reply::{Answer, Reply};
 use crate::request::MAX_SAFE;
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::{TypedKey, TypedReadKey};
 
 /// `DELAY.SET key STREAM stream [MAXLEN n]`
 ///
@@ -169,7 +169,7 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
 /// What `look` makes of the queue at the key; `none` if there is no queue.
 fn read_queue(call: &Call<'_>, none: Reply, look: impl FnOnce(&ListedQueue) -> Reply) -> Answer {
     let name = call.name(0);
-    let mut key = TypedKey::of(call.ctx.open_to_read(&name), &DELAY)?;
+    let mut key = TypedReadKey::of(call.ctx.open_to_read(&name), &DELAY)?;
     Ok(key.value().map_or(none, |value| look(value)))
 }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_decimal, parse_int};
 use crate::server::entry::Call;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 use std::ffi::CStr;
 
 /// The capacity of a filter: 1 to 2^30.
@@ -41,7 +41,7 @@ pub fn read_filter<K: FilterKind, T>(
 ) -> Result<Option<T>, Error> {
     let name = call.name(0);
     let key = call.ctx.open_to_read(&name);
-    let mut key = TypedKey::of_any(key, K::native(), K::foreign_types())?;
+    let mut key = TypedReadKey::of_any(key, K::native(), K::foreign_types())?;
     Ok(key.value().map(look))
 }
 

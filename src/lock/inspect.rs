@@ -11,7 +11,7 @@ use crate::reply::{Answer, Reply};
 use crate::request::MAX_SAFE;
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 
 /// `LOCK.HELD key owner`
 ///
@@ -21,7 +21,7 @@ pub(super) fn held(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let owner = owner(&mut cursor)?;
     let name = call.name(0);
-    let mut key = TypedKey::of(call.ctx.open_to_read(&name), LockKind::Lock.native())?;
+    let mut key = TypedReadKey::of(call.ctx.open_to_read(&name), LockKind::Lock.native())?;
     let lock = key.value();
     let hold = lock.and_then(|lock| lock.held_by(owner, Now::read().ms()).map(|hold| hold.fence));
     Ok(Reply::int_or_nil(hold))
@@ -65,7 +65,7 @@ fn info(
 ) -> Answer {
     call.cursor().value()?;
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
-    let mut key = TypedKey::of(ctx.open_to_read(&name), kind.native())?;
+    let mut key = TypedReadKey::of(ctx.open_to_read(&name), kind.native())?;
     let Some(lock) = key.value() else {
         return Ok(Reply::Nil);
     };

@@ -12,7 +12,7 @@ use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
-use crate::server::handles::key::TypedKey;
+use crate::server::handles::key::TypedReadKey;
 use crate::server::services::deferred::{ServerEvent, defer};
 use crate::server::services::memory;
 use std::sync::atomic::Ordering;
@@ -146,7 +146,7 @@ fn serve_first_key(call: &Call<'_>, now: Now) {
 pub(super) fn info(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let db = ctx.db();
-    let mut key = TypedKey::of(ctx.open_to_read(&name), &ONCE)?;
+    let mut key = TypedReadKey::of(ctx.open_to_read(&name), &ONCE)?;
     let now = Now::read().ms();
     let Some(work) = key.value().filter(|work| !work.is_over(now)) else {
         return Ok(Reply::Nil);

@@ -15,7 +15,7 @@ use crate::request::{Cursor, MAX_SAFE, parse_int};
 use crate::server::base::clock::Now;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
-use crate::server::handles::key::{OpenKey, TypedKey};
+use crate::server::handles::key::{OpenKey, TypedKey, TypedReadKey};
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
@@ -557,7 +557,7 @@ fn read_stock(
     name: &ServerString<'_>,
     look: impl FnOnce(&Stock) -> Reply,
 ) -> Answer {
-    let mut key = TypedKey::of(call.ctx.open_to_read(name), &STOCK)?;
+    let mut key = TypedReadKey::of(call.ctx.open_to_read(name), &STOCK)?;
     Ok(key.value().map_or(Reply::Nil, |stock| look(stock)))
 }
 

@@ -1,6 +1,6 @@
 //! The context of one call from the server, and names of keys.
 
-use crate::server::handles::key::OpenKey;
+use crate::server::handles::key::{OpenKey, ReadKey};
 use crate::server::handles::native_type;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
@@ -327,11 +327,11 @@ impl<'c> Ctx<'c> {
     }
 
     /// Opens a key for reading.
-    pub fn open_to_read<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    pub fn open_to_read<'k>(self, name: &'k ServerString<'_>) -> ReadKey<'k>
     where
         'c: 'k,
     {
-        self.open_as(raw::REDISMODULE_READ, name)
+        ReadKey::new(self.open_as(raw::REDISMODULE_READ, name))
     }
 
     /// Opens a key that may be anybody's, for reading and writing, without a trace: neither its idle time nor the server's

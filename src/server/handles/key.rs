@@ -169,6 +169,83 @@ impl OpenKey<'_> {
     }
 }
 
+/// A key that is open for reading. The handle is null if there is no such key, and functions that change keys do not survive that.
+pub struct ReadKey<'k>(OpenKey<'k>);
+
+impl<'k> ReadKey<'k> {
+    #[inline(always)]
+    pub(in crate::server) fn new(key: OpenKey<'k>) -> Self {
+        Self(key)
+    }
+
+    /// Whether the value is of this type.
+    pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
+        self.0.holds(native)
+    }
+}
+
+/// A key that is open for reading, and is empty or holds a value of one native type. The value itself may be changed, such as its
+/// notes on how it is used.
+pub struct TypedReadKey<'k, T: 'static> {
+    value: Option<OpenValue<T>>, // dropped before the key is closed
+    key: OpenKey<'k>,
+}
+
+impl<'k, T> TypedReadKey<'k, T> {
+    /// The same as [`TypedKey::of`].
+    #[inline(always)]
+    pub fn of(key: ReadKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
+        Self::of_any(key, native, &[])
+    }
+
+    /// The same as [`TypedKey::of_any`].
+    #[inline(always)]
+    pub fn of_any(
+        ReadKey(key): ReadKey<'k>,
+        native: &'static NativeType<T>,
+        others: &[&'static NativeType<T>],
+    ) -> Result<Self, Error> {
+        let value = open_value_of(&key, native, others)?;
+        Ok(Self { value, key })
+    }
+
+    /// The value, if there is one.
+    #[inline]
+    pub fn value(&mut self) -> Option<&mut T> {
+        self.value.as_mut().map(OpenValue::get)
+    }
+
+    /// When the key expires (Unix ms), if it does.
+    pub fn expires(&self) -> Option<u64> {
+        self.key.expires()
+    }
+}
+
+/// The value of a key that may hold values of these types. Error: it holds another one.
+#[inline(always)]
+fn open_value_of<T>(
+    key: &OpenKey<'_>,
+    native: &NativeType<T>,
+    others: &[&NativeType<T>],
+) -> Result<Option<OpenValue<T>>, Error> {
+    let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
+        // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
+        // it, so it is a `T`. When the server frees it while it is open, because another handle or a listener to keyspace
+        // events changed the key, the type's `free` leaks it (`native::free`). The methods of this module that delete a
+        // key panic before that.
+        unsafe {
+            let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
+            NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
+        }
+    } else {
+        None
+    };
+    if value.is_none() && !key.is_empty() {
+        return Err(Error::WrongType);
+    }
+    Ok(value)
+}
+
 /// An open key that is empty or holds a value of one native type. No two of them hold one value at a time.
 pub struct TypedKey<'k, T: 'static> {
     value: Option<OpenValue<T>>, // dropped before the key is closed
@@ -191,21 +268,7 @@ impl<'k, T> TypedKey<'k, T> {
         native: &'static NativeType<T>,
         others: &[&'static NativeType<T>],
     ) -> Result<Self, Error> {
-        let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
-            // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
-            // it, so it is a `T`. When the server frees it while it is open, because another handle or a listener to keyspace
-            // events changed the key, the type's `free` leaks it (`native::free`). The methods of this module that delete a
-            // key panic before that.
-            unsafe {
-                let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
-                NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
-            }
-        } else {
-            None
-        };
-        if value.is_none() && !key.is_empty() {
-            return Err(Error::WrongType);
-        }
+        let value = open_value_of(&key, native, others)?;
         Ok(Self { value, key, native })
     }
 
