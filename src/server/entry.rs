@@ -2,8 +2,8 @@
 //! error, because a panic that reached the server would take it down.
 
 use crate::error::Error;
-use crate::reply::Answer;
-use crate::request::Cursor;
+use crate::reply::{Answer, Reply};
+use crate::request::{Cursor, is};
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
@@ -16,6 +16,7 @@ use crate::server::services::command::{self, Entry, KeySpec, Keys, keys_in};
 use crate::server::services::commit;
 use crate::server::services::scripts;
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -299,7 +300,7 @@ unsafe fn run_in_guard(
         let argc = usize::try_from(argc).unwrap_or(0);
         (Ctx::new(ctx), slice_of(argv, argc))
     };
-    let mut replies = false;
+    let replies = Cell::new(false);
     let done = guard(false, || {
         if mode != READ {
             deletions::run_deferred(ctx); // the filter may not have been called for a deferred command
@@ -317,13 +318,14 @@ unsafe fn run_in_guard(
                 with_bytes(strings, |args| run(&Call { ctx, args, strings }))
             },
         };
+        replies.set(matches!(answer, Ok(Reply::Sent | Reply::Later)));
         commit::emit_events(ctx);
-        replies = true;
+        replies.set(true);
         reply::send(ctx, answer);
         true
     });
     if !done {
-        guard((), || after_panic(ctx, strings, replies));
+        guard((), || after_panic(ctx, strings, replies.get()));
     }
     raw::REDISMODULE_OK as c_int
 }
@@ -335,24 +337,38 @@ fn after_panic(ctx: Ctx<'_>, strings: &[*mut raw::RedisModuleString], has_replie
         reply::send_any(ctx, &Err(Error::Internal));
     }
     // SAFETY: the strings live through the call.
-    let mut args = strings.iter().map(|string| unsafe { bytes_of(*string) });
-    let (command, key) = (args.next().unwrap_or(b""), args.next().unwrap_or(b""));
-    log::warn_in(ctx, &panic_line(command, key));
+    let args = strings.iter().map(|string| unsafe { bytes_of(*string) });
+    log::warn_in(ctx, &panic_line(&args.collect::<Vec<_>>()));
     commit::emit_events(ctx); // of what was done before the panic
 }
 
-/// So many bytes of a key's name are logged at most.
-const MAX_LOGGED_BYTES: usize = 128;
+/// So many keys of a command are logged at most.
+const MAX_LOGGED_KEYS: usize = 8;
 
-fn panic_line(command: &[u8], key: &[u8]) -> String {
-    let end = if key.len() > MAX_LOGGED_BYTES {
-        "..."
-    } else {
-        ""
-    };
-    let key = &key[..key.len().min(MAX_LOGGED_BYTES)];
-    let (command, key) = (command.escape_ascii(), key.escape_ascii());
-    format!("the command {command} panicked: the value at key \"{key}\"{end} may be partly changed")
+/// `args`: the command with its name. The keys of a command that `rename-command` has renamed are not known.
+fn panic_line(args: &[&[u8]]) -> String {
+    let name = args.first().copied().unwrap_or_default();
+    let commands = crate::FAMILIES.iter().flat_map(|family| family.commands);
+    let mut commands = commands.copied().flatten();
+    let specs = commands.find(|command| is(name, command.name));
+    let specs = specs.map_or(&[][..], |command| command.keys);
+    let keys = keys_in(specs, args).filter_map(|(position, _)| args.get(position));
+    let mut keys: Vec<String> = keys.map(|key| log::quoted(key)).collect();
+    let more = keys.len().saturating_sub(MAX_LOGGED_KEYS);
+    keys.truncate(MAX_LOGGED_KEYS);
+    let line = format!("the command {} panicked", name.escape_ascii());
+    match (&keys[..], more) {
+        ([], _) => line,
+        ([key], _) => format!("{line}: the value at the key {key} may be partly changed"),
+        (keys, more) => {
+            let more = match more {
+                0 => String::new(),
+                more => format!(" and {more} others"),
+            };
+            let keys = keys.join(", ");
+            format!("{line}: the values at the keys {keys}{more} may be partly changed")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -360,12 +376,27 @@ mod tests {
     use super::panic_line;
 
     #[test]
-    fn the_log_names_the_command_and_the_key() {
-        let line = panic_line(b"LOCK.ACQUIRE", b"a\n\xff");
-        assert!(
-            line.contains("LOCK.ACQUIRE") && line.contains("\"a\\n\\xff\""),
-            "{line}"
-        );
-        assert!(panic_line(b"x", &[b'k'; 1_000_000]).len() < 300);
+    fn the_log_names_the_command_and_its_keys() {
+        for (command, keys) in [
+            ("LOCK.ACQUIRE a\n me PX 5", "the key \"a\\n\" "),
+            ("stock.mdeduct 2 a 1 b 2 ORDER o", "the keys \"a\", \"b\" "),
+            ("RATE.MGCRA 2 a 1 1 1 b 1 1 1", "the keys \"a\", \"b\" "),
+            ("BF.MERGE a 2 b c", "the keys \"a\", \"b\", \"c\" "),
+            (
+                "CACHE.FETCH a LEASE 5 GUARD b item",
+                "the keys \"a\", \"b\" ",
+            ),
+            ("STOCK.MGET a b c d e f g h i j", "\"h\" and 2 others "),
+        ] {
+            let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+            let line = panic_line(&args);
+            let name = command.split(' ').next().unwrap();
+            assert!(line.contains(name) && line.contains(keys), "{line}");
+        }
+        for command in ["CACHE.BREAKER a", "RENAMED a", ""] {
+            let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+            assert!(panic_line(&args).ends_with("panicked"));
+        }
+        assert!(panic_line(&[b"LOCK.INFO", &[b'k'; 1_000_000]]).len() < 300);
     }
 }

@@ -3,7 +3,8 @@
 //! are not there (`missing.rs`), the number of keys of a command (`numkeys.rs`), commands that another module calls
 //! (`callers.rs`), also from keyspace events (`listener.rs`), Valkey's import mode (`import.rs`), files of an earlier build
 //! (`upgrade.rs`), a server with nothing to do (`idle.rs`), the times in `INFO` (`times.rs`), the most contended keys
-//! (`hot.rs`), the memory of the families (`usage.rs`), and the files for Prometheus and Grafana (`monitoring.rs`).
+//! (`hot.rs`), the memory of the families (`usage.rs`), the files for Prometheus and Grafana (`monitoring.rs`), and panics
+//! (`panics.rs`).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,6 +23,7 @@ mod missing;
 mod monitoring;
 mod numkeys;
 mod others;
+mod panics;
 mod random;
 mod renamed;
 mod subscribed;

@@ -356,13 +356,7 @@ impl<'c> Ctx<'c> {
         'c: 'k,
     {
         // SAFETY: context and name are alive, and the handle doesn't outlive them.
-        unsafe {
-            OpenKey::new(api!(RedisModule_OpenKey(
-                self.raw(),
-                name.raw(),
-                mode as c_int
-            )))
-        }
+        unsafe { OpenKey::open(self.raw(), name.raw(), mode) }
     }
 }
 

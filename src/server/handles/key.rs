@@ -1,13 +1,28 @@
 //! Open keys.
 
 use crate::error::Error;
+use crate::server::base::main_thread;
 use crate::server::handles::native_type::{self, NativeType};
 use crate::server::handles::open_value::{self, OpenValue};
-use crate::server::handles::string::{ServerString, slice_of};
+use crate::server::handles::string::{ServerString, bytes_of, slice_of};
 use redis_module::raw;
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The name of the key that was opened last, and is open. Null: that key is closed.
+static OPENED_NAME: AtomicPtr<raw::RedisModuleString> = AtomicPtr::new(ptr::null_mut());
+
+/// The name of the key that was opened last, if it is open: for the log of a panic.
+pub(in crate::server) fn opened_name() -> Option<Vec<u8>> {
+    let name = OPENED_NAME.load(Ordering::Relaxed);
+    if name.is_null() || !main_thread::is_running() {
+        return None;
+    }
+    // SAFETY: the name outlives the handle, whose `drop` on this thread makes the pointer null.
+    Some(unsafe { bytes_of(name) }.to_vec())
+}
 
 /// A key that is open; closed when dropped.
 pub struct OpenKey<'k> {
@@ -16,6 +31,25 @@ pub struct OpenKey<'k> {
 }
 
 impl OpenKey<'_> {
+    /// Opens a key.
+    ///
+    /// # Safety
+    /// Context and name are alive, and outlive the handle.
+    #[inline(always)]
+    pub(in crate::server) unsafe fn open(
+        ctx: *mut raw::RedisModuleCtx,
+        name: *mut raw::RedisModuleString,
+        mode: u32,
+    ) -> Self {
+        // SAFETY: the caller's promise; the handle is new.
+        let key = unsafe { Self::new(api!(RedisModule_OpenKey(ctx, name, mode as c_int))) };
+        OPENED_NAME.store(name, Ordering::Relaxed);
+        #[cfg(debug_assertions)]
+        // SAFETY: the caller's promise.
+        panic_on_purpose(unsafe { bytes_of(name) });
+        key
+    }
+
     /// Wraps a handle.
     ///
     /// # Safety
@@ -364,8 +398,18 @@ impl<'k, T> TypedKey<'k, T> {
     }
 }
 
+/// Panics in debug builds if the environment variable `SLUICE_PANIC_KEY` has the name of this key: tests look at the log then.
+#[cfg(debug_assertions)]
+fn panic_on_purpose(name: &[u8]) {
+    static NAME: std::sync::OnceLock<Option<std::ffi::OsString>> = std::sync::OnceLock::new();
+    let panics_at = NAME.get_or_init(|| std::env::var_os("SLUICE_PANIC_KEY"));
+    let panics_at = panics_at.as_ref().map(|name| name.as_encoded_bytes());
+    assert!(panics_at != Some(name), "on purpose");
+}
+
 impl Drop for OpenKey<'_> {
     fn drop(&mut self) {
+        OPENED_NAME.store(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: the handle is open or null, and nobody uses it any more.
         unsafe { api!(RedisModule_CloseKey(self.raw)) };
     }

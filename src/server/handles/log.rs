@@ -1,6 +1,7 @@
 //! The log of the server. A message is always an argument of the format `"%s"`, never the format.
 
 use crate::server::handles::context::Ctx;
+use crate::server::handles::key;
 use redis_module::raw;
 use std::ffi::CString;
 use std::ptr;
@@ -33,6 +34,24 @@ pub fn warn_of_server(message: &str) {
 /// Writes the details of a panic to the log instead of standard error.
 pub(in crate::server) fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        warn_of_server(&format!("internal error: {panic}"));
+        let mut line = format!("internal error: {panic}");
+        if let Some(name) = key::opened_name() {
+            let name = quoted(&name);
+            line += &format!("\nthe key {name} is open, and its value may be partly changed");
+        }
+        warn_of_server(&line);
     }));
+}
+
+/// So many bytes of a name are logged at most.
+const MAX_LOGGED_BYTES: usize = 128;
+
+/// The name of a key for the log: escaped, cut and in quotation marks.
+pub fn quoted(name: &[u8]) -> String {
+    let end = match name.len() > MAX_LOGGED_BYTES {
+        true => "...",
+        false => "",
+    };
+    let name = name[..name.len().min(MAX_LOGGED_BYTES)].escape_ascii();
+    format!("\"{name}\"{end}")
 }

@@ -57,13 +57,7 @@ impl<'k> Stream<'k> {
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
         // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
         // is closed before the context goes.
-        let key = unsafe {
-            OpenKey::new(api!(RedisModule_OpenKey(
-                ctx.raw(),
-                name.raw(),
-                mode as c_int
-            )))
-        };
+        let key = unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) };
         let is_new = match key.kind() {
             raw::REDISMODULE_KEYTYPE_EMPTY => true,
             raw::REDISMODULE_KEYTYPE_STREAM => false,
