@@ -83,23 +83,26 @@ impl<'a> Cursor<'a> {
     }
 
     /// A plain decimal integer within `range`.
+    #[inline(always)]
     pub fn int(
         &mut self,
         argument: &'static str,
         range: RangeInclusive<i64>,
     ) -> Result<i64, Error> {
+        self.int_between(argument, *range.start(), *range.end())
+    }
+
+    // The bounds come in registers, a range does not.
+    fn int_between(&mut self, argument: &'static str, min: i64, max: i64) -> Result<i64, Error> {
         let value = parse_int(self.value()?).ok_or(Error::NotInteger)?;
-        if range.contains(&value) {
+        if (min..=max).contains(&value) {
             return Ok(value);
         }
-        Err(Error::OutOfRange {
-            argument,
-            min: *range.start(),
-            max: *range.end(),
-        })
+        Err(Error::OutOfRange { argument, min, max })
     }
 
     /// The same for quantities that are never negative.
+    #[inline(always)]
     pub fn uint(
         &mut self,
         argument: &'static str,
@@ -186,8 +189,54 @@ fn parse_rare_int(bytes: &[u8]) -> Option<i64> {
 /// The number that these digits make, at most 19.
 #[inline]
 fn digits(bytes: &[u8]) -> Option<u64> {
-    // Eight digits at a time would take 37 to 44 instructions fewer for 8 to 13 digits, and 3 to 9 more for less than eight,
-    // which most numbers have.
+    if bytes.len() < 4 {
+        return each_digit(bytes);
+    }
+    many_digits(bytes)
+}
+
+/// The same for four digits or more. Those of 4 to 16 digits are computed in parallel.
+#[inline(never)]
+fn many_digits(bytes: &[u8]) -> Option<u64> {
+    if let (4..=8, Some(first), Some(last)) = (bytes.len(), bytes.first_chunk(), bytes.last_chunk())
+    {
+        // The first and the last four digits, which may overlap.
+        let missing_bits = 64 - 8 * bytes.len();
+        let first = u64::from(u32::from_le_bytes(*first)) << missing_bits;
+        let last = u64::from(u32::from_le_bytes(*last)) << 32;
+        return eight_digits(first | last, missing_bits);
+    }
+    if let (9..=16, Some(first), Some(last)) =
+        (bytes.len(), bytes.first_chunk(), bytes.last_chunk())
+    {
+        // The last eight digits, and the digits before them.
+        let missing_bits = 128 - 8 * bytes.len();
+        let above = eight_digits(u64::from_le_bytes(*first) << missing_bits, missing_bits)?;
+        let last = eight_digits(u64::from_le_bytes(*last), 0)?;
+        return Some(above * 100_000_000 + last);
+    }
+    each_digit(bytes)
+}
+
+/// The number of at most eight digits in the order of memory, the last digit in the highest byte. The lowest `missing_bits` are
+/// zero and stand for no digits. Adjacent digits become pairs, pairs become fours, and fours become the number:
+/// <https://lemire.me/blog/2022/01/21/swar-explained-parsing-eight-digits/>
+#[inline]
+fn eight_digits(word: u64, missing_bits: usize) -> Option<u64> {
+    const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
+    let digits = word ^ (ZEROS >> missing_bits << missing_bits);
+    // The value of a byte that is no digit is above 9: one of its upper four bits is set, or is set after the addition of 6.
+    if (digits | digits.wrapping_add(0x0606_0606_0606_0606)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
+        return None;
+    }
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
+}
+
+/// The number that these digits make, one by one.
+#[inline]
+fn each_digit(bytes: &[u8]) -> Option<u64> {
     let mut value: u64 = 0; // 19 digits fit u64
     for byte in bytes {
         let digit = byte.wrapping_sub(b'0');
@@ -270,6 +319,21 @@ mod tests {
     proptest! {
         #[test]
         fn every_i64_is_read_back(value: i64) {
+            prop_assert_eq!(parse_int(value.to_string().as_bytes()), Some(value));
+        }
+
+        #[test]
+        fn bytes_that_are_no_digits_are_refused(digits in "[1-9][0-9]{0,18}", at: usize, byte: u8) {
+            let mut bytes = digits.into_bytes();
+            let at = at % bytes.len();
+            prop_assume!(!byte.is_ascii_digit() && (byte != b'-' || at > 0));
+            bytes[at] = byte;
+            prop_assert_eq!(parse_int(&bytes), None);
+        }
+
+        #[test]
+        fn numbers_of_each_length_are_read(value: i64, length in 1usize..19) {
+            let value = value % 10_i64.pow(length as u32);
             prop_assert_eq!(parse_int(value.to_string().as_bytes()), Some(value));
         }
 
