@@ -6,36 +6,38 @@
 pub struct Corrupt;
 
 /// Appends an integer in LEB128: 7 bits per byte, the lowest bits first.
-pub fn put_uint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
+#[inline]
+pub fn put_uint(out: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        out.push(value as u8);
+    } else {
+        put_long_uint(out, value);
+    }
+}
+
+fn put_long_uint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 1 << 56 {
         out.push(value as u8 | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    let (word, count) = spread(value);
+    let (word, length) = (word.to_le_bytes(), out.len() + count);
+    if out.capacity() - out.len() < word.len() {
+        out.extend_from_slice(&word[..count]);
+    } else {
+        // To copy a whole word costs less than to copy some of its bytes.
+        out.extend_from_slice(&word);
+        out.truncate(length);
+    }
 }
 
-/// Appends up to six integers, as [`put_uint`] does. Their bytes come to the vector together, which saves a check of its
-/// capacity for each byte.
+/// Appends integers, as [`put_uint`] does.
+#[inline(always)]
 pub fn put_uints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
-    const { assert!(N * MAX_UINT_LEN <= 64) };
-    let mut bytes = [0; 64];
-    let mut length = 0;
-    for mut value in values {
-        if value < 0x80 {
-            bytes[length] = value as u8;
-            length += 1;
-            continue;
-        }
-        while value >= 1 << 56 {
-            bytes[length] = value as u8 | 0x80;
-            value >>= 7;
-            length += 1;
-        }
-        let (word, count) = spread(value);
-        bytes[length..length + 8].copy_from_slice(&word.to_le_bytes());
-        length += count;
+    out.reserve(N * MAX_UINT_LEN);
+    for value in values {
+        put_uint(out, value);
     }
-    out.extend_from_slice(&bytes[..length]);
 }
 
 /// The bytes of an integer below 2^56, and how many they are. Its bits part into halves, quarters and eighths of 7 bits.

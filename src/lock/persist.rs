@@ -48,8 +48,13 @@ pub enum LockEffect<'a> {
 
 /// Appends [`LockEffect::Held`].
 pub fn put_held(out: &mut Vec<u8>, mode: Mode, owner: &[u8], hold: &Hold) {
-    out.push(b'H');
-    put_mode(out, mode);
+    match mode {
+        Mode::Exclusive => out.extend_from_slice(&[b'H', 0]), // nearly all holds
+        _ => {
+            out.push(b'H');
+            put_mode(out, mode);
+        }
+    }
     put_hold(out, owner, hold);
 }
 
@@ -156,6 +161,7 @@ pub fn by_fence(lock: &Lock) -> Vec<(&[u8], &Hold)> {
     holds
 }
 
+#[inline]
 fn put_mode(out: &mut Vec<u8>, mode: Mode) {
     match mode {
         Mode::Exclusive => out.push(0),
@@ -177,11 +183,15 @@ fn mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
 }
 
 /// Writes one hold with its owner.
+#[inline]
 pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     put_bytes(out, owner);
     let flag = |receipt: &Option<Box<Receipt>>, bit| if receipt.is_some() { bit } else { 0 };
     let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED);
     put_uints(out, [hold.count, hold.fence, hold.until, flags.into()]);
+    if flags == 0 {
+        return;
+    }
     for receipt in [&hold.acquired, &hold.released].into_iter().flatten() {
         put_bytes(out, &receipt.id);
         put_uint(out, receipt.reply);
