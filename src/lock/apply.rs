@@ -62,7 +62,7 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
     };
     key.commit(ctx, &name, &commit);
     if let Some(lock) = key.value() {
-        list_earlier(lock, ctx.db(), name.bytes()); // the cron event asks, should this server become a master
+        list_earlier(lock, ctx, &name); // the cron event asks, should this server become a master
     }
     if LISTENING.load(Ordering::Relaxed) {
         deferred::defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));

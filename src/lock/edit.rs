@@ -361,7 +361,7 @@ impl<'k> LockKey<'k> {
                 };
                 (commit.is_modified, commit.event) = (true, event);
             } else {
-                if let Some(at) = list_earlier(lock, ctx.db(), name.bytes()) {
+                if let Some(at) = list_earlier(lock, ctx, name) {
                     timer::arm(ctx, at);
                 }
                 let longest = lock.holds().longest();
@@ -389,7 +389,7 @@ impl<'k> LockKey<'k> {
         }
     }
 
-    /// The step changed this owner's hold. Returns whether the hold is watched.
+    /// The step changed this owner's hold, which exists. Returns whether the hold is watched.
     fn changed(&mut self, owner: &[u8]) -> bool {
         self.stepped = true;
         let lock = match &mut self.fresh {
@@ -397,7 +397,7 @@ impl<'k> LockKey<'k> {
             None => self.key.value(),
         };
         if let Some(lock) = lock
-            && let Some(hold) = lock.holds().get(owner)
+            && let Some(hold) = lock.holds().get_known(owner)
         {
             if !self.verbatim {
                 persist::put_held(&mut self.effects, lock.mode(), owner, hold);

@@ -282,6 +282,19 @@ impl Holds {
         }
     }
 
+    /// The hold of an owner that has one.
+    #[inline]
+    pub fn get_known(&self, owner: &[u8]) -> Option<&Hold> {
+        match &self.set {
+            // Nobody else has one, so the names need not be compared.
+            Set::One(name, hold) => {
+                debug_assert!(**name == *owner);
+                Some(hold)
+            }
+            _ => self.get(owner),
+        }
+    }
+
     /// Every owner with its hold, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Hold)> {
         let (one, many) = match &self.set {
@@ -296,7 +309,9 @@ impl Holds {
 
     /// Adds a hold for an owner that has none, or replaces the one it has.
     pub fn insert(&mut self, owner: &[u8], hold: Hold) {
-        self.remove(owner);
+        if !self.is_empty() {
+            self.remove(owner);
+        }
         self.total = self.total.wrapping_add(hold.count);
         self.soonest = self.soonest.min(hold.until);
         self.longest = self.longest.max(hold.until);
@@ -336,15 +351,22 @@ impl Holds {
 
     /// Takes an owner's hold away.
     pub fn remove(&mut self, owner: &[u8]) -> Option<Hold> {
+        self.get(owner)?;
+        self.remove_known(owner)
+    }
+
+    /// The same for an owner that has one.
+    pub fn remove_known(&mut self, owner: &[u8]) -> Option<Hold> {
         let hold = match &mut self.set {
             Set::Many(many) => many.remove(owner)?,
-            Set::One(name, _) if **name == *owner => {
+            Set::One(name, _) => {
+                debug_assert!(**name == *owner);
                 match std::mem::replace(&mut self.set, Set::None) {
                     Set::One(_, hold) => hold,
                     _ => unreachable!("it was One"),
                 }
             }
-            _ => return None,
+            Set::None => return None,
         };
         self.total = self.total.wrapping_sub(hold.count);
         if hold.until == self.longest || self.is_empty() {

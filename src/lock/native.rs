@@ -76,12 +76,13 @@ pub(super) fn list(lock: &mut Lock, db: i32, key: &[u8]) {
 
 /// The same, after a change at its key, if it is not listed early enough. Returns when it is listed then. It may be listed too
 /// early: so most changes cost nothing.
-pub(super) fn list_earlier(lock: &mut Lock, db: i32, key: &[u8]) -> Option<u64> {
+#[inline(always)]
+pub(super) fn list_earlier(lock: &mut Lock, ctx: Ctx<'_>, name: &ServerString<'_>) -> Option<u64> {
     let at = lock.holds().next_end();
     if at >= lock.holds().listed()?.at {
         return None;
     }
-    list(lock, db, key);
+    list(lock, ctx.db(), name.bytes());
     Some(at)
 }
 

@@ -329,7 +329,7 @@ impl Lock {
     pub fn release(&mut self, owner: &[u8], amount: Amount, id: Option<&[u8]>) -> Released {
         let released = self.releases(owner, amount, id);
         match released {
-            Released::Left(0) => drop(self.holds.remove(owner)),
+            Released::Left(0) => drop(self.holds.remove_known(owner)),
             Released::Left(left) => {
                 self.holds.change(owner, |hold| {
                     hold.count = left;
