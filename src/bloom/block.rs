@@ -35,7 +35,12 @@ fn for_each_bit(mut word: u64, probes: u32, mut each: impl FnMut(usize)) {
         left -= PER_WORD;
         word = next_word(word);
     }
-    for_each_bit_of(word, left, &mut each);
+    if left == PER_WORD {
+        // The number of a rate of 1 %, the default. A loop of constant length is unrolled.
+        for_each_bit_of(word, PER_WORD, &mut each);
+    } else {
+        for_each_bit_of(word, left, &mut each);
+    }
 }
 
 #[inline(always)]

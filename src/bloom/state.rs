@@ -183,7 +183,7 @@ impl FilterKind for Bloom {
         filter.layers.iter().rev().any(|layer| layer.holds(hash))
     }
 
-    #[inline]
+    #[inline(always)] // a call would save and restore more registers than it uses
     fn add(filter: &mut BloomFilter, hash: Hash, _unique: bool) -> Added {
         let Some((newest, older)) = filter.layers.split_last_mut() else {
             return Added::Full;
@@ -192,7 +192,7 @@ impl FilterKind for Bloom {
         let index = index(&newest.lines, hash);
         let block = newest.lines.line_mut(index);
         if block::holds(block, hash.low, shape.probes)
-            || older.iter().any(|layer| layer.holds(hash))
+            || !older.is_empty() && older.iter().any(|layer| layer.holds(hash))
         {
             return Added::Known;
         }
@@ -250,7 +250,7 @@ fn index(lines: &CacheLines, hash: Hash) -> usize {
 }
 
 impl Layer<Bloom> {
-    #[inline]
+    #[inline(always)]
     fn holds(&self, hash: Hash) -> bool {
         let block: &Block = self.lines.line(index(&self.lines, hash));
         block::holds(block, hash.low, self.shape.probes)

@@ -159,7 +159,7 @@ impl Grid {
     }
 
     /// The first slot of a bucket with this fingerprint.
-    #[inline]
+    #[inline(always)] // a call would save and restore more registers than it uses
     pub fn find(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let size = self.bucket_size * self.width;
         if size != WORD as u64 {
@@ -177,6 +177,7 @@ impl Grid {
         found.map(|slot| slot as u64)
     }
 
+    #[inline(never)]
     fn find_in_pieces(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let mut before = 0;
         for piece in self.pieces(lines, bucket) {

@@ -260,7 +260,7 @@ impl FilterKind for Cuckoo {
         })
     }
 
-    #[inline]
+    #[inline(always)] // a call would save and restore more registers than it uses
     fn add(filter: &mut CuckooFilter, hash: Hash, unique: bool) -> Added {
         if unique && Self::holds(filter, hash) {
             return Added::Known;

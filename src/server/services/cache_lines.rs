@@ -48,6 +48,8 @@ pub struct CacheLines {
     len: usize,
     /// Log2 of the lines of a segment. The last one may have fewer.
     shift: u32,
+    /// The lines of a segment, less one.
+    mask: usize,
     carving: Carving,
 }
 
@@ -132,9 +134,12 @@ impl CacheLines {
     #[inline]
     fn at(&self, index: usize) -> *mut CacheLine {
         assert!(index < self.len);
-        let within = index & ((1 << self.shift) - 1);
-        // SAFETY: all segments but the last have this length, and the index is less than the sum of all lengths.
-        unsafe { self.segments[index >> self.shift].as_ptr().add(within) }
+        // SAFETY: all segments but the last have `mask + 1` lines, and the index is less than the sum of all lengths. So there is
+        // such a segment, and such a line in it.
+        unsafe {
+            let segment = self.segments.get_unchecked(index >> self.shift);
+            segment.as_ptr().add(index & self.mask)
+        }
     }
 
     /// The bytes of one segment.
@@ -228,6 +233,7 @@ impl Segments {
             segments: std::mem::take(&mut self.done).into(),
             len: self.len,
             shift: self.shift,
+            mask: (1 << self.shift) - 1,
             carving: self.carving,
         }
     }
