@@ -16,3 +16,16 @@ pub(in crate::server) fn function(name: &CStr) -> Option<NonNull<c_void>> {
     };
     NonNull::new(function).filter(|_| found == raw::REDISMODULE_OK as c_int)
 }
+
+/// The other branch of a call whose function is there. Panics in debug builds, in which unit tests have no server.
+///
+/// # Safety
+/// The server has the function.
+#[inline(always)]
+pub(in crate::server) unsafe fn missing(name: &str) -> ! {
+    if cfg!(debug_assertions) {
+        panic!("the server lacks {name}");
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::hint::unreachable_unchecked() }
+}
