@@ -31,6 +31,8 @@ pub struct OptionTable<const N: usize> {
     options: [(&'static str, OptionArgument); N],
     exclusive: &'static [OptionSet],
     dependent: &'static [(OptionSet, OptionSet)],
+    /// The options that others exclude, or that need others.
+    restricted: OptionSet,
 }
 
 impl<const N: usize> OptionTable<N> {
@@ -57,21 +59,36 @@ impl<const N: usize> OptionTable<N> {
             options: arguments,
             exclusive: &[],
             dependent: &[],
+            restricted: 0,
         }
     }
 
     /// At most one option of each of these sets may be present.
     pub const fn exclusive(self, sets: &'static [OptionSet]) -> Self {
+        let mut restricted = self.restricted;
+        let mut index = 0;
+        while index < sets.len() {
+            restricted |= sets[index];
+            index += 1;
+        }
         Self {
             exclusive: sets,
+            restricted,
             ..self
         }
     }
 
     /// The first option of each pair may be present only with the second one.
     pub const fn dependent(self, pairs: &'static [(OptionSet, OptionSet)]) -> Self {
+        let mut restricted = self.restricted;
+        let mut index = 0;
+        while index < pairs.len() {
+            restricted |= pairs[index].0;
+            index += 1;
+        }
         Self {
             dependent: pairs,
+            restricted,
             ..self
         }
     }
@@ -87,13 +104,26 @@ impl<const N: usize> OptionTable<N> {
         allowed: OptionSet,
     ) -> Result<Options<'a, N>, Error> {
         let mut options = Options::NONE;
-        if cursor.left() > 0 {
-            self.read_into(&mut options, cursor, allowed)?;
-        }
+        self.read_into(&mut options, cursor, allowed)?;
         Ok(options)
     }
 
-    fn read_into<'a>(
+    /// The same as [`OptionTable::read`] into [`Options::NONE`]. Hot commands use it, because the result of `read` is copied
+    /// twice.
+    #[inline]
+    pub fn read_into<'a>(
+        &'static self,
+        options: &mut Options<'a, N>,
+        cursor: &mut Cursor<'a>,
+        allowed: OptionSet,
+    ) -> Result<(), Error> {
+        if cursor.left() > 0 {
+            self.read_some(options, cursor, allowed)?;
+        }
+        Ok(())
+    }
+
+    fn read_some<'a>(
         &'static self,
         options: &mut Options<'a, N>,
         cursor: &mut Cursor<'a>,
@@ -129,10 +159,12 @@ impl<const N: usize> OptionTable<N> {
                 OptionArgument::Items => break,
             };
         }
+        if options.given & self.restricted == 0 {
+            return Ok(()); // nearly all commands
+        }
         self.check(options.given)
     }
 
-    #[inline]
     fn check(&self, given: OptionSet) -> Result<(), Error> {
         let is_excluded = |set: &OptionSet| {
             let present = given & set;
@@ -218,6 +250,16 @@ impl<'a, const N: usize> Options<'a, N> {
     pub fn require(self, options: OptionSet) -> Result<Self, Error> {
         if self.given & options == options {
             Ok(self)
+        } else {
+            Err(Error::Syntax)
+        }
+    }
+
+    /// A syntax error unless this option is present.
+    #[inline]
+    pub fn check(&self, option: OptionSet) -> Result<(), Error> {
+        if self.has(option) {
+            Ok(())
         } else {
             Err(Error::Syntax)
         }

@@ -72,7 +72,11 @@ impl<'a> LockOptions<'a> {
     }
 
     /// Checks that the caller has the permission for the channel of NOTIFY.
+    #[inline(always)]
     pub(super) fn check_channel(&self, ctx: Ctx<'_>) -> Result<(), Error> {
+        if !self.has(NOTIFY) {
+            return Ok(());
+        }
         match self.bytes(NOTIFY) {
             Some(channel) if !publish::is_permitted(ctx, channel) => Err(Error::NoChannel),
             _ => Ok(()),
