@@ -62,12 +62,8 @@ impl<'k> KeyEdit<'k, Limit> {
         event: Option<&'static CStr>,
     ) -> Result<(), Error> {
         let limit = self.key.value().ok_or(Error::BadEffect)?;
-        let end_before = limit.end();
-        limit.add(cost);
-        let end = limit.end();
-        // Most calls of a hot key do not move the limit's end to another millisecond.
         let commit = Commit {
-            key: fate(end.filter(|_| end != end_before)),
+            key: fate(limit.add(cost)),
             replicate: Replicate::Verbatim,
             is_modified: true,
             event,

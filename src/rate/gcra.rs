@@ -225,6 +225,7 @@ fn tiers_before<'b>(before: &'b [Bucket], tiers: &[Tier]) -> Vec<Option<&'b Buck
 }
 
 /// The present bucket at this rate.
+#[inline]
 pub fn bucket_of(before: Option<&Bucket>, rate: LeakRate, now: u64) -> Bucket {
     match before {
         Some(bucket) => bucket.leaked_at(rate, now),
@@ -271,6 +272,7 @@ pub fn pour(
     }
     let left = |place: usize| buckets[place].remaining(tiers[place].limit);
     let tier = match verdict {
+        RateVerdict::Allowed if tiers.len() == 1 => 0, // what follows is not made for one
         RateVerdict::Allowed => (0..tiers.len())
             .min_by_key(|place| left(*place))
             .unwrap_or(0),

@@ -267,8 +267,29 @@ pub fn ask_once(
 }
 
 impl Limit {
-    /// Adds the cost of a request that was allowed at whatever time.
-    pub fn add(&mut self, cost: u64) {
+    /// Adds the cost of a request that was allowed at whatever time. Returns the [end](Self::end) if it has changed. Most
+    /// requests to a hot key do not move it to another millisecond.
+    #[inline]
+    pub fn add(&mut self, cost: u64) -> Option<u64> {
+        match self {
+            Limit::Window(window) if window.used > 0 => {
+                window.add(cost);
+                None // the end depends on whether the window is used
+            }
+            Limit::Gcra(bucket) => {
+                let end_before = end_of(bucket);
+                bucket.add(cost);
+                let end = end_of(bucket);
+                (end != end_before).then_some(end)
+            }
+            _ => self.add_rarely(cost),
+        }
+    }
+
+    /// The same for the other kinds of limits, and for unused ones.
+    #[inline(never)]
+    fn add_rarely(&mut self, cost: u64) -> Option<u64> {
+        let end_before = self.end();
         match self {
             Limit::Gcra(bucket) => bucket.add(cost),
             Limit::Tiers(buckets) => buckets.iter_mut().for_each(|bucket| bucket.add(cost)),
@@ -276,6 +297,7 @@ impl Limit {
             Limit::Exact(log) => log.add(cost),
             Limit::Once => {}
         }
+        self.end().filter(|end| end_before != Some(*end))
     }
 
     /// Remembers a call in the log of an exact window.
@@ -310,13 +332,18 @@ impl Limit {
 
     /// When the limit will be unused (Unix ms). `None` for `RATE.ONCE`, where the expiry of the key is the end.
     pub fn end(&self) -> Option<u64> {
-        let end = |bucket: &Bucket| ceil_ms(bucket.empty_at());
         match self {
-            Limit::Gcra(bucket) => Some(end(bucket)),
-            Limit::Tiers(buckets) => buckets.iter().map(end).max(),
+            Limit::Gcra(bucket) => Some(end_of(bucket)),
+            Limit::Tiers(buckets) => buckets.iter().map(end_of).max(),
             Limit::Window(window) => Some(window.end()),
             Limit::Exact(log) => Some(ceil_ms(log.end().into())),
             Limit::Once => None,
         }
     }
+}
+
+/// When a bucket will be empty (Unix ms).
+#[inline]
+fn end_of(bucket: &Bucket) -> u64 {
+    ceil_ms(bucket.empty_at())
 }

@@ -52,6 +52,7 @@ impl Window {
 
     /// Counts `cost` requests if there is room for them. `now` is in this window. If the window starts later because the
     /// clock was set back, it starts now, so that it does not last longer.
+    #[inline(always)] // each command has its own
     pub fn count(
         &mut self,
         limit: u64,
@@ -114,6 +115,7 @@ impl Window {
     }
 
     /// The number of requests for which the window has room.
+    #[inline]
     fn remaining(&self, limit: u64, now: u64) -> u64 {
         let left = limit.saturating_sub(self.used);
         if self.previous == 0 {
@@ -126,6 +128,7 @@ impl Window {
     }
 
     /// The time until there is room for `cost` requests, in milliseconds. `None`: there never is.
+    #[inline]
     fn wait_for_room(&self, limit: u64, cost: u64, now: u64) -> Option<u64> {
         let next = limit.checked_sub(cost)?;
         let rest = self.left(now);

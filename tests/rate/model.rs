@@ -87,7 +87,12 @@ fn ask_ahead(
     );
     let mut after = limit.cloned();
     match (next, request) {
-        (LimitChange::AddCost, _) => after.as_mut().expect("there is one").add(cost),
+        (LimitChange::AddCost, _) => {
+            let limit = after.as_mut().expect("there is one");
+            let end_before = limit.end();
+            let new_end = limit.add(cost);
+            assert_eq!(new_end, limit.end().filter(|end| end_before != Some(*end)));
+        }
         (LimitChange::Record(call), LimitRequest::Exact { length, .. }) => {
             let empty = || Limit::Exact(Box::new(ExactWindow::new(1000 * length)));
             after.get_or_insert_with(empty).record(call);
@@ -1484,7 +1489,9 @@ fn no_extremes_make_it_panic() {
         for cost in [1, MOST] {
             let added = limit.cloned().into_iter();
             added.for_each(|mut limit| {
-                limit.add(cost);
+                let end_before = limit.end();
+                let new_end = limit.add(cost);
+                assert_eq!(new_end, limit.end().filter(|end| end_before != Some(*end)));
                 check_bytes(&limit);
             });
         }
