@@ -90,7 +90,9 @@ pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before:
         }
         (Some(place), true) => {
             let after = entry_bytes(entry, key.len());
-            entries.resize(place, section(db, key), before, after);
+            if after != before {
+                entries.resize(place, section(db, key), before, after);
+            }
             entries.touch(place);
         }
         (Some(place), false) => {
