@@ -26,8 +26,6 @@ pub enum Reply {
     Error(Box<Error>),
     /// A list of a few integers.
     Ints(Ints),
-    /// A list of truth values.
-    Bools(Box<[bool]>),
     /// The reply of `CACHE.FETCH`.
     Fetched(Fetched),
     /// An ordered list.

@@ -94,7 +94,6 @@ fn header_like(call: &Call<'_>) -> Result<FilterHeader<Bloom>, Error> {
 /// `ERR not enough memory for the filter`, `OOM ...`.
 pub(super) fn add(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let item = cursor.value()?;
     let name = call.name(0);
     let mut edit = FilterEdit::<Bloom>::open(call, &name)?;

@@ -3,7 +3,7 @@
 use super::commands::{add, card, info, insert, load, madd, merge, reserve};
 use super::state::Bloom;
 use crate::filter::commands::{apply_effects, exists, mexists, scandump};
-use crate::server::entry::{apply, read, write, write_keyed};
+use crate::server::entry::{apply, read, read_after_key, write, write_after_key, write_keyed};
 use crate::server::services::command::{
     Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
@@ -54,7 +54,7 @@ pub const TABLE: &[Command] = &[
         flags: "write deny-oom fast",
         categories: "write fast bloom",
         keys: ONE_KEY,
-        run: write(add),
+        run: write_after_key(add),
     },
     Command {
         name: "BF.MADD",
@@ -87,7 +87,7 @@ pub const TABLE: &[Command] = &[
         flags: "readonly fast",
         categories: "read fast bloom",
         keys: ONE_KEY_READ,
-        run: read(exists::<Bloom>),
+        run: read_after_key(exists::<Bloom>),
     },
     Command {
         name: "BF.MEXISTS",
@@ -98,7 +98,7 @@ pub const TABLE: &[Command] = &[
         flags: "readonly",
         categories: "read slow bloom",
         keys: ONE_KEY_READ,
-        run: read(mexists::<Bloom>),
+        run: read_after_key(mexists::<Bloom>),
     },
     Command {
         name: "BF.CARD",

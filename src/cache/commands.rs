@@ -14,9 +14,10 @@ use super::rebuilds::WaitingFetch;
 use super::revoke::{key_has_changed, revoke};
 use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
-use super::step::{FetchRequest, StoreRequest, decide_fetch, decide_store};
+use super::step::{FetchReply, FetchRequest, StoreRequest, decide_fetch, decide_store};
 use super::{COUNTERS, HOLD_TIMES, HOT, MAX_LEASES, STATE};
 use crate::error::Error;
+use crate::options::Options;
 use crate::queue_service;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
@@ -36,12 +37,19 @@ fn token(cursor: &mut Cursor<'_>, argument: &'static str) -> Result<u64, Error> 
 }
 
 /// Opens a key. A key of another type has changed since its lease was granted, so its lease is revoked.
+#[inline(always)] // the result is large: it stays where it is used
 fn open<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryEdit<'k>, Error> {
-    EntryEdit::open(ctx, name).inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
+    match EntryEdit::open(ctx, name) {
+        Ok(edit) => Ok(edit),
+        Err(error) => {
+            key_has_changed(ctx.db(), name.bytes());
+            Err(error)
+        }
+    }
 }
 
 /// The same, to read the key.
-#[inline(always)]
+#[inline(always)] // the result is large: it stays where it is used
 fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryRead<'k>, Error> {
     let key = EntryRead::of(ctx.open_to_read(name), &CACHE);
     key.inspect_err(|_| key_has_changed(ctx.db(), name.bytes()))
@@ -85,25 +93,33 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
 /// The states are those of Facebook's leases: Nishtala et al., "Scaling Memcache at Facebook", NSDI 2013.
 pub(super) fn fetch(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    let key = cursor.value()?;
     let allowed = LEASE | REFRESH | SLIDE | GUARD | BREAKER | BLOCK;
-    let options = OPTIONS.read(&mut cursor, allowed)?.require(LEASE)?;
-    let lease_ms = options.number_or(LEASE, 0);
-    let breaker = options.breaker();
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, allowed)?;
+    options.check(LEASE)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open_to_read(ctx, &name)?;
     let now = Now::read();
     let freshness = edit.freshness(now.ms());
+    // A hit, the common case, depends neither on other options nor on the role of the server.
+    if let Freshness::Fresh(left) = freshness
+        && !options.has(REFRESH | SLIDE)
+        && let Some(entry) = edit.entry()
+    {
+        let reply = FetchReply::fresh(entry.kind(), left);
+        count_reply(reply);
+        budget::entry_is_used(entry);
+        return Ok(ctx.send_fetched(reply.state.word(), entry.value(), reply.n));
+    }
+    let lease_ms = options.number_or(LEASE, 0);
+    let breaker = options.breaker();
     let mut request = FetchRequest {
         lease_ms,
         refresh: options.refresh(),
         slide_ms: options.number_or(SLIDE, 0),
         is_absent: false,
-        is_replica: false,
+        is_replica: ctx.is_replica(),
     };
-    // A hit, the common case, does not depend on the role of the server.
-    let is_hit = matches!(freshness, Freshness::Fresh(_)) && !options.has(REFRESH | SLIDE);
-    request.is_replica = !is_hit && ctx.is_replica();
     if freshness == Freshness::Missing {
         if edit.is_expired(now.ms()) && ctx.may_decide() {
             drop(edit);
@@ -132,7 +148,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     {
         request.slide_ms = 0;
     }
-    let offer = || offer_lease(ctx, key, lease_ms, breaker, now);
+    let offer = || offer_lease(ctx, name.bytes(), lease_ms, breaker, now);
     let entry = edit.entry();
     let step = decide_fetch(entry.as_deref(), freshness, &request, random::draw, offer);
     if step.is_early {
@@ -147,7 +163,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     if reply.must_wait()
         && let Some(block_ms) = options.number(BLOCK)
         && ctx.may_block()
-        && queue_service::wait::<CacheQueues>(ctx, key, waiting(), block_ms, reply.n, now)
+        && queue_service::wait::<CacheQueues>(ctx, name.bytes(), waiting(), block_ms, reply.n, now)
     {
         return Ok(Reply::Later);
     }
@@ -204,7 +220,9 @@ fn store(
     event: &'static CStr,
 ) -> Answer {
     let allowed = PX | STALE | JITTER | TOKEN | VER;
-    let options = OPTIONS.read(cursor, allowed)?.require(PX)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, cursor, allowed)?;
+    options.check(PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = open(ctx, &name)?;
     let (now, db) = (Now::read(), ctx.db());

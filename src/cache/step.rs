@@ -86,7 +86,8 @@ impl FetchReply {
         Self::new(FetchState::Wait, false, left)
     }
 
-    fn fresh(kind: EntryKind, left: u64) -> Self {
+    /// The reply for an entry that is fresh for this time, in milliseconds.
+    pub fn fresh(kind: EntryKind, left: u64) -> Self {
         let state = match kind {
             EntryKind::Value => FetchState::Hit,
             _ => FetchState::Null,

@@ -62,7 +62,6 @@ pub(super) fn addnx(call: &Call<'_>) -> Answer {
 
 fn add_one(call: &Call<'_>, unique: bool, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let item = cursor.value()?;
     let name = call.name(0);
     let mut edit = FilterEdit::<Cuckoo>::open(call, &name)?;

@@ -3,7 +3,7 @@
 use super::commands::{add, addnx, compact, count, del, info, insert, insertnx, load, reserve};
 use super::state::Cuckoo;
 use crate::filter::commands::{apply_effects, exists, mexists, scandump};
-use crate::server::entry::{apply, read, write};
+use crate::server::entry::{apply, read, read_after_key, write, write_after_key};
 use crate::server::services::command::{Command, ONE_KEY, ONE_KEY_READ};
 
 /// All commands of cuckoo filters.
@@ -28,7 +28,7 @@ pub const TABLE: &[Command] = &[
         flags: "write deny-oom fast",
         categories: "write fast cuckoo",
         keys: ONE_KEY,
-        run: write(add),
+        run: write_after_key(add),
     },
     Command {
         name: "CF.ADDNX",
@@ -39,7 +39,7 @@ pub const TABLE: &[Command] = &[
         flags: "write deny-oom fast",
         categories: "write fast cuckoo",
         keys: ONE_KEY,
-        run: write(addnx),
+        run: write_after_key(addnx),
     },
     Command {
         name: "CF.INSERT",
@@ -72,7 +72,7 @@ pub const TABLE: &[Command] = &[
         flags: "readonly fast",
         categories: "read fast cuckoo",
         keys: ONE_KEY_READ,
-        run: read(exists::<Cuckoo>),
+        run: read_after_key(exists::<Cuckoo>),
     },
     Command {
         name: "CF.MEXISTS",
@@ -83,7 +83,7 @@ pub const TABLE: &[Command] = &[
         flags: "readonly",
         categories: "read slow cuckoo",
         keys: ONE_KEY_READ,
-        run: read(mexists::<Cuckoo>),
+        run: read_after_key(mexists::<Cuckoo>),
     },
     Command {
         name: "CF.COUNT",

@@ -1,6 +1,6 @@
 //! The commands that Bloom and cuckoo filters have in common.
 
-use super::edit::{FilterEdit, MemoryLimits, build, in_batches, put_layer};
+use super::edit::{FilterEdit, MemoryLimits, build, contains_all, put_layer};
 use super::persist::{self, FilterEffect};
 use super::state::{Added, Filter, FilterHeader, FilterKind};
 use super::{COUNTERS, FOREIGN, MAX_CAPACITY, MAX_EXPANSION};
@@ -51,7 +51,6 @@ pub fn read_filter<K: FilterKind, T>(
 /// certainly not, or there is no filter. Error: `WRONGTYPE`.
 pub fn exists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let item = cursor.value()?;
     let holds = read_filter::<K, _>(call, |filter| filter.contains(item, filter.hash(item)))?;
     let holds = holds.unwrap_or(false);
@@ -60,26 +59,27 @@ pub fn exists<K: FilterKind>(call: &Call<'_>) -> Answer {
     Ok(Reply::Bool(holds))
 }
 
+/// The replies for this number of items need no allocation.
+const INLINE_REPLIES: usize = 128;
+
 /// `BF.MEXISTS key item [item ...]`, `CF.MEXISTS key item [item ...]`
 ///
 /// Replies with an array: for each item what `EXISTS` would reply. Error: `WRONGTYPE`.
 pub fn mexists<K: FilterKind>(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let items = cursor.rest();
-    let mut replies = vec![false; items.len()].into_boxed_slice();
-    let mut left = replies.iter_mut();
-    read_filter::<K, _>(call, |filter| {
-        in_batches(filter, items, |filter, item, hash| {
-            if let Some(reply) = left.next() {
-                *reply = filter.contains(item, hash);
-            }
-        });
-    })?;
+    let (mut inline, mut many) = ([false; INLINE_REPLIES], Vec::new());
+    let replies = match inline.get_mut(..items.len()) {
+        Some(replies) => replies,
+        None => {
+            many.resize(items.len(), false);
+            &mut many
+        }
+    };
+    let hits = read_filter::<K, _>(call, |filter| contains_all(filter, items, replies))?;
     COUNTERS.lookups.add(items.len() as u64);
-    let hits = replies.iter().filter(|reply| **reply);
-    COUNTERS.hits.add(hits.count() as u64);
-    Ok(Reply::Bools(replies))
+    COUNTERS.hits.add(hits.unwrap_or(0));
+    Ok(call.ctx.send_bools(replies))
 }
 
 /// `BF.SCANDUMP key iterator`, `CF.SCANDUMP key iterator`

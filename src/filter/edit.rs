@@ -71,7 +71,7 @@ fn count_refusal(error: &Error) {
 const BATCH_ITEMS: usize = 32;
 
 /// Calls `each` with every item and its hash. The cache lines of a batch are prefetched before its first call.
-pub fn in_batches<K: FilterKind>(
+fn in_batches<K: FilterKind>(
     filter: &mut Filter<K>,
     items: &[&[u8]],
     mut each: impl FnMut(&mut Filter<K>, &[u8], Hash),
@@ -86,6 +86,28 @@ pub fn in_batches<K: FilterKind>(
             each(filter, item, hash);
         }
     }
+}
+
+/// Writes whether the filter contains each item, into as many `replies`. Returns the number of items that it contains.
+pub fn contains_all<K: FilterKind>(
+    filter: &Filter<K>,
+    items: &[&[u8]],
+    replies: &mut [bool],
+) -> u64 {
+    let mut hits = 0;
+    let batches = items.chunks(BATCH_ITEMS);
+    for (batch, replies) in batches.zip(replies.chunks_mut(BATCH_ITEMS)) {
+        let mut hashes = [Hash::from_bits(0); BATCH_ITEMS];
+        for (hash, item) in hashes.iter_mut().zip(batch) {
+            *hash = filter.hash(item);
+            K::prefetch(filter, *hash);
+        }
+        for ((reply, item), hash) in replies.iter_mut().zip(batch).zip(&hashes) {
+            *reply = filter.contains(item, *hash);
+            hits += u64::from(*reply);
+        }
+    }
+    hits
 }
 
 /// The key of a filter, open for changes.

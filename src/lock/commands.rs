@@ -12,7 +12,7 @@ use super::state::{Acquire, LockKind, Released, RequestedMode, Upgraded};
 use super::world::ServerClients;
 use super::{HOT, LockService, MAX_ID, SERVICE};
 use crate::error::Error;
-use crate::options::OptionSet;
+use crate::options::{OptionSet, Options};
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
@@ -32,9 +32,10 @@ use std::ffi::CStr;
 /// Why a lock with a lease needs a fence: Kleppmann, "How to do distributed locking", 2016.
 pub(super) fn acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, SHARED | PX | BLOCK | RENEWAL | ID | NOTIFY)?;
+    let mut options = Options::NONE;
+    let allowed = SHARED | PX | BLOCK | RENEWAL | ID | NOTIFY;
+    OPTIONS.read_into(&mut options, &mut cursor, allowed)?;
     let mode = if options.has(SHARED) {
         RequestedMode::Shared
     } else {
@@ -229,9 +230,9 @@ fn release_key(
     event: &'static CStr,
 ) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, allowed)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, allowed)?;
     let amount = options.amount();
     let (ctx, names) = (call.ctx, [call.name(0)]);
     let now = if ctx.is_replay() {
@@ -346,11 +347,15 @@ fn released_reply(released: Released) -> Answer {
 }
 
 /// Looks at the queues of keys that a command has changed.
-#[inline]
+#[inline(always)]
 fn serve_queues(ctx: Ctx<'_>, now: Now, names: &[ServerString<'_>]) {
-    if SERVICE.get().handover.queues.is_empty() {
-        return;
+    if !SERVICE.get().handover.queues.is_empty() {
+        serve_queues_of(ctx, now, names);
     }
+}
+
+#[inline(never)]
+fn serve_queues_of(ctx: Ctx<'_>, now: Now, names: &[ServerString<'_>]) {
     let db = ctx.db();
     let keys = names.iter().map(|name| (db, name.bytes().into()));
     serve(ctx, now, keys);
@@ -371,9 +376,9 @@ pub(super) fn sem_renew(call: &Call<'_>) -> Answer {
 
 fn renew_hold(call: &Call<'_>, kind: LockKind, event: &'static CStr) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let owner = owner(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, PX)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, PX)?;
     let (ctx, now, names) = (call.ctx, Now::read(), [call.name(0)]);
     let fence = LockKey::with(ctx, &names[0], kind, now, event, |key, service| {
         let fence = key.renew(&mut service.steps, owner, options.lease());

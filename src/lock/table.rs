@@ -1,7 +1,7 @@
 //! The command table of the family.
 
 use super::{apply, commands, guard, inspect};
-use crate::server::entry::{apply as apply_entry, read, write, write_keyed};
+use crate::server::entry::{apply as apply_entry, read, write, write_after_key, write_keyed};
 use crate::server::services::command::{
     Command, CountedKeys, CountedPairs, Keys, ONE_KEY, ONE_KEY_READ,
 };
@@ -17,7 +17,7 @@ pub(super) const TABLE: &[Command] = &[
         flags: "write deny-oom fast blocking",
         categories: "write fast blocking",
         keys: ONE_KEY,
-        run: write(commands::acquire),
+        run: write_after_key(commands::acquire),
     },
     Command {
         name: "LOCK.RELEASE",
@@ -28,7 +28,7 @@ pub(super) const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::release),
+        run: write_after_key(commands::release),
     },
     Command {
         name: "LOCK.RENEW",
@@ -39,7 +39,7 @@ pub(super) const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::renew),
+        run: write_after_key(commands::renew),
     },
     Command {
         name: "LOCK.UPGRADE",
@@ -149,7 +149,7 @@ pub(super) const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::sem_release),
+        run: write_after_key(commands::sem_release),
     },
     Command {
         name: "SEM.RENEW",
@@ -160,7 +160,7 @@ pub(super) const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::sem_renew),
+        run: write_after_key(commands::sem_renew),
     },
     Command {
         name: "SEM.MACQUIRE",

@@ -31,6 +31,7 @@ fn cost(options: &Options<'_, COUNT>) -> RequestCost {
 }
 
 /// `burst count period-ms`
+#[inline(always)] // the result is large: it stays where it is used
 fn tier(cursor: &mut Cursor<'_>) -> Result<Tier, Error> {
     Ok(Tier {
         limit: cursor.uint("burst", 0..=MAX_SAFE - 1)? + 1,
@@ -51,9 +52,9 @@ fn tier(cursor: &mut Cursor<'_>) -> Result<Tier, Error> {
 /// The algorithm is ITU-T recommendation I.371 (1992), see [`super::gcra`].
 pub(super) fn gcra(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let tier = tier(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, COST | PEEK | AHEAD)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, COST | PEEK | AHEAD)?;
     let decision = decide(call, LimitRequest::Gcra(tier), cost(&options), c"rate.gcra")?;
     Ok(call.ctx.send_ints(&in_ms(&decision)))
 }
@@ -93,10 +94,10 @@ pub(super) fn throttle(call: &Call<'_>) -> Answer {
 /// The weighting of two windows: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 pub(super) fn window(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let limit = cursor.uint("limit", 0..=MAX_SAFE)?;
     let length = cursor.uint("window-ms", 1..=TEN_YEARS_MS)?;
-    let options = OPTIONS.read(&mut cursor, COST | PEEK | SLIDING | EXACT)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, COST | PEEK | SLIDING | EXACT)?;
     let request = if options.has(EXACT) {
         if limit > MAX_EXACT {
             return Err(Error::OutOfRange {
@@ -236,7 +237,10 @@ fn decide(
         return Ok(decision);
     }
     count_decision(ctx, &name, &decision, cost);
-    edit.change(change, cost.cost, event)?;
+    match change {
+        LimitChange::AddCost => edit.add_cost(cost.cost, Some(event))?, // nearly all requests to a hot key
+        change => edit.change(change, cost.cost, event)?,
+    }
     Ok(decision)
 }
 

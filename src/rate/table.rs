@@ -1,7 +1,7 @@
 //! The command table of the family.
 
 use super::commands;
-use crate::server::entry::{apply, write, write_keyed};
+use crate::server::entry::{apply, write, write_after_key, write_keyed};
 use crate::server::services::command::{Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY};
 
 /// `numkeys key burst count period-ms [key burst count period-ms ...]`
@@ -24,7 +24,7 @@ pub const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::gcra),
+        run: write_after_key(commands::gcra),
     },
     Command {
         name: "RATE.WINDOW",
@@ -35,7 +35,7 @@ pub const TABLE: &[Command] = &[
         flags: "write fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(commands::window),
+        run: write_after_key(commands::window),
     },
     Command {
         name: "RATE.TIERS",

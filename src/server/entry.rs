@@ -7,7 +7,7 @@ use crate::request::{Cursor, is};
 use crate::server::base::guard::guard;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
-use crate::server::handles::reply;
+use crate::server::handles::reply::{self, SentReply};
 use crate::server::handles::string::{ServerString, bytes_of, bytes_of_all, slice_of};
 use crate::server::hooks::deletions;
 use crate::server::hooks::events;
@@ -19,18 +19,22 @@ use redis_module::raw;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::slice;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A command in execution.
 pub struct Call<'a> {
     /// The server's context.
     pub ctx: Ctx<'a>,
+    /// The arguments, of [a command after its key](write_after_key) without the first one.
     args: &'a [&'a [u8]],
+    /// All arguments.
     strings: &'a [*mut raw::RedisModuleString],
 }
 
 impl<'a> Call<'a> {
-    /// A cursor over the arguments, the command's name left out.
+    /// A cursor over the arguments, the command's name left out. Of [a command after its key](write_after_key) it begins behind the
+    /// key.
     pub fn cursor(&self) -> Cursor<'a> {
         Cursor::new(self.args)
     }
@@ -45,13 +49,21 @@ impl<'a> Call<'a> {
     pub fn argument(&self, bytes: &[u8]) -> Option<ServerString<'a>> {
         let same = |arg: &&[u8]| std::ptr::eq(*arg, bytes);
         let index = self.args.iter().position(same)?;
-        Some(self.name(index))
+        Some(self.name(index + self.strings.len() - self.args.len()))
     }
 
     /// The argument at `index` (0: the first after the command's name) as the name of a key.
+    #[inline]
     pub fn name(&self, index: usize) -> ServerString<'a> {
-        // SAFETY: the arguments live as long as the call.
-        unsafe { ServerString::borrowed(self.strings[index]) }
+        let string = self.strings[index];
+        let behind = self.strings.len() - self.args.len();
+        // SAFETY: the arguments live as long as the call, and `args` are the bytes of the last ones.
+        unsafe {
+            match index.checked_sub(behind) {
+                Some(index) => ServerString::borrowed_with(string, self.args[index]),
+                None => ServerString::borrowed(string),
+            }
+        }
     }
 }
 
@@ -64,6 +76,10 @@ const WRITE: u8 = 2;
 /// Before the command, which may have no arguments, the families hear of deletions and of nothing else.
 const READ_WITHOUT_ARGUMENTS: u8 = 3;
 
+/// Added to the numbers above: the cursor of the command begins behind its first argument, a key. Most commands use its name only as
+/// a string of the server. To ask for its bytes takes 30 instructions.
+const AFTER_KEY: u8 = 8;
+
 /// The entry of a command that writes. Whatever happened since the last command is dealt with
 /// before it.
 pub const fn write<F>(_run: F) -> Entry
@@ -71,6 +87,22 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     enter::<F, WRITE>
+}
+
+/// The same for a command after its key: its first argument is a key, and its [cursor](Call::cursor) begins behind that.
+pub const fn write_after_key<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, { WRITE | AFTER_KEY }>
+}
+
+/// The entry of a command after its key that only reads; see [`write_after_key`].
+pub const fn read_after_key<F>(_run: F) -> Entry
+where
+    F: Fn(&Call<'_>) -> Answer + Copy + 'static,
+{
+    enter::<F, { READ | AFTER_KEY }>
 }
 
 /// The entry of a command that only reads.
@@ -143,13 +175,13 @@ where
     enter::<F, READ_AFTER_DELETIONS>
 }
 
-/// The same for a command whose keys are not at fixed positions; see [`write_keyed`].
+/// The same for a command [after its key](write_after_key) whose other keys are not at fixed positions; see [`write_keyed`].
 pub const fn read_after_deletions_keyed<F, K>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
     K: Keys,
 {
-    enter_keyed::<F, K, READ_AFTER_DELETIONS>
+    enter_keyed::<F, K, { READ_AFTER_DELETIONS | AFTER_KEY }>
 }
 
 unsafe extern "C" fn enter_keyed<F, K, const MODE: u8>(
@@ -270,7 +302,10 @@ where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
 {
     // SAFETY: the server gives a context and `argc` strings that live through the call.
-    unsafe { run_in_guard(run::<F>, MODE, ctx, argv, argc) }
+    unsafe {
+        let skipped = (MODE & AFTER_KEY != 0) as usize;
+        run_in_guard(run::<F>, MODE & !AFTER_KEY, skipped, ctx, argv, argc)
+    }
 }
 
 /// Runs a command, which is a plain function, known by its type.
@@ -284,22 +319,21 @@ where
     run(call)
 }
 
-/// Runs a command and sends its reply. All commands share this code, so that the processor has it in its cache.
+/// Runs a command and sends its reply. All commands share this code, so that the processor has it in its cache. `skipped`: the
+/// arguments before those that the command's cursor reads.
 ///
 /// # Safety
 /// `ctx` is a live context, and `argv` are `argc` strings that live through the call.
 unsafe fn run_in_guard(
     run: fn(&Call<'_>) -> Answer,
     mode: u8,
+    skipped: usize,
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
     // SAFETY: see above.
-    let (ctx, strings) = unsafe {
-        let argc = usize::try_from(argc).unwrap_or(0);
-        (Ctx::new(ctx), slice_of(argv, argc))
-    };
+    let ctx = unsafe { Ctx::new(ctx) };
     let replies = Cell::new(false);
     let done = guard(false, || {
         if mode != READ {
@@ -309,22 +343,36 @@ unsafe fn run_in_guard(
                 events::run_deferred_before_command(ctx);
             }
         }
-        let answer = match strings {
-            // Nobody has checked the arity of a command in an AOF.
-            [] => Err(Error::Syntax),
-            [_] if mode != READ_WITHOUT_ARGUMENTS => Err(Error::Syntax),
-            // SAFETY: the strings live through the call, and the server does not change them in it.
-            [_, strings @ ..] => unsafe {
-                with_bytes(strings, |args| run(&Call { ctx, args, strings }))
-            },
+        // Nobody has checked the arity of a command in an AOF.
+        let least = if mode == READ_WITHOUT_ARGUMENTS { 1 } else { 2 };
+        let answer: Answer = if argc < least {
+            Err(Error::Syntax)
+        } else {
+            // SAFETY: these strings live through the call, and the server does not change them in it.
+            unsafe {
+                let strings = slice::from_raw_parts(argv.add(1), argc as usize - 1);
+                if strings.len() <= INLINE_ARGS {
+                    let mut inline = [const { MaybeUninit::uninit() }; INLINE_ARGS];
+                    let args = bytes_of_all(&strings[skipped..], &mut inline);
+                    run(&Call { ctx, args, strings })
+                } else {
+                    with_bytes_of_many(&strings[skipped..], |args| {
+                        run(&Call { ctx, args, strings })
+                    })
+                }
+            }
         };
         replies.set(matches!(answer, Ok(Reply::Sent | Reply::Later)));
         commit::emit_events(ctx);
         replies.set(true);
-        reply::send(ctx, answer);
+        if reply::send(ctx, &answer) == SentReply::OwnsNothing {
+            std::mem::forget(answer);
+        }
         true
     });
     if !done {
+        // SAFETY: see above.
+        let strings = unsafe { slice_of(argv, usize::try_from(argc).unwrap_or(0)) };
         guard((), || after_panic(ctx, strings, replies.get()));
     }
     raw::REDISMODULE_OK as c_int

@@ -10,6 +10,7 @@ use super::state::{
 };
 use super::{COUNTERS, HOT, MAX_ID};
 use crate::error::Error;
+use crate::options::Options;
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE, parse_int};
 use crate::server::base::clock::Now;
@@ -153,9 +154,9 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
 /// stock). Errors: `WRONGTYPE`, `CONFLICT`, `ERR USER is required by this stock`.
 pub(super) fn deduct(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    cursor.value()?;
     let qty = qty(&mut cursor)?;
-    let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
+    let mut options = Options::NONE;
+    OPTIONS.read_into(&mut options, &mut cursor, ORDER | USER)?;
     step(
         call,
         &options.request(StockAction::Deduct { qty }),

@@ -4,7 +4,7 @@ use super::commands::{
     add, apply_effects, cancel, confirm, deduct, get, import, info, mcancel, mconfirm, mdeduct,
     mget, mreserve, order, reserve, set,
 };
-use crate::server::entry::{apply, read, write, write_keyed};
+use crate::server::entry::{apply, read, write, write_after_key, write_keyed};
 use crate::server::services::command::{
     Access, Command, CountedKeys, CountedPairs, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
 };
@@ -71,7 +71,7 @@ pub const TABLE: &[Command] = &[
         flags: "write deny-oom fast",
         categories: "write fast",
         keys: ONE_KEY,
-        run: write(deduct),
+        run: write_after_key(deduct),
     },
     Command {
         name: "STOCK.RESERVE",

@@ -18,6 +18,21 @@ impl Ctx<'_> {
         Reply::Sent
     }
 
+    /// Sends a list of truth values from where it is.
+    pub fn send_bools(self, values: &[bool]) -> Reply {
+        // SAFETY: the context is alive; as many items follow.
+        unsafe {
+            api!(RedisModule_ReplyWithArray(
+                self.raw(),
+                values.len() as c_long
+            ))
+        };
+        for value in values {
+            send_bool(self, *value);
+        }
+        Reply::Sent
+    }
+
     /// Sends what [`Fetched`] stands for, the value from where it is.
     pub fn send_fetched(self, state: &str, value: Option<&[u8]>, n: u64) -> Reply {
         // SAFETY: the context is alive; three items follow.
@@ -32,23 +47,31 @@ impl Ctx<'_> {
     }
 }
 
-/// Sends a command's answer.
-#[inline(always)]
-pub(in crate::server) fn send(ctx: Ctx<'_>, answer: Answer) {
-    match &answer {
-        Ok(Reply::Int(value)) => send_int(ctx, *value),
-        Ok(Reply::Bool(value)) => send_bool(ctx, *value),
-        Ok(Reply::Nil) => send_nil(ctx),
-        Ok(Reply::Sent) => {}
-        _ => return send_and_drop(ctx, answer),
-    }
-    // These replies have nothing to drop, which the compiler does not see.
-    std::mem::forget(answer);
+/// Whether an answer that was sent has memory to free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum SentReply {
+    /// It has none, which the compiler does not see.
+    OwnsNothing,
+    /// It may have some.
+    MayOwn,
 }
 
-#[inline(never)]
-fn send_and_drop(ctx: Ctx<'_>, answer: Answer) {
-    send_any(ctx, &answer);
+/// Sends a command's answer.
+#[inline(always)]
+pub(in crate::server) fn send(ctx: Ctx<'_>, answer: &Answer) -> SentReply {
+    // The compiler makes a table of a `match`, which takes more instructions.
+    if let Ok(Reply::Int(value)) = answer {
+        send_int(ctx, *value);
+    } else if let Ok(Reply::Sent) = answer {
+    } else if let Ok(Reply::Bool(value)) = answer {
+        send_bool(ctx, *value);
+    } else if let Ok(Reply::Nil) = answer {
+        send_nil(ctx);
+    } else {
+        send_any(ctx, answer);
+        return SentReply::MayOwn;
+    }
+    SentReply::OwnsNothing
 }
 
 #[inline]
@@ -78,6 +101,7 @@ fn send_ints(ctx: Ctx<'_>, ints: &[i64]) {
 }
 
 /// Sends any answer.
+#[inline(never)]
 pub(in crate::server) fn send_any(ctx: Ctx<'_>, answer: &Answer) {
     match answer {
         Ok(reply) => send_reply(ctx, reply),
@@ -103,13 +127,6 @@ fn send_reply(ctx: Ctx<'_>, reply: &Reply) {
         Reply::Int(value) => send_int(ctx, *value),
         Reply::Bool(value) => send_bool(ctx, *value),
         Reply::Ints(ints) => send_ints(ctx, ints.as_slice()),
-        Reply::Bools(values) => {
-            // SAFETY: as above; as many items follow.
-            unsafe { api!(RedisModule_ReplyWithArray(raw, values.len() as c_long)) };
-            for value in values {
-                send_bool(ctx, *value);
-            }
-        }
         Reply::Error(error) => send_error(ctx, error),
         Reply::Text(text) => send_bytes(ctx, text.as_bytes()),
         Reply::Bytes(bytes) => send_bytes(ctx, bytes),

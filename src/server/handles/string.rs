@@ -1,7 +1,6 @@
 //! Strings of the server: names of keys and arguments of commands.
 
 use redis_module::raw;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::slice;
@@ -11,7 +10,8 @@ use std::slice;
 pub struct ServerString<'a> {
     raw: NonNull<raw::RedisModuleString>,
     owned: bool,
-    source: PhantomData<&'a ()>,
+    /// The bytes, if they are known already: to ask the server for them takes 40 instructions.
+    bytes: Option<&'a [u8]>,
 }
 
 impl<'a> ServerString<'a> {
@@ -23,7 +23,22 @@ impl<'a> ServerString<'a> {
         Self {
             raw: NonNull::new(raw).expect("an argument is a string"),
             owned: false,
-            source: PhantomData,
+            bytes: None,
+        }
+    }
+
+    /// The same for an argument whose bytes are known.
+    ///
+    /// # Safety
+    /// See [`ServerString::borrowed`]. `bytes` are the bytes of this string, which nobody changes for `'a`.
+    pub(in crate::server) unsafe fn borrowed_with(
+        raw: *mut raw::RedisModuleString,
+        bytes: &'a [u8],
+    ) -> Self {
+        Self {
+            raw: NonNull::new(raw).expect("an argument is a string"),
+            owned: false,
+            bytes: Some(bytes),
         }
     }
 
@@ -37,7 +52,7 @@ impl<'a> ServerString<'a> {
         Some(ServerString {
             raw: NonNull::new(raw)?,
             owned: true,
-            source: PhantomData,
+            bytes: None,
         })
     }
 
@@ -55,7 +70,7 @@ impl<'a> ServerString<'a> {
         ServerString {
             raw: NonNull::new(raw).expect("the server makes a string or dies"),
             owned: true,
-            source: PhantomData,
+            bytes: None,
         }
     }
 
@@ -83,9 +98,13 @@ impl<'a> ServerString<'a> {
     }
 
     /// The name's bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the string lives as long as `self` and is not changed.
-        unsafe { bytes_of(self.raw.as_ptr()) }
+        match self.bytes {
+            Some(bytes) => bytes,
+            // SAFETY: the string lives as long as `self` and is not changed.
+            None => unsafe { bytes_of(self.raw.as_ptr()) },
+        }
     }
 
     pub(in crate::server) fn raw(&self) -> *mut raw::RedisModuleString {
@@ -130,21 +149,18 @@ pub(in crate::server) unsafe fn bytes_of_all<'a, 'b>(
     strings: &[*mut raw::RedisModuleString],
     buffer: &'b mut [MaybeUninit<&'a [u8]>],
 ) -> &'b [&'a [u8]] {
-    // SAFETY: the server writes the function's address only when it loads the module.
-    let bytes_at = unsafe { raw::RedisModule_StringPtrLen };
-    let bytes_at = bytes_at.expect("the function is there since the module was loaded");
     assert!(buffer.len() >= strings.len());
-    for (slot, string) in buffer.iter_mut().zip(strings) {
-        let mut length = 0;
-        // SAFETY: the caller's promise; the server fills in the length of the buffer it returns.
-        let bytes = unsafe {
-            let start: *const u8 = bytes_at(*string, &mut length).cast();
-            match start.is_null() {
-                true => &[],
-                false => slice::from_raw_parts(start, length),
-            }
-        };
-        slot.write(bytes);
+    let mut slot = buffer.as_mut_ptr();
+    for string in strings {
+        let mut length = MaybeUninit::uninit();
+        // SAFETY: the caller's promise. The server fills in the length of the buffer, and returns the address of one for any string.
+        // There are as many slots as strings.
+        unsafe {
+            let start = api!(RedisModule_StringPtrLen(*string, length.as_mut_ptr()));
+            let bytes: &[u8] = slice::from_raw_parts(start.cast(), length.assume_init());
+            (*slot).write(bytes);
+            slot = slot.add(1);
+        }
     }
     // SAFETY: as many elements have just been written.
     unsafe { slice::from_raw_parts(buffer.as_ptr().cast(), strings.len()) }
