@@ -69,16 +69,16 @@ pub(crate) const FAMILY: Family = Family {
             "the server's part of LOCK.ACQUIRE + LOCK.RELEASE",
         )
         .because(
-            "the floor keeps no holds: to find, make and remove one takes about 1400 instructions, its effect 230, `PX` 200",
+            "the floor keeps no holds: to find, make and remove one takes about 1200 instructions, its effect 230, `PX` 180",
         ),
         bar("LOCK.ACQUIRE, refused", "SET NX PX, refused", 1.2),
         hot(
             "LOCK.ACQUIRE, refused",
             "the server's part of LOCK.ACQUIRE, refused",
         )
-        .because("the floor reads no option: `PX` takes 200 instructions, the holder's name and lease 160"),
+        .because("the floor reads no option: `PX` takes 180 instructions, the holder's name and lease 150"),
         hot("LOCK.RENEW", "the server's part of LOCK.RENEW").because(
-            "the floor keeps no holds: to find and change one takes about 540 instructions, its effect 230, `PX` 220",
+            "the floor keeps no holds: to find and change one takes about 370 instructions, its effect 230, `PX` 180",
         ),
         figure("LOCK.ACQUIRE, refused", "Redisson lock (Lua), refused"),
         figure("LOCK.HELD", "GET of an owner"),

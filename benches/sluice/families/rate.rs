@@ -45,14 +45,14 @@ pub(crate) const FAMILY: Family = Family {
         bar("RATE.GCRA", "INCR of a hot key", 1.5).because(FLOOR),
         figure("the server's part of RATE.GCRA", "INCR of a hot key"),
         hot("RATE.GCRA", "the server's part of RATE.GCRA").because(
-            "the floor reads no numbers and computes nothing: three numbers take 310 instructions, the bucket 350, its end 140, \
+            "the floor reads no numbers and computes nothing: three numbers take 210 instructions, the bucket 300, its end 130, \
              and one command in 16 replicates the bucket",
         ),
         figure("RATE.GCRA, limited", "INCR of a hot key"),
         bar("RATE.WINDOW", "INCR of a hot key", 1.4).because(FLOOR),
         figure("the server's part of RATE.WINDOW", "INCR of a hot key"),
         hot("RATE.WINDOW", "the server's part of RATE.WINDOW").because(
-            "the floor reads no numbers and computes nothing: two numbers take 210 instructions, the window 300",
+            "the floor reads no numbers and computes nothing: two numbers take 150 instructions, the window 250",
         ),
         figure("RATE.WINDOW, limited", "INCR of a hot key"),
         figure("RATE.GCRA AHEAD, a wait", "RATE.GCRA"),
