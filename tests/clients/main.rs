@@ -157,6 +157,11 @@ fn the_families_of_the_node_package_hold_with_ioredis_and_iovalkey() {
 }
 
 #[test]
+fn the_node_package_repeats_only_what_is_safe_to_repeat() {
+    run_node_package_alone("repeats", "");
+}
+
+#[test]
 fn the_node_package_holds_in_a_cluster() {
     let (one, _other) = two_nodes(&cluster::node());
     let port = one.port().to_string();

@@ -231,11 +231,12 @@ class Cache {
     if (jitter) words.push('JITTER', jitter);
     if (token !== undefined) words.push('TOKEN', token);
     if (version !== undefined) words.push('VER', version);
-    return this.#client.call(value === null ? 'CACHE.SETNULL' : 'CACHE.SET', words);
+    return this.#client.call(value === null ? 'CACHE.SETNULL' : 'CACHE.SET', words, token !== undefined);
   }
 
   /**
-   * Stores a value. Running loads of this key do not store theirs any more.
+   * Stores a value. Running loads of this key do not store theirs any more. Not repeated after a lost reply: a repetition would
+   * undo a deletion of the time between.
    *
    * @param {Bytes} key
    * @param {unknown} value null: there is no value.
@@ -284,7 +285,7 @@ class Cache {
 
   /** The map of `CACHE.BREAKER`; null: no loader of this name has run. @param {Bytes} name @returns {Promise<Record<string, any> | null>} */
   breaker(name) {
-    return this.#client.call('CACHE.BREAKER', [name]);
+    return this.#client.call('CACHE.BREAKER', [name], true);
   }
 
   /** Closes a breaker. @param {Bytes} name @returns {Promise<boolean>} false: it is not known. */

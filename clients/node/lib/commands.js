@@ -62,7 +62,8 @@ const state = (reply) => [String(reply[0]), reply[1], Number(reply[2])];
  * @typedef {object} Command
  * @property {number} key The position of the first key after the name; -1: none.
  * @property {(reply: any) => any} read
- * @property {boolean} repeat Whether a repetition after a lost reply is safe whatever the arguments are.
+ * @property {boolean} repeat Whether a repetition after a lost reply is safe, whatever the arguments are and whatever other clients
+ *   did meanwhile: a repetition must not undo it.
  */
 
 /** @returns {Command} */
@@ -115,21 +116,21 @@ const COMMANDS = {
 
   'CACHE.GET': command(raw),
   'CACHE.FETCH': command(state),
-  'CACHE.SET': command(flag),
-  'CACHE.SETNULL': command(flag),
+  'CACHE.SET': command(flag, false),
+  'CACHE.SETNULL': command(flag, false),
   'CACHE.DEL': command(flag),
   'CACHE.FAIL': command(flag),
   'CACHE.INFO': command(map),
-  'CACHE.BREAKER': command((reply) => (Array.isArray(reply) ? map(reply) : flag(reply)), true, -1),
+  'CACHE.BREAKER': command((reply) => (Array.isArray(reply) ? map(reply) : flag(reply)), false, -1),
 
   'ONCE.BEGIN': command(state),
   'ONCE.DONE': command(flag),
   'ONCE.FAIL': command(flag),
   'ONCE.INFO': command(map),
 
-  'DELAY.SET': command(ok),
+  'DELAY.SET': command(ok, false),
   'DELAY.ADD': command(flag, false),
-  'DELAY.CANCEL': command(integer),
+  'DELAY.CANCEL': command(integer, false),
   'DELAY.GET': command(raw),
   'DELAY.RANGE': command((reply) => reply.map((/** @type {any} */ [id, ms]) => ({ id: name(id), ms: Number(ms) }))),
   'DELAY.INFO': command(map),
@@ -144,7 +145,7 @@ const COMMANDS = {
   'BF.MERGE': command(ok, false),
   'CF.RESERVE': command(ok, false),
   'CF.ADD': command(flag, false),
-  'CF.ADDNX': command(flag),
+  'CF.ADDNX': command(flag, false),
   'CF.EXISTS': command(flag),
   'CF.MEXISTS': command(flags),
   'CF.COUNT': command(integer),

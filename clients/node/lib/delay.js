@@ -15,7 +15,7 @@ class Delay {
   }
 
   /**
-   * Creates a queue that delivers to a stream, or changes the stream of a queue.
+   * Creates a queue that delivers to a stream, or changes the stream of a queue. Not repeated after a lost reply.
    *
    * @param {Bytes} key
    * @param {Bytes} stream In the hash slot of the key.
@@ -26,8 +26,8 @@ class Delay {
   }
 
   /**
-   * Schedules a message. The worker that reads the stream makes its work idempotent by the id: after a lost reply the message
-   * can be scheduled again.
+   * Schedules a message. Not repeated after a lost reply, because the message may be delivered or canceled meanwhile. If the
+   * caller repeats it, the worker that reads the stream makes its work idempotent by the id.
    *
    * @param {Bytes} key
    * @param {Bytes} id
@@ -40,10 +40,16 @@ class Delay {
   add(key, id, values, when) {
     const time = 'at' in when ? ['PXAT', Number(when.at)] : ['PX', when.after];
     const only = when.only ? [when.only] : [];
-    return this.#client.call('DELAY.ADD', [key, id, ...time, ...only, 'VALUES', ...Object.entries(values).flat()], !when.only);
+    return this.#client.call('DELAY.ADD', [key, id, ...time, ...only, 'VALUES', ...Object.entries(values).flat()]);
   }
 
-  /** Removes messages that were not delivered. @param {Bytes} key @param {Bytes[]} ids @returns {Promise<number>} Their number. */
+  /**
+   * Removes messages that were not delivered. Not repeated after a lost reply, because the id may be scheduled again meanwhile.
+   *
+   * @param {Bytes} key
+   * @param {Bytes[]} ids
+   * @returns {Promise<number>} Their number.
+   */
   cancel(key, ...ids) {
     return this.#client.call('DELAY.CANCEL', [key, ...ids]);
   }

@@ -102,7 +102,13 @@ class Cuckoo extends Filter {
     return this._client.call('CF.ADD', [key, item]);
   }
 
-  /** Adds an item if it is not there. @param {Bytes} key @param {Bytes} item @returns {Promise<boolean>} false: it was probably there. */
+  /**
+   * Adds an item if it is not there. Not repeated after a lost reply, because another client may delete the item meanwhile.
+   *
+   * @param {Bytes} key
+   * @param {Bytes} item
+   * @returns {Promise<boolean>} false: it was probably there.
+   */
   addNew(key, item) {
     return this._client.call('CF.ADDNX', [key, item]);
   }

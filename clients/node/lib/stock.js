@@ -23,8 +23,8 @@
 
 /**
  * @typedef {object} SaleOptions
- * @property {Bytes} [order] The order id: with it, a repetition sells once. Without it, the command is not repeated after a
- *   lost reply by this package (ioredis repeats by itself).
+ * @property {Bytes} [order] The order id: with it, a repetition sells once. Without it, this package does not repeat the
+ *   command after a lost reply (ioredis does, see the README).
  * @property {Bytes} [user] The user, for stocks with `perUser`.
  */
 
@@ -60,7 +60,7 @@ class Stock {
   }
 
   /**
-   * Creates a stock.
+   * Creates a stock. Not repeated after a lost reply: a repetition would delete the orders of the time between.
    *
    * @param {Bytes} key
    * @param {number} total
@@ -79,7 +79,7 @@ class Stock {
     if (perUser !== undefined) args.push('PERUSER', perUser);
     if (retain !== undefined) args.push('RETAIN', retain);
     if (events !== undefined) args.push('EVENTS', events, ...(maxLength === undefined ? [] : ['MAXLEN', maxLength]));
-    return this.#client.call('STOCK.SET', args, replace && events === undefined);
+    return this.#client.call('STOCK.SET', args);
   }
 
   /**

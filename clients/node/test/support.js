@@ -11,9 +11,9 @@ const noop = () => {};
 
 /** @param {string} name @param {object} options */
 const nodeRedis = (name, options, create = 'createClient') => async (port = PORT) =>
-  require(name)[create]({ socket: { port }, ...options }).on('error', noop).connect();
+  require(name)[create]({ ...options, socket: { port, ...options.socket } }).on('error', noop).connect();
 
-const ioredis = (name) => async (port = PORT) => new (require(name).Redis)(port).on('error', noop);
+const ioredis = (name, options = {}) => async (port = PORT) => new (require(name).Redis)({ port, ...options }).on('error', noop);
 
 /** The libraries, each with the function that connects. */
 const ALL = {
@@ -25,6 +25,12 @@ const ALL = {
   'ioredis 5': ioredis('ioredis'),
   'ioredis 6, RESP3': ioredis('ioredis6'),
   'iovalkey': ioredis('iovalkey'),
+};
+
+/** Of each kind of library, a client that repeats nothing by itself. */
+const PLAIN = {
+  'node-redis 6': nodeRedis('redis', { socket: { reconnectStrategy: 10 } }),
+  'ioredis 5': ioredis('ioredis', { maxRetriesPerRequest: 0 }),
 };
 
 /** Those that `SLUICE_LIBRARIES` names, by default all: "ioredis" names all with this word. */
@@ -68,27 +74,32 @@ async function eventually(condition) {
   }
 }
 
-/** A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks. */
+/**
+ * A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks.
+ * `loseAfter` calls a function between the reply and the break.
+ */
 async function lossyProxy(port = PORT) {
-  const lost = new Set();
+  /** @type {Map<string, () => unknown>} */
+  const lost = new Map();
   const sockets = new Set();
   let isSilent = false;
   const server = net.createServer((client) => {
     const upstream = net.connect(port, '127.0.0.1');
-    let breaks = false;
+    /** @type {(() => unknown) | undefined} */
+    let breaks;
     const end = () => { client.destroy(); upstream.destroy(); };
     for (const socket of [client, upstream]) sockets.add(socket.on('error', noop).on('close', end));
     client.on('data', (bytes) => {
-      for (const name of lost) {
+      for (const [name, act] of lost) {
         if (bytes.includes(name)) {
           lost.delete(name);
-          breaks = true;
+          breaks = act;
         }
       }
       upstream.write(bytes);
     });
-    upstream.on('data', (bytes) => {
-      if (breaks) end();
+    upstream.on('data', async (bytes) => {
+      if (breaks) await Promise.resolve(breaks()).finally(end);
       else if (!isSilent) client.write(bytes);
     });
   });
@@ -96,7 +107,8 @@ async function lossyProxy(port = PORT) {
   await once(server, 'listening');
   return {
     port: server.address().port,
-    lose: (...names) => names.forEach((name) => lost.add(name)),
+    lose: (...names) => names.forEach((name) => lost.set(name, noop)),
+    loseAfter: (name, act) => lost.set(name, act),
     fallSilent: () => { isSilent = true; },
     isDone: () => lost.size === 0,
     close: () => {
@@ -106,4 +118,4 @@ async function lossyProxy(port = PORT) {
   };
 }
 
-module.exports = { ALL, FIRST, LIBRARIES, PORT, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep };
+module.exports = { ALL, FIRST, LIBRARIES, PLAIN, PORT, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep };
