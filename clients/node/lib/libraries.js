@@ -12,6 +12,7 @@ const { ConnectionBroken, typed } = require('./errors');
  * @typedef {object} Connection
  * @property {(words: Words) => Promise<any>} send
  * @property {(channel: string, listener: (message: string) => void) => Promise<unknown>} subscribe
+ * @property {() => Promise<unknown>} ping Also of a connection that has subscribed.
  * @property {(listener: () => void) => void} onClose Calls the listener once, when the connection closes or is closed already.
  * @property {() => void} close
  */
@@ -52,6 +53,31 @@ async function inTime(connecting, ms, close) {
     await connecting;
   } catch (error) {
     throw isLate ? new ConnectionBroken(`No connection within ${ms} ms`, { cause: error }) : error;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/**
+ * The answer of a connection, which is closed if there is none within `ms`.
+ *
+ * @template T
+ * @param {Promise<T>} answer
+ * @param {number} ms
+ * @param {() => void} close
+ * @returns {Promise<T>}
+ */
+async function answered(answer, ms, close) {
+  /** @type {NodeJS.Timeout | undefined} */
+  let timer;
+  const silence = new Promise((_, reject) => {
+    timer = setTimeout(() => {
+      close();
+      reject(new ConnectionBroken(`No answer within ${ms} ms`)); // not when the library has noticed the end
+    }, ms);
+  });
+  try {
+    return /** @type {T} */ (await Promise.race([answer, silence]));
   } finally {
     clearTimeout(timer);
   }
@@ -160,6 +186,7 @@ class NodeRedis {
     return {
       send: (words) => own.sendCommand(words, { typeMapping: TYPES }),
       subscribe: (channel, listener) => own.subscribe(channel, listener),
+      ping: () => own.sendCommand(['PING']),
       onClose,
       close: closed,
     };
@@ -175,8 +202,7 @@ class NodeRedis {
     // The library sends CLIENT TRACKING ON.
     const own = await this.duplicate(node, { RESP: 3, emitInvalidate: true, clientSideCache: undefined });
     own.on('invalidate', invalidate);
-    const connection = this.connection(own);
-    return { ...connection, ping: () => connection.send(['PING']) };
+    return this.connection(own);
   }
 }
 
@@ -248,6 +274,7 @@ class IoRedis {
         own.on('message', (/** @type {string} */ _, /** @type {string} */ message) => listener(message));
         return own.subscribe(channel);
       },
+      ping: () => own.ping(),
       onClose,
       close: closed,
     };
@@ -268,18 +295,22 @@ class IoRedis {
   async track(node, invalidate) {
     const hearing = await this.duplicate(node, { protocol: 2 });
     const ears = this.connection(hearing);
-    try {
+    const listen = async () => {
       const id = await ears.send(['CLIENT', 'ID']);
       hearing.on('messageBuffer', (/** @type {Buffer} */ _, /** @type {Buffer[] | null} */ keys) => {
         if (!keys) return invalidate(null);
         for (const key of keys) invalidate(key);
       });
       await hearing.subscribe('__redis__:invalidate');
+      return id;
+    };
+    try {
+      const id = await answered(listen(), this.timeout, ears.close);
       const reading = this.connection(await this.duplicate(node, { protocol: 2 }));
       ears.onClose(reading.close);
       reading.onClose(ears.close);
-      await reading.send(['CLIENT', 'TRACKING', 'ON', 'REDIRECT', String(id)]);
-      return { ...reading, ping: () => Promise.all([hearing.ping(), reading.send(['PING'])]) };
+      await answered(reading.send(['CLIENT', 'TRACKING', 'ON', 'REDIRECT', String(id)]), this.timeout, reading.close);
+      return { ...reading, ping: () => Promise.all([ears.ping(), reading.ping()]) };
     } catch (error) {
       ears.close();
       const { message } = /** @type {Error} */ (error);
@@ -300,4 +331,4 @@ function libraryOf(client, timeout) {
   throw new TypeError('Sluice needs a client of node-redis, ioredis or iovalkey');
 }
 
-module.exports = { libraryOf, slotOf };
+module.exports = { answered, libraryOf, slotOf };

@@ -6,6 +6,7 @@ const { randomUUID } = require('node:crypto');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { encode } = require('./commands');
 const { typed } = require('./errors');
+const { answered } = require('./libraries');
 
 /** @typedef {import('./libraries').Connection} Connection */
 /** @typedef {import('./commands').Word} Word */
@@ -106,13 +107,10 @@ class Link {
    */
   async send(words) {
     const pair = await this.open();
-    const silence = setTimeout(() => pair.close(), this.timeout); // no request blocks the connection
-    try {
-      return { reply: await pair.requests.send(encode(words)), pair };
+    try { // no request blocks the connection
+      return { reply: await answered(pair.requests.send(encode(words)), this.timeout, () => pair.close()), pair };
     } catch (error) {
       throw typed(error);
-    } finally {
-      clearTimeout(silence);
     }
   }
 
@@ -128,7 +126,8 @@ class Link {
     let messages;
     try {
       messages = await this.connect();
-      await messages.subscribe(this.channel, (message) => this.#hear(message));
+      const subscribed = messages.subscribe(this.channel, (message) => this.#hear(message));
+      await answered(subscribed, this.timeout, messages.close);
       const pair = new Pair(await this.connect(), messages);
       pair.requests.onClose(() => this.#lose(pair));
       pair.messages.onClose(() => this.#lose(pair));
@@ -204,7 +203,9 @@ class Link {
     this.#schedule();
   }
 
-  /** Proves that the server still watches the connection, and renews the holds that it does not watch. */
+  /**
+   * Proves that the server still watches the connection and that its messages arrive, and renews the holds that it does not watch.
+   */
   async #beat() {
     if (this.#isBeating || !this.pair || !this.holds.size) return;
     this.#isBeating = true;
@@ -212,14 +213,13 @@ class Link {
     const { pair } = this;
     const holds = [...this.holds.values()];
     const longest = Math.min(BEAT_MS * 3, ...holds.map((hold) => hold.lease / 2));
-    const silence = setTimeout(() => pair.close(), longest).unref(); // a silent connection: another one may answer
     try {
-      await Promise.all([pair.requests.send(['PING']), ...holds.map((hold) => hold.renewUnwatched())]);
+      const pings = Promise.all([pair.requests.ping(), pair.messages.ping(), ...holds.map((hold) => hold.renewUnwatched())]);
+      await answered(pings, longest, () => pair.close()); // instead of a silent connection, another one may answer
       for (const hold of holds) hold.prove(pair, sent);
     } catch {
       // The connection is closed, or the next beat tries again.
     } finally {
-      clearTimeout(silence);
       this.#isBeating = false;
     }
   }

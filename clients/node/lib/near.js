@@ -2,11 +2,52 @@
 // A near cache: a bounded map of cached entries in this process, which the server invalidates by CLIENT TRACKING.
 
 const { encode, keyName } = require('./commands');
-const { typed } = require('./errors');
+const { ConnectionBroken, typed } = require('./errors');
+const { answered } = require('./libraries');
 
 /** @typedef {import('./commands').Bytes} Bytes */
 /** @typedef {import('./cache').CacheOptions} CacheOptions */
 /** @typedef {import('./libraries').Tracked} Tracked */
+
+const noop = () => {};
+
+/** The connection to one node, whose server tells of each change of what it has read. */
+class Feed {
+  /** When a message or the reply to a PING last proved that messages arrive. Before the connection is open, there is no entry. */
+  heard = Infinity;
+  /** @type {Promise<void> | undefined} */
+  #proof;
+
+  /** @param {import('./libraries').Library} library @param {any} node @param {(key: Buffer | null) => void} invalidate */
+  constructor(library, node, invalidate) {
+    /** @type {Promise<Tracked>} */
+    this.connection = library.track(node, (changed) => {
+      this.heard = performance.now();
+      invalidate(changed);
+    });
+    this.connection.then(() => { this.heard = performance.now(); }, noop);
+  }
+
+  /** Closes the connection if it does not answer a PING within `ms`. @param {number} ms */
+  prove(ms) {
+    return (this.#proof ??= this.#ping(ms).finally(() => { this.#proof = undefined; }));
+  }
+
+  /** @param {number} ms */
+  async #ping(ms) {
+    const { close, ping } = await this.connection;
+    try {
+      await answered(ping(), ms, close);
+      this.heard = performance.now();
+    } catch {
+      close();
+    }
+  }
+
+  close() {
+    this.connection.then(({ close }) => close(), noop);
+  }
+}
 
 /**
  * Entries of `CACHE.*` in this process: a hit costs no round trip. `sluice.near` returns it. A change of an entry by any
@@ -22,9 +63,8 @@ class NearCache {
   #entries = new Map();
   /** @type {Map<string, Set<{ isOld: boolean }>>} The requests whose replies have not come, by key. */
   #requests = new Map();
-  /** @type {Map<any, Promise<Tracked>>} By node. */
-  #connections = new Map();
-  #heard = 0;
+  /** @type {Map<any, Feed>} By node. */
+  #feeds = new Map();
   #turned = 0;
   #isClosed = false;
 
@@ -109,52 +149,42 @@ class NearCache {
 
   close() {
     this.#isClosed = true;
-    for (const connection of this.#connections.values()) connection.then(({ close }) => close(), () => {});
-    this.#connections.clear();
+    for (const feed of this.#feeds.values()) feed.close();
+    this.#feeds.clear();
     this.#entries.clear();
   }
 
-  /** Lets the event loop read the messages that have arrived, and finds out whether a silent connection is dead. */
+  /** Lets the event loop read the messages that have arrived, and closes each connection that is silent and does not answer. */
   async #listen() {
     const now = performance.now();
-    if (now - this.#heard > this.#check && this.#entries.size) {
-      const pings = [...this.#connections.values()].map(async (connection) => (await connection).ping());
-      /** @type {NodeJS.Timeout | undefined} */
-      let timer;
-      const late = new Promise((_, reject) => { timer = setTimeout(reject, this.#check).unref(); });
-      await Promise.race([Promise.all(pings), late]).catch(() => this.#drop());
-      clearTimeout(timer);
-      this.#heard = this.#turned = performance.now();
+    const silent = this.#entries.size ? [...this.#feeds.values()].filter(({ heard }) => now - heard > this.#check) : [];
+    if (silent.length) {
+      await Promise.all(silent.map((feed) => feed.prove(this.#check)));
+      this.#turned = performance.now();
     } else if (now - this.#turned > 1) {
       await new Promise((resolve) => setImmediate(resolve));
       this.#turned = performance.now();
     }
   }
 
-  #drop() {
-    this.invalidate(null);
-    for (const connection of this.#connections.values()) connection.then(({ close }) => close(), () => {});
-    this.#connections.clear();
-  }
-
-  /** @param {Bytes} key */
+  /** @param {Bytes} key @returns {Promise<Tracked>} */
   async #connection(key) {
-    const node = await this.#client.library.node(key);
-    let connection = this.#connections.get(node);
-    if (!connection) {
-      connection = this.#client.library.track(node, (changed) => this.invalidate(changed));
-      const own = connection;
+    const { library } = this.#client;
+    const node = await library.node(key);
+    let feed = this.#feeds.get(node);
+    if (!feed) {
+      const own = new Feed(library, node, (changed) => this.invalidate(changed));
       const forget = () => {
-        if (this.#connections.get(node) === own) this.#connections.delete(node);
+        if (this.#feeds.get(node) === own) this.#feeds.delete(node);
         this.invalidate(null);
       };
-      this.#connections.set(node, own);
-      own.then((tracked) => {
+      own.connection.then((tracked) => {
         tracked.onClose(forget);
         if (this.#isClosed) tracked.close();
       }, forget);
+      this.#feeds.set(node, feed = own);
     }
-    return connection;
+    return feed.connection;
   }
 
   /**
@@ -163,6 +193,7 @@ class NearCache {
    * @returns {Promise<any>}
    */
   async #fetch(key, options) {
+    const { timeout } = this.#client;
     const name = keyName(key);
     const request = { isOld: false };
     const requests = this.#requests.get(name) ?? new Set();
@@ -173,14 +204,14 @@ class NearCache {
       let reply;
       try {
         if (this.#isClosed) throw new Error('The near cache is closed');
-        const connection = await this.#connection(key);
+        const { close, send } = await this.#connection(key);
         const words = encode(['CACHE.FETCH', key, ...this.#cache.wordsOf(options)]);
-        const [state, value, n] = await connection.send(words);
+        const [state, value, n] = await answered(send(words), timeout, close);
         reply = [String(state), value, Number(n)];
       } catch (error) {
-        const { name: kind } = typed(error);
-        if (kind !== 'ConnectionBroken' && !/^(MOVED|ASK) /.test(/** @type {Error} */ (error).message)) throw typed(error);
-        return await this.#cache.fetch(key, options); // uncached in this process, until it is connected again
+        const failure = typed(error);
+        if (!(failure instanceof ConnectionBroken) && !/^(MOVED|ASK) /.test(failure.message)) throw failure;
+        return await answered(this.#cache.fetch(key, options), timeout, noop); // not kept in this process, until it is connected again
       }
       const [state, value, n] = reply;
       // The other states change without a message. A message that came before the reply may be of this value.
@@ -193,7 +224,6 @@ class NearCache {
     } finally {
       requests.delete(request);
       if (!requests.size && this.#requests.get(name) === requests) this.#requests.delete(name);
-      this.#heard = performance.now();
     }
   }
 }

@@ -5,21 +5,22 @@ const assert = require('node:assert/strict');
 const { after, before, describe, test } = require('node:test');
 const { Sluice } = require('../lib');
 const { slotOf } = require('../lib/libraries');
-const { connectAdmin, eventually } = require('./support');
+const { connectAdmin, eventually, lossyProxy } = require('./support');
 
 const PORT = Number(process.env.SLUICE_CLUSTER_PORT);
 const noop = () => {};
 const KEYS = ['bar', 'foo']; // one on each node
 
-const nodeRedis = (name, RESP) => async () => {
+/** A map has other addresses for those that the cluster names. */
+const nodeRedis = (name, RESP) => async (nodeAddressMap) => {
   const { createCluster } = require(name);
-  const cluster = createCluster({ rootNodes: [{ socket: { port: PORT } }], defaults: { RESP } }).on('error', noop);
+  const cluster = createCluster({ rootNodes: [{ socket: { port: PORT } }], nodeAddressMap, defaults: { RESP } }).on('error', noop);
   await cluster.connect();
   return { cluster, close: () => cluster.destroy() };
 };
 
-const ioredis = (name) => async () => {
-  const cluster = new (require(name).Cluster)([{ host: '127.0.0.1', port: PORT }]).on('error', noop);
+const ioredis = (name) => async (natMap) => {
+  const cluster = new (require(name).Cluster)([{ host: '127.0.0.1', port: PORT }], { natMap }).on('error', noop);
   return { cluster, close: () => cluster.disconnect() };
 };
 
@@ -110,6 +111,32 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         await eventually(async () => await near.get(key('c'), () => 8) === 9);
         near.close();
       }
+    });
+
+    test('a near cache finds one silent node while it reads from the other one', async () => {
+      const proxies = new Map();
+      for (const { port } of all) proxies.set(port, await lossyProxy(port));
+      const map = Object.fromEntries([...proxies].map(([port, proxy]) => [`127.0.0.1:${port}`, { host: '127.0.0.1', port: proxy.port }]));
+      const behind = await connect(map);
+      const other = new Sluice(behind.cluster, { timeout: 300 });
+      const near = other.near({ check: 100 });
+      const [key, another] = ['bar:near', 'foo:near'].map((name) => `{${name.slice(0, 3)}}${name}`);
+      for (const one of [key, another]) await sluice.cache.set(one, 'v');
+      await eventually(async () => { // a node may not know yet that a slot has moved
+        for (const one of [key, another]) await near.get(one, () => assert.fail());
+        return near.size === 2;
+      });
+      const [owner] = await ownerFirst(all, key);
+      proxies.get(owner.port).fallSilent(library.startsWith('node-redis') ? 'tracking' : 'subscribe');
+      await sluice.cache.set(key, 'new');
+      let read = 0;
+      await eventually(async () => {
+        await near.get(`${another}${read++}`, () => 'v');
+        return await near.get(key, () => 'v') === 'new';
+      });
+      await other.close();
+      behind.close();
+      for (const proxy of proxies.values()) proxy.close();
     });
 
     test('locks wait on the node of their key', async () => {

@@ -31,10 +31,10 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     });
 
     /** Calls `work` with a client behind a network that loses replies. */
-    async function withLossy(work) {
+    async function withLossy(work, options) {
       const proxy = await lossyProxy();
       const behind = await connect(proxy.port);
-      const other = new Sluice(behind);
+      const other = new Sluice(behind, options);
       await work(other, proxy);
       await other.close();
       disconnect(behind);
@@ -305,11 +305,27 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         proxy.fallSilent();
         await sluice.cache.set('k', 'new');
         await sleep(150);
-        near.get('k', () => 'v').catch(() => {});
-        await eventually(() => near.size === 0);
+        await assert.rejects(near.get('k', () => 'v'), ConnectionBroken);
+        assert.equal(near.size, 0);
+        await assert.rejects(near.get('k', () => 'v'), ConnectionBroken); // and without an entry
         near.close();
-      });
+      }, { timeout: 300 });
     });
+
+    test('near cache: a silent connection for invalidations is found while reads continue', () => withLossy(async (other, proxy) => {
+      const near = other.near({ check: 100 });
+      await sluice.cache.set('k', 'v'); // no message about it is under way
+      await near.get('k', () => assert.fail());
+      assert.equal(near.size, 1);
+      proxy.fallSilent(library.startsWith('node-redis') ? 'tracking' : 'subscribe');
+      await sluice.cache.set('k', 'new');
+      let read = 0;
+      await eventually(async () => {
+        await near.get(`other ${read++}`, () => 'v', { lease: 100 }); // one lease is lost
+        return await near.get('k', () => 'v') === 'new';
+      });
+      near.close();
+    }, { timeout: 300 }));
 
     test('what is not safe to repeat is not repeated, except by ioredis', async () => {
       if (!library.startsWith('node-redis')) return;

@@ -230,6 +230,20 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       disconnect(behind);
     });
 
+    test('a loss is heard of although the connection for messages is silent', async () => {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      const hold = await other.lock('key', { lease: 1500 }).acquire();
+      const heard = aborted(hold.signal);
+      proxy.fallSilent('subscribe');
+      await admin.send('DEL', 'key');
+      await heard;
+      proxy.close();
+      await other.close();
+      disconnect(behind);
+    });
+
     test('a silent server ends no wait too late', async () => {
       const proxy = await lossyProxy();
       const behind = await connect(proxy.port);

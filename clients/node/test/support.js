@@ -76,20 +76,30 @@ async function eventually(condition) {
 
 /**
  * A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks.
- * `loseAfter` calls a function between the reply and the break.
+ * `loseAfter` calls a function between the reply and the break. `fallSilent` delivers no more replies, or, with a word, none on the
+ * present connections whose client has sent this word.
  */
 async function lossyProxy(port = PORT) {
   /** @type {Map<string, () => unknown>} */
   const lost = new Map();
   const sockets = new Set();
+  /** @type {Set<{ said: string, isSilent: boolean }>} */
+  const connections = new Set();
   let isSilent = false;
   const server = net.createServer((client) => {
     const upstream = net.connect(port, '127.0.0.1');
     /** @type {(() => unknown) | undefined} */
     let breaks;
-    const end = () => { client.destroy(); upstream.destroy(); };
+    const connection = { said: '', isSilent: false };
+    connections.add(connection);
+    const end = () => {
+      connections.delete(connection);
+      client.destroy();
+      upstream.destroy();
+    };
     for (const socket of [client, upstream]) sockets.add(socket.on('error', noop).on('close', end));
     client.on('data', (bytes) => {
+      connection.said += bytes.toString('latin1').toLowerCase();
       for (const [name, act] of lost) {
         if (bytes.includes(name)) {
           lost.delete(name);
@@ -100,7 +110,7 @@ async function lossyProxy(port = PORT) {
     });
     upstream.on('data', async (bytes) => {
       if (breaks) await Promise.resolve(breaks()).finally(end);
-      else if (!isSilent) client.write(bytes);
+      else if (!connection.isSilent && !isSilent) client.write(bytes);
     });
   });
   server.listen(0, '127.0.0.1');
@@ -109,7 +119,10 @@ async function lossyProxy(port = PORT) {
     port: server.address().port,
     lose: (...names) => names.forEach((name) => lost.set(name, noop)),
     loseAfter: (name, act) => lost.set(name, act),
-    fallSilent: () => { isSilent = true; },
+    fallSilent: (word) => {
+      if (word === undefined) isSilent = true;
+      else for (const connection of connections) connection.isSilent ||= connection.said.includes(word);
+    },
     isDone: () => lost.size === 0,
     close: () => {
       for (const socket of sockets) socket.destroy();
