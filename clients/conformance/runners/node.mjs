@@ -139,7 +139,7 @@ write({
   runtime: `Node ${process.versions.node}`,
   repeats: true,
   topologies: ['server', 'cluster', 'sentinel'],
-  operations: [...Object.keys(rest), 'bound', 'linger', 'local-loss', 'notify'],
+  operations: [...Object.keys(rest), 'bound', 'follow', 'linger', 'local-loss', 'notify'],
 });
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, do: name, ...words } = JSON.parse(line);

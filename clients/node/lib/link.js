@@ -167,7 +167,7 @@ class Link {
     const [, what, fence, id] = /^(\S+) (\d+) (.*)$/s.exec(message) ?? [];
     this.waiting.get(id)?.push(what, Number(fence));
     const hold = this.holds.get(id);
-    if (what === 'lost' && hold?.fences.includes(Number(fence))) hold.lose();
+    if (what === 'lost' && hold?.fences.includes(Number(fence))) hold.hearLost();
   }
 
   /** Messages for a request, from now on. @param {string} id */

@@ -86,6 +86,12 @@ function head({ family, keys, isMany, limits = [], isShared, permits }, owner) {
   return isShared ? [keys[0], owner, 'SHARED'] : [keys[0], owner];
 }
 
+/** @param {LockOptions} options @returns {Word[]} The lease of an acquisition, and who renews it. */
+function terms({ lease = 30_000, watchdog = true, linger = true, maxHold }) {
+  const watch = watchdog ? ['WATCHDOG', ...(maxHold ? ['MAXHOLD', maxHold] : []), ...(linger ? ['LINGER'] : [])] : [];
+  return ['PX', lease, ...watch];
+}
+
 /** Whether another server must be asked. @param {unknown} error */
 const isRedirected = (error) => error instanceof ServerError && /^(MOVED|ASK|UNBLOCKED|READONLY|TRYAGAIN|LOADING|CLUSTERDOWN)$/.test(error.code);
 
@@ -150,15 +156,13 @@ class Lock {
   }
 
   async #acquire() {
-    const { wait = 10_000, lease = 30_000, watchdog = true, linger = true, maxHold, owner: named, signal } = this.options;
+    const { wait = 10_000, watchdog = true, owner: named, signal } = this.options;
     const id = randomUUID();
     const owner = named ?? id;
     const { family, isMany, keys } = this.#kind;
     const title = `${family}.${isMany ? 'M' : ''}ACQUIRE`;
     const { read } = commandOf(title);
-    /** @type {Word[]} */
-    const options = ['PX', lease];
-    if (watchdog) options.push('WATCHDOG', ...(maxHold ? ['MAXHOLD', maxHold] : []), ...(linger ? ['LINGER'] : []));
+    const options = terms(this.options);
     const deadline = performance.now() + wait;
     /** @type {Link | undefined} */
     let link;
@@ -239,7 +243,7 @@ class Lock {
   #held(link, mailbox, id, owner, fences, since, pair) {
     const hold = new Hold(this.#links, link, this.#kind, this.options, { id, owner, fences, since, pair });
     link.keep(hold);
-    if (fences.some((fence) => mailbox.lost.has(fence))) hold.lose();
+    if (fences.some((fence) => mailbox.lost.has(fence))) hold.hearLost();
     return hold;
   }
 
@@ -297,6 +301,10 @@ class Hold {
   #options;
   #owner;
   #pair;
+  #granted;
+  #isFollowing = false;
+  /** @type {Promise<unknown> | undefined} The request that binds this hold to another connection. */
+  #binding;
   #lost = new AbortController();
   #until = Infinity;
   /** @type {Promise<boolean> | undefined} */
@@ -321,6 +329,7 @@ class Hold {
     this.id = id;
     /** The fencing tokens, one for each key. */
     this.fences = fences;
+    this.#granted = fences;
     /** Milliseconds of the lease. */
     this.lease = options.lease ?? 30_000;
     if (options.maxHold) this.#until = performance.now() + options.maxHold;
@@ -426,6 +435,7 @@ class Hold {
 
   async #release() {
     const { client } = this.#links;
+    await this.#binding?.catch(noop); // it must not acquire after the release
     this.#link.holds.delete(this.id);
     const [title, args] = release(this.#kind, this.id, this.#owner, this.#options.owner !== undefined);
     let mayHaveRun = false; // a repetition finds nothing if the first request released the lock and its reply was lost
@@ -447,11 +457,67 @@ class Hold {
     if (!this.#released) this.#lost.abort(new LockLost(`${nameOf(this.#kind)} is lost`));
   }
 
+  /** @internal The server published the loss. In a cluster, it also does so when the hash slot moves to another node. */
+  hearLost() {
+    if (this.#links.client.library.isCluster) this.#follow();
+    else this.lose();
+  }
+
   /** @internal The watched connection is closed. */
   unwatch() {
     if (this.#options.watchdog === false) return;
     this.#pair = undefined;
     if (this.#options.linger === false) this.lose();
+    else if (this.#links.client.library.isCluster) this.#follow(); // another node may have the hash slot now
+  }
+
+  /** Looks for this hold on the node that has its hash slot now, as long as its lease is certain. */
+  async #follow() {
+    if (this.#isFollowing) return;
+    this.#isFollowing = true;
+    this.#pair = undefined; // the answers of the former node prove nothing
+    for (let pause = PAUSE_MS; this.isHeld; pause = Math.min(2 * pause, 1000)) {
+      try {
+        const now = performance.now();
+        const lease = this.#options.watchdog === false ? this.validUntil - now : Math.min(this.lease, this.#until - now);
+        // By the user's client, which finds the node.
+        if (!await this.renew(Math.max(lease, 1)) || await this.#bind()) break;
+      } catch {
+        // A broken connection, or the slot is on its way.
+      }
+      await sleep(pause, undefined, { ref: false });
+    }
+    this.#isFollowing = false;
+  }
+
+  /** Binds this hold to the connections of the node that has its key. Returns false if another attempt is needed. */
+  async #bind() {
+    const link = await this.#links.of(this.keys[0]);
+    if (!this.isHeld) return true;
+    /** @type {unknown} */
+    let pair;
+    // An owner of several holds may have sent another id since: a repetition would enter once more. This hold renews itself.
+    if (this.#options.owner === undefined) {
+      const title = `${this.#kind.family}.${this.#kind.isMany ? 'M' : ''}ACQUIRE`;
+      const words = [title, ...head(this.#kind, this.#owner), ...terms(this.#options), 'ID', this.id, 'NOTIFY', link.channel];
+      const sent = link.send(words);
+      this.#binding = sent;
+      const { reply, pair: bound } = await sent;
+      const fences = commandOf(title).read(reply);
+      if (fences === null || [fences].flat().some((fence, at) => fence !== this.#granted[at])) {
+        this.lose();
+        if (fences !== null) await this.#links.client.call(...release(this.#kind, this.id, this.#owner, false)); // another hold
+        return true;
+      }
+      if (link.pair !== bound) return false;
+      if (this.#options.watchdog !== false) pair = bound;
+    }
+    if (!this.isHeld) return true;
+    this.#link.holds.delete(this.id);
+    this.#link = link;
+    this.#pair = pair;
+    link.keep(this);
+    return true;
   }
 
   /** @internal The server answered on this pair of connections, to a question of that time. @param {unknown} pair @param {number} sent */

@@ -170,14 +170,57 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.equal(await sluice.cache.get(`{${key}}:value`, () => 2), 1);
     });
 
-    test('a holder whose slot moves keeps its lock', async () => {
-      const [key] = KEYS;
-      const [, to] = await ownerFirst(all, key);
-      await sluice.lock(key).run(async (hold) => {
+    const kinds = {
+      'lock': () => sluice.lock(KEYS[0]),
+      'shared lock': () => sluice.readLock(KEYS[0]),
+      'semaphore': () => sluice.semaphore(KEYS[0], 2, { permits: 2 }),
+      'lock of several keys': () => sluice.lock([KEYS[0], `{${KEYS[0]}}other`]),
+      'lock of a named owner': () => sluice.lock(KEYS[0], { owner: 'ann' }),
+    };
+    for (const [kind, create] of Object.entries(kinds)) {
+      test(`a ${kind} follows a slot that moves, and is watched there`, async () => {
+        const [key] = KEYS;
+        const [, to] = await ownerFirst(all, key);
+        const info = async () => String(await to.send(`${kind === 'semaphore' ? 'SEM' : 'LOCK'}.INFO`, key));
+        const hold = await create().acquire();
+        const { fence } = hold;
         await move(all, key);
-        assert.equal(await to.send('LOCK.HELD', key, hold.owner), hold.fence);
-      }).catch((error) => assert.equal(error.name, 'LockLost')); // the server publishes the loss of the notice at once
-      await eventually(async () => await to.send('EXISTS', key) === 0);
+        if (kind !== 'lock of a named owner') await eventually(async () => /watchdog,1/.test(await info()));
+        await hold.check();
+        assert.equal(hold.fence, fence);
+        assert.match(await info(), /count,[12],/);
+        assert.equal(await hold.release(), true);
+        assert.equal(await to.send('EXISTS', key), 0);
+      });
+    }
+
+    test('a holder learns of a loss in a cluster, before and after its slot moves', async () => {
+      const [key] = KEYS;
+      for (const isMoved of [false, true]) {
+        const hold = await sluice.lock(key, { lease: 600_000 }).acquire();
+        const lost = new Promise((resolve) => hold.signal.addEventListener('abort', resolve));
+        if (isMoved) {
+          await move(all, key);
+          const [node] = await ownerFirst(all, key);
+          await eventually(async () => /watchdog,1/.test(String(await node.send('LOCK.INFO', key))));
+        }
+        const [owner] = await ownerFirst(all, key);
+        await owner.send('DEL', key);
+        await lost;
+        assert.equal(await owner.send('EXISTS', key), 0);
+        await assert.rejects(hold.check(), { name: 'LockLost' });
+      }
+    });
+
+    test('a lock is bound again after its connections broke', async () => {
+      const [key] = KEYS;
+      const [owner] = await ownerFirst(all, key);
+      const hold = await sluice.lock(key, { lease: 600_000 }).acquire();
+      const clients = await owner.send('CLIENT', 'LIST');
+      const [, id] = /^id=(\d+).* cmd=lock.acquire /m.exec(clients);
+      await owner.send('CLIENT', 'KILL', 'ID', id);
+      await eventually(async () => /watchdog,1/.test(String(await owner.send('LOCK.INFO', key))));
+      assert.equal(await hold.release(), true);
     });
   });
 }
