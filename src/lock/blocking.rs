@@ -4,7 +4,7 @@ use super::deadlock::{self, Check};
 use super::handover::Outcome;
 use super::options::LockOptions;
 use super::queue::LockWaiter;
-use super::search::{BEFORE_SEARCH_MS, read_lock};
+use super::search::{BEFORE_SEARCH_MS, plan_rechecks, read_lock};
 use super::slices::serve;
 use super::world::{ServerClients, ServerWorld};
 use super::{BLOCKED, HOT, LISTENING, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
@@ -136,6 +136,7 @@ fn wait_instead(ctx: Ctx<'_>, now: Now, ticket: Ticket, waiter: LockWaiter) -> A
         .get()
         .handover
         .replace(&mut ServerWorld { ctx, now }, ticket, waiter);
+    plan_rechecks(ctx, &mut SERVICE.get(), now); // it may have named another capacity
     serve(ctx, now, keys);
     Ok(reply_to_waiter(is_notified))
 }

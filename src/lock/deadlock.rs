@@ -112,6 +112,9 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
         let first = queues.entangled_after(queue, None, newcomer);
         first.is_some_and(|first| first != newcomer)
     };
+    if queues.leaves_less(newcomer) {
+        return false; // those ahead may wait in vain now
+    }
     let owner_waits_twice = queues.owner_waits_twice(newcomer);
     if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
         let mut joined = joined;
@@ -275,6 +278,8 @@ pub struct Search {
     closing: Vec<Ticket>,
     /// How many steps it took.
     spent: u64,
+    /// Whether the clients that are to be checked again are marked as unverified.
+    is_marked: bool,
     /// Whether anything has changed since a deadlock was suspected.
     is_disturbed: bool,
     /// Whether the search is to start again, and all that was found to be freed.
@@ -297,6 +302,7 @@ impl Search {
             unverified: BTreeMap::new(),
             closing: Vec::new(),
             spent: 0,
+            is_marked: false,
             is_disturbed: false,
             is_outdated: false,
         }
@@ -377,6 +383,12 @@ impl Search {
             if *steps == 0 {
                 return None;
             }
+            if !self.is_marked {
+                *steps -= 1;
+                self.is_marked = !queues.mark_some_unverified();
+                self.last = queues.last_arrival();
+                continue;
+            }
             if self.is_outdated {
                 *steps -= 1;
                 if !self.free_some() {
@@ -455,7 +467,8 @@ impl Search {
     /// Whether any other client is left than the newcomer of which it is not known whether its wait can end.
     fn left_others(&self, queues: &Queues) -> bool {
         let mut left = self.waiters.iter().filter(|waiter| !waiter.is_done);
-        queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
+        queues.has_rechecks()
+            || queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
     }
 
     fn take(&mut self, queues: &Queues, task: SearchTask, steps: &mut u64, read: Read<'_>) {
@@ -525,10 +538,14 @@ impl Search {
 
     // Who matters
 
-    /// The waiter with this ticket, who matters.
+    /// The waiter with this ticket, who matters. `None`: it came after the search began. Such a client is left out, because its
+    /// owner may hold keys whose waiting holders are known already. It only takes from others.
     fn find(&mut self, queues: &Queues, ticket: Ticket) -> Option<usize> {
         if let Some(known) = self.waiter_of_ticket.get(&ticket) {
             return Some(*known);
+        }
+        if queues.arrival(ticket)? > self.last {
+            return None;
         }
         let (number, waiter) = (queues.owner_of_waiter(ticket)?, queues.get(ticket)?);
         let owner = self.find_owner(number);

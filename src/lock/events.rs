@@ -3,6 +3,7 @@
 use super::handover::Upkeep;
 use super::notices::NOTICES;
 use super::persist;
+use super::search;
 use super::slices::stop_listening_if_idle;
 use super::{DEADLINES, SERVICE};
 use crate::fence::last_fence;
@@ -14,7 +15,7 @@ use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 
 /// Handles a server event.
-pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
+pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
     let service = &mut *SERVICE.get();
     let (handover, steps) = (&mut service.handover, &mut service.steps);
     match event {
@@ -25,7 +26,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
         ServerEvent::Touched(db, key) => {
-            handover.queues.record_new_holds();
+            handover.queues.recheck(*db, key);
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
         ServerEvent::Flushed(db) => {
@@ -35,8 +36,8 @@ pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         }
         ServerEvent::Swapped(first, second) => {
             steps.watches.swap(*first, *second);
-            handover.queues.record_new_holds();
             for db in [*first, *second] {
+                handover.queues.recheck_db(db);
                 handover.serve_all(Some(db));
             }
         }
@@ -58,6 +59,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
             NOTICES.get().clear();
         }
     }
+    search::plan_rechecks(ctx, service, now);
     stop_listening_if_idle(service);
     deferred::ask_for_slices();
 }

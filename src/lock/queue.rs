@@ -197,6 +197,16 @@ impl LockQueue {
         }
     }
 
+    /// Sets the capacity. Returns the one before, and whether any client that waits may get less now.
+    fn set_limit(&mut self, limit: u64) -> (Option<u64>, bool) {
+        let before = self.limit.replace(limit);
+        // A capacity that is less than a client wants leaves it the one that it named itself.
+        let most = self.counts.last_key_value().map_or(0, |(count, _)| *count);
+        let is_less =
+            before.is_some_and(|before| limit < before || before < most && before < limit);
+        (before, is_less)
+    }
+
     /// The capacity for an acquisition of `count` permits that names the capacity `own`.
     fn limit(&self, count: u64, own: u64) -> u64 {
         let limit = self.limit.unwrap_or(own);
@@ -217,6 +227,8 @@ struct QueuedWaiter {
     retry_at: Option<u64>,
     /// The index of the key that it waited for when it was tried last.
     blocked_on: usize,
+    /// Whether it named a capacity that leaves less to others that wait.
+    leaves_less: bool,
 }
 
 /// An owner on whose behalf clients wait.
@@ -253,6 +265,10 @@ pub struct Queues {
     listeners: BTreeSet<(u64, Ticket)>,
     /// Waiters of whom it is not known yet whether their waiting can end, by their arrival.
     unverified: BTreeMap<u64, Ticket>,
+    /// The numbers of queues whose clients are all to be checked again, each with the last one of them that is marked already.
+    rechecks: BTreeMap<u64, Option<Ticket>>,
+    /// Scans through queues whose clients are all to be checked again.
+    recheck_scans: Vec<Scan>,
     changes: Option<Changes>,
     /// How many keys all waiters wait for, each counted for each of them.
     waited_keys: usize,
@@ -272,6 +288,8 @@ impl Default for Queues {
             requests: BTreeMap::new(),
             listeners: BTreeSet::new(),
             unverified: BTreeMap::new(),
+            rechecks: BTreeMap::new(),
+            recheck_scans: Vec::new(),
             changes: None,
             waited_keys: 0,
             last_owner: 0,
@@ -309,7 +327,7 @@ impl Queues {
     }
 
     /// The same. Returns also the capacities of the queues of its semaphores before, for [`Queues::withdraw`].
-    pub(super) fn join(&mut self, waiter: LockWaiter) -> (Ticket, Vec<Option<u64>>) {
+    pub fn join(&mut self, waiter: LockWaiter) -> (Ticket, Vec<Option<u64>>) {
         let next = match waiter.want {
             Want::Upgrade => &mut self.next_upgrade,
             Want::Acquire(_) => &mut self.next_ordinary,
@@ -317,12 +335,14 @@ impl Queues {
         let ticket = *next;
         *next += 1;
         let mut limits_before = Vec::new();
+        let mut leaves_less = false;
         let queues = waiter.keys.iter().enumerate().map(|(index, key)| {
             let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
+                let (before, is_less) = queue.set_limit(limit);
+                leaves_less |= is_less;
                 queue.count(count);
-                let before = queue.limit.replace(limit);
                 limits_before.push(before);
                 note_capacity(&mut self.changes, number, before, limit);
             } else if !waiter.is_shared() {
@@ -350,6 +370,7 @@ impl Queues {
             arrival: self.last_arrival,
             retry_at: None,
             blocked_on: 0,
+            leaves_less,
         };
         let waits_for_more = entry.waiter.keys.len() > 1;
         self.waiters.insert(ticket, entry);
@@ -423,8 +444,11 @@ impl Queues {
             if let Some((_, limit)) = waiter.permits_at(index)
                 && let Some(queue) = self.queues.numbered_mut(*number)
             {
-                let before = queue.limit.replace(limit);
+                let (before, is_less) = queue.set_limit(limit);
                 note_capacity(&mut self.changes, *number, before, limit);
+                if is_less {
+                    self.rechecks.entry(*number).or_default();
+                }
             }
         }
         if let Some(listener) = &entry.waiter.listener {
@@ -437,7 +461,7 @@ impl Queues {
     }
 
     /// Removes a client that has only just joined. The capacities of its queues are again what they were.
-    pub(super) fn withdraw(&mut self, ticket: Ticket, limits_before: Vec<Option<u64>>) {
+    pub fn withdraw(&mut self, ticket: Ticket, limits_before: Vec<Option<u64>>) {
         let Some(waiter) = self.remove(ticket) else {
             return;
         };
@@ -681,16 +705,85 @@ fn ticket_between(
 
 /// For the search for deadlocks.
 impl Queues {
-    /// Notes that it is not known yet whether this client's wait can end.
+    /// Notes that it is not known yet whether this client's wait can end. If it has named a capacity that leaves less to the
+    /// clients ahead, that is not known of them either.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
         if let Some(entry) = self.waiters.get(&ticket) {
             self.unverified.insert(entry.arrival, ticket);
+            if entry.leaves_less {
+                for queue in &entry.queues {
+                    self.rechecks.entry(*queue).or_default();
+                }
+            }
         }
     }
 
     /// Whether there is any client of which it is not known whether its wait can end.
     pub fn has_unverified(&self) -> bool {
-        !self.unverified.is_empty()
+        !self.unverified.is_empty() || self.has_rechecks()
+    }
+
+    /// Whether clients are to be checked again that were verified.
+    pub(super) fn has_rechecks(&self) -> bool {
+        !self.rechecks.is_empty() || !self.recheck_scans.is_empty()
+    }
+
+    /// Holds may have come to a key without an acquisition: its clients are to be checked again.
+    pub fn recheck(&mut self, db: i32, key: &[u8]) {
+        if let Some(number) = self.queues.number(db, key) {
+            self.rechecks.entry(number).or_default();
+            self.record_new_holds();
+        }
+    }
+
+    /// The same for all keys of a database.
+    pub fn recheck_db(&mut self, db: i32) {
+        if !self.is_empty() {
+            self.recheck_scans.push(self.scan(Some(db)));
+            self.record_new_holds();
+        }
+    }
+
+    /// Marks some of the clients that are to be checked again as unverified. Returns false if there are none.
+    pub(super) fn mark_some_unverified(&mut self) -> bool {
+        if let Some(mut first) = self.rechecks.first_entry() {
+            let queue = self.queues.numbered(*first.key()).map(|(_, queue)| queue);
+            let after = first.get().map_or(Unbounded, Excluded);
+            let tickets = queue.map(|queue| queue.tickets.range((after, Unbounded)));
+            let mut tickets = tickets
+                .into_iter()
+                .flatten()
+                .take(super::deadlock::PER_STEP);
+            let last = tickets.by_ref().inspect(|ticket| {
+                if let Some(entry) = self.waiters.get(ticket) {
+                    self.unverified.insert(entry.arrival, **ticket);
+                }
+            });
+            match last.last() {
+                Some(last) => drop(first.insert(Some(*last))),
+                None => drop(first.remove()),
+            }
+            return true;
+        }
+        let Some(scan) = self.recheck_scans.last_mut() else {
+            return false;
+        };
+        match scan.step(&self.queues) {
+            Some(ScanStep(Some((db, key)))) => {
+                if let Some(number) = self.queues.number(db, &key) {
+                    self.rechecks.entry(number).or_default();
+                }
+            }
+            Some(ScanStep(None)) => {}
+            None => drop(self.recheck_scans.pop()),
+        }
+        true
+    }
+
+    /// Whether this client has named a capacity that leaves less to others that wait.
+    pub(super) fn leaves_less(&self, ticket: Ticket) -> bool {
+        let entry = self.waiters.get(&ticket);
+        entry.is_some_and(|entry| entry.leaves_less)
     }
 
     pub(super) fn is_unverified(&self, ticket: Ticket) -> bool {

@@ -55,6 +55,13 @@ impl DeadlockSearch {
     }
 }
 
+/// Plans a search if clients are to be checked again.
+pub(super) fn plan_rechecks(ctx: Ctx<'_>, service: &mut LockService, now: Now) {
+    if service.handover.queues.has_unverified() {
+        service.search.plan(ctx, now.ms() + BEFORE_SEARCH_MS);
+    }
+}
+
 /// Begins the planned search.
 pub(super) fn begin_search(service: &mut LockService, now: Now) {
     let LockService {

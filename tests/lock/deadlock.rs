@@ -23,6 +23,8 @@ struct Try {
     shared: bool,
     permits: u64,
     upgrade: bool,
+    /// The capacities that it names for its semaphores.
+    limits: [u64; 2],
 }
 
 fn any_try() -> impl Strategy<Value = Try> {
@@ -33,19 +35,22 @@ fn any_try() -> impl Strategy<Value = Try> {
         1 => Just(vec![0, 1, 2]),
         1 => Just(vec![LOCKS, LOCKS + 1]),
     ];
+    let limit = || prop_oneof![3 => Just(LIMIT), 1 => 1..LIMIT];
     (
         0..OWNERS,
         keys,
         any::<bool>(),
         1..=LIMIT,
         prop::bool::weighted(0.1),
+        [limit(), limit()],
     )
-        .prop_map(|(owner, keys, shared, permits, upgrade)| Try {
+        .prop_map(|(owner, keys, shared, permits, upgrade, limits)| Try {
             owner,
             upgrade: upgrade && keys.len() == 1 && keys[0] < LOCKS,
             shared: shared && keys.len() == 1,
             keys,
             permits,
+            limits: limits.map(|limit| limit.max(permits)),
         })
 }
 
@@ -62,7 +67,7 @@ fn waiter(attempt: &Try) -> LockWaiter {
     let claim = if attempt.keys[0] >= LOCKS {
         RequestedMode::Permits {
             count: attempt.permits,
-            limit: LIMIT,
+            limit: attempt.limits[0],
         }
     } else if attempt.shared {
         RequestedMode::Shared
@@ -82,7 +87,11 @@ fn waiter(attempt: &Try) -> LockWaiter {
         id: None,
         watch: None,
         listener: None,
-        limits: Box::default(),
+        limits: if attempt.keys.len() > 1 && attempt.keys[0] >= LOCKS {
+            attempt.limits.into()
+        } else {
+            Box::default()
+        },
         event: c"",
         since: 0,
         since_us: 0,
@@ -95,10 +104,84 @@ struct World {
     locks: BTreeMap<Key, Lock>,
     /// In the order in which they are served: upgrades first.
     waiting: Vec<LockWaiter>,
+    /// The capacities of semaphores that clients wait for, as the last of them named it.
+    named: BTreeMap<Key, u64>,
     fence: u64,
 }
 
 impl World {
+    fn new() -> Self {
+        World {
+            locks: BTreeMap::new(),
+            waiting: Vec::new(),
+            named: BTreeMap::new(),
+            fence: 0,
+        }
+    }
+
+    /// Puts a client into the queues.
+    fn join(&mut self, place: usize, waiter: LockWaiter) {
+        for (index, key) in waiter.keys.iter().enumerate() {
+            if let Some((_, limit)) = waiter.permits_at(index) {
+                self.named.insert(key.clone(), limit);
+            }
+        }
+        self.waiting.insert(place, waiter);
+    }
+
+    /// The place of a newcomer: upgrades go ahead.
+    fn place(&self, newcomer: &LockWaiter) -> usize {
+        let is_upgrade = |other: &&LockWaiter| other.want == Want::Upgrade;
+        if newcomer.want == Want::Upgrade {
+            self.waiting.iter().take_while(is_upgrade).count()
+        } else {
+            self.waiting.len()
+        }
+    }
+
+    /// Whether a newcomer has its answer at once: it is served, or would wait for itself.
+    fn answers_at_once(&mut self, newcomer: &LockWaiter) -> bool {
+        for key in &newcomer.keys {
+            if !self.waiting.iter().any(|other| other.keys.contains(key)) {
+                self.named.remove(key);
+            }
+        }
+        let ahead = match newcomer.want {
+            Want::Upgrade => Vec::new(),
+            Want::Acquire(_) => self.waiting.clone(),
+        };
+        self.try_serve(newcomer, &ahead)
+    }
+
+    /// Whether the owner waits already for one of the keys in another way. Then it would be answered nil at some time, as a
+    /// shared holder that asks for the exclusive lock.
+    fn waits_otherwise(&self, newcomer: &LockWaiter) -> bool {
+        self.waiting.iter().any(|other| {
+            other.owner == newcomer.owner
+                && other.is_shared() != newcomer.is_shared()
+                && other.keys.iter().any(|key| newcomer.keys.contains(key))
+        })
+    }
+
+    /// What a client asks for at its key with this index.
+    fn claim(&self, waiter: &LockWaiter, index: usize) -> RequestedMode {
+        match (waiter.want, waiter.permits_at(index)) {
+            (_, Some((count, own))) => {
+                let named = self.named.get(&waiter.keys[index]).copied();
+                let limit = named.filter(|named| *named >= count).unwrap_or(own);
+                RequestedMode::Permits { count, limit }
+            }
+            (Want::Acquire(mode), None) => mode,
+            (Want::Upgrade, None) => unreachable!(),
+        }
+    }
+
+    /// Who waits for ever, if everybody who does not wait releases all.
+    fn waits_in_vain(&self) -> Option<&LockWaiter> {
+        let waits_in_vain = |waiter: &&LockWaiter| !self.clone().serves_in_the_end(&waiter.owner);
+        self.waiting.iter().find(waits_in_vain)
+    }
+
     fn lock(&mut self, key: &Key) -> &mut Lock {
         self.locks
             .entry(key.clone())
@@ -118,12 +201,9 @@ impl World {
             // Who holds nothing any more is told so.
             return !matches!(upgraded, Upgraded::Busy);
         }
-        let Want::Acquire(claim) = waiter.want else {
-            unreachable!()
-        };
-        let request = |queued| Acquire {
+        let request = |mode, queued| Acquire {
             owner: &waiter.owner,
-            mode: claim,
+            mode,
             lease: 1000,
             id: None,
             watch: None,
@@ -131,14 +211,19 @@ impl World {
             queued,
         };
         let mut trial = self.clone();
-        for key in &waiter.keys {
-            let acquired = trial.lock(key).acquire(&request(behind(key)), 0, fence);
-            if matches!(acquired, Acquired::Busy | Acquired::Never) {
-                return false;
+        let mut is_busy = false;
+        for (index, key) in waiter.keys.iter().enumerate() {
+            let request = request(self.claim(waiter, index), behind(key));
+            match trial.lock(key).acquire(&request, 0, fence) {
+                Acquired::Busy => is_busy = true,
+                Acquired::Never => return true, // it is told so
+                _ => {}
             }
         }
-        *self = trial;
-        true
+        if !is_busy {
+            *self = trial;
+        }
+        !is_busy
     }
 
     /// Lets everybody who doesn't wait release everything, for as long as that serves somebody.
@@ -176,33 +261,19 @@ proptest! {
 
     #[test]
     fn a_wait_is_refused_exactly_if_it_would_never_end(tries in prop::collection::vec(any_try(), 1..40)) {
-        let mut world = World { locks: BTreeMap::new(), waiting: Vec::new(), fence: 0 };
+        let mut world = World::new();
         let mut queues = Queues::default();
         for attempt in tries {
             let newcomer = waiter(&attempt);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            // A lock that it holds an owner enters again, or upgrades; it may ask for more permits of
-            // a semaphore. It may wait for several keys at once, but for each once: then it goes on when all its waits are over.
-            let is_lock = attempt.keys[0] < LOCKS;
-            let waits_for_it = world.waiting.iter().any(|other| {
-                other.owner == newcomer.owner
-                    && other.keys.iter().any(|key| newcomer.keys.contains(key))
-            });
-            if waits_for_it || is_lock && holds_it != (newcomer.want == Want::Upgrade) {
-                continue;
-            }
-            let ahead = if newcomer.want == Want::Upgrade { Vec::new() } else { world.waiting.clone() };
-            if world.try_serve(&newcomer, &ahead) {
+            let is_odd = world.waits_otherwise(&newcomer);
+            if is_odd || newcomer.want == Want::Upgrade && !holds_it || world.answers_at_once(&newcomer) {
                 continue;
             }
             let mut with_it = world.clone();
-            if newcomer.want == Want::Upgrade {
-                with_it.waiting.insert(0, newcomer.clone());
-            } else {
-                with_it.waiting.push(newcomer.clone());
-            }
+            with_it.join(with_it.place(&newcomer), newcomer.clone());
             let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
-            let ticket = queues.push(newcomer);
+            let (ticket, limits_before) = queues.join(newcomer);
             let checked = check(&queues, ticket, &mut { u64::MAX }, &mut |key, visit| {
                 if let Some(lock) = world.locks.get(key)
                     && !lock.holds().is_empty()
@@ -213,8 +284,10 @@ proptest! {
             let expected = if never_ends { Check::Deadlock } else { Check::Fine };
             prop_assert_eq!(checked, expected, "{:?}", attempt);
             if never_ends {
-                queues.remove(ticket);
+                queues.withdraw(ticket, limits_before);
             } else {
+                let in_vain = with_it.waits_in_vain();
+                prop_assert!(in_vain.is_none(), "{:?} makes {:?} wait in vain", attempt, in_vain);
                 world = with_it;
             }
         }
@@ -230,6 +303,10 @@ enum Event {
     Leave(usize),
     /// An owner gives a key back, perhaps on another connection than the one that waits.
     Release(usize, usize),
+    /// A key is deleted.
+    Delete(usize),
+    /// A lock or a semaphore is renamed to another key.
+    Rename(usize, usize),
     /// The search takes so many steps.
     Search(u64),
 }
@@ -238,7 +315,10 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => any_try().prop_map(Event::Try),
         1 => (0..20usize).prop_map(Event::Leave),
-        1 => (0..OWNERS, 0..KEYS).prop_map(|(owner, key)| Event::Release(owner, key)),
+        2 => (0..OWNERS, 0..KEYS).prop_map(|(owner, key)| Event::Release(owner, key)),
+        1 => (0..KEYS).prop_map(Event::Delete),
+        1 => (0..LOCKS, 0..LOCKS).prop_map(|(from, to)| Event::Rename(from, to)),
+        1 => (LOCKS..KEYS, LOCKS..KEYS).prop_map(|(from, to)| Event::Rename(from, to)),
         4 => (1..30u64).prop_map(Event::Search),
     ]
 }
@@ -301,39 +381,39 @@ impl Watched {
             .keys
             .iter()
             .any(|key| self.world.lock(key).holds().get(&newcomer.owner).is_some());
-        let waits_for_it = self.world.waiting.iter().any(|other| {
-            other.owner == newcomer.owner
-                && other.keys.iter().any(|key| newcomer.keys.contains(key))
-        });
-        if waits_for_it || attempt.keys[0] < LOCKS && holds_it != (newcomer.want == Want::Upgrade) {
+        if newcomer.want == Want::Upgrade && !holds_it || self.world.waits_otherwise(&newcomer) {
             return;
         }
-        let is_upgrade = newcomer.want == Want::Upgrade;
-        let ahead = if is_upgrade {
-            Vec::new()
-        } else {
-            self.world.waiting.clone()
-        };
-        if self.world.try_serve(&newcomer, &ahead) {
-            if is_upgrade {
-                self.queues.record_new_holds();
-            }
+        if self.world.answers_at_once(&newcomer) {
+            // The owner may wait for something else, and excludes more than before.
+            self.queues.record_new_holds();
             return;
         }
         let ticket = self.queues.push(newcomer.clone());
         self.tickets.insert(self.came, ticket);
         self.queues.mark_unverified(ticket);
-        let upgrades = self
-            .world
-            .waiting
-            .iter()
-            .take_while(|other| other.want == Want::Upgrade);
-        let place = if is_upgrade {
-            upgrades.count()
-        } else {
-            self.world.waiting.len()
+        let place = self.world.place(&newcomer);
+        self.world.join(place, newcomer);
+    }
+
+    /// Serves whoever can be served because of a key.
+    fn changed(&mut self, index: usize) {
+        let (db, name) = key(index);
+        self.queues.record_change(db, &name);
+        self.serve();
+    }
+
+    fn rename(&mut self, from: usize, to: usize) {
+        let Some(lock) = self.world.locks.remove(&key(from)) else {
+            return;
         };
-        self.world.waiting.insert(place, newcomer);
+        if !lock.holds().is_empty() {
+            self.world.locks.insert(key(to), lock);
+        }
+        let (db, name) = key(to);
+        self.queues.recheck(db, &name);
+        self.changed(from);
+        self.changed(to);
     }
 
     /// Takes steps of the search. Returns whether it has come to an end.
@@ -389,13 +469,8 @@ impl Watched {
 /// Nobody is refused who could have been served, whatever changes while the search goes on; and when it has looked at
 /// everybody, nobody is left who waits in vain.
 fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
-    let world = World {
-        locks: BTreeMap::new(),
-        waiting: Vec::new(),
-        fence: 0,
-    };
     let mut watched = Watched {
-        world,
+        world: World::new(),
         queues: Queues::default(),
         tickets: BTreeMap::new(),
         search: None,
@@ -414,11 +489,14 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
                 }
             }
             Event::Release(owner, index) => {
-                let (db, name_of_key) = key(index);
                 watched.world.lock(&key(index)).drop_owner(&name(owner));
-                watched.queues.record_change(db, &name_of_key);
-                watched.serve();
+                watched.changed(index);
             }
+            Event::Delete(index) => {
+                watched.world.locks.remove(&key(index));
+                watched.changed(index);
+            }
+            Event::Rename(from, to) => watched.rename(from, to),
             Event::Search(steps) => {
                 watched.search(steps)?;
             }
@@ -427,10 +505,8 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
     while watched.queues.has_unverified() || watched.finished.is_some() {
         watched.search(5)?;
     }
-    for waiter in &watched.world.waiting {
-        let served = watched.world.clone().serves_in_the_end(&waiter.owner);
-        prop_assert!(served, "{:?} waits in vain", waiter);
-    }
+    let in_vain = watched.world.waits_in_vain();
+    prop_assert!(in_vain.is_none(), "{:?} waits in vain", in_vain);
     Ok(())
 }
 
@@ -445,6 +521,7 @@ fn clients_behind_an_upgrade_are_not_verified_by_a_search_without_it() {
             shared,
             permits,
             upgrade,
+            limits: [LIMIT; 2],
         })
     };
     let events = vec![
@@ -516,6 +593,7 @@ fn a_search_notices_that_a_semaphore_has_more_room() {
                 shared: false,
                 permits: 1,
                 upgrade: false,
+                limits: [LIMIT; 2],
             })
         };
         let for_permits = LockWaiter {
@@ -571,6 +649,7 @@ fn permit_waiter(owner: &str, index: u8, limit: u64) -> LockWaiter {
             shared: false,
             permits: 1,
             upgrade: false,
+            limits: [LIMIT; 2],
         })
     }
 }

@@ -2053,3 +2053,70 @@ fn a_retry_that_was_served_keeps_what_its_first_connection_never_heard_of() {
         client.run("DEL k");
     }
 }
+
+#[test]
+fn a_capacity_that_is_lowered_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.ACQUIRE k b");
+    client.run("SEM.ACQUIRE s a LIMIT 3");
+    client.run("SEM.ACQUIRE s c LIMIT 3");
+    let _a = waiter(&server, "LOCK.ACQUIRE k a BLOCK 0");
+    // `b` waits for `c` only: with a capacity of 3 it needs no permit of `a`.
+    let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 3 PERMITS 2 BLOCK 0");
+    let closing = refused_at_once(&server, "SEM.ACQUIRE s d LIMIT 2 BLOCK 0");
+    assert_eq!(closing.err(), DEADLOCK);
+    client.run("SEM.RELEASE s c");
+    fence(&served(&mut b));
+}
+
+#[test]
+fn a_repeated_request_that_lowers_a_capacity_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    client.run("LOCK.ACQUIRE k b");
+    client.run("SEM.ACQUIRE s a LIMIT 3");
+    client.run("SEM.ACQUIRE s c LIMIT 3");
+    let _a = waiter(&server, "LOCK.ACQUIRE k a BLOCK 0");
+    let request = "PERMITS 2 BLOCK 0 ID request";
+    let _b = waiter(&server, &format!("SEM.ACQUIRE s b LIMIT 3 {request}"));
+    let mut again = waiter(&server, &format!("SEM.ACQUIRE s b LIMIT 2 {request}"));
+    let refused = again.read_within(SOON).expect("it is refused");
+    assert_eq!(refused.err(), DEADLOCK);
+}
+
+/// A lock comes to a key that clients wait for, without an acquisition.
+#[test]
+fn a_lock_that_comes_from_another_key_closes_a_cycle() {
+    for (prepare, move_it) in [
+        ("LOCK.ACQUIRE other a", "RENAME other k"),
+        ("LOCK.ACQUIRE other a", "COPY other k REPLACE"),
+    ] {
+        let (server, mut client) = server_and_client();
+        client.run("LOCK.ACQUIRE j c");
+        client.run("LOCK.ACQUIRE k b");
+        client.run(prepare);
+        let _a = waiter(&server, "LOCK.ACQUIRE j a BLOCK 0");
+        let mut c = waiter(&server, "LOCK.ACQUIRE k c BLOCK 0");
+        client.run(move_it);
+        let refused = c.read_within(SOON).expect("it is refused");
+        assert_eq!(refused.err(), DEADLOCK, "{move_it}");
+        assert_eq!(waiting(&server), 1);
+    }
+}
+
+#[test]
+fn a_lock_that_comes_from_another_database_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    let mut other = Raw::connect(&server);
+    other.run("SELECT 1");
+    other.run("LOCK.ACQUIRE k a");
+    client.run("LOCK.ACQUIRE k b");
+    let mut third = Raw::connect(&server);
+    third.run("SELECT 2");
+    third.run("LOCK.ACQUIRE j c");
+    third.send(["LOCK.ACQUIRE", "j", "a", "BLOCK", "0"]);
+    await_waiting(&server, 1);
+    let mut c = waiter(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    client.run("SWAPDB 0 1");
+    let refused = c.read_within(SOON).expect("it is refused");
+    assert_eq!(refused.err(), DEADLOCK);
+}
