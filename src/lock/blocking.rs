@@ -79,7 +79,7 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<(), Answer> {
         HOT.waits(*db, key);
     }
     let (ticket, limits_before) = handover.queues.join(waiter);
-    let queues = &handover.queues;
+    let queues = &mut handover.queues;
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
             read_lock(ctx, key, visit);

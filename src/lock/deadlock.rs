@@ -84,7 +84,7 @@ const FEW_KEYS: usize = 32;
 pub(super) const PER_STEP: usize = 64;
 
 /// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
-pub fn check(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
+pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
     if is_plainly_fine(queues, newcomer, steps, read) {
         return Check::Fine;
     }
@@ -94,7 +94,10 @@ pub fn check(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>)
     let mut search = Search::of(queues, newcomer);
     match search.run(queues, steps, read) {
         None => Check::Unknown,
-        Some(None) => Check::Fine,
+        Some(None) => {
+            queues.note_reentries(search.reentries);
+            Check::Fine
+        }
         // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
         Some(Some(_)) if search.left_others(queues) => Check::Unknown,
         Some(Some(_)) => Check::Deadlock,
@@ -188,6 +191,8 @@ struct QueuePosition {
     waiter: usize,
     /// Whether it could be served, if it waited for this key alone.
     is_ready: bool,
+    /// Whether it enters the lock again, past those ahead.
+    reenters: bool,
 }
 
 /// What the waiters in front of the first one that matters leave to it.
@@ -276,6 +281,8 @@ pub struct Search {
     unverified: BTreeMap<u64, usize>,
     /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
     closing: Vec<Ticket>,
+    /// The clients that were taken to enter locks again, with the numbers of the queues.
+    reentries: BTreeSet<(u64, Ticket)>,
     /// How many steps it took.
     spent: u64,
     /// Whether the clients that are to be checked again are marked as unverified.
@@ -301,6 +308,7 @@ impl Search {
             last,
             unverified: BTreeMap::new(),
             closing: Vec::new(),
+            reentries: BTreeSet::new(),
             spent: 0,
             is_marked: false,
             is_disturbed: false,
@@ -434,6 +442,7 @@ impl Search {
     /// Ends the search. Who came before the one that waits in vain is verified if nobody else was suspected: with several
     /// suspects it is only known that these clients can be served without all of them.
     pub fn conclude(mut self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
+        queues.note_reentries(std::mem::take(&mut self.reentries));
         queues.record_changes(false);
         let last = match deadlocked.and_then(|ticket| queues.arrival(ticket)) {
             Some(arrival) if self.closing.len() == 1 => arrival - 1,
@@ -618,6 +627,7 @@ impl Search {
         let place = QueuePosition {
             waiter,
             is_ready: false,
+            reenters: false,
         };
         node.waiting.insert(ticket, place);
         node.of_owners.insert((self.waiters[waiter].owner, ticket));
@@ -786,6 +796,10 @@ impl Search {
         if can_be_had {
             let waiter = place.waiter;
             place.is_ready = true;
+            if own && !node.is_semaphore {
+                place.reenters = true;
+                self.reentries.insert((queue, ticket));
+            }
             self.can_have_one(waiter);
         }
     }
@@ -812,7 +826,8 @@ impl Search {
         for index in 0..self.waiters[waiter].keys.len() {
             let key = self.waiters[waiter].keys[index];
             let node = &mut self.keys[key];
-            if node.waiting.keys().next() == Some(&ticket) {
+            let first = node.waiting.first_key_value();
+            if first.is_some_and(|(first, place)| *first == ticket && !place.reenters) {
                 node.passed = Some(ticket);
             }
             let is_new = !node.held.contains_key(&owner);
@@ -845,8 +860,9 @@ impl Search {
             && !place.is_ready
             && self.waiters[place.waiter].want != Want::Upgrade
         {
-            place.is_ready = true;
+            (place.is_ready, place.reenters) = (true, true);
             let waiter = place.waiter;
+            self.reentries.insert((self.keys[key].queue, ticket));
             self.can_have_one(waiter);
         }
     }
@@ -969,6 +985,11 @@ impl Search {
                 continue;
             }
             self.is_disturbed |= !self.closing.is_empty() && !self.owners[owner].is_live;
+            // It may have been taken to enter the lock again.
+            let mut reentries = self
+                .reentries
+                .range((node.queue, 0)..=(node.queue, Ticket::MAX));
+            self.is_outdated |= left == 0 && reentries.next().is_some();
             if let Some(held) = node.held.get_mut(&owner) {
                 node.total = node.total.saturating_sub(held.really.saturating_sub(left));
                 held.really = held.really.min(left);

@@ -175,6 +175,8 @@ struct LockQueue {
     entangled: BTreeSet<Ticket>,
     /// The entangled ones with the numbers of their owners.
     of_owners: BTreeSet<(u64, Ticket)>,
+    /// Those of them whose wait can end because their owners enter the lock again.
+    reentering: BTreeSet<Ticket>,
     /// Those of them with ids, by a hash of the id.
     ids: BTreeSet<(u64, Ticket)>,
     /// How many clients want so many permits.
@@ -492,6 +494,7 @@ impl Queues {
             };
             queue.tickets.remove(&ticket);
             queue.unshared.remove(&ticket);
+            queue.reentering.remove(&ticket);
             if let Some(id) = &waiter.id {
                 queue.ids.remove(&(xxh3_64(id), ticket));
             }
@@ -823,12 +826,32 @@ impl Queues {
         self.changes.as_mut()
     }
 
-    /// Holds of a key may have gone.
+    /// Holds of a key may have gone. A client that would have entered the lock again may now wait behind others.
     pub fn record_change(&mut self, db: i32, key: &[u8]) {
-        if let Some(changes) = &mut self.changes
-            && let Some(number) = self.queues.number(db, key)
-        {
+        let Some(number) = self.queues.number(db, key) else {
+            return;
+        };
+        let queue = self.queues.numbered(number);
+        if queue.is_some_and(|(_, queue)| !queue.reentering.is_empty()) {
+            self.rechecks.entry(number).or_default();
+        }
+        if let Some(changes) = &mut self.changes {
             changes.keys.insert(number);
+        }
+    }
+
+    /// Notes that the wait of these clients, in the queues with these numbers, can end because their owners enter the lock again.
+    pub(super) fn note_reentries(&mut self, reentries: BTreeSet<(u64, Ticket)>) {
+        for (number, ticket) in reentries {
+            if let Some(queue) = self.queues.numbered_mut(number)
+                && queue.tickets.contains(&ticket)
+            {
+                queue.reentering.insert(ticket);
+                let changes = self.changes.as_ref();
+                if changes.is_some_and(|changes| changes.keys.contains(&number)) {
+                    self.rechecks.entry(number).or_default();
+                }
+            }
         }
     }
 

@@ -27,6 +27,7 @@ pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>)
     if SERVICE.get().handover.has_urgent_work() {
         deferred::ask_for_slices();
     }
+    search::plan_rechecks(ctx, &mut SERVICE.get(), now);
 }
 
 /// Takes a step of the hand-over. Returns false if there is nothing to do.
@@ -153,7 +154,8 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
             break;
         }
     }
-    let service = &*SERVICE.get();
+    let service = &mut *SERVICE.get();
+    search::plan_rechecks(ctx, service, now);
     stop_listening_if_idle(service);
     service.has_work()
 }

@@ -274,7 +274,7 @@ proptest! {
             with_it.join(with_it.place(&newcomer), newcomer.clone());
             let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
             let (ticket, limits_before) = queues.join(newcomer);
-            let checked = check(&queues, ticket, &mut { u64::MAX }, &mut |key, visit| {
+            let checked = check(&mut queues, ticket, &mut { u64::MAX }, &mut |key, visit| {
                 if let Some(lock) = world.locks.get(key)
                     && !lock.holds().is_empty()
                 {
@@ -554,7 +554,7 @@ proptest! {
 }
 
 /// How many steps it takes to check one waiter more.
-fn steps_of(queues: &Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) -> (Check, u64) {
+fn steps_of(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) -> (Check, u64) {
     const MOST: u64 = 10_000_000;
     let mut steps = MOST;
     let checked = check(queues, newcomer, &mut steps, &mut |key, visit| {
@@ -696,7 +696,7 @@ fn the_number_of_steps_is_proportional_to_the_waiting_clients() {
         // Without the last one all can be served in the end.
         queues.remove(last);
         let before = queues.push(permit_waiter("nobody", 0, half));
-        let (checked, spent) = steps_of(&queues, &locks, before);
+        let (checked, spent) = steps_of(&mut queues, &locks, before);
         assert_eq!(checked, Check::Fine);
         assert!(spent <= 30 * size, "{spent} steps with {size} waiters");
     }
