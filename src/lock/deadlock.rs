@@ -455,7 +455,7 @@ impl Search {
             Vec::new()
         };
         FinishedSearch {
-            cycles: Cycles::new(suspects, self.spent),
+            cycles: Cycles::new(suspects, self.last, self.spent),
             search: self,
             last,
         }
@@ -1014,7 +1014,7 @@ pub struct FinishedSearch {
 impl FinishedSearch {
     /// Takes up to so many steps to find a further client that waits in vain, which must be refused now. There may be more as
     /// long as [`FinishedSearch::may_find`] says so.
-    pub fn find(&mut self, queues: &Queues, steps: &mut u64, read: Read<'_>) -> Option<Ticket> {
+    pub fn find(&mut self, queues: &mut Queues, steps: &mut u64, read: Read<'_>) -> Option<Ticket> {
         self.cycles.go_on(queues, steps, read)
     }
 
@@ -1025,6 +1025,7 @@ impl FinishedSearch {
 
     /// Takes up to so many steps. True when nothing is left.
     pub fn free(&mut self, queues: &mut Queues, steps: &mut u64) -> bool {
+        queues.record_changes(false);
         while *steps > 0 {
             *steps -= 1;
             if let Some((arrival, _)) = queues.unverified_after(0, self.last) {

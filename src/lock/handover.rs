@@ -425,8 +425,10 @@ impl Handover {
 
     /// The clients behind one that left may be next.
     fn serve_behind(&mut self, left: Option<&LockWaiter>) {
-        for key in left.into_iter().flat_map(|waiter| &waiter.keys) {
-            self.serve_later(key.clone());
+        for (db, key) in left.into_iter().flat_map(|waiter| &waiter.keys) {
+            if self.queues.waits_for(*db, key) {
+                self.agenda.push((*db, key.clone())); // the lock has not changed
+            }
         }
     }
 }

@@ -822,6 +822,14 @@ impl Queues {
         self.changes = wanted.then(Changes::default);
     }
 
+    /// Whether the holds of a queue's key or its capacity may have changed since the record began.
+    pub(super) fn has_changed(&self, queue: u64) -> bool {
+        let changes = self.changes.as_ref();
+        changes.is_none_or(|changes| {
+            changes.keys.contains(&queue) || changes.capacities.contains(&queue)
+        })
+    }
+
     pub(super) fn changes(&mut self) -> Option<&mut Changes> {
         self.changes.as_mut()
     }

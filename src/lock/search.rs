@@ -83,7 +83,7 @@ pub(super) fn take_steps(ctx: Ctx<'_>, service: &mut LockService, now: Now) -> b
     let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| read_lock(ctx, key, visit);
     if let Some((finished, next_at)) = &mut search.finished {
         if finished.may_find() {
-            if let Some(ticket) = finished.find(&handover.queues, &mut steps, read) {
+            if let Some(ticket) = finished.find(&mut handover.queues, &mut steps, read) {
                 refuse(handover, ticket);
             }
         } else if finished.free(&mut handover.queues, &mut steps) {
