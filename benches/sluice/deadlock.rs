@@ -27,6 +27,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 const QUIET_NS: u64 = 5_000_000;
 
+/// After the last refusal there is none for so long, and for as long as it took until then.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// Between two PINGs.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -85,10 +88,7 @@ const WORLDS: &[World] = &[
     World {
         name: "deadlock: each client holds a lock and wants the next 100",
         most: MOST_OF_MANY_KEYS,
-        hold: |size| {
-            let hold = |number| format!("LOCK.ACQUIRE k:{number} x:{number} {LEASE}");
-            (0..size + KEYS).map(hold).collect()
-        },
+        hold: |size| each_its_lock(size + KEYS),
         // From the last one to the first: nobody stands in front of a client whose lock it wants.
         ask: |size, client| next_locks(size - 1 - client),
         end: End::Closer(|size| format!("LOCK.ACQUIRE k:0 x:{size} {LEASE} BLOCK 0")),
@@ -96,14 +96,47 @@ const WORLDS: &[World] = &[
     World {
         name: "deadlock: the same, but most of them wait in vain",
         most: MOST_OF_MANY_KEYS,
-        hold: |size| {
-            let hold = |number| format!("LOCK.ACQUIRE k:{number} x:{number} {LEASE}");
-            (0..size + KEYS).map(hold).collect()
-        },
+        hold: |size| each_its_lock(size + KEYS),
         ask: |_, client| next_locks(client),
         end: End::Most,
     },
+    World {
+        name: "deadlock: each client holds a lock and wants 100 others, chosen at random",
+        most: MOST_OF_MANY_KEYS,
+        hold: |size| each_its_lock(size),
+        ask: |size, client| random_locks(size, client, KEYS),
+        end: End::Most,
+    },
+    World {
+        name: "deadlock: each client holds a lock and wants 2 others, chosen at random",
+        most: u64::MAX,
+        hold: |size| each_its_lock(size),
+        ask: |size, client| random_locks(size, client, 2),
+        end: End::Most,
+    },
 ];
+
+fn each_its_lock(size: u64) -> Vec<String> {
+    let hold = |number| format!("LOCK.ACQUIRE k:{number} x:{number} {LEASE}");
+    (0..size).map(hold).collect()
+}
+
+/// The request of an owner that wants so many different locks of others, the same in every run.
+fn random_locks(size: u64, owner: u64, count: u64) -> String {
+    let mut state = (owner + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut chosen = Vec::new();
+    while (chosen.len() as u64) < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let key = format!("k:{}", state % size);
+        if state % size != owner && !chosen.contains(&key) {
+            chosen.push(key);
+        }
+    }
+    let keys = chosen.join(" ");
+    format!("LOCK.MACQUIRE {count} {keys} x:{owner} {LEASE} BLOCK 0")
+}
 
 /// The request of an owner that wants the next locks.
 fn next_locks(owner: u64) -> String {
@@ -122,7 +155,7 @@ pub(crate) struct Searched {
     pub(crate) waiters: u64,
     /// Server CPU of a wait in microseconds, the search included.
     pub(crate) wait_us: f64,
-    /// From the command that closes a cycle to its error, or from the first command to the last error.
+    /// From the command that closes a cycle to its error, or from the last command to the last error.
     pub(crate) error_ms: Option<f64>,
     pub(crate) longest_ping_ms: f64,
 }
@@ -167,14 +200,15 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
     let (server, is_over) = (&bench.server, AtomicBool::new(false));
     thread::scope(|scope| {
         let _end = EndOnDrop(&is_over);
-        let longest = scope.spawn(|| longest_ping(&mut pinger, &is_over));
         let before = main_thread_time(server.pid());
         let refused_before = server.info_int("sluice_lock_deadlocks");
-        let start = Instant::now();
-        for client in 0..waiters {
-            let command = (world.ask)(size, client);
-            crowd.member(client as usize).send(command.split(' '));
+        let commands = (0..waiters).map(|client| (world.ask)(size, client));
+        let commands: Vec<String> = commands.collect();
+        for (client, command) in commands.iter().enumerate() {
+            crowd.member(client).send(command.split(' '));
         }
+        let start = Instant::now();
+        let longest = scope.spawn(|| longest_ping(&mut pinger, &is_over));
         let mut last_error = None;
         let mut refused = 0;
         eventually(LIMIT, || {
@@ -183,19 +217,27 @@ fn search(bench: &mut Bench, world: &World, size: u64) -> Searched {
                 refused = now;
                 last_error = Some(start.elapsed());
             }
-            server.info_int("blocked_clients") + refused == waiters as i64
-                && (refused == 0 || start.elapsed() > 2 * last_error.unwrap_or_default() + LOOK)
+            let are_settled = match world.end {
+                End::Most => last_error.is_some_and(|last| start.elapsed() > 2 * last + SETTLED),
+                End::Nobody | End::Closer(_) => true,
+            };
+            are_settled && server.info_int("blocked_clients") + refused == waiters as i64
         });
         await_quiet(server.pid());
         let nanoseconds = main_thread_time(server.pid()) - before;
         let elapsed = match world.end {
-            End::Nobody => None,
+            End::Nobody => {
+                assert_eq!(refused, 0, "{}", world.name);
+                None
+            }
             End::Most => last_error,
             End::Closer(close) => {
                 assert_eq!(refused, 0, "{}", world.name);
                 let start = Instant::now();
-                let reply = closer.call(close(size).split(' '));
-                assert!(reply.is_err(), "{}: {reply:?}", world.name);
+                closer.send(close(size).split(' '));
+                let reply = closer.read_within(LIMIT);
+                let is_refused = reply.as_ref().is_some_and(|reply| reply.is_err());
+                assert!(is_refused, "{}: {reply:?}", world.name);
                 Some(start.elapsed())
             }
         };

@@ -351,9 +351,9 @@ fn put_searches(page: &mut Page, searched: &[Searched]) {
     page.prose(
         "\
 All clients of a row send their requests at once and wait. The server CPU of a wait includes the search for deadlocks. Then one
-more client closes a cycle and gets the error `DEADLOCK`. In the last group most clients are in cycles: the time is that from the first
-command to the last error. Another client sends `PING` every millisecond. The longest of them includes the time in which the client
-itself waits for its core.",
+more client closes a cycle and gets the error `DEADLOCK`. In the last three groups many clients are in cycles: the time is that from
+the last command to the last error. From the last command on, another client sends `PING` every millisecond. The longest of them
+includes the commands that the server has not run yet, and the time in which the client itself waits for its core.",
     );
     let mut table = Table::new([
         ("", Left),
