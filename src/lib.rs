@@ -26,6 +26,7 @@ pub mod rate;
 pub mod reply;
 pub mod request;
 pub mod server;
+pub mod sha1;
 pub mod stock;
 pub mod usage;
 pub mod waiting;

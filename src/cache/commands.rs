@@ -28,7 +28,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
-use crate::server::services::{replicas, scripts};
+use crate::server::services::{scripts, writes};
 use std::ffi::CStr;
 
 /// A token. All tokens of leases are in this range.
@@ -144,7 +144,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     if let Freshness::Fresh(left) = freshness
         && request.slide_ms > 0
         && is_due_to_slide(request.slide_ms, left)
-        && !may_write(ctx, now)
+        && !may_slide(ctx, &name)
     {
         request.slide_ms = 0;
     }
@@ -184,12 +184,18 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
 }
 
-/// Whether the server would accept a command that writes now.
-fn may_write(ctx: Ctx<'_>, now: Now) -> bool {
-    if ctx.is_script() {
-        deletions::watch_removals(ctx); // notes the kind of the next script
-    }
-    ctx.may_decide() && replicas::are_enough(ctx, now) && scripts::may_write(ctx)
+/// Whether the server would accept a command that writes this entry now.
+fn may_slide(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    ctx.may_decide()
+        && writes::are_accepted(ctx, name)
+        && (!ctx.is_script() || may_script_slide(ctx))
+}
+
+#[cold]
+fn may_script_slide(ctx: Ctx<'_>) -> bool {
+    let may_slide = scripts::lets_write(ctx);
+    deletions::watch_removals(ctx); // notes the kinds of the next scripts
+    may_slide
 }
 
 /// `CACHE.SET key value PX ms [STALE ms] [JITTER percent] [TOKEN token] [VER version]`

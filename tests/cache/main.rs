@@ -1,4 +1,4 @@
-//! Cached entries: what their commands reply (`commands.rs`; `breaker.rs`; `reads.rs`: as commands that read), how one waits for them (`waiting.rs`, `crowd.rs`), which
+//! Cached entries: what their commands reply (`commands.rs`; `breaker.rs`; `reads.rs`: as commands that read; `sliding.rs`: hits that write), how one waits for them (`waiting.rs`, `crowd.rs`), which
 //! are evicted (`budget.rs`), what servers do with them (`native.rs`, `persistence.rs`, `replication.rs`), and the pure state machines against naive models
 //! (`model.rs`; `histories.rs` has entries, leases and queues together).
 
@@ -15,4 +15,5 @@ mod native;
 mod persistence;
 mod reads;
 mod replication;
+mod sliding;
 mod waiting;

@@ -17,6 +17,7 @@ use crate::server::services::deferred;
 use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
 use crate::server::services::scripts;
+use crate::server::services::scripts::Transaction;
 use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -163,8 +164,12 @@ fn begin(ctx: Ctx<'_>) {
     if names_clients() {
         for client in open {
             watch.by_client.has_queued_before(client);
+            scripts::have_queued_before(Transaction::Of(client));
         }
     } else {
+        if !open.is_empty() {
+            scripts::have_queued_before(Transaction::Anonymous);
+        }
         watch.anonymous.have_queued_before(open);
     }
     IS_WATCHING.store(true, Ordering::Relaxed);
@@ -179,12 +184,14 @@ pub(in crate::server) fn tick(ctx: Ctx<'_>) {
     let watch = &mut *WATCH.get();
     if watch.anonymous.wants_group() {
         watch.look(None);
-        watch
-            .anonymous
-            .search(&watch.clients, MOST_STATES, state_of);
+        let clients = &watch.clients;
+        if watch.anonymous.search(clients, MOST_STATES, state_of) {
+            scripts::no_transaction_is_open();
+        }
     }
     let is_needed = ctx.is_cluster()
         || !watch.by_client.is_settled()
+        || scripts::needs_filter()
         || crate::enabled_families().any(|family| (family.watches_deletions)());
     watch.idle_ticks = if is_needed { 0 } else { watch.idle_ticks + 1 };
     if watch.idle_ticks < MAX_IDLE_TICKS {
@@ -222,6 +229,7 @@ pub(in crate::server) fn disconnects(client: u64) {
     watch.clients.remove(&client);
     watch.by_client.disconnects(client);
     watch.anonymous.disconnects(client);
+    scripts::disconnects(client);
     watch.note_settled();
 }
 
@@ -283,9 +291,13 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
         // SAFETY: see above.
         let count = || unsafe { api!(RedisModule_CommandFilterArgsCount(command)) };
         let command_name = argument(0);
-        scripts::arrives(command_name.bytes(), || {
-            count() > 1 && scripts::is_declared_read_only(argument(1).bytes())
-        });
+        if scripts::is_watched(command_name.bytes()) {
+            let strings: Vec<_> = (0..count().min(3)).map(argument).collect();
+            let argument = |index: usize| strings.get(index).map_or(&b""[..], ServerString::bytes);
+            scripts::arrives(command_name.bytes(), argument, || {
+                open_transaction(client_of(command))
+            });
+        }
         // Every command of the server passes here, so most must be done after a glance at their name.
         if !is_watched(command_name.bytes()) {
             return;
@@ -296,7 +308,7 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
             }
             name if is(name, "multi") => WATCH.get().anonymous.begins(),
             name if ["exec", "discard", "reset"].iter().any(|end| is(name, end)) => {
-                transaction_ends(client_of(command));
+                transaction_ends(client_of(command), is(name, "exec"));
             }
             name if may_expire_at_once(name, count()) => {
                 keys_may_expire(client_of(command), (0..count()).map(argument).collect())
@@ -332,7 +344,9 @@ fn settle_before(client: Option<u64>) {
 }
 
 /// Notes that a transaction ends before the next command arrives.
-fn transaction_ends(client: Option<u64>) {
+fn transaction_ends(client: Option<u64>, runs: bool) {
+    let transaction = client.map_or(Transaction::Anonymous, Transaction::Of);
+    scripts::transaction_ends(transaction, runs);
     let watch = &mut *WATCH.get();
     match client {
         Some(client) => {
@@ -344,6 +358,20 @@ fn transaction_ends(client: Option<u64>) {
         None => watch.anonymous.ends(),
     }
     watch.note_settled();
+}
+
+/// The transaction in which a command of this client is queued, if it may be.
+fn open_transaction(client: Option<u64>) -> Option<Transaction> {
+    match client {
+        Some(client) => {
+            (state_of(client) == ClientState::InTransaction).then_some(Transaction::Of(client))
+        }
+        None => WATCH
+            .get()
+            .anonymous
+            .wants_group()
+            .then_some(Transaction::Anonymous),
+    }
 }
 
 /// The arguments of a command that arrives.

@@ -445,13 +445,14 @@ impl Anonymous {
     }
 
     /// Goes on with the search for the clients in transactions, by at most `most` of all clients, and groups the deletions before
-    /// the search when all clients were looked at. To be called after [`Anonymous::look`].
+    /// the search when all clients were looked at. To be called after [`Anonymous::look`]. Returns whether it is sure that no client
+    /// is in a transaction.
     pub(super) fn search(
         &mut self,
         clients: &BTreeSet<u64>,
         most: usize,
         state_of: impl Fn(u64) -> ClientState,
-    ) {
+    ) -> bool {
         let mut search = self.search.take().unwrap_or_else(|| ClientSearch {
             keys: mem::take(&mut self.fresh),
             ..ClientSearch::default()
@@ -467,7 +468,7 @@ impl Anonymous {
         }
         if count == most {
             self.search = Some(search);
-            return;
+            return false;
         }
         let budget = &mut self.budget;
         self.groups.retain_mut(|(clients, keys)| {
@@ -477,10 +478,12 @@ impl Anonymous {
             }
             !clients.is_empty()
         });
-        if search.found.is_empty() && !search.has_begun {
+        let is_none_open = search.found.is_empty() && !search.has_begun;
+        if is_none_open {
             self.group(Vec::new()); // nobody can have queued later deletions either
         }
         self.group_keys(search.found, search.keys);
+        is_none_open
     }
 
     /// Notes all clients in transactions, in ascending order. Only these clients can have queued the deletions that have not run.

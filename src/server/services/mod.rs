@@ -20,3 +20,4 @@ pub mod scripts;
 pub mod slots;
 pub mod stream;
 pub mod timer;
+pub mod writes;
