@@ -6,10 +6,12 @@ use super::native::CACHE;
 use super::persist;
 use super::persist::EntryEffect;
 use super::revoke::key_has_changed;
+use super::stale_ends;
 use super::state::{
     CacheEntry, EntryKind, Freshness, Invalidation, InvalidationChange, NewEntry,
     decide_invalidation,
 };
+use crate::deadlines::Listed;
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
@@ -20,6 +22,27 @@ use std::ffi::CStr;
 
 /// The buffer of the effect that is being replicated. It keeps its memory for the next effect.
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
+
+/// How an entry is counted and listed before a change.
+struct EntryBefore {
+    bytes: u64,
+    listed: Listed,
+}
+
+impl EntryBefore {
+    fn of(entry: &CacheEntry, key: &[u8]) -> Self {
+        Self {
+            bytes: budget::counted_bytes(entry, key),
+            listed: stale_ends::listed(entry),
+        }
+    }
+
+    /// Counts and lists the entry after the change.
+    fn is_followed_by(self, ctx: Ctx<'_>, key: &[u8], entry: &mut CacheEntry) {
+        budget::entry_has_changed(ctx.db(), key, entry, self.bytes);
+        stale_ends::entry_has_changed(ctx, key, entry, self.listed);
+    }
+}
 
 /// A key that is empty or holds an entry.
 pub(super) type EntryEdit<'k> = KeyEdit<'k, CacheEntry>;
@@ -112,17 +135,16 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         if self.key.value().is_none() {
             self.key.create(CacheEntry::tombstone());
         }
-        let db = self.ctx.db();
         let Some(entry) = self.key.value() else {
             return;
         };
-        let before = budget::counted_bytes(entry, self.name.bytes());
+        let before = EntryBefore::of(entry, self.name.bytes());
         let bytes = value.map_or(&[][..], ServerString::bytes);
         HOT.stores(self.ctx, self.name, bytes.len());
         let expires = entry.store(new, bytes, now);
-        budget::entry_has_changed(db, self.name.bytes(), entry, before);
+        before.is_followed_by(self.ctx, self.name.bytes(), entry);
         budget::entry_is_stored(entry);
-        self.commit(value, false, expires, true, event);
+        self.commit(value, false, expires, true, Some(event));
     }
 
     /// Invalidates the entry. Returns whether there was an entry to serve. `now` is in Unix ms.
@@ -132,7 +154,6 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         now: u64,
         event: &'static CStr,
     ) -> bool {
-        let db = self.ctx.db();
         let expires = self.key.expires();
         let entry = self.key.value();
         let (existed, change) = decide_invalidation(entry.as_deref(), expires, request, now);
@@ -143,11 +164,11 @@ impl<'k> KeyEdit<'k, CacheEntry> {
                     self.key.create(CacheEntry::tombstone());
                 }
                 if let Some(entry) = self.key.value() {
-                    let before = budget::counted_bytes(entry, self.name.bytes());
+                    let before = EntryBefore::of(entry, self.name.bytes());
                     entry.invalidate(&mark);
-                    budget::entry_has_changed(db, self.name.bytes(), entry, before);
+                    before.is_followed_by(self.ctx, self.name.bytes(), entry);
                 }
-                self.commit(None, mark.keeps_value, mark.expires(), true, event);
+                self.commit(None, mark.keeps_value, mark.expires(), true, Some(event));
             }
             InvalidationChange::Delete => {
                 self.entry_leaves();
@@ -168,12 +189,28 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         let db = self.ctx.db();
         if let Some(entry) = self.key.value() {
             budget::entry_leaves(db, self.name.bytes(), entry);
+            stale_ends::entry_leaves(entry);
         }
     }
 
     /// Evicts the entry. In the grace period of an invalidation, a tombstone stays.
     pub(super) fn evict(&mut self, now: u64) {
-        let db = self.ctx.db();
+        self.remove_value(now, KeyFate::Remove, Some(c"cache.evict"));
+        key_has_changed(self.ctx.db(), self.name.bytes());
+    }
+
+    /// The stale time of an invalidated entry is over. In the grace period, a tombstone stays. The lease stays, too: nobody may
+    /// store with it in any case.
+    pub(super) fn end_stale_time(&mut self, now: u64) {
+        if self.is_expired(now) {
+            self.remove_if_expired(now);
+        } else {
+            self.remove_value(now, KeyFate::Expire, None);
+        }
+    }
+
+    /// Makes the entry a tombstone in the grace period of an invalidation, and otherwise removes the key.
+    fn remove_value(&mut self, now: u64, key: KeyFate, event: Option<&'static CStr>) {
         let expires = self.key.expires();
         let Some(entry) = self.key.value() else {
             return;
@@ -181,21 +218,20 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         let request = Invalidation::default();
         let (_, change) = decide_invalidation(Some(entry), expires, &request, now);
         if let InvalidationChange::Mark(mark) = change {
-            let before = budget::counted_bytes(entry, self.name.bytes());
+            let before = EntryBefore::of(entry, self.name.bytes());
             entry.invalidate(&mark);
-            budget::entry_has_changed(db, self.name.bytes(), entry, before);
-            self.commit(None, false, mark.expires(), true, c"cache.evict");
+            before.is_followed_by(self.ctx, self.name.bytes(), entry);
+            self.commit(None, false, mark.expires(), true, event);
         } else {
             self.entry_leaves();
             let commit = Commit {
-                key: KeyFate::Remove,
+                key,
                 replicate: Replicate::Del,
                 is_modified: true,
-                event: Some(c"cache.evict"),
+                event,
             };
-            self.key.commit(self.ctx, self.name, &commit);
+            self.carry_out(&commit);
         }
-        key_has_changed(db, self.name.bytes());
     }
 
     /// Keeps the entry fresh for `slide` milliseconds from now (Unix ms). Clients that watch or track the key are not told:
@@ -206,7 +242,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             return;
         };
         let expires = entry.slide(slide, now, expires).unwrap_or(0);
-        self.commit(None, true, expires, false, event);
+        self.commit(None, true, expires, false, Some(event));
     }
 
     /// Makes the entry what an effect says.
@@ -227,9 +263,8 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         if !has_entry {
             self.key.create(CacheEntry::tombstone());
         }
-        let db = self.ctx.db();
         if let Some(entry) = self.key.value() {
-            let bytes = budget::counted_bytes(entry, self.name.bytes());
+            let state = EntryBefore::of(entry, self.name.bytes());
             let before = std::mem::replace(entry, head);
             entry.tag.set_place(before.tag.place());
             if keeps_value {
@@ -238,7 +273,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             } else {
                 entry.bytes = value.unwrap_or_default().into();
             }
-            budget::entry_has_changed(db, self.name.bytes(), entry, bytes);
+            state.is_followed_by(self.ctx, self.name.bytes(), entry);
         }
         let commit = Commit {
             key: fate(expires),
@@ -258,7 +293,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         keeps_value: bool,
         expires: u64,
         is_modified: bool,
-        event: &'static CStr,
+        event: Option<&'static CStr>,
     ) {
         let Some(entry) = self.key.value() else {
             return;
@@ -273,7 +308,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
                 None => Replicate::Effect(c"CACHE.APPLY", &effect),
             },
             is_modified,
-            event: Some(event),
+            event,
         };
         self.carry_out(&commit);
     }

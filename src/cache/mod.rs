@@ -18,6 +18,7 @@ pub mod rebuilds;
 pub mod revoke;
 pub mod serve;
 pub mod sieve;
+mod stale_ends;
 pub mod state;
 pub mod step;
 pub mod table;
@@ -48,7 +49,7 @@ pub const FAMILY: Family = Family {
     watches_deletions: revoke::has_leases,
     dataset_changed: revoke::dataset_changed,
     on_event: serve::handle_event,
-    due: queue_service::due::<CacheQueues>,
+    due: serve::due,
     go_on: serve::go_on,
     cron: serve::cron,
     waiting: Some(queue_service::in_slots::<CacheQueues>()),

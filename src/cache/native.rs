@@ -3,7 +3,8 @@
 use super::budget;
 use super::persist;
 use super::revoke::key_has_changed;
-use super::state::{CacheEntry, EntryKind, GracePeriod};
+use super::stale_ends;
+use super::state::{CacheEntry, EntryGrace, EntryKind};
 use crate::memory::block_size;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
@@ -31,6 +32,7 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChan
             return;
         };
         entry.fresh_until = expires.map_or(entry.fresh_until, |at| entry.fresh_until.min(at));
+        stale_ends::key_has_changed(ctx, name.bytes(), entry, expires);
         if change == KeyChange::Arrival {
             budget::entry_arrives(ctx, name.bytes(), entry);
         }
@@ -64,6 +66,7 @@ impl Native for CacheEntryType {
         }
         if let Some((db, key)) = input.key() {
             budget::entry_is_loaded(db, key, &entry);
+            stale_ends::entry_is_loaded(db, key, &mut entry);
         }
         Some(entry)
     }
@@ -88,7 +91,7 @@ impl Native for CacheEntryType {
         let grace = entry
             .grace
             .as_ref()
-            .map_or(0, |_| block_size(size_of::<GracePeriod>()));
+            .map_or(0, |_| block_size(size_of::<EntryGrace>()));
         block_size(entry.bytes.len()) + grace
     }
 
@@ -102,6 +105,7 @@ impl Native for CacheEntryType {
 
     fn unlinked(entry: &CacheEntry, db: i32, key: &[u8]) {
         budget::entry_leaves(db, key, entry);
+        stale_ends::entry_leaves(entry);
         key_has_changed(db, key);
     }
 

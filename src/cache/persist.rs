@@ -104,10 +104,10 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<(CacheEntry, bool), Corrupt> {
         rebuild_us: reader.uint(0, u32::MAX.into())? as u32,
         grace: match reader.uint(0, MAX)? {
             0 => None,
-            until => Some(Box::new(GracePeriod {
-                until,
-                stale_until: reader.uint(0, MAX)?,
-            })),
+            until => {
+                let stale_until = reader.uint(0, MAX)?;
+                Some(GracePeriod { until, stale_until }.into())
+            }
         },
         ..CacheEntry::tombstone()
     };
@@ -133,8 +133,7 @@ mod tests {
                 fresh_until,
                 version: version.map(EntryVersion::new),
                 rebuild_us,
-                grace: grace
-                    .map(|(until, stale_until)| Box::new(GracePeriod { until, stale_until })),
+                grace: grace.map(|(until, stale_until)| GracePeriod { until, stale_until }.into()),
                 ..CacheEntry::tombstone()
             },
         )
@@ -187,7 +186,7 @@ mod tests {
             tag: EntryTag::new(EntryKind::Tombstone),
             fresh_until: 0,
             version: None,
-            grace: Some(Box::new(grace)),
+            grace: Some(grace.into()),
             ..entry
         };
         put_head(&mut out, &entry);

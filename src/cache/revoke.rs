@@ -5,6 +5,7 @@ use super::STATE;
 use super::budget;
 use super::lease::Leases;
 use super::serve::CacheQueues;
+use super::stale_ends;
 use crate::queue_service;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
@@ -66,6 +67,7 @@ pub(super) fn key_deleting(key: Option<&[u8]>) {
 /// Whole databases were flushed, loaded or swapped, or hash slots moved.
 pub(super) fn dataset_changed(event: &ServerEvent) {
     budget::dataset_changed(event);
+    stale_ends::dataset_changed(event);
     revoke_many(|leases| match event {
         ServerEvent::Flushed(db) => leases.clear(*db),
         ServerEvent::Loaded | ServerEvent::Replaced => leases.clear(None),

@@ -6,6 +6,7 @@ use super::edit::{EntryEdit, EntryKey};
 use super::lease::{LeaseOffer, LeaseRequest, Leases};
 use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
+use super::stale_ends;
 use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
 use super::{BLOCKED, COUNTERS, HOT, MAX_BREAKERS, MAX_LEASES, STATE, WAIT_TIMES};
@@ -174,6 +175,13 @@ fn fetched(reply: FetchReply, value: Option<Arc<[u8]>>) -> Reply {
     })
 }
 
+/// Serves waiting clients and ends stale times that are due. Returns when the next one is due (Unix ms).
+pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
+    let next = queue_service::due::<CacheQueues>(ctx, now);
+    let end = stale_ends::due(ctx, now);
+    next.into_iter().chain(end).min()
+}
+
 /// Continues the work in slices.
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
     let is_left = queue_service::go_on::<CacheQueues>(ctx, slice);
@@ -184,6 +192,7 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     match event {
         ServerEvent::SlotMayMove(slot) => slots_may_move(ctx, *slot),
+        ServerEvent::SlotsMoved(_) => stale_ends::unpark(ctx),
         ServerEvent::Demoted => demote(),
         _ => {}
     }
@@ -266,6 +275,7 @@ const SWEPT_BY_CRON: usize = 2000;
 /// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
     budget::cron();
+    stale_ends::unpark(ctx);
     queue_service::ask_for_slices_if_needed::<CacheQueues>();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     look_at_keys();

@@ -1,10 +1,12 @@
 //! The state machine of a cached entry. It knows no server, no clock and no randomness.
 
 use super::sieve::Place;
+use crate::deadlines::Listed;
 use crate::request::MAX_SAFE;
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::{Deref, DerefMut};
 
 /// The largest time (Unix ms).
 const LAST_MS: u64 = MAX_SAFE as u64;
@@ -23,7 +25,7 @@ pub struct CacheEntry {
     /// How long its last rebuild took from lease to store, in microseconds; 0: unknown.
     pub rebuild_us: u32,
     /// The effects of the last invalidation.
-    pub grace: Option<Box<GracePeriod>>,
+    pub grace: Option<Box<EntryGrace>>,
 }
 
 /// The kind of an entry, and its place in the queue of all entries. The place is no part of the dataset: entries in different
@@ -126,6 +128,51 @@ pub struct GracePeriod {
     /// Until when the entry may be served stale (Unix ms). Without an invalidation, this is the expiry of the key.
     pub stale_until: u64,
 }
+
+/// The times that the last invalidation of an entry has set, and where the entry is listed by the end of its stale time. The latter
+/// is no part of the dataset: entries are equal without it, and a copy is not listed.
+#[derive(Debug)]
+pub struct EntryGrace {
+    times: GracePeriod,
+    /// Where the entry is listed.
+    pub listed: Listed,
+}
+
+impl From<GracePeriod> for Box<EntryGrace> {
+    fn from(times: GracePeriod) -> Self {
+        let listed = Listed::default();
+        Self::new(EntryGrace { times, listed })
+    }
+}
+
+impl Deref for EntryGrace {
+    type Target = GracePeriod;
+
+    fn deref(&self) -> &GracePeriod {
+        &self.times
+    }
+}
+
+impl DerefMut for EntryGrace {
+    fn deref_mut(&mut self) -> &mut GracePeriod {
+        &mut self.times
+    }
+}
+
+impl Clone for EntryGrace {
+    fn clone(&self) -> Self {
+        let listed = Listed::default();
+        Self { listed, ..*self }
+    }
+}
+
+impl PartialEq for EntryGrace {
+    fn eq(&self, other: &Self) -> bool {
+        self.times == other.times
+    }
+}
+
+impl Eq for EntryGrace {}
 
 /// The freshness of an entry at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -319,7 +366,7 @@ impl CacheEntry {
             self.set_kind(EntryKind::Tombstone);
             self.bytes = Box::default();
         }
-        self.grace = Some(Box::new(mark.grace));
+        self.grace = Some(mark.grace.into());
     }
 
     /// Keeps it fresh for `slide` milliseconds from now; its stale time stays as long as it was. Returns when the key
@@ -352,7 +399,7 @@ impl CacheEntry {
         let remembered = self.version.filter(|_| grace.is_some());
         self.version = remembered.max(new.version);
         self.rebuild_us = new.rebuild_us.unwrap_or(self.rebuild_us);
-        self.grace = grace.map(|until| Box::new(GracePeriod { until, stale_until }));
+        self.grace = grace.map(|until| GracePeriod { until, stale_until }.into());
         stale_until.max(grace.unwrap_or(0))
     }
 }
@@ -405,7 +452,7 @@ impl CacheEntry {
         self.kind() == EntryKind::Tombstone
             && self.fresh_until == 0
             && self.version == mark.version
-            && self.grace.as_deref() == Some(&mark.grace)
+            && self.grace.as_ref().map(|grace| grace.times) == Some(mark.grace)
     }
 }
 

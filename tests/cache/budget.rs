@@ -8,7 +8,8 @@ use crate::support::cache::{about, counter, fetched, lease, look, stores};
 use crate::support::cluster::{Atomic, Move, node, one_node, slot_of, two_nodes};
 use crate::support::{
     EndOnDrop, Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical,
-    await_role, eventually, follow, pair, quiet, served, server_and_client, until_pong, waiter,
+    await_role, eventually, follow, pair, quiet, served, server_and_client, until_pong,
+    waiter,
 };
 
 /// The number of databases that these tests use.
@@ -95,22 +96,145 @@ fn entries_are_counted_as_memory_usage_does() {
     assert_counted(&server);
 }
 
+// Entries that stay longer than they may be served
+
+/// The key counts as a tombstone, which has no value.
+#[track_caller]
+fn await_tombstone(server: &Server, client: &mut Raw, key: &str) {
+    let is_tombstone = |client: &mut Raw| {
+        let payload = client.call(["DUMP", key]);
+        !payload.is_nil() && payload.bytes()[12] == b'G'
+    };
+    eventually(SOON, || is_tombstone(client));
+    eventually(SOON, || counted(server).0 == 0);
+    assert_eq!(client.must(&format!("EXISTS {key}")), 1);
+    assert_counted(server);
+}
+
+#[test]
+fn an_entry_becomes_a_tombstone_at_the_end_of_its_stale_time() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    let mut trackers = [&master, &replica].map(Raw::connect);
+    for tracker in &mut trackers {
+        tracker.hello3();
+        tracker.must("CLIENT TRACKING ON");
+    }
+    client.must("CACHE.SET k v PX 600000 VER 7");
+    client.must("CACHE.DEL k STALE 300 GRACE 600000");
+    assert_identical(&master, &replica);
+    for tracker in &mut trackers {
+        tracker.must("CACHE.GET k");
+    }
+    await_tombstone(&master, &mut client, "k");
+    assert_identical(&master, &replica);
+    assert_eq!(counted(&replica), (0, 0));
+    // Clients that track the key hear of it.
+    for tracker in &mut trackers {
+        assert_eq!(until_pong(tracker).len(), 1);
+    }
+    // The grace period and the version stay.
+    assert_eq!(about(&mut client, "k", "ver"), 7);
+    assert!(about(&mut client, "k", "grace_ms") > 500_000);
+    let ttl = client.must("PTTL k").int();
+    assert!((500_000..=600_000).contains(&ttl), "{ttl}");
+    let token = lease(&mut client, "k");
+    assert!(!stores(&mut client, "k", token));
+    assert_eq!(client.must("CACHE.SET k old PX 600000 VER 6"), 0);
+    // An entry that is stored in the grace period ends before it, too.
+    assert_eq!(client.must("CACHE.SET k new PX 30 STALE 30 VER 8"), 1);
+    assert_eq!(counted(&master).0, 1);
+    await_tombstone(&master, &mut client, "k");
+    assert_eq!(about(&mut client, "k", "ver"), 8);
+    assert_identical(&master, &replica);
+}
+
+/// However the entry has come to its key, and wherever it was when its stale time began.
+#[test]
+fn an_entry_that_moves_becomes_a_tombstone_as_well() {
+    let (server, mut client) = {
+        let server = quiet().aof(Fsync::Always).rdb(true).start();
+        let client = Raw::connect(&server);
+        (server, client)
+    };
+    type Way = fn(&Server, &mut Raw);
+    let ways: [(&str, Way); 9] = [
+        ("k", |_, _| ()),
+        ("j", |_, client| drop(client.must("RENAME k j"))),
+        ("j", |_, client| drop(client.run_all(["COPY k j", "DEL k"]))),
+        ("k", |_, client| drop(client.must("DEBUG RELOAD"))),
+        ("k", |_, client| drop(client.must("DEBUG LOADAOF"))),
+        ("j", |_, client| {
+            let payload = client.call(["DUMP", "k"]);
+            let parts: [&[u8]; 4] = [b"RESTORE", b"j", b"600000", payload.bytes()];
+            client.call(parts);
+            client.must("DEL k");
+        }),
+        ("k", |_, client| {
+            drop(client.run_all(["SWAPDB 0 1", "SWAPDB 1 0"]))
+        }),
+        ("k", |_, client| drop(client.must("PERSIST k"))),
+        ("k", |_, client| drop(client.must("PEXPIRE k 500000"))),
+    ];
+    for (number, (key, way)) in ways.iter().enumerate() {
+        client.must("FLUSHALL");
+        client.must("CACHE.SET k v PX 600000");
+        client.must("CACHE.DEL k STALE 200 GRACE 600000");
+        way(&server, &mut client);
+        await_tombstone(&server, &mut client, key);
+        assert!(client.must(&format!("PTTL {key}")).int() > 0, "{number}");
+    }
+    // An entry without a grace period whose key is kept goes, because nobody may be served it.
+    client.must("FLUSHALL");
+    client.must("CACHE.SET k v PX 600000");
+    client.must("CACHE.DEL k STALE 200");
+    client.must("PERSIST k");
+    eventually(SOON, || client.must("EXISTS k") == 0);
+    assert_counted(&server);
+}
+
+#[test]
+fn a_promoted_replica_ends_stale_times() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("CACHE.SET k v PX 600000");
+    // A master in a pause ends no stale time.
+    client.must("CACHE.DEL k STALE 200 GRACE 600000");
+    assert_identical(&master, &replica);
+    client.must("CLIENT PAUSE 600000 WRITE");
+    let mut other = Raw::connect(&replica);
+    eventually(SOON, || other.must("CACHE.GET k").is_nil());
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(counted(&replica).0, 1);
+    assert_eq!(counted(&master).0, 1);
+    replica.promote();
+    await_tombstone(&replica, &mut other, "k");
+    client.must("CLIENT UNPAUSE");
+    await_tombstone(&master, &mut client, "k");
+}
+
 /// Any command that makes, changes, moves or removes entries, or whole databases.
-fn random_line(random: &mut Random) -> String {
+fn random_line(random: &mut Random, databases: usize) -> String {
     let key = format!("key:{}", random.below(40));
     let other = format!("key:{}", random.below(40));
-    let db = random.below(DATABASES as u64);
+    let db = random.below(databases as u64);
     let value = "v".repeat(*random.one(&[1, 10, 100, 1000, 3000]));
     let time = *random.one(&[20, 300_000, 600_000, 900_000]);
     match random.below(60) {
         0..16 => format!("CACHE.SET {key} {value} PX {time} STALE 600000"),
         16..18 => format!("CACHE.SETNULL {key} PX {time}"),
         18 => format!("CACHE.DEL {key}"),
-        19 => format!("CACHE.DEL {key} STALE 600000 GRACE 600000"),
+        19 => match random.below(3) {
+            0 => format!("CACHE.DEL {key} STALE 600000 GRACE 600000"),
+            1 => format!("CACHE.DEL {key} STALE {time} GRACE 600000"),
+            _ => format!("CACHE.DEL {key} STALE 20 GRACE {time}"),
+        },
         20 => format!("CACHE.DEL {key} GRACE 600000"),
         21 => format!("CACHE.FETCH {key} LEASE 5 SLIDE 600000"),
         22..24 => format!("DEL {key} {other}"),
         24 => format!("UNLINK {key} {other}"),
+        25..31 if databases == 1 => format!("COPY {key} {other} REPLACE"),
+        35..38 if databases == 1 => format!("COPY {key} {other}"),
         25..28 => format!("COPY {key} {other} DB {db}"),
         28..31 => format!("COPY {key} {other} DB {db} REPLACE"),
         31..34 => format!("RENAME {key} {other}"),
@@ -120,7 +244,7 @@ fn random_line(random: &mut Random) -> String {
         39 => format!("LPUSH {other} element"),
         40 => format!("PEXPIRE {key} 5"),
         41 => format!("PEXPIRE {key} 600000"),
-        42 => format!("SWAPDB {db} {}", random.below(DATABASES as u64)),
+        42 if databases > 1 => format!("SWAPDB {db} {}", random.below(databases as u64)),
         43 => (*random.one(&["FLUSHDB", "FLUSHDB ASYNC", "FLUSHDB SYNC"])).to_owned(),
         44 if random.below(4) == 0 => (*random.one(&["FLUSHALL", "FLUSHALL ASYNC"])).to_owned(),
         45..48 => format!("SELECT {db}"),
@@ -153,13 +277,13 @@ fn restore(client: &mut Raw, random: &mut Random) {
 }
 
 #[track_caller]
-fn walk(client: &mut Raw, random: &mut Random, steps: usize) {
+fn walk(client: &mut Raw, random: &mut Random, databases: usize, steps: usize) {
     for _ in 0..steps {
         if random.below(30) == 0 {
             restore(client, random);
             continue;
         }
-        let line = random_line(random);
+        let line = random_line(random, databases);
         let reply = client.run(&line);
         if let Value::Error(text) = &reply {
             let is_known = ["ERR no such key", "ERR source and destination", "WRONGTYPE"];
@@ -171,7 +295,10 @@ fn walk(client: &mut Raw, random: &mut Random, steps: usize) {
     }
 }
 
-fn random_histories(setting: &[&str]) {
+fn random_histories(setting: &[&str], databases: usize) {
+    let walk = |client: &mut Raw, random: &mut Random, steps: usize| {
+        walk(client, random, databases, steps)
+    };
     let builder = || quiet().module_args(setting).aof(Fsync::No);
     let (master, replica) = (builder().start(), builder().start());
     follow(&master, &replica);
@@ -203,7 +330,7 @@ fn random_histories(setting: &[&str]) {
         assert_identical(&master, &replica);
         assert_counted(&replica);
         // Each database has its own sum.
-        for db in (1..DATABASES).rev() {
+        for db in (0..databases).rev() {
             client.must(&format!("SELECT {db}"));
             client.must("CACHE.SET key v PX 600000");
             client.must("FLUSHDB ASYNC");
@@ -232,12 +359,23 @@ fn random_histories(setting: &[&str]) {
 
 #[test]
 fn the_sums_are_right_after_random_histories() {
-    random_histories(&[]);
+    random_histories(&[], DATABASES);
 }
 
 #[test]
 fn the_sums_are_right_after_random_histories_with_evictions() {
-    random_histories(&["cache-max-bytes", "20000"]);
+    random_histories(&["cache-max-bytes", "20000"], DATABASES);
+}
+
+/// Without `MOVE` and `COPY` to another database, after which some versions of Valkey leave a client in a wrong one.
+#[test]
+fn the_sums_are_right_after_random_histories_in_one_database() {
+    random_histories(&[], 1);
+}
+
+#[test]
+fn the_sums_are_right_after_random_histories_in_one_database_with_evictions() {
+    random_histories(&["cache-max-bytes", "10000"], 1);
 }
 
 #[test]
@@ -247,7 +385,7 @@ fn the_sums_are_right_after_a_restart_from_an_rdb_file() {
     let mut random = Random(7);
     for _ in 0..5 {
         // Some entries expire before the file is loaded.
-        walk(&mut client, &mut random, 300);
+        walk(&mut client, &mut random, DATABASES, 300);
         client.must("DEBUG RELOAD");
         assert_counted(&server);
     }
@@ -674,7 +812,10 @@ fn a_slot_that_moves_at_once_is_counted_where_it_is() {
             let length = *random.one(&[10, 300, 900]);
             let line = match random.below(6) {
                 0 => format!("DEL {key}"),
-                1 => format!("CACHE.DEL {key} STALE 600000 GRACE 600000"),
+                1 => format!(
+                    "CACHE.DEL {key} STALE {} GRACE 600000",
+                    random.one(&[20, 600_000])
+                ),
                 2 => format!("CACHE.GET {key}"),
                 _ => format!("CACHE.SET {key} {} PX 600000", "v".repeat(length)),
             };
