@@ -16,6 +16,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::scan::KeyScan;
 use crate::server::handles::string::ServerString;
+use crate::server::services::after_command;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
@@ -36,6 +37,8 @@ struct BudgetWork {
     oversized: Vec<Victim>,
     /// The bytes that were stored since the last slice without making room.
     owed: u64,
+    /// The bytes that the running command of a cluster has stored without making room.
+    stored: u64,
     /// The count of all entries after a dataset was loaded.
     count: Option<EntryCount>,
 }
@@ -55,6 +58,9 @@ const SEARCH_STEPS: usize = 500;
 
 /// How long a slice of evictions takes, in microseconds. The reply to a command waits for one or two slices.
 const EVICTION_SLICE_US: u64 = 500;
+
+/// So many of the newest batches a search for an entry of one hash slot looks at.
+const NEWEST_BATCHES: usize = 16;
 
 /// The most entries whose names are kept because they are larger than the budget.
 const MAX_OVERSIZED: usize = 1000;
@@ -241,33 +247,63 @@ pub(super) fn bytes_without_room(
     (excess(more) > 0).then_some(more)
 }
 
-/// Makes room for `more` bytes before a command stores an entry. `keep`: the entry that it replaces. In a cluster, a command must
-/// not open keys of other hash slots, so the next round of the event loop evicts entries.
-pub(super) fn make_room(ctx: Ctx<'_>, keep: Option<Place>, more: u64) {
+/// Makes room for `more` bytes before a command stores an entry at this key. `keep`: the entry that it replaces. In a cluster, a
+/// command must not open keys of other hash slots. There room is made right after the command; a transaction or a script that
+/// stores more than that allows evicts what it has stored itself.
+pub(super) fn make_room(ctx: Ctx<'_>, key: &[u8], keep: Option<Place>, more: u64) {
     deferred::ask_for_slices();
     if !ctx.may_act() {
         return;
     }
-    if ctx.is_cluster() {
-        WORK.get().owed += more;
+    if !ctx.is_cluster() || after_command::may_open_all_slots() {
+        make_room_for(more, more, || evict_next(ctx, keep));
         return;
     }
+    WORK.get().stored += more;
+    after_command::run(ctx, make_room_after_command);
+    // In a transaction or a script, earlier commands have used up the allowance.
+    if WORK.get().stored > more && excess(more) > tenth() {
+        make_room_for(more, more, || {
+            evict_newest(ctx, section(ctx.db(), key), keep)
+        });
+    }
+}
+
+fn make_room_after_command(ctx: Ctx<'_>) {
+    let (stored, keep) = {
+        let work = &mut *WORK.get();
+        (std::mem::take(&mut work.stored), work.last_stored)
+    };
+    if ctx.may_act() {
+        make_room_for(0, stored, || evict_next(ctx, keep));
+    }
+}
+
+/// Evicts entries until `more` bytes fit into the budget. `stored`: the bytes of the command that needs the room. `evict_next`
+/// returns false if there is nothing to evict.
+fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
     let (slice, mut evicted) = (Slice::begin(), 0);
-    let allowance = tenth().max(more);
+    let allowance = tenth().max(stored);
     while excess(more) > 0 {
         // An entry that takes the place of thousands may exceed the budget for a moment. Entries that exceed it for another
         // reason, such as a lower budget, are evicted in the rounds of the event loop, and a command evicts twice its own bytes.
-        let is_bounded = excess(more) <= allowance || evicted >= 2 * more;
-        let is_enough = excess(more) > allowance && evicted >= 2 * more;
+        let is_bounded = excess(more) <= allowance || evicted >= 2 * stored;
+        let is_enough = excess(more) > allowance && evicted >= 2 * stored;
         if is_enough || is_bounded && slice.is_over() {
             return;
         }
         let before = ENTRIES.get().bytes();
-        if !evict_next(ctx, keep) {
+        if !evict_next() {
             return;
         }
         evicted += before.saturating_sub(ENTRIES.get().bytes());
     }
+}
+
+/// Evicts an entry of this section, one of those that were stored last. Returns false if there is none among the last.
+fn evict_newest(ctx: Ctx<'_>, section: CountedSection, keep: Option<Place>) -> bool {
+    let found = ENTRIES.get().newest_of(section, keep, NEWEST_BATCHES);
+    found.is_some_and(|victim| evict(ctx, &victim, |_| true))
 }
 
 /// A tenth of the budget.

@@ -268,7 +268,7 @@ fn store(
     {
         let replaced = entry.and_then(|entry| entry.tag.place());
         drop(edit); // another key is opened
-        budget::make_room(ctx, replaced, more);
+        budget::make_room(ctx, name.bytes(), replaced, more);
         edit = open(ctx, &name)?;
     }
     match &step.admitted {

@@ -389,6 +389,39 @@ impl Sieve {
         }
     }
 
+    /// An entry of this section among the newest `batches`, which does not obey the hand: one that was not used, if there is one in
+    /// its batch. `keep`: an entry that stays.
+    pub fn newest_of(
+        &self,
+        section: CountedSection,
+        keep: Option<Place>,
+        batches: usize,
+    ) -> Option<Victim> {
+        let space = *self.here.by_section.get(&section)?;
+        let mut id = self.here.newest;
+        for _ in 0..batches {
+            let batch = self.batch(id)?;
+            let (mut used, mut unused) = (None, None);
+            each_name(batch, |index, own, key| {
+                let place = Place::new(id, index);
+                if own != space || batch.live & place.bit() == 0 || Some(place) == keep {
+                    return;
+                }
+                let found = match batch.used & place.bit() {
+                    0 => &mut unused,
+                    _ => &mut used,
+                };
+                found.get_or_insert_with(|| (place, key.into()));
+            });
+            if let Some((place, key)) = unused.or(used) {
+                let db = section.0;
+                return Some(Victim { db, key, place });
+            }
+            id = batch.older;
+        }
+        None
+    }
+
     /// Drops the sums and begins to count anew: the caller shows each entry, in whatever order, and adds those that are not
     /// [counted](Self::is_counted). The places from before do not come back until the count has ended.
     pub fn begin_count(&mut self) {
@@ -900,6 +933,38 @@ mod tests {
         sieve.remove(new, (0, 0), b"new", 20);
         assert_eq!((sieve.entries(), sieve.bytes()), (0, 0));
         while sieve.collect(1) {}
+    }
+
+    #[test]
+    fn the_newest_entry_of_a_section_is_one_that_nobody_used() {
+        let mut sieve = Sieve::default();
+        let mut add =
+            |slot: u16, name: &str| sieve.add((0, slot), name.as_bytes(), 1, false).unwrap();
+        let old = add(1, "old");
+        for number in 0..200 {
+            add(2, &number.to_string());
+        }
+        let (used, kept, unused) = (add(1, "used"), add(1, "kept"), add(1, "unused"));
+        let last = add(2, "last");
+        sieve.touch(used);
+        let found = |sieve: &Sieve, batches| {
+            let victim = sieve.newest_of((0, 1), Some(kept), batches);
+            victim.map(|victim| victim.place)
+        };
+        assert_eq!(found(&sieve, 1), Some(unused));
+        sieve.remove(unused, (0, 1), b"unused", 1);
+        assert_eq!(found(&sieve, 1), Some(used));
+        sieve.remove(used, (0, 1), b"used", 1);
+        assert_eq!(found(&sieve, 1), None);
+        assert_eq!(found(&sieve, 16), Some(old));
+        sieve.remove(old, (0, 1), b"old", 1);
+        assert_eq!(found(&sieve, 16), None);
+        assert_eq!(sieve.newest_of((0, 3), None, 16), None);
+        assert!(
+            sieve
+                .newest_of((0, 2), None, 16)
+                .is_some_and(|victim| victim.place != last)
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::support::cache::{about, counter, fetched, lease, look, stores};
 use crate::support::cluster::{Atomic, Move, node, one_node, slot_of, two_nodes};
 use crate::support::{
     EndOnDrop, Fsync, KeyspaceEvents, Lines, Random, Raw, SOON, Server, Value, assert_identical,
-    await_role, eventually, follow, pair, quiet, served, server_and_client, until_pong,
+    await_role, eventually, field_of, follow, pair, quiet, served, server_and_client, until_pong,
     waiter,
 };
 
@@ -763,6 +763,68 @@ fn a_node_evicts_keys_of_all_its_slots() {
     assert_counted(&server);
     client.must("CACHE.SET last v PX 600000");
     assert_eq!(client.must("CACHE.GET last"), "v");
+}
+
+/// All commands of a pipeline may run before the next round of the event loop.
+#[test]
+fn a_node_stays_near_its_budget_in_the_middle_of_a_pipeline() {
+    const BUDGET: i64 = 100 << 10;
+    let (_server, mut client) = one_node();
+    set_budget(&mut client, "100kb");
+    let value = "v".repeat(900);
+    let sets = (0..3000).map(|number| format!("CACHE.SET k:{number} {value} PX 600000"));
+    let lines: Vec<String> = sets
+        .flat_map(|set| [set, "INFO sluice_cache".to_owned()])
+        .collect();
+    let replies = client.run_all(&lines);
+    let bytes = replies
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .map(|info| field_of(info, "sluice_cache_bytes"));
+    let most = bytes.max().unwrap_or(0);
+    assert!(
+        most > BUDGET / 2 && most <= BUDGET * 11 / 10 + 2000,
+        "{most}"
+    );
+}
+
+#[test]
+fn a_transaction_and_a_script_of_a_cluster_stay_near_the_budget() {
+    const BUDGET: i64 = 100 << 10;
+    let (server, mut client) = one_node();
+    set_budget(&mut client, "100kb");
+    fill(&mut client, "other", 300);
+    let value = "v".repeat(900);
+    let sets = (0..2000).map(|number| format!("CACHE.SET {{t}}{number} {value} PX 600000"));
+    let lines = sets.flat_map(|set| [set, "INFO sluice_cache".to_owned()]);
+    let replies = client.transact(lines);
+    let bytes = replies
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .map(|info| field_of(info, "sluice_cache_bytes"));
+    let most = bytes.max().unwrap_or(0);
+    assert!(most <= BUDGET * 11 / 10 + 2000, "{most}");
+    // The last one is there.
+    assert_eq!(client.must("CACHE.GET {t}1999").bytes().len(), 900);
+    await_fit(&server, BUDGET);
+    let script = "for i = 1, 2000 do redis.call('CACHE.SET', KEYS[1] .. i, ARGV[1], 'PX', 600000) end \
+                  return redis.call('CACHE.GET', KEYS[1] .. 2000)";
+    let last = client.call(["EVAL", script, "1", "{t}s", &value]);
+    assert_eq!(last.bytes().len(), 900);
+    assert!(
+        counted(&server).1 <= BUDGET * 11 / 10 + 2000,
+        "{:?}",
+        counted(&server)
+    );
+    await_fit(&server, BUDGET);
+    assert_counted(&server);
+    let log = server.log();
+    assert!(
+        !log.contains("internal error") && !log.contains("ASSERTION"),
+        "{log}"
+    );
 }
 
 #[test]

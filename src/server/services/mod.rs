@@ -1,6 +1,7 @@
 //! What the module keeps for the families: data types, blocked clients, the timer, knowledge of the cluster, the replicas,
 //! the memory and the configuration, the command table, the permissions of callers.
 
+pub mod after_command;
 pub mod blocked;
 pub mod cache_lines;
 pub mod cluster;
