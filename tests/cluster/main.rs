@@ -17,6 +17,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use load::Load;
+use support::cache::shown;
 use support::cluster::{
     Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, node, node_of_databases,
     one_node, slot_of, two_nodes,
@@ -221,6 +222,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
         "CF.INSERT {b}cuckoo ITEMS x y z",
         "CACHE.SET {b}entry v PX 600000",
         "CACHE.SETNULL {b}null PX 600000",
+        "CACHE.SETNULL {b}null PX 600000",
         "RATE.WINDOW {b}window 5 600000 COST 3",
         "RATE.GCRA {b}gcra 4 1 600000 COST 3",
         "RATE.ONCE {b}once PX 600000",
@@ -411,6 +413,22 @@ fn replicas_read_and_redirect(master: &Server, replica: &Server, slot: i64, fenc
     }
     assert_eq!(client.must("LOCK.HELD {b}lock me"), fence);
     assert_eq!(client.must("CACHE.GET {b}entry"), "v");
+    for (line, expected) in [
+        ("CACHE.FETCH {b}entry LEASE 5", "HIT v"),
+        ("CACHE.FETCH {b}entry LEASE 5 SLIDE 900000", "HIT v"),
+        ("CACHE.FETCH {b}null LEASE 5 BLOCK 0", "NULL -"),
+        ("CACHE.FETCH {b}missing LEASE 5 BLOCK 0", "MISS -"),
+        (
+            "CACHE.FETCH {b}missing LEASE 5 GUARD {b}bloom unknown",
+            "ABSENT -",
+        ),
+        ("CACHE.FETCH {b}missing LEASE 5 GUARD {b}bloom x", "MISS -"),
+    ] {
+        assert_eq!(shown(&client.must(line)), expected, "{line}");
+    }
+    assert_eq!(client.must("CACHE.FAIL {b}missing 1"), 0);
+    let mut other = Raw::connect(replica);
+    assert_eq!(other.run("CACHE.FETCH {b}entry LEASE 5").err(), moved);
     for line in [
         "LOCK.ACQUIRE {b}lock me PX 600000",
         "LOCK.ACQUIRE {b}lock you BLOCK 0",
