@@ -70,6 +70,7 @@ faults: build prepare-tests ## the long form of some tests, a quarter of an hour
 	@SLUICE_MODULE='$(CURDIR)/$(module)' SLUICE_HISTORIES=2000 SLUICE_FAULTS=all SLUICE_FAILOVERS=30 SLUICE_REDLOCK_SECONDS=45 \
 	  CLUSTER_SECONDS=40 cargo test --no-fail-fast --test linearizable --test corruption --test failover --test cluster \
 	  -- --nocapture
+	@SLUICE_MODULE='$(CURDIR)/$(module)' SLUICE_NEAR_STEPS=100000 cargo test --test cache near:: -- --nocapture
 
 conformance: build prepare-tests ## each client on Redis 7.0 and Valkey 9: lost replies, failovers; writes the table of docs/clients.md (ARGS='--client python')
 	@scripts/prepare-servers valkey-9.1
