@@ -26,7 +26,6 @@ pub mod rate;
 pub mod reply;
 pub mod request;
 pub mod server;
-pub mod sha1;
 pub mod stock;
 pub mod usage;
 pub mod waiting;

@@ -8,7 +8,7 @@ use crate::request::is;
 use crate::server::base::main_thread::MainThread;
 use crate::server::handles::call::{CallReply, CallReplyPart};
 use crate::server::handles::context::Ctx;
-use crate::sha1::sha1;
+use sha1_smol::Sha1;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -70,7 +70,7 @@ fn kind_of_script(script: &[u8]) -> Kinds {
         return WRITES;
     }
     let digests = &mut *READ_ONLY.get();
-    digests.insert(sha1(script));
+    digests.insert(Sha1::from(script).digest().bytes());
     if digests.len() > MAX_DIGESTS {
         digests.pop_first();
     }
@@ -318,7 +318,7 @@ mod tests {
             }
             LAST_CALLED.load(Ordering::Relaxed)
         };
-        let digest: String = sha1(DECLARED).map(|byte| format!("{byte:02x}")).concat();
+        let digest: String = Sha1::from(DECLARED).hexdigest();
         let by_digest = format!("EVALSHA {}", digest.to_uppercase());
         for (line, script, kinds) in [
             ("eval $", &b"return 1"[..], WRITES),
