@@ -50,7 +50,7 @@ pub const FAMILY: Family = Family {
     dataset_changed: revoke::dataset_changed,
     on_event: serve::handle_event,
     due: serve::due,
-    go_on: serve::go_on,
+    go_on: |ctx, slice| serve::go_on(ctx, slice) | stale_ends::go_on(ctx, slice),
     cron: serve::cron,
     waiting: Some(queue_service::in_slots::<CacheQueues>()),
     slot_check_command: Some(c"CACHE.FAIL"),

@@ -275,7 +275,7 @@ const SWEPT_BY_CRON: usize = 2000;
 /// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
     budget::cron();
-    stale_ends::unpark(ctx);
+    stale_ends::cron(ctx);
     queue_service::ask_for_slices_if_needed::<CacheQueues>();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     look_at_keys();

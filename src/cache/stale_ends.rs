@@ -1,7 +1,7 @@
 //! Entries that an invalidation keeps longer than they may be served, because its `GRACE` is longer than its `STALE`. They are
 //! listed by the end of the stale time. Then the master makes them tombstones.
 
-use super::edit::EntryEdit;
+use super::edit::{EntryEdit, EntryKey};
 use super::state::{CacheEntry, EntryKind};
 use crate::deadlines::{ANY_DB, Listed, Listing};
 use crate::server::base::clock::Now;
@@ -92,6 +92,16 @@ pub(super) fn unpark(ctx: Ctx<'_>) {
     ENDS.unpark(ctx);
 }
 
+/// Asks for slices if work is left. To be called about ten times a second.
+pub(super) fn cron(ctx: Ctx<'_>) {
+    ENDS.cron(ctx);
+}
+
+/// Does the work that events left, until the slice is over. Returns whether more work is possible.
+pub(super) fn go_on(ctx: Ctx<'_>, slice: &Slice) -> bool {
+    ENDS.go_on(ctx, slice)
+}
+
 /// Makes entries tombstones whose stale time is over. Returns when the next one is due (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     if ENDS.get().is_empty() || !ctx.may_act() {
@@ -111,7 +121,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 }
 
 fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(place) = ENDS.get().key(number).cloned() else {
+    let Some(place) = ENDS.get().key(number) else {
         return;
     };
     let name = ServerString::new(&place.key);
