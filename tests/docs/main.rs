@@ -99,12 +99,13 @@ fn the_readmes_have_the_ratios_of_their_chart() {
     let (_, ratios) = chart.split_once("The Lua scripts take ").unwrap();
     let (ratios, _) = ratios.split_once(" times the server CPU").unwrap();
     let (smallest, largest) = ratios.split_once(" to ").unwrap();
-    let english = format!("the Lua scripts take {smallest} to {largest} times the server CPU");
+    let english =
+        format!("the Lua scripts of the chart take {smallest} to {largest} times the server CPU");
     assert!(
         include_str!("../../README.md").contains(&english),
         "{english}"
     );
-    let chinese = format!("{smallest} 到 {largest} 倍");
+    let chinese = format!("图中 Lua 脚本的服务端 CPU 开销是 Sluice 的 {smallest} 到 {largest} 倍");
     assert!(
         include_str!("../../README.zh-CN.md").contains(&chinese),
         "{chinese}"
