@@ -43,7 +43,7 @@ pub const TABLE: &[Command] = &[
         name: "CACHE.FETCH",
         usage: "key LEASE ms [EARLY ms | BETA f] [SLIDE ms] [GUARD filter item] [BREAKER name failures open-ms] [BLOCK ms]",
         summary: "Returns a cached value and a state: use the value, rebuild it, or wait.",
-        complexity: "O(1)",
+        complexity: "O(1); O(L) with GUARD and L layers of the filter",
         arity: -4,
         flags: "readonly fast blocking getkeys-api",
         categories: "read fast blocking",
