@@ -17,7 +17,7 @@ pub(crate) const SCRIPTS: &[Script] = &[
     Script {
         name: "redisson_unlock",
         text: include_str!("lua/redisson_unlock.lua"),
-        from: "Redisson, `RedissonLock.unlockAsync`: the original begins with one `EXISTS` more, and its newer versions do more yet",
+        from: "Redisson, `RedissonLock.unlockAsync`: the original begins with one `EXISTS` more, and its newer versions run more commands",
     },
     Script {
         name: "compare_and_delete",
@@ -32,17 +32,17 @@ pub(crate) const SCRIPTS: &[Script] = &[
     Script {
         name: "stock_hash",
         text: include_str!("lua/stock_hash.lua"),
-        from: "ours, the usual pattern: a hash of what there was and what is ordered",
+        from: "ours, the usual pattern: a hash of the total and the sold quantity",
     },
     Script {
         name: "stock_order",
         text: include_str!("lua/stock_order.lua"),
-        from: "ours, the least that does what `STOCK.DEDUCT` does with `ORDER`, `USER` and an event",
+        from: "ours, the shortest script with the effects of `STOCK.DEDUCT` with `ORDER`, `USER` and an event",
     },
     Script {
         name: "bloom_add",
         text: include_str!("lua/bloom_add.lua"),
-        from: "ours, the usual pattern; it is given the places of the bits, so it hashes nothing",
+        from: "ours, the usual pattern; it receives the bit positions, so it hashes nothing",
     },
     Script {
         name: "bloom_exists",

@@ -28,7 +28,7 @@ pub(crate) const FAMILY: Family = Family {
         "the server's part of CACHE.FETCH",
         "CACHE.FETCH, hit",
         "CACHE.FETCH EARLY, hit",
-        "CACHE.FETCH, null",
+        "CACHE.FETCH, negative entry",
         "CACHE.FETCH, absent by its guard",
         "SET PX of 128 bytes",
         "the server's part of CACHE.SET",
@@ -142,7 +142,7 @@ const CACHE_READ: &[Row] = &[
     )
     .between("CLIENT TRACKING ON", "CLIENT TRACKING OFF"),
     row(
-        "CACHE.FETCH, null",
+        "CACHE.FETCH, negative entry",
         &["CACHE.SETNULL {key} PX 3600000"],
         &[step("CACHE.FETCH {key} LEASE 3000", Begins("NULL"))],
     ),

@@ -32,7 +32,7 @@ pub(crate) const FAMILY: Family = Family {
             1.0,
         ),
         figure("DELAY.ADD of a message that is due", "XADD").because(
-            "the delivery alone is nearly an XADD; the rest is the message that comes and goes",
+            "the delivery alone is nearly an XADD; the rest is adding and removing the message",
         ),
     ],
     pairs: &[],

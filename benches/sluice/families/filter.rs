@@ -270,7 +270,7 @@ const CONTEST: Contest = Contest {
 
 const SERIES: &[Series] = &[
     Series {
-        name: "bloom: ask for one of many",
+        name: "bloom: query one of many",
         of: "items of a Bloom filter",
         sizes: SIZES,
         built_in: Probe {
@@ -288,7 +288,7 @@ const SERIES: &[Series] = &[
         idle: false,
     },
     Series {
-        name: "cuckoo: ask for one of many",
+        name: "cuckoo: query one of many",
         of: "items of a cuckoo filter",
         sizes: SIZES,
         built_in: Probe {

@@ -26,7 +26,7 @@ pub(crate) const FAMILY: Family = Family {
             rows: LOCK_HELD,
         },
         Group {
-            name: "lock: hand over to the next waiter",
+            name: "lock: hand-over to the next waiting client",
             rows: LOCK_HAND_OVER,
         },
     ],
@@ -107,7 +107,7 @@ pub(crate) const FAMILY: Family = Family {
         .because("the target is no growth; a hand-over to a blocked client grows as much"),
     ],
     pairs: &[Pair {
-        title: "take a lock and give it back",
+        title: "acquire and release a lock",
         built_in: "SET NX PX + DEL",
         lua: "Redisson lock + unlock (Lua)",
         sluice: "LOCK.ACQUIRE + LOCK.RELEASE",
@@ -456,7 +456,7 @@ const SERIES: &[Series] = &[
         idle: true,
     },
     Series {
-        name: "lock: hand over in a line",
+        name: "lock: hand-over in a queue",
         of: "clients that wait for one key",
         sizes: CROWDS,
         built_in: Probe {
@@ -480,7 +480,7 @@ const SERIES: &[Series] = &[
         idle: false,
     },
     Series {
-        name: "lock: hand over beside other lines",
+        name: "lock: hand-over beside other queues",
         of: "clients that wait, each for its own key",
         sizes: CROWDS,
         built_in: Probe {

@@ -15,7 +15,7 @@ pub(crate) const FAMILY: Family = Family {
             rows: WORK,
         },
         Group {
-            name: "once: ask for a result",
+            name: "once: query a result",
             rows: RESULT,
         },
     ],

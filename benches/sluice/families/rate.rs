@@ -63,7 +63,7 @@ pub(crate) const FAMILY: Family = Family {
         figure("RATE.ONCE of a new key", "SET NX PX of a new key"),
     ],
     pairs: &[Pair {
-        title: "ask a rate limit (GCRA)",
+        title: "check a rate limit (GCRA)",
         built_in: "INCR of a hot key",
         lua: "GCRA (Lua)",
         sluice: "RATE.GCRA",
@@ -190,7 +190,7 @@ const ONCE: &[Row] = &[
 ];
 
 const CONTEST: Contest = Contest {
-    name: "rate: ask a limit",
+    name: "rate: check a limit",
     rows: [
         row("INCR of a hot key", &[], &[step("INCR {key}", Int)]),
         row(
@@ -211,7 +211,7 @@ const CONTEST: Contest = Contest {
 
 /// An hour for each request: no limit is forgotten while it is measured.
 const SERIES: &[Series] = &[Series {
-    name: "rate: ask one of many limits",
+    name: "rate: check one of many limits",
     of: "limits in use",
     sizes: SIZES,
     built_in: Probe {

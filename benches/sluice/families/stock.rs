@@ -80,7 +80,7 @@ pub(crate) const FAMILY: Family = Family {
     ],
     pairs: &[
         Pair {
-            title: "sell a piece",
+            title: "sell one item",
             built_in: "INCR of a counter",
             lua: "GET + DECRBY (Lua)",
             sluice: "STOCK.DEDUCT",
