@@ -148,7 +148,7 @@ fn ms_left(queued: &QueuedMessage) -> Reply {
 /// `DELAY.INFO key`
 ///
 /// Replies with a map: messages (that wait), bytes (of their ids, fields and values), stream, maxlen (0: none), next_ms (until
-/// the next message is due, -1: there is none), delivered, stuck (1 while the stream takes no entries). Nil if there is no
+/// the next message is due, -1: there is none), delivered, stuck (1 while the stream accepts no entries). Nil if there is no
 /// such queue. Error: `WRONGTYPE`.
 pub(super) fn info(call: &Call<'_>) -> Answer {
     read_queue(call, Reply::Nil, |value| {

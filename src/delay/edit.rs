@@ -199,7 +199,7 @@ impl<'k> DelayEdit<'k> {
         Ok(())
     }
 
-    /// Notes whether the stream takes no entries now.
+    /// Notes whether the stream accepts no entries now.
     pub(super) fn set_stuck(&mut self, is_stuck: bool) {
         if let Some(value) = self.key.value() {
             value.measure(is_stuck);
