@@ -6,6 +6,7 @@
 //!
 //! Each link between the pages has a page and a heading; `reference.rs` checks the reference of commands.
 
+mod bench_report;
 mod reference;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,10 +1,10 @@
 //! What the benchmark's page consists of: tables, charts and verdicts, without the measuring.
 
-#[path = "../benches/chart/mod.rs"]
+#[path = "../../benches/chart/mod.rs"]
 mod chart;
-#[path = "../benches/sluice/report/table.rs"]
+#[path = "../../benches/sluice/report/table.rs"]
 mod table;
-#[path = "../benches/sluice/report/verdict.rs"]
+#[path = "../../benches/sluice/report/verdict.rs"]
 mod verdict;
 
 use chart::{Axis, Chart, Line, Lines, Mark, Panel, Row, Rows, Scale, Section, Stroke, Tone};
