@@ -96,7 +96,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Why a query of a large filter takes longer than that of a small filter.
-const FAR: &str = "each item is used once, so its cache line comes from memory; the filter of 10 000 items is in the cache";
+const FAR: &str = "each item is used once, so its cache line is read from memory; the filter of 10 000 items is in the cache";
 
 const GET: Step = step("GET {key}", Bulk);
 

@@ -296,7 +296,7 @@ const LOCK_HELD: &[Row] = &[
         &[step("FLOOR.RENEW {key} me PX 600{i}", Int)],
     ),
     row(
-        "LOCK.GUARD, the fence that it knows",
+        "LOCK.GUARD, the last fence again",
         &["LOCK.GUARD {key} 1"],
         &[step("LOCK.GUARD {key} 1", Is(1))],
     ),

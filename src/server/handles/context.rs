@@ -90,7 +90,7 @@ impl<'c> Ctx<'c> {
     /// `raw` is such a context, and lives at least as long as `'c`.
     pub(in crate::server) unsafe fn new(raw: *mut raw::RedisModuleCtx) -> Self {
         Self {
-            raw: NonNull::new(raw).expect("the server gives a context"),
+            raw: NonNull::new(raw).expect("the server passes a context"),
             callback: PhantomData,
         }
     }
