@@ -38,6 +38,9 @@ class WrongType extends ServerError {}
 /** The delay queue does not exist. `delay.create` creates it. */
 class NoSuchQueue extends ServerError {}
 
+/** The filter is full, exists already, does not exist, or its parameters are not permitted. */
+class FilterError extends ServerError {}
+
 /** The server has too many waiting clients (`lock-max-waiters`). */
 class TooManyWaiting extends ServerError {}
 
@@ -76,6 +79,8 @@ const KINDS = [
   [/^WRONGTYPE /, WrongType],
   [/^ERR no such delay queue/, NoSuchQueue],
   [/^ERR too many waiting clients/, TooManyWaiting],
+  [/^ERR (filters? |non ?scaling |not enough memory for the filter|maximum expansions|item exists|not found|received bad data)/i, FilterError],
+  [/^ERR (bad (capacity|error rate|expansion)|(capacity|error rate|expansion) must)/, FilterError],
 ];
 
 /**
@@ -100,6 +105,7 @@ module.exports = {
   Deadlock,
   WrongType,
   NoSuchQueue,
+  FilterError,
   TooManyWaiting,
   ConnectionBroken,
   LockTimeout,

@@ -48,7 +48,7 @@ class Bloom extends Filter {
    * @param {Bytes} key
    * @param {{ capacity: number, error?: number, expansion?: number } | { like: Bytes }} options The number of items; the false
    *   positive rate, by default 0.01; the growth of further layers, 0: none. Or `like` another filter, to merge them later.
-   * @throws {ServerError} The filter exists.
+   * @throws {FilterError} The filter exists, or an option is out of range.
    */
   async create(key, options) {
     if ('like' in options) return void await this._client.call('BF.RESERVE', [key, 'LIKE', options.like]);
@@ -90,7 +90,7 @@ class Cuckoo extends Filter {
    * @param {Bytes} key
    * @param {{ capacity: number, bits?: 8 | 16 | 32, expansion?: number }} options The number of items; the bits of a fingerprint,
    *   by default 16; the growth of further layers.
-   * @throws {ServerError} The filter exists.
+   * @throws {FilterError} The filter exists, or an option is out of range.
    */
   async create(key, { capacity, bits, expansion }) {
     const words = [...(bits === undefined ? [] : ['BITS', bits]), ...(expansion === undefined ? [] : ['EXPANSION', expansion])];

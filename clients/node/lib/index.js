@@ -6,7 +6,7 @@ const { Client } = require('./client');
 const { buffer, json, text } = require('./codecs');
 const { Delay } = require('./delay');
 const {
-  Conflict, ConnectionBroken, Deadlock, LeaseLost, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, ServerError, SluiceError,
+  Conflict, ConnectionBroken, Deadlock, FilterError, LeaseLost, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, ServerError, SluiceError,
   TooManyWaiting, WaitTimeout, WrongType,
 } = require('./errors');
 const { Bloom, Cuckoo } = require('./filters');
@@ -47,8 +47,8 @@ class Sluice {
   #near = new Set();
 
   /**
-   * @param {any} client A connected client: `createClient`, `createClientPool`, `createCluster` of node-redis, or `Redis`,
-   *   `Cluster` of ioredis or iovalkey. The caller closes it, after `close`.
+   * @param {any} client A connected client: `createClient`, `createClientPool`, `createCluster` or `createSentinel` of
+   *   node-redis, or `Redis` or `Cluster` of ioredis or iovalkey. The caller closes it, after `close`.
    * @param {object} [options]
    * @param {Codec<any>} [options.codec] How cached values and results become bytes: `json` (by default), `text` or `buffer`.
    * @param {number} [options.timeout] The longest time, in milliseconds, for a new connection and for the answer to a request on
@@ -191,6 +191,7 @@ module.exports = {
   Conflict,
   ConnectionBroken,
   Deadlock,
+  FilterError,
   LeaseLost,
   LoaderFailed,
   LockLost,

@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { after, before, beforeEach, describe, test } = require('node:test');
 const {
-  Conflict, ConnectionBroken, LeaseLost, LoaderFailed, NoSuchQueue, ServerError, Sluice, WaitTimeout, buffer, json, text,
+  Conflict, ConnectionBroken, FilterError, LeaseLost, LoaderFailed, NoSuchQueue, ServerError, Sluice, WaitTimeout, buffer, json, text,
 } = require('../lib');
 const { LIBRARIES, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep } = require('./support');
 
@@ -163,7 +163,13 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     test('filters', async () => {
       const { bloom, cuckoo } = sluice;
       await bloom.create('bloom', { capacity: 1000, error: 0.001 });
-      await assert.rejects(bloom.create('bloom', { capacity: 1 }), ServerError);
+      await assert.rejects(bloom.create('bloom', { capacity: 1 }), FilterError);
+      await assert.rejects(bloom.create('bad', { capacity: 0 }), FilterError);
+      await assert.rejects(bloom.create('bad', { capacity: 1, error: 2 }), FilterError);
+      await assert.rejects(bloom.merge('bloom', ['none']), FilterError);
+      await assert.rejects(bloom.info('none'), FilterError);
+      await bloom.create('full', { capacity: 1, expansion: 0 });
+      await assert.rejects(bloom.addMany('full', Array.from({ length: 500 }, (_, item) => `${item}`)), FilterError);
       assert.deepEqual([await bloom.add('bloom', BYTES), await bloom.add('bloom', BYTES)], [true, false]);
       assert.deepEqual(await bloom.addMany('bloom', ['a', 'b', BYTES]), [true, true, false]);
       assert.deepEqual(await bloom.existsMany('bloom', ['a', 'none']), [true, false]);
@@ -172,6 +178,8 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       await bloom.merge('like', ['bloom']);
       assert.deepEqual([await bloom.count('like'), (await bloom.info('bloom')).Capacity], [3, 1000]);
       await cuckoo.create('cuckoo', { capacity: 1000, bits: 32 });
+      await assert.rejects(cuckoo.create('cuckoo', { capacity: 1000 }), FilterError);
+      await assert.rejects(cuckoo.delete('none', 'a'), FilterError);
       assert.deepEqual([await cuckoo.add('cuckoo', 'a'), await cuckoo.addNew('cuckoo', 'a')], [true, false]);
       await cuckoo.add('cuckoo', 'a');
       assert.equal(await cuckoo.count('cuckoo', 'a'), 2);

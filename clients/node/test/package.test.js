@@ -26,6 +26,8 @@ before(async () => {
   const { stdout } = await run('npm', ['pack', '--json', '--silent', '--pack-destination', folder], { cwd: HOME });
   const [{ filename, files }] = JSON.parse(stdout.slice(stdout.indexOf('[')));
   const names = files.map((file) => file.path);
+  const readme = await fs.readFile(path.join(HOME, 'README.md'), 'utf8');
+  for (const [, link] of readme.matchAll(/\]\(([^)#:]+)\)/g)) assert(names.includes(link), `the package lacks ${link}`);
   for (const name of ['LICENSE', 'README.md', 'lib/index.js', 'types/index.d.ts']) assert(names.includes(name), name);
   assert(!names.some((name) => /^(test|node_modules)/.test(name)));
   const modules = path.join(folder, 'node_modules');
