@@ -341,3 +341,135 @@ fn a_crowd_of_watched_holds_is_released_when_its_connection_closes() {
     );
     assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 0);
 }
+
+/// Different numbers below `size` other than `number`, the same in every run.
+fn scattered(size: usize, number: usize, count: usize) -> Vec<usize> {
+    let mut state = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let next = state as usize % size;
+        if next != number && !chosen.contains(&next) {
+            chosen.push(next);
+        }
+    }
+    chosen
+}
+
+/// The words of a request for the locks of these numbers.
+fn request(keys: &[usize], member: usize) -> Vec<String> {
+    let keys = keys.iter().map(|key| format!("k{key}"));
+    let head = ["LOCK.MACQUIRE".into(), keys.len().to_string()];
+    let tail = [owner(member), "BLOCK".into(), "0".into()];
+    head.into_iter().chain(keys).chain(tail).collect()
+}
+
+/// Every member holds a lock and wants many others. Returns how many requests were refused, and the server's CPU time in seconds
+/// until everybody has an answer. Whoever has one releases all that it holds, so a deadlock that nobody finds ends the test.
+fn answer_all(size: usize, wanted: impl Fn(usize) -> Vec<usize>) -> (usize, f64) {
+    let server = crowded_server();
+    let mut client = Raw::connect(&server);
+    for member in 0..size {
+        let (key, owner) = (format!("k{member}"), owner(member));
+        fence(&client.call(["LOCK.ACQUIRE", &key, &owner, "PX", "3600000"]));
+    }
+    // Somebody else holds all that nobody of the crowd does.
+    for key in size..2 * size {
+        let key = format!("k{key}");
+        fence(&client.call(["LOCK.ACQUIRE", &key, "other", "PX", "3600000"]));
+    }
+    let mut crowd = Crowd::connect(&server, size);
+    let start = busy(&mut client);
+    for member in 0..size {
+        let words = request(&wanted(member), member);
+        crowd.member(member).send(words);
+    }
+    let mut answered = 0;
+    let mut refused = 0;
+    if wanted(0).iter().all(|key| *key >= size) {
+        await_waiting(&server, size as i64);
+        for key in size..2 * size {
+            client.call(["LOCK.RELEASE", &format!("k{key}"), "other"]);
+        }
+    }
+    while answered < size {
+        for (member, reply) in crowd.replies(1, LONG) {
+            answered += 1;
+            if reply.is_err() {
+                assert_eq!(reply.err(), DEADLOCK);
+                refused += 1;
+            } else {
+                let words = request(&wanted(member), member);
+                let keys = words.iter().filter(|word| word.starts_with('k'));
+                let mut release = vec!["LOCK.MRELEASE", &words[1]];
+                release.extend(keys.map(String::as_str));
+                let name = owner(member);
+                release.push(&name);
+                client.call(release);
+            }
+            client.call(["LOCK.RELEASE", &format!("k{member}"), &owner(member)]);
+        }
+    }
+    let taken = busy(&mut client) - start;
+    assert_eq!(waiting(&server), 0);
+    (refused, taken)
+}
+
+/// Hundreds of deadlocks at once cost the server not much more than the same requests without any.
+#[test]
+fn the_deadlocks_of_a_crowd_are_all_found_with_bounded_work() {
+    let (size, keys) = (400, 50);
+    let plain = |member| scattered(size, member, keys).into_iter();
+    let (refused, usual) = answer_all(size, |member| plain(member).map(|key| size + key).collect());
+    assert_eq!(refused, 0);
+    let (refused, taken) = answer_all(size, |member| plain(member).collect());
+    assert!(refused > size / 2, "{refused} refused");
+    assert!(
+        taken < 20.0 * usual,
+        "{taken} s, and {usual} s without deadlocks"
+    );
+}
+
+/// One connection asks for one lock again and again on behalf of one owner. All requests are served in order when it is their
+/// turn, and each of them costs the same, however many there are.
+#[test]
+fn a_crowd_of_requests_of_one_owner_is_served_in_order_with_bounded_work() {
+    let mut costs = Vec::new();
+    for size in [10_000, 100_000] {
+        let server = Server::start();
+        let mut client = Raw::connect(&server);
+        let mut subscriber = Raw::connect(&server);
+        subscriber.must("SUBSCRIBE channel");
+        client.run("LOCK.ACQUIRE k first PX 3600000");
+        let start = busy(&mut client);
+        for begin in (0..size).step_by(1000) {
+            for number in begin..begin + 1000 {
+                let line = format!("LOCK.ACQUIRE k me BLOCK 0 ID {number} NOTIFY channel");
+                client.ask(&line);
+            }
+            for _ in 0..1000 {
+                assert!(client.read_within(LONG).expect("an answer").is_nil());
+            }
+        }
+        assert_eq!(waiting(&server), size);
+        client.run("LOCK.RELEASE k first");
+        let mut given = None;
+        for number in 0..size {
+            let message = subscriber.read_within(LONG).expect("a message");
+            let text = message.array()[2].text();
+            let words: Vec<&str> = text.split(' ').collect();
+            assert_eq!((words[0], words[2]), ("granted", &*number.to_string()));
+            assert_eq!(words[1], given.get_or_insert_with(|| words[1].to_owned()));
+        }
+        costs.push(busy(&mut client) - start);
+        assert_eq!(waiting(&server), 0);
+        let info = client.run("LOCK.INFO k");
+        assert_eq!(holders(&info), [("me".into(), size)]);
+    }
+    let [few, many] = costs[..] else {
+        unreachable!();
+    };
+    assert!(many < 50.0 * few.max(0.01), "{costs:?}");
+}
