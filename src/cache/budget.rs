@@ -413,7 +413,10 @@ fn evict(ctx: Ctx<'_>, victim: &Victim, wanted: impl FnOnce(u64) -> bool) -> boo
 
 /// Whether memory of entries that have gone is to be freed, or entries are to be counted. Replicas do that, too.
 fn has_upkeep() -> bool {
-    ENTRIES.get().has_leftovers() || ENTRIES.get().may_misplace() || WORK.get().count.is_some()
+    let has_work = |entries: &Sieve| {
+        entries.has_leftovers() || entries.may_misplace() || entries.wants_merges()
+    };
+    has_work(&ENTRIES.get()) || WORK.get().count.is_some()
 }
 
 /// Frees memory of entries that have gone, and counts entries, until the slice is over.
@@ -423,6 +426,50 @@ fn keep_up(ctx: Ctx<'_>, slice: &Slice) {
     }
     while !slice.is_over() && ENTRIES.get().collect(8) {}
     while !slice.is_over() && count_some(ctx) {}
+    while !slice.is_over() && merge_some(ctx) {}
+}
+
+/// So many batches a search for batches to merge looks at between two looks at the clock.
+const MERGE_STEPS: usize = 64;
+
+/// Moves the entries of two batches with few names into one, so that the queue takes less memory. Returns whether work is left.
+fn merge_some(ctx: Ctx<'_>) -> bool {
+    if !ENTRIES.get().wants_merges() {
+        return false;
+    }
+    let Some(mut merge) = ENTRIES.get().begin_merge(MERGE_STEPS) else {
+        return true;
+    };
+    for index in 0.. {
+        let Some(entry) = merge.entry(index).cloned() else {
+            break;
+        };
+        let name = ServerString::new(&entry.key);
+        ctx.in_db(entry.db, || {
+            if let Ok(mut key) = TypedKey::of(ctx.peek(&name), &CACHE)
+                && let Some(value) = key.value()
+                && value.tag.place() == Some(entry.place)
+                && let Some(place) = ENTRIES.get().relocate(&mut merge, index)
+            {
+                value.tag.set_place(Some(place));
+                place_has_changed(entry.place, place);
+            }
+        });
+    }
+    ENTRIES.get().end_merge(merge);
+    true
+}
+
+fn place_has_changed(before: Place, place: Place) {
+    let work = &mut *WORK.get();
+    if work.last_stored == Some(before) {
+        work.last_stored = Some(place);
+    }
+    for victim in &mut work.oversized {
+        if victim.place == before {
+            victim.place = place;
+        }
+    }
 }
 
 /// Redis before 7.4 names database 0 for each key of a dataset that is loaded beside another one. If there are other databases, all

@@ -447,6 +447,45 @@ fn a_full_cache_evicts_what_nobody_reads() {
     assert_counted(&server);
 }
 
+/// The queue of the eviction moves the entries that stay into fewer blocks of names. On a replica, too.
+#[test]
+fn entries_that_stay_among_many_that_go_are_counted_and_evicted() {
+    const HOT: u64 = 1500;
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    set_budget(&mut client, "1mb");
+    let value = "v".repeat(100);
+    let set = |key: &str| format!("CACHE.SET {key} {value} PX 6000000");
+    let mut random = Random(0x407);
+    for number in 0..HOT {
+        // Two entries in a block of names stay.
+        let mut lines: Vec<String> = (0..30)
+            .map(|scan| set(&format!("{scan}:{number}:scan")))
+            .collect();
+        lines.push(set(&format!("{number}:hot")));
+        let reads = (0..60).map(|_| format!("CACHE.GET {}:hot", random.below(number + 1)));
+        lines.extend(reads);
+        client.run_all(&lines);
+    }
+    assert!(counter(&mut client, "evicted") > 20_000);
+    let key = |number| format!("CACHE.FETCH {number}:hot LEASE 5");
+    let replies = client.run_all((0..HOT).map(key));
+    let hits = replies.iter().filter(|reply| fetched(reply).0 == "HIT");
+    assert!(hits.count() as u64 > HOT * 3 / 4);
+    assert_counted(&master);
+    assert_identical(&master, &replica);
+    assert_counted(&replica);
+    // Each entry is found by its place.
+    replica.promote();
+    await_role(&replica, "master");
+    for server in [&master, &replica] {
+        set_budget(&mut Raw::connect(server), "50");
+        await_fit(server, 50);
+        assert_eq!(counted(server), (0, 0));
+        assert_counted(server);
+    }
+}
+
 #[test]
 fn a_negative_entry_that_is_read_stays() {
     let (_server, mut client) = server_and_client();
