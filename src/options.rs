@@ -239,7 +239,7 @@ impl<'a, const N: usize> Options<'a, N> {
         arguments: &[],
     };
 
-    /// Is this option present?
+    /// Whether this option is present.
     #[inline]
     pub fn has(&self, option: OptionSet) -> bool {
         self.given & option != 0

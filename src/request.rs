@@ -157,7 +157,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Is `word` this option? Options are case-insensitive.
+/// Whether `word` is this option. Options are case-insensitive.
 pub fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }

@@ -91,7 +91,7 @@ impl DelayQueue {
         self.messages.len()
     }
 
-    /// Does no message wait?
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

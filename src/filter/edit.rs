@@ -382,7 +382,7 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
     }
 }
 
-/// Will all further items of the command that need a new layer fail in the same way?
+/// Whether all further items of the command that need a new layer will fail in the same way.
 fn is_final(error: &Error) -> bool {
     matches!(
         error,

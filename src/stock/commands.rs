@@ -462,8 +462,8 @@ fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now
     Ok(Reply::Array(replies))
 }
 
-/// Do some of these stocks know the order, and others not at all? A closed order counts only for `MCONFIRM` and `MCANCEL`: to sell
-/// it again is refused, whoever else knows it.
+/// Whether some of these stocks have the order, and others do not. A closed order counts only for `MCONFIRM` and `MCANCEL`: a new
+/// sale of a closed order is refused in any case.
 fn is_known_to_some(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>]) -> bool {
     let (mut known, mut unknown) = (false, false);
     for (edit, request) in edits.iter_mut().zip(requests) {

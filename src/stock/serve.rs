@@ -58,7 +58,7 @@ fn process(ctx: Ctx<'_>, number: u64, now: u64) {
     }
 }
 
-/// The same, if the stock is in this database. Is it? `None`: there is no such database.
+/// The same, if the stock is in this database. Returns whether it is; `None`: there is no such database.
 fn process_in(
     ctx: Ctx<'_>,
     name: &ServerString<'_>,

@@ -240,7 +240,7 @@ impl Stock {
             .is_some_and(|order| !order.status.is_closed())
     }
 
-    /// Is this an order that is closed?
+    /// Whether the stock has a closed order with this id.
     fn has_closed(&self, id: &[u8]) -> bool {
         self.order(id).is_some_and(|order| order.status.is_closed())
     }

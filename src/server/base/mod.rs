@@ -1,4 +1,4 @@
-//! What needs nothing else of the server: its allocator, clock, random numbers and log, the main thread, time slices.
+//! The lowest layer, which uses no other: allocator, clock, random numbers, guards, the main thread, time slices.
 
 pub mod alloc;
 pub(in crate::server) mod api;

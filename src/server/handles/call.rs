@@ -54,8 +54,8 @@ pub(in crate::server) fn clients(ctx: Ctx<'_>) -> Vec<u64> {
     ids.collect()
 }
 
-/// Has the client of the running command a user? A script or another module may have made it without one, and Redis 7 and
-/// Valkey 8.0 crash when they are asked for the name of that.
+/// Whether the client of the running command has a user. A client that a script or another module created can have none. Redis 7
+/// and Valkey 8.0 crash if a module asks for the name of this user.
 pub(in crate::server) fn has_user(ctx: Ctx<'_>) -> bool {
     // SAFETY: the format has no arguments. "C" lets the server look for the user first, and "E" lets it reply with an error.
     let reply = unsafe {
@@ -96,7 +96,7 @@ pub(in crate::server) fn number_setting(ctx: Ctx<'_>, name: &CStr) -> Option<u64
 pub(in crate::server) struct CallReply(pub(in crate::server) *mut raw::RedisModuleCallReply);
 
 impl CallReply {
-    /// Was there such a command, with such arguments?
+    /// Whether the command exists and accepts these arguments.
     pub(in crate::server) fn is_there(&self) -> bool {
         !self.0.is_null()
     }

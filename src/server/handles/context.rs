@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Does the server return the client's database in a transaction where it is asked for the selected one?
+/// Whether the server returns the client's database in a transaction if a module asks for the selected one.
 static RETURNS_CLIENTS_DATABASE: AtomicBool = AtomicBool::new(false);
 
 /// Looks which database the server returns. The answer shows in a transaction only, so the version decides.
@@ -26,7 +26,7 @@ pub(in crate::server) fn are_writes_paused() -> bool {
     unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
 }
 
-/// Is there a connection with this client id? A client that a script or a module has made for itself is none.
+/// Whether a connection has this client id. A client that a script or a module created for itself is not a connection.
 pub fn is_connected(id: u64) -> bool {
     // SAFETY: a null pointer asks only whether there is such a client.
     let known = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), id)) };
@@ -59,16 +59,16 @@ pub(in crate::server) fn server_flags() -> u32 {
     unsafe { api!(RedisModule_GetContextFlags(std::ptr::null_mut())) as u32 }
 }
 
-/// May commands be handed down by a master or an AOF? Not while this server is a master that loads nothing, but in a cluster
-/// always: newer servers hand a slot's commands to the master that gets it.
+/// Whether a master or an AOF can send commands to this server. A master that loads nothing gets none. A node of a cluster always
+/// can: newer servers send a slot's commands to the master that receives the slot.
 static MAY_REPLAY: AtomicBool = AtomicBool::new(true);
 
-/// Sets whether commands may be handed down by a master or an AOF.
+/// Sets whether a master or an AOF can send commands to this server.
 pub(in crate::server) fn set_may_replay(may_replay: bool) {
     MAY_REPLAY.store(may_replay, Ordering::Relaxed);
 }
 
-/// Is the server in Valkey's import mode?
+/// Whether the server is in Valkey's import mode.
 static IMPORTS: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether the server is in Valkey's import mode. Returns whether it was before.
@@ -158,8 +158,8 @@ impl<'c> Ctx<'c> {
         set as u32 & flags != 0
     }
 
-    /// May the client be blocked? Not in `MULTI`, in Lua, for a client that denies it or is subscribed, and not
-    /// on a replica, where nobody would ever serve it.
+    /// Whether the client may be blocked. False in `MULTI`, in Lua, for a client that denies it or is subscribed, and
+    /// on a replica, which serves no waiting client.
     pub fn may_block(self) -> bool {
         self.may_queue() && !self.is_subscribed()
     }
@@ -175,8 +175,8 @@ impl<'c> Ctx<'c> {
         )
     }
 
-    /// Is the client subscribed to a channel or a pattern? Valkey blocks no such client, Redis would; with RESP2 it
-    /// cannot send a command of ours.
+    /// Whether the client is subscribed to a channel or a pattern. Valkey does not block such a client, and Redis does. With RESP2
+    /// it cannot send a command of this module.
     fn is_subscribed(self) -> bool {
         // SAFETY: the context is alive.
         let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
@@ -184,15 +184,15 @@ impl<'c> Ctx<'c> {
         client_flags(id).is_some_and(|flags| flags & subscribed != 0)
     }
 
-    /// May the module change the dataset of its own accord now, without a client's command? Where [`Ctx::may_decide`] says so, and
-    /// not in Valkey's import mode.
+    /// Whether the module may change the dataset now without a client's command. True if [`Ctx::may_decide`] is true, except in
+    /// Valkey's import mode.
     pub fn may_act(self) -> bool {
         !IMPORTS.load(Ordering::Relaxed) && self.may_decide()
     }
 
-    /// May a command change more than its client asks for, such as end an overdue reservation? Only a master decides, not while
-    /// it loads, not while it is told what another one decided, and not while writes are paused: a failover waits for the
-    /// replicas then.
+    /// Whether a command may change more than its client requests, for example end an overdue reservation. Only a master may, and
+    /// not while it loads, while it applies the changes of another master, or while writes are paused: then a failover waits for
+    /// the replicas.
     pub fn may_decide(self) -> bool {
         let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE
             | raw::REDISMODULE_CTX_FLAGS_LOADING
@@ -201,8 +201,8 @@ impl<'c> Ctx<'c> {
         !self.has_flags(follows) && !self.is_paused()
     }
 
-    /// Is the running command handed down by a master or an AOF? To ask the server costs a tenth of a command, so where it
-    /// cannot be, nobody is asked.
+    /// Whether the running command was sent by a master or an AOF. The query takes a tenth of the time of a command, so it is
+    /// skipped where the answer is known.
     #[inline]
     pub fn is_replay(self) -> bool {
         MAY_REPLAY.load(Ordering::Relaxed) && self.is_handed_down()
@@ -212,25 +212,25 @@ impl<'c> Ctx<'c> {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
 
-    /// Are writes paused, so that nothing may be sent to replicas or the AOF?
+    /// Whether writes are paused, so that nothing may be sent to replicas or the AOF.
     pub fn is_paused(self) -> bool {
         are_writes_paused()
     }
 
-    /// Is the server loading a dataset?
+    /// Whether the server is loading a dataset.
     pub fn is_loading(self) -> bool {
         self.has_flags(
             raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING,
         )
     }
 
-    /// Is more memory in use than `maxmemory` allows?
+    /// Whether more memory is in use than `maxmemory` allows.
     pub fn is_out_of_memory(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM)
     }
 
-    /// May the caller of an internal command run it? It can make the key whatever it likes, so who
-    /// may not `RESTORE` the key may not. Masters and AOFs may.
+    /// Whether the caller may run an internal command. The command can set the key to any value, so a caller needs the
+    /// permission to `RESTORE` the key. Masters and AOFs may always.
     pub(in crate::server) fn may_apply(self, name: &ServerString<'_>) -> bool {
         if self.is_handed_down() {
             return true;
@@ -274,7 +274,7 @@ impl<'c> Ctx<'c> {
         }
     }
 
-    /// Does the client speak RESP3?
+    /// Whether the client uses RESP3.
     pub fn is_resp3(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_RESP3)
     }
@@ -284,12 +284,12 @@ impl<'c> Ctx<'c> {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_LUA)
     }
 
-    /// Is this server a replica?
+    /// Whether this server is a replica.
     pub fn is_replica(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_SLAVE)
     }
 
-    /// Is this server a node of a cluster? It is from its start to its end.
+    /// Whether this server is a node of a cluster. This does not change while it runs.
     pub fn is_cluster(self) -> bool {
         static IS_CLUSTER: OnceLock<bool> = OnceLock::new();
         *IS_CLUSTER.get_or_init(|| self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER))

@@ -83,7 +83,7 @@ impl WatchedNames {
     }
 }
 
-/// Is the filter registered?
+/// Whether the filter is registered.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is a deletion that may have run. Each command reads this.

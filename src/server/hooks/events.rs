@@ -110,7 +110,7 @@ fn run_deferred(ctx: Ctx<'_>) {
     }
 }
 
-/// Looks again whether that may be. `is_loading`: whether a dataset is about to be loaded.
+/// Updates whether a master or an AOF can send commands to this server. `is_loading`: a dataset is about to be loaded.
 fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
     let may_replay = is_loading || ctx.is_loading() || ctx.is_replica() || ctx.is_cluster();
     context::set_may_replay(may_replay);
@@ -152,7 +152,7 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
             Some(on_key)
         ));
         if refused || keys != raw::REDISMODULE_OK as c_int {
-            let line = "the server refuses a subscription to its events";
+            let line = "cannot subscribe to server events";
             log::warn(ctx.raw(), line);
             return false;
         }
@@ -163,8 +163,8 @@ pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
     true
 }
 
-/// The generic keyspace events that tell of it.
-const TOUCHING: [(&[u8], KeyChange); 6] = [
+/// The generic keyspace events of a change of a key, with the kind of the change.
+const KEY_CHANGES: [(&[u8], KeyChange); 6] = [
     (b"expire", KeyChange::Expiry),
     (b"persist", KeyChange::Expiry),
     (b"restore", KeyChange::Arrival),
@@ -194,19 +194,21 @@ unsafe extern "C" fn on_key(
                 ServerString::borrowed(key),
             )
         };
-        let found = TOUCHING.iter().find(|(name, _)| *name == event.to_bytes());
-        let touch = found.map(|(_, touch)| *touch);
-        if touch == Some(KeyChange::Arrival) || REMOVING.contains(&event.to_bytes()) {
+        let found = KEY_CHANGES
+            .iter()
+            .find(|(name, _)| *name == event.to_bytes());
+        let change = found.map(|(_, change)| *change);
+        if change == Some(KeyChange::Arrival) || REMOVING.contains(&event.to_bytes()) {
             for family in crate::enabled_families() {
                 (family.key_removed)(ctx, &name);
             }
         }
-        if let Some(touch) = touch
+        if let Some(change) = change
             && native_type::any_live()
             && ctx.peek(&name).is_native()
         {
             for family in crate::enabled_families() {
-                (family.key_changed)(ctx, &name, touch);
+                (family.key_changed)(ctx, &name, change);
             }
         }
     });

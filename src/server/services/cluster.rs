@@ -70,7 +70,7 @@ struct State {
 
 static STATE: MainThread<State> = MainThread::new();
 
-/// Has something happened to slots, so that waiting clients are to be looked after before the next cron event?
+/// Whether slots have changed, so that the clients that wait in them must be checked before the next cron event.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 
 /// Something to do for those who wait in a slot.
@@ -146,8 +146,8 @@ fn can_access(slot: u16) -> Option<bool> {
     Some(unsafe { function(c_int::from(slot)) != 0 })
 }
 
-/// May the module act on this key of its own accord? Not if its slot is another node's: what is here of it is a copy that
-/// follows its owner, or is about to be dropped. Whether the cluster is up makes no difference.
+/// Whether the module may change this key without a client's command. False if another node owns its slot: the local value is
+/// then a copy that follows its owner, or is about to be dropped. The state of the cluster does not matter.
 pub fn owns(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     if !ctx.is_cluster() {
         return true;
@@ -182,7 +182,7 @@ pub fn owned_slots(ctx: Ctx<'_>) -> impl Fn(u16) -> bool + use<> {
     }
 }
 
-/// Is the slot this node's, as far as that is known without a key of it?
+/// Whether this node owns the slot, as far as that is known without a key of the slot.
 pub fn owns_slot(ctx: Ctx<'_>, slot: u16) -> bool {
     owned_slots(ctx)(slot)
 }
@@ -201,8 +201,8 @@ pub fn act_on<T>(
     ctx.in_db(*db, act).flatten()
 }
 
-/// May clients that wait for this key be served now, as if they had sent a command? If not, they are looked after when the
-/// slot is here for good, or has left.
+/// Whether clients that wait for this key may be served now, as if they had sent a command. If not, they are checked again when
+/// this node owns the slot alone, or the slot has left.
 pub fn serves(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     if !ctx.is_cluster() {
         return true;
@@ -253,7 +253,7 @@ fn moved(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
     Some(Error::Moved { slot, address })
 }
 
-/// Does the slot of this key move to another node or from one, key by key? Then a key of it that is not here may be there.
+/// Whether the slot of this key moves to or from another node, key by key. If so, a key that is missing here can be there.
 pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     if !ctx.is_cluster() {
         return false;
@@ -261,7 +261,7 @@ pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     current_nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot_of(name.bytes())))
 }
 
-/// May these two keys be used together? Always, but in a cluster only if they are in one slot.
+/// Whether a command may use these two keys together. In a cluster, they must be in one slot.
 pub fn share_slot(ctx: Ctx<'_>, one: &ServerString<'_>, other: &ServerString<'_>) -> bool {
     !ctx.is_cluster() || slot_of(one.bytes()) == slot_of(other.bytes())
 }
@@ -350,13 +350,13 @@ fn send_before_keys(ctx: Ctx<'_>, ranges: &Ranges) {
             )
         };
         if status != raw::REDISMODULE_OK as c_int {
-            let line = "the server refuses a command in front of the copy of a hash slot";
+            let line = "cannot send a command in front of the copy of a hash slot";
             log::warn_in(ctx, line);
         }
     }
 }
 
-/// Who serves which slot, as the server said a moment ago at most. `None`: the server does not tell.
+/// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
 fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     let start = Now::read().micros();
     {
@@ -438,10 +438,10 @@ pub(in crate::server) fn role_changes() {
     STATE.get().exports.clear();
 }
 
-/// Is it known that `CLUSTER` has another name? Then its subcommands are looked for under any.
+/// Whether `CLUSTER` is known to have another name. If so, its subcommands are searched under any name.
 static IS_RENAMED: AtomicBool = AtomicBool::new(false);
 
-/// Has the server no command `CLUSTER` of that name, as far as it has been asked?
+/// Whether a query has shown that the server has no command with the name `CLUSTER`.
 #[inline]
 pub(in crate::server) fn is_renamed() -> bool {
     IS_RENAMED.load(Ordering::Relaxed)
@@ -590,8 +590,8 @@ fn error_for(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
     }
 }
 
-/// Is the cluster down? What somebody waits for may have another owner by now, of whom this node hears nothing. Some servers
-/// send blocked clients away themselves, Valkey since 8.1 does not.
+/// Whether the cluster is down. A waited key can then have another owner that this node does not see. Some servers unblock
+/// waiting clients themselves; Valkey 8.1 and later do not.
 fn is_down(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> bool {
     let mut keys = all.iter().filter_map(|(waiting, slots)| {
         let slot = slots.iter().find(|slot| owns_slot(ctx, **slot))?;
@@ -618,7 +618,7 @@ impl SlotSet {
     }
 }
 
-/// Which of the slots that somebody waits in are not this node's?
+/// The slots with waiting clients that this node does not own.
 fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
     let mut left = SlotSet::new();
     if can_access(0).is_some() || nodes(ctx).is_some() {
@@ -675,7 +675,7 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
 }
 
 impl Work {
-    /// Does a few steps. Is there more to do?
+    /// Does a few steps. Returns whether more remain.
     fn step(&mut self, ctx: Ctx<'_>) -> bool {
         match &mut self.task {
             Task::SendAway(error) => {

@@ -212,7 +212,7 @@ static DESCRIPTION_VERSION: raw::RedisModuleCommandInfoVersion =
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
 
-/// Has the server, or another module, a command of this name?
+/// Whether the server or another module has a command of this name.
 pub(in crate::server) fn exists(ctx: Ctx<'_>, name: &str) -> bool {
     // As the server itself compares names. The API finds the commands of this module alone by their names, and the keys of
     // all commands: it says that there is no command, or that there are no keys.

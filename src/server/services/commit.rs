@@ -277,7 +277,7 @@ fn emit(ctx: Ctx<'_>, queued: &QueuedEvent) {
     }
 }
 
-/// Does `notify-keyspace-events` want events of this class?
+/// Whether `notify-keyspace-events` enables events of this class.
 #[inline]
 fn is_wanted(class: c_int) -> bool {
     // SAFETY: the function takes no argument.

@@ -32,8 +32,8 @@ fn read_setting(ctx: Ctx<'_>) {
     }
 }
 
-/// Would the server accept an import source? It does in import mode only. The client that asks is the module's own for this one
-/// call, and is reset after it.
+/// Whether the server accepts an import source. It does so in import mode only. The query runs as a temporary client of the module,
+/// which is reset after the call.
 fn accepts_import_source(ctx: Ctx<'_>) -> bool {
     // SAFETY: "cc" are NUL-terminated strings, which live through the call.
     let reply = unsafe {

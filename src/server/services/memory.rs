@@ -1,5 +1,5 @@
-//! Is there memory for something large? The server refuses commands that need more when too much is
-//! in use already, but does not look at how much one of them wants.
+//! Checks that a large allocation fits into `maxmemory` and into the machine. The server refuses commands with the flag
+//! `deny-oom` if too much memory is in use already, but it does not check how much memory one command needs.
 
 use crate::error::Error;
 use crate::server::handles::context::{has_server_flags, server_flags};
@@ -32,7 +32,7 @@ pub fn check_room(size: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Does this server do what a master or its own dataset says, so that it refuses nothing?
+/// Whether this server applies the changes of a master or loads its own dataset, so that it must not refuse a command.
 pub fn is_following() -> bool {
     let follows = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     has_server_flags(follows)

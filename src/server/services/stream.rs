@@ -47,7 +47,7 @@ pub struct Stream<'k> {
     ctx: Ctx<'k>,
     key: OpenKey<'k>,
     name: ServerString<'static>,
-    /// Was the key empty when it was opened?
+    /// Whether the key was empty when it was opened.
     is_new: bool,
 }
 
