@@ -1,5 +1,7 @@
 """The fixtures of all tests."""
 
+import contextlib
+
 import pytest
 
 from proxy import Proxy
@@ -24,3 +26,15 @@ def proxy():
     """A network between the client and the server, which can lose replies."""
     with Proxy(PORT) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def nodes():
+    """The masters of the cluster by their ports, each with a network before it. It deletes all keys first."""
+    with contextlib.ExitStack() as stack:
+        nodes = {}
+        client = stack.enter_context(classes()[1](host="127.0.0.1", port=CLUSTER))
+        client.flushall(target_nodes=client.PRIMARIES)
+        for node in client.get_primaries():
+            nodes[node.port] = stack.enter_context(Proxy(node.port))
+        yield nodes

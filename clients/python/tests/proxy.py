@@ -10,6 +10,7 @@ class Proxy:
     Attributes:
         port: The port of the proxy.
         loses: The names of commands. The next reply to each of them is lost once: the connection breaks instead.
+        meanwhile: What happens when a reply is lost, before the client can notice it: the function, called without arguments.
         refuses: How many of the next connections are closed at once.
     """
 
@@ -19,6 +20,7 @@ class Proxy:
         self._sockets = []
         self.port = self._listener.getsockname()[1]
         self.loses = []
+        self.meanwhile = lambda: None
         self.refuses = 0
 
     def __enter__(self):
@@ -57,6 +59,7 @@ class Proxy:
                     self.loses.remove(name)
                     is_lost.set()
                 if not is_request and is_lost.is_set():
+                    self.meanwhile()
                     break
                 target.sendall(data)
         except OSError:

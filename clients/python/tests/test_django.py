@@ -19,7 +19,7 @@ settings.configure(CACHES={
     } for name, prefix in (("default", ""), ("other", "o*"))})
 django.setup()
 
-from sluice.django import cached  # noqa: E402  # Django must have its settings
+from sluice.django import SluiceCache, cached  # noqa: E402  # Django must have its settings
 
 
 @pytest.fixture
@@ -97,3 +97,14 @@ def test_the_results_of_a_function_are_cached(cache):
     assert [square(3), square(3), square(3, sign=-1)] == [9, 9, -9] and runs == [3, 3]
     assert square.invalidate(3) is True and square(3) == 9 and runs == [3, 3, 3]
     assert cache.get(square.key(3)) == 9
+
+
+def test_a_value_whose_reply_is_lost_is_stored_once(admin, proxy):
+    cache = SluiceCache(f"redis://127.0.0.1:{proxy.port}", {"OPTIONS": {"library": CLIENT}})
+    for write in (lambda: cache.set("k", 1)), (lambda: cache.set_many({"k": 1, "l": 2})):
+        proxy.loses = ["CACHE.SET"]
+        proxy.meanwhile = lambda: admin.delete(":1:k")
+        with pytest.raises(cache.sluice.library.broken):
+            write()
+        assert cache.get("k") is None
+    assert cache.get("l") == 2

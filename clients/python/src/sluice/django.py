@@ -120,8 +120,10 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
         if policy is None:
             self.delete_many(data, version)
             return []
+        # Not repeated after a broken connection: another process can delete an entry meanwhile.
         self.sluice.run_many([
-            policy.store(self.make_and_validate_key(key, version=version), self._dump(value)) for key, value in data.items()])
+            policy.store(self.make_and_validate_key(key, version=version), self._dump(value)) for key, value in data.items()],
+            repeat=False)
         return []
 
     def delete_many(self, keys: Iterable[Any], version: Any = None) -> None:

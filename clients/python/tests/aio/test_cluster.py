@@ -67,3 +67,17 @@ async def test_commands_find_their_nodes(make_for, cluster):
         f"{{{key}}}:user": "value" for key in KEYS}
     with pytest.raises(TypeError):
         sluice.cache.near()
+
+
+async def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_cluster, nodes):
+    sluice = make_for(distant_cluster)
+    for key in KEYS:
+        for network in nodes.values():
+            network.loses = ["RATE.GCRA"]
+        with pytest.raises(sluice.library.broken):
+            await sluice.limit.gcra(f"{{{key}}}:limit", Rate(1, 3600, burst=9))
+        for network in nodes.values():
+            network.loses = ["BF.ADD"]
+        assert (await sluice.limit.gcra(f"{{{key}}}:limit", Rate(1, 3600, burst=9), peek=True)).remaining == 9
+        assert await sluice.bloom.add(f"{{{key}}}:new names", "ann") is False  # the repetition
+        assert sum(len(network.loses) for network in nodes.values()) == 1

@@ -60,5 +60,14 @@ def cluster(opened):
 
 
 @pytest.fixture
+def distant_cluster(opened, nodes):
+    """A client of the cluster behind networks that can lose replies."""
+    client = classes()[1](
+        host="127.0.0.1", port=CLUSTER, decode_responses=True, address_remap=lambda address: (address[0], nodes[address[1]].port))
+    opened.append(client)
+    return client
+
+
+@pytest.fixture
 def sluice(make, admin):
     return make()

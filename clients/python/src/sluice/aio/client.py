@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Mapping, Sequence, TypeVar
 
 from ..errors import typed
 from ..library import Library
@@ -11,7 +13,7 @@ from ..tracing import span
 from .cache import Cache
 from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
 from .locks import Lock, LockOptions, Locks, Target
-from .runtime import Mutex, sleep
+from .runtime import Mutex, initialize, sleep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +72,9 @@ class Sluice:
         Args:
             read: The function that reads the reply.
             words: The command and its arguments.
-            repeat: Whether the command is idempotent. If so, it is sent again after a broken connection.
+            repeat: Whether the command is idempotent, also if another client acts between the command and its repetition. If so, it
+                is sent again after a broken connection. Otherwise it is sent once, even if the client library repeats commands by
+                itself.
 
         Returns:
             The result of `read`.
@@ -79,10 +83,17 @@ class Sluice:
             CommandError: The server replied with an error. The class says which.
             ConnectionError: The server does not answer. The exception is that of the client library.
         """
-        return read(await self._attempt(lambda: self.client.execute_command(*words), str(words[0]), repeat))
+        name = str(words[0])
+        if repeat:
+            return read(await self._attempt(lambda: self.client.execute_command(*words), name, True))
+        return read((await self._attempt(lambda: send_once(self.client, self.library, [words]), name, False))[0])
 
-    async def run_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Sends idempotent commands in one pipeline, without a transaction, and returns their replies.
+    async def run_many(self, commands: Sequence[Sequence[Word]], *, repeat: bool = True) -> list[Any]:
+        """Sends commands in one pipeline, without a transaction, and returns their replies.
+
+        Args:
+            commands: The commands and their arguments.
+            repeat: Whether all of them are idempotent. See `run`.
 
         Raises:
             CommandError: The server replied to one of them with an error.
@@ -95,7 +106,10 @@ class Sluice:
                 pipe.execute_command(*words)
             return await pipe.execute()
 
-        return list(await self._attempt(send, "pipeline", True)) if commands else []
+        async def send_each_once() -> Any:
+            return await send_once(self.client, self.library, commands)
+
+        return list(await self._attempt(send if repeat else send_each_once, "pipeline", repeat)) if commands else []
 
     async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool) -> Any:
         with span(name):
@@ -188,3 +202,58 @@ class Sluice:
         """
         words: list[Word] = [] if seconds is None else ["PX", round(seconds * 1000)]
         return await self.run(bool, "LOCK.GUARD", key, fence, *words)
+
+
+async def send_once(client: Any, library: Library, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    """Sends commands and returns their replies. `execute_command` of redis-py 6 and later repeats a command by itself.
+
+    In a cluster, the commands are sent one after the other. The library follows redirections: the server did not run these commands.
+    """
+    await initialize(client)
+    if library.is_cluster:
+        # The library repeats no command for which the caller names the node.
+        return [await client.execute_command(*words, target_nodes=client.get_node_from_key(key_of(words))) for words in commands]
+    async with borrow(client) as connection:
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            replies = [await reply_of(client, library, connection, words) for words in commands]
+        except library.broken:
+            await connection.disconnect()
+            raise
+    for reply in replies:
+        if isinstance(reply, library.error_reply):
+            raise reply
+    return replies
+
+
+@contextlib.asynccontextmanager
+async def borrow(client: Any) -> AsyncIterator[Any]:
+    """Returns the one connection of a client, or one of its pool."""
+    if client.connection:
+        # redis-py protects it by a mutex, too. Another name, or none, in other versions.
+        mutex = getattr(client, "single_connection_lock", None) or getattr(client, "_single_conn_lock", None) or Mutex()
+        async with mutex:
+            yield client.connection
+        return
+    pool = client.connection_pool
+    # redis-py 5 and valkey-py need a name of a command, which has no effect. Later versions of redis-py warn about it.
+    name = inspect.signature(pool.get_connection).parameters.get("command_name")
+    is_named = name is not None and name.default is inspect.Parameter.empty
+    connection = await pool.get_connection(*["_"] if is_named else [])
+    try:
+        yield connection
+    finally:
+        await pool.release(connection)
+
+
+async def reply_of(client: Any, library: Library, connection: Any, words: Sequence[Word]) -> Any:
+    """Returns the reply to a command, also an error reply: the connection has the replies to other commands behind it."""
+    try:
+        return await client.parse_response(connection, words[0])
+    except library.error_reply as error:
+        return error
+
+
+def key_of(words: Sequence[Word]) -> Word:
+    """Returns the first key of a command whose keys begin with its first argument, or after their number."""
+    return words[2] if isinstance(words[1], int) else words[1]

@@ -59,11 +59,16 @@ async def receive(connection: Any, seconds: float) -> Any:
     return await connection.read_response(disable_decoding=True, timeout=seconds)
 
 
+async def initialize(client: Any) -> None:
+    """Opens the one connection of a client with one connection, or reads the topology of a cluster."""
+    await client.initialize()
+
+
 async def endpoint_of(client: Any, library: Library, key: Any) -> Endpoint:
     """Returns the server that has the key."""
     if not library.is_cluster:
         pool = client.connection_pool
         return library.endpoint("", pool.connection_class, pool.connection_kwargs)
-    await client.initialize()
+    await initialize(client)
     node = client.get_node_from_key(key)
     return library.endpoint(node.name, node.connection_class, node.connection_kwargs)

@@ -80,7 +80,7 @@ class Cache(Family):
         return self._run(same, "CACHE.GET", key)
 
     def set(self, key: Key, value: Value | None, policy: Policy = DEFAULT, *, version: int | None = None) -> bool:
-        """Stores a value, or with None a negative entry.
+        """Stores a value, or with None a negative entry. Not repeated: another client can delete the entry meanwhile.
 
         Args:
             key: The key of the entry.
@@ -91,7 +91,7 @@ class Cache(Family):
         Returns:
             False if the entry has a newer version.
         """
-        return self._run(bool, *policy.store(key, value), *self._version(version))
+        return self._run(bool, *policy.store(key, value), *self._version(version), repeat=False)
 
     def delete(self, key: Key, *, stale: float | None = None, grace: float | None = None, version: int | None = None) -> bool:
         """Invalidates an entry. A load that runs meanwhile does not store its value.

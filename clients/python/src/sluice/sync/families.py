@@ -48,7 +48,8 @@ class Stock(Family):
         Args:
             key: The key of the stock.
             total: The available quantity.
-            replace: Whether an existing stock is replaced, with its orders.
+            replace: Whether an existing stock is replaced, with its orders. Then the command is not repeated: another client can have
+                sold meanwhile.
             per_user: The largest quantity of one user. Then each change needs `user`.
             retain: The seconds for which finished orders are remembered. The default is one day.
             events: The key of a stream, in the same hash slot, which gets each change.
@@ -58,12 +59,16 @@ class Stock(Family):
             False if the stock exists and `replace` is false.
         """
         return self._run(is_set, "STOCK.SET", key, total, *([] if replace else ["NX"]),
-                               *self._settings(per_user, retain, events, max_events))
+                               *self._settings(per_user, retain, events, max_events), repeat=not replace)
 
     def import_counter(self, key: Key, *, per_user: int | None = None, retain: float | None = None,
                              events: Key | None = None, max_events: int | None = None) -> StockReply:
-        """Converts a counter, or a hash with `total` and `ordered`, into a stock. The arguments are those of `create`."""
-        return self._run(stock_reply, "STOCK.IMPORT", key, *self._settings(per_user, retain, events, max_events))
+        """Converts a counter, or a hash with `total` and `ordered`, into a stock. The arguments are those of `create`.
+
+        Not repeated: the reply to a repetition is `WrongType`, because the key is a stock already.
+        """
+        words = self._settings(per_user, retain, events, max_events)
+        return self._run(stock_reply, "STOCK.IMPORT", key, *words, repeat=False)
 
     @staticmethod
     def _settings(per_user: int | None, retain: float | None, events: Key | None, max_events: int | None) -> list[Word]:
@@ -286,7 +291,11 @@ class Once(Family):
 
 
 class Delay(Family):
-    """Delay queues: the server appends each message to a stream at its time."""
+    """Delay queues: the server appends each message to a stream at its time.
+
+    The package does not repeat the commands that change a queue. The message can be delivered, and another client can cancel or
+    replace it, before the repetition. After a broken connection, repeat `add` if the work of the message is idempotent by its id.
+    """
 
     def create(self, key: Key, stream: Key, *, max_length: int | None = None) -> None:
         """Creates a queue, or gives it another stream. Queue and stream are in one hash slot.
@@ -297,7 +306,7 @@ class Delay(Family):
             max_length: The approximate length to which the stream is trimmed.
         """
         words: list[Word] = [] if max_length is None else ["MAXLEN", max_length]
-        return self._run(nothing, "DELAY.SET", key, "STREAM", stream, *words)
+        return self._run(nothing, "DELAY.SET", key, "STREAM", stream, *words, repeat=False)
 
     def add(self, key: Key, id: Value, values: Mapping[str, Word], *, seconds: float = 0.0, at: float | None = None,
                   only: str | None = None) -> bool | None:
@@ -321,11 +330,11 @@ class Delay(Family):
         words += [only, "VALUES"] if only else ["VALUES"]
         for field, value in values.items():
             words += [field, value]
-        return self._run(boolean_or_none, "DELAY.ADD", key, id, *words, repeat=seconds > 0 or at is not None)
+        return self._run(boolean_or_none, "DELAY.ADD", key, id, *words, repeat=False)
 
     def cancel(self, key: Key, *ids: Value) -> int:
         """Removes messages that are not delivered yet. Returns their number."""
-        return self._run(int, "DELAY.CANCEL", key, *ids)
+        return self._run(int, "DELAY.CANCEL", key, *ids, repeat=False)
 
     def get(self, key: Key, id: Value) -> tuple[float, dict[Any, Any]] | None:
         """Returns the remaining seconds and the values of a message, or None."""
@@ -379,12 +388,12 @@ class Bloom(Family):
         return self._run(int, "BF.CARD", key)
 
     def merge(self, destination: Key, sources: Sequence[Key]) -> None:
-        """Adds filters of the same shape to `destination`.
+        """Adds filters of the same shape to `destination`. Not idempotent: a repetition counts the items once more.
 
         Raises:
             FilterError: The filters differ in shape, or a source does not exist.
         """
-        return self._run(nothing, "BF.MERGE", destination, len(sources), *sources)
+        return self._run(nothing, "BF.MERGE", destination, len(sources), *sources, repeat=False)
 
     def info(self, key: Key) -> dict[str, Any] | None:
         """Returns the fields of `BF.INFO`.
@@ -419,8 +428,8 @@ class Cuckoo(Family):
         return self._run(bool, "CF.ADD", key, item, repeat=False)
 
     def add_new(self, key: Key, item: Value) -> bool:
-        """Adds an item unless the filter may have it. Returns false if it may."""
-        return self._run(bool, "CF.ADDNX", key, item)
+        """Adds an item unless the filter may have it. Returns false if it may. Not repeated: another client can delete the item."""
+        return self._run(bool, "CF.ADDNX", key, item, repeat=False)
 
     def exists(self, key: Key, item: Value) -> bool:
         """Returns false if the filter certainly does not have the item."""

@@ -11,7 +11,7 @@ from typing import Any, Callable, Sequence, TypedDict
 
 from ..errors import CommandError, Deadlock, LockLost, LockTimeout, typed
 from ..library import Endpoint, Library, code_of
-from ..replies import Key, Word, ms, text
+from ..replies import Key, Word, fields, ms, text
 from ..tracing import span
 from .runtime import Event, Mailbox, call_soon, endpoint_of, sleep, spawn
 from .session import HEARTBEAT_SECONDS, PAUSE_SECONDS, REDIRECTED, Session
@@ -39,8 +39,15 @@ class Target:
         return (self._command("ACQUIRE"), *self.names, owner, *self.options, *options)
 
     def release(self, owner: str) -> tuple[Word, ...]:
-        names = (len(self.keys), *self.keys) if self._is_several else self.keys
-        return (self._command("RELEASE"), *names, owner, "ALL")
+        return (self._command("RELEASE"), *self._key_words, owner, "ALL")
+
+    def release_one(self, key: Key, owner: str) -> tuple[Word, ...]:
+        """Returns the words that end the hold of one of the keys."""
+        return (f"{self.family}.RELEASE", key, owner, "ALL")
+
+    def undo(self, owner: str) -> tuple[Word, ...]:
+        """Returns the words that undo one acquisition. Other holds of the owner stay."""
+        return (self._command("RELEASE"), *self._key_words, owner, *(self.options[-2:] if self.family == "SEM" else ()))
 
     def cancel(self, request: str) -> tuple[Word, ...]:
         return (f"{self.family}.CANCEL", self.keys[0], request)
@@ -49,8 +56,27 @@ class Target:
         """Returns a command that returns the fence. A semaphore has no command that only reads."""
         return ("LOCK.HELD", key, owner) if self.family == "LOCK" else ("SEM.RENEW", key, owner, "PX", lease_ms)
 
+    def look(self, key: Key, owner: str) -> tuple[Word, ...]:
+        """Returns a command that only reads, for `fence_in`."""
+        return ("LOCK.HELD", key, owner) if self.family == "LOCK" else ("SEM.INFO", key)
+
+    def fence_in(self, reply: Any, owner: str) -> Any:
+        """Returns the fence of the owner, or None."""
+        if self.family == "LOCK":
+            return reply
+        holders = [fields(holder) or {} for holder in (fields(reply) or {}).get("holders", [])]
+        return next((holder["fence"] for holder in holders if text(holder["owner"]) == owner), None)
+
     def fences(self, reply: Any) -> tuple[int, ...]:
         return tuple(reply) if self._is_several else (reply,)
+
+    def replies(self, reply: Any) -> tuple[Any, ...]:
+        """Returns the reply for each key."""
+        return tuple(reply) if self._is_several else (reply,)
+
+    @property
+    def _key_words(self) -> tuple[Word, ...]:
+        return (len(self.keys), *self.keys) if self._is_several else self.keys
 
     @property
     def _is_several(self) -> bool:
@@ -288,21 +314,29 @@ class Lock:
                 with contextlib.suppress(*self._locks.library.broken):
                     self._send(*self._target.release(self.owner))
                 raise LockLost(*keys)
-            reply, attempts = self._send_release()
+            is_lost = not self._send_release()
         finally:
             self._forget()
-        # The reply to a repetition is nil: the first one can have released the lock. Without linger, the lock ended with its
-        # connection.
-        if None in self._target.fences(reply) and (attempts == 1 or not self._linger):
+        if is_lost:
             raise LockLost(*keys)
 
-    def _send_release(self) -> tuple[Any, int]:
-        """Returns the reply, and which attempt got it."""
-        for attempt in range(1, RELEASE_ATTEMPTS):
-            with contextlib.suppress(*self._locks.library.broken):
-                return self._send(*self._target.release(self.owner)), attempt
+    def _send_release(self) -> bool:
+        """Returns false if the lock was lost before."""
+        with contextlib.suppress(*self._locks.library.broken):
+            return None not in self._target.replies(self._send(*self._target.release(self.owner)))
+        for _ in range(2, RELEASE_ATTEMPTS):
             sleep(PAUSE_SECONDS)
-        return self._send(*self._target.release(self.owner)), RELEASE_ATTEMPTS
+            with contextlib.suppress(*self._locks.library.broken):
+                return self._release_again()
+        sleep(PAUSE_SECONDS)
+        return self._release_again()
+
+    def _release_again(self) -> bool:
+        """Ends the holds that the first command did not end. A later hold of the same owner, with another fence, stays."""
+        for key, fence in zip(self.keys, self.fences):
+            if self._target.fence_in(self._send(*self._target.look(key, self.owner)), self.owner) == fence:
+                self._send(*self._target.release_one(key, self.owner))
+        return self._linger  # without it, the lock ended with its connection
 
     def _send(self, *words: Word) -> Any:
         session = self._session
@@ -381,7 +415,7 @@ class LockSession(Session):
             return
         lock._lose()
         if reply is not None:  # another hold: the old one is lost
-            self._exchange(*lock._target.release(lock.owner))
+            self._exchange(*lock._target.undo(lock.owner))
 
     def _leave(self, lock: Lock) -> None:
         """The hash slot of the lock is on another server now: look for the lock there."""
@@ -444,7 +478,7 @@ class Follower:
                 return
             if reply is not None:
                 with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
-                    session.call(*lock._target.release(lock.owner))
+                    session.call(*lock._target.undo(lock.owner))
             lock._lose()
 
 

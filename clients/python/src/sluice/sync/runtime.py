@@ -59,6 +59,10 @@ def receive(connection: Any, seconds: float) -> Any:
     return connection.read_response(disable_decoding=True)
 
 
+def initialize(client: Any) -> None:
+    """The client of asyncio needs it. This one initializes itself when it is created."""
+
+
 def endpoint_of(client: Any, library: Library, key: Any) -> Endpoint:
     """Returns the server that has the key."""
     if not library.is_cluster:
