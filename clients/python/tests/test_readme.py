@@ -62,6 +62,6 @@ def test_the_other_examples_run(admin, capsys):
     exec(compile(code("asyncio"), "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == [
-        "fencing token: True", "available: 2", "Ann", "{'user:ann': 'Ann', 'user:bob': 'Ann'}", "Ann", "allowed",
+        "fencing token: True", "exclusive, fencing token: True", "1 holder", "available: 2", "Ann", "{'user:ann': 'Ann', 'user:bob': 'Ann'}", "Ann", "allowed",
         "receipt 17", "receipt 17", "True False", "fencing token: True", "Ann",
     ]

@@ -7,11 +7,11 @@ from .errors import (
     CommandError, Conflict, Deadlock, FilterError, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, SluiceError, TooManyWaiting,
     WrongType,
 )
-from .replies import Begun, Breaker, Decision, Policy, Rate, Refusal, StockReplies, StockReply
+from .replies import Begun, Breaker, Decision, Holder, LockInfo, Policy, Rate, Refusal, StockReplies, StockReply, Waiter
 from .sync import Lock, LockOptions, NearCache, Sluice
 
 __all__ = [
-    "Begun", "Breaker", "CommandError", "Conflict", "Deadlock", "Decision", "FilterError", "LoaderFailed", "Lock", "LockLost", "LockOptions",
-    "LockTimeout", "NearCache", "NoSuchQueue", "Policy", "Rate", "Refusal", "Sluice", "SluiceError", "StockReplies", "StockReply",
-    "TooManyWaiting", "WrongType",
+    "Begun", "Breaker", "CommandError", "Conflict", "Deadlock", "Decision", "FilterError", "Holder", "LoaderFailed", "Lock", "LockInfo",
+    "LockLost", "LockOptions", "LockTimeout", "NearCache", "NoSuchQueue", "Policy", "Rate", "Refusal", "Sluice", "SluiceError",
+    "StockReplies", "StockReply", "TooManyWaiting", "Waiter", "WrongType",
 ]

@@ -121,6 +121,59 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """A holder of a lock or a semaphore.
+
+    Attributes:
+        owner: The owner's name.
+        count: How often the owner acquired the lock, or the number of its permits.
+        fence: The fencing token.
+        lease: The seconds until the lease ends.
+        watchdog: Whether the server renews the lease.
+    """
+
+    owner: Any
+    count: int
+    fence: int
+    lease: float
+    watchdog: bool
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A request that waits.
+
+    Attributes:
+        owner: The owner's name.
+        waiting: For how many seconds it has waited.
+        timeout: The seconds until it ends, or None without a limit.
+    """
+
+    owner: Any
+    waiting: float
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class LockInfo:
+    """The state of a lock or a semaphore.
+
+    Attributes:
+        mode: `exclusive` or `shared`; `semaphore` for a semaphore.
+        holders: The holders.
+        waiters: The requests that wait, in the order of their arrival.
+        limit: The number of permits of a semaphore, otherwise None.
+        used: How many of them are held, otherwise None.
+    """
+
+    mode: str
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    limit: int | None = None
+    used: int | None = None
+
+
+@dataclass(frozen=True)
 class Breaker:
     """A circuit breaker for what a loader asks.
 
@@ -266,3 +319,17 @@ def message(reply: Any) -> tuple[float, dict[Any, Any]] | None:
 
 def message_times(reply: Sequence[Any]) -> list[tuple[Any, float]]:
     return [(id, left / 1000) for id, left in reply]
+
+
+def lock_info(reply: Any) -> LockInfo | None:
+    about = fields(reply)
+    if about is None:
+        return None
+    holders = [fields(one) or {} for one in about["holders"]]
+    waiters = [fields(one) or {} for one in about["waiters"]]
+    return LockInfo(
+        text(about.get("mode", "semaphore")),
+        tuple(Holder(one["owner"], one["count"], one["fence"], one["lease_ms"] / 1000, bool(one["watchdog"])) for one in holders),
+        tuple(Waiter(one["owner"], one["waiting_ms"] / 1000, one["timeout_ms"] / 1000 if one["timeout_ms"] > 0 else None)
+              for one in waiters),
+        about.get("limit"), about.get("used"))

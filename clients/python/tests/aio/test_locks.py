@@ -68,8 +68,6 @@ async def test_a_lock_object_acquires_again_after_its_release(sluice, admin):
     lock = sluice.lock("k")
     assert await lock.acquire()
     first = lock.fence
-    with pytest.raises(RuntimeError):
-        await lock.acquire()
     await lock.release()
     with pytest.raises(RuntimeError):
         await lock.release()
@@ -257,3 +255,198 @@ async def test_closing_releases_all_locks(sluice, admin):
 async def test_a_guard_refuses_an_old_fence(sluice, admin):
     assert await sluice.guard("g", 5) and await sluice.guard("g", 5, seconds=60)
     assert not await sluice.guard("g", 4)
+
+
+async def test_a_task_acquires_its_lock_again(sluice, admin):
+    for lock in sluice.lock("k"), sluice.semaphore("s", 1), sluice.lock_many(["a", "b"]):
+        async with lock:
+            fence = lock.fence
+            async with lock:
+                assert lock.fence == fence
+            assert admin.exists(*lock.keys) and lock.fence == fence
+
+            async def other():
+                with pytest.raises(RuntimeError):
+                    await lock.acquire()
+
+            await finish(start(other))
+        assert not admin.exists(*lock.keys)
+        with pytest.raises(RuntimeError):
+            await lock.release()
+
+
+async def test_a_lost_lock_is_not_acquired_again(sluice, admin):
+    lock = sluice.lock("k")
+    assert await lock.acquire() and await lock.acquire()
+    admin.delete("k")
+    assert await is_set(lock.lost)
+    with pytest.raises(LockLost):
+        await lock.acquire()
+    for _ in range(2):
+        with pytest.raises(LockLost):
+            await lock.release()
+
+
+async def test_a_lock_that_is_acquired_twice_is_released_when_the_client_closes(sluice, admin):
+    lock = sluice.lock("k")
+    assert await lock.acquire() and await lock.acquire()
+    await sluice.close()
+    assert not admin.exists("k")
+
+
+async def test_a_shared_lock_becomes_exclusive_and_shared_again(sluice, admin):
+    async with sluice.read_lock("k") as lock:
+        first = lock.fence
+        assert await lock.upgrade() and lock.fence > first and (await lock.info()).mode == "exclusive"
+        assert await lock.upgrade(0)  # it is exclusive already
+        await lock.check()
+        assert await sluice.read_lock("k", wait=0).acquire() is False
+        kill(admin, "normal")  # the lock survives, with its new fence
+        await lock.check()
+        second = lock.fence
+        await lock.downgrade()
+        await lock.downgrade()
+        assert lock.fence == second and (await lock.info()).mode == "shared"
+        async with sluice.read_lock("k", wait=0) as other:
+            assert await lock.upgrade(0) is False and await lock.upgrade(0.02) is False
+            await lock.check()
+            assert await other.upgrade(0) is False
+            await other.check()
+    assert not admin.exists("k")
+
+
+async def test_an_upgrade_waits_before_all_others(make, sluice, admin):
+    for sluice in sluice, make(single_connection_client=True):
+        async with sluice.read_lock("k") as lock:
+            other = sluice.read_lock("k")
+            assert await other.acquire()
+            writer = start(sluice.lock("k", wait=60).acquire)
+            await eventually(lambda: waiting(admin) == 1)
+
+            async def upgrade():
+                return await lock.upgrade(None)
+
+            handle = start(upgrade)
+            if sluice.block_seconds:
+                await eventually(lambda: waiting(admin) == 2)
+                with pytest.raises(Deadlock):
+                    await other.upgrade(60)
+                await other.check()
+            await other.release()
+            assert await finish(handle) and (await lock.info()).mode == "exclusive"
+        assert await finish(writer)
+        admin.delete("k")
+
+
+async def test_an_upgrade_whose_reply_is_lost_is_repeated(make, admin, proxy):
+    sluice = make(proxy.port)
+    async with sluice.read_lock("k", owner="me") as lock:
+        for wait in 0, 60:
+            proxy.loses = ["LOCK.UPGRADE"]
+            assert await lock.upgrade(wait) and not proxy.loses
+            assert lock.fence == admin.execute_command("LOCK.HELD", "k", "me")
+            proxy.loses = ["LOCK.DOWNGRADE"]
+            await lock.downgrade()
+            assert not proxy.loses and (await lock.info()).mode == "shared"
+    assert not admin.exists("k")
+
+
+async def test_a_lost_lock_is_neither_upgraded_nor_downgraded(sluice, admin):
+    for change in "upgrade", "downgrade", "renew":
+        lock = sluice.read_lock("k")
+        assert await lock.acquire()
+        admin.delete("k")
+        with pytest.raises(LockLost):
+            await getattr(lock, change)()
+        with pytest.raises(LockLost):
+            await lock.release()
+    for lock in sluice.semaphore("s", 1), sluice.lock_many(["a", "b"]):
+        async with lock:
+            with pytest.raises(TypeError):
+                await lock.upgrade()
+            with pytest.raises(TypeError):
+                await lock.downgrade()
+    with pytest.raises(RuntimeError):
+        await sluice.lock("k").downgrade()
+
+
+async def test_information_about_locks(sluice, admin):
+    assert await sluice.lock("k").info() is None
+    async with sluice.read_lock("k", owner="me", lease=60) as lock:
+        writer = start(sluice.lock("k", wait=60, owner="other").acquire)
+        await eventually(lambda: waiting(admin) == 1)
+        info = await sluice.lock("k").info()
+        (holder,), (waiter,) = info.holders, info.waiters
+        assert info.mode == "shared" and holder.owner == "me" and holder.count == 1 and holder.fence == lock.fence
+        assert 0 < holder.lease <= 60 and holder.watchdog and waiter.owner == "other" and 0 < waiter.timeout <= 60 and waiter.waiting >= 0
+    assert await finish(writer)
+    async with sluice.semaphore("s", 3, permits=2, watchdog=False, owner="me") as permits:
+        info = await permits.info()
+        assert (info.mode, info.limit, info.used) == ("semaphore", 3, 2)
+        assert info.holders[0].count == 2 and not info.holders[0].watchdog and info.waiters == ()
+    async with sluice.lock_many(["a", "b"]) as several:
+        assert (await several.info("b")).holders[0].fence == several.fences[1]
+
+
+async def test_a_lock_without_a_watchdog_ends_with_its_lease(sluice, admin):
+    for lock in (
+        sluice.lock("k", watchdog=False, lease=0.2), sluice.semaphore("s", 1, watchdog=False, lease=0.2),
+        sluice.lock_many(["a", "b"], watchdog=False, lease=0.2),
+    ):
+        assert await lock.acquire()
+        assert admin.info("sluice")["sluice_lock_watchdog_holds"] == 0
+        assert await is_set(lock.lost)
+        await eventually(lambda: not admin.exists(*lock.keys))
+        with pytest.raises(LockLost):
+            await lock.renew()
+        with pytest.raises(LockLost):
+            await lock.release()
+
+
+async def test_a_lock_without_a_watchdog_is_renewed_by_hand(sluice, admin):
+    for lock in (
+        sluice.lock("k", watchdog=False, lease=60), sluice.semaphore("s", 1, watchdog=False, lease=60),
+        sluice.lock_many(["a", "b"], watchdog=False, lease=60),
+    ):
+        async with lock:
+            await lock.renew(600)
+            await lock.check()
+            assert min(admin.pttl(key) for key in lock.keys) > 500_000
+            kill(admin, "normal")
+            kill(admin, "pubsub")
+            await lock.check()
+            assert not lock.lost.is_set() and min(admin.pttl(key) for key in lock.keys) > 500_000
+            await lock.renew()
+            assert max(admin.pttl(key) for key in lock.keys) <= 60_000
+        assert not admin.exists(*lock.keys)
+
+
+async def test_a_lease_that_began_during_a_wait_is_renewed(sluice, admin):
+    take(admin)
+
+    async def hold():
+        async with sluice.lock("k", watchdog=False, wait=60, lease=60) as lock:
+            await lock.check()
+            return lock._ends_at
+
+    handle = start(hold)
+    await eventually(lambda: waiting(admin) == 1)
+    admin.execute_command("LOCK.RELEASE", "k", "other")
+    assert await finish(handle) > 0
+
+
+async def test_a_lock_without_a_watchdog_hears_of_its_loss(sluice, admin):
+    with pytest.raises(LockLost):
+        async with sluice.lock("k", watchdog=False, lease=600) as lock:
+            admin.delete("k")
+            assert await is_set(lock.lost)
+
+
+async def test_the_end_of_a_short_lease_is_noticed_between_two_heartbeats(sluice, admin, monkeypatch):
+    for module in "session", "locks":
+        monkeypatch.setattr(type(sluice).__module__.replace("client", f"{module}.HEARTBEAT_SECONDS"), 600)
+    async with sluice.lock("long", lease=10_000):
+        await pause(0.05)  # the session sleeps until the next heartbeat
+        lock = sluice.lock("short", watchdog=False, lease=0.2)
+        assert await lock.acquire()
+        assert await is_set(lock.lost)

@@ -45,7 +45,7 @@ class Sluice:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.library = Library(client)
-        self._locks = Locks(client, self.library)
+        self._locks = Locks(client, self.library, self.run)
         self._mutex = Mutex()
         self.stock = Stock(self)
         self.limit = Limit(self)

@@ -11,6 +11,7 @@ from ..library import Endpoint, Library
 Mutex = asyncio.Lock
 Event = asyncio.Event
 Handle = asyncio.Task[None]
+current = asyncio.current_task
 shield = asyncio.shield
 sleep = asyncio.sleep
 

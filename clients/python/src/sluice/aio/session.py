@@ -57,6 +57,10 @@ class Session:
         """
         return await shield(self._call(words))
 
+    def wake(self) -> None:
+        """Ends the pause before the next `_tick`."""
+        self._end.put(None)
+
     async def close(self) -> None:
         """Closes both connections."""
         async with self._mutex:
@@ -83,8 +87,12 @@ class Session:
         """Returns a command that has no effect, or None if no caller needs the connections now."""
         return None
 
+    def _pause(self) -> float:
+        """Returns the seconds until the next `_tick`."""
+        return self.interval
+
     async def _tick(self) -> None:
-        """Runs after each interval."""
+        """Runs after each pause, and after `wake`."""
 
     async def _exchange(self, *words: Word) -> Any:
         asked = time.monotonic()
@@ -177,7 +185,7 @@ class Session:
     async def _watch(self) -> None:
         # Not the task that reads: its heartbeat waits as long as the server is silent.
         while not self._is_closed:
-            await self._end.get(self.interval)
+            await self._end.get(self._pause())
             await self._tick()
 
     async def _beat(self) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, Sequence, TypedDict
 
 from ..errors import CommandError, Deadlock, LockLost, LockTimeout, typed
-from ..library import Endpoint, Library, code_of
-from ..replies import Key, Word, fields, ms, text
+from ..library import BLOCK_SECONDS, Endpoint, Library, code_of
+from ..replies import Key, LockInfo, Word, fields, lock_info, ms, same, text
 from ..tracing import span
-from .runtime import Event, Mailbox, call_soon, endpoint_of, sleep, spawn
+from .runtime import Event, Mailbox, call_soon, current, endpoint_of, sleep, spawn
 from .session import HEARTBEAT_SECONDS, PAUSE_SECONDS, REDIRECTED, Session
 
 LEASE_SECONDS = 10.0
@@ -24,6 +24,8 @@ REPEAT_SECONDS = 30.0
 CONNECTION_ATTEMPTS = 3
 HEARTBEATS_PER_LEASE = 8
 RELEASE_ATTEMPTS = 5
+POLL_SECONDS = 0.02
+SHORTEST_PAUSE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,8 @@ class Target:
     def cancel(self, request: str) -> tuple[Word, ...]:
         return (f"{self.family}.CANCEL", self.keys[0], request)
 
-    def confirm(self, key: Key, owner: str, lease_ms: int) -> tuple[Word, ...]:
-        """Returns a command that returns the fence. A semaphore has no command that only reads."""
-        return ("LOCK.HELD", key, owner) if self.family == "LOCK" else ("SEM.RENEW", key, owner, "PX", lease_ms)
+    def renew(self, key: Key, owner: str, lease_ms: int) -> tuple[Word, ...]:
+        return (f"{self.family}.RENEW", key, owner, "PX", lease_ms)
 
     def look(self, key: Key, owner: str) -> tuple[Word, ...]:
         """Returns a command that only reads, for `fence_in`."""
@@ -99,6 +100,9 @@ class LockOptions(TypedDict, total=False):
         owner: The owner's name. The default is a random name for each acquisition. If a task holds several locks, the server
             detects deadlocks only if they have the same owner. Do not lock one key twice with the same owner.
         on_lost: A callback, called once if the lock is lost. The sync client calls it in a thread of its own.
+        watchdog: False: the server does not renew the lease. Call `renew` before the lease ends; otherwise the lock is lost. So a
+            process that hangs loses its lock, and a broken connection does not matter. `max_hold` and `linger` have no effect. The
+            default is true.
     """
 
     wait: float | None
@@ -107,16 +111,18 @@ class LockOptions(TypedDict, total=False):
     linger: bool
     owner: str | None
     on_lost: Callable[[], object] | None
+    watchdog: bool
 
 
 class Lock:
     """A distributed lock, a semaphore, or several of them at once. Create it with a method of `Sluice`.
 
-    Use it as a context manager. The block gets the lock itself. One object is for one task or thread; another acquisition of the
-    same key needs another object.
+    Use it as a context manager. The block gets the lock itself. One object is for one task or thread, which can acquire the lock again
+    while it holds it: the fence stays, and the last release ends the hold. Another task or thread needs another object.
 
     The server renews the lease while the connection is open. If the connection breaks, the lock survives: the client opens another
-    one and binds the lock to it. If that does not succeed within half of the lease, the lock counts as lost.
+    one and binds the lock to it. If that does not succeed within half of the lease, the lock counts as lost. With `watchdog=False`,
+    the lock counts as lost when its lease ends.
 
     Attributes:
         keys: The names of the keys.
@@ -127,7 +133,7 @@ class Lock:
 
     def __init__(self, locks: "Locks", target: Target, *, wait: float | None = WAIT_SECONDS, lease: float = LEASE_SECONDS,
                  max_hold: float | None = None, linger: bool = True, owner: str | None = None,
-                 on_lost: Callable[[], object] | None = None) -> None:
+                 on_lost: Callable[[], object] | None = None, watchdog: bool = True) -> None:
         self.keys = target.keys
         self.owner = owner or ""
         self.fences: tuple[int, ...] = ()
@@ -137,7 +143,8 @@ class Lock:
         self._wait = wait
         self._lease = lease
         self._max_hold = max_hold
-        self._linger = linger
+        self._linger = linger or not watchdog
+        self._watchdog = watchdog
         self._named_owner = owner
         self._on_lost = on_lost
         self._id = ""
@@ -145,6 +152,10 @@ class Lock:
         self._last_lost = 0
         self._bound_at: float | None = None  # None: bound to the connection, and valid as long as the server answers
         self._granted_at = 0.0
+        self._acquired: tuple[int, ...] = ()  # the fences of the acquisition: an upgrade changes the others
+        self._holder: Any = None
+        self._count = 0
+        self._ends_at = 0.0  # without a watchdog: the end of the lease
 
     @property
     def fence(self) -> int:
@@ -164,20 +175,27 @@ class Lock:
             self.release()
 
     def acquire(self) -> bool:
-        """Acquires the lock.
+        """Acquires the lock. If this task or thread holds it already, the server is not asked, and one more release is needed.
 
         Returns:
             False if another owner held it for the whole waiting time.
 
         Raises:
             Deadlock: The wait would never end.
+            LockLost: This task or thread holds the lock already, and it is lost.
             TooManyWaiting: Too many clients wait on this server.
             CommandError: Another error reply.
             ConnectionError: The server did not answer in the waiting time. The exception is that of the client library.
         """
         if self._id:
-            raise RuntimeError("the lock is acquired already: create another object for another acquisition")
+            if not self.fences or self._holder != current():
+                raise RuntimeError("another task or thread has acquired the lock with this object: create another object")
+            if self.lost.is_set():
+                raise LockLost(*self.keys)
+            self._count += 1
+            return True
         self._id = uuid.uuid4().hex
+        self._holder = current()
         self.owner = self._named_owner or self._id
         self.lost = Event()
         self._last_lost = 0
@@ -191,13 +209,23 @@ class Lock:
         if not fences:
             self._give_up()
             return False
-        self.fences = fences
+        self.fences = self._acquired = fences
         self._granted_at = time.monotonic()
+        self._count = 1
         self._report()
+        self._wake()
+        if not self._watchdog and not self._ends_at:
+            # A message came, or a repetition: when the lease began is not known. Its end is at least that of a renewal.
+            with contextlib.suppress(LockLost):
+                try:
+                    self.renew()
+                except BaseException:
+                    self._release()
+                    raise
         return True
 
     def release(self) -> None:
-        """Releases the lock.
+        """Releases the lock. If this task or thread acquired it several times, the last release ends the hold.
 
         Raises:
             LockLost: The lock was lost before.
@@ -205,6 +233,11 @@ class Lock:
         """
         if not self.fences:
             raise RuntimeError("the lock is not acquired")
+        if self._count > 1:
+            self._count -= 1
+            if self.lost.is_set():
+                raise LockLost(*self.keys)
+            return
         self._release()
 
     def check(self) -> None:
@@ -213,31 +246,154 @@ class Lock:
         Raises:
             LockLost: The lock is lost.
         """
-        if not self.fences or self._session is None:
-            raise RuntimeError("the lock is not acquired")
-        lease = self._lease
-        if self._max_hold is not None:
-            lease = min(lease, self._granted_at + self._max_hold - time.monotonic())
+        self._require()
         for key, fence in zip(self.keys, self.fences):
-            if self.lost.is_set() or self._confirm(key, lease) != fence:
+            if self.lost.is_set() or self._confirm(key) != fence:
                 self._lose()
                 raise LockLost(*self.keys)
 
-    def _confirm(self, key: Key, lease: float) -> Any:
+    def renew(self, lease: float | None = None) -> None:
+        """Sets the end of the lease. Only a lock with `watchdog=False` needs it: call it at a third of the lease.
+
+        Args:
+            lease: The seconds from now to the end of the lease. The default is the option `lease`.
+
+        Raises:
+            LockLost: The lock is lost.
+            ConnectionError: The server does not answer. The lease ends when it would have ended.
+        """
+        self._require()
+        seconds = self._lease if lease is None else lease
+        asked = time.monotonic()
+        for key, fence in zip(self.keys, self.fences):
+            if self.lost.is_set() or self._persist(self._target.renew(key, self.owner, ms(seconds))) != fence:
+                self._lose()
+                raise LockLost(*self.keys)
+        self._ends_at = asked + seconds
+        self._wake()
+
+    def upgrade(self, wait: float | None = WAIT_SECONDS) -> bool:
+        """Makes a shared lock exclusive, before all requests that wait for it. `fence` is a new one then.
+
+        A wait needs a connection of the client's pool.
+
+        Args:
+            wait: The longest wait in seconds for the other holders. 0: no wait. None: no limit.
+
+        Returns:
+            False if other holders share the lock after the whole waiting time. Then it stays shared.
+
+        Raises:
+            Deadlock: Another holder waits for an upgrade: each would wait for the other.
+            LockLost: The lock is lost.
+            TypeError: This is a semaphore, or a lock of several keys.
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+        self._require_one_key()
+        if self.lost.is_set():
+            raise LockLost(*self.keys)
+        deadline = None if wait is None else time.monotonic() + wait
+        try:
+            while True:
+                left = BLOCK_SECONDS if deadline is None else deadline - time.monotonic()
+                fence = self._ask_upgrade(min(left, self._locks.library.block))
+                if fence is not None:
+                    self.fences = (fence,)
+                    self._report()
+                    return True
+                self.check()
+                if left <= 0:
+                    return False
+                if not self._locks.library.block:
+                    sleep(min(left, POLL_SECONDS))
+        except (LockLost, Deadlock):
+            raise
+        except BaseException:
+            self._learn_fence()  # the server can have upgraded the lock
+            raise
+
+    def downgrade(self) -> None:
+        """Makes an exclusive lock shared, at once. The fence stays, and shared requests that wait are served.
+
+        Raises:
+            LockLost: The lock is lost.
+            TypeError: This is a semaphore, or a lock of several keys.
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+        self._require_one_key()
+        if self._persist(("LOCK.DOWNGRADE", self.keys[0], self.owner)) != self.fence:
+            self._lose()
+            raise LockLost(*self.keys)
+
+    def info(self, key: Key | None = None) -> LockInfo | None:
+        """Returns the holders and the waiting requests, of all clients. The lock need not be acquired.
+
+        Args:
+            key: One of the keys. The default is the first one.
+
+        Returns:
+            None if no client holds the lock.
+        """
+        return lock_info(self._locks.run(f"{self._target.family}.INFO", self.keys[0] if key is None else key))
+
+    def _wake(self) -> None:
+        """Lets the session look at the end of the lease. It may sleep longer than that."""
+        if not self._watchdog and self._session is not None:
+            self._session.wake()
+
+    def _require(self) -> None:
+        if not self.fences or self._session is None:
+            raise RuntimeError("the lock is not acquired")
+
+    def _require_one_key(self) -> None:
+        if self._target.family != "LOCK" or len(self.keys) != 1:
+            raise TypeError("only a lock of one key can be shared or exclusive")
+        self._require()
+
+    def _ask_upgrade(self, block: float) -> int | None:
+        words: tuple[Word, ...] = ("LOCK.UPGRADE", self.keys[0], self.owner, "PX", ms(self._lease))
+        fence: int | None
+        if block > 0:  # not the connection of all locks
+            fence = self._locks.run(*words, "BLOCK", ms(block))
+        else:
+            fence = self._persist(words)
+        return fence
+
+    def _learn_fence(self) -> None:
+        with contextlib.suppress(*self._locks.library.broken, CommandError):
+            fence = self._send("LOCK.HELD", self.keys[0], self.owner)
+            if fence is not None:
+                self.fences = (fence,)
+
+    def _confirm(self, key: Key) -> Any:
+        """Returns the fence that the owner has on the server, or None."""
+        if self._target.family == "LOCK" or not self._watchdog:
+            reply = self._persist(self._target.look(key, self.owner))
+            return self._target.fence_in(reply, self.owner)
+        # A semaphore has no command that only reads one owner.
+        lease = self._lease
+        if self._max_hold is not None:
+            lease = min(lease, self._granted_at + self._max_hold - time.monotonic())
+        return self._persist(self._target.renew(key, self.owner, ms(lease)))
+
+    def _persist(self, words: tuple[Word, ...]) -> Any:
+        """Sends an idempotent command, several times if the connection breaks."""
         for _ in range(1, CONNECTION_ATTEMPTS):
             with contextlib.suppress(*self._locks.library.broken):
-                return self._send(*self._target.confirm(key, self.owner, ms(lease)))
+                return self._send(*words)
             sleep(PAUSE_SECONDS)
-        return self._send(*self._target.confirm(key, self.owner, ms(lease)))
+        return self._send(*words)
 
     # The words
 
     def _words(self, block: float | None) -> tuple[Word, ...]:
-        words: list[Word] = ["PX", ms(self._lease), "WATCHDOG"]
-        if self._max_hold is not None:
-            words += ["MAXHOLD", ms(self._max_hold)]
-        if self._linger:
-            words += ["LINGER"]
+        words: list[Word] = ["PX", ms(self._lease)]
+        if self._watchdog:
+            words += ["WATCHDOG"]
+            if self._max_hold is not None:
+                words += ["MAXHOLD", ms(self._max_hold)]
+            if self._linger:
+                words += ["LINGER"]
         if block is not None:
             words += ["BLOCK", ms(block) if block else 0]
         words += ["ID", self._id, "NOTIFY", self._locks.channel]
@@ -249,6 +405,7 @@ class Lock:
         """Returns the fences, none after a timeout."""
         deadline = None if self._wait is None else time.monotonic() + self._wait
         is_first, failures = True, 0
+        self._ends_at = 0.0
         while True:
             left = 0.0 if deadline is None else max(deadline - time.monotonic(), 0.001)
             is_over = deadline is not None and left <= 0.001
@@ -256,8 +413,11 @@ class Lock:
                 session = self._locks.session_of(self)
                 mailbox = session.expect(self._id)
                 try:
+                    asked = time.monotonic()
                     reply = session.call(*self._words(None if self._wait == 0 else left))
                     if reply is not None:
+                        if is_first and not failures:
+                            self._ends_at = asked + self._lease
                         return self._target.fences(reply)
                     if self._wait == 0 or (is_over and not is_first):
                         return ()
@@ -312,7 +472,7 @@ class Lock:
                 session.held.pop(request, None)
             if is_lost:  # part of several keys can still be held
                 with contextlib.suppress(*self._locks.library.broken):
-                    self._send(*self._target.release(self.owner))
+                    self._release_again()
                 raise LockLost(*keys)
             is_lost = not self._send_release()
         finally:
@@ -333,6 +493,9 @@ class Lock:
 
     def _release_again(self) -> bool:
         """Ends the holds that the first command did not end. A later hold of the same owner, with another fence, stays."""
+        if self._named_owner is None:  # the owner has only this hold
+            self._send(*self._target.release(self.owner))
+            return self._linger
         for key, fence in zip(self.keys, self.fences):
             if self._target.fence_in(self._send(*self._target.look(key, self.owner)), self.owner) == fence:
                 self._send(*self._target.release_one(key, self.owner))
@@ -395,7 +558,7 @@ class LockSession(Session):
     def _greet(self) -> None:
         # The holds belong to the closed connection, and messages can be lost: bind the holds to this connection.
         for lock in list(self.held.values()):
-            if lock.fences and not lock.lost.is_set():
+            if lock.fences and lock._watchdog and not lock.lost.is_set():
                 self._bind(lock)
         # The queue has no requests of a closed connection: repeat them.
         for mailbox in list(self._waiting.values()):
@@ -410,7 +573,7 @@ class LockSession(Session):
             else:
                 lock._lose()
             return
-        if reply is not None and lock._target.fences(reply) == lock.fences:
+        if reply is not None and lock._target.fences(reply) == lock._acquired:
             lock._bound_at = None
             return
         lock._lose()
@@ -444,11 +607,20 @@ class LockSession(Session):
             return lock._target.cancel("heartbeat")  # a replica refuses it, unlike PING
         return ("PING",) if self._waiting else None
 
+    def _pause(self) -> float:
+        now = time.monotonic()
+        ends = [lock._ends_at - now for lock in list(self.held.values()) if not lock._watchdog and lock.fences and lock._ends_at]
+        return max(min([self.interval, *ends]), SHORTEST_PAUSE_SECONDS)
+
     def _tick(self) -> None:
         if not self.held:
             self.interval = HEARTBEAT_SECONDS
         now = time.monotonic()
         for lock in list(self.held.values()):
+            if not lock._watchdog:
+                if lock.fences and lock._ends_at and now >= lock._ends_at:
+                    lock._lose()
+                continue
             since = self.contact if lock._bound_at is None else lock._bound_at
             if now - since > lock._lease / 2:
                 lock._lose()
@@ -473,7 +645,7 @@ class Follower:
             except (*self._locks.library.broken, self._locks.library.error_reply):
                 sleep(PAUSE_SECONDS)
                 continue
-            if reply is not None and lock._target.fences(reply) == lock.fences:
+            if reply is not None and lock._target.fences(reply) == lock._acquired:
                 lock._bound_at = None
                 return
             if reply is not None:
@@ -485,8 +657,9 @@ class Follower:
 class Locks:
     """The sessions of all locks: one, or in a cluster one for each node."""
 
-    def __init__(self, client: Any, library: Library) -> None:
+    def __init__(self, client: Any, library: Library, run: Callable[..., Any]) -> None:
         self.library = library
+        self._run = run
         self.channel = f"sluice:{uuid.uuid4().hex}"
         self._client = client
         self._is_closed = False
@@ -507,6 +680,10 @@ class Locks:
         session.interval = min(session.interval, lock._lease / HEARTBEATS_PER_LEASE)
         return session
 
+    def run(self, *words: Word) -> Any:
+        """Sends an idempotent command with the client, not over the connection of all locks."""
+        return self._run(same, *words)
+
     def look_again(self, key: Key) -> None:
         """In a cluster, lets the client follow a redirection and so learn where the key is."""
         if self.library.is_cluster:
@@ -517,6 +694,7 @@ class Locks:
         """Releases all locks and closes all sessions."""
         for session in list(self._sessions.values()):
             for lock in list(session.held.values()):
+                lock._count = 1
                 with contextlib.suppress(LockLost, CommandError, RuntimeError, *self.library.broken):
                     lock.release()
         self._is_closed = True

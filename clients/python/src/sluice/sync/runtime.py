@@ -12,6 +12,7 @@ from ..library import Endpoint, Library
 Mutex = threading.Lock
 Event = threading.Event
 Handle = threading.Thread
+current = threading.get_ident
 sleep = time.sleep
 
 STOP_SECONDS = 5.0

@@ -58,6 +58,10 @@ class Session:
         """
         return self._call(words)
 
+    def wake(self) -> None:
+        """Ends the pause before the next `_tick`."""
+        self._end.put(None)
+
     def close(self) -> None:
         """Closes both connections."""
         with self._mutex:
@@ -84,8 +88,12 @@ class Session:
         """Returns a command that has no effect, or None if no caller needs the connections now."""
         return None
 
+    def _pause(self) -> float:
+        """Returns the seconds until the next `_tick`."""
+        return self.interval
+
     def _tick(self) -> None:
-        """Runs after each interval."""
+        """Runs after each pause, and after `wake`."""
 
     def _exchange(self, *words: Word) -> Any:
         asked = time.monotonic()
@@ -178,7 +186,7 @@ class Session:
     def _watch(self) -> None:
         # Not the task that reads: its heartbeat waits as long as the server is silent.
         while not self._is_closed:
-            self._end.get(self.interval)
+            self._end.get(self._pause())
             self._tick()
 
     def _beat(self) -> None:
