@@ -38,7 +38,7 @@ impl EntryBefore {
     }
 
     /// Counts and lists the entry after the change.
-    fn is_followed_by(self, ctx: Ctx<'_>, key: &[u8], entry: &mut CacheEntry) {
+    fn followed_by(self, ctx: Ctx<'_>, key: &[u8], entry: &mut CacheEntry) {
         budget::entry_has_changed(ctx.db(), key, entry, self.bytes);
         stale_ends::entry_has_changed(ctx, key, entry, self.listed);
     }
@@ -142,7 +142,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         let bytes = value.map_or(&[][..], ServerString::bytes);
         HOT.stores(self.ctx, self.name, bytes.len());
         let expires = entry.store(new, bytes, now);
-        before.is_followed_by(self.ctx, self.name.bytes(), entry);
+        before.followed_by(self.ctx, self.name.bytes(), entry);
         budget::entry_is_stored(entry);
         self.commit(value, false, expires, true, Some(event));
     }
@@ -166,7 +166,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
                 if let Some(entry) = self.key.value() {
                     let before = EntryBefore::of(entry, self.name.bytes());
                     entry.invalidate(&mark);
-                    before.is_followed_by(self.ctx, self.name.bytes(), entry);
+                    before.followed_by(self.ctx, self.name.bytes(), entry);
                 }
                 self.commit(None, mark.keeps_value, mark.expires(), true, Some(event));
             }
@@ -220,7 +220,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         if let InvalidationChange::Mark(mark) = change {
             let before = EntryBefore::of(entry, self.name.bytes());
             entry.invalidate(&mark);
-            before.is_followed_by(self.ctx, self.name.bytes(), entry);
+            before.followed_by(self.ctx, self.name.bytes(), entry);
             self.commit(None, false, mark.expires(), true, event);
         } else {
             self.entry_leaves();
@@ -273,7 +273,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             } else {
                 entry.bytes = value.unwrap_or_default().into();
             }
-            state.is_followed_by(self.ctx, self.name.bytes(), entry);
+            state.followed_by(self.ctx, self.name.bytes(), entry);
         }
         let commit = Commit {
             key: fate(expires),

@@ -72,7 +72,10 @@ impl Near {
             return None;
         }
         self.pushes += 1;
-        if self.loses.is_some_and(|every| self.pushes % every == 0) {
+        if self
+            .loses
+            .is_some_and(|every| self.pushes.is_multiple_of(every))
+        {
             return Some(false);
         }
         if keys.is_nil() {

@@ -318,7 +318,7 @@ mod tests {
             }
             LAST_CALLED.load(Ordering::Relaxed)
         };
-        let digest: String = Sha1::from(DECLARED).hexdigest();
+        let digest: String = Sha1::from(DECLARED).digest().to_string();
         let by_digest = format!("EVALSHA {}", digest.to_uppercase());
         for (line, script, kinds) in [
             ("eval $", &b"return 1"[..], WRITES),
