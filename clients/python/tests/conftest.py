@@ -1,6 +1,8 @@
 """The fixtures of all tests."""
 
 import contextlib
+import importlib
+import time
 
 import pytest
 
@@ -29,12 +31,61 @@ def proxy():
 
 
 @pytest.fixture
-def nodes():
-    """The masters of the cluster by their ports, each with a network before it. It deletes all keys first."""
-    with contextlib.ExitStack() as stack:
-        nodes = {}
-        client = stack.enter_context(classes()[1](host="127.0.0.1", port=CLUSTER))
+def masters():
+    """The ports of the masters of the cluster. It deletes all keys first."""
+    with classes()[1](host="127.0.0.1", port=CLUSTER) as client:
         client.flushall(target_nodes=client.PRIMARIES)
-        for node in client.get_primaries():
-            nodes[node.port] = stack.enter_context(Proxy(node.port))
-        yield nodes
+        return [node.port for node in client.get_primaries()]
+
+
+@pytest.fixture
+def nodes(masters):
+    """The masters of the cluster by their ports, each with a network before it."""
+    with contextlib.ExitStack() as stack:
+        yield {port: stack.enter_context(Proxy(port)) for port in masters}
+
+
+@pytest.fixture
+def move_slot(masters):
+    """Moves the hash slot of a key, with its keys, to the other node. Moves it back after the test."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(classes()[0](port=port, protocol=2, decode_responses=True)) for port in masters]
+        moved = []
+
+        def move(key):
+            slot = servers[0].execute_command("CLUSTER KEYSLOT", key)
+            ids = [server.execute_command("CLUSTER MYID") for server in servers]
+            home = next(place for place, server in enumerate(servers) if is_home(server, key))
+            source, target = servers[home], servers[1 - home]
+            target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[home])
+            source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1 - home])
+            while names := source.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+                source.execute_command("MIGRATE", "127.0.0.1", masters[1 - home], "", 0, 60_000, "KEYS", *names)
+            for server in target, source:
+                server.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1 - home])
+            deadline = time.monotonic() + 60
+            while view(source) != view(target):  # otherwise both can claim the slot after the next move
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+        def move_and_remember(key):
+            move(key)
+            moved.append(key)
+
+        yield move_and_remember
+        for key in moved:
+            move(key)
+
+
+def view(server):
+    """Returns what a server knows about the slots and epochs of the cluster."""
+    return sorted((node["node_id"], node["epoch"], str(node["slots"])) for node in server.cluster("NODES").values())
+
+
+def is_home(server, key):
+    """Returns whether a server has the hash slot of a key."""
+    try:
+        server.exists(key)
+    except importlib.import_module(f"{CLIENT}.exceptions").ResponseError:
+        return False
+    return True

@@ -11,6 +11,7 @@ class Proxy:
         port: The port of the proxy.
         loses: The names of commands. The next reply to each of them is lost once: the connection breaks instead.
         meanwhile: What happens when a reply is lost, before the client can notice it: the function, called without arguments.
+        requests: How many pieces of requests have passed.
         refuses: How many of the next connections are closed at once.
     """
 
@@ -22,6 +23,7 @@ class Proxy:
         self.loses = []
         self.meanwhile = lambda: None
         self.refuses = 0
+        self.requests = 0
 
     def __enter__(self):
         threading.Thread(target=self._accept, daemon=True).start()
@@ -55,6 +57,7 @@ class Proxy:
     def _forward(self, source, target, is_lost, is_request):
         try:
             while data := source.recv(65536):
+                self.requests += is_request
                 for name in [name for name in self.loses if is_request and name.encode() in data]:
                     self.loses.remove(name)
                     is_lost.set()

@@ -7,7 +7,7 @@ import time
 
 from settings import PORT, PROTOCOL, classes
 from sluice import Sluice
-from sluice.sync.cache import NearSession
+from sluice.sync.cache import NearMap, NearSession
 
 PROCESSES = 8
 STEPS = int(os.environ.get("SLUICE_NEAR_STEPS", "200"))
@@ -57,7 +57,7 @@ def work(number, is_deaf, barrier, found):
 
 def kill_one_of(near, client, dice):
     """The server closes one of the two connections of the near cache."""
-    inbox = str(near._session._inbox_id)
+    inbox = str(next(iter(near._sessions.values()))._inbox_id)
     ids = [one["id"] for one in client.client_list() if inbox in (one["id"], one["redir"])]
     if ids:
         client.execute_command("CLIENT", "KILL", "ID", dice.choice(ids))
@@ -85,3 +85,14 @@ def test_after_random_writes_no_process_serves_an_old_value(admin):
 
 def test_a_near_cache_that_hears_no_invalidation_is_found(admin):
     assert stale_reads(True) != []
+
+
+def test_a_lost_server_costs_only_its_own_entries():
+    map, here, there = NearMap(10), object(), object()
+    for name, session in ("a", here), ("b", there):
+        map.put(name, name, float("inf"), map.ask(name, session))
+    late = map.ask("c", here)
+    map.clear(here)
+    map.put("c", "c", float("inf"), late)  # the reply to a request before the loss
+    assert map.get("a") is None and map.get("b")[0] == "b" and map.get("c") is None
+    assert map.has(there) and not map.has(here)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice import Breaker, LoaderFailed, Policy
+from sluice import Breaker, LoaderFailed, Policy, WrongType
 
 from .helpers import eventually, finish, pause, start, together
 
@@ -190,3 +190,41 @@ async def test_a_near_cache_waits_for_the_loader_of_another_process(sluice, admi
     await eventually(lambda: admin.info("sluice")["sluice_cache_waiters_now"] == 1)
     admin.execute_command("CACHE.SET", "k", "v", "PX", 60_000, "TOKEN", token)
     assert await finish(handle) == "v"
+
+
+async def test_a_breaker_is_reset(sluice):
+    async def fail(key):
+        raise ValueError
+
+    async def load(key):
+        return "v"
+
+    policy = Policy(breaker=Breaker("reset", 1, 600), backoff=0)
+    with pytest.raises(ValueError):
+        await sluice.cache.get("a", fail, policy)
+    with pytest.raises(LoaderFailed):
+        await sluice.cache.get("b", load, policy)
+    assert (await sluice.cache.breaker("reset"))["trips"] > 0
+    assert await sluice.cache.reset_breaker("reset") is True and await sluice.cache.reset_breaker("none") is False
+    assert await sluice.cache.get("b", load, policy) == "v"
+
+
+async def test_a_near_cache_reads_many_keys_in_one_round_trip(make, admin, proxy):
+    near = make(proxy.port).cache.near()
+    keys = [f"key:{number}" for number in range(100)]
+    for key in keys:
+        admin.execute_command("CACHE.SET", key, key, "PX", 600_000)
+
+    async def load(keys):
+        raise AssertionError("the values are cached")
+
+    await near.get("key:0", None)
+    before = proxy.requests
+    assert await near.get_many(keys, load) == {key: key for key in keys}
+    # A request of this size can arrive in a few parts, and heartbeats in between.
+    assert proxy.requests - before < 50
+    admin.set("string", "value")
+    with pytest.raises(WrongType):
+        await near.get_many(["key:0", "string", "key:1", "new"], load)
+    await near.close()
+    assert await near.get_many(keys, load) == {key: key for key in keys}

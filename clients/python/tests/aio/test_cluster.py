@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice import LockLost, Rate
+from sluice import LockLost, Policy, Rate
 
-from .helpers import is_set, pause, together
+from .helpers import eventually, is_set, pause, together
 
 KEYS = "bar", "foo"
 
@@ -65,8 +65,6 @@ async def test_commands_find_their_nodes(make_for, cluster):
         assert await sluice.bloom.add(f"{{{key}}}:names", "ann") in (True, False)
     assert await sluice.cache.get_many([f"{{{key}}}:user" for key in KEYS], load_many) == {
         f"{{{key}}}:user": "value" for key in KEYS}
-    with pytest.raises(TypeError):
-        sluice.cache.near()
 
 
 async def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_cluster, nodes):
@@ -81,3 +79,76 @@ async def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_c
         assert (await sluice.limit.gcra(f"{{{key}}}:limit", Rate(1, 3600, burst=9), peek=True)).remaining == 9
         assert await sluice.bloom.add(f"{{{key}}}:new names", "ann") is False  # the repetition
         assert sum(len(network.loses) for network in nodes.values()) == 1
+
+
+POLICY = Policy(fresh=600, jitter=0)
+
+
+async def keep(near, keys, database):
+    """Reads the keys until the map has all of them."""
+
+    async def load(key):
+        return database[key]
+
+    for _ in range(1000):
+        for key in keys:
+            assert await near.get(key, load, POLICY) == database[key]
+        if len(near._map) == len(keys):
+            return
+        await pause(0.005)
+    raise AssertionError("the map does not keep the values")
+
+
+async def test_a_near_cache_hears_of_changes_on_each_node(make_for, cluster):
+    sluice = make_for(cluster)
+    near = sluice.cache.near()
+    database = {f"{{{key}}}:{number}": "old" for key in KEYS for number in range(10)}
+
+    async def load_many(keys):
+        return {key: database[key] for key in keys}
+
+    await keep(near, list(database), database)
+    are_hits = False
+    while not are_hits:  # after a pause of this process, the map is not trusted
+        hits = near.hits
+        assert await near.get_many(list(database), load_many, POLICY) == database
+        are_hits = near.hits == hits + len(database)
+    for key in database:
+        database[key] = "new"
+        await sluice.cache.delete(key)
+    await eventually(lambda: not len(near._map))
+    assert await near.get_many(list(database), load_many, POLICY) == database
+    await near.close()
+
+
+async def test_a_lost_connection_empties_the_map_of_its_node(make_for, distant_cluster, nodes):
+    near = make_for(distant_cluster).cache.near()
+    database = {key: "v" for key in KEYS}
+    await keep(near, KEYS, database)
+    for port, network in nodes.items():
+        session = next(one for name, one in near._sessions.items() if name.endswith(f":{port}") or name.endswith(f":{network.port}"))
+        network.cut()
+        await eventually(lambda: not near._map.has(session))
+        await keep(near, KEYS, database)
+
+
+async def test_a_near_cache_follows_a_hash_slot(make_for, cluster, move_slot):
+    sluice = make_for(cluster)
+    near = sluice.cache.near()
+    database = {key: "old" for key in KEYS}
+    for new in "older", "new", "newer":
+        await keep(near, KEYS, database)
+        move_slot("bar")
+        await keep(near, KEYS, database)
+        for key in KEYS:
+            database[key] = new
+            await sluice.cache.delete(key)
+        await eventually(lambda: not len(near._map))
+    await keep(near, KEYS, database)
+
+
+async def test_a_near_cache_drops_its_entries_when_the_topology_changes(make_for, cluster, move_slot):
+    near = make_for(cluster).cache.near()
+    await keep(near, KEYS, {key: "v" for key in KEYS})
+    move_slot("{another slot}")
+    await eventually(lambda: not len(near._map))

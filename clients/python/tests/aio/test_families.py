@@ -187,6 +187,14 @@ async def test_filters(sluice):
         await bloom.reserve("b", 0.001, 1000)
     with pytest.raises(FilterError):
         await bloom.merge("b", ["Bloom"])
+    await bloom.reserve("d", like="b")
+    await bloom.merge("d", ["b"])
+    assert await bloom.count("d") == 2 and await bloom.exists("d", "ann")
+    for arguments in {"like": "b", "capacity": 5}, {"capacity": 5}, {}:
+        with pytest.raises(TypeError):
+            await bloom.reserve("e", **arguments)
+    with pytest.raises(FilterError):
+        await bloom.reserve("e", like="none")
     await cuckoo.reserve("c", 1000, bits=32)
     assert await cuckoo.add_new("c", "ann") is True and await cuckoo.add_new("c", "ann") is False
     assert await cuckoo.count("c", "ann") == 1

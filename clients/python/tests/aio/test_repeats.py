@@ -12,6 +12,8 @@ RATE = Rate(1, 3600, burst=9)
 
 
 def prepare(admin):
+    admin.execute_command("CACHE.BREAKER", "database", "RESET")
+    fail(admin)
     for words in (
         "STOCK.SET sku 10", "STOCK.RESERVE sku 2 ORDER reserved PX 600000", "STOCK.DEDUCT sku 1 ORDER sold", "SET counter 7",
         "RATE.GCRA charged 9 1 3600000 COST 4", "DELAY.SET queue STREAM stream",
@@ -19,6 +21,12 @@ def prepare(admin):
         "CF.ADD names ann", "CF.ADD names bob",
     ):
         admin.execute_command(*words.split())
+
+
+def fail(admin):
+    """A loader of another client fails, and its breaker opens."""
+    token = admin.execute_command("CACHE.FETCH", "failing", "LEASE", 600_000, "BREAKER", "database", 1, 600_000)[2]
+    admin.execute_command("CACHE.FAIL", "failing", token)
 
 
 def remaining(admin, key="limit"):
@@ -102,6 +110,12 @@ ONCE = {
     "a refund": (
         "RATE.REFUND", lambda s: s.limit.refund("charged", 1), lambda a: a.execute_command("RATE.REFUND", "charged", 1),
         lambda a: remaining(a, "charged") == 8),
+    "a breaker that opens again": (
+        "CACHE.BREAKER", lambda s: s.cache.reset_breaker("database"), fail,
+        lambda a: "open" in a.execute_command("CACHE.BREAKER", "database")),
+    "a filter like another": (
+        "BF.RESERVE", lambda s: s.bloom.reserve("new", like="part"), lambda a: a.execute_command("BF.ADD", "new", "eve"),
+        lambda a: a.execute_command("BF.EXISTS", "new", "eve")),
     "the first of several": (
         "RATE.ONCE", lambda s: s.limit.first("first", 600), lambda a: a.delete("first"), lambda a: not a.exists("first")),
 }

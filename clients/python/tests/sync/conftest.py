@@ -52,7 +52,7 @@ def make(make_for, connect):
 
 
 @pytest.fixture
-def cluster(opened):
+def cluster(opened, masters):
     """A client of the cluster."""
     client = classes()[1](host="127.0.0.1", port=CLUSTER, decode_responses=True)
     opened.append(client)

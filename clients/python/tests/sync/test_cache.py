@@ -3,7 +3,7 @@
 
 import pytest
 
-from sluice import Breaker, LoaderFailed, Policy
+from sluice import Breaker, LoaderFailed, Policy, WrongType
 
 from .helpers import eventually, finish, pause, start, together
 
@@ -191,3 +191,41 @@ def test_a_near_cache_waits_for_the_loader_of_another_process(sluice, admin):
     eventually(lambda: admin.info("sluice")["sluice_cache_waiters_now"] == 1)
     admin.execute_command("CACHE.SET", "k", "v", "PX", 60_000, "TOKEN", token)
     assert finish(handle) == "v"
+
+
+def test_a_breaker_is_reset(sluice):
+    def fail(key):
+        raise ValueError
+
+    def load(key):
+        return "v"
+
+    policy = Policy(breaker=Breaker("reset", 1, 600), backoff=0)
+    with pytest.raises(ValueError):
+        sluice.cache.get("a", fail, policy)
+    with pytest.raises(LoaderFailed):
+        sluice.cache.get("b", load, policy)
+    assert (sluice.cache.breaker("reset"))["trips"] > 0
+    assert sluice.cache.reset_breaker("reset") is True and sluice.cache.reset_breaker("none") is False
+    assert sluice.cache.get("b", load, policy) == "v"
+
+
+def test_a_near_cache_reads_many_keys_in_one_round_trip(make, admin, proxy):
+    near = make(proxy.port).cache.near()
+    keys = [f"key:{number}" for number in range(100)]
+    for key in keys:
+        admin.execute_command("CACHE.SET", key, key, "PX", 600_000)
+
+    def load(keys):
+        raise AssertionError("the values are cached")
+
+    near.get("key:0", None)
+    before = proxy.requests
+    assert near.get_many(keys, load) == {key: key for key in keys}
+    # A request of this size can arrive in a few parts, and heartbeats in between.
+    assert proxy.requests - before < 50
+    admin.set("string", "value")
+    with pytest.raises(WrongType):
+        near.get_many(["key:0", "string", "key:1", "new"], load)
+    near.close()
+    assert near.get_many(keys, load) == {key: key for key in keys}

@@ -3,9 +3,9 @@
 
 import pytest
 
-from sluice import LockLost, Rate
+from sluice import LockLost, Policy, Rate
 
-from .helpers import is_set, pause, together
+from .helpers import eventually, is_set, pause, together
 
 KEYS = "bar", "foo"
 
@@ -66,8 +66,6 @@ def test_commands_find_their_nodes(make_for, cluster):
         assert sluice.bloom.add(f"{{{key}}}:names", "ann") in (True, False)
     assert sluice.cache.get_many([f"{{{key}}}:user" for key in KEYS], load_many) == {
         f"{{{key}}}:user": "value" for key in KEYS}
-    with pytest.raises(TypeError):
-        sluice.cache.near()
 
 
 def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_cluster, nodes):
@@ -82,3 +80,76 @@ def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_cluster
         assert (sluice.limit.gcra(f"{{{key}}}:limit", Rate(1, 3600, burst=9), peek=True)).remaining == 9
         assert sluice.bloom.add(f"{{{key}}}:new names", "ann") is False  # the repetition
         assert sum(len(network.loses) for network in nodes.values()) == 1
+
+
+POLICY = Policy(fresh=600, jitter=0)
+
+
+def keep(near, keys, database):
+    """Reads the keys until the map has all of them."""
+
+    def load(key):
+        return database[key]
+
+    for _ in range(1000):
+        for key in keys:
+            assert near.get(key, load, POLICY) == database[key]
+        if len(near._map) == len(keys):
+            return
+        pause(0.005)
+    raise AssertionError("the map does not keep the values")
+
+
+def test_a_near_cache_hears_of_changes_on_each_node(make_for, cluster):
+    sluice = make_for(cluster)
+    near = sluice.cache.near()
+    database = {f"{{{key}}}:{number}": "old" for key in KEYS for number in range(10)}
+
+    def load_many(keys):
+        return {key: database[key] for key in keys}
+
+    keep(near, list(database), database)
+    are_hits = False
+    while not are_hits:  # after a pause of this process, the map is not trusted
+        hits = near.hits
+        assert near.get_many(list(database), load_many, POLICY) == database
+        are_hits = near.hits == hits + len(database)
+    for key in database:
+        database[key] = "new"
+        sluice.cache.delete(key)
+    eventually(lambda: not len(near._map))
+    assert near.get_many(list(database), load_many, POLICY) == database
+    near.close()
+
+
+def test_a_lost_connection_empties_the_map_of_its_node(make_for, distant_cluster, nodes):
+    near = make_for(distant_cluster).cache.near()
+    database = {key: "v" for key in KEYS}
+    keep(near, KEYS, database)
+    for port, network in nodes.items():
+        session = next(one for name, one in near._sessions.items() if name.endswith(f":{port}") or name.endswith(f":{network.port}"))
+        network.cut()
+        eventually(lambda: not near._map.has(session))
+        keep(near, KEYS, database)
+
+
+def test_a_near_cache_follows_a_hash_slot(make_for, cluster, move_slot):
+    sluice = make_for(cluster)
+    near = sluice.cache.near()
+    database = {key: "old" for key in KEYS}
+    for new in "older", "new", "newer":
+        keep(near, KEYS, database)
+        move_slot("bar")
+        keep(near, KEYS, database)
+        for key in KEYS:
+            database[key] = new
+            sluice.cache.delete(key)
+        eventually(lambda: not len(near._map))
+    keep(near, KEYS, database)
+
+
+def test_a_near_cache_drops_its_entries_when_the_topology_changes(make_for, cluster, move_slot):
+    near = make_for(cluster).cache.near()
+    keep(near, KEYS, {key: "v" for key in KEYS})
+    move_slot("{another slot}")
+    eventually(lambda: not len(near._map))

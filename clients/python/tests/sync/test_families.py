@@ -188,6 +188,14 @@ def test_filters(sluice):
         bloom.reserve("b", 0.001, 1000)
     with pytest.raises(FilterError):
         bloom.merge("b", ["Bloom"])
+    bloom.reserve("d", like="b")
+    bloom.merge("d", ["b"])
+    assert bloom.count("d") == 2 and bloom.exists("d", "ann")
+    for arguments in {"like": "b", "capacity": 5}, {"capacity": 5}, {}:
+        with pytest.raises(TypeError):
+            bloom.reserve("e", **arguments)
+    with pytest.raises(FilterError):
+        bloom.reserve("e", like="none")
     cuckoo.reserve("c", 1000, bits=32)
     assert cuckoo.add_new("c", "ann") is True and cuckoo.add_new("c", "ann") is False
     assert cuckoo.count("c", "ann") == 1

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar
 
 from ..errors import LoaderFailed, typed
-from ..library import Endpoint, Library
+from ..library import Endpoint, Library, code_of
 from ..replies import Key, Policy, Value, Word, fetched, fields, option, same
 from .families import POLL_SECONDS, Family
 from .runtime import endpoint_of, shield, sleep
-from .session import SILENCE_SECONDS, Session
+from .session import REDIRECTED, SILENCE_SECONDS, Session
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -114,8 +114,16 @@ class Cache(Family):
         """Returns state, failures, retry_ms and trips of a breaker, or None. Not for clusters: each node has its own."""
         return await self._run(fields, "CACHE.BREAKER", name)
 
+    async def reset_breaker(self, name: str) -> bool:
+        """Closes a breaker. Not repeated: the breaker can open again meanwhile. Not for clusters: each node has its own.
+
+        Returns:
+            False if the server does not know the breaker.
+        """
+        return await self._run(bool, "CACHE.BREAKER", name, "RESET", repeat=False)
+
     def near(self, size: int = 10_000) -> "NearCache":
-        """Returns a near cache: a map in this process, which the server invalidates. Not for clusters.
+        """Returns a near cache: a map in this process, which the server invalidates. In a cluster, each master invalidates its keys.
 
         Args:
             size: The largest number of entries.
@@ -191,20 +199,19 @@ class NearCache:
     """Cached values in this process. Create it with `cache.near`.
 
     A hit needs no round trip. The server reports each change of an entry (`CLIENT TRACKING`), usually within a millisecond. After a
-    lost connection the map is empty. An entry that changed during such a failure is served for at most three seconds.
+    lost connection, the map has no entry of this server. An entry that changed during such a failure is served for at most three
+    seconds. In a cluster, the map has two connections for each master. If the topology changes, it drops the entries.
 
     Attributes:
         hits: The number of values that came from the map.
     """
 
     def __init__(self, sluice: "Sluice", cache: Cache, size: int) -> None:
-        if sluice.library.is_cluster:
-            raise TypeError("a near cache needs a client of one server, not of a cluster")
         self.hits = 0
         self._sluice = sluice
         self._cache = cache
         self._map = NearMap(size)
-        self._session: NearSession | None = None
+        self._sessions: dict[str, NearSession] = {}
 
     async def get(self, key: K, loader: Callable[[K], Awaitable[Value | None]], policy: Policy = DEFAULT) -> Any:
         """Returns the value of the map, of the cache, or of the loader. The arguments are those of `cache.get`."""
@@ -233,95 +240,122 @@ class NearCache:
 
     async def close(self) -> None:
         """Closes the connections. The next call opens them again."""
-        session, self._session = self._session, None
-        if session is not None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
             await session.close()
-        self._map.clear()
 
     def _look_up(self, key: Key) -> tuple[bool, Any]:
-        session = self._session
-        now = time.monotonic()
-        if session is None or now - session.heard > SILENCE_SECONDS or now - session.contact > CONTACT_SECONDS:
+        entry = self._map.get(key)
+        if entry is None or not entry[2].is_trusted():
             return False, None
-        found, value = self._map.get(key)
-        self.hits += found
-        return found, value
+        self.hits += 1
+        return True, entry[0]
 
-    async def _fetch(self, keys: Sequence[Key], policy: Policy) -> list[tuple[str, Any, int]]:
-        library = self._sluice.library
-        session = self._session
-        if session is None:
-            endpoint = await endpoint_of(self._sluice.client, library, "")
-            session = self._session = self._session or NearSession(library, endpoint, self._map)
-        replies = []
-        for key in keys:
-            replies.append(await self._fetch_one(session, key, policy))
-        return replies
-
-    async def _fetch_one(self, session: "NearSession", key: Key, policy: Policy) -> tuple[str, Any, int]:
+    async def _fetch(self, keys: Sequence[K], policy: Policy) -> list[tuple[str, Any, int]]:
+        """Returns the replies of CACHE.FETCH, in one round trip to each server."""
+        replies: dict[K, tuple[str, Any, int]] = {}
         for attempt in range(1, CONNECTION_ATTEMPTS + 1):
-            asked = time.monotonic()
-            mark = self._map.ask(key)
-            try:
-                state, value, number = fetched(await session.call(*policy.fetch(key)))
-            except self._sluice.library.error_reply as error:
-                raise typed(error) from error
-            except self._sluice.library.broken:
-                if attempt == CONNECTION_ATTEMPTS:
-                    raise
+            groups: dict[NearSession, list[K]] = {}
+            for key in keys:
+                if key not in replies:
+                    groups.setdefault(await self._session_of(key), []).append(key)
+            for session, group in groups.items():
+                try:
+                    replies.update(await self._fetch_from(session, group, policy))
+                except self._sluice.library.broken:
+                    if attempt == CONNECTION_ATTEMPTS:
+                        raise
+            missing = [key for key in keys if key not in replies]
+            if not missing:
+                break
+            await self._sluice.look_again(missing[0])
+        for key in keys:
+            if key not in replies:  # its hash slot is moving: the client follows it, and the map does not keep the value
+                replies[key] = await self._cache._fetch(key, policy, 0.0)
+        return [replies[key] for key in keys]
+
+    async def _session_of(self, key: Key) -> "NearSession":
+        library = self._sluice.library
+        endpoint = await endpoint_of(self._sluice.client, library, key)
+        session = self._sessions.get(endpoint.name)
+        if session is None:
+            session = self._sessions.setdefault(endpoint.name, NearSession(library, endpoint, self._map))
+        return session
+
+    async def _fetch_from(self, session: "NearSession", keys: Sequence[K], policy: Policy) -> dict[K, tuple[str, Any, int]]:
+        """Returns the replies, without the keys that the server does not have any more."""
+        library = self._sluice.library
+        asked = time.monotonic()
+        marks = [self._map.ask(key, session) for key in keys]
+        replies: dict[K, tuple[str, Any, int]] = {}
+        failure: Exception | None = None
+        for key, mark, reply in zip(keys, marks, await session.call_many([policy.fetch(key) for key in keys])):
+            if isinstance(reply, library.error_reply):
+                if code_of(reply) in REDIRECTED:
+                    self._map.clear(session)
+                else:
+                    failure = reply
                 continue
+            state, value, number = replies[key] = fetched(reply)
             if state in ("HIT", "NULL"):  # the other states change without an invalidation
                 self._map.put(key, value, asked + number / 1000, mark)
-            return state, value, number
-        raise AssertionError("unreachable")
+        if failure is not None:
+            raise typed(failure) from failure
+        return replies
 
 
 class NearMap:
-    """The entries of a near cache: a bounded map. Threads may share it."""
+    """The entries of a near cache: a bounded map. Threads may share it. Each entry belongs to the session that fetched it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._guard = threading.Lock()
-        self._entries: dict[bytes, tuple[Any, float]] = {}
-        self._marks: dict[bytes, object] = {}
+        self._entries: dict[bytes, tuple[Any, float, NearSession]] = {}
+        self._marks: dict[bytes, tuple[object, NearSession]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: Key) -> tuple[bool, Any]:
+    def get(self, key: Key) -> tuple[Any, float, "NearSession"] | None:
+        """Returns value, end and session of an entry."""
         entry = self._entries.get(name_of(key))
-        if entry is None or entry[1] <= time.monotonic():
-            return False, None
-        return True, entry[0]
+        return None if entry is None or entry[1] <= time.monotonic() else entry
 
-    def ask(self, key: Key) -> object:
+    def ask(self, key: Key, session: "NearSession") -> object:
         """Runs before a request. Returns a mark, which an invalidation of the key removes."""
         mark = object()
         with self._guard:
-            self._marks[name_of(key)] = mark
+            self._marks[name_of(key)] = mark, session
         return mark
 
     def put(self, key: Key, value: Any, until: float, mark: object) -> None:
         """Keeps a reply, unless an invalidation came since the request: it can be one of this reply."""
         name = name_of(key)
         with self._guard:
-            if self._marks.get(name) is not mark:
+            known, session = self._marks.get(name, (None, None))
+            if known is not mark or session is None:
                 return
             del self._marks[name]
             self._entries.pop(name, None)
             while len(self._entries) >= self._size:
                 del self._entries[next(iter(self._entries))]
-            self._entries[name] = value, until
+            self._entries[name] = value, until, session
 
     def drop(self, name: bytes) -> None:
         with self._guard:
             self._marks.pop(name, None)
             self._entries.pop(name, None)
 
-    def clear(self) -> None:
+    def clear(self, session: "NearSession") -> None:
+        """Drops all entries of a session, and its replies that are not read yet."""
         with self._guard:
-            self._marks.clear()
-            self._entries.clear()
+            self._marks = {name: mark for name, mark in self._marks.items() if mark[1] is not session}
+            self._entries = {name: entry for name, entry in self._entries.items() if entry[2] is not session}
+
+    def has(self, session: "NearSession") -> bool:
+        """Returns whether the map has an entry of a session."""
+        with self._guard:
+            return any(entry[2] is session for entry in self._entries.values())
 
 
 class NearSession(Session):
@@ -330,23 +364,38 @@ class NearSession(Session):
     def __init__(self, library: Library, endpoint: Endpoint, map: NearMap) -> None:
         super().__init__(library, endpoint, "__redis__:invalidate")
         self._map = map
+        self._topology: Any = None
+
+    def is_trusted(self) -> bool:
+        """Returns whether the server would have reported changes: whether it answered a moment ago."""
+        now = time.monotonic()
+        return now - self.heard <= SILENCE_SECONDS and now - self.contact <= CONTACT_SECONDS
 
     async def _greet(self) -> None:
-        self._map.clear()  # nobody reported the changes meanwhile
+        self._map.clear(self)  # nobody reported the changes meanwhile
         await self._exchange("CLIENT", "TRACKING", "ON", "REDIRECT", self._inbox_id)
+        if self._library.is_cluster:
+            self._topology = await self._exchange("CLUSTER", "SLOTS")
 
     def _turn_deaf(self) -> None:
-        self._map.clear()
+        self._map.clear(self)
 
     def _hear(self, message: Any) -> None:
         if message[2] is None:  # FLUSHALL, or the server tracks too many keys
-            self._map.clear()
+            self._map.clear(self)
             return
         for name in message[2]:
             self._map.drop(name)
 
     def _heartbeat(self) -> tuple[Word, ...] | None:
-        return ("PING",) if len(self._map) else None
+        if not self._map.has(self):
+            return None
+        return ("CLUSTER", "SLOTS") if self._library.is_cluster else ("PING",)
+
+    def _hear_heartbeat(self, reply: Any) -> None:
+        if self._library.is_cluster and reply != self._topology:
+            self._topology = reply
+            self._map.clear(self)  # another server can have the keys now
 
 
 def name_of(key: Key) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar, overload
 
 from ..errors import LockLost
 from ..replies import (
@@ -351,7 +351,14 @@ class Delay(Family):
 class Bloom(Family):
     """Bloom filters. `exists` has false positives, but no false negatives."""
 
-    async def reserve(self, key: Key, error_rate: float, capacity: int, *, expansion: int | None = None) -> None:
+    @overload
+    async def reserve(self, key: Key, error_rate: float, capacity: int, *, expansion: int | None = None) -> None: ...
+
+    @overload
+    async def reserve(self, key: Key, *, like: Key) -> None: ...
+
+    async def reserve(self, key: Key, error_rate: float | None = None, capacity: int | None = None, *, expansion: int | None = None,
+                      like: Key | None = None) -> None:
         """Creates a filter.
 
         Args:
@@ -359,10 +366,17 @@ class Bloom(Family):
             error_rate: The largest false positive rate, between 0 and 1.
             capacity: The number of items for which the filter has room.
             expansion: How many times larger each further layer is. 0: the filter does not grow.
+            like: The key of another filter of the same hash slot, instead of the other arguments. `merge` can merge the two.
 
         Raises:
-            FilterError: The filter exists, or an argument is out of range.
+            FilterError: The filter exists, `like` does not exist, or an argument is out of range.
         """
+        if like is not None:
+            if (error_rate, capacity, expansion) != (None, None, None):
+                raise TypeError("a filter is either like another one or has an error rate and a capacity")
+            return await self._run(nothing, "BF.RESERVE", key, "LIKE", like, repeat=False)
+        if error_rate is None or capacity is None:
+            raise TypeError("a filter needs an error rate and a capacity, or another filter that it is like")
         words: list[Word] = [] if expansion is None else ["EXPANSION", expansion]
         return await self._run(nothing, "BF.RESERVE", key, error_rate, capacity, *words, repeat=False)
 

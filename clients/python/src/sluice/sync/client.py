@@ -139,6 +139,10 @@ class Sluice:
         encoder = self.client.get_encoder()
         return encoder.decode(encoder.encode(value))
 
+    def look_again(self, key: Key) -> None:
+        """In a cluster, lets the client follow a redirection and so learn where the key is."""
+        self._locks.look_again(key)
+
     # Locks
 
     def lock(self, key: Key, **options: Unpack[LockOptions]) -> Lock:

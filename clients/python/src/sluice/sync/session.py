@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Sequence
 
 from ..library import Endpoint, Library, code_of
 from ..replies import Word
@@ -56,7 +56,18 @@ class Session:
         Raises:
             Exception: One of `Library.broken`, or `Library.error_reply`.
         """
-        return self._call(words)
+        reply = (self.call_many([words]))[0]
+        if isinstance(reply, self._library.error_reply):
+            raise reply
+        return reply
+
+    def call_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Sends commands in one round trip. Returns their replies, also error replies.
+
+        Raises:
+            Exception: One of `Library.broken`.
+        """
+        return self._call(commands)
 
     def wake(self) -> None:
         """Ends the pause before the next `_tick`."""
@@ -88,6 +99,9 @@ class Session:
         """Returns a command that has no effect, or None if no caller needs the connections now."""
         return None
 
+    def _hear_heartbeat(self, reply: Any) -> None:
+        """Runs for each reply to a heartbeat."""
+
     def _pause(self) -> float:
         """Returns the seconds until the next `_tick`."""
         return self.interval
@@ -96,28 +110,38 @@ class Session:
         """Runs after each pause, and after `wake`."""
 
     def _exchange(self, *words: Word) -> Any:
+        reply = (self._exchange_many([words]))[0]
+        if isinstance(reply, self._library.error_reply):
+            raise reply
+        return reply
+
+    def _exchange_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         asked = time.monotonic()
         try:
-            self._wire.send_command(*words)
-            reply = self._wire.read_response()
-        except self._library.error_reply as error:
-            if code_of(error) in UNAVAILABLE:
-                self._drop_wire()
-                raise self._library.connection_error(str(error)) from error
-            self.contact = asked
-            raise
+            self._wire.send_packed_command(self._wire.pack_commands(commands))
+            replies = [self._reply() for _ in commands]
+            for reply in replies:
+                if isinstance(reply, self._library.error_reply) and code_of(reply) in UNAVAILABLE:
+                    raise self._library.connection_error(str(reply)) from reply
         except BaseException:
             self._drop_wire()  # a reply that was not read would answer the next command
             raise
         self.contact = asked
-        return reply
+        return replies
+
+    def _reply(self) -> Any:
+        """Returns a reply, also an error reply: the replies to other commands follow it."""
+        try:
+            return self._wire.read_response()
+        except self._library.error_reply as error:
+            return error
 
     # Connections
 
-    def _call(self, words: tuple[Word, ...]) -> Any:
+    def _call(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         with self._mutex:
             self._open()
-            return self._exchange(*words)
+            return self._exchange_many(commands)
 
     def _open(self) -> None:
         if self._is_closed:
@@ -194,7 +218,7 @@ class Session:
         if words is None or (self._inbox is not None and time.monotonic() - self.contact < self.interval):
             return
         try:
-            self.call(*words)  # opens the closed connections, too
+            self._hear_heartbeat(self.call(*words))  # opens the closed connections, too
         except self._library.broken:
             pass
         except self._library.error_reply as error:
