@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -103,3 +104,8 @@ def test_error_replies_have_their_codes():
     assert code_of(exceptions.AskError("7629 127.0.0.1:6380")) == "ASK"
     assert code_of(exceptions.ReadOnlyError("You can't write against a read only replica.")) == "READONLY"
     assert code_of(exceptions.ResponseError("UNBLOCKED the master is a replica now")) == "UNBLOCKED"
+
+
+def test_the_readme_has_no_links_to_files_that_the_wheel_lacks():
+    targets = re.findall(r"\]\(([^)]*)\)", (FOLDER / "README.md").read_text())
+    assert targets and all(target.startswith(("#", "https://")) for target in targets), targets

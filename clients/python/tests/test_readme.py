@@ -23,6 +23,14 @@ def code(name):
     return text.replace("Redis(decode", f"Redis(port={PORT}, decode")
 
 
+def start(name, folder, *arguments, **options):
+    """Starts an example of the README."""
+    program = folder / name
+    program.write_text(code(name))
+    source = pathlib.Path(importlib.util.find_spec("sluice").origin).parents[1]
+    return subprocess.Popen([sys.executable, str(program), *arguments], env={"PYTHONPATH": str(source)}, **options)
+
+
 def ask(url, **options):
     try:
         with urllib.request.urlopen(urllib.request.Request(url, **options)) as reply:
@@ -32,13 +40,11 @@ def ask(url, **options):
 
 
 def test_the_shop_sells_as_the_readme_says(admin, tmp_path):
-    program = tmp_path / "shop.py"
-    program.write_text(code("shop.py"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    source = pathlib.Path(importlib.util.find_spec("sluice").origin).parents[1]
-    shop = subprocess.Popen([sys.executable, str(program), str(port)], env={"PYTHONPATH": str(source)}, stderr=subprocess.DEVNULL)
+    shop = start("shop.py", tmp_path, str(port), stderr=subprocess.DEVNULL)
+    worker = None
     try:
         deadline = time.monotonic() + 60
         while socket.socket().connect_ex(("127.0.0.1", port)):
@@ -52,9 +58,12 @@ def test_the_shop_sells_as_the_readme_says(admin, tmp_path):
         assert ask(url + "/buy?user=ann&order=3", method="POST")[0] == 409
         assert any(ask(url + "/buy?user=ann&order=2", method="POST")[0] == 429 for _ in range(1000))
         assert admin.xlen("sku:1:events") == 3  # the creation and two sales
+        worker = start("worker.py", tmp_path, stdout=subprocess.PIPE, text=True)
+        assert [worker.stdout.readline() for _ in range(2)] == [f"sold to ann with order {order}\n" for order in (1, 2)]
     finally:
-        shop.kill()
-        shop.wait()
+        for program in filter(None, (shop, worker)):
+            program.kill()
+            program.wait()
 
 
 def test_the_other_examples_run(admin, capsys):
