@@ -1,8 +1,8 @@
 /* A module that listens to keyspace events and calls back: at each event of a key, it asks Sluice about that key, and keeps
    the reply. `listener.replies` returns a line for each reply, `event key command reply`, and forgets them.
 
-   After `listener.beside`, it also asks about the lock `beside:held` and writes keys of all families, at each event. After
-   `listener.del <event> <key>`, it deletes this key at the next such event. */
+   After `listener.beside on`, it also asks about the lock `beside:held` and writes keys of all families, at each event, until
+   `listener.beside off`. After `listener.del <event> <key>`, it deletes this key at the next such event. */
 
 #include <stdio.h>
 #include <string.h>
@@ -126,8 +126,10 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
 
 static int beside(Context *ctx, String **argv, int argc)
 {
-    (void)argv, (void)argc;
-    asks_beside = 1;
+    size_t length;
+    if (argc != 2)
+        return 1;
+    asks_beside = !strcmp(StringPtrLen(argv[1], &length), "on");
     return ReplyWithCString(ctx, "OK");
 }
 
