@@ -110,7 +110,7 @@ static SERVICE: MainThread<LockService> = MainThread::new();
 /// The locks with several holds, by the time at which the first of these ends. The only hold of a lock ends with its key.
 static DEADLINES: Listing = Listing::new();
 
-/// Holds whose lease ended. The server frees an expired value in the middle of a step, while the [`SERVICE`] is borrowed.
+/// Holds whose lease ended. No field of the [`SERVICE`]: the search for deadlocks borrows that when Redis 7.0 removes an expired key.
 static EXPIRED_LEASES: AtomicU64 = AtomicU64::new(0);
 
 /// How long clients waited: from the request until the client had an answer or left.
@@ -122,6 +122,6 @@ static HOLD_TIMES: Histogram = Histogram::new();
 /// The keys with the most waits and refusals.
 static HOT: HotKeys = HotKeys::new();
 
-/// Whether any client waits or any hold is watched. If not, values that leave their keys need not be reported. They do so in the
-/// middle of steps, while the [`SERVICE`] is borrowed.
+/// Whether any client waits or any hold is watched. If not, values that leave their keys need not be reported. No field of the
+/// [`SERVICE`], for the same reason.
 static LISTENING: AtomicBool = AtomicBool::new(false);

@@ -209,8 +209,8 @@ impl Notices {
     }
 }
 
-/// The notices of this server. The server tells of values that leave their keys in the middle of steps, while other state is
-/// borrowed: this one is borrowed for a moment only.
+/// The notices of this server. The search for deadlocks borrows the other state of the family when Redis 7.0 removes an expired
+/// key, which the server tells at once: so this state is apart, and borrowed for a moment only.
 pub(super) static NOTICES: MainThread<Notices> = MainThread::new();
 
 /// The hold with this notice is lost.
