@@ -214,7 +214,7 @@ struct Descent {
     last: u64,
     /// From a suspect down to the present client.
     path: Vec<Descending>,
-    known: BTreeMap<Ticket, Progress>,
+    known: BTreeMap<Ticket, DescentProgress>,
     /// The holders of keys that were read since changes are recorded, by the numbers of their queues.
     holders: BTreeMap<u64, Holders>,
     is_begun: bool,
@@ -232,7 +232,7 @@ struct Descending {
 
 /// How far the descent has come with a client.
 #[derive(Debug)]
-enum Progress {
+enum DescentProgress {
     /// It has this position on the path.
     OnPath(usize),
     /// It was left when another client of the path was refused.
@@ -260,20 +260,20 @@ impl Descent {
         {
             return None;
         }
-        let progress = Progress::OnPath(self.path.len());
+        let progress = DescentProgress::OnPath(self.path.len());
         match self.known.insert(ticket, progress) {
             None => self.path.push(Descending {
                 ticket,
                 next: 0,
                 blockers: Vec::new(),
             }),
-            Some(Progress::Left(client)) => self.path.push(client),
-            Some(Progress::OnPath(position)) => {
-                self.known.insert(ticket, Progress::OnPath(position));
+            Some(DescentProgress::Left(client)) => self.path.push(client),
+            Some(DescentProgress::OnPath(position)) => {
+                self.known.insert(ticket, DescentProgress::OnPath(position));
                 return Some(position);
             }
-            Some(Progress::Finished) => {
-                self.known.insert(ticket, Progress::Finished);
+            Some(DescentProgress::Finished) => {
+                self.known.insert(ticket, DescentProgress::Finished);
             }
         }
         None
@@ -287,7 +287,7 @@ impl Descent {
         }
         let (ticket, index) = (client.ticket, client.next);
         let Some(queue) = queues.queue_of_waiter(ticket, index) else {
-            self.known.insert(ticket, Progress::Finished);
+            self.known.insert(ticket, DescentProgress::Finished);
             self.path.pop();
             return None;
         };
@@ -322,7 +322,7 @@ impl Descent {
             let ticket = client.ticket;
             client.blockers.push(next);
             next = ticket;
-            self.known.insert(ticket, Progress::Left(client));
+            self.known.insert(ticket, DescentProgress::Left(client));
         }
         Some(newest)
     }
