@@ -302,26 +302,46 @@ def ctrl_c_ends_everything(shop, folder):
     assert not left, left
 
 
+# Shoppers of a sale, about three a second: slow enough for a picture on which the page and the board show the same numbers.
+SHOPPERS = """
+const [product, count] = arguments;
+const post = (path, headers, body = {}) => fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+(async () => {
+  for (let i = 0; i < count; i++) {
+    const headers = { "X-User": `crowd-${i}`, "X-Forwarded-For": `203.0.113.${i}`, "Idempotency-Key": `crowd-${i}` };
+    const reply = await post("/api/orders", headers, { product, qty: 1 });
+    if (reply.status === 201 && i % 10 < 7) await post(`/api/orders/${product}/${(await reply.json()).order}/pay`, headers);
+    await new Promise((done) => setTimeout(done, 150 + 300 * Math.random()));
+  }
+})();
+"""
+
+
 def take_picture(page, file):
-    """The shop during a sale, a moment after the order worker was killed."""
-    time.sleep(15)  # the lines of the chart begin
+    """The shop during a sale. The banner and the board show the same stock."""
     for number, product in enumerate((6, 4)):
         page.click(f"[data-product='{product}'] button")
         eventually(lambda: len(page.states()) == number + 1)
         page.click(".order [data-verb=pay]")
         eventually(lambda: page.states()[0] == "sold")
+    page.click("#price")
+    page.js(SHOPPERS, flash_product(page)[1], 90)
+    eventually(lambda: int(page.text("#flash-left")) < 55)
     page.click("#flash-buy")
-    eventually(lambda: len(page.states()) == 3)
-    eventually(lambda: not page.js("return document.getElementById('toast').classList.contains('shown')"))
-    page.click("#crowd")
-    left = lambda: int(page.text("#flash-left"))
-    eventually(lambda: left() < 90)
-    page.click("[data-break=worker]")
-    eventually(lambda: "back in" in page.text("[data-service=worker]") and left() < 60)
+    eventually(lambda: len(page.states()) == 3 and "in the database" in page.text(".order small"))
+    numbers = lambda: (page.text("#flash-left"), page.text("#n-stock"), page.rows()["queue lag"], page.text("#toast.shown"))
+    is_normal = lambda: (left := page.text("#flash-left"), numbers() == (left, left, "0", ""))[1]
     width, height = page.js("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-    picture = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-    pathlib.Path(file).write_bytes(base64.b64decode(picture["data"]))
+
+    def picture():
+        if not is_normal():
+            return None
+        before = numbers()
+        picture = page.browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        return picture if numbers() == before else None
+
+    pathlib.Path(file).write_bytes(base64.b64decode(eventually(picture)["data"]))
 
 
 def main():

@@ -188,7 +188,8 @@ function showFlash() {
   $("flash-name").textContent = product.name;
   $("flash-about").textContent = product.about;
   $("flash-price").textContent = money(product.price_cents);
-  $("flash-icon").setAttribute("href", `/static/icons.svg#${product.icon}`);
+  const icon = `/static/icons.svg#${product.icon}`;
+  if ($("flash-icon").getAttribute("href") !== icon) $("flash-icon").setAttribute("href", icon); // each change hides it until it is loaded
   $("flash-left").textContent = product.available;
   $("flash-stock").textContent = product.stock;
   $("flash-bar").style.width = `${(100 * product.available) / product.stock}%`;
