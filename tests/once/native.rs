@@ -46,6 +46,13 @@ fn an_expiry_shortens_and_never_lengthens() {
 }
 
 #[test]
+fn a_key_that_outlives_its_lease_is_removed_after_the_transaction() {
+    let (_server, mut client) = server_and_client();
+    client.transact(["ONCE.BEGIN k LEASE 5", "PERSIST k", "DEBUG SLEEP 0.03"]);
+    eventually(SOON, || client.run("DBSIZE") == 0);
+}
+
+#[test]
 fn copies_renamed_and_restored_work_goes_on() {
     let (_server, mut client) = server_and_client();
     let token = fill(&mut client);

@@ -100,6 +100,25 @@ fn a_key_that_is_made_to_stay_expires_with_its_limit() {
     assert_eq!(client.run("PTTL o"), -1);
 }
 
+/// A transaction that goes on after the end. Redis 8.6 looks a key up, and deletes one that has expired, when a module tells it that
+/// the key has changed: the module must not use it any more then.
+#[test]
+fn a_key_that_outlives_its_limit_is_removed_after_the_transaction() {
+    let (_server, mut client) = server_and_client();
+    for line in [
+        "RATE.GCRA k 4 1 5",
+        "RATE.WINDOW k 5 5",
+        "RATE.WINDOW k 5 5 SLIDING",
+        "RATE.WINDOW k 5 5 EXACT",
+        "RATE.MGCRA 1 k 4 1 5",
+    ] {
+        let replies = client.transact([line, "PERSIST k", "DEBUG SLEEP 0.03"]);
+        assert_eq!(replies[1], 1, "{line}");
+        assert_eq!(replies[2], "OK");
+        eventually(SOON, || client.run("DBSIZE") == 0);
+    }
+}
+
 /// On all who have the dataset, and for keys that come with another end or with none.
 #[test]
 fn a_key_has_its_end_back_everywhere() {

@@ -1,7 +1,7 @@
 //! The one door through which the consequences of a step leave the module.
 //!
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
-//! the key's expiry or removal, replication, invalidation for clients that watch or track the key, keyspace events. Listeners
+//! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry, keyspace events. Listeners
 //! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
 //! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
 //!
@@ -35,6 +35,13 @@ pub enum KeyFate {
     Remove,
     /// It is deleted because its time is up. Listeners receive `expired`.
     Expire,
+}
+
+impl KeyFate {
+    #[inline(always)]
+    fn is_removal(self) -> bool {
+        matches!(self, Self::Delete | Self::Remove | Self::Expire)
+    }
 }
 
 /// What replicas and the AOF receive.
@@ -74,12 +81,14 @@ impl<T> TypedKey<'_, T> {
     /// Carries out the consequences of a step on this key, whose name is `name`.
     #[inline(always)]
     pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
-        match commit.key {
-            KeyFate::Keep => {}
-            KeyFate::ExpireAt(at) => self.expire_at(at),
-            KeyFate::Delete | KeyFate::Remove | KeyFate::Expire => self.delete(),
+        if commit.key.is_removal() {
+            self.delete();
         }
         commit.carry_out(ctx, name);
+        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change.
+        if let KeyFate::ExpireAt(at) = commit.key {
+            self.expire_at(at);
+        }
     }
 
     /// Whether the key expires later than at this time (Unix ms), or never.
@@ -134,12 +143,14 @@ impl<'k, T: 'static> KeyEdit<'k, T> {
 impl OpenKey<'_> {
     /// Carries out the consequences of a step on this key, whose name is `name`.
     pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
-        match commit.key {
-            KeyFate::Keep => {}
-            KeyFate::ExpireAt(at) => self.expire_at(at),
-            KeyFate::Delete | KeyFate::Remove | KeyFate::Expire => self.delete(),
+        if commit.key.is_removal() {
+            self.delete();
         }
         commit.carry_out(ctx, name);
+        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change.
+        if let KeyFate::ExpireAt(at) = commit.key {
+            self.expire_at(at);
+        }
     }
 }
 
