@@ -519,7 +519,10 @@ fn apply_all(mut changes: Vec<(&mut StockEdit<'_>, &Change<'_>)>) -> Result<(), 
             }
         }
     }
-    let Some(failure) = failure else {
+    let presence = announced
+        .iter()
+        .try_for_each(|(edit, ..)| edit.check_presence());
+    let Some(failure) = failure.or(presence.err()) else {
         let mut announced = announced.into_iter();
         return announced.try_for_each(|(edit, change, entry)| edit.apply(change, entry));
     };

@@ -125,12 +125,12 @@ impl<'k> StockEdit<'k> {
         self.key.value()
     }
 
-    /// The names of the stock and of its event stream, for the log: escaped and cut.
     /// The context, and the name of the key.
     pub(super) fn place(&self) -> (Ctx<'k>, &'k ServerString<'k>) {
         (self.ctx, self.name)
     }
 
+    /// The names of the stock and of its event stream, for the log: escaped and cut.
     pub(super) fn shown_names(&mut self) -> (String, String) {
         const MOST: usize = 128;
         let shown = |name: &[u8]| format!("\"{}\"", name[..name.len().min(MOST)].escape_ascii());
@@ -302,12 +302,21 @@ impl<'k> StockEdit<'k> {
         }
     }
 
+    /// Checks that the stock is still at its key. A listener to the events of an event stream that is created may delete the stock.
+    pub(super) fn check_presence(&self) -> Result<(), Error> {
+        match self.key.is_removed() {
+            true => Err(Error::Internal),
+            false => Ok(()),
+        }
+    }
+
     /// Applies a change that this entry has announced.
     pub(super) fn apply(
         &mut self,
         change: &Change<'_>,
         entry: Option<EntryId>,
     ) -> Result<(), Error> {
+        self.check_presence()?;
         let Some(stock) = self.key.value() else {
             return Err(Error::Internal);
         };

@@ -2,7 +2,7 @@
    the reply. `listener.replies` returns a line for each reply, `event key command reply`, and forgets them.
 
    After `listener.beside on`, it also asks about the lock `beside:held` and writes keys of all families, at each event, until
-   `listener.beside off`. After `listener.del <event> <key>`, it deletes this key at the next such event. */
+   `listener.beside off`. After `listener.run <event> <command> <argument> ...`, it runs this command at the next such event. */
 
 #include <stdio.h>
 #include <string.h>
@@ -30,13 +30,15 @@ enum {
     NEW = 1 << 14,
     REPLY_ERROR = 1,
     REPLY_NULL = 4,
-    MOST = 2000
+    MOST = 2000,
+    MOST_ARGUMENTS = 8
 };
 
 static char lines[MOST][256];
 static long kept;
 static int asks_beside;
-static char deleting_event[64], deleting_key[64];
+static char awaited_event[64], argument[MOST_ARGUMENTS][64];
+static int arguments;
 
 static void keep(const char *event, const char *name, int name_length, const char *command, Reply *reply)
 {
@@ -116,10 +118,12 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
     }
     if (asks_beside)
         ask_beside(ctx, event);
-    if (*deleting_event && !strcmp(event, deleting_event)) {
-        *deleting_event = 0;
-        Reply *reply = Call(ctx, "DEL", "c", deleting_key);
-        keep(event, deleting_key, (int)strlen(deleting_key), "DEL", reply);
+    if (*awaited_event && !strcmp(event, awaited_event)) {
+        static const char *const formats[] = {"", "", "c", "cc", "ccc", "cccc", "ccccc", "cccccc", "ccccccc"};
+        *awaited_event = 0;
+        Reply *reply = Call(ctx, argument[0], formats[arguments], argument[1], argument[2], argument[3], argument[4],
+                            argument[5], argument[6], argument[7]);
+        keep(event, argument[1], (int)strlen(argument[1]), argument[0], reply);
     }
     return 0;
 }
@@ -133,13 +137,14 @@ static int beside(Context *ctx, String **argv, int argc)
     return ReplyWithCString(ctx, "OK");
 }
 
-static int del(Context *ctx, String **argv, int argc)
+static int run(Context *ctx, String **argv, int argc)
 {
     size_t length;
-    if (argc != 3)
+    if (argc < 4 || argc > 2 + MOST_ARGUMENTS)
         return 1;
-    snprintf(deleting_event, sizeof deleting_event, "%s", StringPtrLen(argv[1], &length));
-    snprintf(deleting_key, sizeof deleting_key, "%s", StringPtrLen(argv[2], &length));
+    snprintf(awaited_event, sizeof awaited_event, "%s", StringPtrLen(argv[1], &length));
+    for (arguments = 0; arguments < argc - 2; arguments++)
+        snprintf(argument[arguments], sizeof argument[0], "%s", StringPtrLen(argv[2 + arguments], &length));
     return ReplyWithCString(ctx, "OK");
 }
 
@@ -179,7 +184,7 @@ int RedisModule_OnLoad(Context *ctx, String **argv, int argc)
     if (SubscribeToKeyspaceEvents(ctx, MODULE | GENERIC | EXPIRED | KEY_MISS | NEW, on_event))
         return 1;
     if (CreateCommand(ctx, "listener.beside", beside, "readonly", 0, 0, 0) ||
-        CreateCommand(ctx, "listener.del", del, "readonly", 0, 0, 0))
+        CreateCommand(ctx, "listener.run", run, "readonly", 0, 0, 0))
         return 1;
     return CreateCommand(ctx, "listener.replies", replies, "readonly", 0, 0, 0);
 }

@@ -303,7 +303,7 @@ impl Listened {
         eventually(SOON, || {
             self.client.must(&format!("DEL {key} second"));
             self.run_alone(before);
-            self.client.must(&format!("listener.del expired {key}"));
+            self.client.must(&format!("listener.run expired DEL {key}"));
             pass();
             reply = Some(self.client.run(command));
             let replies = self.client.must("listener.replies");
@@ -505,7 +505,7 @@ fn a_listener_may_delete_another_key_of_a_command() {
     listened.run(&[
         "CACHE.SET cached v PX 600000",
         "CACHE.DEL cached GRACE 600000",
-        "listener.del keymiss cached",
+        "listener.run keymiss DEL cached",
     ]);
     let fetched = listened
         .client
@@ -514,4 +514,45 @@ fn a_listener_may_delete_another_key_of_a_command() {
     listened.expect("keymiss cached DEL reply");
     assert_eq!(listened.client.must("EXISTS cached"), 0);
     listened.run(&["CACHE.SET cached v PX 600000"]);
+}
+
+/// The server emits `new` in the middle of a command that creates a key. A listener that then deletes another key of the command
+/// removes a value that the command has open. Neither the server nor the other keys suffer from that.
+#[test]
+fn a_listener_may_delete_a_key_that_a_command_has_open() {
+    let mut listened = Listened::start();
+    listened.run(&[
+        "LOCK.ACQUIRE held me PX 600000",
+        "listener.run new DEL held",
+        "LOCK.MACQUIRE 2 fresh held me PX 900000",
+    ]);
+    listened.expect("new held DEL reply");
+    assert!(listened.client.must("LOCK.HELD fresh me").int() > 0);
+    assert_eq!(listened.client.must("EXISTS held"), 0);
+    listened.run(&[
+        "RATE.GCRA used 9 9 600000",
+        "listener.run new DEL used",
+        "RATE.MGCRA 2 unused 9 9 600000 used 9 9 600000",
+    ]);
+    listened.expect("new used DEL reply");
+    assert_eq!(listened.client.must("EXISTS unused used"), 1);
+
+    // The key that is created is the event stream. No stock is sold without the others, and the stream has no entry of a sale
+    // that did not happen.
+    listened.run(&[
+        "STOCK.SET stock 9 EVENTS events",
+        "STOCK.SET other 9 EVENTS events",
+    ]);
+    for (key, command, left) in [
+        ("other", "STOCK.MDEDUCT 2 stock 1 other 1", "9"),
+        ("stock", "STOCK.DEDUCT stock 1", ""),
+    ] {
+        listened.run(&["DEL events", &format!("listener.run new DEL {key}")]);
+        assert!(listened.client.run(command).is_err(), "{command}");
+        listened.expect(&format!("new {key} DEL reply"));
+        assert_eq!(listened.client.must("EXISTS events"), 0, "{command}");
+        assert_eq!(listened.client.must(&format!("EXISTS {key}")), 0);
+        let stock = listened.client.must("STOCK.GET stock");
+        assert_eq!(stock.is_nil(), left.is_empty(), "{stock:?}");
+    }
 }

@@ -264,8 +264,8 @@ fn open_value_of<T>(
 ) -> Result<Option<OpenValue<T>>, Error> {
     let value = if key.holds(native) || others.iter().any(|other| key.holds(other)) {
         // SAFETY: the handle is open. A value of the type that `native`, or one of the others, stands for was made by
-        // it, so it is a `T`. When the server frees it while it is open, because another handle or a listener to keyspace
-        // events changed the key, the type's `free` leaks it (`native::free`). The methods of this module that delete a
+        // it, so it is a `T`. When the server frees it while it is open, because a listener to keyspace events changed
+        // the key, the type's `free` leaves it to the `OpenValue` (`native::free`). The methods of this module that delete a
         // key panic before that.
         unsafe {
             let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
@@ -387,7 +387,17 @@ impl<'k, T> TypedKey<'k, T> {
 
     /// When the key expires (Unix ms), if it does.
     pub fn expires(&self) -> Option<u64> {
+        if self.is_removed() {
+            return None;
+        }
         self.key.expires()
+    }
+
+    /// Whether a listener to keyspace events has removed the value since the key was opened. The handle then does not know what
+    /// the key holds.
+    #[inline(always)]
+    pub fn is_removed(&self) -> bool {
+        self.value.as_ref().is_some_and(OpenValue::is_removed)
     }
 
     /// Lets the key expire at this time (Unix ms). There must be a value.

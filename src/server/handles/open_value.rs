@@ -4,17 +4,19 @@ use crate::server::base::main_thread::MainThread;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The value of an open key. While it exists, nobody can have another one of the same value, so a reference from it is the only
-/// one.
+/// one. If the server removes the value meanwhile, because a listener to keyspace events deletes the key, the value stays in memory
+/// until then.
 pub(in crate::server) struct OpenValue<T>(NonNull<T>);
 
 impl<T> OpenValue<T> {
     /// The value at this address. Panics if it is open already.
     ///
     /// # Safety
-    /// The value is a `T` of this module's, and stays until the result is dropped.
+    /// The value is a `T` of this module's, which a `Box` has allocated. It stays until the result is dropped: whoever would free
+    /// it calls [`keep_removed`] first.
     #[inline(always)]
     pub(in crate::server) unsafe fn new(value: NonNull<T>) -> Self {
         open(value.addr().get());
@@ -28,13 +30,53 @@ impl<T> OpenValue<T> {
         // borrowed as long as the reference.
         unsafe { self.0.as_mut() }
     }
+
+    /// Whether the server has removed the value since it was opened. Its key then holds another value or none.
+    #[inline(always)]
+    pub(in crate::server) fn is_removed(&self) -> bool {
+        ANY_REMOVED.load(Ordering::Relaxed) && is_removed(self.0.addr().get())
+    }
 }
 
 impl<T> Drop for OpenValue<T> {
     #[inline(always)]
     fn drop(&mut self) {
         close(self.0.addr().get());
+        if ANY_REMOVED.load(Ordering::Relaxed) && forget_removed(self.0.addr().get()) {
+            // SAFETY: the promise of `new`. The server has forgotten the value, and `keep_removed` has left it to this handle.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
     }
+}
+
+/// The addresses of open values that the server has removed.
+static REMOVED: MainThread<HashSet<usize, BuildHasherDefault<AddressHasher>>> = MainThread::new();
+
+/// Whether [`REMOVED`] has any.
+static ANY_REMOVED: AtomicBool = AtomicBool::new(false);
+
+/// If the value at this address is open, leaves it to its [`OpenValue`], which frees it, and returns true. The server has forgotten
+/// the value.
+pub(in crate::server) fn keep_removed(address: usize) -> bool {
+    let is_open = is_open_at(address);
+    if is_open {
+        REMOVED.get().insert(address);
+        ANY_REMOVED.store(true, Ordering::Relaxed);
+    }
+    is_open
+}
+
+#[cold]
+fn is_removed(address: usize) -> bool {
+    REMOVED.get().contains(&address)
+}
+
+#[cold]
+fn forget_removed(address: usize) -> bool {
+    let mut removed = REMOVED.get();
+    let was_removed = removed.remove(&address);
+    ANY_REMOVED.store(!removed.is_empty(), Ordering::Relaxed);
+    was_removed
 }
 
 /// The address of the open value if there is one, 0 if there is none, and [`SEVERAL`] if they are in [`OPEN_VALUES`].
@@ -165,5 +207,20 @@ mod tests {
         assert_eq!(OPEN_VALUE.load(Ordering::Relaxed), 0);
         assert!(OPEN_VALUES.get().is_empty());
         drop(open(999));
+
+        // A removed value is left to its handle.
+        assert!(!keep_removed(addresses[0]));
+        let value = Box::leak(Box::new(std::rc::Rc::new(5)));
+        let copy = value.clone();
+        let address = (&raw const *value).addr();
+        // SAFETY: nobody else frees the value.
+        let mut removed = unsafe { OpenValue::new(NonNull::from(value)) };
+        assert!(!removed.is_removed());
+        assert!(keep_removed(address));
+        assert!(removed.is_removed());
+        assert_eq!(**removed.get(), 5);
+        drop(removed);
+        assert_eq!(std::rc::Rc::strong_count(&copy), 1);
+        assert!(!ANY_REMOVED.load(Ordering::Relaxed) && !keep_removed(address));
     }
 }

@@ -78,9 +78,13 @@ pub struct Commit<'a> {
 }
 
 impl<T> TypedKey<'_, T> {
-    /// Carries out the consequences of a step on this key, whose name is `name`.
+    /// Carries out the consequences of a step on this key, whose name is `name`. There are none if a listener to keyspace events
+    /// removed the value during the command: the step was on a value that is at no key.
     #[inline(always)]
     pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
+        if self.is_removed() {
+            return;
+        }
         if commit.key.is_removal() {
             self.delete();
         }

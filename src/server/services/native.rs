@@ -365,23 +365,13 @@ unsafe extern "C" fn free<N: Native>(value: *mut c_void) {
             // SAFETY: see above.
             N::freed(unsafe { borrow::<N>(value) });
         }
-        if is_main && open_value::is_open_at(value.addr()) {
-            return leak::<N>();
+        if is_main && open_value::keep_removed(value.addr()) {
+            // A listener to keyspace events removed the key in the middle of a command, which may have a reference to the value.
+            return N::native().count_freed();
         }
         // SAFETY: see above; the server forgets the value.
         unsafe { N::native().take_back(value) };
     });
-}
-
-/// Forgets a value that the server frees while a command has it open: a listener to keyspace events changed its key in the
-/// middle of the command. The value stays in memory for good, because the command may have a reference to it.
-#[cold]
-fn leak<N: Native>() {
-    N::native().count_freed();
-    let name = N::native().name;
-    log::warn_of_server(&format!(
-        "a value of the type {name} was removed in the middle of a command that uses it; its memory is not freed"
-    ));
 }
 
 unsafe extern "C" fn mem_usage<N: Native>(
