@@ -4,7 +4,7 @@ use super::breaker::BreakerState;
 use super::budget;
 use super::edit::{EntryEdit, EntryKey, EntryRead};
 use super::guard::is_absent;
-use super::lease::LeaseStatus;
+use super::lease::{Lease, LeaseStatus};
 use super::native::CACHE;
 use super::options::{
     BACKOFF, BLOCK, BREAKER, GRACE, GUARD, JITTER, LEASE, OPTIONS, PX, REFRESH, RESET, SLIDE,
@@ -245,7 +245,18 @@ fn store(
         token: options.number(TOKEN),
         version: options.version(),
     };
-    let lease = STATE.get().rebuilds.leases.get(db, name.bytes()).copied();
+    let current_lease = || STATE.get().rebuilds.leases.get(db, name.bytes()).copied();
+    let decide = |edit: &mut EntryEdit<'_>, lease: Option<&Lease>| {
+        let entry = edit.entry();
+        decide_store(
+            entry.as_deref(),
+            lease,
+            &request,
+            now.micros(),
+            random::draw,
+        )
+    };
+    let mut lease = current_lease();
     if let Some(lease) = &lease
         && !lease.is_backoff
         && request.token == Some(lease.token)
@@ -254,14 +265,7 @@ fn store(
         rebuilds.succeeded(db, name.bytes(), lease, now.ms());
         HOLD_TIMES.count_between(lease.since, now.micros());
     }
-    let entry = edit.entry();
-    let step = decide_store(
-        entry.as_deref(),
-        lease.as_ref(),
-        &request,
-        now.micros(),
-        random::draw,
-    );
+    let mut step = decide(&mut edit, lease.as_ref());
     let entry = edit.entry().filter(|_| step.admitted.is_ok());
     if step.admitted.is_ok()
         && let Some(more) = budget::bytes_without_room(name.bytes(), value, entry.as_deref())
@@ -270,6 +274,9 @@ fn store(
         drop(edit); // another key is opened
         budget::make_room(ctx, name.bytes(), replaced, more);
         edit = open(ctx, &name)?;
+        // A listener to the expiry of the other key may have invalidated the entry.
+        lease = current_lease();
+        step = decide(&mut edit, lease.as_ref());
     }
     match &step.admitted {
         Ok(new) => edit.store(new, value, now.ms(), event),

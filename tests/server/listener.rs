@@ -556,3 +556,34 @@ fn a_listener_may_delete_a_key_that_a_command_has_open() {
         assert_eq!(stock.is_nil(), left.is_empty(), "{stock:?}");
     }
 }
+
+/// To make room for an entry, the server may find that another one has expired. A listener to that event invalidates the entry
+/// whose store is under way: a value from before the invalidation is not stored.
+#[test]
+fn a_listener_may_invalidate_an_entry_that_needs_room() {
+    let mut listened = Listened::start();
+    listened.run(&[
+        "DEBUG SET-ACTIVE-EXPIRE 0",
+        "CONFIG SET sluice.cache-max-bytes 5000",
+    ]);
+    let value = "v".repeat(3000);
+    let mut stored = None;
+    eventually(SOON, || {
+        listened.run(&["DEL cached old"]);
+        let fetched = listened.client.must("CACHE.FETCH cached LEASE 600000");
+        let token = fetched.array()[2].int();
+        listened.run(&[
+            &format!("CACHE.SET old {value} PX 5"),
+            "listener.replies",
+            "listener.run expired CACHE.DEL cached",
+        ]);
+        thread::sleep(Duration::from_millis(10));
+        let store = format!("CACHE.SET cached {value} PX 600000 TOKEN {token}");
+        stored = Some(listened.client.must(&store));
+        let replies = listened.client.must("listener.replies");
+        let is_invalidated = |line: &Value| line.text() == "expired cached CACHE.DEL reply";
+        replies.array().iter().any(is_invalidated)
+    });
+    assert_eq!(stored.expect("a reply"), 0);
+    assert_eq!(listened.client.must("EXISTS cached"), 0);
+}
