@@ -68,17 +68,18 @@ impl QueueService for OnceQueues {
         name: &ServerString<'_>,
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
+        let dismiss = |error| Self::with(|queues, _| queues.dismiss_head(key, error));
+        let mut edit = match WorkEdit::open(ctx, name) {
+            Ok(edit) => edit,
+            Err(error) => return dismiss(error),
+        };
+        // Only now: to open a key that has expired lets listeners run commands, which may serve the queue.
         let head = Self::with(|queues, _| {
             let ticket = queues.head(key.0, &key.1)?;
             Some((ticket, queues.get(ticket)?.request.clone()))
         });
         let Some((ticket, request)) = head else {
             return HeadStep::Empty;
-        };
-        let dismiss = |error| Self::with(|queues, _| queues.dismiss_head(key, error));
-        let mut edit = match WorkEdit::open(ctx, name) {
-            Ok(edit) => edit,
-            Err(error) => return dismiss(error),
         };
         let may_act = ctx.may_act();
         if may_act {
