@@ -383,7 +383,7 @@ unsafe extern "C" fn on_event_loop(
     }
     // SAFETY: see above.
     let ctx = unsafe { Ctx::new(ctx) };
-    guard((), || cluster::look_if_changed(ctx));
+    guard((), || cluster::check_waiting_clients_if_changed(ctx));
     guard((), || commit::emit_events(ctx));
     guard((), blocked::deliver);
     guard((), || publish::deliver(ctx));
@@ -402,7 +402,7 @@ unsafe extern "C" fn on_cron(
         timer::stop_if_too_far(ctx);
         due::ask_families(ctx);
         info::log_eviction(ctx);
-        cluster::look_after(ctx);
+        cluster::check_waiting_clients(ctx);
         deletions::tick(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);

@@ -1,0 +1,17 @@
+//! Hash slots of a cluster: which node owns a key, the clients that wait while slots move, and atomic slot migration.
+
+mod migration;
+mod ownership;
+mod waiting;
+
+pub use migration::{SlotParcel, send_to_importers};
+pub(in crate::server) use migration::{module_options, role_changes, subscribe};
+pub(in crate::server) use ownership::is_renamed;
+pub use ownership::{
+    act_on, is_moving, notice_changes, own_slots, owned_slots, owns, owns_slot, same_nodes,
+    share_slot, slot,
+};
+pub(in crate::server) use waiting::{
+    check_waiting_clients, check_waiting_clients_if_changed, go_on,
+};
+pub use waiting::{farewell, serves};

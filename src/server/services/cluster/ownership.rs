@@ -1,0 +1,362 @@
+//! Which node of a cluster owns a key.
+//!
+//! The server checks the keys of commands. What the module does of its own accord (deadlines, hand-overs, renewals,
+//! releases) passes no such check, so it asks here first: [`owns`] is the one function for all families. Atomic slot migration
+//! copies keys to a node that does not own their slot yet, and leaves keys on a node that owns it no more.
+
+use crate::error::Error;
+use crate::server::base::api;
+use crate::server::base::clock::Now;
+use crate::server::base::main_thread::MainThread;
+use crate::server::handles::call::{self, CallReply, CallReplyPart};
+use crate::server::handles::context::Ctx;
+use crate::server::handles::log;
+use crate::server::handles::string::{ServerString, slice_of};
+use crate::server::services::deferred;
+use crate::server::services::deferred::ServerEvent;
+use crate::server::services::slots::{self, Nodes, slot_of};
+use crate::waiting::Key;
+use redis_module::raw;
+use std::ffi::{CStr, CString, c_int};
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// For so long what `CLUSTER NODES` said is good, in microseconds: a little less than the time between two cron events.
+const FRESH_US: u64 = 90_000;
+
+/// If the question is expensive, because the cluster is large, it takes at most this part of the time.
+const COST_PART: u64 = 50;
+
+#[derive(Default)]
+struct OwnershipState {
+    nodes: Option<Rc<Nodes>>,
+    /// How this server names nodes to clients, if that was asked for since.
+    preferred: Option<Rc<str>>,
+    /// When the nodes were asked for (Unix us), and how long that took.
+    asked_at: u64,
+    asked_for: u64,
+    /// How many [`SameNodes`] live, and whether the nodes were asked for since the first of them began.
+    same_nodes: u32,
+    are_nodes_current: bool,
+}
+
+static STATE: MainThread<OwnershipState> = MainThread::new();
+
+/// Whether slots have changed, so that the clients that wait in them must be checked before the next cron event.
+static HAS_CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// What the server says to a command on a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Allowed,
+    /// The cluster is down.
+    Down,
+    /// The key is not here, or not always.
+    Refused,
+}
+
+/// Asks the server what it says to a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
+/// a failed call of the command.
+pub(super) fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
+    static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
+    static COMMAND: OnceLock<Option<&CStr>> = OnceLock::new();
+    let command = *COMMAND
+        .get_or_init(|| crate::enabled_families().find_map(|family| family.slot_check_command));
+    let Some(command) = command else {
+        return Verdict::Allowed; // no other family acts of its own accord
+    };
+    // SAFETY: "sc" are a key's name and a NUL-terminated string, which live through the call. "E" and "D" let the server
+    // reply with its reason if it refuses the command.
+    let call = |format: &CStr| unsafe {
+        CallReply(api!(RedisModule_Call(
+            ctx.raw(),
+            command.as_ptr(),
+            format.as_ptr(),
+            name.raw(),
+            c"".as_ptr()
+        )))
+    };
+    // Redis 7.2 and Valkey check without running the command. Redis 7.0 does not know "D", and replies nothing.
+    let reply = match CHECKS_ALONE.get_or_init(|| call(c"Dsc").is_there()) {
+        true => call(c"Dsc"),
+        false => call(c"Esc"),
+    };
+    match reply.part().error() {
+        Some(error) if error.contains("cluster is down") => Verdict::Down,
+        Some(error) if error.contains("non local key") => Verdict::Refused,
+        _ => Verdict::Allowed,
+    }
+}
+
+/// The server's own answer whether a slot's keys can be used here, of Redis since 8.4: its slots, those of its master, and
+/// those that it imports key by key, but not those that are copied to it at once.
+pub(super) fn can_access(slot: u16) -> Option<bool> {
+    type Function = unsafe extern "C" fn(c_int) -> c_int;
+    static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
+    let function = (*FUNCTION.get_or_init(|| {
+        let address = api::function(c"RedisModule_ClusterCanAccessKeysInSlot")?;
+        // SAFETY: redismodule.h of Redis 8.4: `int RedisModule_ClusterCanAccessKeysInSlot(int slot)`.
+        Some(unsafe {
+            std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(address)
+        })
+    }))?;
+    // SAFETY: the function takes any number.
+    Some(unsafe { function(c_int::from(slot)) != 0 })
+}
+
+/// Whether the module may change this key without a client's command. False if another node owns its slot: the local value is
+/// then a copy that follows its owner, or is about to be dropped. The state of the cluster does not matter.
+pub fn owns(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return true;
+    }
+    let slot = slot_of(name.bytes());
+    if let Some(can) = can_access(slot) {
+        return can;
+    }
+    let nodes = nodes(ctx);
+    if nodes
+        .as_ref()
+        .is_some_and(|nodes| !nodes.is_own(slot) && !nodes.is_moving(slot))
+    {
+        return false;
+    }
+    match ask_server(ctx, name) {
+        Verdict::Allowed => true,
+        Verdict::Down => true, // the nodes say so
+        // Slots that move key by key: what is here is here alone.
+        Verdict::Refused => nodes.is_some_and(|nodes| nodes.is_moving(slot)),
+    }
+}
+
+/// Which slots are this node's, as far as that is known without their keys. The returned function asks nobody, so a family may
+/// use it while its state is borrowed. To ask the server here can report moved slots to the families.
+pub fn owned_slots(ctx: Ctx<'_>) -> impl Fn(u16) -> bool + use<> {
+    let answers_alone = can_access(0).is_some();
+    let nodes = if answers_alone { None } else { nodes(ctx) };
+    move |slot| {
+        let is_here = |nodes: &Rc<Nodes>| nodes.is_own(slot) || nodes.is_importing(slot);
+        can_access(slot).unwrap_or_else(|| nodes.as_ref().is_none_or(is_here))
+    }
+}
+
+/// Whether this node owns the slot, as far as that is known without a key of the slot.
+pub fn owns_slot(ctx: Ctx<'_>, slot: u16) -> bool {
+    owned_slots(ctx)(slot)
+}
+
+/// Runs `work` on a key of some database that the module changes of its own accord. If it [must not](owns), or there is no
+/// such database, `work` does not run.
+pub fn act_on<T>(
+    ctx: Ctx<'_>,
+    (db, key): &Key,
+    work: impl FnOnce(&ServerString<'_>) -> T,
+) -> Option<T> {
+    let act = || {
+        let name = ServerString::new(key);
+        owns(ctx, &name).then(|| work(&name))
+    };
+    ctx.in_db(*db, act).flatten()
+}
+
+/// The error for those who wait in a slot that another node serves, or `None` if nobody serves it.
+pub(super) fn moved(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
+    let nodes = nodes(ctx)?;
+    let (id, address) = nodes.server_of(slot)?;
+    if my_id().is_none_or(|mine| mine == id) {
+        return None;
+    }
+    let preferred = STATE.get().preferred.clone();
+    let preferred = preferred.unwrap_or_else(|| {
+        let preferred: Rc<str> = preferred_endpoint(ctx).into();
+        STATE.get().preferred.insert(preferred).clone()
+    });
+    let address = slots::endpoint(address, &preferred)?;
+    Some(Error::Moved { slot, address })
+}
+
+/// Whether the slot of this key moves to or from another node, key by key. If so, a key that is missing here can be there.
+pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    if !ctx.is_cluster() {
+        return false;
+    }
+    current_nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot_of(name.bytes())))
+}
+
+/// Whether a command may use these two keys together. In a cluster, they must be in one slot.
+pub fn share_slot(ctx: Ctx<'_>, one: &ServerString<'_>, other: &ServerString<'_>) -> bool {
+    !ctx.is_cluster() || slot_of(one.bytes()) == slot_of(other.bytes())
+}
+
+/// The hash slot of a key; 0 outside of a cluster.
+pub fn slot(ctx: Ctx<'_>, key: &[u8]) -> u16 {
+    if ctx.is_cluster() { slot_of(key) } else { 0 }
+}
+
+/// What this node serves, as it says itself, with its configuration epoch: it is another one as soon as a slot has come or
+/// gone, is about to, or has gone and come back. `None` outside of a cluster, or if the server does not tell.
+pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
+    if !ctx.is_cluster() {
+        return None;
+    }
+    current_nodes(ctx).map(|nodes| nodes.own_part().to_owned())
+}
+
+/// Looks whether slots have come or gone of which no event told, and tells the families.
+pub fn notice_changes(ctx: Ctx<'_>) {
+    if ctx.is_cluster() {
+        nodes(ctx);
+    }
+}
+
+/// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
+pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
+    let start = Now::read().micros();
+    {
+        let state = STATE.get();
+        let fresh = FRESH_US.max(state.asked_for * COST_PART);
+        if state.nodes.is_some() && start.abs_diff(state.asked_at) < fresh {
+            return state.nodes.clone();
+        }
+    }
+    let reply = ask_cluster(ctx, c"NODES")?;
+    let nodes = Rc::new(Nodes::parse(&reply.part().text()?));
+    let mut state = STATE.get();
+    let before = state.nodes.replace(nodes.clone());
+    state.preferred = None;
+    state.asked_at = start;
+    state.asked_for = Now::read().micros().saturating_sub(start);
+    drop(state);
+    let changed = before.map(|before| before.difference(&nodes));
+    if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
+        slots_have_changed(ServerEvent::SlotsMoved(changed));
+    }
+    Some(nodes)
+}
+
+/// Who serves which slot now: an answer of a moment ago is not enough.
+pub(super) fn current_nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
+    {
+        let state = STATE.get();
+        if state.are_nodes_current {
+            return state.nodes.clone();
+        }
+    }
+    forget_nodes();
+    let nodes = nodes(ctx);
+    let mut state = STATE.get();
+    state.are_nodes_current = state.same_nodes > 0 && nodes.is_some();
+    nodes
+}
+
+/// Who serves which slot is asked for anew.
+pub(super) fn forget_nodes() {
+    let mut state = STATE.get();
+    (state.asked_at, state.are_nodes_current) = (0, false);
+}
+
+/// A part of a command or of a slice, in which no command and no message of the cluster can move a slot. While it lives, the
+/// module asks at most once which slots move, however many keys depend on it.
+#[must_use]
+pub struct SameNodes(());
+
+/// Begins such a part. `None` outside of a cluster.
+#[inline]
+pub fn same_nodes() -> Option<SameNodes> {
+    slots::in_cluster().then(|| {
+        STATE.get().same_nodes += 1;
+        SameNodes(())
+    })
+}
+
+impl Drop for SameNodes {
+    fn drop(&mut self) {
+        let mut state = STATE.get();
+        state.same_nodes -= 1;
+        if state.same_nodes == 0 {
+            state.are_nodes_current = false;
+        }
+    }
+}
+
+/// Tells the families that slots came or went.
+pub(super) fn slots_have_changed(event: ServerEvent) {
+    HAS_CHANGED.store(true, Ordering::Relaxed);
+    deferred::defer_slot_change(event);
+}
+
+/// Whether slots have come or gone since the last call.
+pub(super) fn take_change() -> bool {
+    HAS_CHANGED.load(Ordering::Relaxed) && HAS_CHANGED.swap(false, Ordering::Relaxed)
+}
+
+/// Whether `CLUSTER` is known to have another name. If so, its subcommands are searched under any name.
+static IS_RENAMED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a query has shown that the server has no command with the name `CLUSTER`.
+#[inline]
+pub(in crate::server) fn is_renamed() -> bool {
+    IS_RENAMED.load(Ordering::Relaxed)
+}
+
+fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
+    static NAME: OnceLock<Option<CString>> = OnceLock::new();
+    let ask = |command: &CStr| {
+        // SAFETY: "c" is a NUL-terminated string, which lives through the call.
+        let reply = unsafe {
+            CallReply(api!(RedisModule_Call(
+                ctx.raw(),
+                command.as_ptr(),
+                c"c".as_ptr(),
+                what.as_ptr()
+            )))
+        };
+        (!reply.0.is_null()).then_some(reply)
+    };
+    let name = NAME.get_or_init(|| {
+        if ask(c"CLUSTER").is_some() {
+            return Some(c"CLUSTER".to_owned());
+        }
+        IS_RENAMED.store(true, Ordering::Relaxed);
+        let found = present_name(ctx).filter(|name| ask(name).is_some());
+        if found.is_none() {
+            let line = "the server has no command CLUSTER under that name (rename-command): clients whose slot has left \
+                        this node get TRYAGAIN instead of MOVED";
+            log::warn_in(ctx, line);
+        }
+        found
+    });
+    ask(name.as_deref()?)
+}
+
+/// What `CLUSTER` is called now, as far as the server tells: only Valkey 9 does.
+fn present_name(ctx: Ctx<'_>) -> Option<CString> {
+    let reply = call::commands(ctx);
+    let commands = reply.part();
+    let is_cluster = |command: &CallReplyPart<'_>| {
+        let subcommands = command.element(9);
+        let first = subcommands.and_then(|all| all.element(0)?.element(0)?.text());
+        first.is_some_and(|name| name.starts_with("cluster|"))
+    };
+    let mut all = (0..commands.len()).filter_map(|index| commands.element(index));
+    let name = all.find(is_cluster)?.element(0)?.text()?;
+    CString::new(name).ok()
+}
+
+/// How this server names nodes to clients.
+fn preferred_endpoint(ctx: Ctx<'_>) -> String {
+    call::setting(ctx, c"cluster-preferred-endpoint-type").unwrap_or_default()
+}
+
+fn my_id() -> Option<String> {
+    // SAFETY: the function takes no argument; its result, if there is one, is an id of 40 bytes.
+    unsafe {
+        let id = api!(RedisModule_GetMyClusterID());
+        if id.is_null() {
+            return None;
+        }
+        let bytes = slice_of(id.cast::<u8>(), raw::REDISMODULE_NODE_ID_LEN as usize);
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
