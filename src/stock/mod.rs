@@ -14,6 +14,7 @@ pub mod order;
 pub mod order_store;
 pub mod persist;
 pub mod serve;
+mod several;
 pub mod state;
 pub mod table;
 

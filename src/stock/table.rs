@@ -1,9 +1,9 @@
 //! The command table of stocks, with the positions of the keys.
 
 use super::commands::{
-    add, apply_effects, cancel, confirm, deduct, get, import, info, mcancel, mconfirm, mdeduct,
-    mget, mreserve, order, reserve, set,
+    add, apply_effects, cancel, confirm, deduct, get, import, info, mget, order, reserve, set,
 };
+use super::several::{mcancel, mconfirm, mdeduct, mreserve};
 use crate::server::entry::{apply, read, write, write_after_key, write_keyed};
 use crate::server::services::command::{
     Access, Command, CountedKeys, CountedPairs, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
