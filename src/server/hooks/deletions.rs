@@ -47,7 +47,7 @@ struct DeletionWatch {
 
 static WATCH: MainThread<DeletionWatch> = MainThread::new();
 
-/// The names of commands that the filter looks at.
+/// The names of commands that the filter reads.
 static WATCHED_NAMES: OnceLock<WatchedNames> = OnceLock::new();
 
 /// Those besides the [other deleters](deleters::is_other).
@@ -55,7 +55,7 @@ const WATCHED: [&str; 10] = [
     "del", "unlink", "multi", "exec", "discard", "reset", "set", "msetex", "restore", "cluster",
 ];
 
-/// The lengths and first letters of names, one bit each: a command with another name need not be looked at.
+/// The lengths and first letters of names, one bit each: a command with another name need not be read.
 struct WatchedNames([u32; 32]);
 
 impl WatchedNames {
@@ -89,7 +89,7 @@ impl WatchedNames {
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is a deletion that may have run. Each command reads this.
-static IS_UNSETTLED: AtomicBool = AtomicBool::new(false);
+static HAS_UNCHECKED: AtomicBool = AtomicBool::new(false);
 
 impl DeletionWatch {
     /// The clients that are in transactions.
@@ -100,17 +100,17 @@ impl DeletionWatch {
             .collect()
     }
 
-    fn note_settled(&self) {
-        let is_settled = self.by_client.is_settled() && self.anonymous.is_settled();
-        IS_UNSETTLED.store(!is_settled, Ordering::Relaxed);
+    fn update_unchecked(&self) {
+        let is_checked = self.by_client.is_checked() && self.anonymous.is_checked();
+        HAS_UNCHECKED.store(!is_checked, Ordering::Relaxed);
     }
 
-    fn look(&mut self, current: Option<u64>) {
-        let is_paused = self.by_client.has_put_off() && are_writes_paused();
+    fn check(&mut self, current: Option<u64>) {
+        let is_paused = self.by_client.has_delayed() && are_writes_paused();
         self.by_client
-            .look(current, is_paused, state_of, &mut deleting);
-        self.anonymous.look(state_of, &mut deleting);
-        self.note_settled();
+            .check(current, is_paused, state_of, &mut deleting);
+        self.anonymous.check(state_of, &mut deleting);
+        self.update_unchecked();
     }
 }
 
@@ -185,14 +185,14 @@ pub(in crate::server) fn tick(ctx: Ctx<'_>) {
     }
     let watch = &mut *WATCH.get();
     if watch.anonymous.wants_group() {
-        watch.look(None);
+        watch.check(None);
         let clients = &watch.clients;
         if watch.anonymous.search(clients, MOST_STATES, state_of) {
             scripts::no_transaction_is_open();
         }
     }
     let is_needed = ctx.is_cluster()
-        || !watch.by_client.is_settled()
+        || !watch.by_client.is_checked()
         || scripts::needs_filter()
         || crate::enabled_families().any(|family| (family.watches_deletions)());
     watch.idle_ticks = if is_needed { 0 } else { watch.idle_ticks + 1 };
@@ -216,7 +216,7 @@ pub(in crate::server) fn tick(ctx: Ctx<'_>) {
     scripts::forget();
     watch.by_client = ByClient::default();
     watch.anonymous = Anonymous::default();
-    watch.note_settled();
+    watch.update_unchecked();
     IS_WATCHING.store(false, Ordering::Relaxed);
 }
 
@@ -232,7 +232,7 @@ pub(in crate::server) fn disconnects(client: u64) {
     watch.by_client.disconnects(client);
     watch.anonymous.disconnects(client);
     scripts::disconnects(client);
-    watch.note_settled();
+    watch.update_unchecked();
 }
 
 /// Whether the server names the client of a command.
@@ -283,8 +283,8 @@ unsafe extern "C" fn on_removal(
 
 unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) {
     guard((), || {
-        if IS_UNSETTLED.load(Ordering::Relaxed) {
-            settle_before(client_of(command));
+        if HAS_UNCHECKED.load(Ordering::Relaxed) {
+            check_before_command(client_of(command));
         }
         // SAFETY: see above.
         let argument = |index| unsafe {
@@ -325,21 +325,21 @@ unsafe extern "C" fn on_command(command: *mut raw::RedisModuleCommandFilterCtx) 
     });
 }
 
-/// Whether the filter must look at a command of this name.
+/// Whether the filter must read a command of this name.
 #[inline]
 fn is_watched(name: &[u8]) -> bool {
     let names = WATCHED_NAMES.get();
     names.is_none_or(|names| names.may_have(name)) || cluster::is_renamed()
 }
 
-/// Before the next command of a client: looks which deletions may have run. In the middle of a transaction nothing has changed.
+/// Before the next command of a client: checks which deletions may have run. In the middle of a transaction nothing has changed.
 #[cold]
-fn settle_before(client: Option<u64>) {
+fn check_before_command(client: Option<u64>) {
     if context::has_server_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) {
         return;
     }
     let watch = &mut *WATCH.get();
-    watch.look(client);
+    watch.check(client);
     if let Some(client) = client {
         watch.by_client.arrives(client);
     }
@@ -359,7 +359,7 @@ fn transaction_ends(client: Option<u64>, runs: bool) {
         }
         None => watch.anonymous.ends(),
     }
-    watch.note_settled();
+    watch.update_unchecked();
 }
 
 /// The transaction in which a command of this client is queued, if it may be.
@@ -398,7 +398,7 @@ fn names_arrive<'n>(client: Option<u64>, names: impl Iterator<Item = ServerStrin
             }
         }
     }
-    watch.note_settled();
+    watch.update_unchecked();
 }
 
 /// Notes the keys of a command that deletes keys among other arguments. A condition of the command counts as fulfilled.
@@ -427,7 +427,7 @@ fn keys_may_expire(client: Option<u64>, command: Vec<ServerString<'_>>) {
 /// Called before a command of the module: a delayed deletion may have run without a call of the filter.
 #[inline]
 pub(in crate::server) fn run_deferred(ctx: Ctx<'_>) {
-    if IS_UNSETTLED.load(Ordering::Relaxed) {
+    if HAS_UNCHECKED.load(Ordering::Relaxed) {
         run_deferred_for(ctx);
     }
 }
@@ -436,18 +436,18 @@ pub(in crate::server) fn run_deferred(ctx: Ctx<'_>) {
 fn run_deferred_for(ctx: Ctx<'_>) {
     if !context::has_server_flags(raw::REDISMODULE_CTX_FLAGS_MULTI) {
         let client = ctx.client();
-        WATCH.get().look(client);
+        WATCH.get().check(client);
     }
 }
 
 /// At the end of a round of the server's event loop.
 pub(in crate::server) fn ends_round() {
-    if IS_UNSETTLED.load(Ordering::Relaxed) {
+    if HAS_UNCHECKED.load(Ordering::Relaxed) {
         let watch = &mut *WATCH.get();
         if !are_writes_paused() {
             watch.by_client.ends_round(state_of);
         }
-        watch.look(None);
+        watch.check(None);
     }
 }
 

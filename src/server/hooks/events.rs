@@ -111,14 +111,14 @@ fn run_deferred(ctx: Ctx<'_>) {
 }
 
 /// Updates whether a master or an AOF can send commands to this server. `is_loading`: a dataset is about to be loaded.
-fn look_for_replays(ctx: Ctx<'_>, is_loading: bool) {
+fn update_may_replay(ctx: Ctx<'_>, is_loading: bool) {
     let may_replay = is_loading || ctx.is_loading() || ctx.is_replica() || ctx.is_cluster();
     context::set_may_replay(may_replay);
 }
 
 /// Subscribes to everything. False if the server refuses.
 pub(in crate::server) fn subscribe(ctx: Ctx<'_>) -> bool {
-    look_for_replays(ctx, false);
+    update_may_replay(ctx, false);
     timer::call_when_due(due::on_due);
     let server_events: [(u64, raw::RedisModuleEventCallback); 11] = [
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
@@ -281,7 +281,7 @@ unsafe extern "C" fn on_loading(
             raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED
         );
         // SAFETY: see above.
-        look_for_replays(unsafe { Ctx::new(ctx) }, !has_ended);
+        update_may_replay(unsafe { Ctx::new(ctx) }, !has_ended);
         match subevent {
             raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => {
                 LOADS_FOR_REPLICA.store(true, Ordering::Relaxed);
@@ -331,7 +331,7 @@ unsafe extern "C" fn on_role(
     guard((), || {
         let is_replica = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
         // SAFETY: see above.
-        look_for_replays(unsafe { Ctx::new(ctx) }, is_replica);
+        update_may_replay(unsafe { Ctx::new(ctx) }, is_replica);
         memory::learn_limit(); // a replica may ignore `maxmemory`
         cluster::role_changes();
         if is_replica {

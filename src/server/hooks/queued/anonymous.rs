@@ -12,7 +12,7 @@ const MAX_GROUPS: usize = 64;
 pub(in crate::server) struct Anonymous {
     /// Whether any client may be in a transaction.
     may_queue: bool,
-    /// Whether a transaction has ended since the last [`Anonymous::look`].
+    /// Whether a transaction has ended since the last [`Anonymous::check`].
     has_ended: bool,
     /// The deletions of all clients since the last [`Anonymous::group`].
     fresh: DeletedKeys,
@@ -27,7 +27,7 @@ pub(in crate::server) struct Anonymous {
 struct ClientSearch {
     /// The deletions before the search.
     keys: DeletedKeys,
-    /// The next client to look at.
+    /// The next client to check.
     next: u64,
     found: Vec<u64>,
     /// Whether a transaction has begun since the search began.
@@ -35,7 +35,7 @@ struct ClientSearch {
 }
 
 impl Anonymous {
-    pub(in crate::server) fn is_settled(&self) -> bool {
+    pub(in crate::server) fn is_checked(&self) -> bool {
         !self.has_ended
     }
 
@@ -94,8 +94,8 @@ impl Anonymous {
         });
     }
 
-    /// As [`ByClient::look`].
-    pub(in crate::server) fn look(
+    /// As [`ByClient::check`].
+    pub(in crate::server) fn check(
         &mut self,
         state_of: impl Fn(u64) -> ClientState,
         revoke: &mut dyn FnMut(Option<&[u8]>),
@@ -133,7 +133,7 @@ impl Anonymous {
     }
 
     /// Goes on with the search for the clients in transactions, by at most `most` of all clients, and groups the deletions before
-    /// the search when all clients were looked at. To be called after [`Anonymous::look`]. Returns whether it is sure that no client
+    /// the search when all clients were checked. To be called after [`Anonymous::check`]. Returns whether it is sure that no client
     /// is in a transaction.
     pub(in crate::server) fn search(
         &mut self,
@@ -145,9 +145,9 @@ impl Anonymous {
             keys: mem::take(&mut self.fresh),
             ..ClientSearch::default()
         });
-        let looked_at = clients.range(search.next..).take(most);
+        let checked = clients.range(search.next..).take(most);
         let mut count = 0;
-        for client in looked_at {
+        for client in checked {
             count += 1;
             search.next = client + 1;
             if state_of(*client) == ClientState::InTransaction {
@@ -222,7 +222,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_search_for_transactions_looks_at_few_clients_at_a_time_and_misses_none() {
+    fn the_search_for_transactions_checks_few_clients_at_a_time_and_misses_none() {
         let clients: BTreeSet<u64> = (1..=MANY).collect();
         let open = Cell::new([MANY / 2, MANY - 1]);
         let reads = Cell::new(0);
@@ -244,10 +244,10 @@ mod tests {
                 }
             }
         };
-        let look = |all: &mut Anonymous| {
+        let check = |all: &mut Anonymous| {
             let mut revoked = Vec::new();
             let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
-            all.look(state_of, &mut revoke);
+            all.check(state_of, &mut revoke);
             revoked
         };
         let mut all = Anonymous::default();
@@ -256,14 +256,14 @@ mod tests {
         all.search(&clients, MOST_STATES, state_of);
         all.deletes(names("b")); // while the search goes on
         all.ends();
-        assert_eq!(look(&mut all), ["b", "a"]);
+        assert_eq!(check(&mut all), ["b", "a"]);
         search(&mut all); // finds who may have queued `a`
         search(&mut all); // and `b`
         all.ends();
-        assert_eq!(look(&mut all), NOTHING);
+        assert_eq!(check(&mut all), NOTHING);
         open.set([MANY - 1, MANY - 1]);
         all.ends();
-        assert_eq!(look(&mut all), ["a", "b"]);
+        assert_eq!(check(&mut all), ["a", "b"]);
         // A transaction that begins behind the search is not forgotten.
         open.set([0, 0]);
         all.search(&clients, MOST_STATES, state_of);
@@ -273,7 +273,7 @@ mod tests {
         assert!(all.wants_group());
         all.deletes(names("c"));
         all.ends();
-        assert_eq!(look(&mut all), ["c"]);
+        assert_eq!(check(&mut all), ["c"]);
         open.set([0, 0]);
         search(&mut all);
         assert!(!all.wants_group() && all.is_empty());
@@ -291,7 +291,7 @@ mod tests {
         let mut revoked = Vec::new();
         for _ in 0..2 {
             all.ends();
-            all.look(|_| states.read(), &mut |key| revoked.extend(key.map(text)));
+            all.check(|_| states.read(), &mut |key| revoked.extend(key.map(text)));
         }
         assert_eq!(revoked, ["a", "a"]); // perhaps that client had queued it
         assert_eq!(states.reads.get(), 0);
@@ -303,14 +303,14 @@ mod tests {
     #[test]
     fn without_names_of_clients_any_end_counts_until_the_clients_are_known() {
         let mut all = Anonymous::default();
-        let look = |all: &mut Anonymous, open: &[u64]| {
+        let check = |all: &mut Anonymous, open: &[u64]| {
             let mut revoked = Vec::new();
             let state = |client| match open.contains(&client) {
                 true => InTransaction,
                 false => Free,
             };
             let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
-            all.look(state, &mut revoke);
+            all.check(state, &mut revoke);
             revoked
         };
         all.deletes(names("a"));
@@ -318,16 +318,16 @@ mod tests {
         all.begins();
         all.deletes(names("a"));
         all.ends();
-        assert_eq!(look(&mut all, &[1, 2]), ["a"]);
+        assert_eq!(check(&mut all, &[1, 2]), ["a"]);
         all.group(vec![1, 2]);
         all.deletes(names("b"));
         all.group(vec![1]);
         all.ends();
-        assert_eq!(look(&mut all, &[1, 2]), NOTHING);
+        assert_eq!(check(&mut all, &[1, 2]), NOTHING);
         all.ends();
-        assert_eq!(look(&mut all, &[1]), ["a"]);
+        assert_eq!(check(&mut all, &[1]), ["a"]);
         all.ends();
-        assert_eq!(look(&mut all, &[2]), ["a", "b"]);
+        assert_eq!(check(&mut all, &[2]), ["a", "b"]);
         assert!(!all.is_empty());
         all.group(vec![]);
         assert!(all.is_empty());
@@ -337,23 +337,23 @@ mod tests {
     fn without_names_of_clients_a_disconnected_client_runs_nothing_unless_a_transaction_has_just_ended()
      {
         let mut all = Anonymous::default();
-        let look = |all: &mut Anonymous| {
+        let check = |all: &mut Anonymous| {
             let mut revoked = Vec::new();
             let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
-            all.look(|_| Gone, &mut revoke);
+            all.check(|_| Gone, &mut revoke);
             revoked
         };
         all.begins();
         all.deletes(names("a"));
         all.group(vec![1]);
         all.disconnects(1);
-        assert!(all.is_settled());
+        assert!(all.is_checked());
         all.ends();
-        assert_eq!(look(&mut all), NOTHING);
+        assert_eq!(check(&mut all), NOTHING);
         all.deletes(names("b"));
         all.group(vec![2]);
         all.ends();
         all.disconnects(2);
-        assert_eq!(look(&mut all), ["b"]);
+        assert_eq!(check(&mut all), ["b"]);
     }
 }

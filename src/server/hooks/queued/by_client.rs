@@ -18,7 +18,7 @@ enum DeletionStage {
     /// `EXEC`, `DISCARD` or `RESET` has arrived.
     Ending,
     /// The server has delayed the command. At the end of this number of rounds of the event loop, the client was free again.
-    PutOff { rounds: u32 },
+    Delayed { rounds: u32 },
 }
 
 #[derive(Debug)]
@@ -34,10 +34,10 @@ struct Deletions {
 pub(in crate::server) struct ByClient {
     clients: HashMap<u64, Deletions>,
     /// The clients whose states must be read before the next command.
-    unsettled: BTreeSet<u64>,
-    /// The sequence numbers and clients of commands that the server has put off. Their states need not be read while writes are
+    unchecked: BTreeSet<u64>,
+    /// The sequence numbers and clients of commands that the server has delayed. Their states need not be read while writes are
     /// paused.
-    put_off: BTreeSet<(u64, u64)>,
+    delayed: BTreeSet<(u64, u64)>,
     /// The sequence number of each client's last command, if it arrived after a delayed command.
     positions: HashMap<u64, u64>,
     last_position: u64,
@@ -46,13 +46,13 @@ pub(in crate::server) struct ByClient {
 
 impl ByClient {
     /// Whether no state must be read.
-    pub(in crate::server) fn is_settled(&self) -> bool {
-        self.unsettled.is_empty() && self.put_off.is_empty()
+    pub(in crate::server) fn is_checked(&self) -> bool {
+        self.unchecked.is_empty() && self.delayed.is_empty()
     }
 
-    /// Whether the server has put commands off.
-    pub(in crate::server) fn has_put_off(&self) -> bool {
-        !self.put_off.is_empty()
+    /// Whether the server has delayed commands.
+    pub(in crate::server) fn has_delayed(&self) -> bool {
+        !self.delayed.is_empty()
     }
 
     /// Whether there are no deletions.
@@ -71,9 +71,9 @@ impl ByClient {
         self.clients.insert(client, deletions);
     }
 
-    /// Notes that a command of a client has arrived. Called after [`ByClient::look`].
+    /// Notes that a command of a client has arrived. Called after [`ByClient::check`].
     pub(in crate::server) fn arrives(&mut self, client: u64) {
-        if self.has_put_off() {
+        if self.has_delayed() {
             self.last_position += 1;
             self.positions.insert(client, self.last_position);
         } else {
@@ -89,7 +89,7 @@ impl ByClient {
     ) {
         self.last_position += 1;
         let deletions = self.clients.entry(client).or_insert_with(|| {
-            self.unsettled.insert(client);
+            self.unchecked.insert(client);
             Deletions {
                 keys: DeletedKeys::default(),
                 stage: DeletionStage::Arrived,
@@ -103,7 +103,7 @@ impl ByClient {
     pub(in crate::server) fn ends(&mut self, client: u64) {
         if let Some(deletions) = self.clients.get_mut(&client) {
             deletions.stage = DeletionStage::Ending;
-            self.unsettled.insert(client);
+            self.unchecked.insert(client);
         }
     }
 
@@ -116,44 +116,44 @@ impl ByClient {
     }
 
     /// Calls `revoke` with the keys whose deletions may have run since the last call, and forgets deletions that have run.
-    /// `current` is the client whose command is about to run, if it is known. While writes are paused, commands that were put off
+    /// `current` is the client whose command is about to run, if it is known. While writes are paused, commands that were delayed
     /// have not run.
-    pub(in crate::server) fn look(
+    pub(in crate::server) fn check(
         &mut self,
         current: Option<u64>,
         is_paused: bool,
         state_of: impl Fn(u64) -> ClientState,
         revoke: &mut dyn FnMut(Option<&[u8]>),
     ) {
-        for client in mem::take(&mut self.unsettled) {
-            self.look_at(client, current, &state_of, revoke);
+        for client in mem::take(&mut self.unchecked) {
+            self.check_client(client, current, &state_of, revoke);
         }
         let of_current = current.filter(|client| {
             let deletions = self.clients.get(client);
-            deletions.is_some_and(|own| self.put_off.contains(&(own.position, *client)))
+            deletions.is_some_and(|own| self.delayed.contains(&(own.position, *client)))
         });
         if let Some(client) = of_current {
-            self.look_at(client, current, &state_of, revoke);
+            self.check_client(client, current, &state_of, revoke);
         }
         if is_paused {
             return;
         }
-        let is_any_beyond = self.put_off.len() > MOST_STATES;
-        for client in self.first_put_off() {
-            self.look_at(client, current, &state_of, revoke);
+        let is_any_beyond = self.delayed.len() > MOST_STATES;
+        for client in self.first_delayed() {
+            self.check_client(client, current, &state_of, revoke);
         }
         if is_any_beyond {
             revoke(None);
         }
     }
 
-    /// The clients whose commands were put off first.
-    fn first_put_off(&self) -> Vec<u64> {
-        let first = self.put_off.iter().take(MOST_STATES);
+    /// The clients whose commands were delayed first.
+    fn first_delayed(&self) -> Vec<u64> {
+        let first = self.delayed.iter().take(MOST_STATES);
         first.map(|(_, client)| *client).collect()
     }
 
-    fn look_at(
+    fn check_client(
         &mut self,
         client: u64,
         current: Option<u64>,
@@ -171,18 +171,18 @@ impl ByClient {
                 false
             }
             (ClientState::Blocked, DeletionStage::Arrived) => {
-                deletions.stage = DeletionStage::PutOff { rounds: 0 };
-                self.put_off.insert(place);
+                deletions.stage = DeletionStage::Delayed { rounds: 0 };
+                self.delayed.insert(place);
                 false
             }
             // Until `EXEC` has run, the client is in a transaction.
             (ClientState::Blocked | ClientState::InTransaction, DeletionStage::Ending) => {
-                self.put_off.insert(place);
+                self.delayed.insert(place);
                 false
             }
-            (ClientState::Blocked, DeletionStage::PutOff { .. }) => false,
-            // The server has released the client, and runs its command after those that were put off before it.
-            (ClientState::Free, DeletionStage::PutOff { rounds }) => {
+            (ClientState::Blocked, DeletionStage::Delayed { .. }) => false,
+            // The server has released the client, and runs its command after those that were delayed before it.
+            (ClientState::Free, DeletionStage::Delayed { rounds }) => {
                 deletions.keys.revoke(revoke);
                 let came_after = |current: u64| {
                     let position = self.positions.get(&current);
@@ -203,9 +203,9 @@ impl ByClient {
 
     /// Notes the end of a round of the event loop in which writes were not paused.
     pub(in crate::server) fn ends_round(&mut self, state_of: impl Fn(u64) -> ClientState) {
-        for client in self.first_put_off() {
+        for client in self.first_delayed() {
             if let Some(Deletions {
-                stage: DeletionStage::PutOff { rounds },
+                stage: DeletionStage::Delayed { rounds },
                 ..
             }) = self.clients.get_mut(&client)
                 && state_of(client) == ClientState::Free
@@ -216,9 +216,9 @@ impl ByClient {
     }
 
     fn forget(&mut self, client: u64) {
-        self.unsettled.remove(&client);
+        self.unchecked.remove(&client);
         if let Some(mut deletions) = self.clients.remove(&client) {
-            self.put_off.remove(&(deletions.position, client));
+            self.delayed.remove(&(deletions.position, client));
             deletions.keys.release(&mut self.budget);
         }
         if self.clients.is_empty() {
@@ -235,11 +235,11 @@ mod tests {
     use ClientState::{Blocked, Free, Gone, InTransaction};
     use std::collections::BTreeSet;
 
-    /// What a look revokes, where one client is in this state.
-    fn look(all: &mut ByClient, current: u64, state: ClientState) -> Vec<String> {
+    /// What a check revokes, where one client is in this state.
+    fn check(all: &mut ByClient, current: u64, state: ClientState) -> Vec<String> {
         let mut revoked = Vec::new();
         let mut revoke = |key: Option<&[u8]>| revoked.push(key.map_or("*".into(), text));
-        all.look(Some(current), false, |_| state, &mut revoke);
+        all.check(Some(current), false, |_| state, &mut revoke);
         revoked
     }
 
@@ -247,24 +247,24 @@ mod tests {
     fn a_deletion_that_runs_at_once_is_forgotten() {
         let mut all = ByClient::default();
         all.deletes(1, names("a b"));
-        assert!(!all.is_settled());
-        assert_eq!(look(&mut all, 2, Free), NOTHING);
-        assert!(all.is_settled() && all.is_empty());
+        assert!(!all.is_checked());
+        assert_eq!(check(&mut all, 2, Free), NOTHING);
+        assert!(all.is_checked() && all.is_empty());
     }
 
     #[test]
     fn a_queued_deletion_is_revoked_when_its_own_client_ends() {
         let mut all = ByClient::default();
         all.deletes(1, names("a b"));
-        assert_eq!(look(&mut all, 1, InTransaction), NOTHING);
-        assert!(all.is_settled());
+        assert_eq!(check(&mut all, 1, InTransaction), NOTHING);
+        assert!(all.is_checked());
         all.deletes(1, names("c"));
         all.ends(2);
-        assert!(all.is_settled());
+        assert!(all.is_checked());
         all.ends(1);
-        assert_eq!(look(&mut all, 2, InTransaction), NOTHING); // `EXEC` was put off
-        assert_eq!(look(&mut all, 2, Blocked), NOTHING);
-        assert_eq!(look(&mut all, 2, Free), ["a", "b", "c"]);
+        assert_eq!(check(&mut all, 2, InTransaction), NOTHING); // `EXEC` was delayed
+        assert_eq!(check(&mut all, 2, Blocked), NOTHING);
+        assert_eq!(check(&mut all, 2, Free), ["a", "b", "c"]);
         assert!(all.is_empty());
     }
 
@@ -272,33 +272,33 @@ mod tests {
     fn what_a_client_has_queued_goes_with_its_connection() {
         let mut all = ByClient::default();
         all.deletes(1, names("a"));
-        look(&mut all, 1, InTransaction);
+        check(&mut all, 1, InTransaction);
         all.disconnects(1);
         assert!(all.is_empty());
         all.deletes(1, names("a"));
-        look(&mut all, 1, InTransaction);
+        check(&mut all, 1, InTransaction);
         all.ends(1);
         all.disconnects(1);
-        assert_eq!(look(&mut all, 2, Gone), ["a"]);
+        assert_eq!(check(&mut all, 2, Gone), ["a"]);
         assert!(all.is_empty());
     }
 
     #[test]
-    fn a_deletion_that_was_put_off_is_revoked_until_it_has_run() {
+    fn a_deletion_that_was_delayed_is_revoked_until_it_has_run() {
         let mut all = ByClient::default();
         all.deletes(1, names("a"));
-        assert_eq!(look(&mut all, 2, Blocked), NOTHING);
+        assert_eq!(check(&mut all, 2, Blocked), NOTHING);
         all.arrives(2); // behind the deletion
-        assert_eq!(look(&mut all, 3, Free), ["a"]); // ahead of it: it may run after this
-        assert_eq!(look(&mut all, 2, Free), ["a"]);
+        assert_eq!(check(&mut all, 3, Free), ["a"]); // ahead of it: it may run after this
+        assert_eq!(check(&mut all, 2, Free), ["a"]);
         assert!(all.is_empty());
         all.deletes(1, names("a"));
-        look(&mut all, 2, Blocked);
+        check(&mut all, 2, Blocked);
         all.ends_round(|_| Free);
-        assert_eq!(look(&mut all, 3, Free), ["a"]);
+        assert_eq!(check(&mut all, 3, Free), ["a"]);
         assert!(!all.is_empty());
         all.ends_round(|_| Free);
-        assert_eq!(look(&mut all, 3, Free), ["a"]);
+        assert_eq!(check(&mut all, 3, Free), ["a"]);
         assert!(all.is_empty());
     }
 
@@ -308,39 +308,39 @@ mod tests {
         let many: Vec<String> = (0..=MAX_NAMES).map(|number| number.to_string()).collect();
         all.deletes(1, many.iter().map(String::as_bytes));
         all.deletes(2, names("a"));
-        look(&mut all, 1, InTransaction);
+        check(&mut all, 1, InTransaction);
         all.ends(1);
-        assert_eq!(look(&mut all, 1, Free), ["*"]);
+        assert_eq!(check(&mut all, 1, Free), ["*"]);
         all.ends(2);
-        assert_eq!(look(&mut all, 1, Free), ["a"]);
+        assert_eq!(check(&mut all, 1, Free), ["a"]);
         all.has_queued_before(3);
         all.ends(3);
-        assert_eq!(look(&mut all, 1, Free), ["*"]);
+        assert_eq!(check(&mut all, 1, Free), ["*"]);
     }
 
-    /// Many clients whose deletions the server puts off, each of another key.
-    fn many_put_off(clients: &Clients, stage: impl Fn(&mut ByClient, u64)) -> ByClient {
+    /// Many clients whose deletions the server delays, each of another key.
+    fn many_delayed(clients: &Clients, stage: impl Fn(&mut ByClient, u64)) -> ByClient {
         let mut all = ByClient::default();
         for client in 1..=MANY {
-            all.look(Some(client), true, |_| clients.read(), &mut |_| {});
+            all.check(Some(client), true, |_| clients.read(), &mut |_| {});
             all.arrives(client);
             let name = client.to_string();
             all.deletes(client, std::iter::once(name.as_bytes()));
             stage(&mut all, client);
         }
-        all.look(None, true, |_| clients.read(), &mut |_| {});
+        all.check(None, true, |_| clients.read(), &mut |_| {});
         all
     }
 
     #[test]
-    fn in_a_pause_no_command_reads_the_states_of_all_clients_whose_commands_are_put_off() {
+    fn in_a_pause_no_command_reads_the_states_of_all_clients_whose_commands_are_delayed() {
         let queue = |_: &mut ByClient, _| {};
         let end = |all: &mut ByClient, client| all.ends(client);
         for stage in [queue as fn(&mut ByClient, u64), end] {
             let clients = Clients::all(Blocked);
-            let mut all = many_put_off(&clients, stage);
+            let mut all = many_delayed(&clients, stage);
             for other in 0..MANY {
-                all.look(
+                all.check(
                     Some(MANY + 1 + other),
                     true,
                     |_| clients.read(),
@@ -348,14 +348,14 @@ mod tests {
                 );
             }
             assert!(clients.reads.get() <= 2 * MANY, "{}", clients.reads.get());
-            assert!(!all.is_settled());
+            assert!(!all.is_checked());
         }
     }
 
     #[test]
     fn after_a_pause_each_command_reads_few_states_and_in_doubt_all_leases_are_revoked() {
         let clients = Clients::all(Blocked);
-        let mut all = many_put_off(&clients, |_, _| {});
+        let mut all = many_delayed(&clients, |_, _| {});
         clients.state.set(Free);
         let mut revoked = BTreeSet::new();
         let mut rounds = 0;
@@ -368,7 +368,7 @@ mod tests {
                 let mut revoke = |key: Option<&[u8]>| {
                     now.insert(key.map(<[u8]>::to_vec));
                 };
-                all.look(Some(current), false, |_| clients.read(), &mut revoke);
+                all.check(Some(current), false, |_| clients.read(), &mut revoke);
                 assert!(clients.reads.get() <= MOST_STATES as u64);
                 // Any of those that are left may have run.
                 let is_left = |client: &u64| all.clients.contains_key(client);
@@ -383,15 +383,15 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_command_was_put_off_behind_many_can_begin_a_transaction_after_it() {
+    fn a_client_whose_command_was_delayed_behind_many_can_begin_a_transaction_after_it() {
         let clients = Clients::all(Blocked);
-        let mut all = many_put_off(&clients, |_, _| {});
+        let mut all = many_delayed(&clients, |_, _| {});
         clients.state.set(Free);
         let names_of = |all: &mut ByClient, current, state| {
             let mut names = Vec::new();
             let mut revoke = |key: Option<&[u8]>| names.extend(key.map(text));
             let state_of = |client| if client == MANY { state } else { Blocked };
-            all.look(Some(current), false, state_of, &mut revoke);
+            all.check(Some(current), false, state_of, &mut revoke);
             names
         };
         // `MULTI`, `DEL b` and `EXEC` of the last client, of whose first deletion the filter heard nothing since.
