@@ -11,7 +11,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots::{Ranges, contains, in_cluster, slot_of};
+use crate::server::services::slots::{Ranges, contains, is_in_cluster, slot_of};
 use crate::server::services::timer;
 use std::cell::RefMut;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -192,7 +192,7 @@ struct ListedValue {
 }
 
 fn slot(key: &[u8]) -> u16 {
-    if in_cluster() { slot_of(key) } else { 0 }
+    if is_in_cluster() { slot_of(key) } else { 0 }
 }
 
 /// The values have the labels of their databases, so that databases are exchanged or emptied in one step. The label of a database

@@ -14,9 +14,9 @@ pub struct Argument {
     /// The type, with the parts of a choice or a group.
     pub kind: ArgumentKind,
     /// Whether a command may omit the argument.
-    pub optional: bool,
+    pub is_optional: bool,
     /// Whether a command may repeat the argument.
-    pub multiple: bool,
+    pub is_multiple: bool,
 }
 
 /// The type of an argument.
@@ -67,7 +67,7 @@ fn group(words: &[&str], at: &mut usize) -> Vec<Argument> {
                     repeat(current, inner.len());
                 } else {
                     let mut inner = together(inner);
-                    inner.optional = true;
+                    inner.is_optional = true;
                     current.push(inner);
                 }
             }
@@ -141,8 +141,8 @@ fn plain(kind: ArgumentKind) -> Argument {
         name: String::new(),
         token: None,
         kind,
-        optional: false,
-        multiple: false,
+        is_optional: false,
+        is_multiple: false,
     }
 }
 
@@ -170,7 +170,7 @@ fn repeat(arguments: &mut Vec<Argument>, count: usize) {
     };
     let mut last = together(last);
     last.token = last.token.or(token);
-    last.multiple = true;
+    last.is_multiple = true;
     arguments.push(last);
 }
 
@@ -197,8 +197,8 @@ mod tests {
             .token
             .as_deref()
             .map_or(String::new(), |token| format!("{token}="));
-        let optional = if argument.optional { "?" } else { "" };
-        let multiple = if argument.multiple { "*" } else { "" };
+        let optional = if argument.is_optional { "?" } else { "" };
+        let multiple = if argument.is_multiple { "*" } else { "" };
         format!("{token}{}:{kind}{optional}{multiple}", argument.name)
     }
 

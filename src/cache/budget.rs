@@ -21,7 +21,7 @@ use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::native::{key_usage, value_usage};
-use crate::server::services::slots::{contains, in_cluster, slot_of};
+use crate::server::services::slots::{contains, is_in_cluster, slot_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENTRIES: MainThread<Sieve> = MainThread::new();
@@ -66,7 +66,7 @@ const NEWEST_BATCHES: usize = 16;
 const MAX_OVERSIZED: usize = 1000;
 
 fn section(db: i32, key: &[u8]) -> CountedSection {
-    (db, if in_cluster() { slot_of(key) } else { 0 })
+    (db, if is_in_cluster() { slot_of(key) } else { 0 })
 }
 
 /// The bytes of an entry with a name of this length, as `MEMORY USAGE` counts them.

@@ -193,7 +193,7 @@ fn may_slide(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
 
 #[cold]
 fn may_script_slide(ctx: Ctx<'_>) -> bool {
-    let may_slide = scripts::lets_write(ctx);
+    let may_slide = scripts::may_script_write(ctx);
     deletions::watch_removals(ctx); // notes the kinds of the next scripts
     may_slide
 }

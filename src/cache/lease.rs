@@ -6,7 +6,7 @@
 
 use super::breaker::{BreakerRequest, BreakerTerms};
 use crate::linear_hash::{HashEntry, LinearHash};
-use crate::server::services::slots::{in_cluster, slot_of};
+use crate::server::services::slots::{is_in_cluster, slot_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -232,7 +232,7 @@ impl Default for Leases {
 impl Leases {
     /// An empty table. `seed`: the seed of the hashes of keys. `last_token`: the number from which tokens are counted.
     pub fn new(seed: u64, last_token: u64) -> Self {
-        Self::with_slots(seed, last_token, |key| match in_cluster() {
+        Self::with_slots(seed, last_token, |key| match is_in_cluster() {
             true => slot_of(key),
             false => 0,
         })

@@ -49,7 +49,7 @@ pub fn open_together<T>(mut open: impl FnMut() -> T) -> T {
 const MAX_ATTEMPTS: usize = 3;
 
 /// Whether there is any value of the module's types.
-pub(in crate::server) fn any_live() -> bool {
+pub(in crate::server) fn has_live_values() -> bool {
     ALL_LIVE.load(Ordering::Relaxed) > 0
 }
 

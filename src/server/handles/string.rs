@@ -9,7 +9,7 @@ use std::slice;
 #[derive(Debug)]
 pub struct ServerString<'a> {
     raw: NonNull<raw::RedisModuleString>,
-    owned: bool,
+    is_owned: bool,
     /// The bytes, if they are known already: to ask the server for them takes 40 instructions.
     bytes: Option<&'a [u8]>,
 }
@@ -22,7 +22,7 @@ impl<'a> ServerString<'a> {
     pub(in crate::server) unsafe fn borrowed(raw: *mut raw::RedisModuleString) -> Self {
         Self {
             raw: NonNull::new(raw).expect("an argument is a string"),
-            owned: false,
+            is_owned: false,
             bytes: None,
         }
     }
@@ -37,7 +37,7 @@ impl<'a> ServerString<'a> {
     ) -> Self {
         Self {
             raw: NonNull::new(raw).expect("an argument is a string"),
-            owned: false,
+            is_owned: false,
             bytes: Some(bytes),
         }
     }
@@ -51,7 +51,7 @@ impl<'a> ServerString<'a> {
     ) -> Option<ServerString<'static>> {
         Some(ServerString {
             raw: NonNull::new(raw)?,
-            owned: true,
+            is_owned: true,
             bytes: None,
         })
     }
@@ -69,7 +69,7 @@ impl<'a> ServerString<'a> {
         };
         ServerString {
             raw: NonNull::new(raw).expect("the server makes a string or dies"),
-            owned: true,
+            is_owned: true,
             bytes: None,
         }
     }
@@ -113,14 +113,14 @@ impl<'a> ServerString<'a> {
 
     /// Gives the string away, to who frees it.
     pub(in crate::server) fn into_raw(self) -> *mut raw::RedisModuleString {
-        debug_assert!(self.owned);
+        debug_assert!(self.is_owned);
         std::mem::ManuallyDrop::new(self).raw()
     }
 }
 
 impl Drop for ServerString<'_> {
     fn drop(&mut self) {
-        if self.owned {
+        if self.is_owned {
             // SAFETY: `new` made it without a context, nobody else frees it.
             unsafe { api!(RedisModule_FreeString(std::ptr::null_mut(), self.raw())) };
         }

@@ -204,7 +204,7 @@ unsafe extern "C" fn on_key(
             }
         }
         if let Some(change) = change
-            && native_type::any_live()
+            && native_type::has_live_values()
             && ctx.peek(&name).is_native()
         {
             for family in crate::enabled_families() {

@@ -480,10 +480,10 @@ fn raw_arguments(
             raw_arguments(parts, next_spec, texts, lists)
         };
         let mut flags = raw::REDISMODULE_CMD_ARG_NONE;
-        if argument.optional {
+        if argument.is_optional {
             flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL;
         }
-        if argument.multiple {
+        if argument.is_multiple {
             flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
         }
         // SAFETY: zeros are a valid value of this plain struct.

@@ -201,7 +201,7 @@ pub fn may_write(ctx: Ctx<'_>) -> bool {
 }
 
 /// Whether the running command, which is part of a script, may write. The first call comes before the filter is registered.
-pub fn lets_write(ctx: Ctx<'_>) -> bool {
+pub fn may_script_write(ctx: Ctx<'_>) -> bool {
     IS_ASKED.store(true, Ordering::Relaxed);
     let mut kinds = LAST_CALLED.load(Ordering::Relaxed);
     if kinds == 0 {

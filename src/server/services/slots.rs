@@ -11,7 +11,7 @@ static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
 
 /// Whether this server is a node of a cluster. The answer never changes while the server runs.
 #[inline]
-pub fn in_cluster() -> bool {
+pub fn is_in_cluster() -> bool {
     IN_CLUSTER.load(Ordering::Relaxed)
 }
 

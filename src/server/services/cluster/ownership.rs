@@ -264,7 +264,7 @@ pub struct SameNodes(());
 /// Begins such a part. `None` outside of a cluster.
 #[inline]
 pub fn same_nodes() -> Option<SameNodes> {
-    slots::in_cluster().then(|| {
+    slots::is_in_cluster().then(|| {
         STATE.get().same_nodes += 1;
         SameNodes(())
     })
