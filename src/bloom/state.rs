@@ -227,7 +227,7 @@ impl FilterKind for Bloom {
 
     fn overlay(own: &mut [u8], loaded: &[u8]) -> bool {
         let mut new = 0;
-        for (own, loaded) in own.chunks_mut(PAGE).zip(loaded.chunks(PAGE)) {
+        for (own, loaded) in own.chunks_mut(PAGE_BYTES).zip(loaded.chunks(PAGE_BYTES)) {
             if is_zero(loaded) {
                 continue; // a page that was never written stays unallocated
             }
@@ -240,8 +240,8 @@ impl FilterKind for Bloom {
     }
 }
 
-/// The size of a memory page on most machines, in bytes.
-const PAGE: usize = 4096;
+/// The size of a memory page on most machines.
+const PAGE_BYTES: usize = 4096;
 
 /// The block of an item.
 #[inline]

@@ -92,11 +92,11 @@ impl<'a> CacheOptions<'a> {
 }
 
 /// The longest name of a breaker, in bytes.
-const MAX_BREAKER_NAME: usize = 128;
+const MAX_BREAKER_NAME_BYTES: usize = 128;
 
 /// The name of a breaker.
 pub(super) fn breaker_name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
-    cursor.name("name", MAX_BREAKER_NAME)
+    cursor.name("name", MAX_BREAKER_NAME_BYTES)
 }
 
 /// The position of the arguments of `BREAKER`: a name, a number of failures and a time.

@@ -9,7 +9,7 @@ use crate::linear_hash::HashEntry;
 use crate::memory::block_size;
 
 /// The longest id of a message in bytes.
-pub const MAX_MESSAGE_ID: usize = 512;
+pub const MAX_MESSAGE_ID_BYTES: usize = 512;
 
 /// The most bytes that the fields and values of one message have. No stream takes a larger entry.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 30;
@@ -35,7 +35,7 @@ impl<'a> PackedMessage<'a> {
     /// The message, if the bytes are one.
     pub fn read(packed: &'a [u8]) -> Result<Self, Corrupt> {
         let mut reader = Reader::new(packed);
-        reader.bytes(1, MAX_MESSAGE_ID)?;
+        reader.bytes(1, MAX_MESSAGE_ID_BYTES)?;
         let (mut count, mut bytes) = (0, 0);
         while !reader.is_empty() {
             bytes += reader.bytes(0, MAX_MESSAGE_BYTES)?.len();

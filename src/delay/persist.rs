@@ -17,7 +17,7 @@
 //!
 //! Integers and byte strings are those of [`crate::codec`]; times are Unix milliseconds.
 
-use super::message::{MAX_MESSAGE_ID, PackedMessage, QueuedMessage};
+use super::message::{MAX_MESSAGE_ID_BYTES, PackedMessage, QueuedMessage};
 use super::state::{DelayQueue, MAX_COUNT, Target};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::server::services::stream::EntryId;
@@ -123,9 +123,9 @@ fn effect<'a>(reader: &mut Reader<'a>) -> Result<DelayEffect<'a>, Corrupt> {
             let due = number(reader)?;
             DelayEffect::Added(message(reader)?, due)
         }
-        b'C' => DelayEffect::Cancelled(reader.bytes(1, MAX_MESSAGE_ID)?),
+        b'C' => DelayEffect::Cancelled(reader.bytes(1, MAX_MESSAGE_ID_BYTES)?),
         b'D' => {
-            let id = reader.bytes(1, MAX_MESSAGE_ID)?;
+            let id = reader.bytes(1, MAX_MESSAGE_ID_BYTES)?;
             let ms = reader.uint(0, u64::MAX)?;
             let seq = reader.uint(0, u64::MAX)?;
             DelayEffect::Delivered(id, EntryId { ms, seq })

@@ -26,7 +26,7 @@ use serve::{OnceQueues, WaitingBegin};
 use std::sync::atomic::AtomicU64;
 
 /// The longest fingerprint in bytes.
-pub const MAX_FINGERPRINT: usize = 512;
+pub const MAX_FINGERPRINT_BYTES: usize = 512;
 
 /// The family's registration.
 pub const FAMILY: Family = Family {

@@ -1,6 +1,6 @@
 //! The options of the family's commands.
 
-use super::MAX_FINGERPRINT;
+use super::MAX_FINGERPRINT_BYTES;
 use crate::options::{OptionArgument, OptionSet, OptionTable};
 use crate::request::TEN_YEARS_MS;
 
@@ -15,7 +15,7 @@ pub(super) static OPTIONS: OptionTable<4> = OptionTable::new([
     (
         FINGERPRINT,
         "FINGERPRINT",
-        OptionArgument::Name(MAX_FINGERPRINT),
+        OptionArgument::Name(MAX_FINGERPRINT_BYTES),
     ),
     (BLOCK, "BLOCK", OptionArgument::Integer(0, TEN_YEARS_MS)),
     (PX, "PX", OptionArgument::Integer(1, TEN_YEARS_MS)),

@@ -9,7 +9,7 @@
 //! An effect (`ONCE.APPLY key effect [result]`) is the work as it is now. The key expires at `until`. An effect without bytes
 //! changes nothing: a repeated request sends it, so that `WAIT` waits for the first request.
 
-use super::MAX_FINGERPRINT;
+use super::MAX_FINGERPRINT_BYTES;
 use super::state::OnceWork;
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
 use crate::request::MAX_SAFE;
@@ -37,7 +37,7 @@ pub fn read_head(input: &[u8]) -> Result<OnceWork, Corrupt> {
     let work = OnceWork {
         until: reader.uint(0, MAX)?,
         token: reader.uint(1, MAX)?,
-        fingerprint: reader.bytes(0, MAX_FINGERPRINT)?.into(),
+        fingerprint: reader.bytes(0, MAX_FINGERPRINT_BYTES)?.into(),
         result,
     };
     reader.is_empty().then_some(work).ok_or(Corrupt)
@@ -53,7 +53,7 @@ mod tests {
         fn what_is_written_is_read_back(
             until in 0..=MAX,
             token in 1..=MAX,
-            fingerprint in proptest::collection::vec(any::<u8>(), 0..=MAX_FINGERPRINT),
+            fingerprint in proptest::collection::vec(any::<u8>(), 0..=MAX_FINGERPRINT_BYTES),
             is_done: bool,
         ) {
             let work = OnceWork {

@@ -8,7 +8,7 @@ use super::persist::{self, Created, StockEffect};
 use super::state::{
     Counts, Decision, Op, Stock, StockAction, StockRefusal, StockRequest, next_ver,
 };
-use super::{COUNTERS, HOT, MAX_ID};
+use super::{COUNTERS, HOT, MAX_ID_BYTES};
 use crate::error::Error;
 use crate::options::Options;
 use crate::reply::{Answer, Reply};
@@ -26,7 +26,7 @@ pub(super) fn qty(cursor: &mut Cursor<'_>) -> Result<u64, Error> {
 }
 
 pub(super) fn id<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
-    cursor.name("id", MAX_ID)
+    cursor.name("id", MAX_ID_BYTES)
 }
 
 /// `STOCK.SET key total [NX | XX] [PERUSER n] [RETAIN ms] [EVENTS stream [MAXLEN n]]`

@@ -34,7 +34,7 @@ use std::rc::Rc;
 pub const MAX_QTY: u64 = MAX_SAFE as u64;
 
 /// The longest order or user id in bytes.
-pub const MAX_ID: usize = 512;
+pub const MAX_ID_BYTES: usize = 512;
 
 /// The default of `RETAIN`, the retention time of final orders, in milliseconds: one day.
 pub const DEFAULT_RETAIN_MS: u64 = 86_400_000;

@@ -1,7 +1,7 @@
 //! The options of the family's commands.
 
 use super::state::{EventStream, SaleTerms, StockAction, StockRequest};
-use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN_MS, MAX_ID};
+use super::{DEFAULT_MAXLEN, DEFAULT_RETAIN_MS, MAX_ID_BYTES};
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{MAX_SAFE, TEN_YEARS_MS};
 
@@ -19,8 +19,8 @@ pub(super) const TERMS: OptionSet = PERUSER | RETAIN | EVENTS | MAXLEN;
 
 /// All options of the family.
 pub(super) static OPTIONS: OptionTable<9> = OptionTable::new([
-    (ORDER, "ORDER", OptionArgument::Name(MAX_ID)),
-    (USER, "USER", OptionArgument::Name(MAX_ID)),
+    (ORDER, "ORDER", OptionArgument::Name(MAX_ID_BYTES)),
+    (USER, "USER", OptionArgument::Name(MAX_ID_BYTES)),
     (PX, "PX", OptionArgument::Integer(1, TEN_YEARS_MS)),
     (NX, "NX", OptionArgument::None),
     (XX, "XX", OptionArgument::None),

@@ -9,7 +9,7 @@
 //! present until the order is closed, so that a repeated request receives the first reply. Memory, RDB and AOF contain the same
 //! bytes.
 
-use super::{MAX_ID, MAX_QTY};
+use super::{MAX_ID_BYTES, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, uint_len};
 use crate::linear_hash::HashEntry;
 use crate::memory::block_size;
@@ -180,7 +180,7 @@ impl HashEntry for PackedOrder {
     fn key(&self) -> &[u8] {
         let mut reader = Reader::new(&self.0[1..]);
         reader
-            .bytes(1, MAX_ID)
+            .bytes(1, MAX_ID_BYTES)
             .expect("a record is what was packed")
     }
 
@@ -214,10 +214,10 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
         return Err(Corrupt);
     }
     let status = STATUSES[usize::from(header & STATUS)];
-    let id = reader.bytes(1, MAX_ID)?;
+    let id = reader.bytes(1, MAX_ID_BYTES)?;
     let user = match header & USER {
         0 => &[],
-        _ => reader.bytes(1, MAX_ID)?,
+        _ => reader.bytes(1, MAX_ID_BYTES)?,
     };
     let qty = match header & ONE {
         0 => unzigzag(reader.uint(0, 2 * MAX_QTY)?),

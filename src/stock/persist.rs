@@ -27,7 +27,7 @@
 
 use super::order::{self, Order, unzigzag, zigzag};
 use super::state::{Change, Counts, EventStream, Op, SaleTerms, Stock};
-use super::{MAX_ID, MAX_QTY};
+use super::{MAX_ID_BYTES, MAX_QTY};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, put_uints};
 use crate::request::TEN_YEARS_MS;
 use crate::server::services::stream::EntryId;
@@ -120,7 +120,7 @@ fn effect<'a>(reader: &mut Reader<'a>) -> Result<StockEffect<'a>, Corrupt> {
         b'T' => Ok(StockEffect::Trimmed(reader.uint(0, MAX_QTY)?)),
         b'O' => order::read(reader).map(StockEffect::Order),
         b'U' => Ok(StockEffect::User(
-            reader.bytes(1, MAX_ID)?,
+            reader.bytes(1, MAX_ID_BYTES)?,
             reader.uint(1, MAX_QTY)?,
         )),
         _ => changed(letter, reader),
@@ -162,11 +162,11 @@ fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<StockEffect<'a>, C
     let found = LETTERS.iter().find(|(other, _)| *other == letter);
     let (_, op) = *found.ok_or(Corrupt)?;
     let needs_order = !matches!(op, Op::Add | Op::Deduct);
-    let mut change = Change::of(op, reader.bytes(needs_order.into(), MAX_ID)?, 0);
+    let mut change = Change::of(op, reader.bytes(needs_order.into(), MAX_ID_BYTES)?, 0);
     match op {
         Op::Add => change.qty = unzigzag(reader.uint(0, 2 * MAX_QTY)?),
         Op::Deduct | Op::Reserve => {
-            change.user = reader.bytes(0, MAX_ID)?;
+            change.user = reader.bytes(0, MAX_ID_BYTES)?;
             change.qty = reader.uint(1, MAX_QTY)? as i64;
         }
         _ => {}

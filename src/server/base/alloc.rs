@@ -131,8 +131,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
     }
 }
 
-/// The smallest zeroed block, in bytes, whose pages stay untouched and whose allocation may fail without ending the process.
-const LARGE: usize = 64 * 1024;
+/// The smallest zeroed block whose pages stay untouched and whose allocation may fail without ending the process.
+const LARGE_BYTES: usize = 64 * 1024;
 
 /// The way to allocate aligned zeroed blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +201,7 @@ unsafe fn zeroed(layout: Layout) -> *mut u8 {
     unsafe {
         match (raw::RedisModule_TryCalloc, raw::RedisModule_TryAlloc) {
             (Some(try_calloc), _) => try_calloc(1, size).cast(),
-            (None, Some(try_alloc)) if size >= LARGE => {
+            (None, Some(try_alloc)) if size >= LARGE_BYTES => {
                 let block = try_alloc(size).cast::<u8>();
                 if !block.is_null() {
                     clear(block, size);

@@ -251,13 +251,13 @@ fn emit_queued_events(ctx: Ctx<'_>) {
         ctx.in_db(queued.db, || emit(ctx, &queued));
     }
     let kept = &mut *QUEUED_EVENTS.get();
-    if kept.capacity() == 0 && events.capacity() <= KEPT_CAPACITY {
+    if kept.capacity() == 0 && events.capacity() <= KEPT_EVENTS {
         *kept = events;
     }
 }
 
-/// The buffer of queued events is kept up to this capacity, in events.
-const KEPT_CAPACITY: usize = 64;
+/// The buffer of queued events is kept up to this capacity.
+const KEPT_EVENTS: usize = 64;
 
 /// The name of the key whose event the module emits now.
 static EMITTED_NAME: AtomicPtr<raw::RedisModuleString> = AtomicPtr::new(ptr::null_mut());

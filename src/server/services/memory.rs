@@ -8,11 +8,11 @@ use redis_module::raw;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Smaller requests are not asked for: the server's own check, before each command, is enough.
-const SMALL: usize = 256 * 1024;
+const SMALL_BYTES: usize = 256 * 1024;
 
 /// Checks that `size` more bytes fit into `maxmemory` and into the machine.
 pub fn check_room(size: usize) -> Result<(), Error> {
-    if size < SMALL {
+    if size < SMALL_BYTES {
         return Ok(());
     }
     let memory = ServerInfo::read(c"memory");

@@ -18,7 +18,7 @@ type Message = (Arc<[u8]>, Vec<u8>);
 static OUTBOX: MainThread<VecDeque<Message>> = MainThread::new();
 
 /// The outbox keeps the memory of this many messages.
-const KEPT: usize = 64;
+const KEPT_MESSAGES: usize = 64;
 
 /// Returns whether the caller of the running command may publish on this channel.
 pub fn is_permitted(ctx: Ctx<'_>, channel: &[u8]) -> bool {
@@ -51,7 +51,7 @@ pub(in crate::server) fn deliver(ctx: Ctx<'_>) {
     loop {
         let next = OUTBOX.get().pop_front();
         let Some((channel, message)) = next else {
-            break OUTBOX.get().shrink_to(KEPT);
+            break OUTBOX.get().shrink_to(KEPT_MESSAGES);
         };
         let (channel, message) = (ServerString::new(&channel), ServerString::new(&message));
         // SAFETY: the context is alive, and the strings live through the call. In a cluster the server sends the message to

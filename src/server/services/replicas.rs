@@ -9,24 +9,24 @@ use crate::server::services::commit;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The time for which an answer is valid, in milliseconds. The server counts its replicas once a second.
-const FRESH: u64 = 100;
+/// The time for which an answer is valid. The server counts its replicas once a second.
+const FRESH_MS: u64 = 100;
 
 static ENOUGH: AtomicBool = AtomicBool::new(true);
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+static ASKED_AT_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether this master has enough replicas to write.
 pub fn are_enough(ctx: Ctx<'_>, now: Now) -> bool {
-    if now.ms().abs_diff(LOOKED_AT.load(Ordering::Relaxed)) >= FRESH {
+    if now.ms().abs_diff(ASKED_AT_MS.load(Ordering::Relaxed)) >= FRESH_MS {
         ENOUGH.store(count(ctx), Ordering::Relaxed);
-        LOOKED_AT.store(now.ms(), Ordering::Relaxed);
+        ASKED_AT_MS.store(now.ms(), Ordering::Relaxed);
     }
     ENOUGH.load(Ordering::Relaxed)
 }
 
 /// The settings have changed: the next question asks the server again.
 pub fn forget() {
-    LOOKED_AT.store(0, Ordering::Relaxed);
+    ASKED_AT_MS.store(0, Ordering::Relaxed);
 }
 
 fn count(ctx: Ctx<'_>) -> bool {
