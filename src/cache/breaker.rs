@@ -144,7 +144,7 @@ impl<K> Breakers<K> {
         self.trips
     }
 
-    /// The breaker of a name. To look at it is no use of it.
+    /// The breaker of a name. A read is no use of it.
     pub fn get(&self, name: &[u8]) -> Option<&Breaker<K>> {
         self.breakers.get(self.numbers.get(name)?)
     }

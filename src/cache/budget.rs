@@ -53,13 +53,13 @@ struct EntryCount {
 /// Whether the last search found no entry that may be evicted. The cron event lets it search again.
 static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
-/// So many batches or names a search looks at between two looks at the clock.
+/// The most batches or names that a search checks before it reads the clock again.
 const SEARCH_STEPS: usize = 500;
 
 /// How long a slice of evictions takes, in microseconds. The reply to a command waits for one or two slices.
 const EVICTION_SLICE_US: u64 = 500;
 
-/// So many of the newest batches a search for an entry of one hash slot looks at.
+/// The most of the newest batches that a search for an entry of one hash slot checks.
 const NEWEST_BATCHES: usize = 16;
 
 /// The most entries whose names are kept because they are larger than the budget.
@@ -422,14 +422,14 @@ fn has_upkeep() -> bool {
 /// Frees memory of entries that have gone, and counts entries, until the slice is over.
 fn keep_up(ctx: Ctx<'_>, slice: &Slice) {
     if ENTRIES.get().may_misplace() && WORK.get().count.is_none() {
-        look_for_misplaced(ctx);
+        recount_if_misplaced(ctx);
     }
     while !slice.is_over() && ENTRIES.get().collect(8) {}
     while !slice.is_over() && count_some(ctx) {}
     while !slice.is_over() && merge_some(ctx) {}
 }
 
-/// So many batches a search for batches to merge looks at between two looks at the clock.
+/// The most batches that a search for batches to merge checks before it reads the clock again.
 const MERGE_STEPS: usize = 64;
 
 /// Moves the entries of two batches with few names into one, so that the queue takes less memory. Returns whether work is left.
@@ -474,7 +474,7 @@ fn place_has_changed(before: Place, place: Place) {
 
 /// Redis before 7.4 names database 0 for each key of a dataset that is loaded beside another one. If there are other databases, all
 /// entries are counted anew.
-fn look_for_misplaced(ctx: Ctx<'_>) {
+fn recount_if_misplaced(ctx: Ctx<'_>) {
     let is_used = |db| ctx.in_db(db, || ctx.count_keys() > 0);
     let mut others = (1..).map_while(is_used);
     let is_any = others.any(|is_used| is_used);

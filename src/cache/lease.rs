@@ -95,7 +95,7 @@ pub struct Leases {
     slot_of: fn(&[u8]) -> u16,
     /// The leases, and the backoffs. A key has one of both at most.
     tables: [Table; 2],
-    /// The leases that ended up to this one have been looked at by [`Leases::next_timeout`].
+    /// The leases that ended up to this one have been checked by [`Leases::next_timeout`].
     timed_out: End,
 }
 
@@ -341,7 +341,7 @@ impl Leases {
     }
 
     /// The next lease with a breaker whose time has run out (Unix ms). Each lease is returned once. `steps`: how many leases are
-    /// looked at.
+    /// checked.
     pub fn next_timeout(&mut self, now: u64, steps: &mut usize) -> Option<Lease> {
         while *steps > 0 {
             *steps -= 1;

@@ -81,8 +81,8 @@ struct CacheState {
     /// The work for the queues that remains.
     work: QueueWork,
     /// A scan of all queues that checks whether their keys hold a value by now.
-    look: Option<Scan>,
-    /// The hash slots of this node of a cluster at the last look.
+    key_check: Option<Scan>,
+    /// The hash slots of this node of a cluster at the last check.
     own_slots: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Default for CacheState {
         Self {
             rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
             work: QueueWork::default(),
-            look: None,
+            key_check: None,
             own_slots: None,
         }
     }

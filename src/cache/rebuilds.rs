@@ -28,7 +28,7 @@ pub struct Rebuilds {
     pub queue: KeyQueues<WaitingFetch>,
 }
 
-/// So many leases are looked at once whose time may have run out.
+/// The most leases that are checked at a time for whether their time has run out.
 const TIMEOUTS_AT_ONCE: usize = 1000;
 
 impl Rebuilds {
@@ -53,7 +53,7 @@ impl Rebuilds {
         }
     }
 
-    /// Counts the lease of this key among them, although others have ended before it that were not looked at.
+    /// Counts the lease of this key among them, although others have ended before it that were not checked.
     fn count_timeouts_with(&mut self, db: i32, key: &[u8], now: u64) {
         if self.breakers.is_empty() {
             return;
@@ -84,7 +84,7 @@ impl Rebuilds {
         dbs
     }
 
-    /// The same for leases of many keys. If more than a thousand have ended and were not looked at, the others are not counted.
+    /// The same for leases of many keys. If more than a thousand have ended and were not checked, the others are not counted.
     pub fn revoke_many(&mut self, now: impl FnOnce() -> u64, revoke: impl FnOnce(&mut Leases)) {
         if !self.breakers.is_empty() {
             self.count_timeouts(now());

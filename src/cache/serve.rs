@@ -159,11 +159,11 @@ impl QueueService for CacheQueues {
     }
 
     fn has_more_work() -> bool {
-        STATE.get().look.is_some()
+        STATE.get().key_check.is_some()
     }
 
     fn take_other_step(ctx: Ctx<'_>) -> bool {
-        look_at_next_key(ctx)
+        check_next_key(ctx)
     }
 }
 
@@ -222,29 +222,29 @@ fn demote() {
     let state = &mut *STATE.get();
     state.rebuilds.clear_leases();
     state.rebuilds.breakers = Breakers::default();
-    state.look = None;
+    state.key_check = None;
     state.own_slots = None; // to be read again with the next lease
 }
 
-/// Looks for keys of other types that have come to be while clients wait for an entry there: the server reports no event for a
+/// Begins to search for keys of other types that were created while clients wait for an entry there: the server reports no event for a
 /// new key unless the module asks for each of them.
-fn look_at_keys() {
+fn begin_key_check() {
     let mut state = STATE.get();
-    if state.look.is_none() && !state.rebuilds.queue.is_empty() {
-        state.look = Some(state.rebuilds.queue.scan(None));
+    if state.key_check.is_none() && !state.rebuilds.queue.is_empty() {
+        state.key_check = Some(state.rebuilds.queue.scan(None));
         deferred::ask_for_slices();
     }
 }
 
-/// Looks at the key of one queue. Returns false if there is none left.
-fn look_at_next_key(ctx: Ctx<'_>) -> bool {
+/// Checks the key of one queue. Returns false if there is none left.
+fn check_next_key(ctx: Ctx<'_>) -> bool {
     let key = {
         let state = &mut *STATE.get();
-        let Some(scan) = &mut state.look else {
+        let Some(scan) = &mut state.key_check else {
             return false;
         };
         let Some(ScanStep(key)) = state.rebuilds.queue.next_scanned(scan) else {
-            state.look = None;
+            state.key_check = None;
             return false;
         };
         key
@@ -272,13 +272,13 @@ fn is_taken(ctx: Ctx<'_>, key: &Key) -> bool {
 /// The number of entries of leases that each call of [`cron`] checks while there are stale ones.
 const SWEPT_BY_CRON: usize = 2000;
 
-/// Continues work that had to wait. In a cluster, looks for hash slots that moved without an event, and took leases along.
+/// Continues work that had to wait. In a cluster, searches for hash slots that moved without an event, and took leases along.
 pub(super) fn cron(ctx: Ctx<'_>) {
     budget::cron();
     stale_ends::cron(ctx);
     queue_service::ask_for_slices_if_needed::<CacheQueues>();
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
-    look_at_keys();
+    begin_key_check();
     STATE.get().rebuilds.count_timeouts(Now::read().ms());
     if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
         cluster::notice_changes(ctx);

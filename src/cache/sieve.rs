@@ -369,7 +369,7 @@ impl Sieve {
     }
 
     /// Moves the hand to the next entry to evict. `keep`: an entry that stays. `may_evict`: whether keys of a section may be
-    /// evicted. `steps`: so many batches may be looked at.
+    /// evicted. `steps`: the most batches that may be checked.
     pub fn search(
         &mut self,
         keep: Option<Place>,

@@ -2,7 +2,7 @@
 
 use super::COUNTERS;
 use super::edit::DelayEdit;
-use super::message::{MAX_MESSAGE_BYTES, MAX_MESSAGE_ID, PackedMessage, QueuedMessage, pack};
+use super::message::{MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES, PackedMessage, QueuedMessage, pack};
 use super::native::{DELAY, ListedQueue};
 use super::options::{MAXLEN, NX, OPTIONS, PX, PXAT, STREAM, VALUES, XX};
 use super::persist::{self, DelayEffect};
@@ -47,7 +47,7 @@ pub(super) fn set(call: &Call<'_>) -> Answer {
 pub(super) fn add(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let id = cursor.name("id", MAX_MESSAGE_ID)?;
+    let id = cursor.name("id", MAX_MESSAGE_ID_BYTES)?;
     let options = OPTIONS
         .read(&mut cursor, PX | PXAT | NX | XX | VALUES)?
         .require(VALUES)?;
@@ -92,7 +92,7 @@ pub(super) fn cancel(call: &Call<'_>) -> Answer {
     cursor.value()?;
     let mut ids = Vec::with_capacity(cursor.left());
     while cursor.left() > 0 {
-        ids.push(cursor.name("id", MAX_MESSAGE_ID)?);
+        ids.push(cursor.name("id", MAX_MESSAGE_ID_BYTES)?);
     }
     if ids.is_empty() {
         return Err(Error::Syntax);
@@ -112,7 +112,7 @@ pub(super) fn cancel(call: &Call<'_>) -> Answer {
 pub(super) fn get(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let id = cursor.name("id", MAX_MESSAGE_ID)?;
+    let id = cursor.name("id", MAX_MESSAGE_ID_BYTES)?;
     read_queue(call, Reply::Nil, |value| {
         let Some(queued) = value.queue.get(id) else {
             return Reply::Nil;
@@ -166,11 +166,11 @@ pub(super) fn info(call: &Call<'_>) -> Answer {
     })
 }
 
-/// What `look` makes of the queue at the key; `none` if there is no queue.
-fn read_queue(call: &Call<'_>, none: Reply, look: impl FnOnce(&ListedQueue) -> Reply) -> Answer {
+/// What `read` makes of the queue at the key; `none` if there is no queue.
+fn read_queue(call: &Call<'_>, none: Reply, read: impl FnOnce(&ListedQueue) -> Reply) -> Answer {
     let name = call.name(0);
     let mut key = TypedReadKey::of(call.ctx.open_to_read(&name), &DELAY)?;
-    Ok(key.value().map_or(none, |value| look(value)))
+    Ok(key.value().map_or(none, |value| read(value)))
 }
 
 /// `DELAY.APPLY key effects`: makes a queue what a master says it is. See [`persist`].

@@ -34,15 +34,15 @@ pub fn error_rate(cursor: &mut Cursor<'_>) -> Result<f64, Error> {
     fits.then_some(rate).ok_or(Error::ErrorRateRange)
 }
 
-/// Calls `look` with the filter at the first key. Returns `None` if there is no filter.
+/// Calls `work` with the filter at the first key. Returns `None` if there is no filter.
 pub fn read_filter<K: FilterKind, T>(
     call: &Call<'_>,
-    look: impl FnOnce(&mut Filter<K>) -> T,
+    work: impl FnOnce(&mut Filter<K>) -> T,
 ) -> Result<Option<T>, Error> {
     let name = call.name(0);
     let key = call.ctx.open_to_read(&name);
     let mut key = TypedReadKey::of_any(key, K::native(), K::foreign_types())?;
-    Ok(key.value().map(look))
+    Ok(key.value().map(work))
 }
 
 /// `BF.EXISTS key item`, `CF.EXISTS key item`
@@ -230,7 +230,7 @@ pub fn apply_effects<K: FilterKind>(call: &Call<'_>) -> Answer {
     } else {
         effects.try_for_each(|effect| apply_effect(filter, effect, limits))?;
     }
-    edit.settle_type();
+    edit.adopt_type();
     edit.close_applied();
     Ok(Reply::Ok)
 }

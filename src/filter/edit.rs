@@ -210,13 +210,13 @@ impl<'k, K: FilterKind> FilterEdit<'k, K> {
             let effects = self.effects.get_or_insert_default();
             persist::put_own_effect::<K>(effects, seed, &parameters);
             filter.become_own(seed, parameters);
-            self.settle_type();
+            self.adopt_type();
             self.is_changed = true;
         }
     }
 
     /// Gives the key the type of Sluice, if the filter is no longer as another module has made it.
-    pub fn settle_type(&mut self) {
+    pub fn adopt_type(&mut self) {
         if self.key.is_of_first_type() {
             return;
         }

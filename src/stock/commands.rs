@@ -339,14 +339,14 @@ fn available(call: &Call<'_>, index: usize) -> Answer {
     read_stock(call, &name, |stock| Reply::int(stock.counts().available))
 }
 
-/// Calls `look` with the stock at a key. Nil: there is no stock.
+/// Calls `read` with the stock at a key. Nil: there is no stock.
 fn read_stock(
     call: &Call<'_>,
     name: &ServerString<'_>,
-    look: impl FnOnce(&Stock) -> Reply,
+    read: impl FnOnce(&Stock) -> Reply,
 ) -> Answer {
     let mut key = TypedReadKey::of(call.ctx.open_to_read(name), &STOCK)?;
-    Ok(key.value().map_or(Reply::Nil, |stock| look(stock)))
+    Ok(key.value().map_or(Reply::Nil, |stock| read(stock)))
 }
 
 /// `STOCK.ORDER key id`

@@ -129,8 +129,8 @@ fn open_listed<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>, number: u64) -> Opt
 }
 
 /// Lists a stock that has come to a key. A change of the key's expiry does not matter.
-pub(super) fn on_key_change(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
-    if touch == KeyChange::Expiry || STOCK.live() == 0 {
+pub(super) fn on_key_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
+    if change == KeyChange::Expiry || STOCK.live() == 0 {
         return;
     }
     if let Ok(mut key) = TypedKey::of(ctx.peek(name), &STOCK)

@@ -143,14 +143,14 @@ impl Rate {
         self.with(|rate, _| rate)
     }
 
-    /// Calls `look` with the value, as a number and as the text that was set.
-    fn with<T>(&self, look: impl FnOnce(f64, &ServerString<'static>) -> T) -> T {
+    /// Calls `read` with the value, as a number and as the text that was set.
+    fn with<T>(&self, read: impl FnOnce(f64, &ServerString<'static>) -> T) -> T {
         let mut value = self.value.get();
         let (rate, text) = value.get_or_insert_with(|| {
             let rate = parse_rate(self.default.as_bytes()).unwrap_or(0.5);
             (rate, ServerString::new(self.default.as_bytes()))
         });
-        look(*rate, text)
+        read(*rate, text)
     }
 }
 
