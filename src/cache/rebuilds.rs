@@ -124,9 +124,9 @@ impl Rebuilds {
         let Some(breaker) = request.breaker else {
             return self.leases.offer(db, key, request);
         };
-        let place = self.leases.locate(db, key);
+        let lease_key = self.leases.locate(db, key);
         self.breakers.touch(breaker.name);
-        let delay = self.breaker_delay(breaker.name, Some(place), now);
+        let delay = self.breaker_delay(breaker.name, Some(lease_key), now);
         if delay > 0 {
             return LeaseOffer::BackingOff(match self.leases.status(db, key, now) {
                 LeaseStatus::BackingOff(left) => left.max(delay),
@@ -140,9 +140,9 @@ impl Rebuilds {
         if let LeaseOffer::Granted(token) = offer
             && let Some(terms) = self.breakers.terms(&breaker, request.max_breakers)
         {
-            self.leases.set_breaker(place, Some(terms));
+            self.leases.set_breaker(lease_key, Some(terms));
             let trial = Trial {
-                key: place,
+                key: lease_key,
                 token,
                 until: now + request.length_ms,
             };
@@ -156,8 +156,8 @@ impl Rebuilds {
         if let Some(terms) = &lease.breaker {
             self.count_timeouts(now);
             self.breakers.succeeded(terms);
-            let place = self.leases.locate(db, key);
-            self.leases.set_breaker(place, None); // its time may run out before it is removed
+            let lease_key = self.leases.locate(db, key);
+            self.leases.set_breaker(lease_key, None); // its time may run out before it is removed
         }
     }
 

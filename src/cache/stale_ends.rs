@@ -121,15 +121,15 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
 }
 
 fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(place) = ENDS.get().key(number) else {
+    let Some(listed) = ENDS.get().key(number) else {
         return;
     };
-    let name = ServerString::new(&place.key);
+    let name = ServerString::new(&listed.key);
     if !cluster::owns(ctx, &name) {
         return ENDS.get().park(number);
     }
     let process = |db| ctx.in_db(db, || process_here(ctx, &name, number, now));
-    let is_found = match place.db {
+    let is_found = match listed.db {
         ANY_DB => (0..).map_while(process).any(|is_found| is_found),
         db => process(db) == Some(true),
     };

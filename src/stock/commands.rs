@@ -254,7 +254,7 @@ fn step_once(edit: &mut StockEdit<'_>, request: &StockRequest<'_>, now: u64) -> 
         Decision::Repeated(_) if edit.is_unchanged() => edit.replicate_repeated(),
         _ => {}
     }
-    let (ctx, name) = edit.place();
+    let (ctx, name) = edit.ctx_and_name();
     count(ctx, name, &decision);
     Ok(Reply::Int(reply(&decision)))
 }

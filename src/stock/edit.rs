@@ -126,7 +126,7 @@ impl<'k> StockEdit<'k> {
     }
 
     /// The context, and the name of the key.
-    pub(super) fn place(&self) -> (Ctx<'k>, &'k ServerString<'k>) {
+    pub(super) fn ctx_and_name(&self) -> (Ctx<'k>, &'k ServerString<'k>) {
         (self.ctx, self.name)
     }
 

@@ -155,7 +155,7 @@ fn step_together(edits: &mut [StockEdit<'_>], requests: &[StockRequest<'_>], now
     }
     for (edit, decision) in edits.iter().zip(&decisions) {
         if !refused || !matches!(decision, Decision::Change(..)) {
-            let (ctx, name) = edit.place();
+            let (ctx, name) = edit.ctx_and_name();
             count(ctx, name, decision);
         }
     }
