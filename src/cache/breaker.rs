@@ -12,7 +12,7 @@ pub struct BreakerRequest<'a> {
     pub name: &'a [u8],
     /// After so many failures in a row the breaker opens.
     pub failures: u32,
-    /// For so long it stays open, in milliseconds.
+    /// The time for which it stays open, in milliseconds.
     pub open_ms: u32,
 }
 
@@ -23,7 +23,7 @@ pub struct BreakerTerms {
     pub number: u64,
     /// After so many failures in a row the breaker opens.
     pub failures: u32,
-    /// For so long it stays open, in milliseconds.
+    /// The time for which it stays open, in milliseconds.
     pub open_ms: u32,
 }
 
@@ -125,7 +125,7 @@ impl<K> Default for Breakers<K> {
     }
 }
 
-/// So many breakers are forgotten at once at most, if `cache-max-breakers` is lower than it was.
+/// The most breakers that are forgotten at a time, if `cache-max-breakers` is lower than it was.
 const FORGOTTEN_AT_ONCE: usize = 16;
 
 impl<K> Breakers<K> {

@@ -91,7 +91,7 @@ const MERGED: u32 = 48;
 /// No batch.
 const NOWHERE: u32 = u32::MAX;
 
-/// So many names are in a batch.
+/// The number of names in a batch.
 const BATCH: u32 = 64;
 
 /// Up to 64 names.

@@ -19,7 +19,7 @@ use crate::server::services::stream::{EntryId, Stream};
 use crate::server::services::timer;
 use std::ffi::CStr;
 
-/// So many messages, or bytes of messages, are delivered before the clock is read again.
+/// The number of messages, or of bytes of messages, that are delivered before the clock is read again.
 const STEP_MESSAGES: usize = 8;
 const STEP_BYTES: usize = 16 * 1024;
 

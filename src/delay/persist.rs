@@ -45,7 +45,7 @@ pub enum DelayEffect<'a> {
     Cancelled(&'a [u8]),
     /// The message with this id is delivered.
     Delivered(&'a [u8], EntryId),
-    /// So many of the oldest entries of the stream were dropped.
+    /// The number of the oldest entries of the stream that were dropped.
     Trimmed(u64),
     /// A message waits: its due time, and its number in the order of arrival.
     Waiting(PackedMessage<'a>, u64, u64),

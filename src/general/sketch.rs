@@ -91,7 +91,7 @@ pub struct Sampler {
     gap: u32,
 }
 
-/// So many events are all chosen.
+/// The number of events of which all are chosen.
 const CHOSEN_FIRST: u64 = 256;
 
 /// Between two chosen events are at most so many, itself included; on average, 64.

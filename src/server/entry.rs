@@ -390,7 +390,7 @@ fn after_panic(ctx: Ctx<'_>, strings: &[*mut raw::RedisModuleString], has_replie
     commit::emit_events(ctx); // of what was done before the panic
 }
 
-/// So many keys of a command are logged at most.
+/// The most keys of a command in a log line.
 const MAX_LOGGED_KEYS: usize = 8;
 
 /// `args`: the command with its name. The keys of a command that `rename-command` has renamed are not known.

@@ -43,7 +43,7 @@ pub(in crate::server) fn catch_panics() {
     }));
 }
 
-/// So many bytes of a name are logged at most.
+/// The most bytes of a name in a log line.
 const MAX_LOGGED_BYTES: usize = 128;
 
 /// The name of a key for the log: escaped, cut and in quotation marks.

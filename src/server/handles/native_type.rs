@@ -45,7 +45,7 @@ pub fn open_together<T>(mut open: impl FnMut() -> T) -> T {
     open()
 }
 
-/// So often keys are opened again at most: a listener may put a value at a key that expires at once.
+/// The most attempts to open keys together: a listener may put a value at a key that expires at once.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Whether there is any value of the module's types.

@@ -22,20 +22,22 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// For so long what `CLUSTER NODES` said is good, in microseconds: a little less than the time between two cron events.
+/// The time for which a reply of `CLUSTER NODES` is valid: a little less than the time between two cron events.
 const FRESH_US: u64 = 90_000;
 
-/// If the question is expensive, because the cluster is large, it takes at most this part of the time.
-const COST_PART: u64 = 50;
+/// A reply of `CLUSTER NODES` is valid for at least this many times the time that it took. So in a large cluster, `CLUSTER NODES` takes
+/// at most this part of the time.
+const MIN_COST_RATIO: u64 = 50;
 
 #[derive(Default)]
 struct OwnershipState {
     nodes: Option<Rc<Nodes>>,
-    /// How this server names nodes to clients, if that was asked for since.
+    /// How this server names nodes to clients, if the server was asked since the last reply of `CLUSTER NODES`.
     preferred: Option<Rc<str>>,
-    /// When the nodes were asked for (Unix us), and how long that took.
-    asked_at: u64,
-    asked_for: u64,
+    /// When the server was asked for the nodes (Unix us).
+    asked_at_us: u64,
+    /// How long the reply took.
+    reply_time_us: u64,
     /// How many [`SameNodes`] live, and whether the nodes were asked for since the first of them began.
     same_nodes: u32,
     are_nodes_current: bool,
@@ -46,7 +48,7 @@ static STATE: MainThread<OwnershipState> = MainThread::new();
 /// Whether slots have changed, so that the clients that wait in them must be checked before the next cron event.
 static HAS_CHANGED: AtomicBool = AtomicBool::new(false);
 
-/// What the server says to a command on a key.
+/// The server's answer to a command on a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,
@@ -56,7 +58,7 @@ pub(super) enum Verdict {
     Refused,
 }
 
-/// Asks the server what it says to a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
+/// Asks the server whether it would run a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
 /// a failed call of the command.
 pub(super) fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
     static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
@@ -160,7 +162,7 @@ pub fn act_on<T>(
     ctx.in_db(*db, act).flatten()
 }
 
-/// The error for those who wait in a slot that another node serves, or `None` if nobody serves it.
+/// The error for clients that wait in a slot that another node serves, or `None` if nobody serves it.
 pub(super) fn moved(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
     let nodes = nodes(ctx)?;
     let (id, address) = nodes.server_of(slot)?;
@@ -215,8 +217,8 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     let start = Now::read().micros();
     {
         let state = STATE.get();
-        let fresh = FRESH_US.max(state.asked_for * COST_PART);
-        if state.nodes.is_some() && start.abs_diff(state.asked_at) < fresh {
+        let fresh = FRESH_US.max(state.reply_time_us * MIN_COST_RATIO);
+        if state.nodes.is_some() && start.abs_diff(state.asked_at_us) < fresh {
             return state.nodes.clone();
         }
     }
@@ -225,8 +227,8 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     let mut state = STATE.get();
     let before = state.nodes.replace(nodes.clone());
     state.preferred = None;
-    state.asked_at = start;
-    state.asked_for = Now::read().micros().saturating_sub(start);
+    state.asked_at_us = start;
+    state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
     let changed = before.map(|before| before.difference(&nodes));
     if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
@@ -235,7 +237,7 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     Some(nodes)
 }
 
-/// Who serves which slot now: an answer of a moment ago is not enough.
+/// Which node serves which slot now: an older reply is not enough.
 pub(super) fn current_nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     {
         let state = STATE.get();
@@ -250,10 +252,10 @@ pub(super) fn current_nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     nodes
 }
 
-/// Who serves which slot is asked for anew.
+/// Lets the next caller ask the server again which node serves which slot.
 pub(super) fn forget_nodes() {
     let mut state = STATE.get();
-    (state.asked_at, state.are_nodes_current) = (0, false);
+    (state.asked_at_us, state.are_nodes_current) = (0, false);
 }
 
 /// A part of a command or of a slice, in which no command and no message of the cluster can move a slot. While it lives, the
@@ -280,15 +282,19 @@ impl Drop for SameNodes {
     }
 }
 
-/// Tells the families that slots came or went.
+/// Reports to the families that slots came or left.
 pub(super) fn slots_have_changed(event: ServerEvent) {
     HAS_CHANGED.store(true, Ordering::Relaxed);
     deferred::defer_slot_change(event);
 }
 
-/// Whether slots have come or gone since the last call.
-pub(super) fn take_change() -> bool {
-    HAS_CHANGED.load(Ordering::Relaxed) && HAS_CHANGED.swap(false, Ordering::Relaxed)
+/// Whether slots have come or gone since this function last returned true. It returns false while the server may not act.
+pub(super) fn take_change(ctx: Ctx<'_>) -> bool {
+    let has_changed = HAS_CHANGED.load(Ordering::Relaxed) && ctx.may_act();
+    if has_changed {
+        HAS_CHANGED.store(false, Ordering::Relaxed);
+    }
+    has_changed
 }
 
 /// Whether `CLUSTER` is known to have another name. If so, its subcommands are searched under any name.

@@ -116,7 +116,7 @@ pub fn farewell(ctx: Ctx<'_>, name: &ServerString<'_>) -> Error {
 
 /// Before the event loop sleeps: checks waiting clients if slots have come or gone.
 pub(in crate::server) fn check_waiting_clients_if_changed(ctx: Ctx<'_>) {
-    if ctx.may_act() && take_change() {
+    if take_change(ctx) {
         check_waiting_clients(ctx);
     }
 }
