@@ -2,7 +2,7 @@
 //! one commit goes to replicas, the AOF and listeners.
 
 use super::handover::{Handover, OpenLocks};
-use super::holds::Watch;
+use super::holds::{Hold, Watch};
 use super::native::{lease_ended, list, list_earlier};
 use super::notices::{self, NOTICES, Notice};
 use super::persist;
@@ -24,6 +24,9 @@ use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::slice;
 use std::sync::atomic::Ordering;
+
+/// So many holds that have ended does a command remove. The timer removes the others.
+const MAX_ENDS_PER_COMMAND: usize = 64;
 
 /// A lock's key, open for a step. Ends with [`LockKey::close`].
 ///
@@ -73,14 +76,15 @@ impl<'k> LockKey<'k> {
         step: impl FnOnce(&mut Self, &mut LockService) -> T,
     ) -> T {
         let mut service = SERVICE.get();
-        let mut key = Self::of(ctx, &mut service.steps, name, key, kind, now, usize::MAX);
+        let (steps, most) = (&mut service.steps, MAX_ENDS_PER_COMMAND);
+        let mut key = Self::of(ctx, steps, name, key, kind, now, most);
         let result = step(&mut key, &mut service);
         drop(service);
         key.close(event);
         result
     }
 
-    /// A key that is open, without the holds that have ended: at most `most` of them, those that ended first.
+    /// A key that is open. All holds end that have to, and `most` of those that have ended are removed; one at least.
     #[inline(always)] // the result is large: it stays where it is used
     pub(super) fn of(
         ctx: Ctx<'k>,
@@ -93,7 +97,8 @@ impl<'k> LockKey<'k> {
     ) -> Self {
         let mut effects = std::mem::take(&mut steps.effects);
         if let Some(lock) = key.value()
-            && lock.holds().soonest() < now.ms()
+            && now != Now::BEFORE_ALL
+            && lock.holds().has_due(now.ms())
         {
             end_holds(steps, lock, now, most, &mut effects);
         }
@@ -114,7 +119,8 @@ impl<'k> LockKey<'k> {
     /// The step depends on nothing but the lock, so replicas can take it as well: cheaper than an
     /// effect. Unless holds have ended, of which the command does not tell.
     pub(super) fn replicate_verbatim(&mut self) {
-        self.verbatim = self.effects.is_empty();
+        let has_ended = self.value().is_some_and(|lock| lock.holds().has_ended());
+        self.verbatim = self.effects.is_empty() && !has_ended;
     }
 
     /// The value at the key, or the one that comes to it.
@@ -174,6 +180,7 @@ impl<'k> LockKey<'k> {
         if self.value().is_none() {
             self.fresh = Some(Box::new(Lock::new(Mode::Exclusive)));
         }
+        self.end_hold(steps, request.owner);
         let lock = self.value().ok_or(Error::Internal)?;
         let acquired = lock.acquire(request, now, fence);
         match acquired {
@@ -415,6 +422,16 @@ impl<'k> LockKey<'k> {
         }
     }
 
+    /// Removes this owner's hold if it has ended and is still to be removed.
+    pub(super) fn end_hold(&mut self, steps: &mut StepContext, owner: &[u8]) {
+        if let Some(lock) = self.value()
+            && let Some(ended) = lock.remove_ended(owner)
+        {
+            steps.hold_ended(&ended);
+            persist::put_gone(&mut self.effects, owner);
+        }
+    }
+
     /// Has the server tell this channel if the owner's hold is lost.
     fn notice(&mut self, owner: &[u8], channel: &[u8], id: &[u8]) {
         let (ctx, kind, name) = (self.ctx, self.kind, self.name);
@@ -477,7 +494,7 @@ impl<'k> LockKey<'k> {
     }
 }
 
-/// Removes the holds that have ended, at most `most` of them, and appends the effects.
+/// Ends the holds that have to end, removes at most `most` of those that have ended, and appends the effects.
 #[cold]
 fn end_holds(
     steps: &mut StepContext,
@@ -486,22 +503,19 @@ fn end_holds(
     most: usize,
     effects: &mut Vec<u8>,
 ) {
-    let ended = lock.expire_some(now.ms(), most);
+    let ended = lock.expire_some(now.ms(), most.max(1));
     if ended.is_empty() {
         return;
     }
-    if ended.len() < most {
-        persist::put_expired(effects, now.ms());
-    } else {
+    if lock.holds().has_ended() {
         for (owner, _) in &ended {
-            persist::put_gone(effects, owner); // perhaps not all that ended
+            persist::put_gone(effects, owner); // the others are to follow
         }
+    } else {
+        persist::put_expired(effects, now.ms());
     }
-    EXPIRED_LEASES.fetch_add(ended.len() as u64, Ordering::Relaxed);
     for (_, hold) in &ended {
-        lease_ended(hold);
-        steps.unwatch(hold.watch.as_deref());
-        notices::lost(hold.notice);
+        steps.hold_ended(hold);
     }
 }
 
@@ -519,6 +533,14 @@ pub(super) struct StepContext {
 }
 
 impl StepContext {
+    /// A hold was removed because its lease had ended.
+    fn hold_ended(&mut self, hold: &Hold) {
+        EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+        lease_ended(hold);
+        self.unwatch(hold.watch.as_deref());
+        notices::lost(hold.notice);
+    }
+
     fn unwatch(&mut self, watch: Option<&Watch>) {
         if let Some(watch) = watch {
             self.unwatch_number(watch.number);
@@ -591,9 +613,10 @@ pub(super) fn with_open_keys<'k, T>(
     let LockService {
         handover, steps, ..
     } = &mut *service;
+    let most = MAX_ENDS_PER_COMMAND / names.len().max(1);
     let mut keys: Vec<LockKey<'k>> = opened
         .into_iter()
-        .map(|(name, key)| LockKey::of(ctx, steps, name, key, kind, now, usize::MAX))
+        .map(|(name, key)| LockKey::of(ctx, steps, name, key, kind, now, most))
         .collect();
     let result = match failure {
         None => Ok(step(

@@ -3,7 +3,8 @@
 
 use crate::deadlines::Listed;
 use crate::linear_hash::{HashEntry, LinearHash};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::mem;
 
 /// One owner's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,25 +107,109 @@ impl HashEntry for OwnerHold {
 /// The holds of several owners.
 #[derive(Debug, Clone, Default)]
 struct Many {
+    /// The holds, with those that have ended and are to be removed.
     by_owner: LinearHash<OwnerHold>,
     /// The ends of all of them in order, where there are more than a few: it would take ever longer to look through all
     /// holds for the next end and the last.
-    by_end: Option<BTreeSet<(u64, Box<[u8]>)>>,
+    ends: Option<Box<Ends>>,
     /// Where the list of deadlines has the lock. Not part of the dataset.
     listed: Listed,
+}
+
+/// Holds with their counts, in the order of their ends (Unix ms).
+type ByEnd = BTreeMap<(u64, Box<[u8]>), u64>;
+
+/// The ends of many holds.
+#[derive(Debug, Clone, Default)]
+struct Ends {
+    /// The holds that have not ended.
+    live: ByEnd,
+    /// The holds that have ended and are to be removed. Those that have been replaced or removed since are here as well.
+    ended: Vec<ByEnd>,
+}
+
+impl Ends {
+    fn pop_ended(&mut self) -> Option<(u64, Box<[u8]>)> {
+        loop {
+            if let Some((end, _)) = self.ended.last_mut()?.pop_first() {
+                return Some(end);
+            }
+            self.ended.pop();
+        }
+    }
+
+    /// Notes that the holds which end before `now` have ended. Returns their counts.
+    fn end(&mut self, now: u64) -> u64 {
+        if !self.has_due(now) {
+            return 0;
+        }
+        let live = self.live.split_off(&(now, Box::default()));
+        let ended = mem::replace(&mut self.live, live);
+        let counts = ended.values().copied().fold(0, u64::wrapping_add);
+        self.ended.push(ended);
+        counts
+    }
+
+    fn has_due(&self, now: u64) -> bool {
+        let first = self.live.first_key_value();
+        first.is_some_and(|((until, _), _)| *until < now)
+    }
+
+    fn is_live(&self, own: &OwnerHold) -> bool {
+        let end = (own.hold.until, own.owner.clone());
+        self.live.contains_key(&end)
+    }
 }
 
 /// More holds than this are kept in the order of their ends as well, until only half as many are left.
 const FEW: usize = 64;
 
 impl Many {
+    /// How many holds have not ended.
+    fn len(&self) -> usize {
+        let ends = self.ends.as_ref();
+        ends.map_or(self.by_owner.len(), |ends| ends.live.len())
+    }
+
+    /// Whether holds have ended that are still to be removed.
+    fn has_ended(&self) -> bool {
+        let ends = self.ends.as_ref();
+        ends.is_some_and(|ends| !ends.ended.is_empty())
+    }
+
+    fn is_live(&self, own: &OwnerHold) -> bool {
+        let ends = self.ends.as_ref();
+        ends.is_none_or(|ends| ends.live.len() == self.by_owner.len() || ends.is_live(own))
+    }
+
+    fn get(&self, owner: &[u8]) -> Option<&Hold> {
+        let own = self.by_owner.get(owner)?;
+        self.is_live(own).then_some(&own.hold)
+    }
+
+    fn get_mut(&mut self, owner: &[u8]) -> Option<&mut Hold> {
+        let found = self.by_owner.find(owner)?;
+        if !self.is_live(self.by_owner.at(found)?) {
+            return None;
+        }
+        self.by_owner.at_mut(found).map(|own| &mut own.hold)
+    }
+
+    /// The owners with the holds that have not ended.
+    fn iter(&self) -> impl Iterator<Item = &OwnerHold> {
+        self.by_owner.iter().filter(|own| self.is_live(own))
+    }
+
     fn insert(&mut self, owner: Box<[u8]>, hold: Hold) {
-        if let Some(by_end) = &mut self.by_end {
-            by_end.insert((hold.until, owner.clone()));
+        if let Some(ends) = &mut self.ends {
+            ends.live.insert((hold.until, owner.clone()), hold.count);
         }
         self.by_owner.insert(OwnerHold { owner, hold });
-        if self.by_end.is_none() && self.by_owner.len() > FEW {
-            self.sort();
+        if self.ends.is_none() && self.by_owner.len() > FEW {
+            self.ends = Some(Box::new(Ends {
+                live: by_end(self.by_owner.iter()),
+                ended: Vec::new(),
+            }));
         }
     }
 
@@ -136,47 +221,90 @@ impl Many {
     }
 
     fn remove(&mut self, owner: &[u8]) -> Option<Hold> {
+        if self.has_ended() {
+            self.get(owner)?;
+        }
         let OwnerHold { owner, hold } = self.take(owner)?;
-        if let Some(by_end) = &mut self.by_end {
-            by_end.remove(&(hold.until, owner));
+        if let Some(ends) = &mut self.ends {
+            ends.live.remove(&(hold.until, owner));
         }
         self.shrink();
         Some(hold)
     }
 
-    /// A hold has got another end.
-    fn moved(&mut self, owner: &[u8], before: u64, until: u64) {
-        if let Some(by_end) = &mut self.by_end
-            && before != until
-        {
+    /// Removes the hold of this owner if it has ended.
+    fn remove_ended(&mut self, owner: &[u8]) -> Option<Hold> {
+        if !self.has_ended() || self.is_live(self.by_owner.get(owner)?) {
+            return None;
+        }
+        self.take(owner).map(|own| own.hold)
+    }
+
+    /// A hold has got another end or count.
+    fn moved(&mut self, owner: &[u8], before: u64, (until, count): (u64, u64)) {
+        if let Some(ends) = &mut self.ends {
             let mut end = (before, owner.into());
-            by_end.remove(&end);
-            end.0 = until;
-            by_end.insert(end);
+            if before == until {
+                ends.live.entry(end).and_modify(|known| *known = count);
+            } else {
+                ends.live.remove(&end);
+                end.0 = until;
+                ends.live.insert(end, count);
+            }
         }
     }
 
-    /// Takes `most` of the holds out that ended before `now`; of a few holds, all.
-    fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
+    /// Takes `most` of the holds out that ended before `now`; of a few holds, all. The others that ended before `now` count as
+    /// holds no longer. Adds the counts of those that have ended now to `ended`.
+    fn expire(&mut self, now: u64, most: usize, ended: &mut u64) -> Vec<(Box<[u8]>, Hold)> {
         let mut dead = Vec::new();
-        if let Some(by_end) = &mut self.by_end {
-            while dead.len() < most && by_end.first().is_some_and(|(until, _)| *until < now) {
-                dead.extend(by_end.pop_first().map(|(_, owner)| owner));
+        if let Some(ends) = &mut self.ends {
+            let mut owners = Vec::new();
+            let mut left = most;
+            while left > 0
+                && let Some((until, owner)) = ends.pop_ended()
+            {
+                left -= 1;
+                let own = self.by_owner.get(&owner);
+                if own.is_some_and(|own| own.hold.until == until && !ends.is_live(own)) {
+                    owners.push(owner);
+                }
             }
+            while left > 0 && ends.has_due(now) {
+                left -= 1;
+                if let Some(((_, owner), count)) = ends.live.pop_first() {
+                    *ended = ended.wrapping_add(count);
+                    owners.push(owner);
+                }
+            }
+            *ended = ended.wrapping_add(ends.end(now));
+            dead.extend(owners.iter().filter_map(|owner| self.take(owner)));
         } else {
-            let ended = self.by_owner.iter().filter(|own| own.hold.until < now);
-            dead.extend(ended.map(|own| own.owner.clone()));
+            let due = self.by_owner.iter().filter(|own| own.hold.until < now);
+            let due: Vec<Box<[u8]>> = due.map(|own| own.owner.clone()).collect();
+            dead.extend(due.iter().filter_map(|owner| self.take(owner)));
+            let counts = dead.iter().map(|own| own.hold.count);
+            *ended = counts.fold(*ended, u64::wrapping_add);
         }
-        let dead = dead.iter().filter_map(|owner| self.take(owner));
-        let dead = dead.map(|own| (own.owner, own.hold)).collect();
         self.shrink();
-        dead
+        dead.into_iter().map(|own| (own.owner, own.hold)).collect()
     }
 
     fn clamp(&mut self, limit: u64) {
-        self.visit_mut(&mut |hold| hold.end_by(limit));
-        if self.by_end.is_some() {
-            self.sort();
+        let (by_owner, ends) = (&mut self.by_owner, &mut self.ends);
+        let mut clamped = ByEnd::new();
+        for chunk in 0..by_owner.chunks() {
+            by_owner.visit_chunk(chunk, &mut |own| match ends {
+                None => own.hold.end_by(limit),
+                Some(ends) if ends.is_live(own) => {
+                    own.hold.end_by(limit);
+                    clamped.insert((own.hold.until, own.owner.clone()), own.hold.count);
+                }
+                Some(_) => {}
+            });
+        }
+        if let Some(ends) = ends {
+            ends.live = clamped;
         }
     }
 
@@ -187,44 +315,41 @@ impl Many {
         }
     }
 
-    fn values(&self) -> impl Iterator<Item = &Hold> {
-        self.by_owner.iter().map(|own| &own.hold)
-    }
-
     /// The first and the last end.
     fn bounds(&self) -> (u64, u64) {
-        let by_end = self.by_end.as_ref();
-        let sorted = by_end.and_then(|ends| Some((ends.first()?.0, ends.last()?.0)));
-        sorted.unwrap_or_else(|| bounds(self.values()))
-    }
-
-    fn sort(&mut self) {
-        let ends = self.by_owner.iter();
-        let ends = ends.map(|own| (own.hold.until, own.owner.clone()));
-        self.by_end = Some(ends.collect());
+        let Some(ends) = &self.ends else {
+            return bounds(self.by_owner.iter().map(|own| &own.hold));
+        };
+        let (first, last) = (ends.live.first_key_value(), ends.live.last_key_value());
+        let end = |((until, _), _): (&(u64, Box<[u8]>), &u64)| *until;
+        (first.map_or(u64::MAX, end), last.map_or(0, end))
     }
 
     /// Frees the order of ends if few holds are left.
     fn shrink(&mut self) {
-        if self.by_owner.len() <= FEW / 2 {
-            self.by_end = None;
+        if self.by_owner.len() <= FEW / 2 && !self.has_ended() {
+            self.ends = None;
         }
     }
 
     fn memory(&self, block: &dyn Fn(usize) -> usize) -> usize {
         let table = self.by_owner.memory() + block(size_of::<Self>()) + self.listed.memory();
-        let Some(by_end) = &self.by_end else {
+        let Some(ends) = &self.ends else {
             return table;
         };
-        let ends = by_end
-            .iter()
-            .map(|(_, owner)| BYTES_PER_END + block(owner.len()));
-        table + ends.sum::<usize>()
+        let ends = ends.ended.iter().chain([&ends.live]).flatten();
+        let ends = ends.map(|((_, owner), _)| BYTES_PER_END + block(owner.len()));
+        table + block(size_of::<Ends>()) + ends.sum::<usize>()
     }
 }
 
+fn by_end<'o>(holds: impl Iterator<Item = &'o OwnerHold>) -> ByEnd {
+    let ends = holds.map(|own| ((own.hold.until, own.owner.clone()), own.hold.count));
+    ends.collect()
+}
+
 /// What an entry of a B-tree takes: its nodes have room for 11 and are 6 to 8 full.
-const BYTES_PER_END: usize = 50;
+const BYTES_PER_END: usize = 65;
 
 fn bounds<'h>(holds: impl Iterator<Item = &'h Hold>) -> (u64, u64) {
     holds.fold((u64::MAX, 0), |(soonest, longest), hold| {
@@ -249,7 +374,7 @@ impl Holds {
         match &self.set {
             Set::None => 0,
             Set::One(..) => 1,
-            Set::Many(many) => many.by_owner.len(),
+            Set::Many(many) => many.len(),
         }
     }
 
@@ -278,7 +403,7 @@ impl Holds {
         match &self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(many) => many.by_owner.get(owner).map(|own| &own.hold),
+            Set::Many(many) => many.get(owner),
         }
     }
 
@@ -297,14 +422,55 @@ impl Holds {
 
     /// Every owner with its hold, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Hold)> {
-        let (one, many) = match &self.set {
-            Set::None => (None, None),
-            Set::One(owner, hold) => (Some((&**owner, hold)), None),
-            Set::Many(many) => (None, Some(&many.by_owner)),
+        let many = self.many().into_iter().flat_map(Many::iter);
+        self.one().chain(many.map(|own| (&*own.owner, &own.hold)))
+    }
+
+    /// The same with the holds that have ended and are still to be removed.
+    pub fn iter_with_ended(&self) -> impl Iterator<Item = (&[u8], &Hold)> {
+        let many = self.many().into_iter();
+        let many = many.flat_map(|many| many.by_owner.iter());
+        self.one().chain(many.map(|own| (&*own.owner, &own.hold)))
+    }
+
+    /// How many there are, with those that have ended and are still to be removed.
+    pub fn len_with_ended(&self) -> usize {
+        let many = self.many().map(|many| many.by_owner.len());
+        many.unwrap_or_else(|| self.len())
+    }
+
+    fn one(&self) -> impl Iterator<Item = (&[u8], &Hold)> {
+        let one = match &self.set {
+            Set::One(owner, hold) => Some((&**owner, hold)),
+            _ => None,
         };
-        let many = many.into_iter().flat_map(LinearHash::iter);
         one.into_iter()
-            .chain(many.map(|own| (&*own.owner, &own.hold)))
+    }
+
+    fn many(&self) -> Option<&Many> {
+        match &self.set {
+            Set::Many(many) => Some(many),
+            _ => None,
+        }
+    }
+
+    /// Whether holds have ended that [`Holds::expire`] has still to return.
+    pub fn has_ended(&self) -> bool {
+        self.many().is_some_and(Many::has_ended)
+    }
+
+    /// Whether there is something for [`Holds::expire`] to do.
+    #[inline]
+    pub fn has_due(&self, now: u64) -> bool {
+        self.soonest < now || self.has_ended()
+    }
+
+    /// Removes the hold of this owner if it has ended and [`Holds::expire`] has still to return it.
+    pub fn remove_ended(&mut self, owner: &[u8]) -> Option<Hold> {
+        match &mut self.set {
+            Set::Many(many) => many.remove_ended(owner),
+            _ => None,
+        }
     }
 
     /// Adds a hold for an owner that has none, or replaces the one it has.
@@ -312,10 +478,11 @@ impl Holds {
         if !self.is_empty() {
             self.remove(owner);
         }
+        self.remove_ended(owner);
         self.total = self.total.wrapping_add(hold.count);
         self.soonest = self.soonest.min(hold.until);
         self.longest = self.longest.max(hold.until);
-        self.set = match std::mem::replace(&mut self.set, Set::None) {
+        self.set = match mem::replace(&mut self.set, Set::None) {
             Set::None => Set::One(owner.into(), hold),
             Set::One(first, other) => {
                 let mut many = Box::<Many>::default();
@@ -339,7 +506,9 @@ impl Holds {
         self.total = self.total.wrapping_sub(count).wrapping_add(new_count);
         self.soonest = self.soonest.min(new_until);
         if let Set::Many(many) = &mut self.set {
-            many.moved(owner, until, new_until);
+            if (count, until) != (new_count, new_until) {
+                many.moved(owner, until, (new_until, new_count));
+            }
         }
         if new_until >= self.longest {
             self.longest = new_until;
@@ -361,7 +530,7 @@ impl Holds {
             Set::Many(many) => many.remove(owner)?,
             Set::One(name, _) => {
                 debug_assert!(**name == *owner);
-                match std::mem::replace(&mut self.set, Set::None) {
+                match mem::replace(&mut self.set, Set::None) {
                     Set::One(_, hold) => hold,
                     _ => unreachable!("it was One"),
                 }
@@ -381,7 +550,7 @@ impl Holds {
             // Its place in the list of deadlines stays with it.
             Set::Many(many) => {
                 many.by_owner = LinearHash::default();
-                many.shrink();
+                many.ends = None;
             }
             set => *set = Set::None,
         }
@@ -390,9 +559,11 @@ impl Holds {
     }
 
     /// When the list of deadlines is to look at the lock (Unix ms), `u64::MAX`: never. A hold that is the only one ends with
-    /// its key.
+    /// its key. 0: at once, because holds have ended that are to be removed.
     pub fn next_end(&self) -> u64 {
-        if self.len() > 1 {
+        if self.has_ended() {
+            0
+        } else if self.len() > 1 {
             self.soonest.saturating_add(1)
         } else {
             u64::MAX
@@ -415,15 +586,20 @@ impl Holds {
         }
     }
 
-    /// Drops `most` of the holds whose lease ended before `now`, those that ended first; returns the dropped.
+    /// Ends all holds whose lease ended before `now`, but removes at most `most` of them, those that ended first; returns the
+    /// removed. The others [have ended](Self::has_ended), and later calls return them.
     pub fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
-        if now <= self.soonest {
+        if now <= self.soonest && !self.has_ended() {
             return Vec::new();
         }
-        let dead = match std::mem::replace(&mut self.set, Set::None) {
-            Set::One(owner, hold) if hold.until < now => vec![(owner, hold)],
+        let mut ended = 0;
+        let dead = match mem::replace(&mut self.set, Set::None) {
+            Set::One(owner, hold) if hold.until < now => {
+                ended = hold.count;
+                vec![(owner, hold)]
+            }
             Set::Many(mut many) => {
-                let dead = many.expire(now, most);
+                let dead = many.expire(now, most, &mut ended);
                 self.set = Set::Many(many);
                 dead
             }
@@ -432,9 +608,7 @@ impl Holds {
                 Vec::new()
             }
         };
-        for (_, hold) in &dead {
-            self.total = self.total.wrapping_sub(hold.count);
-        }
+        self.total = self.total.wrapping_sub(ended);
         self.measure();
         dead
     }
@@ -476,7 +650,7 @@ impl Holds {
         let watch = |hold: &Hold| hold.watch.as_ref().map_or(0, |_| block(size_of::<Watch>()));
         table
             + self
-                .iter()
+                .iter_with_ended()
                 .map(|(owner, hold)| {
                     block(owner.len())
                         + receipt(&hold.acquired)
@@ -490,17 +664,14 @@ impl Holds {
         match &mut self.set {
             Set::None => None,
             Set::One(name, hold) => (**name == *owner).then_some(hold),
-            Set::Many(many) => {
-                let found = many.by_owner.find(owner)?;
-                many.by_owner.at_mut(found).map(|own| &mut own.hold)
-            }
+            Set::Many(many) => many.get_mut(owner),
         }
     }
 
     fn measure(&mut self) {
         (self.soonest, self.longest) = match &self.set {
             Set::Many(many) => many.bounds(),
-            _ => bounds(self.iter().map(|(_, hold)| hold)),
+            _ => bounds(self.one().map(|(_, hold)| hold)),
         };
     }
 }
@@ -511,8 +682,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// What a naive set of holds would do: owners with the ends of their holds.
-    type Model = HashMap<Vec<u8>, u64>;
+    /// What a naive set of holds would do.
+    #[derive(Default)]
+    struct Model {
+        /// Owners with the ends of their holds.
+        ends: HashMap<Vec<u8>, u64>,
+        /// The holds that have ended and were not returned yet.
+        ended: HashMap<Vec<u8>, u64>,
+    }
 
     fn hold(until: u64) -> Hold {
         Hold {
@@ -531,19 +708,22 @@ mod tests {
         Insert(u8, u64),
         Change(u8, u64),
         Remove(u8),
-        Expire(u64),
+        RemoveEnded(u8),
+        Expire(u64, usize),
         Clamp(u64),
     }
 
     fn step() -> impl Strategy<Value = HoldsStep> {
         let end = 0..1000u64;
+        let most = || prop_oneof![1..20usize, Just(usize::MAX)];
         prop_oneof![
             60 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| HoldsStep::Insert(owner, until)),
             20 => (any::<u8>(), end.clone()).prop_map(|(owner, until)| HoldsStep::Change(owner, until)),
             20 => any::<u8>().prop_map(HoldsStep::Remove),
-            2 => (0..300u64).prop_map(HoldsStep::Expire),
+            5 => any::<u8>().prop_map(HoldsStep::RemoveEnded),
+            2 => (0..300u64, most()).prop_map(|(now, most)| HoldsStep::Expire(now, most)),
             1 => (500..1000u64).prop_map(HoldsStep::Clamp),
-            1 => end.prop_map(HoldsStep::Expire),
+            1 => (end, most()).prop_map(|(now, most)| HoldsStep::Expire(now, most)),
         ]
     }
 
@@ -551,28 +731,39 @@ mod tests {
         match *step {
             HoldsStep::Insert(owner, until) => {
                 holds.insert(&[owner], hold(until));
-                model.insert(vec![owner], until);
+                model.ends.insert(vec![owner], until);
+                model.ended.remove(&[owner][..]);
             }
             HoldsStep::Change(owner, until) => {
-                let changed = holds.change(&[owner], |hold| hold.until = until);
-                let expected = model.get_mut(&[owner][..]).map(|end| *end = until);
+                let changed = holds.change(&[owner], |hold| {
+                    hold.until = until;
+                    hold.count += until % 2;
+                });
+                let expected = model.ends.get_mut(&[owner][..]).map(|end| *end = until);
                 assert_eq!(changed, expected);
             }
             HoldsStep::Remove(owner) => {
                 let removed = holds.remove(&[owner]).map(|hold| hold.until);
-                assert_eq!(removed, model.remove(&[owner][..]));
+                assert_eq!(removed, model.ends.remove(&[owner][..]));
             }
-            HoldsStep::Expire(now) => {
-                let dead = holds.expire(now, usize::MAX).len();
-                let before = model.len();
-                model.retain(|_, until| *until >= now);
-                assert_eq!(dead, before - model.len());
+            HoldsStep::RemoveEnded(owner) => {
+                let removed = holds.remove_ended(&[owner]).map(|hold| hold.until);
+                assert_eq!(removed, model.ended.remove(&[owner][..]));
+            }
+            HoldsStep::Expire(now, most) => {
+                let dead = holds.expire(now, most);
+                assert!(dead.len() <= most.max(FEW));
+                let due = model.ends.extract_if(|_, until| *until < now);
+                model.ended.extend(due);
+                for (owner, hold) in dead {
+                    assert_eq!(model.ended.remove(&*owner), Some(hold.until));
+                }
+                assert!(model.ended.is_empty() || holds.has_ended());
             }
             HoldsStep::Clamp(limit) => {
                 holds.clamp(limit);
-                model
-                    .values_mut()
-                    .for_each(|until| *until = limit.min(*until));
+                let ends = model.ends.values_mut();
+                ends.for_each(|until| *until = limit.min(*until));
             }
         }
     }
@@ -580,20 +771,26 @@ mod tests {
     proptest! {
         #[test]
         fn the_bounds_are_those_of_all_holds_however_many_they_are(steps in prop::collection::vec(step(), 0..600)) {
-            let (mut holds, mut model) = (Holds::default(), Model::new());
+            let (mut holds, mut model) = (Holds::default(), Model::default());
             for step in &steps {
                 take(&mut holds, &mut model, step);
-                prop_assert_eq!(holds.len(), model.len());
-                prop_assert_eq!(holds.longest(), model.values().copied().max().unwrap_or(0));
-                prop_assert!(holds.soonest() <= model.values().copied().min().unwrap_or(u64::MAX));
+                prop_assert_eq!(holds.len(), model.ends.len());
+                prop_assert_eq!(holds.len_with_ended(), model.ends.len() + model.ended.len());
+                prop_assert_eq!(holds.total(), holds.iter().map(|(_, hold)| hold.count).sum::<u64>());
+                let (first, last) = (model.ends.values().copied().min(), model.ends.values().copied().max());
+                prop_assert_eq!(holds.longest(), last.unwrap_or(0));
+                prop_assert!(holds.soonest() <= first.unwrap_or(u64::MAX));
+                for owner in model.ended.keys() {
+                    prop_assert!(holds.get(owner).is_none());
+                }
                 if let Set::Many(many) = &holds.set {
-                    let ends = many.by_end.as_ref().map(BTreeSet::len);
-                    prop_assert!(ends.is_none_or(|ends| ends == model.len()));
-                    prop_assert!(ends.is_some() || model.len() <= FEW);
+                    let ends = many.ends.as_ref().map(|ends| ends.live.len());
+                    prop_assert!(ends.is_none_or(|ends| ends == model.ends.len()));
+                    prop_assert!(ends.is_some() || model.ends.len() <= FEW);
                 }
             }
             let mut all: Vec<_> = holds.iter().map(|(owner, hold)| (owner.to_vec(), hold.until)).collect();
-            let mut expected: Vec<_> = model.into_iter().collect();
+            let mut expected: Vec<_> = model.ends.into_iter().collect();
             all.sort();
             expected.sort();
             prop_assert_eq!(all, expected);

@@ -60,7 +60,7 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
 
 /// The numbers of the notices of a lock's holds.
 fn notices_of(lock: &Lock) -> impl Iterator<Item = u64> {
-    let holds = lock.holds().iter();
+    let holds = lock.holds().iter_with_ended();
     holds
         .map(|(_, hold)| hold.notice)
         .filter(|number| *number != 0)
@@ -185,7 +185,7 @@ impl<K: Which> Native for Typed<K> {
     }
 
     fn free_effort(lock: &Lock) -> usize {
-        lock.holds().len()
+        lock.holds().len_with_ended()
     }
 
     fn copy(lock: &Lock) -> Option<Lock> {
@@ -196,7 +196,7 @@ impl<K: Which> Native for Typed<K> {
         let now = Now::read().ms();
         // Redis 8.0 and later remove a key in the last millisecond of its life.
         let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
-        for (_, hold) in lock.holds().iter().filter(ended) {
+        for (_, hold) in lock.holds().iter_with_ended().filter(ended) {
             EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
             lease_ended(hold);
         }

@@ -240,7 +240,8 @@ pub(super) fn look(ctx: Ctx<'_>, now: Now, number: u64) {
         return;
     };
     let found = cluster::act_on(ctx, &notice.key, |name| {
-        let until = LockKey::with(ctx, name, notice.kind, now, c"", |key, _| {
+        let until = LockKey::with(ctx, name, notice.kind, now, c"", |key, service| {
+            key.end_hold(&mut service.steps, &notice.owner);
             let hold = key
                 .lock()
                 .and_then(|lock| lock.holds().get(&notice.owner))

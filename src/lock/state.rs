@@ -210,7 +210,8 @@ impl Lock {
         self.holds.expire(now, usize::MAX)
     }
 
-    /// The same for `most` of them, those that ended first.
+    /// The same, but at most `most` of them are removed and returned, those that ended first. The others hold the lock no longer,
+    /// and later calls return them.
     pub fn expire_some(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
         self.holds.expire(now, most)
     }
@@ -218,6 +219,11 @@ impl Lock {
     /// Where the list of deadlines has it, if it ever had more than one hold.
     pub fn listed_mut(&mut self) -> Option<&mut Listed> {
         self.holds.listed_mut()
+    }
+
+    /// Removes the owner's hold if it has ended and is still to be returned by [`Lock::expire_some`].
+    pub fn remove_ended(&mut self, owner: &[u8]) -> Option<Hold> {
+        self.holds.remove_ended(owner)
     }
 
     /// Ends every hold at `limit` at the latest. Returns whether any was shortened.
@@ -426,18 +432,23 @@ impl Lock {
 
     /// Removes a hold as the master decided.
     pub fn drop_owner(&mut self, owner: &[u8]) {
-        self.holds.remove(owner);
+        if self.holds.remove(owner).is_none() {
+            self.holds.remove_ended(owner);
+        }
     }
 
-    /// The same holds for a copy of the key: a WATCHDOG, a notice and the place in the list of deadlines stay with the original.
+    /// The same holds for a copy of the key: a WATCHDOG, a notice, the place in the list of deadlines and the holds that have
+    /// ended stay with the original.
     pub fn copy(&self) -> Self {
-        let mut copy = self.clone();
-        copy.holds.visit_mut(&mut |hold| {
-            hold.watch = None;
-            hold.notice = 0;
-        });
-        if let Some(listed) = copy.listed_mut() {
-            *listed = Listed::default();
+        let mut copy = Self::new(self.mode);
+        copy.key_expires = self.key_expires;
+        for (owner, hold) in self.holds.iter() {
+            let hold = Hold {
+                watch: None,
+                notice: 0,
+                ..hold.clone()
+            };
+            copy.holds.insert(owner, hold);
         }
         copy
     }

@@ -154,3 +154,67 @@ fn very_many_that_end_at_once_give_their_memory_back() {
     let after = settled_memory(&mut client);
     assert!(after < before + 200_000, "{before} to {after}");
 }
+
+/// 20 000 holds end together, and one stays. The next command finds nobody else in the lock, although the holds are removed in
+/// steps.
+#[test]
+fn very_many_that_have_ended_hold_nothing_at_the_next_command() {
+    for (acquire, how) in [("LOCK.ACQUIRE", "SHARED"), ("SEM.ACQUIRE", "LIMIT 20001")] {
+        let is_lock = acquire == "LOCK.ACQUIRE";
+        let (master, replica) = pair();
+        let mut client = Raw::connect(&master);
+        let mut subscriber = Raw::connect(&master);
+        subscriber.must("SUBSCRIBE channel");
+        client.must(&format!("{acquire} k stays {how} PX 900000"));
+        client.must(&format!(
+            "{acquire} k owner-20000 {how} PX 900000 ID last NOTIFY channel"
+        ));
+        // All in one script, so that the timer does nothing in between. The lock at the other key ends last.
+        let script = "
+            local how = {}
+            for word in string.gmatch(ARGV[2], '%S+') do how[#how + 1] = word end
+            how[#how + 1] = 'PX'
+            how[#how + 1] = 2000
+            for i = 1, 19999 do redis.call(ARGV[1], KEYS[1], 'owner-' .. i, unpack(how)) end
+            redis.call(ARGV[4], KEYS[1], 'owner-20000', 'PX', 2000)
+            redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 2001)
+            while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+            local replies = {}
+            if ARGV[1] == 'LOCK.ACQUIRE' then
+                replies[1] = redis.call('LOCK.UPGRADE', KEYS[1], 'stays')
+                replies[2] = #redis.call('LOCK.INFO', KEYS[1])[4]
+            else
+                replies[1] = redis.call('SEM.ACQUIRE', KEYS[1], 'new', 'LIMIT', 20001, 'PERMITS', 20000, 'PX', 900000)
+                replies[2] = #redis.call('SEM.INFO', KEYS[1])[6]
+            end
+            replies[3] = redis.call(ARGV[3], KEYS[1], 'owner-19999')
+            return replies";
+        let [release, renew] = ["RELEASE", "RENEW"].map(|word| acquire.replace("ACQUIRE", word));
+        let replies = client.call([
+            "EVAL", script, "2", "k", "end", acquire, how, &release, &renew,
+        ]);
+        let replies = replies.array();
+        assert!(replies[0].int() > 0, "{acquire}");
+        assert_eq!(replies[1], if is_lock { 1 } else { 2 });
+        assert!(replies[2].is_nil(), "{acquire}");
+        // An owner whose hold has ended may have another one before the old one is removed.
+        client.must(if is_lock {
+            "LOCK.DOWNGRADE k stays"
+        } else {
+            "SEM.RELEASE k stays"
+        });
+        client.must(&format!("{acquire} k owner-15000 {how} PX 900000"));
+        let message = subscriber.read_within(SOON).expect("a message");
+        let text = message.array()[2].text();
+        assert!(
+            text.starts_with("lost ") && text.ends_with(" last"),
+            "{text}"
+        );
+        eventually(SOON, || ended(&master) == 20_001); // with that of the other key
+        assert_identical(&master, &replica);
+        let kind = if is_lock { "LOCK" } else { "SEM" };
+        let info = client.run(&format!("{kind}.INFO k"));
+        assert_eq!(info.field("holders").array().len(), 2, "{kind}");
+        assert!(client.run("MEMORY USAGE k").int() < 20_000);
+    }
+}

@@ -506,3 +506,173 @@ proptest! {
         check(ops, true)?;
     }
 }
+
+/// More owners than a lock keeps without the order of their ends.
+const MANY: u64 = 200;
+
+#[derive(Debug, Clone)]
+enum ManyOp {
+    Acquire(u64, RequestedMode, u64),
+    Release(u64, Amount),
+    Renew(u64, u64),
+    Upgrade(u64),
+    Clamp(u64),
+    Sleep(u64),
+    /// The value is saved and loaded, or copied.
+    Reload(bool),
+}
+
+fn any_many_op(semaphore: bool) -> impl Strategy<Value = ManyOp> {
+    let claim = match semaphore {
+        true => (1..3u64)
+            .prop_map(|count| RequestedMode::Permits { count, limit: 250 })
+            .boxed(),
+        false => prop_oneof![
+            9 => Just(RequestedMode::Shared),
+            1 => Just(RequestedMode::Exclusive)
+        ]
+        .boxed(),
+    };
+    let lease = || prop_oneof![8 => Just(100), 1 => 1..300u64];
+    prop_oneof![
+        60 => (0..MANY, claim, lease()).prop_map(|(owner, claim, lease)| ManyOp::Acquire(owner, claim, lease)),
+        6 => (0..MANY, any_amount()).prop_map(|(owner, amount)| ManyOp::Release(owner, amount)),
+        6 => (0..MANY, lease()).prop_map(|(owner, lease)| ManyOp::Renew(owner, lease)),
+        if semaphore { 0 } else { 2 } => (0..MANY).prop_map(ManyOp::Upgrade),
+        1 => (0..200u64).prop_map(ManyOp::Clamp),
+        2 => prop_oneof![0..3u64, Just(101)].prop_map(ManyOp::Sleep),
+        1 => any::<bool>().prop_map(ManyOp::Reload),
+    ]
+}
+
+/// Two locks do the same. One of them removes all holds that have ended at once, the other a few at each step: it answers and
+/// holds alike, and a replica that gets its effects is identical in the end.
+fn check_removal_in_steps(ops: Vec<ManyOp>, most: usize) -> Result<(), TestCaseError> {
+    let mut at_once = Lock::new(Mode::Exclusive);
+    let mut in_steps = Lock::new(Mode::Exclusive);
+    let mut replica = Lock::new(Mode::Exclusive);
+    let (mut now, mut fence) = (1_000, 0);
+    let (mut ended, mut removed) = (0, 0);
+    let name = |owner: u64| format!("owner-{owner}").into_bytes();
+    let expire = |lock: &mut Lock, now, removed: &mut usize, out: &mut Vec<u8>| {
+        let gone = lock.expire_some(now, most);
+        *removed += gone.len();
+        if lock.holds().has_ended() {
+            for (owner, _) in &gone {
+                persist::put_gone(out, owner);
+            }
+        } else {
+            persist::put_expired(out, now);
+        }
+    };
+    for op in ops {
+        let mut out = Vec::new();
+        ended += at_once.expire(now).len();
+        expire(&mut in_steps, now, &mut removed, &mut out);
+        fence += 1;
+        let mut touched = None;
+        match op {
+            ManyOp::Acquire(owner, mode, lease) => {
+                let owner = name(owner);
+                let request = Acquire {
+                    owner: &owner,
+                    mode,
+                    lease,
+                    id: None,
+                    watch: None,
+                    channel: None,
+                    queued: false,
+                };
+                removed += usize::from(in_steps.remove_ended(&owner).is_some());
+                let expected = at_once.acquire(&request, now, fence);
+                prop_assert_eq!(in_steps.acquire(&request, now, fence), expected);
+                touched = Some(owner);
+            }
+            ManyOp::Release(owner, amount) => {
+                let owner = name(owner);
+                let expected = at_once.release(&owner, amount, None);
+                prop_assert_eq!(in_steps.release(&owner, amount, None), expected);
+                touched = Some(owner);
+            }
+            ManyOp::Renew(owner, lease) => {
+                let owner = name(owner);
+                let expected = at_once.renew(&owner, lease, now);
+                prop_assert_eq!(in_steps.renew(&owner, lease, now), expected);
+                touched = Some(owner);
+            }
+            ManyOp::Upgrade(owner) => {
+                let owner = name(owner);
+                let expected = at_once.upgrade(&owner, 100, now, fence);
+                prop_assert_eq!(in_steps.upgrade(&owner, 100, now, fence), expected);
+                touched = Some(owner);
+            }
+            ManyOp::Clamp(after) => {
+                prop_assert_eq!(at_once.clamp(now + after), in_steps.clamp(now + after));
+                persist::put_clamped(&mut out, now + after);
+            }
+            ManyOp::Sleep(ms) => now += ms,
+            ManyOp::Reload(_) if at_once.holds().is_empty() => {}
+            ManyOp::Reload(true) => {
+                let mut bytes = Vec::new();
+                encode(&in_steps, &mut bytes);
+                let read = decode(&bytes).expect("what was encoded");
+                prop_assert_eq!(by_fence(&read), by_fence(&at_once));
+            }
+            ManyOp::Reload(false) => {
+                let copy = in_steps.copy();
+                prop_assert_eq!(by_fence(&copy), by_fence(&at_once));
+            }
+        }
+        if let Some(owner) = touched {
+            match in_steps.holds().get(&owner) {
+                Some(hold) => persist::put_held(&mut out, in_steps.mode(), &owner, hold),
+                None => persist::put_gone(&mut out, &owner),
+            }
+        }
+        apply(&mut replica, effects(&out).expect("what was written"));
+        prop_assert_eq!(by_fence(&in_steps), by_fence(&at_once));
+        let (slow, fast) = (in_steps.holds(), at_once.holds());
+        prop_assert_eq!(slow.len(), fast.len());
+        prop_assert_eq!(slow.total(), fast.total());
+        prop_assert_eq!(slow.longest(), fast.longest());
+        prop_assert!(fast.iter().all(|(_, hold)| hold.until >= slow.soonest()));
+        prop_assert!(fast.is_empty() || in_steps.mode() == at_once.mode());
+        prop_assert_eq!(removed + slow.len_with_ended() - slow.len(), ended);
+    }
+    loop {
+        let mut out = Vec::new();
+        expire(&mut in_steps, now, &mut removed, &mut out);
+        apply(&mut replica, effects(&out).expect("what was written"));
+        if !in_steps.holds().has_ended() {
+            break;
+        }
+    }
+    // The last step may have been a pause.
+    at_once.expire(now);
+    prop_assert_eq!(by_fence(&in_steps), by_fence(&at_once));
+    prop_assert_eq!(by_fence(&replica), by_fence(&at_once));
+    let now = now + 1_000_000;
+    for lock in [&mut at_once, &mut in_steps, &mut replica] {
+        lock.expire(now);
+        prop_assert!(lock.holds().is_empty() && !lock.holds().has_ended());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 10 } else { 300 }, ..ProptestConfig::default() })]
+
+    #[test]
+    fn holds_that_have_ended_hold_nothing_however_slowly_they_are_removed(
+        ops in prop::collection::vec(any_many_op(false), 300..1200), most in 1..10usize
+    ) {
+        check_removal_in_steps(ops, most)?;
+    }
+
+    #[test]
+    fn permits_that_have_ended_are_free_however_slowly_they_are_removed(
+        ops in prop::collection::vec(any_many_op(true), 300..1200), most in 1..10usize
+    ) {
+        check_removal_in_steps(ops, most)?;
+    }
+}
