@@ -416,6 +416,10 @@ fn each_blocker(
         return; // the owner enters its own lock again
     }
     let waits_twice = queues.owner_waits_twice(ticket);
+    let is_exclusive = waiter.want == Want::Acquire(RequestedMode::Exclusive);
+    if is_exclusive && waits_twice && queues.owner_wants_to_share(ticket) {
+        return; // its wait ends with nil if the owner shares one of its locks first
+    }
     // Another request of the owner may share the lock with its holders, and let this one in.
     if !waits_twice || is_semaphore || is_upgrade || !holders.is_shared {
         for (holder, count) in counts {

@@ -179,6 +179,17 @@ struct KeyNode {
     is_listed: bool,
 }
 
+impl KeyNode {
+    /// Whether the waiter wants the lock exclusively that its owner was served a shared hold of. Then it is answered nil, whatever
+    /// else it waits for.
+    fn ends_at_once(&self, waiter: &WaiterNode) -> bool {
+        let held = self.held.get(&waiter.owner);
+        self.is_shared
+            && waiter.want == Want::Acquire(RequestedMode::Exclusive)
+            && held.is_some_and(|held| held.really == 0)
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     really: u64,
@@ -719,6 +730,12 @@ impl Search {
         let node = &mut self.keys[key];
         node.is_listed = false;
         let (queue, passed) = (node.queue, node.passed);
+        let first = node.waiting.first_key_value();
+        if let Some((ticket, waiter)) = first.map(|(ticket, place)| (*ticket, place.waiter))
+            && node.ends_at_once(&self.waiters[waiter])
+        {
+            return self.end_at_once(key, ticket, waiter);
+        }
         let Some((ticket, place)) = node.waiting.iter_mut().next() else {
             return;
         };
@@ -804,6 +821,12 @@ impl Search {
         }
     }
 
+    /// A waiter is answered nil because its owner shares the lock.
+    fn end_at_once(&mut self, key: usize, ticket: Ticket, waiter: usize) {
+        self.reentries.insert((self.keys[key].queue, ticket));
+        self.remove_waiter(waiter);
+    }
+
     /// A waiter could have one key more.
     fn can_have_one(&mut self, waiter: usize) {
         let node = &mut self.waiters[waiter];
@@ -856,6 +879,12 @@ impl Search {
             return;
         };
         self.tasks.push(SearchTask::Enter(key, owner, Some(ticket)));
+        let waiter = self.keys[key].waiting.get(&ticket);
+        if let Some(waiter) = waiter.map(|place| place.waiter)
+            && self.keys[key].ends_at_once(&self.waiters[waiter])
+        {
+            return self.end_at_once(key, ticket, waiter);
+        }
         if let Some(place) = self.keys[key].waiting.get_mut(&ticket)
             && !place.is_ready
             && self.waiters[place.waiter].want != Want::Upgrade

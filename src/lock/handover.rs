@@ -305,7 +305,7 @@ impl Handover {
 
     /// A waiting client left, and is answered elsewhere if at all. Returns whether it waited.
     pub fn leave(&mut self, clients: &mut (impl WaitingClients + ?Sized), ticket: Ticket) -> bool {
-        let left = self.forget(ticket);
+        let left = self.give_up(ticket);
         if let Some(waiter) = &left {
             clients.wait_ended(waiter.since_us);
         }
@@ -335,7 +335,7 @@ impl Handover {
         id: &[u8],
     ) -> Option<Arc<LockWaiter>> {
         let ticket = self.queues.with_id(key, kind, id)?;
-        let waiter = self.forget(ticket)?;
+        let waiter = self.give_up(ticket)?;
         clients.wait_ended(waiter.since_us);
         self.counters.timeouts += 1;
         if waiter.listener.is_none() {
@@ -386,7 +386,7 @@ impl Handover {
         ticket: Ticket,
         answer: Answer,
     ) -> Option<Arc<LockWaiter>> {
-        let waiter = self.forget(ticket)?;
+        let waiter = self.give_up(ticket)?;
         end_wait(clients, ticket, &waiter, answer);
         Some(waiter)
     }
@@ -408,6 +408,12 @@ impl Handover {
             }
         }
         Some(waiter)
+    }
+
+    /// Takes a client out of its queues that was granted nothing.
+    fn give_up(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
+        self.queues.recheck_without(ticket);
+        self.forget(ticket)
     }
 
     /// Takes a client out of its queues.
@@ -831,6 +837,11 @@ impl Handover {
         if !other.wants_lock() {
             return;
         }
+        // If its owner shares the lock now, a request for the exclusive one has ended, whatever else it waits for.
+        let at = other.keys.iter().position(|other| *other == key);
+        world.with_handover(|handover, _| {
+            handover.queues.set_blocked_on(ticket, at.unwrap_or(0));
+        });
         match Self::attempt(world, now, ticket, |handover| {
             handover.queues.head(key.0, &key.1) == Some(ticket)
         }) {

@@ -739,6 +739,31 @@ impl Queues {
         }
     }
 
+    /// This client leaves its queues without a lock. Its owner may wait there for more, and would have entered the lock again:
+    /// then the clients of the queue are to be checked again.
+    pub fn recheck_without(&mut self, ticket: Ticket) {
+        if !self.owner_waits_twice(ticket) {
+            return;
+        }
+        let Some(entry) = self.waiters.get(&ticket) else {
+            return;
+        };
+        for number in &entry.queues {
+            let Some((_, queue)) = self.queues.numbered(*number) else {
+                continue;
+            };
+            let range = (entry.owner, 0)..=(entry.owner, Ticket::MAX);
+            let mut others = queue.of_owners.range(range);
+            let mut some = others.by_ref().take(super::deadlock::PER_STEP);
+            let may_enter = !queue.reentering.is_empty()
+                && (some.any(|(_, other)| *other != ticket && queue.reentering.contains(other))
+                    || others.next().is_some());
+            if may_enter {
+                self.rechecks.entry(*number).or_default();
+            }
+        }
+    }
+
     /// The same for all keys of a database.
     pub fn recheck_db(&mut self, db: i32) {
         if !self.is_empty() {
@@ -898,6 +923,17 @@ impl Queues {
         let owner = self.owner_of_waiter(ticket);
         let owner = owner.and_then(|owner| self.owners.get(&owner));
         owner.is_some_and(|owner| owner.tickets.len() > 1)
+    }
+
+    /// Whether the owner of this client also waits to share a lock, or may do so.
+    pub(super) fn owner_wants_to_share(&self, ticket: Ticket) -> bool {
+        let owner = self.owner_of_waiter(ticket);
+        let Some(owner) = owner.and_then(|owner| self.owners.get(&owner)) else {
+            return false;
+        };
+        let mut few = owner.tickets.iter().take(super::deadlock::PER_STEP);
+        owner.tickets.len() > super::deadlock::PER_STEP
+            || few.any(|other| self.get(*other).is_some_and(|other| other.is_shared()))
     }
 
     /// The number of a waiter in the order of arrival.

@@ -153,16 +153,6 @@ impl World {
         self.try_serve(newcomer, &ahead)
     }
 
-    /// Whether the owner waits already for one of the keys in another way. Then it would be answered nil at some time, as a
-    /// shared holder that asks for the exclusive lock.
-    fn waits_otherwise(&self, newcomer: &LockWaiter) -> bool {
-        self.waiting.iter().any(|other| {
-            other.owner == newcomer.owner
-                && other.is_shared() != newcomer.is_shared()
-                && other.keys.iter().any(|key| newcomer.keys.contains(key))
-        })
-    }
-
     /// What a client asks for at its key with this index.
     fn claim(&self, waiter: &LockWaiter, index: usize) -> RequestedMode {
         match (waiter.want, waiter.permits_at(index)) {
@@ -266,8 +256,7 @@ proptest! {
         for attempt in tries {
             let newcomer = waiter(&attempt);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            let is_odd = world.waits_otherwise(&newcomer);
-            if is_odd || newcomer.want == Want::Upgrade && !holds_it || world.answers_at_once(&newcomer) {
+            if newcomer.want == Want::Upgrade && !holds_it || world.answers_at_once(&newcomer) {
                 continue;
             }
             let mut with_it = world.clone();
@@ -363,6 +352,7 @@ impl Watched {
     }
 
     fn leave(&mut self, ticket: Ticket) {
+        self.queues.recheck_without(ticket);
         let Some(waiter) = self.queues.remove(ticket) else {
             return;
         };
@@ -382,7 +372,7 @@ impl Watched {
             .keys
             .iter()
             .any(|key| self.world.lock(key).holds().get(&newcomer.owner).is_some());
-        if newcomer.want == Want::Upgrade && !holds_it || self.world.waits_otherwise(&newcomer) {
+        if newcomer.want == Want::Upgrade && !holds_it {
             return;
         }
         if self.world.answers_at_once(&newcomer) {
@@ -509,6 +499,35 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
     let in_vain = watched.world.waits_in_vain();
     prop_assert!(in_vain.is_none(), "{:?} waits in vain", in_vain);
     Ok(())
+}
+
+/// An owner waits for a lock, and behind another client for this lock and a further one. It would pass that client, but its first
+/// request leaves: now each of the two waits for the other.
+#[test]
+fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
+    for shared in [true, false] {
+        let attempt = |owner, keys: &[usize], shared| {
+            Event::Try(Try {
+                owner,
+                keys: keys.to_vec(),
+                shared,
+                permits: 1,
+                upgrade: false,
+                limits: [LIMIT; 2],
+            })
+        };
+        let mut events = vec![
+            attempt(0, &[0], false),
+            attempt(1, &[1], false),
+            attempt(2, &[2], false),
+            attempt(1, &[0], shared),
+            attempt(3, &[0, 1], false),
+            attempt(1, &[0, 2], false),
+        ];
+        events.extend([1000; 5].map(Event::Search));
+        events.push(Event::Leave(0));
+        simulate(events).expect("nobody is refused or left in vain");
+    }
 }
 
 /// An upgrade in front of the queue can be served, and nevertheless keep two others from being served that could be without it.

@@ -2120,3 +2120,55 @@ fn a_lock_that_comes_from_another_database_closes_a_cycle() {
     let refused = c.read_within(SOON).expect("it is refused");
     assert_eq!(refused.err(), DEADLOCK);
 }
+
+/// An owner waits for a lock, and behind another client for this lock and a further one. It would pass that client, but its first
+/// request is cancelled: now each of the two waits for the other.
+#[test]
+fn a_cancelled_request_no_longer_lets_another_one_of_its_owner_pass() {
+    for how in ["SHARED BLOCK 0", "BLOCK 0"] {
+        let (server, mut client) = server_and_client();
+        for (key, owner) in [("k", "first"), ("x", "a"), ("j", "other")] {
+            client.must(&format!("LOCK.ACQUIRE {key} {owner} PX 600000"));
+        }
+        let mut waiting = Vec::new();
+        for (number, line) in [
+            &*format!("LOCK.ACQUIRE k a {how} ID one"),
+            "LOCK.MACQUIRE 2 k x b BLOCK 0",
+            "LOCK.MACQUIRE 2 k j a BLOCK 0",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut waiter = Raw::connect(&server);
+            waiter.ask(line);
+            await_waiting(&server, number as i64 + 1);
+            waiting.push(waiter);
+        }
+        assert_eq!(client.run("LOCK.CANCEL k one"), 1);
+        assert!(waiting[0].read_within(SOON).expect("an answer").is_nil());
+        eventually(SOON, || server.info_int("sluice_lock_deadlocks") == 1);
+        let refused = waiting[2].read_within(SOON).expect("an answer");
+        assert_eq!(refused.err(), DEADLOCK);
+    }
+}
+
+/// An owner that shares a lock now gets nil for its other request, which wants the lock exclusively, although a further lock is busy.
+#[test]
+fn a_request_for_several_locks_ends_as_soon_as_its_owner_shares_one_of_them() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE k first PX 600000");
+    client.must("LOCK.ACQUIRE j other PX 600000");
+    for keys in ["k j", "j k"] {
+        let mut sharing = Raw::connect(&server);
+        sharing.ask("LOCK.ACQUIRE k a SHARED BLOCK 0 PX 600000");
+        await_waiting(&server, 1);
+        let mut taking = Raw::connect(&server);
+        taking.ask(&format!("LOCK.MACQUIRE 2 {keys} a BLOCK 0"));
+        await_waiting(&server, 2);
+        client.must("LOCK.RELEASE k first");
+        fence(&sharing.read_within(SOON).expect("an answer"));
+        assert!(taking.read_within(SOON).expect("an answer").is_nil());
+        client.must("LOCK.RELEASE k a");
+        client.must("LOCK.ACQUIRE k first PX 600000");
+    }
+}
