@@ -234,7 +234,9 @@ pub fn client_left<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket, departure: Dep
 /// Handles a server event.
 pub fn handle_event<F: QueueService>(event: &ServerEvent) {
     match event {
-        ServerEvent::Unlinked(db, key) | ServerEvent::Touched(db, key) => {
+        ServerEvent::Unlinked(db, key)
+        | ServerEvent::Touched(db, key)
+        | ServerEvent::Arrived(db, key) => {
             if waiting::<F>(*db, key) == 0 {
                 return;
             }

@@ -262,6 +262,8 @@ pub struct Handover {
     /// When holds end that the first client of a queue waits for (Unix ms).
     retries: BTreeSet<(u64, Ticket)>,
     tasks: VecDeque<HandoverTask>,
+    /// The keys of those tasks that make locks fit expiries.
+    reconciled: BTreeSet<Key>,
     /// The keys whose queues are to be served.
     agenda: Agenda,
     /// Scans through queues that are to be served.
@@ -496,6 +498,11 @@ impl Handover {
 
     /// Notes work on keys and watched holds.
     pub fn add_upkeep(&mut self, task: Upkeep) {
+        if let Upkeep::Reconcile(key) = &task
+            && !self.reconciled.insert(key.clone())
+        {
+            return; // there is such a task already
+        }
         self.tasks.push_back(HandoverTask::Upkeep(task));
     }
 
@@ -525,6 +532,7 @@ impl Handover {
     pub fn demote(&mut self, watched: Sweep) {
         self.tasks
             .retain(|task| matches!(task, HandoverTask::Disconnect(_)));
+        self.reconciled.clear();
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
@@ -553,7 +561,7 @@ impl Handover {
 
     /// Takes the next step off the list. A step of a scan is done at once.
     fn next_step(&mut self) -> NextStep {
-        if let Some(task) = self.tasks.pop_front() {
+        if let Some(task) = self.pop_task() {
             return NextStep::Task(task);
         }
         if let Some(key) = self.agenda.pop() {
@@ -570,10 +578,18 @@ impl Handover {
         NextStep::Done
     }
 
+    fn pop_task(&mut self) -> Option<HandoverTask> {
+        let task = self.tasks.pop_front()?;
+        if let HandoverTask::Upkeep(Upkeep::Reconcile(key)) = &task {
+            self.reconciled.remove(key);
+        }
+        Some(task)
+    }
+
     /// Takes a step on a replica, which has no locks to hand over. Returns false if there is nothing to do.
     pub fn step_as_replica(world: &mut impl LockWorld, now: u64) -> bool {
         let next = world.with_handover(|handover, _| {
-            while let Some(task) = handover.tasks.pop_front() {
+            while let Some(task) = handover.pop_task() {
                 let is_for_replicas = matches!(
                     task,
                     HandoverTask::Upkeep(Upkeep::Unwatch(_))

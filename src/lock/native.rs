@@ -53,7 +53,11 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
             }
         }
         if !ctx.is_replica() {
-            defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
+            let (db, key) = (ctx.db(), name.bytes().into());
+            defer(match touch {
+                KeyChange::Arrival => ServerEvent::Arrived(db, key),
+                KeyChange::Expiry => ServerEvent::Touched(db, key),
+            });
         }
     }
 }

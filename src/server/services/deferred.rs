@@ -17,6 +17,8 @@ pub enum ServerEvent {
     Unlinked(i32, Box<[u8]>),
     /// The expiry of a key of the module changed, or `RESTORE`, `COPY`, `RENAME` or `MOVE` created the key.
     Touched(i32, Box<[u8]>),
+    /// The same for a lock or a semaphore that `RESTORE`, `COPY`, `RENAME` or `MOVE` brought to the key.
+    Arrived(i32, Box<[u8]>),
     /// A database was flushed; `None`: all databases.
     Flushed(Option<i32>),
     /// Two databases were swapped.
