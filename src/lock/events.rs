@@ -26,9 +26,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
         // An expiry only ends holds: nobody waits for more than before.
-        ServerEvent::Touched(db, key) => {
-            handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
-        }
+        ServerEvent::Touched(db, key) => handover.expiry_changed((*db, (**key).into())),
         ServerEvent::Arrived(db, key) => {
             handover.queues.recheck(*db, key);
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));

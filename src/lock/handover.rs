@@ -262,8 +262,8 @@ pub struct Handover {
     /// When holds end that the first client of a queue waits for (Unix ms).
     retries: BTreeSet<(u64, Ticket)>,
     tasks: VecDeque<HandoverTask>,
-    /// The keys of those tasks that make locks fit expiries.
-    reconciled: BTreeSet<Key>,
+    /// How many of these tasks make the lock at a key fit its expiry.
+    reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
     agenda: Agenda,
     /// Scans through queues that are to be served.
@@ -498,10 +498,8 @@ impl Handover {
 
     /// Notes work on keys and watched holds.
     pub fn add_upkeep(&mut self, task: Upkeep) {
-        if let Upkeep::Reconcile(key) = &task
-            && !self.reconciled.insert(key.clone())
-        {
-            return; // there is such a task already
+        if let Upkeep::Reconcile(key) = &task {
+            *self.reconciles.entry(key.clone()).or_default() += 1;
         }
         self.tasks.push_back(HandoverTask::Upkeep(task));
     }
@@ -532,7 +530,7 @@ impl Handover {
     pub fn demote(&mut self, watched: Sweep) {
         self.tasks
             .retain(|task| matches!(task, HandoverTask::Disconnect(_)));
-        self.reconciled.clear();
+        self.reconciles.clear();
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
@@ -578,10 +576,22 @@ impl Handover {
         NextStep::Done
     }
 
+    /// The expiry of a key changed. One task is enough for all changes of which none was looked at yet.
+    pub fn expiry_changed(&mut self, key: Key) {
+        if !self.reconciles.contains_key(&key) {
+            self.add_upkeep(Upkeep::Reconcile(key));
+        }
+    }
+
     fn pop_task(&mut self) -> Option<HandoverTask> {
         let task = self.tasks.pop_front()?;
-        if let HandoverTask::Upkeep(Upkeep::Reconcile(key)) = &task {
-            self.reconciled.remove(key);
+        if let HandoverTask::Upkeep(Upkeep::Reconcile(key)) = &task
+            && let Some(tasks) = self.reconciles.get_mut(key)
+        {
+            *tasks -= 1;
+            if *tasks == 0 {
+                self.reconciles.remove(key);
+            }
         }
         Some(task)
     }
