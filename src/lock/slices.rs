@@ -150,8 +150,16 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         return go_on_as_replica(&mut world, slice);
     }
     while !slice.is_over() {
-        if !step(&mut world, slice) && !search::take_steps(ctx, &mut SERVICE.get(), now) {
+        if step(&mut world, slice) {
+            continue;
+        }
+        let service = &mut *SERVICE.get();
+        let waiting = service.handover.queues.len();
+        if !search::take_steps(ctx, service, now) {
             break;
+        }
+        if service.handover.queues.len() < waiting {
+            slice.has_answered();
         }
     }
     let service = &mut *SERVICE.get();
