@@ -6,6 +6,7 @@ use super::options::LockOptions;
 use super::queue::LockWaiter;
 use super::search::{BEFORE_SEARCH_MS, plan_rechecks, read_lock};
 use super::slices::serve;
+use super::state::LockKind;
 use super::world::{ServerClients, ServerWorld};
 use super::{BLOCKED, HOT, LISTENING, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
 use crate::error::Error;
@@ -56,16 +57,29 @@ pub(super) fn wait(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Answer {
     if let Some(first) = first {
         return wait_instead(ctx, now, first, waiter);
     }
-    let (keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
-    if let Err(answer) = join(ctx, now, waiter) {
-        return answer;
+    let (mut keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
+    let is_for_locks = waiter.kind() == LockKind::Lock;
+    let ticket = match join(ctx, now, waiter) {
+        Ok(ticket) => ticket,
+        Err(answer) => return answer,
+    };
+    if is_for_locks {
+        // An attempt looks at all keys of a client, and those ahead get no more than before.
+        let queues = &SERVICE.get().handover.queues;
+        let first = keys
+            .iter()
+            .position(|(db, key)| queues.head(*db, key) == Some(ticket));
+        keys = first
+            .map(|first| keys.swap_remove(first))
+            .into_iter()
+            .collect();
     }
     serve(ctx, now, keys); // finds out when to try again
     Ok(reply_to_waiter(is_notified))
 }
 
 /// Lets the client join the queues of its keys. Error: the answer for a client that does not wait.
-fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<(), Answer> {
+fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     let service = &mut *SERVICE.get();
     let handover = &mut service.handover;
     let waited_keys = handover.queues.waited_keys() + waiter.keys.len();
@@ -104,7 +118,7 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<(), Answer> {
         handover.queues.mark_unverified(ticket);
         service.search.plan(ctx, now.ms() + BEFORE_SEARCH_MS);
     }
-    Ok(())
+    Ok(ticket)
 }
 
 /// A client that is not blocked is replied nil, and told of the rest by its channel.
