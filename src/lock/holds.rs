@@ -505,10 +505,10 @@ impl Holds {
         let (new_count, new_until) = (hold.count, hold.until);
         self.total = self.total.wrapping_sub(count).wrapping_add(new_count);
         self.soonest = self.soonest.min(new_until);
-        if let Set::Many(many) = &mut self.set {
-            if (count, until) != (new_count, new_until) {
-                many.moved(owner, until, (new_until, new_count));
-            }
+        if let Set::Many(many) = &mut self.set
+            && (count, until) != (new_count, new_until)
+        {
+            many.moved(owner, until, (new_until, new_count));
         }
         if new_until >= self.longest {
             self.longest = new_until;
