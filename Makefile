@@ -74,6 +74,8 @@ faults: build prepare-tests ## the long form of some tests, a quarter of an hour
 
 conformance: build prepare-tests ## each client on Redis 7.0 and Valkey 9: lost replies, failovers; writes the table of docs/clients.md (ARGS='--client python')
 	@scripts/prepare-servers valkey-9.1
+	@$(if $(filter go,$(or $(ARGS),go)),scripts/prepare-go)
+	@$(if $(filter java,$(or $(ARGS),java)),scripts/prepare-java)
 	@cargo build --release --package sluice-client --features cluster,sentinel,tokio-comp --example conformance
 	@.venv/bin/python clients/conformance/run --module '$(module)' --server redis-server --server .servers/valkey-9.1 \
 	  $(or $(ARGS),--table)

@@ -12,6 +12,7 @@ NAMES = {
     "cluster": "a client of a cluster",
     "follow": "holds that move with their hash slot (the holder learns of the loss)",
     "linger": "holds that survive a broken connection",
+    "lock.acquire in a cluster": "locks in a cluster",
     "local-loss": "a loss that the client detects without the server",
     "notify": "`NOTIFY`",
     "sentinel": "a client of Sentinel for all families",
@@ -23,24 +24,39 @@ def title(client, describe):
     return f"{client['title']}: {describe['client']}, {describe['runtime']}"
 
 
-def write(file, titles, results):
-    """Replaces the table between the marks. `titles` are those of the clients, by their names."""
+def write(file, order, titles, results):
+    """Replaces the rows of these clients between the marks. `titles` are those of the clients, by their names; `order` has the titles of
+    all clients in clients.toml, in their order. The rows of other clients stay."""
     text = file.read_text()
-    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
-    assert re.search(pattern, text, re.S), f"{file} lacks the marks of the table"
-    table = f"{BEGIN}\n{conformance(titles, results)}\n\n{missing(titles, results)}\n{END}"
+    pattern = re.escape(BEGIN) + "(.*?)" + re.escape(END)
+    found = re.search(pattern, text, re.S)
+    assert found, f"{file} lacks the marks of the table"
+    old = [line for line in found[1].splitlines() if line.startswith("| ")]
+    table = f"{BEGIN}\n{conformance(order, titles, results, old)}\n\n{missing(order, titles, results, old)}\n{END}"
     file.write_text(re.sub(pattern, lambda _: table, text, flags=re.S))
 
 
-def conformance(titles, results):
-    groups = [group for group in GROUPS if any(one.group == group for one in results)]
-    rows = [f"| client | server | {' | '.join(groups)} |", "|---" * (len(groups) + 2) + "|"]
+def sorted_rows(order, new, old, width):
+    """The new rows, and the old ones of other clients and servers. Rows are found by their first `width` cells."""
+    def key(row):
+        client, *rest = row.strip("| ").split(" | ")[:width]
+        return (order.index(client.split(": ")[0]), *rest)
+
+    rows = {key(row): row for row in old if row.split(": ")[0].strip("| ").split(" | ")[0] in order}
+    rows.update((key(row), row) for row in new)
+    return [rows[one] for one in sorted(rows)]
+
+
+def conformance(order, titles, results, old):
+    rows = []
     for name, title in titles.items():
         for server in sorted({one.server for one in results}):
             own = [one for one in results if (one.client, one.server) == (name, server)]
-            cells = [cell([one for one in own if one.group == group]) for group in groups]
+            cells = [cell([one for one in own if one.group == group]) for group in GROUPS]
             rows.append(f"| {title} | {server} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+    old = [row for row in old if row.count(" | ") == len(GROUPS) + 1]
+    head = [f"| client | server | {' | '.join(GROUPS)} |", "|---" * (len(GROUPS) + 2) + "|"]
+    return "\n".join(head + sorted_rows(order, rows, old, 2))
 
 
 def cell(results):
@@ -57,14 +73,19 @@ def cell(results):
     return f"{share} ({sum(one.runs for one in applicable)}{only})"
 
 
-def missing(titles, results):
-    rows = ["| client | scenarios that it does not run need |", "|---|---|"]
+def missing(order, titles, results, old):
+    rows = []
     for name, title in titles.items():
         own = [one for one in results if one.client == name]
         lacks = sorted({lack for one in own for lack in one.lacks})
         if lacks:
             rows.append(f"| {title.split(': ')[0]} | {', '.join(described(lack, own) for lack in lacks)} |")
-    return "\n".join(rows) if len(rows) > 2 else "Each client runs all scenarios."
+    current = {title.split(": ")[0] for title in titles.values()}
+    old = [row for row in old if row.count(" | ") == 1 and row.strip("| ").split(" | ")[0] not in current]
+    rows = sorted_rows(order, rows, old, 1)
+    if not rows:
+        return "Each client runs all scenarios."
+    return "\n".join(["| client | scenarios that it does not run need |", "|---|---|", *rows])
 
 
 def described(lack, results):

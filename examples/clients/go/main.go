@@ -32,9 +32,9 @@ func tour(ctx context.Context, client *redis.Client) error {
 		return err
 	}
 	err := WithRenewed(ctx, client, "account:ann", 30*time.Second, 10*time.Second,
-		func(ctx context.Context, fence int64) error {
-			fmt.Println("held, renewed:", ctx.Err() == nil && fence > 0)
-			return nil
+		func(ctx context.Context, hold *Hold) error {
+			fmt.Println("held, renewed:", ctx.Err() == nil && hold.Fence > 0)
+			return hold.Check(ctx)
 		})
 	if err != nil {
 		return err
@@ -53,6 +53,11 @@ func tour(ctx context.Context, client *redis.Client) error {
 	for i := 0; i < 2; i++ {
 		value, err := Cached(ctx, client, "user:ann", func(context.Context, string) (any, error) { return "Ann", nil })
 		fmt.Println("cached:", value, err)
+	}
+	for i := 0; i < 2; i++ {
+		receipt, err := Once(ctx, client, "payment:1", "30 EUR", 30*time.Second,
+			func(context.Context, int64) (string, error) { return "receipt", nil })
+		fmt.Println("paid:", receipt, err)
 	}
 	wait, err := RetryAfter(ctx, client, "ann")
 	fmt.Println("retry after:", wait, err)

@@ -54,6 +54,39 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 	}
 }
 
+// Once returns the result of work. One caller at a time works, and the result is stored for a day. The lease is longer than work
+// can take. The token is a fence for what work changes. A key that was used with another fingerprint is the error CONFLICT.
+func Once(ctx context.Context, client redis.UniversalClient, key, fingerprint string, lease time.Duration,
+	work func(ctx context.Context, token int64) (string, error)) (string, error) {
+	begin := []any{"ONCE.BEGIN", key, "LEASE", lease.Milliseconds(), "BLOCK", 2000}
+	if fingerprint != "" {
+		begin = append(begin, "FINGERPRINT", fingerprint)
+	}
+	for {
+		reply, err := client.Do(ctx, begin...).Slice()
+		if err != nil {
+			return "", err
+		}
+		switch reply[0] {
+		case "BUSY":
+			continue // another caller has been working for more than two seconds
+		case "DONE":
+			return reply[1].(string), nil
+		}
+		token := reply[2].(int64)
+		result, err := work(ctx, token)
+		if err != nil {
+			client.Do(ctx, "ONCE.FAIL", key, token)
+			return "", err
+		}
+		isStored, err := client.Do(ctx, "ONCE.DONE", key, token, result, "PX", (24 * time.Hour).Milliseconds()).Bool()
+		if err == nil && !isStored {
+			err = ErrLost // the lease ended before the work
+		}
+		return result, err
+	}
+}
+
 // RetryAfter returns zero if the request is allowed, else the time to wait: 10 requests a second, 20 more after a quiet time.
 func RetryAfter(ctx context.Context, client redis.UniversalClient, user string) (time.Duration, error) {
 	reply, err := client.Do(ctx, "RATE.GCRA", "limit:"+user, 20, 10, 1000).Int64Slice()

@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.UUID;
 import java.util.function.Function;
+import java.util.function.LongFunction;
 import redis.clients.jedis.ClusterCommandArguments;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.RedisClient;
@@ -19,13 +20,7 @@ public final class Shop {
 
   /** Returns the available quantity, or a code: -1 sold out, -2 over the user's limit. A repetition with the same order sells once. */
   public long sell(String sku, int quantity, String order, String user) {
-    for (int attempt = 1; ; attempt++) {
-      try {
-        return (Long) call("STOCK.DEDUCT", sku, quantity, "ORDER", order, "USER", user);
-      } catch (JedisConnectionException lost) {
-        if (attempt == 5) throw lost; // the order may be sold: keep its id and repeat the request later
-      }
-    }
+    return (Long) repeated("STOCK.DEDUCT", sku, quantity, "ORDER", order, "USER", user);
   }
 
   /** Returns false if the name certainly does not exist. True: query the database. */
@@ -56,10 +51,44 @@ public final class Shop {
     }
   }
 
+  /**
+   * Returns the result of {@code work}. One caller at a time works, and the result is stored for a day. The lease is longer than the work
+   * can take. The token is a fence for what the work changes. A key that was used with another fingerprint is the error CONFLICT.
+   */
+  public String once(String key, String fingerprint, long leaseMs, LongFunction<String> work) {
+    while (true) {
+      List<?> reply = (List<?>) call("ONCE.BEGIN", key, "LEASE", leaseMs, "FINGERPRINT", fingerprint, "BLOCK", 1000);
+      String state = text(reply.get(0));
+      if (state.equals("BUSY")) continue; // another caller has been working for more than a second
+      if (state.equals("DONE")) return text(reply.get(1));
+      Object token = reply.get(2);
+      String result;
+      try {
+        result = work.apply((Long) token);
+      } catch (RuntimeException failure) {
+        call("ONCE.FAIL", key, token);
+        throw failure;
+      }
+      if ((Long) repeated("ONCE.DONE", key, token, result, "PX", 86_400_000) == 1) return result;
+      throw new IllegalStateException("the lease ended before the work: " + key);
+    }
+  }
+
   /** Returns 0 if the request is allowed, else the milliseconds to wait: 10 requests a second, 20 more after a quiet time. */
   public long retryAfter(String user) {
     List<?> reply = (List<?>) call("RATE.GCRA", "limit:" + user, 20, 10, 1000);
     return (Long) reply.get(0) == 1 ? (Long) reply.get(3) : 0;
+  }
+
+  /** Sends an idempotent command again if the connection breaks. */
+  private Object repeated(String command, String key, Object... arguments) {
+    for (int attempt = 1; ; attempt++) {
+      try {
+        return call(command, key, arguments);
+      } catch (JedisConnectionException lost) {
+        if (attempt == 5) throw lost; // the server may have carried it out: repeat it later with the same arguments
+      }
+    }
   }
 
   /** Sends a command and names its key: a client of a cluster finds the node by it. */
@@ -93,6 +122,7 @@ public final class Shop {
       jedis.bfAdd("names", "ann");
       System.out.println("names: " + shop.mayExist("ann") + " " + shop.mayExist("bob"));
       System.out.println("cached: " + shop.cached("user:ann", key -> "Ann") + " " + shop.cached("user:ann", key -> "Ann"));
+      System.out.println("paid: " + shop.once("payment:1", "30 EUR", 30_000, token -> "receipt"));
       System.out.println("retry after: " + shop.retryAfter("ann"));
     }
   }
