@@ -108,8 +108,9 @@ load: build ## ten thousand clients, half of them waiting: latencies and memory 
 monitoring-test: build ## monitoring/ with promtool, Prometheus and redis_exporter (of PATH, or unpacked from Debian's packages)
 	@SLUICE_MODULE='$(CURDIR)/$(module)' scripts/monitoring-test
 
-hints-test: build ## the hints of redis-cli for all commands (REDIS_CLI=/path/to/redis-cli, 7.2 or later)
-	@SLUICE_MODULE='$(CURDIR)/$(module)' scripts/hints-test
+hints-test: build ## the hints of redis-cli for all commands (REDIS_CLI=/path/to/redis-cli, 7.2 or later; default: a valkey-cli in .servers)
+	@$(if $(REDIS_CLI),,scripts/prepare-servers valkey-cli)
+	@SLUICE_MODULE='$(CURDIR)/$(module)' REDIS_CLI='$(or $(REDIS_CLI),.servers/valkey-cli)' scripts/hints-test
 
 valgrind: prepare prepare-valgrind ## the soak and the core of the suite on a server under memcheck (TESTS='lock::commands', COMMANDS=200000)
 	@scripts/valgrind
