@@ -12,6 +12,8 @@ mod lossy;
 mod python_package;
 mod rust;
 mod rust_locks;
+mod rust_near;
+mod rust_options;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use redis::{ConnectionLike, ToRedisArgs, Value};
 
 use crate::error::{Error, Result};
-use crate::request::{Reply, Request, read};
+#[cfg(feature = "tokio-comp")]
+pub use crate::near::Near;
+use crate::request::{Info, Reply, Request, read};
 
 /// What a caller of [`fetch`] has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +66,12 @@ impl Request<Fetched, Fetch> {
     /// One caller loads the value already when less than this is left of its fresh time.
     pub fn early(self, time: Duration) -> Self {
         self.time("EARLY", time)
+    }
+
+    /// One caller loads the value already before its end, with a probability that rises towards it. A larger `beta` begins earlier; 1
+    /// suits most loaders. It replaces [`early`](Self::early).
+    pub fn beta(self, beta: f64) -> Self {
+        self.arg("BETA").arg(beta)
     }
 
     /// Each hit keeps the value fresh for this time.
@@ -142,6 +150,11 @@ impl Request<bool, Invalidate> {
     pub fn grace(self, time: Duration) -> Self {
         self.time("GRACE", time)
     }
+
+    /// The version of the change. Until the end of the [`grace`](Self::grace), values with an older version are not stored.
+    pub fn version(self, version: u64) -> Self {
+        self.arg("VER").arg(version)
+    }
 }
 
 /// Gives a lease back after the loader failed. Nobody loads for this time.
@@ -150,6 +163,21 @@ pub fn fail(key: impl ToRedisArgs, token: u64, back_off: Duration) -> Request<bo
         .arg(key)
         .arg(token)
         .time("BACKOFF", back_off)
+}
+
+/// The state of an entry. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("CACHE.INFO").arg(key)
+}
+
+/// The state of a circuit breaker; `None` if it has seen no failure.
+pub fn breaker(name: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("CACHE.BREAKER").arg(name)
+}
+
+/// Closes a circuit breaker. The reply is false if there was none.
+pub fn reset_breaker(name: impl ToRedisArgs) -> Request<bool> {
+    Request::new("CACHE.BREAKER").arg(name).arg("RESET")
 }
 
 /// How [`get`] reads and stores values.
@@ -190,7 +218,7 @@ enum Step {
 }
 
 impl Policy {
-    fn fetch(&self, key: &str) -> Request<Fetched, Fetch> {
+    pub(crate) fn fetch(&self, key: &str) -> Request<Fetched, Fetch> {
         fetch(key, self.lease).block(WAIT)
     }
 
@@ -205,7 +233,12 @@ impl Policy {
         })
     }
 
-    fn store(&self, key: &str, value: Option<&[u8]>, token: u64) -> Request<bool, Store> {
+    pub(crate) fn store(
+        &self,
+        key: &str,
+        value: Option<&[u8]>,
+        token: u64,
+    ) -> Request<bool, Store> {
         let request = match value {
             Some(value) => store(key, value, self.fresh).stale(self.stale),
             None => store_absent(key, self.absent),

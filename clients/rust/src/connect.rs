@@ -64,9 +64,28 @@ impl Connect for std::sync::Arc<std::sync::Mutex<redis::sentinel::SentinelClient
 }
 
 /// How long a server may take to connect or to reply, beside the time for which a request waits.
-const REPLY_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
 /// A connection for a request that waits at most this long.
 pub(crate) fn connect<C: Connect>(client: &C, wait: Duration) -> Result<C::Connection, RedisError> {
     client.connect(REPLY_LIMIT, wait.saturating_add(REPLY_LIMIT))
+}
+
+/// A connection of Tokio that uses RESP3 and passes the messages of the server to `receive`.
+#[cfg(feature = "tokio-comp")]
+pub(crate) async fn open_resp3(
+    client: &Client,
+    receive: impl Fn(redis::PushInfo) -> Result<(), ()> + Send + Sync + 'static,
+) -> Result<redis::aio::MultiplexedConnection, RedisError> {
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(REPLY_LIMIT))
+        .set_response_timeout(Some(REPLY_LIMIT))
+        .set_push_sender(receive);
+    let info = client.get_connection_info().clone();
+    let settings = info.redis_settings().clone();
+    let resp3 = settings.set_protocol(redis::ProtocolVersion::RESP3);
+    let client = Client::open(info.set_redis_settings(resp3))?;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
 }

@@ -1,11 +1,11 @@
 //! Delayed messages, which the server appends to a stream at their time: `DELAY.*`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{ToRedisArgs, Value};
 
 use crate::error::Result;
-use crate::request::{Repeatable, Reply, Request, read};
+use crate::request::{Info, Repeatable, Reply, Request, read};
 
 /// What has become of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Added {
     New,
     /// It has replaced a message with the same id that was not delivered.
     Replaced,
-    /// Nothing has changed, because of [`if_missing`](Request::if_missing).
+    /// Nothing has changed, because of [`if_missing`](Request::if_missing) or [`if_present`](Request::if_present).
     Refused,
 }
 
@@ -40,12 +40,33 @@ pub fn create(key: impl ToRedisArgs, stream: impl ToRedisArgs) -> Request<(), Ag
     Request::new("DELAY.SET").arg(key).arg("STREAM").arg(stream)
 }
 
+impl Request<(), Again> {
+    /// Trims the stream to about this many entries at each delivery. An option of [`create`].
+    pub fn max_length(self, most: u64) -> Self {
+        self.arg("MAXLEN").arg(most)
+    }
+}
+
 /// Adds a message that is due after this time. [`values`](Request::values) are its fields.
 pub fn add(key: impl ToRedisArgs, id: impl ToRedisArgs, delay: Duration) -> Request<Added, Add> {
     Request::new("DELAY.ADD").arg(key).arg(id).time("PX", delay)
 }
 
+/// The same as [`add`], at this time of the server's clock.
+pub fn add_at(key: impl ToRedisArgs, id: impl ToRedisArgs, at: SystemTime) -> Request<Added, Add> {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Request::new("DELAY.ADD")
+        .arg(key)
+        .arg(id)
+        .time("PXAT", since)
+}
+
 impl Request<Added, Add> {
+    /// Replaces a message with this id that was not delivered, and adds none.
+    pub fn if_present(self) -> Self {
+        self.arg("XX")
+    }
+
     /// Replaces no message.
     pub fn if_missing(self) -> Self {
         self.arg("NX")
@@ -75,4 +96,9 @@ pub type Waiting = (u64, Vec<(String, Vec<u8>)>);
 /// The ids of the next messages and the milliseconds until they are due, the soonest first.
 pub fn next(key: impl ToRedisArgs, count: u64) -> Request<Vec<(String, u64)>> {
     Request::new("DELAY.RANGE").arg(key).arg(count)
+}
+
+/// The stream and the number of messages of a queue. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("DELAY.INFO").arg(key)
 }

@@ -7,6 +7,8 @@ mod error;
 pub mod filter;
 pub mod limit;
 pub mod lock;
+#[cfg(feature = "tokio-comp")]
+mod near;
 pub mod once;
 mod renewed;
 mod request;
@@ -18,4 +20,4 @@ pub mod stock;
 
 pub use connect::Connect;
 pub use error::{Error, Result};
-pub use request::{Repeatable, Reply, Request};
+pub use request::{Info, Repeatable, Reply, Request};

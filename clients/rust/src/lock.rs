@@ -10,7 +10,7 @@ use redis::{Connection, ConnectionLike, ToRedisArgs};
 
 use crate::connect::{Connect, connect};
 use crate::error::Result;
-use crate::request::{Repeatable, Request};
+use crate::request::{Info, Repeatable, Request};
 
 pub use crate::renewed::RenewedLock;
 #[cfg(feature = "tokio-comp")]
@@ -76,6 +76,12 @@ impl<R, O: Acquisition> Request<R, O> {
     /// The same as [`watchdog`](Self::watchdog), at most this long.
     pub fn watchdog_at_most(self, hold: Duration) -> Self {
         self.arg("WATCHDOG").time("MAXHOLD", hold)
+    }
+
+    /// The same as [`watchdog`](Self::watchdog), but a closed connection releases nothing: the hold ends with its lease, unless the
+    /// owner repeats the request with its id over another connection.
+    pub fn watchdog_lingering(self) -> Self {
+        self.arg("WATCHDOG").arg("LINGER")
     }
 
     /// The channel on which the server publishes when a queued request is served, and when the hold is lost. The connection is not
@@ -150,6 +156,11 @@ pub fn held(key: impl ToRedisArgs, owner: &str) -> Request<Option<i64>> {
 /// Admits a fencing token at a protected resource. The reply is false if a larger token was admitted before.
 pub fn guard(key: impl ToRedisArgs, fence: i64) -> Request<bool> {
     Request::new("LOCK.GUARD").arg(key).arg(fence)
+}
+
+/// The holders and the queue of a lock. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("LOCK.INFO").arg(key)
 }
 
 /// Removes a queued request. The reply is false if no such request is queued.

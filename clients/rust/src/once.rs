@@ -6,7 +6,7 @@ use redis::{ToRedisArgs, Value};
 
 use crate::connect::{Connect, connect};
 use crate::error::{Error, Result};
-use crate::request::{Repeatable, Reply, Request, read};
+use crate::request::{Info, Repeatable, Reply, Request, read};
 
 /// What the caller has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,11 @@ pub fn done(
 /// Gives the work back: the next caller does it. The reply is false if the token is not the current one.
 pub fn fail(key: impl ToRedisArgs, token: i64) -> Request<bool> {
     Request::new("ONCE.FAIL").arg(key).arg(token)
+}
+
+/// The state of the work. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("ONCE.INFO").arg(key)
 }
 
 /// How [`run`] does work once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::ToRedisArgs;
 
 use crate::lock::Acquire;
-use crate::request::Request;
+use crate::request::{Info, Request};
 
 /// Asks for a permit of a semaphore that has `limit` permits. The reply is the fencing token; `None` if no permit is free.
 pub fn acquire(key: impl ToRedisArgs, owner: &str, limit: u64) -> Request<Option<i64>, Acquire> {
@@ -70,4 +70,9 @@ pub fn renew(key: impl ToRedisArgs, owner: &str, lease: Duration) -> Request<Opt
         .arg(key)
         .arg(owner)
         .time("PX", lease)
+}
+
+/// The holders and the queue of a semaphore. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("SEM.INFO").arg(key)
 }

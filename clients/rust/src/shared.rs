@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, RedisError};
+use redis::{Client, PushInfo, PushKind, RedisError};
 use tokio::runtime::Handle;
 use tokio::select;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,13 +17,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+#[cfg(feature = "sentinel")]
+use crate::connect::REPLY_LIMIT;
+use crate::connect::open_resp3;
 use crate::error::{Error, Result};
 use crate::lock::unique_owner;
 use crate::request::{Reply, Request};
 use crate::resource::{Fences, Resource, WasHeld};
-
-/// How long the server may take to connect or to reply.
-const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -256,17 +256,7 @@ impl Shared {
             shared.receive(number, push);
             Ok(())
         };
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REPLY_LIMIT))
-            .set_response_timeout(Some(REPLY_LIMIT))
-            .set_push_sender(receive);
-        let info = self.place.client().await?.get_connection_info().clone();
-        let settings = info.redis_settings().clone();
-        let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
-        let client = Client::open(info)?;
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let mut connection = open_resp3(&self.place.client().await?, receive).await?;
         connection.subscribe(&self.channel).await?;
         let mut session = lock(&self.session);
         if session.number == number {

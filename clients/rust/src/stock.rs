@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{ToRedisArgs, Value};
 
 use crate::error::Result;
-use crate::request::{Repeatable, Reply, Request, read};
+use crate::request::{Info, Repeatable, Reply, Request, read};
 
 /// The quantity after the request, or why nothing has changed.
 pub type Answer = std::result::Result<u64, Refusal>;
@@ -62,12 +62,24 @@ pub fn create(key: impl ToRedisArgs, total: u64) -> Request<bool, Create> {
     Request::new("STOCK.SET").arg(key).arg(total)
 }
 
-impl<R> Request<R, Create> {
+/// Turns a counter, a string with a whole number, into a stock. The answer is the available quantity.
+pub fn import(key: impl ToRedisArgs) -> Request<Answer, Create> {
+    Request::new("STOCK.IMPORT").arg(key)
+}
+
+impl Request<bool, Create> {
     /// Creates the stock only if the key does not exist.
     pub fn if_missing(self) -> Self {
         self.arg("NX")
     }
 
+    /// Replaces a stock, and creates none.
+    pub fn if_present(self) -> Self {
+        self.arg("XX")
+    }
+}
+
+impl<R> Request<R, Create> {
     /// No user holds more than this, reserved and sold together. Each sale must name its user then.
     pub fn per_user(self, most: u64) -> Self {
         self.arg("PERUSER").arg(most)
@@ -81,6 +93,11 @@ impl<R> Request<R, Create> {
     /// The stream that receives an entry for each change. In a cluster it is in the slot of the stock.
     pub fn events(self, stream: impl ToRedisArgs) -> Self {
         self.arg("EVENTS").arg(stream)
+    }
+
+    /// The same, and the stream is trimmed to about this many entries.
+    pub fn events_at_most(self, stream: impl ToRedisArgs, most: u64) -> Self {
+        self.events(stream).arg("MAXLEN").arg(most)
     }
 }
 
@@ -181,4 +198,14 @@ pub fn get(key: impl ToRedisArgs) -> Request<Option<u64>> {
 /// The same as [`get`] for several stocks.
 pub fn get_all<K: ToRedisArgs>(keys: &[K]) -> Request<Vec<Option<u64>>> {
     keys.iter().fold(Request::new("STOCK.MGET"), Request::arg)
+}
+
+/// What the server remembers of an order; `None` if it knows no such order.
+pub fn order(key: impl ToRedisArgs, order: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("STOCK.ORDER").arg(key).arg(order)
+}
+
+/// The quantities and settings of a stock. `None` if the key does not exist.
+pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
+    Request::new("STOCK.INFO").arg(key)
 }
