@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 use support::{Lines, Raw, Server, field_of, now_ms};
 
+/// No stall is to be longer.
+const BOUND: Duration = Duration::from_millis(2);
+
 /// The time for which the idle server is measured.
 const IDLE: Duration = Duration::from_secs(3);
 
@@ -215,8 +218,9 @@ fn pings(client: &mut Raw, mut goes_on: impl FnMut(usize) -> bool) -> Vec<Durati
 fn show(what: &str, times: &[Duration]) {
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
     let [half, most, longest] = [0.5, 0.999, 1.0].map(at);
+    let above = times.iter().filter(|time| **time > BOUND).count();
     println!(
-        "  {what}: {}, half below {half:.0?}, 99.9 % below {most:.1?}, the longest {longest:.1?}",
+        "  {what}: {}, half below {half:.0?}, 99.9 % below {most:.1?}, the longest {longest:.1?}, {above} above {BOUND:?}",
         times.len()
     );
 }
