@@ -13,7 +13,7 @@ PLATFORMS ?= x86_64 aarch64 x86_64-musl aarch64-musl
 export SERVER PREFIX DESTDIR
 
 # Most tests mostly wait for a server.
-export RUST_TEST_THREADS ?= 4
+export RUST_TEST_THREADS ?= 8
 
 # The same for every CARGO_TARGET_DIR: redis.conf names this file.
 module := target/release/libsluice.so
