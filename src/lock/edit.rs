@@ -3,7 +3,7 @@
 
 use super::handover::{Handover, OpenLocks};
 use super::holds::{Hold, Watch};
-use super::native::{lease_ended, list, list_earlier};
+use super::native::{lease_ended, left_key, list, list_earlier};
 use super::notices::{self, NOTICES, Notice};
 use super::persist;
 use super::state::{
@@ -361,6 +361,9 @@ impl<'k> LockKey<'k> {
         let mut commit = Commit::default();
         if let Some(lock) = self.key.value() {
             if lock.holds().is_empty() {
+                if lock.holds().has_ended() {
+                    left_key(lock, ctx.db(), name.bytes());
+                }
                 commit.key = KeyFate::Delete;
                 commit.replicate = match self.verbatim && self.stepped {
                     true => Replicate::Verbatim,
@@ -507,13 +510,7 @@ fn end_holds(
     if ended.is_empty() {
         return;
     }
-    if lock.holds().has_ended() {
-        for (owner, _) in &ended {
-            persist::put_gone(effects, owner); // the others are to follow
-        }
-    } else {
-        persist::put_expired(effects, now.ms());
-    }
+    persist::put_ended(effects, &ended, lock.holds().has_ended(), now.ms());
     for (_, hold) in &ended {
         steps.hold_ended(hold);
     }

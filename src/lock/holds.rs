@@ -109,8 +109,8 @@ impl HashEntry for OwnerHold {
 struct Many {
     /// The holds, with those that have ended and are to be removed.
     by_owner: LinearHash<OwnerHold>,
-    /// The ends of all of them in order, where there are more than a few: it would take ever longer to look through all
-    /// holds for the next end and the last.
+    /// Their ends, where there are more than a few: it would take ever longer to look through all holds for the next end and the
+    /// last.
     ends: Option<Box<Ends>>,
     /// Where the list of deadlines has the lock. Not part of the dataset.
     listed: Listed,
@@ -197,7 +197,13 @@ impl Many {
 
     /// The owners with the holds that have not ended.
     fn iter(&self) -> impl Iterator<Item = &OwnerHold> {
-        self.by_owner.iter().filter(|own| self.is_live(own))
+        // Where holds have ended, those that have not are found by their ends: there may be few of them among very many.
+        let ends = self.ends.as_ref();
+        let ends = ends.filter(|ends| ends.live.len() < self.by_owner.len());
+        let all = ends.is_none().then(|| self.by_owner.iter());
+        let live = ends.into_iter().flat_map(|ends| ends.live.keys());
+        let live = live.filter_map(|(_, owner)| self.by_owner.get(owner));
+        all.into_iter().flatten().chain(live)
     }
 
     fn insert(&mut self, owner: Box<[u8]>, hold: Hold) {
@@ -586,7 +592,7 @@ impl Holds {
         }
     }
 
-    /// Ends all holds whose lease ended before `now`, but removes at most `most` of them, those that ended first; returns the
+    /// Ends all holds whose lease ended before `now`, but removes at most `most` of them; returns the
     /// removed. The others [have ended](Self::has_ended), and later calls return them.
     pub fn expire(&mut self, now: u64, most: usize) -> Vec<(Box<[u8]>, Hold)> {
         if now <= self.soonest && !self.has_ended() {

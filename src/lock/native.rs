@@ -197,23 +197,7 @@ impl<K: Which> Native for Typed<K> {
     }
 
     fn unlinked(lock: &Lock, db: i32, key: &[u8]) {
-        let now = Now::read().ms();
-        // Redis 8.0 and later remove a key in the last millisecond of its life.
-        let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
-        for (_, hold) in lock.holds().iter_with_ended().filter(ended) {
-            EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
-            lease_ended(hold);
-        }
-        if let Some(listed) = lock.holds().listed() {
-            DEADLINES.unlinked(listed);
-        }
-        if notices_of(lock).next().is_some() {
-            NOTICES.get().leave(notices_of(lock));
-            ask_for_slices();
-        }
-        if LISTENING.load(Ordering::Relaxed) {
-            defer(ServerEvent::Unlinked(db, key.into()));
-        }
+        left_key(lock, db, key);
     }
 
     fn defrag(lock: &mut Lock, relocate: &mut Relocate<'_>, _from: usize) -> Option<usize> {
@@ -238,5 +222,27 @@ impl<K: Which> Native for Typed<K> {
 
     fn load_module(input: &mut RdbReader<'_>, _encoding: c_int) -> bool {
         fence::load_fence(input)
+    }
+}
+
+/// A lock leaves its key, perhaps with holds that have ended and were not removed yet: counts these, and has the others who know the
+/// holds forget them.
+pub(super) fn left_key(lock: &Lock, db: i32, key: &[u8]) {
+    let now = Now::read().ms();
+    // Redis 8.0 and later remove a key in the last millisecond of its life.
+    let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
+    for (_, hold) in lock.holds().iter_with_ended().filter(ended) {
+        EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+        lease_ended(hold);
+    }
+    if let Some(listed) = lock.holds().listed() {
+        DEADLINES.unlinked(listed);
+    }
+    if notices_of(lock).next().is_some() {
+        NOTICES.get().leave(notices_of(lock));
+        ask_for_slices();
+    }
+    if LISTENING.load(Ordering::Relaxed) {
+        defer(ServerEvent::Unlinked(db, key.into()));
     }
 }

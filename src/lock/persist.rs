@@ -64,6 +64,18 @@ pub fn put_gone(out: &mut Vec<u8>, owner: &[u8]) {
     put_bytes(out, owner);
 }
 
+/// Appends the removal of holds that have ended before `now` (Unix ms). `more_follow`: others have ended that are still to be removed.
+pub fn put_ended(out: &mut Vec<u8>, ended: &[(Box<[u8]>, Hold)], more_follow: bool, now: u64) {
+    // A clock that was set back may be behind the end of a hold that had ended before.
+    if more_follow || ended.iter().any(|(_, hold)| hold.until >= now) {
+        for (owner, _) in ended {
+            put_gone(out, owner);
+        }
+    } else {
+        put_expired(out, now);
+    }
+}
+
 /// Appends [`LockEffect::Expired`].
 pub fn put_expired(out: &mut Vec<u8>, now: u64) {
     out.push(b'X');

@@ -437,18 +437,16 @@ impl Lock {
         }
     }
 
-    /// The same holds for a copy of the key: a WATCHDOG, a notice, the place in the list of deadlines and the holds that have
-    /// ended stay with the original.
+    /// The same holds for a copy of the key, with those that have ended, because a replica copies them as well. A WATCHDOG, a notice and
+    /// the place in the list of deadlines stay with the original.
     pub fn copy(&self) -> Self {
-        let mut copy = Self::new(self.mode);
-        copy.key_expires = self.key_expires;
-        for (owner, hold) in self.holds.iter() {
-            let hold = Hold {
-                watch: None,
-                notice: 0,
-                ..hold.clone()
-            };
-            copy.holds.insert(owner, hold);
+        let mut copy = self.clone();
+        copy.holds.visit_mut(&mut |hold| {
+            hold.watch = None;
+            hold.notice = 0;
+        });
+        if let Some(listed) = copy.listed_mut() {
+            *listed = Listed::default();
         }
         copy
     }

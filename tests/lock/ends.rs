@@ -218,3 +218,70 @@ fn very_many_that_have_ended_hold_nothing_at_the_next_command() {
         assert!(client.run("MEMORY USAGE k").int() < 20_000);
     }
 }
+
+/// The last owner that holds a lock releases it in the same step in which very many others have ended. The key goes at once, with all
+/// of them, and each is counted and announced.
+#[test]
+fn very_many_that_have_ended_leave_with_the_last_hold() {
+    for (acquire, how) in [("LOCK.ACQUIRE", "SHARED"), ("SEM.ACQUIRE", "LIMIT 2000")] {
+        let (master, replica) = pair();
+        let mut client = Raw::connect(&master);
+        let mut subscriber = Raw::connect(&master);
+        subscriber.must("SUBSCRIBE channel");
+        client.must(&format!("{acquire} k stays {how} PX 900000"));
+        client.must(&format!(
+            "{acquire} k z-last {how} PX 900000 ID last NOTIFY channel"
+        ));
+        client.must(&format!(
+            "{acquire} k z-watched {how} PX 900000 WATCHDOG MAXHOLD 1000"
+        ));
+        let script = "
+            local how = {}
+            for word in string.gmatch(ARGV[2], '%S+') do how[#how + 1] = word end
+            how[#how + 1] = 'PX'
+            how[#how + 1] = 1000
+            for i = 1, 998 do redis.call(ARGV[1], KEYS[1], 'owner-' .. i, unpack(how)) end
+            redis.call(ARGV[4], KEYS[1], 'z-last', 'PX', 1000)
+            redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 1001)
+            while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+            redis.call(ARGV[3], KEYS[1], 'stays')
+            return redis.call('EXISTS', KEYS[1])";
+        let [release, renew] = ["RELEASE", "RENEW"].map(|word| acquire.replace("ACQUIRE", word));
+        let exists = client.call([
+            "EVAL", script, "2", "k", "end", acquire, how, &release, &renew,
+        ]);
+        assert_eq!(exists, 0, "{acquire}");
+        let message = subscriber.read_within(SOON).expect("a message");
+        assert!(message.array()[2].text().starts_with("lost "), "{acquire}");
+        eventually(SOON, || ended(&master) == 1001); // with that of the other key
+        let watched = || master.info_int("sluice_lock_watchdog_holds");
+        eventually(SOON, || watched() == 0);
+        assert_identical(&master, &replica);
+        assert_eq!(client.run("DBSIZE"), 0);
+    }
+}
+
+/// A replica copies the holds that it has, also those that have ended and that the master is about to remove.
+#[test]
+fn a_copy_of_a_lock_in_which_very_many_have_ended_is_the_same_on_a_replica() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("SEM.ACQUIRE k stays LIMIT 2000 PX 900000");
+    let script = "
+        for i = 1, 999 do
+            redis.call('SEM.ACQUIRE', KEYS[1], 'owner-' .. i, 'LIMIT', 2000, 'PX', 1000)
+        end
+        redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 1001)
+        while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+        redis.call('SEM.RENEW', KEYS[1], 'stays', 'PX', 900000)
+        redis.call('COPY', KEYS[1], KEYS[3])
+        redis.call('SEM.RELEASE', KEYS[3], 'stays')
+        return redis.call('EXISTS', KEYS[3])";
+    let exists = client.call(["EVAL", script, "3", "k", "end", "copy"]);
+    assert_eq!(exists, 0);
+    wait_for_replica_sync(&master, &replica);
+    assert_identical(&master, &replica);
+    assert_eq!(ask(&replica, "EXISTS copy"), 0);
+    eventually(SOON, || client.run("MEMORY USAGE k").int() < 20_000);
+    assert_identical(&master, &replica);
+}
