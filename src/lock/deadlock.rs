@@ -95,7 +95,7 @@ pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<
     match search.run(queues, steps, read) {
         None => Check::Unknown,
         Some(None) => {
-            queues.note_reentries(search.reentries);
+            search.note_reentries(queues);
             Check::Fine
         }
         // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
@@ -292,8 +292,8 @@ pub struct Search {
     unverified: BTreeMap<u64, usize>,
     /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
     closing: Vec<Ticket>,
-    /// The clients that were taken to enter locks again, with the numbers of the queues.
-    reentries: BTreeSet<(u64, Ticket)>,
+    /// The clients that were taken to enter locks again, with the numbers of the queues, and their owners.
+    reentries: BTreeSet<(u64, usize, Ticket)>,
     /// How many steps it took.
     spent: u64,
     /// Whether the clients that are to be checked again are marked as unverified.
@@ -453,7 +453,7 @@ impl Search {
     /// Ends the search. Who came before the one that waits in vain is verified if nobody else was suspected: with several
     /// suspects it is only known that these clients can be served without all of them.
     pub fn conclude(mut self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
-        queues.note_reentries(std::mem::take(&mut self.reentries));
+        self.note_reentries(queues);
         queues.record_changes(false);
         let last = match deadlocked.and_then(|ticket| queues.arrival(ticket)) {
             Some(arrival) if self.closing.len() == 1 => arrival - 1,
@@ -731,10 +731,10 @@ impl Search {
         node.is_listed = false;
         let (queue, passed) = (node.queue, node.passed);
         let first = node.waiting.first_key_value();
-        if let Some((ticket, waiter)) = first.map(|(ticket, place)| (*ticket, place.waiter))
+        if let Some(waiter) = first.map(|(_, place)| place.waiter)
             && node.ends_at_once(&self.waiters[waiter])
         {
-            return self.end_at_once(key, ticket, waiter);
+            return self.end_at_once(key, waiter);
         }
         let Some((ticket, place)) = node.waiting.iter_mut().next() else {
             return;
@@ -815,16 +815,28 @@ impl Search {
             place.is_ready = true;
             if own && !node.is_semaphore {
                 place.reenters = true;
-                self.reentries.insert((queue, ticket));
+                self.note_reentry(key, waiter);
             }
             self.can_have_one(waiter);
         }
     }
 
     /// A waiter is answered nil because its owner shares the lock.
-    fn end_at_once(&mut self, key: usize, ticket: Ticket, waiter: usize) {
-        self.reentries.insert((self.keys[key].queue, ticket));
+    fn end_at_once(&mut self, key: usize, waiter: usize) {
+        self.note_reentry(key, waiter);
         self.remove_waiter(waiter);
+    }
+
+    /// Notes that the wait of a client can end because its owner has this key.
+    fn note_reentry(&mut self, key: usize, waiter: usize) {
+        let WaiterNode { ticket, owner, .. } = self.waiters[waiter];
+        self.reentries.insert((self.keys[key].queue, owner, ticket));
+    }
+
+    fn note_reentries(&mut self, queues: &mut Queues) {
+        let reentries = std::mem::take(&mut self.reentries);
+        let reentries = reentries.into_iter();
+        queues.note_reentries(reentries.map(|(queue, _, ticket)| (queue, ticket)));
     }
 
     /// A waiter could have one key more.
@@ -883,7 +895,7 @@ impl Search {
         if let Some(waiter) = waiter.map(|place| place.waiter)
             && self.keys[key].ends_at_once(&self.waiters[waiter])
         {
-            return self.end_at_once(key, ticket, waiter);
+            return self.end_at_once(key, waiter);
         }
         if let Some(place) = self.keys[key].waiting.get_mut(&ticket)
             && !place.is_ready
@@ -891,7 +903,7 @@ impl Search {
         {
             (place.is_ready, place.reenters) = (true, true);
             let waiter = place.waiter;
-            self.reentries.insert((self.keys[key].queue, ticket));
+            self.note_reentry(key, waiter);
             self.can_have_one(waiter);
         }
     }
@@ -950,13 +962,23 @@ impl Search {
         let node = &self.waiters[waiter];
         let owner = &self.owners[node.owner];
         let gives_way = owner.is_live || self.closing.is_empty() && owner.waiting == 0;
-        if node.is_done && !gives_way {
-            // It was taken to be served, and to keep what it got. Perhaps that has kept others from being served.
+        // It was taken to be served, and to keep what it got. Perhaps that has kept others from being served, or has let another
+        // client of its owner enter the lock again, which then waits for its turn.
+        if node.is_done && (!gives_way || self.others_reenter(node, queues)) {
             self.is_outdated = true;
             return;
         }
         self.is_disturbed |= !self.closing.is_empty() && !node.was_done;
         self.remove_waiter(waiter);
+    }
+
+    /// Whether another client of the same owner was taken to enter the lock again in any of these queues.
+    fn others_reenter(&self, node: &WaiterNode, queues: &[u64]) -> bool {
+        queues.iter().any(|queue| {
+            let of_owner = (*queue, node.owner, 0)..=(*queue, node.owner, Ticket::MAX);
+            let mut reentries = self.reentries.range(of_owner);
+            reentries.any(|(_, _, ticket)| *ticket != node.ticket)
+        })
     }
 
     /// Those behind this ticket may get more of a queue's key than it seemed: in front of them one has gone on which the search
@@ -1017,7 +1039,7 @@ impl Search {
             // It may have been taken to enter the lock again.
             let mut reentries = self
                 .reentries
-                .range((node.queue, 0)..=(node.queue, Ticket::MAX));
+                .range((node.queue, 0, 0)..=(node.queue, usize::MAX, Ticket::MAX));
             self.is_outdated |= left == 0 && reentries.next().is_some();
             if let Some(held) = node.held.get_mut(&owner) {
                 node.total = node.total.saturating_sub(held.really.saturating_sub(left));

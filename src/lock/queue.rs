@@ -874,7 +874,7 @@ impl Queues {
     }
 
     /// Notes that the wait of these clients, in the queues with these numbers, can end because their owners enter the lock again.
-    pub(super) fn note_reentries(&mut self, reentries: BTreeSet<(u64, Ticket)>) {
+    pub(super) fn note_reentries(&mut self, reentries: impl Iterator<Item = (u64, Ticket)>) {
         for (number, ticket) in reentries {
             if let Some(queue) = self.queues.numbered_mut(number)
                 && queue.tickets.contains(&ticket)

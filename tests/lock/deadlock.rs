@@ -530,6 +530,36 @@ fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
     }
 }
 
+/// The same, but the request leaves while a search goes on, after any number of steps.
+#[test]
+fn a_search_notices_that_an_owner_can_no_longer_pass() {
+    for (shared, others) in [(true, vec![0]), (true, vec![0, 1]), (false, vec![0, 1])] {
+        let attempt = |owner, keys: &[usize], shared| {
+            Event::Try(Try {
+                owner,
+                keys: keys.to_vec(),
+                shared,
+                permits: 1,
+                upgrade: false,
+                limits: [LIMIT; 2],
+            })
+        };
+        for steps in 1..100 {
+            let events = vec![
+                attempt(5, &[0], false),
+                attempt(0, &[2], false),
+                attempt(1, &[1], false),
+                attempt(0, &[0], shared),
+                attempt(2, &[0, 2], false),
+                attempt(0, &others, false),
+                Event::Search(steps),
+                Event::Leave(0),
+            ];
+            simulate(events).unwrap_or_else(|error| panic!("after {steps} steps: {error}"));
+        }
+    }
+}
+
 /// An upgrade in front of the queue can be served, and nevertheless keep two others from being served that could be without it.
 /// The search that finds another deadlock must not take these two for verified.
 #[test]
