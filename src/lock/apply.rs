@@ -49,6 +49,9 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
     let Some(lock) = key.value() else {
         return Err(Error::Internal);
     };
+    let gives_holds = effects
+        .iter()
+        .any(|effect| matches!(effect, LockEffect::Held(..)));
     remember_fence(persist::apply(lock, effects));
     lock.key_expires = lock.holds().longest();
     let commit = Commit {
@@ -65,7 +68,11 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         list_earlier(lock, ctx, &name); // the cron event asks, should this server become a master
     }
     if LISTENING.load(Ordering::Relaxed) {
-        deferred::defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
+        let (db, key) = (ctx.db(), name.bytes().into());
+        deferred::defer(match gives_holds {
+            true => ServerEvent::Arrived(db, key),
+            false => ServerEvent::Touched(db, key),
+        });
     }
     Ok(Reply::Ok)
 }

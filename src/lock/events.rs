@@ -25,7 +25,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
             // The same key may hold a watched lock again, that has been renamed to it.
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
-        // An expiry only ends holds: nobody waits for more than before.
+        // Holds have only ended: nobody waits for more than before.
         ServerEvent::Touched(db, key) => handover.expiry_changed((*db, (**key).into())),
         ServerEvent::Arrived(db, key) => {
             handover.queues.recheck(*db, key);

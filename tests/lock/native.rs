@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::lock::DEADLOCK;
 use crate::support::{
     Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually,
     settled_memory, unix_ms, without_cron,
@@ -970,6 +971,31 @@ fn random_effects_are_refused_or_leave_a_valid_state() {
     keys.retain(|key| client.call(["EXISTS", key]) == 1);
     assert!(keys.len() > 50, "{}", keys.len());
     check_and_reload(&server, &keys);
+}
+
+/// A client applies an effect, which gives a lock to an owner that waits for one who waits for this lock.
+#[test]
+fn a_hold_that_a_client_applies_closes_a_cycle() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    client.must("LOCK.ACQUIRE k other PX 600000");
+    client.must("LOCK.ACQUIRE j b PX 600000");
+    let mut a = waiter(&server, 0, "LOCK.ACQUIRE j a BLOCK 0");
+    let mut b = waiter(&server, 0, "LOCK.ACQUIRE k b BLOCK 0");
+    let fence = client.must("LOCK.HELD k other").int() as u64;
+    let until = u64::try_from(unix_ms()).unwrap() + 600_000;
+    // A search has found meanwhile that both can be served some day.
+    still_waits(&mut a);
+    let applied = apply(
+        &mut client,
+        "k",
+        &effects::held(0, "a", 1, fence + 1, until),
+    );
+    assert_eq!(applied, "OK");
+    assert!(client.must("LOCK.HELD k a").int() > 0);
+    let refused = b.read_within(SOON).expect("it is refused");
+    assert_eq!(refused.err(), DEADLOCK);
+    assert_eq!(server.info_int("sluice_lock_waiting"), 1);
 }
 
 /// Somebody restores a lock with the largest fence that there can be: there must be fences for others afterwards.

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 pub enum ServerEvent {
     /// A value of the module left its key.
     Unlinked(i32, Box<[u8]>),
-    /// The expiry of a key of the module changed, or `RESTORE`, `COPY`, `RENAME` or `MOVE` created the key.
+    /// A key of the module changed without a request: it has another expiry, or something such as `RESTORE` created or changed it.
+    /// A lock or a semaphore has no more holds than before; for more see [`ServerEvent::Arrived`].
     Touched(i32, Box<[u8]>),
-    /// The same for a lock or a semaphore that `RESTORE`, `COPY`, `RENAME` or `MOVE` brought to the key.
+    /// `RESTORE`, `COPY`, `RENAME` or `MOVE` brought a lock or a semaphore to the key, or a client gave it holds by `LOCK.APPLY`.
     Arrived(i32, Box<[u8]>),
     /// A database was flushed; `None`: all databases.
     Flushed(Option<i32>),
