@@ -557,6 +557,41 @@ fn a_listener_may_delete_a_key_that_a_command_has_open() {
     }
 }
 
+/// The same for a listener that gives such a key another name, or moves it to another database: the key that the command named is
+/// not there any more, and the value is left where it is now.
+#[test]
+fn a_listener_may_rename_or_move_a_key_that_a_command_has_open() {
+    const STEPS: &[(&str, &str)] = &[
+        (
+            "LOCK.ACQUIRE held me PX 600000",
+            "LOCK.MACQUIRE 2 fresh held me PX 900000",
+        ),
+        (
+            "SEM.ACQUIRE held me LIMIT 2 PX 600000",
+            "SEM.MACQUIRE 2 fresh 2 held 2 me PX 900000",
+        ),
+        (
+            "RATE.GCRA held 9 9 600000",
+            "RATE.MGCRA 2 fresh 9 9 600000 held 9 9 600000",
+        ),
+    ];
+    let mut listened = Listened::start();
+    for (prepare, command) in STEPS {
+        for (change, name) in [("RENAME held other", "RENAME"), ("MOVE held 1", "MOVE")] {
+            listened.run(&[prepare, &format!("listener.run new {change}"), command]);
+            listened.expect(&format!("new held {name} reply"));
+            assert_eq!(listened.client.must("EXISTS fresh"), 1, "{command}");
+            assert_eq!(listened.client.must("EXISTS held"), 0, "{command}");
+            if name == "MOVE" {
+                listened.run(&["SELECT 1", "RENAME held other"]);
+            }
+            let left_ms = listened.client.must("PTTL other").int();
+            assert!((1..=900_000).contains(&left_ms), "{command}: {left_ms}");
+            listened.run(&["FLUSHDB", "SELECT 0", "FLUSHDB"]);
+        }
+    }
+}
+
 /// To make room for an entry, the server may find that another one has expired. A listener to that event invalidates the entry
 /// whose store is under way: a value from before the invalidation is not stored.
 #[test]

@@ -269,6 +269,9 @@ fn open_value_of<T>(
         // key panic before that.
         unsafe {
             let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
+            if open_value::has_left_key(value.addr()) {
+                return Err(Error::Internal); // a command works on it that has opened it at another key
+            }
             NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
         }
     } else {
@@ -393,8 +396,8 @@ impl<'k, T> TypedKey<'k, T> {
         self.key.expires()
     }
 
-    /// Whether a listener to keyspace events has removed the value since the key was opened. The handle then does not know what
-    /// the key holds.
+    /// Whether the value has left the key since the key was opened, because a listener to keyspace events deleted, renamed or moved
+    /// the key. The handle then does not know what the key holds.
     #[inline(always)]
     pub fn is_removed(&self) -> bool {
         self.value.as_ref().is_some_and(OpenValue::is_removed)

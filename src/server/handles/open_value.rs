@@ -1,14 +1,14 @@
 //! The value of an open key, of which the module has one handle at a time.
 
 use crate::server::base::main_thread::MainThread;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The value of an open key. While it exists, nobody can have another one of the same value, so a reference from it is the only
 /// one. If the server removes the value meanwhile, because a listener to keyspace events deletes the key, the value stays in memory
-/// until then.
+/// until then. Another value may leave its key and live on at another one, because a listener renames or moves the key.
 pub(in crate::server) struct OpenValue<T>(NonNull<T>);
 
 impl<T> OpenValue<T> {
@@ -31,10 +31,10 @@ impl<T> OpenValue<T> {
         unsafe { self.0.as_mut() }
     }
 
-    /// Whether the server has removed the value since it was opened. Its key then holds another value or none.
+    /// Whether the value has left its key since it was opened. The key then holds another value or none.
     #[inline(always)]
     pub(in crate::server) fn is_removed(&self) -> bool {
-        ANY_REMOVED.load(Ordering::Relaxed) && is_removed(self.0.addr().get())
+        has_left_key(self.0.addr().get())
     }
 }
 
@@ -42,15 +42,27 @@ impl<T> Drop for OpenValue<T> {
     #[inline(always)]
     fn drop(&mut self) {
         close(self.0.addr().get());
-        if ANY_REMOVED.load(Ordering::Relaxed) && forget_removed(self.0.addr().get()) {
+        if ANY_REMOVED.load(Ordering::Relaxed)
+            && forget_removed(self.0.addr().get()) == Some(Removal::Forgotten)
+        {
             // SAFETY: the promise of `new`. The server has forgotten the value, and `keep_removed` has left it to this handle.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }
 }
 
-/// The addresses of open values that the server has removed.
-static REMOVED: MainThread<HashSet<usize, BuildHasherDefault<AddressHasher>>> = MainThread::new();
+/// What happened to an open value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It left its key. It may be at another one.
+    LeftKey,
+    /// The server has forgotten it.
+    Forgotten,
+}
+
+/// The addresses of open values that have left their keys.
+static REMOVED: MainThread<HashMap<usize, Removal, BuildHasherDefault<AddressHasher>>> =
+    MainThread::new();
 
 /// Whether [`REMOVED`] has any.
 static ANY_REMOVED: AtomicBool = AtomicBool::new(false);
@@ -60,23 +72,42 @@ static ANY_REMOVED: AtomicBool = AtomicBool::new(false);
 pub(in crate::server) fn keep_removed(address: usize) -> bool {
     let is_open = is_open_at(address);
     if is_open {
-        REMOVED.get().insert(address);
-        ANY_REMOVED.store(true, Ordering::Relaxed);
+        note_removal(address, Removal::Forgotten);
     }
     is_open
 }
 
-#[cold]
-fn is_removed(address: usize) -> bool {
-    REMOVED.get().contains(&address)
+/// The value at this address leaves its key. The server is about to free it, or keeps it for another key.
+#[inline(always)]
+pub(in crate::server) fn leaves_key(address: usize) {
+    if is_open_at(address) {
+        note_removal(address, Removal::LeftKey);
+    }
 }
 
 #[cold]
-fn forget_removed(address: usize) -> bool {
+fn note_removal(address: usize, removal: Removal) {
+    REMOVED.get().insert(address, removal);
+    ANY_REMOVED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the value at this address is open and has left the key where it was opened.
+#[inline(always)]
+pub(in crate::server) fn has_left_key(address: usize) -> bool {
+    ANY_REMOVED.load(Ordering::Relaxed) && is_removed(address)
+}
+
+#[cold]
+fn is_removed(address: usize) -> bool {
+    REMOVED.get().contains_key(&address)
+}
+
+#[cold]
+fn forget_removed(address: usize) -> Option<Removal> {
     let mut removed = REMOVED.get();
-    let was_removed = removed.remove(&address);
+    let removal = removed.remove(&address);
     ANY_REMOVED.store(!removed.is_empty(), Ordering::Relaxed);
-    was_removed
+    removal
 }
 
 /// The address of the open value if there is one, 0 if there is none, and [`SEVERAL`] if they are in [`OPEN_VALUES`].
@@ -222,5 +253,17 @@ mod tests {
         drop(removed);
         assert_eq!(std::rc::Rc::strong_count(&copy), 1);
         assert!(!ANY_REMOVED.load(Ordering::Relaxed) && !keep_removed(address));
+
+        // A value that is at another key now is the server's.
+        leaves_key(addresses[1]);
+        assert!(!ANY_REMOVED.load(Ordering::Relaxed));
+        let mut kept = Box::new(7);
+        // SAFETY: the value outlives what is opened.
+        let moved = unsafe { OpenValue::new(NonNull::from(&mut *kept)) };
+        leaves_key((&raw const *kept).addr());
+        assert!(moved.is_removed());
+        drop(moved);
+        assert_eq!(*kept, 7);
+        assert!(!ANY_REMOVED.load(Ordering::Relaxed));
     }
 }

@@ -1,8 +1,8 @@
 //! The one door through which the consequences of a step leave the module.
 //!
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
-//! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry, keyspace events. Listeners
-//! to keyspace events may be other modules that call back. So an event is emitted only when the module has released its state
+//! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry. Keyspace events follow
+//! later: listeners may be other modules that call back, so an event is emitted only when the module has released its state
 //! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
 //!
 //! Three changes leave by other ways. A value that takes the place of one of any type (`TypedKey::replace`) comes to its key in
@@ -79,7 +79,7 @@ pub struct Commit<'a> {
 
 impl<T> TypedKey<'_, T> {
     /// Carries out the consequences of a step on this key, whose name is `name`. There are none if a listener to keyspace events
-    /// removed the value during the command: the step was on a value that is at no key.
+    /// deleted, renamed or moved the key during the command: the step was on a value that is not at this key.
     #[inline(always)]
     pub fn commit(&mut self, ctx: Ctx<'_>, name: &ServerString<'_>, commit: &Commit<'_>) {
         if self.is_removed() {
@@ -89,8 +89,11 @@ impl<T> TypedKey<'_, T> {
             self.delete();
         }
         commit.carry_out(ctx, name);
-        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change.
-        if let KeyFate::ExpireAt(at) = commit.key {
+        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change. The time that
+        // the key had before may be over as well.
+        if let KeyFate::ExpireAt(at) = commit.key
+            && !self.is_removed()
+        {
             self.expire_at(at);
         }
     }

@@ -404,6 +404,7 @@ unsafe extern "C" fn unlink<N: Native>(ctx: *mut raw::RedisModuleKeyOptCtx, valu
         return;
     }
     guard((), || {
+        open_value::leaves_key(value.addr());
         // SAFETY: see above; the key's name lives through the call.
         let (db, key, value) = unsafe {
             (
