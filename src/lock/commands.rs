@@ -20,6 +20,7 @@ use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::deferred;
 use std::ffi::CStr;
 
 /// `LOCK.ACQUIRE key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
@@ -452,5 +453,9 @@ pub(super) fn downgrade(call: &Call<'_>) -> Answer {
         key.downgrade(owner)
     })?;
     serve_queues(ctx, now, &names);
+    let key = (ctx.db(), names[0].bytes().into());
+    if fence.is_some() && SERVICE.get().handover.begins_to_share(key, owner) {
+        deferred::ask_for_slices_and_wake();
+    }
     Ok(Reply::int_or_nil(fence))
 }

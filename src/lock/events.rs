@@ -30,6 +30,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
         ServerEvent::Arrived(db, key) => {
             handover.queues.recheck(*db, key);
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
+            handover.lock_arrived((*db, (**key).into()));
         }
         ServerEvent::Flushed(db) => {
             let sweep = steps.watches.sweep_db(*db);
@@ -41,6 +42,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
             for db in [*first, *second] {
                 handover.queues.recheck_db(db);
                 handover.serve_all(Some(db));
+                handover.all_locks_arrived(Some(db));
             }
         }
         // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
@@ -54,6 +56,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
         ServerEvent::Loaded | ServerEvent::Replaced => {
             handover.queues.record_new_holds();
             handover.serve_all(None);
+            handover.all_locks_arrived(None);
         }
         ServerEvent::Saving => save_fence(ctx),
         ServerEvent::Demoted => {

@@ -233,6 +233,17 @@ enum HandoverTask {
         /// The clients up to this ticket were tried.
         after: Ticket,
     },
+    /// Try to serve the clients that wait for this key on behalf of an owner who shares the lock now.
+    ServeHolder {
+        key: Key,
+        owner: Box<[u8]>,
+        /// The clients up to this ticket were tried.
+        after: Ticket,
+    },
+    /// A lock has come to this key: see [`Handover::lock_arrived`].
+    Arrived(Key),
+    /// The same for all keys of a scan.
+    AllArrived(Scan),
     /// Take the requests of a connection out of the queues, which has closed.
     Disconnect(u64),
     /// Answer all clients of a server that became a replica.
@@ -262,6 +273,8 @@ pub struct Handover {
     /// When holds end that the first client of a queue waits for (Unix ms).
     retries: BTreeSet<(u64, Ticket)>,
     tasks: VecDeque<HandoverTask>,
+    /// The keys that a lock came to, and the last of the clients that were tried because of that.
+    arrived: BTreeMap<Key, Ticket>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
@@ -445,12 +458,12 @@ impl Handover {
 impl Handover {
     /// Whether any work is left.
     pub fn has_work(&self) -> bool {
-        !self.tasks.is_empty() || !self.agenda.is_empty() || !self.scans.is_empty()
+        self.has_urgent_work() || !self.scans.is_empty()
     }
 
     /// Whether any work is left that goes before scans.
     pub fn has_urgent_work(&self) -> bool {
-        !self.tasks.is_empty() || !self.agenda.is_empty()
+        !self.tasks.is_empty() || !self.arrived.is_empty() || !self.agenda.is_empty()
     }
 
     /// The locks at these keys have changed. Serves the first client of a few queues at once, if there is work already;
@@ -520,6 +533,35 @@ impl Handover {
         self.tasks.extend(self.owners_held_back.drain(..));
     }
 
+    /// A lock came to this key without a grant. The owners of clients that wait for it may hold it, and enter it again: all are tried.
+    pub fn lock_arrived(&mut self, key: Key) {
+        if self.queues.waits_for(key.0, &key.1) {
+            self.arrived.insert(key, 0);
+        }
+    }
+
+    /// The same for all keys of a database; `None`: of all databases.
+    pub fn all_locks_arrived(&mut self, db: Option<i32>) {
+        let scan = self.queues.scan(db);
+        self.tasks.push_back(HandoverTask::AllArrived(scan));
+    }
+
+    /// An owner shares the lock at this key now, without a grant. Its clients that wait for the exclusive lock cannot get it. Returns
+    /// whether there are any.
+    pub fn begins_to_share(&mut self, key: Key, owner: &[u8]) -> bool {
+        let is_waiting = self.queues.next_of_owner(&key, owner, 0).is_some();
+        if is_waiting {
+            let owner = owner.into();
+            let task = HandoverTask::ServeHolder {
+                key,
+                owner,
+                after: 0,
+            };
+            self.tasks.push_back(task);
+        }
+        is_waiting
+    }
+
     /// Whether a lock was not handed over because none might be granted.
     pub fn is_held_back(&self) -> bool {
         self.is_held_back
@@ -531,6 +573,7 @@ impl Handover {
         self.tasks
             .retain(|task| matches!(task, HandoverTask::Disconnect(_)));
         self.reconciles.clear();
+        self.arrived.clear();
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
@@ -549,6 +592,7 @@ impl Handover {
             NextStep::Done => {}
             NextStep::Task(task) => Self::take(world, now, task),
             NextStep::Serve(key) => Self::serve_first(world, now, key),
+            NextStep::TryBehind(key, after) => Self::try_behind(world, now, key, after),
         }
         if world.with_handover(|handover, _| handover.queues.len()) < waiting {
             HandoverProgress::Answered
@@ -561,6 +605,9 @@ impl Handover {
     fn next_step(&mut self) -> NextStep {
         if let Some(task) = self.pop_task() {
             return NextStep::Task(task);
+        }
+        if let Some((key, after)) = self.arrived.pop_first() {
+            return NextStep::TryBehind(key, after);
         }
         if let Some(key) = self.agenda.pop() {
             return NextStep::Serve(key);
@@ -655,6 +702,28 @@ impl Handover {
                 index,
                 after,
             } => Self::serve_owner(world, now, served, index, after),
+            HandoverTask::ServeHolder { key, owner, after } => {
+                let next = world.with_handover(|handover, _| {
+                    handover.queues.next_of_owner(&key, &owner, after)
+                });
+                if let Some(next) = next {
+                    let again = |after| HandoverTask::ServeHolder {
+                        key: key.clone(),
+                        owner,
+                        after,
+                    };
+                    Self::enter_again(world, now, &key, (after, next), again);
+                }
+            }
+            HandoverTask::Arrived(key) => {
+                world.with_handover(|handover, _| handover.lock_arrived(key));
+            }
+            HandoverTask::AllArrived(mut scan) => world.with_handover(|handover, _| {
+                if let Some(ScanStep(key)) = handover.queues.next_scanned(&mut scan) {
+                    handover.tasks.push_front(HandoverTask::AllArrived(scan));
+                    key.into_iter().for_each(|key| handover.lock_arrived(key));
+                }
+            }),
             HandoverTask::Disconnect(client) => world.with_handover(|handover, clients| {
                 if let Some(ticket) = handover.queues.first_of_listener(client) {
                     handover.leave(clients, ticket);
@@ -713,6 +782,8 @@ enum NextStep {
     Task(HandoverTask),
     /// The first client in the queue of this key is to be served.
     Serve(Key),
+    /// The next client behind this ticket in the queue of this key is to be tried.
+    TryBehind(Key, Ticket),
 }
 
 /// Tells a client that has left its queues how its wait ended.
@@ -835,36 +906,76 @@ impl Handover {
         let Some(key) = served.keys.get(index).cloned() else {
             return;
         };
-        let (next, other) = world.with_handover(|handover, _| {
-            let next = handover.queues.next_of_owner(&key, &served.owner, after);
-            let other = next.and_then(|ticket| handover.queues.get(ticket).cloned());
-            (next, other)
+        let next = world
+            .with_handover(|handover, _| handover.queues.next_of_owner(&key, &served.owner, after));
+        let again = |after, index| HandoverTask::ServeOwner {
+            served,
+            index,
+            after,
+        };
+        match next {
+            Some(next) => {
+                Self::enter_again(world, now, &key, (after, next), |after| again(after, index));
+            }
+            None => world.with_handover(|handover, _| {
+                handover.tasks.push_front(again(0, index + 1));
+            }),
+        }
+    }
+
+    /// Tries the next client behind `after` in the queue of a key that a lock has come to.
+    fn try_behind(world: &mut impl LockWorld, now: u64, key: Key, after: Ticket) {
+        let next = world.with_handover(|handover, _| {
+            let next = handover.queues.next_behind(&key, after)?;
+            handover.arrived.insert(key.clone(), next);
+            Some(next)
         });
-        if other.as_ref().is_some_and(|other| other.wants_lock())
-            && (!Self::may_grant(world) || !world.serves(&key))
-        {
-            let task = HandoverTask::ServeOwner {
-                served,
-                index,
-                after,
-            };
+        if let Some(next) = next {
+            let again = |_| HandoverTask::Arrived(key.clone());
+            if Self::is_held_back_at(world, &key, next) {
+                return world.with_handover(|handover, _| {
+                    handover.arrived.remove(&key);
+                    handover.owners_held_back.push(again(after));
+                });
+            }
+            Self::try_to_enter(world, now, &key, next);
+        }
+    }
+
+    /// Tries a client that need not be first in the queue of this key if its owner holds the lock. `again` is the task that goes on
+    /// behind a ticket.
+    fn enter_again(
+        world: &mut impl LockWorld,
+        now: u64,
+        key: &Key,
+        (after, next): (Ticket, Ticket),
+        again: impl FnOnce(Ticket) -> HandoverTask,
+    ) {
+        if Self::is_held_back_at(world, key, next) {
+            let task = again(after);
             return world.with_handover(|handover, _| handover.owners_held_back.push(task));
         }
-        world.with_handover(|handover, _| {
-            handover.tasks.push_front(HandoverTask::ServeOwner {
-                served,
-                index: if next.is_some() { index } else { index + 1 },
-                after: next.unwrap_or(0),
-            });
+        world.with_handover(|handover, _| handover.tasks.push_front(again(next)));
+        Self::try_to_enter(world, now, key, next);
+    }
+
+    /// Whether this client wants a lock, and none may be granted now.
+    fn is_held_back_at(world: &mut impl LockWorld, key: &Key, ticket: Ticket) -> bool {
+        let wants_lock = world.with_handover(|handover, _| {
+            let waiter = handover.queues.get(ticket);
+            waiter.is_some_and(|waiter| waiter.wants_lock())
         });
-        let (Some(ticket), Some(other)) = (next, other) else {
+        wants_lock && (!Self::may_grant(world) || !world.serves(key))
+    }
+
+    /// Tries a client that need not be first in the queue of this key if its owner holds the lock.
+    fn try_to_enter(world: &mut impl LockWorld, now: u64, key: &Key, ticket: Ticket) {
+        let other = world.with_handover(|handover, _| handover.queues.get(ticket).cloned());
+        let Some(other) = other.filter(|other| other.wants_lock()) else {
             return;
         };
-        if !other.wants_lock() {
-            return;
-        }
         // If its owner shares the lock now, a request for the exclusive one has ended, whatever else it waits for.
-        let at = other.keys.iter().position(|other| *other == key);
+        let at = other.keys.iter().position(|other| other == key);
         world.with_handover(|handover, _| {
             handover.queues.set_blocked_on(ticket, at.unwrap_or(0));
         });

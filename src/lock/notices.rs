@@ -253,7 +253,12 @@ pub(super) fn look(ctx: Ctx<'_>, now: Now, number: u64) {
     let mut notices = NOTICES.get();
     match found {
         Some(Some(until)) => notices.look_again(number, until.max(now.ms())),
-        Some(None) if !notices.is_adrift(number) => drop(notices.remove(number)),
+        // Nobody released it. `FLUSHALL`, say, has removed it before the server looked at its end.
+        Some(None) if !notices.is_adrift(number) => {
+            let lost = notices.remove(number);
+            drop(notices);
+            tell(lost);
+        }
         // It is published soon, or another node has the key for now.
         _ => notices.look_again(number, now.ms() + LOOK_AGAIN_MS),
     }

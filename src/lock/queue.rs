@@ -649,6 +649,13 @@ impl Queues {
         queue.of_owners.range(range).next().map(|(_, next)| *next)
     }
 
+    /// The next waiter for a key behind `ticket`, which may have left.
+    pub fn next_behind(&self, (db, key): &Key, ticket: Ticket) -> Option<Ticket> {
+        let tickets = &self.queues.get(*db, key)?.tickets;
+        let mut behind = tickets.range((Excluded(ticket), Unbounded));
+        behind.next().copied()
+    }
+
     /// A scan through the queues of a database; `None`: of all databases.
     pub fn scan(&self, db: Option<i32>) -> Scan {
         Scan::through(&self.queues, db)

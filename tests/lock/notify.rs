@@ -595,3 +595,27 @@ fn a_client_whose_connections_were_both_killed_repeats_its_requests() {
     client.run("DEL k");
     subscriber.hears("lost", granted, "i");
 }
+
+/// The lease ends while the server is busy, and a flush is the next command: nobody has seen the end yet.
+#[test]
+fn a_hold_that_ended_before_a_flush_is_lost() {
+    for acquire in [
+        "LOCK.ACQUIRE k o SHARED",
+        "LOCK.ACQUIRE k o",
+        "SEM.ACQUIRE k o LIMIT 5",
+    ] {
+        for flush in ["FLUSHALL", "FLUSHDB"] {
+            let (server, mut client) = server_and_client();
+            let mut subscriber = Raw::connect(&server);
+            subscriber.must("SUBSCRIBE channel");
+            client.must(&format!("{acquire} PX 100 ID request NOTIFY channel"));
+            client.run_all(["DEBUG SLEEP 0.2", flush]);
+            let message = subscriber.read_within(SOON).expect("a message");
+            let text = message.array()[2].text();
+            assert!(
+                text.starts_with("lost ") && text.ends_with(" request"),
+                "{acquire}, {flush}: {text}"
+            );
+        }
+    }
+}

@@ -2172,3 +2172,84 @@ fn a_request_for_several_locks_ends_as_soon_as_its_owner_shares_one_of_them() {
         client.must("LOCK.ACQUIRE k first PX 600000");
     }
 }
+
+// Owners that hold what they wait for
+
+/// The lock that its owner holds comes to a key for which the same owner waits behind another client.
+#[test]
+fn an_owner_enters_the_lock_that_comes_to_the_key_it_waits_for() {
+    for (how, ways) in [
+        (
+            "",
+            &[
+                "RENAME a b",
+                "COPY a b REPLACE",
+                "SWAPDB 0 1",
+                "MOVE",
+                "RESTORE",
+            ][..],
+        ),
+        (" SHARED", &["RENAME a b"]),
+    ] {
+        for way in ways {
+            let (server, mut client) = server_and_client();
+            client.must(&format!("LOCK.ACQUIRE a A{how} PX 600000"));
+            client.must("LOCK.ACQUIRE b C PX 600000");
+            let mut other = waiter(&server, "LOCK.ACQUIRE b B BLOCK 0");
+            let mut same = waiter(&server, &format!("LOCK.ACQUIRE b A{how} BLOCK 0"));
+            match *way {
+                "SWAPDB 0 1" => {
+                    client.must("SELECT 1");
+                    client.must(&format!("LOCK.ACQUIRE b A{how} PX 600000"));
+                    client.must("SELECT 0");
+                    client.must(way);
+                }
+                "MOVE" => {
+                    client.must("RENAME a aside");
+                    client.must("SELECT 1");
+                    client.must(&format!("LOCK.ACQUIRE b A{how} PX 600000"));
+                    let script = "redis.call('SELECT', 0) redis.call('DEL', KEYS[1])
+                        redis.call('SELECT', 1) redis.call('MOVE', KEYS[1], 0)";
+                    client.call(["EVAL", script, "1", "b"]);
+                    client.must("SELECT 0");
+                }
+                "RESTORE" => {
+                    let dump = client.run("DUMP a");
+                    let restore: [&[u8]; 5] =
+                        [b"RESTORE", b"b", b"600000", dump.bytes(), b"REPLACE"];
+                    assert_eq!(client.call(restore), "OK");
+                }
+                _ => drop(client.must(way)),
+            }
+            fence(&served(&mut same));
+            still_waits(&mut other);
+            client.must("DEL b");
+            fence(&served(&mut other));
+        }
+    }
+}
+
+/// A shared holder cannot get the lock exclusively, however it has come to share it.
+#[test]
+fn a_request_for_the_exclusive_lock_ends_when_its_owner_begins_to_share_it() {
+    for request in ["LOCK.ACQUIRE b A BLOCK 0", "LOCK.MACQUIRE 2 b e A BLOCK 0"] {
+        let (server, mut client) = server_and_client();
+        client.must("LOCK.ACQUIRE a A SHARED PX 600000");
+        client.must("LOCK.ACQUIRE b C PX 600000");
+        client.must("LOCK.ACQUIRE e C PX 600000");
+        let mut other = waiter(&server, "LOCK.ACQUIRE b B BLOCK 0");
+        let mut same = waiter(&server, request);
+        client.must("RENAME a b");
+        assert!(served(&mut same).is_nil(), "{request}");
+        still_waits(&mut other);
+    }
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE b A PX 600000");
+    client.must("LOCK.ACQUIRE e B PX 600000");
+    let mut first = waiter(&server, "LOCK.MACQUIRE 2 b e A BLOCK 0");
+    let mut shared = waiter(&server, "LOCK.ACQUIRE b D SHARED BLOCK 0");
+    client.must("LOCK.DOWNGRADE b A");
+    assert!(served(&mut first).is_nil());
+    fence(&served(&mut shared));
+    fence(&client.must("LOCK.ACQUIRE b E SHARED"));
+}
