@@ -107,6 +107,11 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         Self::of(ctx, name, ctx.open(name), &CACHE)
     }
 
+    /// The same to serve a waiting client; see [`Ctx::open_to_serve`].
+    pub(super) fn open_to_serve(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
+        Self::of(ctx, name, ctx.open_to_serve(name), &CACHE)
+    }
+
     /// Removes an expired entry that the server has not removed yet: the server keeps a key through the millisecond in which
     /// it expires, and for as long as a script runs. Otherwise a lease that is granted now would be revoked as soon as the
     /// server removes the key. Like the server's own expiry, this happens during commands that write nothing else.

@@ -113,13 +113,13 @@ impl QueueService for CacheQueues {
         name: &ServerString<'_>,
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
-        let mut edit = match EntryEdit::open(ctx, name) {
+        let mut edit = match EntryEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return Self::with(|queues, _| queues.dismiss_head(key, error)),
         };
         let freshness = edit.freshness(now.ms());
         if freshness == Freshness::Missing {
-            if edit.entry().is_some() && ctx.is_paused() {
+            if edit.entry().is_some() && !ctx.may_act() {
                 return HeadStep::Waits(now.ms() + RETRY_MS); // nothing may be removed now
             }
             edit.remove_if_expired(now.ms());

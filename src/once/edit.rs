@@ -25,6 +25,11 @@ impl<'k> KeyEdit<'k, OnceWork> {
         Self::of(ctx, name, ctx.open(name), &ONCE)
     }
 
+    /// The same to serve a waiting client; see [`Ctx::open_to_serve`].
+    pub(super) fn open_to_serve(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<Self, Error> {
+        Self::of(ctx, name, ctx.open_to_serve(name), &ONCE)
+    }
+
     /// The work.
     pub(super) fn work(&mut self) -> Option<&mut OnceWork> {
         self.key.value()

@@ -69,7 +69,7 @@ impl QueueService for OnceQueues {
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
         let dismiss = |error| Self::with(|queues, _| queues.dismiss_head(key, error));
-        let mut edit = match WorkEdit::open(ctx, name) {
+        let mut edit = match WorkEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return dismiss(error),
         };
@@ -119,7 +119,7 @@ impl QueueService for OnceQueues {
         let (db, key) = &waiter.key;
         let until = ctx.in_db(*db, || {
             let name = ServerString::new(key);
-            let edit = WorkEdit::open(ctx, &name);
+            let edit = WorkEdit::open_to_serve(ctx, &name);
             edit.ok()
                 .and_then(|mut edit| edit.work().map(|work| work.until))
         });

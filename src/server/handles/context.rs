@@ -334,6 +334,18 @@ impl<'c> Ctx<'c> {
         ReadKey::new(self.open_as(raw::REDISMODULE_READ, name))
     }
 
+    /// Opens a key to serve clients that wait for it. Where the module may not act, a key that has expired stays there: Valkey 8.1 would
+    /// remove it even in import mode.
+    pub fn open_to_serve<'k>(self, name: &'k ServerString<'_>) -> OpenKey<'k>
+    where
+        'c: 'k,
+    {
+        match self.may_act() {
+            true => self.open(name),
+            false => self.peek(name),
+        }
+    }
+
     /// Opens a key that may be anybody's, for reading and writing, without a trace: neither its idle time nor the server's
     /// hits and misses change, no `keymiss` is emitted, and a key that has expired stays to be removed by the server (by Redis
     /// 7.0 it is removed now).
