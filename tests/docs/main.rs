@@ -113,6 +113,59 @@ fn the_readmes_have_the_ratios_of_their_chart() {
     );
 }
 
+/// The pairs of the chart, as the tables of the benchmarks name them.
+const LUA_AND_SLUICE: [(&str, &str); 7] = [
+    (
+        "Redisson lock + unlock (Lua)",
+        "`LOCK.ACQUIRE` + `LOCK.RELEASE`",
+    ),
+    ("`GET` + `DECRBY` (Lua)", "`STOCK.DEDUCT`"),
+    (
+        "order, user limit and `XADD` (Lua)",
+        "`STOCK.DEDUCT` with order, user and event",
+    ),
+    ("7 `SETBIT` (Lua)", "`BF.ADD` into 1M"),
+    ("7 `GETBIT` (Lua), there", "`BF.EXISTS` in 1M"),
+    ("cached read of rockscache (Lua)", "`CACHE.FETCH`, hit"),
+    ("`GCRA` (Lua)", "`RATE.GCRA`"),
+];
+
+/// The server CPU of one command without pipelining, in microseconds.
+fn one_by_one(row: &str) -> f64 {
+    let lines = include_str!("../../docs/benchmarks.md").lines();
+    let rows = lines.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let mut found = rows.filter(|cells| cells.len() == 7 && cells[1] == row);
+    let cells = found.next().unwrap_or_else(|| panic!("no row {row}"));
+    cells[4].parse().expect("microseconds")
+}
+
+/// After a new measurement, the text must have the new difference without pipelining, to the next 5 %.
+#[test]
+fn the_readmes_have_the_difference_without_pipelining() {
+    let more = LUA_AND_SLUICE.map(|(lua, sluice)| one_by_one(lua) / one_by_one(sluice) - 1.0);
+    let to_5_percent = |share: f64| (share * 20.0).round() as i64 * 5;
+    let smallest = to_5_percent(more.iter().copied().fold(f64::INFINITY, f64::min));
+    let largest = to_5_percent(more.iter().copied().fold(0.0, f64::max));
+    let english = format!("they take {smallest} to {largest} % more");
+    assert!(
+        include_str!("../../README.md").contains(&english),
+        "{english}"
+    );
+    let chinese = format!("Lua 脚本多用 {smallest}% 到 {largest}%");
+    assert!(
+        include_str!("../../README.zh-CN.md").contains(&chinese),
+        "{chinese}"
+    );
+    let machine = include_str!("../../docs/benchmarks.md").split_once("| processor | ");
+    let (processor, _) = machine.unwrap().1.split_once(", ").unwrap();
+    for readme in [
+        include_str!("../../README.md"),
+        include_str!("../../README.zh-CN.md"),
+    ] {
+        assert!(readme.contains(processor), "{processor}");
+    }
+}
+
 #[test]
 fn the_quickstart_prints_what_it_says() {
     check("docs/quickstart.md");
