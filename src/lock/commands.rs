@@ -453,8 +453,8 @@ pub(super) fn downgrade(call: &Call<'_>) -> Answer {
         key.downgrade(owner)
     })?;
     serve_queues(ctx, now, &names);
-    let key = (ctx.db(), names[0].bytes().into());
-    if fence.is_some() && SERVICE.get().handover.begins_to_share(key, owner) {
+    let key = names[0].bytes();
+    if fence.is_some() && SERVICE.get().handover.begins_to_share(ctx.db(), key, owner) {
         deferred::ask_for_slices_and_wake();
     }
     Ok(Reply::int_or_nil(fence))

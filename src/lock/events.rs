@@ -22,14 +22,15 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
         ServerEvent::Unlinked(db, key) => {
             let sweep = steps.watches.sweep_key(*db, key);
             handover.add_upkeep(Upkeep::Unwatch(sweep));
-            // The same key may hold a watched lock again, that has been renamed to it.
+            // A watched lock may have been renamed to this key since. This task must run after the one above, so a task that
+            // waits already is not enough.
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
-        // Holds have only ended: nobody waits for more than before.
-        ServerEvent::Touched(db, key) => handover.expiry_changed((*db, (**key).into())),
+        // No owner has gained a hold, so no new deadlock is possible.
+        ServerEvent::Touched(db, key) => handover.reconcile_later((*db, (**key).into())),
         ServerEvent::Arrived(db, key) => {
             handover.queues.recheck(*db, key);
-            handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
+            handover.reconcile_later((*db, (**key).into()));
             handover.lock_arrived((*db, (**key).into()));
         }
         ServerEvent::Flushed(db) => {

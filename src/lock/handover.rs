@@ -225,24 +225,9 @@ enum HandoverTask {
     Upkeep(Upkeep),
     /// Take back what clients were granted that left before they were answered.
     TakeBack,
-    /// Try to serve the other clients that wait on behalf of an owner who was served.
-    ServeOwner {
-        served: Arc<LockWaiter>,
-        /// The index of the key.
-        index: usize,
-        /// The clients up to this ticket were tried.
-        after: Ticket,
-    },
-    /// Try to serve the clients that wait for this key on behalf of an owner who shares the lock now.
-    ServeHolder {
-        key: Key,
-        owner: Box<[u8]>,
-        /// The clients up to this ticket were tried.
-        after: Ticket,
-    },
-    /// A lock has come to this key: see [`Handover::lock_arrived`].
-    Arrived(Key),
-    /// The same for all keys of a scan.
+    /// Try to serve the other clients of an owner whose holds of these locks have changed.
+    ServeOwner(OwnerTurn),
+    /// A lock may have arrived at each key of a scan: see [`Handover::lock_arrived`].
     AllArrived(Scan),
     /// Take the requests of a connection out of the queues, which has closed.
     Disconnect(u64),
@@ -250,6 +235,28 @@ enum HandoverTask {
     AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
     Refuse(Key, Error),
+}
+
+/// How far the clients of an owner have been tried.
+#[derive(Debug)]
+struct OwnerTurn {
+    owner: Box<[u8]>,
+    keys: Vec<Key>,
+    /// The index of the key.
+    index: usize,
+    /// The clients up to this ticket were tried.
+    after: Ticket,
+}
+
+impl OwnerTurn {
+    fn new(owner: &[u8], keys: Vec<Key>) -> HandoverTask {
+        HandoverTask::ServeOwner(Self {
+            owner: owner.into(),
+            keys,
+            index: 0,
+            after: 0,
+        })
+    }
 }
 
 /// The queues of all locks, and the work that hands locks over to waiting clients.
@@ -267,14 +274,16 @@ pub struct Handover {
     /// Whether a lock was not handed over because no lock might be granted.
     is_held_back: bool,
     /// The tasks for owners whose other clients could not be served, because no lock might be granted or the hash slot was away.
-    owners_held_back: Vec<HandoverTask>,
+    owners_held_back: Vec<OwnerTurn>,
     /// When clients stop waiting (Unix ms).
     timeouts: BTreeSet<(u64, Ticket)>,
     /// When holds end that the first client of a queue waits for (Unix ms).
     retries: BTreeSet<(u64, Ticket)>,
     tasks: VecDeque<HandoverTask>,
-    /// The keys that a lock came to, and the last of the clients that were tried because of that.
+    /// The keys where a lock has arrived, each with the last client that was tried because of that.
     arrived: BTreeMap<Key, Ticket>,
+    /// Such keys whose clients could not be tried, for the same reasons as in `owners_held_back`.
+    arrivals_held_back: BTreeSet<Key>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
@@ -415,11 +424,8 @@ impl Handover {
         if self.queues.owner_waits(&waiter.owner) {
             self.queues.record_new_holds();
             if waiter.wants_lock() {
-                self.tasks.push_front(HandoverTask::ServeOwner {
-                    served: waiter.clone(),
-                    index: 0,
-                    after: 0,
-                });
+                let turn = OwnerTurn::new(&waiter.owner, waiter.keys.clone());
+                self.tasks.push_front(turn);
             }
         }
         Some(waiter)
@@ -530,10 +536,15 @@ impl Handover {
 
     /// Notes that the other clients of owners are to be served that could not be served when their owners were.
     pub fn serve_owners_again(&mut self) {
-        self.tasks.extend(self.owners_held_back.drain(..));
+        let owners = self.owners_held_back.drain(..);
+        self.tasks.extend(owners.map(HandoverTask::ServeOwner));
+        for key in std::mem::take(&mut self.arrivals_held_back) {
+            self.lock_arrived(key);
+        }
     }
 
-    /// A lock came to this key without a grant. The owners of clients that wait for it may hold it, and enter it again: all are tried.
+    /// Something other than a grant, such as `RENAME`, has put a lock at this key. Its holders may also have requests in the queue,
+    /// which can re-enter the lock. So all clients of the queue are tried.
     pub fn lock_arrived(&mut self, key: Key) {
         if self.queues.waits_for(key.0, &key.1) {
             self.arrived.insert(key, 0);
@@ -548,16 +559,14 @@ impl Handover {
 
     /// An owner shares the lock at this key now, without a grant. Its clients that wait for the exclusive lock cannot get it. Returns
     /// whether there are any.
-    pub fn begins_to_share(&mut self, key: Key, owner: &[u8]) -> bool {
+    pub fn begins_to_share(&mut self, db: i32, key: &[u8], owner: &[u8]) -> bool {
+        if !self.queues.owner_waits(owner) {
+            return false;
+        }
+        let key = (db, key.into());
         let is_waiting = self.queues.next_of_owner(&key, owner, 0).is_some();
         if is_waiting {
-            let owner = owner.into();
-            let task = HandoverTask::ServeHolder {
-                key,
-                owner,
-                after: 0,
-            };
-            self.tasks.push_back(task);
+            self.tasks.push_back(OwnerTurn::new(owner, vec![key]));
         }
         is_waiting
     }
@@ -578,6 +587,7 @@ impl Handover {
         self.scans.clear();
         self.undelivered.clear();
         self.owners_held_back.clear();
+        self.arrivals_held_back.clear();
         self.add_upkeep(Upkeep::Unwatch(watched));
         let all = self.queues.scan(None);
         self.tasks.push_back(HandoverTask::AnswerAll(all));
@@ -623,8 +633,8 @@ impl Handover {
         NextStep::Done
     }
 
-    /// The expiry of a key changed. One task is enough for all changes of which none was looked at yet.
-    pub fn expiry_changed(&mut self, key: Key) {
+    /// The lock at a key is to be made to fit the key's expiry. If a task for this key is still waiting, it also covers this change.
+    pub fn reconcile_later(&mut self, key: Key) {
         if !self.reconciles.contains_key(&key) {
             self.add_upkeep(Upkeep::Reconcile(key));
         }
@@ -697,27 +707,7 @@ impl Handover {
                     });
                 }
             }
-            HandoverTask::ServeOwner {
-                served,
-                index,
-                after,
-            } => Self::serve_owner(world, now, served, index, after),
-            HandoverTask::ServeHolder { key, owner, after } => {
-                let next = world.with_handover(|handover, _| {
-                    handover.queues.next_of_owner(&key, &owner, after)
-                });
-                if let Some(next) = next {
-                    let again = |after| HandoverTask::ServeHolder {
-                        key: key.clone(),
-                        owner,
-                        after,
-                    };
-                    Self::enter_again(world, now, &key, (after, next), again);
-                }
-            }
-            HandoverTask::Arrived(key) => {
-                world.with_handover(|handover, _| handover.lock_arrived(key));
-            }
+            HandoverTask::ServeOwner(turn) => Self::serve_owner(world, now, turn),
             HandoverTask::AllArrived(mut scan) => world.with_handover(|handover, _| {
                 if let Some(ScanStep(key)) = handover.queues.next_scanned(&mut scan) {
                     handover.tasks.push_front(HandoverTask::AllArrived(scan));
@@ -894,69 +884,42 @@ impl Handover {
         }
     }
 
-    /// Tries another client that waits for a lock on behalf of its holder, who has just been served. The client enters the
-    /// lock again, and need not wait until it is first.
-    fn serve_owner(
-        world: &mut impl LockWorld,
-        now: u64,
-        served: Arc<LockWaiter>,
-        index: usize,
-        after: Ticket,
-    ) {
-        let Some(key) = served.keys.get(index).cloned() else {
+    /// Tries another client of an owner whose hold has changed. A client whose owner holds the lock enters it again, and need not wait
+    /// until it is first.
+    fn serve_owner(world: &mut impl LockWorld, now: u64, mut turn: OwnerTurn) {
+        let Some(key) = turn.keys.get(turn.index).cloned() else {
             return;
         };
-        let next = world
-            .with_handover(|handover, _| handover.queues.next_of_owner(&key, &served.owner, after));
-        let again = |after, index| HandoverTask::ServeOwner {
-            served,
-            index,
-            after,
-        };
-        match next {
-            Some(next) => {
-                Self::enter_again(world, now, &key, (after, next), |after| again(after, index));
-            }
-            None => world.with_handover(|handover, _| {
-                handover.tasks.push_front(again(0, index + 1));
-            }),
-        }
-    }
-
-    /// Tries the next client behind `after` in the queue of a key that a lock has come to.
-    fn try_behind(world: &mut impl LockWorld, now: u64, key: Key, after: Ticket) {
         let next = world.with_handover(|handover, _| {
-            let next = handover.queues.next_behind(&key, after)?;
-            handover.arrived.insert(key.clone(), next);
-            Some(next)
+            handover.queues.next_of_owner(&key, &turn.owner, turn.after)
+        });
+        match next {
+            Some(next) if Self::is_held_back_at(world, &key, next) => {
+                return world.with_handover(|handover, _| handover.owners_held_back.push(turn));
+            }
+            Some(next) => turn.after = next,
+            None => (turn.index, turn.after) = (turn.index + 1, 0),
+        }
+        world.with_handover(|handover, _| {
+            handover.tasks.push_front(HandoverTask::ServeOwner(turn));
         });
         if let Some(next) = next {
-            let again = |_| HandoverTask::Arrived(key.clone());
-            if Self::is_held_back_at(world, &key, next) {
-                return world.with_handover(|handover, _| {
-                    handover.arrived.remove(&key);
-                    handover.owners_held_back.push(again(after));
-                });
-            }
             Self::try_to_enter(world, now, &key, next);
         }
     }
 
-    /// Tries a client that need not be first in the queue of this key if its owner holds the lock. `again` is the task that goes on
-    /// behind a ticket.
-    fn enter_again(
-        world: &mut impl LockWorld,
-        now: u64,
-        key: &Key,
-        (after, next): (Ticket, Ticket),
-        again: impl FnOnce(Ticket) -> HandoverTask,
-    ) {
-        if Self::is_held_back_at(world, key, next) {
-            let task = again(after);
-            return world.with_handover(|handover, _| handover.owners_held_back.push(task));
+    /// Tries the next client behind `after` in the queue of a key where a lock has arrived.
+    fn try_behind(world: &mut impl LockWorld, now: u64, key: Key, after: Ticket) {
+        let next = world.with_handover(|handover, _| handover.queues.next_behind(&key, after));
+        let Some(next) = next else {
+            return;
+        };
+        if Self::is_held_back_at(world, &key, next) {
+            world.with_handover(|handover, _| handover.arrivals_held_back.insert(key));
+        } else {
+            world.with_handover(|handover, _| handover.arrived.insert(key.clone(), next));
+            Self::try_to_enter(world, now, &key, next);
         }
-        world.with_handover(|handover, _| handover.tasks.push_front(again(next)));
-        Self::try_to_enter(world, now, key, next);
     }
 
     /// Whether this client wants a lock, and none may be granted now.

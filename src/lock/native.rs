@@ -33,7 +33,7 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::
 pub const USAGE: &[TypeUsage] = &[usage_of::<Typed<Locks>>(), usage_of::<Typed<Sems>>()];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
-pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
+pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     if LOCK.live() + SEM.live() == 0 {
         return;
     }
@@ -42,7 +42,7 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
         if !key.holds(kind.native()) {
             continue;
         }
-        if touch == KeyChange::Arrival
+        if change == KeyChange::Arrival
             && let Ok(mut key) = TypedKey::of(key, kind.native())
             && let Some(lock) = key.value()
         {
@@ -54,7 +54,7 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, touch: KeyChange) {
         }
         if !ctx.is_replica() {
             let (db, key) = (ctx.db(), name.bytes().into());
-            defer(match touch {
+            defer(match change {
                 KeyChange::Arrival => ServerEvent::Arrived(db, key),
                 KeyChange::Expiry => ServerEvent::Touched(db, key),
             });

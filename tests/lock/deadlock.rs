@@ -501,21 +501,23 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An owner waits for a lock, and behind another client for this lock and a further one. It would pass that client, but its first
-/// request leaves: now each of the two waits for the other.
+/// An owner tries to acquire locks.
+fn attempt(owner: usize, keys: &[usize], shared: bool) -> Event {
+    Event::Try(Try {
+        owner,
+        keys: keys.to_vec(),
+        shared,
+        permits: 1,
+        upgrade: false,
+        limits: [LIMIT; 2],
+    })
+}
+
+/// An owner has two requests: one for the first lock, and a later one for this lock and another. Another client waits between them.
+/// The later request could overtake this client by re-entry, but then the first request leaves: each of the two waits for the other.
 #[test]
 fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
     for shared in [true, false] {
-        let attempt = |owner, keys: &[usize], shared| {
-            Event::Try(Try {
-                owner,
-                keys: keys.to_vec(),
-                shared,
-                permits: 1,
-                upgrade: false,
-                limits: [LIMIT; 2],
-            })
-        };
         let mut events = vec![
             attempt(0, &[0], false),
             attempt(1, &[1], false),
@@ -534,16 +536,6 @@ fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
 #[test]
 fn a_search_notices_that_an_owner_can_no_longer_pass() {
     for (shared, others) in [(true, vec![0]), (true, vec![0, 1]), (false, vec![0, 1])] {
-        let attempt = |owner, keys: &[usize], shared| {
-            Event::Try(Try {
-                owner,
-                keys: keys.to_vec(),
-                shared,
-                permits: 1,
-                upgrade: false,
-                limits: [LIMIT; 2],
-            })
-        };
         for steps in 1..100 {
             let events = vec![
                 attempt(5, &[0], false),

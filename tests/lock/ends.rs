@@ -1,7 +1,7 @@
 //! A hold that ends among others: a change that the server makes at its time, wherever the lock is by then.
 
 use crate::support::{
-    Fsync, Lines, Raw, SOON, Server, Shutdown, ask, assert_identical, eventually, pair,
+    Fsync, Lines, Raw, SOON, Server, Shutdown, Value, ask, assert_identical, eventually, pair,
     server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
 };
 
@@ -155,6 +155,32 @@ fn very_many_that_end_at_once_give_their_memory_back() {
     assert!(after < before + 200_000, "{before} to {after}");
 }
 
+/// Acquires the lock or the semaphore `k` for many owners, whose leases all end while the script runs: so the timer does nothing in
+/// between. Then the script runs `then`, with the owners up to `count` ended and `acquire` and `how` as `ARGV[1]` and `how`.
+fn end_together(
+    client: &mut Raw,
+    (acquire, how): (&str, &str),
+    (count, last): (usize, &str),
+    then: &str,
+) -> Value {
+    let script = format!(
+        "local how = {{}}
+         for word in string.gmatch(ARGV[2], '%S+') do how[#how + 1] = word end
+         how[#how + 1] = 'PX'
+         how[#how + 1] = 2000
+         for i = 1, ARGV[5] do redis.call(ARGV[1], KEYS[1], 'owner-' .. i, unpack(how)) end
+         redis.call(ARGV[4], KEYS[1], ARGV[6], 'PX', 2000)
+         redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 2001) -- ends last
+         while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+         {then}"
+    );
+    let [release, renew] = ["RELEASE", "RENEW"].map(|word| acquire.replace("ACQUIRE", word));
+    let count = count.to_string();
+    client.call([
+        "EVAL", &script, "2", "k", "end", acquire, how, &release, &renew, &count, last,
+    ])
+}
+
 /// 20 000 holds end together, and one stays. The next command finds nobody else in the lock, although the holds are removed in
 /// steps.
 #[test]
@@ -169,16 +195,7 @@ fn very_many_that_have_ended_hold_nothing_at_the_next_command() {
         client.must(&format!(
             "{acquire} k owner-20000 {how} PX 900000 ID last NOTIFY channel"
         ));
-        // All in one script, so that the timer does nothing in between. The lock at the other key ends last.
-        let script = "
-            local how = {}
-            for word in string.gmatch(ARGV[2], '%S+') do how[#how + 1] = word end
-            how[#how + 1] = 'PX'
-            how[#how + 1] = 2000
-            for i = 1, 19999 do redis.call(ARGV[1], KEYS[1], 'owner-' .. i, unpack(how)) end
-            redis.call(ARGV[4], KEYS[1], 'owner-20000', 'PX', 2000)
-            redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 2001)
-            while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+        let then = "
             local replies = {}
             if ARGV[1] == 'LOCK.ACQUIRE' then
                 replies[1] = redis.call('LOCK.UPGRADE', KEYS[1], 'stays')
@@ -189,10 +206,7 @@ fn very_many_that_have_ended_hold_nothing_at_the_next_command() {
             end
             replies[3] = redis.call(ARGV[3], KEYS[1], 'owner-19999')
             return replies";
-        let [release, renew] = ["RELEASE", "RENEW"].map(|word| acquire.replace("ACQUIRE", word));
-        let replies = client.call([
-            "EVAL", script, "2", "k", "end", acquire, how, &release, &renew,
-        ]);
+        let replies = end_together(&mut client, (acquire, how), (19_999, "owner-20000"), then);
         let replies = replies.array();
         assert!(replies[0].int() > 0, "{acquire}");
         assert_eq!(replies[1], if is_lock { 1 } else { 2 });
@@ -233,23 +247,10 @@ fn very_many_that_have_ended_leave_with_the_last_hold() {
             "{acquire} k z-last {how} PX 900000 ID last NOTIFY channel"
         ));
         client.must(&format!(
-            "{acquire} k z-watched {how} PX 900000 WATCHDOG MAXHOLD 1000"
+            "{acquire} k z-watched {how} PX 900000 WATCHDOG MAXHOLD 2000"
         ));
-        let script = "
-            local how = {}
-            for word in string.gmatch(ARGV[2], '%S+') do how[#how + 1] = word end
-            how[#how + 1] = 'PX'
-            how[#how + 1] = 1000
-            for i = 1, 998 do redis.call(ARGV[1], KEYS[1], 'owner-' .. i, unpack(how)) end
-            redis.call(ARGV[4], KEYS[1], 'z-last', 'PX', 1000)
-            redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 1001)
-            while redis.call('LOCK.HELD', KEYS[2], 'me') do end
-            redis.call(ARGV[3], KEYS[1], 'stays')
-            return redis.call('EXISTS', KEYS[1])";
-        let [release, renew] = ["RELEASE", "RENEW"].map(|word| acquire.replace("ACQUIRE", word));
-        let exists = client.call([
-            "EVAL", script, "2", "k", "end", acquire, how, &release, &renew,
-        ]);
+        let then = "redis.call(ARGV[3], KEYS[1], 'stays') return redis.call('EXISTS', KEYS[1])";
+        let exists = end_together(&mut client, (acquire, how), (998, "z-last"), then);
         assert_eq!(exists, 0, "{acquire}");
         let message = subscriber.read_within(SOON).expect("a message");
         assert!(message.array()[2].text().starts_with("lost "), "{acquire}");
@@ -267,17 +268,13 @@ fn a_copy_of_a_lock_in_which_very_many_have_ended_is_the_same_on_a_replica() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     client.must("SEM.ACQUIRE k stays LIMIT 2000 PX 900000");
-    let script = "
-        for i = 1, 999 do
-            redis.call('SEM.ACQUIRE', KEYS[1], 'owner-' .. i, 'LIMIT', 2000, 'PX', 1000)
-        end
-        redis.call('LOCK.ACQUIRE', KEYS[2], 'me', 'PX', 1001)
-        while redis.call('LOCK.HELD', KEYS[2], 'me') do end
+    let then = "
         redis.call('SEM.RENEW', KEYS[1], 'stays', 'PX', 900000)
-        redis.call('COPY', KEYS[1], KEYS[3])
-        redis.call('SEM.RELEASE', KEYS[3], 'stays')
-        return redis.call('EXISTS', KEYS[3])";
-    let exists = client.call(["EVAL", script, "3", "k", "end", "copy"]);
+        redis.call('COPY', KEYS[1], 'copy')
+        redis.call('SEM.RELEASE', 'copy', 'stays')
+        return redis.call('EXISTS', 'copy')";
+    let way = ("SEM.ACQUIRE", "LIMIT 2000");
+    let exists = end_together(&mut client, way, (999, "owner-1"), then);
     assert_eq!(exists, 0);
     wait_for_replica_sync(&master, &replica);
     assert_identical(&master, &replica);

@@ -2121,8 +2121,8 @@ fn a_lock_that_comes_from_another_database_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
-/// An owner waits for a lock, and behind another client for this lock and a further one. It would pass that client, but its first
-/// request leaves: now each of the two waits for the other.
+/// An owner has two requests: one for a lock, and a later one for this lock and another. Another client waits between them. The
+/// later request could overtake this client by re-entry, but then the first request leaves: each of the two waits for the other.
 #[test]
 fn a_client_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
     for how in ["SHARED BLOCK 0", "BLOCK 0"] {
@@ -2130,20 +2130,12 @@ fn a_client_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
         for (key, owner) in [("k", "first"), ("x", "a"), ("j", "other")] {
             client.must(&format!("LOCK.ACQUIRE {key} {owner} PX 600000"));
         }
-        let mut waiting = Vec::new();
-        for (number, line) in [
+        let lines = [
             &*format!("LOCK.ACQUIRE k a {how}"),
             "LOCK.MACQUIRE 2 k x b BLOCK 0",
             "LOCK.MACQUIRE 2 k j a BLOCK 0",
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let mut waiter = Raw::connect(&server);
-            waiter.ask(line);
-            await_waiting(&server, number as i64 + 1);
-            waiting.push(waiter);
-        }
+        ];
+        let mut waiting = Vec::from(lines.map(|line| waiter(&server, line)));
         thread::sleep(Duration::from_millis(500)); // a search that began meanwhile would find it
         drop(waiting.remove(0));
         eventually(SOON, || server.info_int("sluice_lock_deadlocks") == 1);
@@ -2159,12 +2151,8 @@ fn a_request_for_several_locks_ends_as_soon_as_its_owner_shares_one_of_them() {
     client.must("LOCK.ACQUIRE k first PX 600000");
     client.must("LOCK.ACQUIRE j other PX 600000");
     for keys in ["k j", "j k"] {
-        let mut sharing = Raw::connect(&server);
-        sharing.ask("LOCK.ACQUIRE k a SHARED BLOCK 0 PX 600000");
-        await_waiting(&server, 1);
-        let mut taking = Raw::connect(&server);
-        taking.ask(&format!("LOCK.MACQUIRE 2 {keys} a BLOCK 0"));
-        await_waiting(&server, 2);
+        let mut sharing = waiter(&server, "LOCK.ACQUIRE k a SHARED BLOCK 0 PX 600000");
+        let mut taking = waiter(&server, &format!("LOCK.MACQUIRE 2 {keys} a BLOCK 0"));
         client.must("LOCK.RELEASE k first");
         fence(&sharing.read_within(SOON).expect("an answer"));
         assert!(taking.read_within(SOON).expect("an answer").is_nil());

@@ -39,11 +39,8 @@ const SYNC_LIMIT: Duration = Duration::from_secs(30);
 /// A reply that a client waits for longer than this is taken for lost.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the module logs of a panic, and of a value that the server removed while the module used it.
-const DEFECTS: [&str; 2] = [
-    "<sluice> internal error: ",
-    "was removed in the middle of a command",
-];
+/// What the module logs of a panic.
+const PANIC: &str = "<sluice> internal error: ";
 
 /// How many lines of the log a failure shows.
 const LOG_TAIL: usize = 40;
@@ -505,11 +502,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.end();
-        let is_defect = |line: &&str| DEFECTS.iter().any(|defect| line.contains(defect));
         if !thread::panicking()
-            && let Some(line) = self.log().lines().find(is_defect)
+            && let Some(panic) = self.log().lines().find(|line| line.contains(PANIC))
         {
-            panic!("a defect of the module: {line}");
+            panic!("a panic of the module: {panic}");
         }
     }
 }
