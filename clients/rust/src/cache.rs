@@ -211,24 +211,27 @@ impl Default for Policy {
 /// Callers that wait ask again after so long.
 const WAIT: Duration = Duration::from_secs(2);
 
-enum Step {
+/// The next step of [`get`] after a reply.
+pub(crate) enum Step {
+    /// Loads the value with this token.
     Load(u64),
     Return(Option<Vec<u8>>),
-    Again,
+    /// Sends the request again: another caller has a lease, which ends after this time.
+    Again(Duration),
 }
 
 impl Policy {
-    pub(crate) fn fetch(&self, key: &str) -> Request<Fetched, Fetch> {
+    fn fetch(&self, key: &str) -> Request<Fetched, Fetch> {
         fetch(key, self.lease).block(WAIT)
     }
 
-    fn step(fetched: Fetched) -> Result<Step> {
+    pub(crate) fn step(fetched: Fetched) -> Result<Step> {
         Ok(match fetched {
             Fetched::Hit(value, _) | Fetched::Stale(value) => Step::Return(Some(value)),
             Fetched::Down(Some(value), _) | Fetched::Miss(Some(value)) => Step::Return(Some(value)),
             Fetched::Absent | Fetched::Miss(None) => Step::Return(None),
             Fetched::Lease(token, _) => Step::Load(token),
-            Fetched::Wait(_) => Step::Again,
+            Fetched::Wait(time) => Step::Again(time),
             Fetched::Down(None, _) => return Err(Error::LoaderFailed),
         })
     }
@@ -262,7 +265,7 @@ pub fn get<E: From<Error>>(
         match Policy::step(policy.fetch(key).query(connection)?)? {
             Step::Load(token) => break token,
             Step::Return(value) => return Ok(value),
-            Step::Again => {}
+            Step::Again(_) => {}
         }
     };
     let loaded = load(key).inspect_err(|_| {
@@ -290,7 +293,7 @@ pub async fn get_async<E: From<Error>>(
         match Policy::step(policy.fetch(key).query_async(connection).await?)? {
             Step::Load(token) => break token,
             Step::Return(value) => return Ok(value),
-            Step::Again => {}
+            Step::Again(_) => {}
         }
     };
     let loaded = match load(key).await {

@@ -63,6 +63,29 @@ impl Connect for std::sync::Arc<std::sync::Mutex<redis::sentinel::SentinelClient
     }
 }
 
+/// The attempts for a request that is repeated if no reply arrives.
+#[cfg(feature = "tokio-comp")]
+const ATTEMPTS: usize = 5;
+
+/// The pause before a request is repeated.
+#[cfg(feature = "tokio-comp")]
+pub(crate) const REPEAT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Sends a request, and repeats it if no reply arrives or the server cannot write at the moment.
+#[cfg(feature = "tokio-comp")]
+pub(crate) async fn send_until_replied<T, F>(send: impl Fn() -> F) -> crate::error::Result<T>
+where
+    F: Future<Output = crate::error::Result<T>>,
+{
+    for _ in 1..ATTEMPTS {
+        match send().await {
+            Err(error) if error.may_pass() => tokio::time::sleep(REPEAT_PAUSE).await,
+            reply => return reply,
+        }
+    }
+    send().await
+}
+
 /// How long a server may take to connect or to reply, beside the time for which a request waits.
 pub(crate) const REPLY_LIMIT: Duration = Duration::from_secs(2);
 

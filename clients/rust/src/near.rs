@@ -1,6 +1,6 @@
 //! Cached values in this process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,23 +11,19 @@ use redis::{Client, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cache::{Fetched, Policy};
-use crate::connect::{REPLY_LIMIT, open_resp3};
+use crate::cache::{Fetched, Policy, Step};
+use crate::connect::{REPLY_LIMIT, open_resp3, send_until_replied};
 use crate::error::{Error, Result};
 use crate::request::{Reply, Request, read};
 
 /// After this time without a message or a reply, the server must answer a `PING` before entries are used again.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
-/// The longest time in which the runtime need not have read the messages that arrived.
-const MAX_TURN: Duration = Duration::from_millis(1);
+/// A caller yields to the runtime at least this often, so that the runtime reads messages that have arrived.
+const YIELD_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The longest pause before a caller asks again whether another caller has loaded the value.
 const MAX_PAUSE: Duration = Duration::from_millis(20);
-
-/// The attempts for a request that is repeated when its connection breaks, and the pause between them.
-const ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Cached values in this process: a hit needs no round trip. The server announces each change of an entry over the connection (`CLIENT
 /// TRACKING`), and the entry is dropped. When the connection breaks, all entries are dropped. If the server is silent for a second, it
@@ -56,9 +52,9 @@ struct State {
     number: u64,
     /// When the server last proved that its messages arrive.
     heard: Option<Instant>,
-    /// When the runtime last read the messages that had arrived.
-    turned: Option<Instant>,
-    entries: HashMap<String, Entry>,
+    /// When a caller last yielded to the runtime, which then read the messages that had arrived.
+    yielded_at: Option<Instant>,
+    entries: Entries,
     /// The requests whose replies have not arrived, by their keys.
     requests: HashMap<String, Vec<Arc<AtomicBool>>>,
 }
@@ -67,6 +63,56 @@ struct Entry {
     /// `None`: the database has no value.
     value: Option<Vec<u8>>,
     until: Instant,
+}
+
+/// Entries in the order of their insertion.
+#[derive(Default)]
+struct Entries {
+    /// The entries and their numbers, by their keys.
+    by_key: HashMap<Arc<str>, (Entry, u64)>,
+    /// The keys by the numbers of their entries. A later entry has a larger number.
+    by_number: BTreeMap<u64, Arc<str>>,
+    next_number: u64,
+}
+
+impl Entries {
+    fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    fn get(&self, key: &str) -> Option<&Entry> {
+        self.by_key.get(key).map(|(entry, _)| entry)
+    }
+
+    /// Inserts an entry, or replaces the one with this key. Then removes the oldest entries until at most `most` remain.
+    fn insert(&mut self, key: &str, entry: Entry, most: usize) {
+        self.remove(key);
+        let key = Arc::<str>::from(key);
+        let number = self.next_number;
+        self.next_number += 1;
+        self.by_number.insert(number, Arc::clone(&key));
+        self.by_key.insert(key, (entry, number));
+        while self.len() > most
+            && let Some((_, oldest)) = self.by_number.pop_first()
+        {
+            self.by_key.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some((_, number)) = self.by_key.remove(key) {
+            self.by_number.remove(&number);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.by_key.clear();
+        self.by_number.clear();
+    }
 }
 
 impl State {
@@ -86,19 +132,22 @@ impl State {
     }
 }
 
-/// A reply of `CACHE.FETCH`, and the entry that this process may keep.
-struct Kept(Fetched, Option<Option<Vec<u8>>>, Duration);
+/// A reply of `CACHE.FETCH`.
+struct NearReply {
+    fetched: Fetched,
+    /// The value that this process may keep for this time. `Some((None, _))`: the database has no value.
+    kept: Option<(Option<Vec<u8>>, Duration)>,
+}
 
-impl Reply for Kept {
+impl Reply for NearReply {
     fn read(value: Value) -> Result<Self> {
         let (state, kept, number): (String, Option<Vec<u8>>, u64) = read(value.clone())?;
-        // The other states change without a message.
-        let kept = matches!(state.as_str(), "HIT" | "NULL").then_some(kept);
-        Ok(Self(
-            Fetched::read(value)?,
-            kept,
-            Duration::from_millis(number),
-        ))
+        Ok(Self {
+            fetched: Fetched::read(value)?,
+            // The other states change without a message.
+            kept: matches!(state.as_str(), "HIT" | "NULL")
+                .then_some((kept, Duration::from_millis(number))),
+        })
     }
 }
 
@@ -136,7 +185,8 @@ impl Drop for Mark<'_> {
 }
 
 impl Near {
-    /// At most `size` entries of the server of this client. Nothing is sent before the first value is read.
+    /// Creates a near cache with at most `size` entries. It connects to the server of `client` at the first read. If it is
+    /// full, a new entry replaces the oldest one.
     pub fn new(client: Client, size: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -162,18 +212,13 @@ impl Near {
     ) -> Result<Option<Vec<u8>>, E> {
         self.shared.listen().await;
         let token = loop {
-            if let Some(value) = self.shared.kept(key) {
+            if let Some(value) = self.shared.local_value(key) {
                 return Ok(value);
             }
-            match self.shared.fetch(key, policy).await? {
-                Fetched::Lease(token, _) => break token,
-                Fetched::Wait(time) => sleep(time.min(MAX_PAUSE)).await,
-                Fetched::Hit(value, _) | Fetched::Stale(value) => return Ok(Some(value)),
-                Fetched::Down(Some(value), _) | Fetched::Miss(Some(value)) => {
-                    return Ok(Some(value));
-                }
-                Fetched::Absent | Fetched::Miss(None) => return Ok(None),
-                Fetched::Down(None, _) => return Err(Error::LoaderFailed.into()),
+            match Policy::step(self.shared.fetch(key, policy).await?)? {
+                Step::Load(token) => break token,
+                Step::Return(value) => return Ok(value),
+                Step::Again(time) => sleep(time.min(MAX_PAUSE)).await,
             }
         };
         match load(key).await {
@@ -222,13 +267,15 @@ impl Shared {
             let is_heard = |heard: Instant| heard.elapsed() < MAX_SILENCE;
             !state.entries.is_empty() && !state.heard.is_some_and(is_heard)
         };
-        let (is_silent_now, must_turn) = {
+        let (is_silent_now, must_yield) = {
             let mut state = self.state();
-            let must_turn = state.turned.is_none_or(|last| last.elapsed() > MAX_TURN);
-            if must_turn {
-                state.turned = Some(Instant::now());
+            let must_yield = state
+                .yielded_at
+                .is_none_or(|last| last.elapsed() > YIELD_INTERVAL);
+            if must_yield {
+                state.yielded_at = Some(Instant::now());
             }
-            (is_silent(&state), must_turn)
+            (is_silent(&state), must_yield)
         };
         if is_silent_now {
             let _opening = self.opening.lock().await;
@@ -249,7 +296,7 @@ impl Shared {
                 Ok(Ok(_)) => self.hear(number),
                 _ => self.close(number),
             }
-        } else if must_turn {
+        } else if must_yield {
             yield_now().await;
         }
     }
@@ -262,7 +309,7 @@ impl Shared {
     }
 
     /// The value of an entry of this process.
-    fn kept(&self, key: &str) -> Option<Option<Vec<u8>>> {
+    fn local_value(&self, key: &str) -> Option<Option<Vec<u8>>> {
         let state = self.state();
         let entry = state.entries.get(key)?;
         if entry.until <= Instant::now() {
@@ -276,20 +323,17 @@ impl Shared {
     async fn fetch(self: &Arc<Self>, key: &str, policy: &Policy) -> Result<Fetched> {
         let mark = Mark::new(self, key);
         let asked = Instant::now(); // before the request, so the local end is never later than the server's
-        let request = crate::cache::fetch(key, policy.lease).with_reply::<Kept>();
-        let Kept(fetched, kept, time) = self.send_until_replied(&request).await?;
-        if let Some(value) = kept {
+        let request = crate::cache::fetch(key, policy.lease).with_reply::<NearReply>();
+        let reply = self.send_until_replied(&request).await?;
+        if let Some((value, time)) = reply.kept {
             let mut state = self.state();
-            if !mark.is_old.load(Ordering::Relaxed) && state.connection.is_some() {
-                if state.entries.len() >= self.size && !state.entries.contains_key(key) {
-                    let any = state.entries.keys().next().cloned();
-                    any.and_then(|any| state.entries.remove(&any));
-                }
+            if !mark.is_old.load(Ordering::Relaxed) {
                 let until = asked + time;
-                state.entries.insert(key.into(), Entry { value, until });
+                let entry = Entry { value, until };
+                state.entries.insert(key, entry, self.size);
             }
         }
-        Ok(fetched)
+        Ok(reply.fetched)
     }
 
     /// Sends a request over the connection.
@@ -304,18 +348,11 @@ impl Shared {
         reply
     }
 
-    /// Sends a request, and repeats it if no reply arrives or the server cannot write at the moment.
     async fn send_until_replied<R: Reply, O>(
         self: &Arc<Self>,
         request: &Request<R, O>,
     ) -> Result<R> {
-        for _ in 1..ATTEMPTS {
-            match self.send(request).await {
-                Err(error) if error.may_pass() => sleep(PAUSE).await,
-                reply => return reply,
-            }
-        }
-        self.send(request).await
+        send_until_replied(|| self.send(request)).await
     }
 
     /// The open connection, or a new one.
@@ -382,5 +419,58 @@ impl Shared {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            value: None,
+            until: Instant::now(),
+        }
+    }
+
+    /// A cache of the 50 numbers from 50 to 99, after 0 to 99 were inserted.
+    fn filled() -> Entries {
+        let mut entries = Entries::default();
+        for n in 0..100 {
+            entries.insert(&n.to_string(), entry(), 50);
+        }
+        entries
+    }
+
+    fn has_exactly(entries: &Entries, keys: impl IntoIterator<Item = u32>) -> bool {
+        let mut count = 0;
+        let has_all = keys.into_iter().all(|key| {
+            count += 1;
+            entries.get(&key.to_string()).is_some()
+        });
+        has_all && entries.len() == count && entries.by_number.len() == count
+    }
+
+    #[test]
+    fn a_new_entry_replaces_the_oldest() {
+        let entries = filled();
+        assert!(has_exactly(&entries, 50..100));
+    }
+
+    #[test]
+    fn a_replaced_entry_is_new() {
+        let mut entries = filled();
+        entries.insert("50", entry(), 50);
+        assert!(has_exactly(&entries, 50..100));
+        entries.insert("100", entry(), 50);
+        assert!(has_exactly(&entries, [50].into_iter().chain(52..101)));
+    }
+
+    #[test]
+    fn a_dropped_entry_makes_room() {
+        let mut entries = filled();
+        entries.remove("70");
+        entries.insert("100", entry(), 50);
+        assert!(has_exactly(&entries, (50..70).chain(71..101)));
     }
 }

@@ -19,14 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 #[cfg(feature = "sentinel")]
 use crate::connect::REPLY_LIMIT;
-use crate::connect::open_resp3;
+use crate::connect::{REPEAT_PAUSE, open_resp3, send_until_replied};
 use crate::error::{Error, Result};
 use crate::lock::unique_owner;
 use crate::request::{Reply, Request};
 use crate::resource::{Fences, Resource, WasHeld};
-
-/// The pause before a request is repeated.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long after the end of its wait a request waits for the message with its outcome, and then asks.
 const GRACE: Duration = Duration::from_millis(500);
@@ -36,9 +33,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 
 /// The longest pause between two renewals.
 const MAX_RENEWAL_PAUSE: Duration = Duration::from_secs(10);
-
-/// The attempts for a request that is repeated when its connection breaks.
-const ATTEMPTS: usize = 5;
 
 /// All locks of a program, over one connection: a request that waits does not occupy it, because the server publishes its outcome
 /// ([`NOTIFY`](crate::Request::notify)). The connection uses RESP3, and is opened at the first use and again after it broke.
@@ -220,18 +214,11 @@ impl Shared {
         reply
     }
 
-    /// Sends a request, and repeats it if no reply arrives or the server cannot write at the moment.
     async fn send_until_replied<R: Reply, O>(
         self: &Arc<Self>,
         request: &Request<R, O>,
     ) -> Result<R> {
-        for _ in 1..ATTEMPTS {
-            match self.send(request).await {
-                Err(error) if error.may_pass() => sleep(PAUSE).await,
-                reply => return reply,
-            }
-        }
-        self.send(request).await
+        send_until_replied(|| self.send(request)).await
     }
 
     /// The open connection, or a new one.
@@ -363,7 +350,7 @@ impl Claim {
                 Ok(Fences(None)) => {}
                 Err(error) if error.may_pass() && !left.is_zero() => {
                     is_first = false;
-                    sleep(PAUSE).await;
+                    sleep(REPEAT_PAUSE).await;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -421,7 +408,7 @@ impl Claim {
             Ok(WasHeld(was_held)) => was_held,
             Err(error) if error.may_pass() => {
                 // The first request may have been carried out: then this one finds nothing.
-                sleep(PAUSE).await;
+                sleep(REPEAT_PAUSE).await;
                 self.locks.shared.send_until_replied(&request).await?;
                 true
             }
@@ -462,7 +449,7 @@ async fn renew(
             () = sleep_until(valid_until) => break,
             message = messages.recv() => match message {
                 Some(Message::Lost(fence)) if claim.fences.contains(&fence) => break,
-                Some(Message::Repeat) => due = Instant::now() + PAUSE, // a message may be lost: ask soon
+                Some(Message::Repeat) => due = Instant::now() + REPEAT_PAUSE, // a message may be lost: ask soon
                 _ => {}
             },
             () = sleep_until(due) => {
