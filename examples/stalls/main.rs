@@ -30,16 +30,16 @@ const IDLE: Duration = Duration::from_secs(3);
 /// The commands of one pipeline.
 const BATCH: usize = 1000;
 
-/// The time until all is due, in which it is prepared.
+/// All work becomes due after this time. The load is prepared before.
 const DUE_MS: i64 = 6_000_000;
 
-/// A client asks how far the server is after this many `PING`s.
-const PINGS_PER_QUESTION: usize = 50;
+/// After this many `PING`s, another client checks whether the work is done.
+const PINGS_PER_CHECK: usize = 50;
 
-/// A call of the exact window, which is as long as [`DUE_MS`].
-const CALL: &str = "RATE.WINDOW w 100000 6000000 EXACT";
+/// The calls that the exact window permits.
+const MAX_CALLS: usize = 100_000;
 
-/// A key has less when all that was due has left it.
+/// When all due entries are removed, the key uses less memory than this.
 const SMALL_BYTES: i64 = 10_000;
 
 const VALUE_BYTES: usize = 500;
@@ -123,14 +123,14 @@ const LOADS: [Load; 6] = [
     },
     Load {
         name: "calls",
-        prepare: |client, _| run_times(client, 100_000 - 1, |_| CALL.to_owned()),
+        prepare: |client, _| run_times(client, MAX_CALLS - 1, |_| call()),
         begin: |server, client| {
             server.shift_clock(DUE_MS / 2);
-            client.must(CALL); // this one stays in the window
+            client.must(&call()); // this one stays in the window
             server.shift_clock(DUE_MS / 2 + 1000);
         },
         is_done: |client| {
-            client.must(CALL);
+            client.must(&call());
             memory(client, "w") < SMALL_BYTES
         },
     },
@@ -155,29 +155,31 @@ fn measure(load: &Load) {
     let idle = pings(&mut client, |_| begun.elapsed() < IDLE);
     (load.begin)(&server, &mut other);
     let begun = Instant::now();
-    let mut questions = Vec::new();
+    let mut checks = Vec::new();
     let busy = pings(&mut client, |number| {
-        if number % PINGS_PER_QUESTION != 0 {
+        if number % PINGS_PER_CHECK != 0 {
             return true;
         }
-        let asked = Instant::now();
+        let start = Instant::now();
         let is_done = (load.is_done)(&mut other);
-        questions.push(asked.elapsed());
+        checks.push(start.elapsed());
         !is_done
     });
     println!("{}: done in {:.1?}", load.name, begun.elapsed());
     show("pings, idle", &idle);
     show("pings, busy", &busy);
-    questions.sort_unstable();
-    show(
-        "commands on what is due, and questions how far it is",
-        &questions,
-    );
+    checks.sort_unstable();
+    show("progress checks", &checks);
 }
 
 /// Lets the time pass until all is due.
 fn pass_time(server: &Server, _client: &mut Raw) {
     server.shift_clock(DUE_MS + 1000);
+}
+
+/// A call of the exact window, which is as long as [`DUE_MS`].
+fn call() -> String {
+    format!("RATE.WINDOW w {MAX_CALLS} {DUE_MS} EXACT")
 }
 
 fn memory(client: &mut Raw, key: &str) -> i64 {
@@ -190,7 +192,7 @@ fn cached_bytes(client: &mut Raw) -> i64 {
 
 fn run_times(client: &mut Raw, count: usize, line: impl Fn(usize) -> String) {
     for first in (0..count).step_by(BATCH) {
-        client.run_all((first..first + BATCH).map(&line));
+        client.run_all((first..count.min(first + BATCH)).map(&line));
     }
 }
 
