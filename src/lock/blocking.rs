@@ -64,7 +64,8 @@ pub(super) fn wait(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Answer {
         Err(answer) => return answer,
     };
     if is_for_locks {
-        // An attempt looks at all keys of a client, and those ahead get no more than before.
+        // One attempt checks all keys of the client. The clients ahead of it cannot get more than before, so at most one key is
+        // served.
         let queues = &SERVICE.get().handover.queues;
         let first = keys
             .iter()

@@ -180,8 +180,8 @@ struct KeyNode {
 }
 
 impl KeyNode {
-    /// Whether the waiter wants the lock exclusively that its owner was served a shared hold of. Then it is answered nil, whatever
-    /// else it waits for.
+    /// Whether the waiter wants the exclusive lock, although its owner has just received a shared hold of this lock. Such a waiter
+    /// receives nil, whatever other keys it waits for.
     fn ends_at_once(&self, waiter: &WaiterNode) -> bool {
         let held = self.held.get(&waiter.owner);
         self.is_shared

@@ -25,7 +25,7 @@ use std::ffi::CStr;
 use std::slice;
 use std::sync::atomic::Ordering;
 
-/// So many holds that have ended does a command remove. The timer removes the others.
+/// The most ended holds that a command removes. The timer removes the others.
 const MAX_ENDS_PER_COMMAND: usize = 64;
 
 /// A lock's key, open for a step. Ends with [`LockKey::close`].
@@ -84,7 +84,7 @@ impl<'k> LockKey<'k> {
         result
     }
 
-    /// A key that is open. All holds end that have to, and `most` of those that have ended are removed; one at least.
+    /// Wraps an open key. First ends all holds whose lease is over, and removes at most `most` of them (at least one).
     #[inline(always)] // the result is large: it stays where it is used
     pub(super) fn of(
         ctx: Ctx<'k>,
@@ -497,7 +497,7 @@ impl<'k> LockKey<'k> {
     }
 }
 
-/// Ends the holds that have to end, removes at most `most` of those that have ended, and appends the effects.
+/// Ends the holds whose lease is over, removes at most `most` of them (at least one), and appends the effects.
 #[cold]
 fn end_holds(
     steps: &mut StepContext,

@@ -109,8 +109,8 @@ impl HashEntry for OwnerHold {
 struct Many {
     /// The holds, with those that have ended and are to be removed.
     by_owner: LinearHash<OwnerHold>,
-    /// Their ends, where there are more than a few: it would take ever longer to look through all holds for the next end and the
-    /// last.
+    /// The order of their ends, if there are more than a few. Without this order, each search for the first and the last end
+    /// would read all holds.
     ends: Option<Box<Ends>>,
     /// Where the list of deadlines has the lock. Not part of the dataset.
     listed: Listed,
@@ -124,7 +124,8 @@ type ByEnd = BTreeMap<(u64, Box<[u8]>), u64>;
 struct Ends {
     /// The holds that have not ended.
     live: ByEnd,
-    /// The holds that have ended and are to be removed. Those that have been replaced or removed since are here as well.
+    /// The holds that have ended and are to be removed. The list also has entries of holds that were replaced or removed
+    /// meanwhile.
     ended: Vec<ByEnd>,
 }
 
@@ -260,8 +261,8 @@ impl Many {
         }
     }
 
-    /// Takes `most` of the holds out that ended before `now`; of a few holds, all. The others that ended before `now` count as
-    /// holds no longer. Adds the counts of those that have ended now to `ended`.
+    /// Removes at most `most` of the holds that ended before `now`; if the set is small, all of them. The remaining ended holds no
+    /// longer count. Adds the counts of the holds that this call ended to `ended`. Returns the removed holds.
     fn expire(&mut self, now: u64, most: usize, ended: &mut u64) -> Vec<(Box<[u8]>, Hold)> {
         let mut dead = Vec::new();
         if let Some(ends) = &mut self.ends {

@@ -253,7 +253,7 @@ pub(super) fn look(ctx: Ctx<'_>, now: Now, number: u64) {
     let mut notices = NOTICES.get();
     match found {
         Some(Some(until)) => notices.look_again(number, until.max(now.ms())),
-        // Nobody released it. `FLUSHALL`, say, has removed it before the server looked at its end.
+        // The hold was not released: for example, `FLUSHALL` removed it before the server noticed that its lease had ended.
         Some(None) if !notices.is_adrift(number) => {
             let lost = notices.remove(number);
             drop(notices);

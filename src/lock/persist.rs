@@ -66,7 +66,7 @@ pub fn put_gone(out: &mut Vec<u8>, owner: &[u8]) {
 
 /// Appends the removal of holds that have ended before `now` (Unix ms). `more_follow`: others have ended that are still to be removed.
 pub fn put_ended(out: &mut Vec<u8>, ended: &[(Box<[u8]>, Hold)], more_follow: bool, now: u64) {
-    // A clock that was set back may be behind the end of a hold that had ended before.
+    // If the clock was set back, `now` can be earlier than the end of an ended hold. `Expired` would then not cover it.
     if more_follow || ended.iter().any(|(_, hold)| hold.until >= now) {
         for (owner, _) in ended {
             put_gone(out, owner);

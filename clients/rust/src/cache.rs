@@ -68,8 +68,8 @@ impl Request<Fetched, Fetch> {
         self.time("EARLY", time)
     }
 
-    /// One caller loads the value already before its end, with a probability that rises towards it. A larger `beta` begins earlier; 1
-    /// suits most loaders. It replaces [`early`](Self::early).
+    /// One caller loads the value before it expires. The probability rises as the expiry approaches. With a larger `beta`, loads start
+    /// earlier; 1 suits most loaders. It replaces [`early`](Self::early).
     pub fn beta(self, beta: f64) -> Self {
         self.arg("BETA").arg(beta)
     }

@@ -52,7 +52,7 @@ pub fn add(key: impl ToRedisArgs, id: impl ToRedisArgs, delay: Duration) -> Requ
     Request::new("DELAY.ADD").arg(key).arg(id).time("PX", delay)
 }
 
-/// The same as [`add`], at this time of the server's clock.
+/// The same as [`add`], but the message is due at this time of the server's clock.
 pub fn add_at(key: impl ToRedisArgs, id: impl ToRedisArgs, at: SystemTime) -> Request<Added, Add> {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Request::new("DELAY.ADD")

@@ -19,7 +19,7 @@ pub fn create(key: impl ToRedisArgs, error_rate: f64, capacity: u64) -> Request<
 }
 
 impl Request<(), Create> {
-    /// Each further part of a filter that is full holds so many times more items. The default is 2.
+    /// When the filter is full, it adds a part with `factor` times the capacity of the previous part. The default is 2.
     pub fn expansion(self, factor: u64) -> Self {
         self.arg("EXPANSION").arg(factor)
     }
@@ -94,7 +94,7 @@ pub mod cuckoo {
             self.arg("BITS").arg(bits)
         }
 
-        /// Each further part of a filter that is full holds so many times more items. 0: a full filter refuses items.
+        /// When the filter is full, it adds a part with `factor` times the capacity of the previous part. 0: a full filter refuses items.
         pub fn expansion(self, factor: u64) -> Self {
             self.arg("EXPANSION").arg(factor)
         }

@@ -54,8 +54,9 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 	}
 }
 
-// Once returns the result of work. One caller at a time works, and the result is stored for a day. The lease is longer than work
-// can take. The token is a fence for what work changes. A key that was used with another fingerprint is the error CONFLICT.
+// Once returns the result of work. One caller at a time works, and the result is stored for a day. Choose a lease that is
+// longer than the longest work. The token is a fence for what work changes. If the key was used with another fingerprint, the call
+// fails with CONFLICT.
 func Once(ctx context.Context, client redis.UniversalClient, key, fingerprint string, lease time.Duration,
 	work func(ctx context.Context, token int64) (string, error)) (string, error) {
 	begin := []any{"ONCE.BEGIN", key, "LEASE", lease.Milliseconds(), "BLOCK", 2000}

@@ -52,8 +52,9 @@ public final class Shop {
   }
 
   /**
-   * Returns the result of {@code work}. One caller at a time works, and the result is stored for a day. The lease is longer than the work
-   * can take. The token is a fence for what the work changes. A key that was used with another fingerprint is the error CONFLICT.
+   * Returns the result of {@code work}. One caller at a time works, and the result is stored for a day. Choose a lease that is longer
+   * than the longest work. The token is a fence for what the work changes. If the key was used with another fingerprint, the call fails
+   * with CONFLICT.
    */
   public String once(String key, String fingerprint, long leaseMs, LongFunction<String> work) {
     while (true) {

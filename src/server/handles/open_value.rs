@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The value of an open key. While it exists, nobody can have another one of the same value, so a reference from it is the only
-/// one. If the server removes the value meanwhile, because a listener to keyspace events deletes the key, the value stays in memory
-/// until then. Another value may leave its key and live on at another one, because a listener renames or moves the key.
+/// one. If a listener to keyspace events deletes the key, the value stays in memory until the `OpenValue` is dropped. If a listener
+/// renames or moves the key, the value stays open, but is at another key.
 pub(in crate::server) struct OpenValue<T>(NonNull<T>);
 
 impl<T> OpenValue<T> {
@@ -67,8 +67,7 @@ static REMOVED: MainThread<HashMap<usize, Removal, BuildHasherDefault<AddressHas
 /// Whether [`REMOVED`] has any.
 static ANY_REMOVED: AtomicBool = AtomicBool::new(false);
 
-/// If the value at this address is open, leaves it to its [`OpenValue`], which frees it, and returns true. The server has forgotten
-/// the value.
+/// Called when the server frees the value at this address. Returns true if it is open: then its [`OpenValue`] frees it later.
 pub(in crate::server) fn keep_removed(address: usize) -> bool {
     let is_open = is_open_at(address);
     if is_open {

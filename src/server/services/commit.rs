@@ -89,8 +89,8 @@ impl<T> TypedKey<'_, T> {
             self.delete();
         }
         commit.carry_out(ctx, name);
-        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change. The time that
-        // the key had before may be over as well.
+        // The expiry is set last. If it is already in the past, Redis 8.6 deletes the key during `RedisModule_SignalModifiedKey`, and
+        // this handle is then invalid. If the previous expiry of the key is in the past, the key is already deleted here.
         if let KeyFate::ExpireAt(at) = commit.key
             && !self.is_removed()
         {
@@ -154,7 +154,8 @@ impl OpenKey<'_> {
             self.delete();
         }
         commit.carry_out(ctx, name);
-        // Last: the time may be over, and then Redis 8.6 deletes the key of this handle when it is told of a change.
+        // The expiry is set last. If it is already in the past, Redis 8.6 deletes the key during `RedisModule_SignalModifiedKey`, and
+        // this handle is then invalid.
         if let KeyFate::ExpireAt(at) = commit.key {
             self.expire_at(at);
         }

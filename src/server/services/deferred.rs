@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 pub enum ServerEvent {
     /// A value of the module left its key.
     Unlinked(i32, Box<[u8]>),
-    /// A key of the module changed without a request: it has another expiry, or something such as `RESTORE` created or changed it.
-    /// A lock or a semaphore has no more holds than before; for more see [`ServerEvent::Arrived`].
+    /// The expiry of a key of the module changed, or a command such as `RESTORE` created or changed the key. For locks and
+    /// semaphores: no owner has gained a hold. If one may have, the event is [`ServerEvent::Arrived`].
     Touched(i32, Box<[u8]>),
     /// `RESTORE`, `COPY`, `RENAME` or `MOVE` brought a lock or a semaphore to the key, or a client gave it holds by `LOCK.APPLY`.
     Arrived(i32, Box<[u8]>),

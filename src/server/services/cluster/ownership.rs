@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The time for which a reply of `CLUSTER NODES` is valid: a little less than the time between two cron events.
 const FRESH_US: u64 = 90_000;
 
-/// A reply of `CLUSTER NODES` is valid for at least this many times the time that it took. So in a large cluster, `CLUSTER NODES` takes
-/// at most this part of the time.
+/// A reply of `CLUSTER NODES` is valid for at least this many times the time that it took. So `CLUSTER NODES` takes at most 1/50 (2 %)
+/// of the time, also in a large cluster.
 const MIN_COST_RATIO: u64 = 50;
 
 #[derive(Default)]
