@@ -3,7 +3,7 @@
 use super::deadlock::{self, Check};
 use super::handover::Outcome;
 use super::options::LockOptions;
-use super::queue::LockWaiter;
+use super::queue::{LockWaiter, Queues};
 use super::search::{BEFORE_SEARCH_MS, plan_rechecks, read_lock};
 use super::slices::serve;
 use super::state::LockKind;
@@ -16,7 +16,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::blocked::Departure;
 use crate::server::services::deferred;
-use crate::waiting::{InSlots, Ticket};
+use crate::waiting::{InSlots, Key, Ticket};
 use std::sync::atomic::Ordering;
 
 /// Answers an acquisition, or lets the client wait if it asked for that.
@@ -57,26 +57,34 @@ pub(super) fn wait(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Answer {
     if let Some(first) = first {
         return wait_instead(ctx, now, first, waiter);
     }
-    let (mut keys, is_notified) = (waiter.keys.clone(), waiter.listener.is_some());
-    let is_for_locks = waiter.kind() == LockKind::Lock;
+    let is_notified = waiter.listener.is_some();
     let ticket = match join(ctx, now, waiter) {
         Ok(ticket) => ticket,
         Err(answer) => return answer,
     };
-    if is_for_locks {
-        // One attempt checks all keys of the client. The clients ahead of it cannot get more than before, so at most one key is
-        // served.
-        let queues = &SERVICE.get().handover.queues;
-        let first = keys
-            .iter()
-            .position(|(db, key)| queues.head(*db, key) == Some(ticket));
-        keys = first
-            .map(|first| keys.swap_remove(first))
-            .into_iter()
-            .collect();
-    }
+    let keys = keys_to_serve(&SERVICE.get().handover.queues, ticket);
     serve(ctx, now, keys); // finds out when to try again
     Ok(reply_to_waiter(is_notified))
+}
+
+/// The keys whose queues are served because this client has joined them.
+fn keys_to_serve(queues: &Queues, ticket: Ticket) -> Vec<Key> {
+    let Some(waiter) = queues.get(ticket) else {
+        return Vec::new();
+    };
+    if waiter.kind() != LockKind::Lock {
+        return waiter.keys.clone();
+    }
+    // One attempt checks all keys of the client. The clients ahead of it cannot get more than before, so at most one key is
+    // served.
+    let is_first = |(db, key): &&Key| queues.head(*db, key) == Some(ticket);
+    waiter
+        .keys
+        .iter()
+        .find(is_first)
+        .cloned()
+        .into_iter()
+        .collect()
 }
 
 /// Lets the client join the queues of its keys. Error: the answer for a client that does not wait.

@@ -249,13 +249,13 @@ struct OwnerTurn {
 }
 
 impl OwnerTurn {
-    fn new(owner: &[u8], keys: Vec<Key>) -> HandoverTask {
-        HandoverTask::ServeOwner(Self {
+    fn new(owner: &[u8], keys: Vec<Key>) -> Self {
+        Self {
             owner: owner.into(),
             keys,
             index: 0,
             after: 0,
-        })
+        }
     }
 }
 
@@ -425,7 +425,7 @@ impl Handover {
             self.queues.record_new_holds();
             if waiter.wants_lock() {
                 let turn = OwnerTurn::new(&waiter.owner, waiter.keys.clone());
-                self.tasks.push_front(turn);
+                self.tasks.push_front(HandoverTask::ServeOwner(turn));
             }
         }
         Some(waiter)
@@ -566,7 +566,8 @@ impl Handover {
         let key = (db, key.into());
         let is_waiting = self.queues.next_of_owner(&key, owner, 0).is_some();
         if is_waiting {
-            self.tasks.push_back(OwnerTurn::new(owner, vec![key]));
+            let turn = OwnerTurn::new(owner, vec![key]);
+            self.tasks.push_back(HandoverTask::ServeOwner(turn));
         }
         is_waiting
     }
