@@ -7,6 +7,7 @@ use super::options::{
     ALL, BLOCK, ID, LIMIT, LockOptions, NOTIFY, OPTIONS, PERMITS, PX, RENEWAL, SHARED, owner,
 };
 use super::queue::{LockWaiter, Want};
+use super::search::plan_rechecks;
 use super::slices::serve;
 use super::state::{Acquire, LockKind, Released, RequestedMode, Upgraded};
 use super::world::ServerClients;
@@ -408,7 +409,11 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
     let upgraded = LockKey::with(ctx, &name, kind, now, event, |key, service| {
         let upgraded = key.upgrade(owner, options.lease());
         if matches!(upgraded, Ok(Upgraded::Upgraded(_))) {
-            service.handover.queues.record_new_holds(); // it excludes waiting clients that could have shared the lock
+            service
+                .handover
+                .queues
+                .upgraded(ctx.db(), name.bytes(), owner);
+            plan_rechecks(ctx, service, now);
         }
         upgraded
     })?;

@@ -746,6 +746,15 @@ impl Queues {
         }
     }
 
+    /// An owner has upgraded its shared hold at once. Clients that could have shared the lock wait for this owner now: if it waits for
+    /// something else, they may wait for each other, and are to be checked again.
+    pub fn upgraded(&mut self, db: i32, key: &[u8], owner: &[u8]) {
+        if self.owner_waits(owner) {
+            self.recheck(db, key);
+        }
+        self.record_new_holds();
+    }
+
     /// This client leaves its queues without a lock. Its owner may wait there for more, and would have entered the lock again:
     /// then the clients of the queue are to be checked again.
     pub fn recheck_without(&mut self, ticket: Ticket) {

@@ -256,7 +256,16 @@ proptest! {
         for attempt in tries {
             let newcomer = waiter(&attempt);
             let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            if newcomer.want == Want::Upgrade && !holds_it || world.answers_at_once(&newcomer) {
+            if newcomer.want == Want::Upgrade && !holds_it {
+                continue;
+            }
+            let before = world.clone();
+            if world.answers_at_once(&newcomer) {
+                // An upgrade of an owner that waits elsewhere can close a cycle, which a search finds: see `simulate`.
+                let waits = |other: &LockWaiter| other.owner == newcomer.owner;
+                if newcomer.want == Want::Upgrade && before.waiting.iter().any(waits) {
+                    world = before;
+                }
                 continue;
             }
             let mut with_it = world.clone();
@@ -377,7 +386,13 @@ impl Watched {
         }
         if self.world.answers_at_once(&newcomer) {
             // The owner may wait for something else, and excludes more than before.
-            self.queues.record_new_holds();
+            match newcomer.want {
+                Want::Upgrade => {
+                    let (db, name) = &newcomer.keys[0];
+                    self.queues.upgraded(*db, name, &newcomer.owner);
+                }
+                Want::Acquire(_) => self.queues.record_new_holds(),
+            }
             return;
         }
         let ticket = self.queues.push(newcomer.clone());
@@ -530,6 +545,32 @@ fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
         events.push(Event::Leave(0));
         simulate(events).expect("nobody is refused or left in vain");
     }
+}
+
+/// A client is verified because the exclusive request ahead of it ends with nil some day. Then the owner of a shared hold, who waits
+/// for this client, upgrades its hold at once: both wait for each other.
+#[test]
+fn an_upgrade_of_a_waiting_owner_can_close_a_cycle() {
+    let upgrade = Event::Try(Try {
+        owner: 1,
+        keys: vec![2],
+        shared: false,
+        permits: 1,
+        upgrade: true,
+        limits: [LIMIT; 2],
+    });
+    let mut events = vec![
+        attempt(3, &[0], false),
+        attempt(1, &[2], true),
+        attempt(0, &[1], false),
+        attempt(5, &[1], true),
+        attempt(5, &[1, 2], false),
+        attempt(1, &[0], false),
+        attempt(3, &[2], true),
+    ];
+    events.extend([1000; 5].map(Event::Search));
+    events.push(upgrade);
+    simulate(events).expect("nobody is left in vain");
 }
 
 /// The same, but the request leaves while a search goes on, after any number of steps.
