@@ -501,20 +501,24 @@ fn active_defrag_damages_nothing() {
         let value = number.to_string().repeat(1 + number % 60);
         format!("CACHE.SET k{number} {value} PX 600000 STALE 600000")
     };
-    let numbers: Vec<usize> = (0..20_000).collect();
-    for numbers in numbers.chunks(500) {
-        client.run_all(numbers.iter().map(|number| set(*number)));
-        let tombs = numbers.iter().filter(|number| *number % 21 == 0);
+    // The allocator moves blocks out of pages that are emptier than the average: so some pages stay full.
+    let is_removed = |number: &usize| *number < 15_000 && !number.is_multiple_of(7);
+    for first in (0..20_000).step_by(500) {
+        client.run_all((first..first + 500).map(set));
+    }
+    for first in (0..20_000).step_by(500) {
+        let numbers = first..first + 500;
+        let tombs = numbers.clone().filter(|number| *number % 21 == 0);
         client
             .run_all(tombs.map(|number| format!("CACHE.DEL k{number} GRACE 600000 STALE 600000")));
-        let gone = numbers.iter().filter(|number| *number % 7 != 0);
-        client.run_all(gone.map(|number| format!("DEL k{number}")));
+        let removed = numbers.filter(is_removed);
+        client.run_all(removed.map(|number| format!("DEL k{number}")));
     }
     let digest = server.digest();
     client.must("CONFIG SET activedefrag yes");
     eventually(SOON, || server.info_int("active_defrag_hits") > 500);
     assert_eq!(server.digest(), digest);
-    for number in (0..20_000).step_by(7) {
+    for number in (0..20_000).filter(|number| !is_removed(number)) {
         let value = number.to_string().repeat(1 + number % 60);
         assert_eq!(client.must(&format!("CACHE.GET k{number}")), value.as_str());
     }
