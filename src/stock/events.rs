@@ -79,19 +79,31 @@ pub(super) fn append(
     let qty = (announcement.qty != 1).then(|| ServerString::number(announcement.qty));
     let available = ServerString::number(announcement.available as i64);
     let ver = ServerString::number(announcement.ver as i64);
-    let values = [
+    let none = &strings.none;
+    let [
+        op_name,
+        sku_name,
+        order_name,
+        user_name,
+        qty_name,
+        available_name,
+        ver_name,
+    ] = &strings.fields;
+    let pairs = [
+        op_name,
         &strings.ops[op],
+        sku_name,
         sku,
-        order.as_ref().unwrap_or(&strings.none),
-        user.as_ref().unwrap_or(&strings.none),
+        order_name,
+        order.as_ref().unwrap_or(none),
+        user_name,
+        user.as_ref().unwrap_or(none),
+        qty_name,
         qty.as_ref().unwrap_or(&strings.one),
+        available_name,
         &available,
+        ver_name,
         &ver,
     ];
-    let mut pairs = [&strings.none; 14];
-    for (index, (field, value)) in strings.fields.iter().zip(values).enumerate() {
-        pairs[index * 2] = field;
-        pairs[index * 2 + 1] = value;
-    }
     stream.append(&pairs, id)
 }
