@@ -71,18 +71,23 @@ fn section(db: i32, key: &[u8]) -> CountedSection {
 
 /// The bytes of an entry with a name of this length, as `MEMORY USAGE` counts them.
 fn entry_bytes(entry: &CacheEntry, key_length: usize) -> u64 {
-    (value_usage::<CacheEntryType>(entry) + key_usage(key_length)) as u64
+    value_bytes(entry) + key_usage(key_length) as u64
+}
+
+/// The bytes of an entry without its key.
+pub(super) fn value_bytes(entry: &CacheEntry) -> u64 {
+    value_usage::<CacheEntryType>(entry) as u64
 }
 
 /// The bytes that an entry counts; 0 if it is not counted.
-pub(super) fn counted_bytes(entry: &CacheEntry, key: &[u8]) -> u64 {
+fn counted_bytes(entry: &CacheEntry, key: &[u8]) -> u64 {
     match entry.tag.place() {
         Some(place) if ENTRIES.get().is_counted(place) => entry_bytes(entry, key.len()),
         _ => 0,
     }
 }
 
-/// Counts an entry that was stored, changed or invalidated. `before`: what [`counted_bytes`] returned before the change.
+/// Counts an entry that was stored, changed or invalidated. `before`: what [`value_bytes`] returned before the change.
 pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before: u64) {
     let mut entries = ENTRIES.get();
     let place = entry.tag.place().filter(|place| entries.is_counted(*place));
@@ -95,14 +100,15 @@ pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before:
                 .set_place(entries.add(section(db, key), key, bytes, false));
         }
         (Some(place), true) => {
-            let after = entry_bytes(entry, key.len());
+            let after = value_bytes(entry);
             if after != before {
-                entries.resize(place, section(db, key), before, after);
+                entries.resize(place, section(db, key), before, after); // the key counts as before
             }
             entries.touch(place);
         }
         (Some(place), false) => {
-            entries.remove(place, section(db, key), key, before);
+            let bytes = before + key_usage(key.len()) as u64;
+            entries.remove(place, section(db, key), key, bytes);
             entry.tag.set_place(None);
         }
     }

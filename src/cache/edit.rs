@@ -23,16 +23,16 @@ use std::ffi::CStr;
 /// The buffer of the effect that is being replicated. It keeps its memory for the next effect.
 static EFFECT: MainThread<Vec<u8>> = MainThread::new();
 
-/// How an entry is counted and listed before a change.
+/// The bytes of an entry before a change, without its key, and how it is listed.
 struct EntryBefore {
     bytes: u64,
     listed: Listed,
 }
 
 impl EntryBefore {
-    fn of(entry: &CacheEntry, key: &[u8]) -> Self {
+    fn of(entry: &CacheEntry) -> Self {
         Self {
-            bytes: budget::counted_bytes(entry, key),
+            bytes: budget::value_bytes(entry),
             listed: stale_ends::listed(entry),
         }
     }
@@ -143,7 +143,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         let Some(entry) = self.key.value() else {
             return;
         };
-        let before = EntryBefore::of(entry, self.name.bytes());
+        let before = EntryBefore::of(entry);
         let bytes = value.map_or(&[][..], ServerString::bytes);
         HOT.stores(self.ctx, self.name, bytes.len());
         let expires = entry.store(new, bytes, now);
@@ -169,7 +169,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
                     self.key.create(CacheEntry::tombstone());
                 }
                 if let Some(entry) = self.key.value() {
-                    let before = EntryBefore::of(entry, self.name.bytes());
+                    let before = EntryBefore::of(entry);
                     entry.invalidate(&mark);
                     before.followed_by(self.ctx, self.name.bytes(), entry);
                 }
@@ -223,7 +223,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         let request = Invalidation::default();
         let (_, change) = decide_invalidation(Some(entry), expires, &request, now);
         if let InvalidationChange::Mark(mark) = change {
-            let before = EntryBefore::of(entry, self.name.bytes());
+            let before = EntryBefore::of(entry);
             entry.invalidate(&mark);
             before.followed_by(self.ctx, self.name.bytes(), entry);
             self.commit(None, false, mark.expires(), true, event);
@@ -269,7 +269,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
             self.key.create(CacheEntry::tombstone());
         }
         if let Some(entry) = self.key.value() {
-            let state = EntryBefore::of(entry, self.name.bytes());
+            let state = EntryBefore::of(entry);
             let before = std::mem::replace(entry, head);
             entry.tag.set_place(before.tag.place());
             if keeps_value {
