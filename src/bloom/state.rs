@@ -177,13 +177,15 @@ impl FilterKind for Bloom {
         }
     }
 
-    #[inline]
+    #[inline(always)] // a call would save and restore more registers than it uses
     fn holds(filter: &BloomFilter, hash: Hash) -> bool {
-        // The newest layer has most of the items.
-        filter.layers.iter().rev().any(|layer| layer.holds(hash))
+        let Some((newest, older)) = filter.layers.split_last() else {
+            return false;
+        };
+        newest.holds(hash) || !older.is_empty() && any_holds(older, hash)
     }
 
-    #[inline(always)] // a call would save and restore more registers than it uses
+    #[inline(always)] // as above
     fn add(filter: &mut BloomFilter, hash: Hash, _unique: bool) -> Added {
         let Some((newest, older)) = filter.layers.split_last_mut() else {
             return Added::Full;
@@ -192,7 +194,7 @@ impl FilterKind for Bloom {
         let index = index(&newest.lines, hash);
         let block = newest.lines.line_mut(index);
         if block::holds(block, hash.low, shape.probes)
-            || !older.is_empty() && older.iter().any(|layer| layer.holds(hash))
+            || !older.is_empty() && any_holds(older, hash)
         {
             return Added::Known;
         }
@@ -247,6 +249,12 @@ const PAGE_BYTES: usize = 4096;
 #[inline]
 fn index(lines: &CacheLines, hash: Hash) -> usize {
     reduce(hash.high, lines.len() as u64) as usize
+}
+
+/// Whether one of these layers contains an item. The newest of them have the most items.
+#[inline(never)] // most filters have one layer
+fn any_holds(layers: &[Layer<Bloom>], hash: Hash) -> bool {
+    layers.iter().rev().any(|layer| layer.holds(hash))
 }
 
 impl Layer<Bloom> {
