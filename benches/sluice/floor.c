@@ -1,10 +1,13 @@
-/* The server's part of a module's commands. Each command here takes the arguments of a command of Sluice, opens the same key,
-   makes the same changes of the keyspace (a value appears or disappears, an expiry, a stream entry), replicates as much,
-   signals the change and sends the same reply. It does nothing else: it reads no argument and keeps no state.
+/* The server's part of a module's commands. Each command here makes the calls that no module can do without: it reads the bytes of
+   its arguments, opens the same key and looks at the type of its value, makes the same changes of the keyspace (a value appears or
+   disappears, an expiry, a stream entry), replicates as much, signals the change, asks whether anybody wants its keyspace event,
+   and sends the same reply. A command whose result depends on the time reads the clock. It does nothing else: it does not use the
+   arguments, and keeps no state.
    Commands replicate as they came. Those whose result depends on the clock or on a new number cannot: they replicate an effect.
    The benchmark loads this module beside Sluice. No module can be cheaper. */
 
 #include <string.h>
+#include <time.h>
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #endif
@@ -23,12 +26,19 @@ typedef struct {
 
 static int (*GetApi)(const char *, void *);
 static int (*SetModuleAttribs)(Context *, const char *, int, int);
+static void (*SetModuleOptions)(Context *, int);
 static int (*CreateCommand)(Context *, const char *, Command, const char *, int, int, int);
 static Type *(*CreateDataType)(Context *, const char *, int, Methods *);
 static String *(*CreateString)(Context *, const char *, size_t);
+static String *(*CreateStringFromLongLong)(Context *, long long);
+static void (*FreeString)(Context *, String *);
+static const char *(*StringPtrLen)(const String *, size_t *);
 static Key *(*OpenKey)(Context *, String *, int);
 static void (*CloseKey)(Key *);
 static int (*KeyType)(Key *);
+static size_t (*ValueLength)(Key *);
+static Type *(*ModuleTypeGetType)(Key *);
+static void *(*ModuleTypeGetValue)(Key *);
 static int (*DeleteKey)(Key *);
 static int (*ModuleTypeSetValue)(Key *, Type *, void *);
 static int (*SetAbsExpire)(Key *, long long);
@@ -36,54 +46,102 @@ static int (*StreamAdd)(Key *, int, void *, String **, long);
 static int (*Replicate)(Context *, const char *, const char *, ...);
 static int (*ReplicateVerbatim)(Context *);
 static int (*SignalModifiedKey)(Context *, String *);
+static int (*GetNotifyKeyspaceEvents)(void);
+static int (*NotifyKeyspaceEvent)(Context *, int, const char *, String *);
 static int (*ReplyWithLongLong)(Context *, long long);
+static int (*ReplyWithBool)(Context *, int);
 static int (*ReplyWithNull)(Context *);
 static int (*ReplyWithArray)(Context *, long);
 static int (*ReplyWithStringBuffer)(Context *, const char *, size_t);
 
 enum { OK = 0, FAILED = 1, READ = 1, WRITE = 2, AUTOID = 1, PAIRS = 7 };
+enum { HANDLES_IO_ERRORS = 1 << 0, NO_IMPLICIT_SIGNAL = 1 << 1 };
+enum { EMPTY = 0, STREAM_EVENT = 1 << 10, MODULE_EVENT = 1 << 13 };
 
 /* A fencing token, as many digits as Sluice's have. */
 static const long long fence = 117949440000000001;
 
-/* In the year 2096. Each command sets another one. */
-static long long expiry = 4000000000000;
+/* The numbers in an entry of the event stream. Each command has others. */
+static long long available = 10000000, version;
 
 static Type *type;
 static char value[128];
 static String *stream, *entry[2 * PAIRS];
+
+/* A time that is not used. */
+static volatile long long now;
 
 static void no_free(void *freed)
 {
     (void)freed;
 }
 
-static void look_at_key(Context *ctx, String *name, int mode)
+static long long read_clock(void)
+{
+    struct timespec since;
+    clock_gettime(CLOCK_REALTIME, &since);
+    return since.tv_sec * 1000LL + since.tv_nsec / 1000000;
+}
+
+/* The arguments behind the key: only the server has their bytes. */
+static void read_arguments(String **argv, int argc)
+{
+    size_t length;
+    for (int i = 2; i < argc; i++)
+        StringPtrLen(argv[i], &length);
+}
+
+/* A key without a value of this module may hold another type, to which the reply is WRONGTYPE. */
+static Key *open_key(Context *ctx, String *name, int mode)
 {
     Key *key = OpenKey(ctx, name, mode);
-    KeyType(key);
-    CloseKey(key);
+    if (ModuleTypeGetType(key) || KeyType(key) != EMPTY)
+        ModuleTypeGetValue(key);
+    return key;
+}
+
+static void look_at_key(Context *ctx, String *name, int mode)
+{
+    CloseKey(open_key(ctx, name, mode));
+}
+
+/* Each command sets another expiry, as a lease or a limit that begins now does. */
+static void expire(Key *key)
+{
+    static long long lease = 30000;
+    SetAbsExpire(key, read_clock() + ++lease);
+}
+
+static void tell_listeners(Context *ctx, int event, String *name)
+{
+    if (GetNotifyKeyspaceEvents() & event)
+        NotifyKeyspaceEvent(ctx, event, "floor", name);
+}
+
+static void tell_change(Context *ctx, String *name)
+{
+    SignalModifiedKey(ctx, name);
+    tell_listeners(ctx, MODULE_EVENT, name);
 }
 
 /* Replicates an effect of the size that Sluice's have, and signals the change. */
 static void tell_effect(Context *ctx, String *name)
 {
     Replicate(ctx, "FLOOR.APPLY", "sb", name, value, (size_t)32);
-    SignalModifiedKey(ctx, name);
+    tell_change(ctx, name);
 }
 
 static void write_key(Context *ctx, String *name)
 {
     look_at_key(ctx, name, READ | WRITE);
     ReplicateVerbatim(ctx);
-    SignalModifiedKey(ctx, name);
+    tell_change(ctx, name);
 }
 
 static void expire_key(Context *ctx, String *name)
 {
-    Key *key = OpenKey(ctx, name, READ | WRITE);
-    KeyType(key);
-    SetAbsExpire(key, expiry++);
+    Key *key = open_key(ctx, name, READ | WRITE);
+    expire(key);
     CloseKey(key);
 }
 
@@ -100,26 +158,28 @@ static int reply_five(Context *ctx)
 /* BF.EXISTS, CF.EXISTS */
 static int look(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     look_at_key(ctx, argv[1], READ);
-    return ReplyWithLongLong(ctx, 1);
+    return ReplyWithBool(ctx, 1);
 }
 
 /* BF.MEXISTS */
 static int look_many(Context *ctx, String **argv, int argc)
 {
+    read_arguments(argv, argc);
     look_at_key(ctx, argv[1], READ);
     ReplyWithArray(ctx, argc - 2);
     for (int item = 2; item < argc; item++)
-        ReplyWithLongLong(ctx, 1);
+        ReplyWithBool(ctx, 1);
     return OK;
 }
 
 /* CACHE.FETCH of a value: a command that writes when there is none */
 static int fetch(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     look_at_key(ctx, argv[1], READ | WRITE);
+    now = read_clock();
     ReplyWithArray(ctx, 3);
     ReplyWithStringBuffer(ctx, "HIT", 3);
     ReplyWithStringBuffer(ctx, value, sizeof value);
@@ -129,21 +189,29 @@ static int fetch(Context *ctx, String **argv, int argc)
 /* STOCK.DEDUCT */
 static int deduct(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     write_key(ctx, argv[1]);
     return ReplyWithLongLong(ctx, 1000000);
 }
 
-/* STOCK.DEDUCT with an event, whose strings are there already */
+/* STOCK.DEDUCT with an event. Of the strings of its entry, two are new in each: what is available, and the version. A stream has
+   a length beyond which it is trimmed. */
 static int deduct_event(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     look_at_key(ctx, argv[1], READ | WRITE);
     Key *events = OpenKey(ctx, stream, READ | WRITE);
     KeyType(events);
+    now = read_clock();
+    entry[11] = CreateStringFromLongLong(NULL, --available);
+    entry[13] = CreateStringFromLongLong(NULL, ++version);
     StreamAdd(events, AUTOID, NULL, entry, PAIRS);
+    FreeString(NULL, entry[11]);
+    FreeString(NULL, entry[13]);
+    ValueLength(events);
     CloseKey(events);
     SignalModifiedKey(ctx, stream);
+    tell_listeners(ctx, STREAM_EVENT, stream);
     tell_effect(ctx, argv[1]);
     return ReplyWithLongLong(ctx, 1000000);
 }
@@ -151,25 +219,26 @@ static int deduct_event(Context *ctx, String **argv, int argc)
 /* BF.ADD, CF.ADD */
 static int add(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     write_key(ctx, argv[1]);
-    return ReplyWithLongLong(ctx, 1);
+    return ReplyWithBool(ctx, 1);
 }
 
 /* CACHE.SET */
 static int store(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     expire_key(ctx, argv[1]);
     Replicate(ctx, "FLOOR.APPLY", "sbs", argv[1], value, (size_t)32, argv[2]);
-    SignalModifiedKey(ctx, argv[1]);
+    tell_change(ctx, argv[1]);
     return ReplyWithLongLong(ctx, 1);
 }
 
 /* RATE.WINDOW: its expiry changes once a window */
 static int window(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
+    now = read_clock();
     write_key(ctx, argv[1]);
     return reply_five(ctx);
 }
@@ -177,21 +246,20 @@ static int window(Context *ctx, String **argv, int argc)
 /* RATE.GCRA: its expiry changes with each request */
 static int gcra(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     expire_key(ctx, argv[1]);
     ReplicateVerbatim(ctx);
-    SignalModifiedKey(ctx, argv[1]);
+    tell_change(ctx, argv[1]);
     return reply_five(ctx);
 }
 
 /* LOCK.ACQUIRE of a free lock */
 static int acquire(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
-    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
-    KeyType(key);
+    read_arguments(argv, argc);
+    Key *key = open_key(ctx, argv[1], READ | WRITE);
     ModuleTypeSetValue(key, type, value);
-    SetAbsExpire(key, expiry++);
+    expire(key);
     CloseKey(key);
     tell_effect(ctx, argv[1]);
     return ReplyWithLongLong(ctx, fence);
@@ -200,15 +268,16 @@ static int acquire(Context *ctx, String **argv, int argc)
 /* LOCK.ACQUIRE of another owner's lock */
 static int refuse(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     look_at_key(ctx, argv[1], READ | WRITE);
+    now = read_clock();
     return ReplyWithNull(ctx);
 }
 
 /* LOCK.RENEW */
 static int renew(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
+    read_arguments(argv, argc);
     expire_key(ctx, argv[1]);
     tell_effect(ctx, argv[1]);
     return ReplyWithLongLong(ctx, fence);
@@ -217,13 +286,12 @@ static int renew(Context *ctx, String **argv, int argc)
 /* LOCK.RELEASE of the last hold */
 static int release(Context *ctx, String **argv, int argc)
 {
-    (void)argc;
-    Key *key = OpenKey(ctx, argv[1], READ | WRITE);
-    KeyType(key);
+    read_arguments(argv, argc);
+    Key *key = open_key(ctx, argv[1], READ | WRITE);
     DeleteKey(key);
     CloseKey(key);
     ReplicateVerbatim(ctx);
-    SignalModifiedKey(ctx, argv[1]);
+    tell_change(ctx, argv[1]);
     return ReplyWithLongLong(ctx, 0);
 }
 
@@ -244,12 +312,19 @@ static int finds_all_functions(void)
         void *function;
     } wanted[] = {
         {"RedisModule_SetModuleAttribs", &SetModuleAttribs},
+        {"RedisModule_SetModuleOptions", &SetModuleOptions},
         {"RedisModule_CreateCommand", &CreateCommand},
         {"RedisModule_CreateDataType", &CreateDataType},
         {"RedisModule_CreateString", &CreateString},
+        {"RedisModule_CreateStringFromLongLong", &CreateStringFromLongLong},
+        {"RedisModule_FreeString", &FreeString},
+        {"RedisModule_StringPtrLen", &StringPtrLen},
         {"RedisModule_OpenKey", &OpenKey},
         {"RedisModule_CloseKey", &CloseKey},
         {"RedisModule_KeyType", &KeyType},
+        {"RedisModule_ValueLength", &ValueLength},
+        {"RedisModule_ModuleTypeGetType", &ModuleTypeGetType},
+        {"RedisModule_ModuleTypeGetValue", &ModuleTypeGetValue},
         {"RedisModule_DeleteKey", &DeleteKey},
         {"RedisModule_ModuleTypeSetValue", &ModuleTypeSetValue},
         {"RedisModule_SetAbsExpire", &SetAbsExpire},
@@ -257,7 +332,10 @@ static int finds_all_functions(void)
         {"RedisModule_Replicate", &Replicate},
         {"RedisModule_ReplicateVerbatim", &ReplicateVerbatim},
         {"RedisModule_SignalModifiedKey", &SignalModifiedKey},
+        {"RedisModule_GetNotifyKeyspaceEvents", &GetNotifyKeyspaceEvents},
+        {"RedisModule_NotifyKeyspaceEvent", &NotifyKeyspaceEvent},
         {"RedisModule_ReplyWithLongLong", &ReplyWithLongLong},
+        {"RedisModule_ReplyWithBool", &ReplyWithBool},
         {"RedisModule_ReplyWithNull", &ReplyWithNull},
         {"RedisModule_ReplyWithArray", &ReplyWithArray},
         {"RedisModule_ReplyWithStringBuffer", &ReplyWithStringBuffer},
@@ -310,6 +388,8 @@ int RedisModule_OnLoad(Context *ctx, String **argv, int argc)
     if (!finds_all_functions())
         return FAILED;
     SetModuleAttribs(ctx, "floor", 1, 1);
+    /* Otherwise the server signals each key that is closed after it was open for writing, whether it has changed or not. */
+    SetModuleOptions(ctx, HANDLES_IO_ERRORS | NO_IMPLICIT_SIGNAL);
     type = CreateDataType(ctx, "floor-key", 0, &methods);
     stream = CreateString(NULL, "floor:events", strlen("floor:events"));
     for (int i = 0; i < 2 * PAIRS; i++)

@@ -1,5 +1,5 @@
-//! A module in C whose commands only look for their key and reply: what they cost is the server's part of a command with
-//! such arguments and such a reply.
+//! A module in C whose commands make only the calls that no module can do without: what they cost is the server's part of a command
+//! with such arguments, such changes and such a reply.
 
 use crate::support::{Raw, Server, compile};
 

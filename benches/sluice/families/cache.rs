@@ -58,7 +58,7 @@ pub(crate) const FAMILY: Family = Family {
             .because("four more arguments: the server takes 1700 instructions to read them, the command 400"),
         figure("CACHE.SET", "SET PX of 128 bytes"),
         hot("CACHE.SET", "the server's part of CACHE.SET").because(
-            "the floor reads no option: `PX` takes 180 instructions, the decision 300, the count of bytes 230, leases and waiting clients 100, the effect 180",
+            "the floor reads no option: `PX` takes 180 instructions, the decision 300, the count of bytes 140, leases and waiting clients 100, the effect 180",
         ),
     ],
     pairs: &[Pair {

@@ -189,11 +189,12 @@ fn put_instructions(page: &mut Page, counted: &[Counted]) {
     page.prose(
         "\
 The [floor module](../benches/sluice/floor.c) has a command for each hot command of Sluice. It
-takes the same arguments, opens the same key, makes the same changes of the keyspace, replicates
-an effect where Sluice does, and sends the same reply. It does nothing else: this is the server's
-part of such a command. callgrind counts the instructions in which the server reads, executes and
-answers a command, in pipelines as above. Counts do not depend on the load of the machine. The
-goal is a ratio of at most 1.10.",
+makes only the calls that no module can do without: it reads the bytes of the same arguments,
+opens the same key, makes the same changes of the keyspace, replicates an effect where Sluice
+does, and sends the same reply. It reads no option and no number, and keeps no state: this is the
+server's part of such a command. callgrind counts the instructions in which the server reads,
+executes and answers a command, in pipelines as above. Counts do not depend on the load of the
+machine. The goal is a ratio of at most 1.10.",
     );
     let mut table = Table::new([
         ("", Left),
