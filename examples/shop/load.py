@@ -26,6 +26,13 @@ PRICE_EVERY_S = 0.03
 QUIET_S = 180
 
 
+def positive(text):
+    """For argparse."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 async def change_prices(port, products):
     """Three kinds of writers: the shop, the shop dying before its invalidation, and another program."""
     client, db, draw = Client(port), await connections.database(1), random.Random(1)
@@ -150,6 +157,7 @@ async def main(arguments):
     # Cached products expire after the check: only an invalidation can replace an old one.
     environment = {"SHOP_RESERVE_MS": "4000", "SHOP_TICK_MS": "1000", "SHOP_FRESH_MS": "600000"}
     async with run.shop(port, 0, say=lambda line: print(f"  {line}", flush=True), **environment) as supervisor:
+        print(f"  The page and its board: http://127.0.0.1:{port}", flush=True)
         client, orders, db = Client(port), connections.orders(2), await connections.database(2)
         # Too few items for all shoppers.
         _, sale = await client.request("POST", "/api/sales", {"stock": max(1, arguments.shoppers // 4), "in_s": 0})
@@ -193,8 +201,8 @@ async def quiet_check(crowd, client):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Thousands of simulated shoppers, while programs of the shop die.")
-    parser.add_argument("--shoppers", type=int, default=5000)
-    parser.add_argument("--parallel", type=int, default=50, help="shoppers at the same time")
+    parser.add_argument("--shoppers", type=positive, default=5000)
+    parser.add_argument("--parallel", type=positive, default=50, help="shoppers at the same time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", action="store_true", help="no program dies")
     try:

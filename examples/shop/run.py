@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -19,6 +20,13 @@ os.environ.setdefault("SHOP_STATE", f"{tempfile.gettempdir()}/sluice-shop-{secre
 
 import setup  # noqa: E402  after SHOP_STATE is known
 from supervisor import Failed, Supervisor  # noqa: E402
+
+
+def port_number(text):
+    """For argparse."""
+    if not 0 <= (number := int(text)) <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return number
 
 
 def free_port(wanted):
@@ -53,6 +61,14 @@ async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
         shutil.rmtree(state)
 
 
+async def terminal_closes():
+    """Returns when it closes. The kernel sends SIGHUP only to the leader of the session, and this can be `make`."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)  # reports a hangup and no other event
+    while not poll.poll(0):
+        await asyncio.sleep(1)
+
+
 async def until_signal(work):
     """Runs `work`, and cancels it at the first Ctrl-C, or when the terminal closes. Further signals do not stop the cleanup."""
     task, loop = asyncio.create_task(work), asyncio.get_running_loop()
@@ -68,12 +84,19 @@ async def until_signal(work):
 
     for number in numbers:
         loop.add_signal_handler(number, end)
-    return await task
+    watcher = asyncio.create_task(terminal_closes()) if sys.stdout.isatty() and signal.SIGHUP in numbers else None
+    if watcher:
+        watcher.add_done_callback(lambda watcher: watcher.cancelled() or end())
+    try:
+        return await task
+    finally:
+        if watcher:
+            watcher.cancel()
 
 
 async def main():
     parser = argparse.ArgumentParser(description="Starts a shop with a flash sale. Ctrl-C ends it.")
-    parser.add_argument("--port", type=int, default=8000, help="the port of the page, if it is free")
+    parser.add_argument("--port", type=port_number, default=8000, help="the port of the page, if it is free")
     parser.add_argument("--sale-in", type=int, default=30, metavar="SECONDS", help="when the flash sale begins")
     arguments = parser.parse_args()
     port = free_port(arguments.port)

@@ -76,6 +76,21 @@ fn a_crowd_buys_while_the_programs_of_the_shop_die() {
 }
 
 #[test]
+fn a_wrong_option_is_explained() {
+    for (program, option, value) in [("run", "--port", "80000"), ("load", "--parallel", "0")] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output = Command::new(root.join(".venv/bin/python"))
+            .args(["-B", &format!("examples/shop/{program}.py"), option, value])
+            .current_dir(root)
+            .output()
+            .expect("python starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{errors}");
+        assert!(errors.contains(&format!("argument {option}: ")), "{errors}");
+    }
+}
+
+#[test]
 fn the_page_holds_in_a_browser() {
     let passed = run("tests/shop/page.py", &[]);
     let source = include_str!("page.py");
@@ -85,6 +100,10 @@ fn the_page_holds_in_a_browser() {
         .split(',')
         .map(str::trim)
         .filter(|name| !name.is_empty());
-    let expected: Vec<_> = names.chain(["ctrl_c_ends_everything"]).collect();
+    let ends = [
+        "ctrl_c_ends_everything",
+        "a_closed_terminal_ends_everything",
+    ];
+    let expected: Vec<_> = names.chain(ends).collect();
     assert_eq!(passed.lines().collect::<Vec<_>>(), expected);
 }

@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
@@ -302,6 +303,21 @@ def ctrl_c_ends_everything(shop, folder):
     assert not left, left
 
 
+def a_closed_terminal_ends_everything():
+    """The leader of the session can be `make`, which does not pass SIGHUP on."""
+    process, terminal = pty.fork()
+    if process == 0:
+        script = 'trap : HUP; "$@"; true'
+        os.execvp("bash", ["bash", "-c", script, "bash", sys.executable, "-B", str(RUN), "--port", "0"])
+    output = ""
+    while "http://" not in output:
+        output += os.read(terminal, 4096).decode()
+    folder = pathlib.Path(re.search(r"database in (\S+)", output)[1])
+    os.close(terminal)
+    os.waitpid(process, 0)
+    assert not folder.exists()
+
+
 # Shoppers of a sale, about three a second: slow enough for a picture on which the page and the board show the same numbers.
 SHOPPERS = """
 const [product, count] = arguments;
@@ -362,6 +378,8 @@ def main():
             page.browser.quit()
         ctrl_c_ends_everything(shop, folder)
         print(ctrl_c_ends_everything.__name__, flush=True)
+        a_closed_terminal_ends_everything()
+        print(a_closed_terminal_ends_everything.__name__, flush=True)
     finally:
         if shop.poll() is None:
             shop.send_signal(signal.SIGINT)
