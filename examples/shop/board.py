@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import json
 import time
 
 import chaos
@@ -14,11 +15,42 @@ PERIOD_S = 0.5
 
 # Sold and reserved items of each product, as MariaDB has them: the stock in Redis is not asked.
 BOOKS = """
-SELECT p.id, p.name, p.icon, p.stock, COALESCE(SUM(o.qty * (o.state = 'sold')), 0) AS sold,
+SELECT p.id, p.name, p.icon, p.stock, p.version, COALESCE(SUM(o.qty * (o.state = 'sold')), 0) AS sold,
   COALESCE(SUM(o.qty * (o.state = 'reserved')), 0) AS reserved
 FROM products p LEFT JOIN orders o ON o.product_id = p.id AND o.state IN ('sold', 'reserved') GROUP BY p.id
 ORDER BY p.is_flash DESC, p.id DESC
 """
+
+
+OVER_LIMIT = """
+SELECT COUNT(*) AS n FROM (SELECT 1 FROM orders WHERE state IN ('sold', 'reserved') GROUP BY user, product_id HAVING SUM(qty) > %s) u
+"""
+
+MOST_IDS = 1000  # of one query
+
+
+class Times:
+    """How long the requests about orders took, over the last ten seconds."""
+
+    def __init__(self):
+        self.samples = collections.deque(maxlen=10_000)
+
+    @contextlib.contextmanager
+    def measure(self):
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            ended = time.monotonic()
+            self.samples.append((ended, ended - began))
+
+    def p99_ms(self):
+        """None without requests."""
+        oldest = time.monotonic() - 10
+        while self.samples and self.samples[0][0] < oldest:
+            self.samples.popleft()
+        times = sorted(seconds for _, seconds in self.samples)
+        return round(1000 * times[len(times) * 99 // 100]) if times else None
 
 
 class Rate:
@@ -49,8 +81,10 @@ class Total:
 
 
 class Board:
-    def __init__(self, orders, cache, db, near, twice):
-        self.orders, self.cache, self.db, self.near, self.twice = orders, cache, db, near, twice
+    def __init__(self, orders, cache, db, near, twice, times, unwritten):
+        self.orders, self.cache, self.db, self.near, self.twice, self.times = orders, cache, db, near, twice, times
+        self.unwritten = unwritten  # the ids of acknowledged orders. This task removes those that MariaDB has
+        self.versions = {}  # of the products in MariaDB, as the last round has read them
         self.rates, self.totals = {}, {}
         self.numbers = {}
         self.news = asyncio.Condition()
@@ -58,12 +92,17 @@ class Board:
     async def run(self):
         while True:
             started = time.monotonic()
-            parts = await asyncio.gather(self._books(), self._queue(), self._cache(), self._services())
+            # First the list of products: a new one has its stock in the same round.
+            books = await self._books()
+            self.numbers |= books or {}
+            parts = [books, *await asyncio.gather(self._queue(), self._cache(), self._services())]
+            self.versions = {book["id"]: book["version"] for book in self.numbers.get("books", [])}
             # A part that does not answer keeps its last numbers, and the list of silent parts names it.
             silent = [name for name, part in zip(("mariadb", "orders", "cache", "supervisor"), parts) if part is None]
             for part in parts:
                 self.numbers |= part or {}
-            self.numbers |= {"silent": silent, "twice": self.twice.is_on, "now_ms": int(time.time() * 1000)}
+            self.numbers |= {"silent": silent, "twice": self.twice.is_on, "unwritten": len(self.unwritten),
+                             "p99_ms": self.times.p99_ms(), "now_ms": int(time.time() * 1000)}
             async with self.news:
                 self.news.notify_all()
             await asyncio.sleep(max(0.1, PERIOD_S - (time.monotonic() - started)))
@@ -86,15 +125,35 @@ class Board:
         with contextlib.suppress(*DATABASE_DOWN):
             rows = await query(self.db, BOOKS)
             queries = (await query(self.db, "SHOW GLOBAL STATUS LIKE 'Questions'"))[0]["Value"]
+            over = await query(self.db, OVER_LIMIT, settings.PER_USER)
+            await self._remove_written()
             report = await query(self.db, "SELECT * FROM reports ORDER BY tick DESC LIMIT 1")
             books = [{key: int(value) if key in ("sold", "reserved") else value for key, value in row.items()} for row in rows]
             return {
                 "books": books,
                 "oversold": sum(max(0, book["sold"] + book["reserved"] - book["stock"]) for book in books),
-                "sold": sum(book["sold"] for book in books),
+                "over_limit": over[0]["n"],
                 "queries_s": self._per_second("queries", int(queries)),
                 "report": {key: int(value) for key, value in report[0].items()} if report else None,
             }
+
+    async def _remove_written(self):
+        """An id that stays although the queue lag is 0 is a lost order."""
+        ids = list(self.unwritten)[:MOST_IDS]
+        if ids:
+            marks = ", ".join(["%s"] * len(ids))
+            self.unwritten -= {row["id"] for row in await query(self.db, f"SELECT id FROM orders WHERE id IN ({marks})", *ids)}
+
+    async def _stale_products(self):
+        """The number of products that visitors see in an older version than MariaDB had in the last round."""
+        shown = await asyncio.gather(*map(self._shown_version, self.versions))
+        return sum(0 < version < self.versions[product_id] for product_id, version in zip(self.versions, shown))
+
+    async def _shown_version(self, product_id):
+        """The version in the near cache, or in the cache, or 0."""
+        key = f"product:{product_id}"
+        product = self.near.peek(key) or json.loads(await self.cache.execute_command("CACHE.GET", key) or "null")
+        return product["version"] if product else 0
 
     async def _queue(self):
         with contextlib.suppress(*REDIS_DOWN):
@@ -137,6 +196,7 @@ class Board:
                 "breaker": breaker.get("state", "closed"),
                 "trips": breaker.get("trips", 0),
                 "hit_ratio": self._hit_ratio(info),
+                "stale_products": await self._stale_products(),
             }
 
     def _hit_ratio(self, info):

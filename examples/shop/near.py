@@ -34,6 +34,11 @@ class NearCache:
         self.misses += 1
         return False, None
 
+    def peek(self, key):
+        """The value or None, without an effect on the counters."""
+        value, until = self.entries.get(key, (None, 0))
+        return value if time.monotonic() < until else None
+
     def set(self, key, value, fresh_ms, changes, asked):
         """Keeps a value that was fresh for `fresh_ms` at `asked`, if no message arrived since `changes` was read."""
         if self.is_connected and changes == self.changes:

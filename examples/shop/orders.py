@@ -18,7 +18,7 @@ from catalog import Unavailable
 LEASE_MS, BLOCK_MS, REMEMBERED_MS = 5_000, 3_000, 86_400_000
 PER_USER_LIMIT = (9, 5, 1_000)  # burst, count, period: 5 requests a second, and 10 at once
 PER_ADDRESS_LIMIT = (99, 50, 1_000)
-REFUSALS = {-1: "sold out", -2: "over the limit of each customer", -3: "the order has ended", -4: "not for sale"}
+REFUSALS = {-1: "sold out", -2: f"at most {settings.PER_USER} items for each customer", -3: "the order has ended", -4: "not for sale"}
 
 
 @dataclasses.dataclass
@@ -31,6 +31,7 @@ class Reply:
 class Orders:
     def __init__(self, client, catalog, db):
         self.client, self.catalog, self.db = client, catalog, db
+        self.unwritten = set()  # acknowledged orders; the board removes those that MariaDB has
         self.waiting = connections.orders(50)  # for ONCE.BEGIN: a caller that waits occupies its connection
 
     async def place(self, user, address, product_id, qty, key):
@@ -55,7 +56,10 @@ class Orders:
             return Reply(201, {"order": order, "product": product_id, "qty": qty, "state": "reserved",
                                "pay_until_ms": ends_at_ms})
 
-        return await self._once(f"once:order:{digest(user, key)}", digest(product_id, qty), reserve)
+        reply = await self._once(f"once:order:{digest(user, key)}", digest(product_id, qty), reserve)
+        if reply.status == 201:
+            self.unwritten.add(reply.body["order"])
+        return reply
 
     async def pay(self, user, product_id, order):
         """Charges the card once, then sells the reservation. If it has expired, the job in settle.py returns the money."""

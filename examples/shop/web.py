@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 import chaos
 import connections
 import settings
-from board import Board
+from board import Board, Times
 from catalog import Catalog, Unavailable
 from connections import DATABASE_DOWN, REDIS_DOWN
 from orders import Orders
@@ -36,7 +36,7 @@ async def lifespan(app):
     state.orders = Orders(orders, state.catalog, db)
     # The board has connections of its own: it also works while visitors use all others.
     state.board = Board(connections.orders(2), connections.cache(2), await connections.database(1), state.catalog.near,
-                        state.twice)
+                        state.twice, state.times, state.orders.unwritten)
     tasks = [asyncio.create_task(state.catalog.near.listen()), asyncio.create_task(state.board.run())]
     yield
     for task in tasks:
@@ -96,6 +96,17 @@ async def product(request):
 # Orders
 
 
+def timed(handler):
+    """Its times are on the board."""
+
+    async def handle(request):
+        with request.app.state.times.measure():
+            return await handler(request)
+
+    return handle
+
+
+@timed
 async def place_order(request):
     key = request.headers.get("idempotency-key", "")
     if not 8 <= len(key) <= 128:
@@ -105,11 +116,13 @@ async def place_order(request):
     return answer(await request.app.state.orders.place(user_of(request), request.client.host, product_id, qty, key))
 
 
+@timed
 async def pay(request):
     path = request.path_params
     return answer(await request.app.state.orders.pay(user_of(request), path["product"], path["order"]))
 
 
+@timed
 async def refund(request):
     path = request.path_params
     return answer(await request.app.state.orders.refund(user_of(request), path["product"], path["order"]))
@@ -197,7 +210,7 @@ def application():
             error: unavailable for error in (Unavailable, *REDIS_DOWN, *DATABASE_DOWN)},
         lifespan=lifespan)
     twice = chaos.Twice(app)
-    app.state.twice = twice
+    app.state.twice, app.state.times = twice, Times()
     return twice
 
 

@@ -5,27 +5,40 @@ const SAMPLES = 120; // a minute
 const CROWD = 300;
 const PARALLEL = 4; // a browser opens six connections to a server, and the board needs one
 
-const NAMES = { mariadb: "MariaDB", orders: "Redis: orders", cache: "Redis: cache", web: "web", worker: "order worker", canal: "binlog reader", retrier: "retries", "settle-1": "job 1", "settle-2": "job 2" };
+const NAMES = { mariadb: "MariaDB", orders: "Redis (orders)", cache: "Redis (cache)", web: "web", worker: "order worker", canal: "binlog reader", retrier: "retries", "settle-1": "job 1", "settle-2": "job 2" };
 
 const cents = (number) => `€${Math.round(number / 100).toLocaleString("en")}`;
 
 /** The name of a row, its value, and "warn" or "bad" if it needs attention. */
 const ROWS = [
+  ["p99 of orders", (n) => (n.p99_ms == null ? "–" : `${n.p99_ms} ms`)],
+  ["queue lag", (n) => n.lag, (n) => (n.lag > 50 ? "warn" : "")],
+  ["unwritten orders", (n) => n.unwritten, (n) => (n.unwritten > 50 ? "warn" : "")],
+  ["over their limit", (n) => n.over_limit, (n) => (n.over_limit ? "bad" : "")],
+  ["repeated requests", (n) => n.repeated],
+  ["limiter refusals", (n) => n.refused],
+  ["stale products", (n) => n.stale_products, (n) => (n.stale_products ? "warn" : "")],
+  ["expired values", (n) => n.stale],
+  ["delayed invalidations", (n) => n.delayed, (n) => (n.delayed ? "warn" : "")],
+  ["invalidation alarms", (n) => n.alarms, (n) => (n.alarms ? "bad" : "")],
+  ["hit ratio", (n) => `${(100 * n.hit_ratio).toFixed(1)} %`],
+  ["breaker", (n) => n.breaker, (n) => (n.breaker === "closed" ? "" : "bad")],
   ["near cache hits/s", (n) => n.near_s],
   ["cache hits/s", (n) => n.hits_s],
   ["cache loads/s", (n) => n.loads_s],
-  ["hit ratio", (n) => `${(100 * n.hit_ratio).toFixed(1)} %`],
   ["cache waits", (n) => n.waits],
-  ["stale values served", (n) => n.stale],
   ["refused by the filter", (n) => n.absent],
-  ["breaker", (n) => n.breaker, (n) => (n.breaker === "closed" ? "" : "bad")],
-  ["limiter refusals", (n) => n.refused],
-  ["repeated requests", (n) => n.repeated],
-  ["queue lag", (n) => n.lag, (n) => (n.lag > 50 ? "warn" : "")],
-  ["delayed invalidations", (n) => n.delayed, (n) => (n.delayed ? "warn" : "")],
-  ["invalidation alarms", (n) => n.alarms, (n) => (n.alarms ? "bad" : "")],
   ["revenue", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
 ];
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+
+const element = (html) => document.createRange().createContextualFragment(html).firstElementChild;
+
+/** Keeps the selection and the tooltip of a text that has not changed. */
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
 
 export class Board {
   constructor(shop) {
@@ -33,6 +46,8 @@ export class Board {
     this.orders = [];
     this.queries = [];
     this.states = {};
+    this.programs = {}; // their elements
+    $("numbers").innerHTML = ROWS.map(([name]) => `<div><dt>${name}</dt><dd>–</dd></div>`).join("");
     this.listen();
     this.wire();
   }
@@ -50,44 +65,61 @@ export class Board {
 
   show(n) {
     const silent = (n.silent ?? []).map((name) => NAMES[name] ?? name);
-    if (silent.length) this.connected(`${silent.join(", ")}: last numbers`, "warn");
+    if (silent.length) this.connected(`no reply: ${silent.join(", ")}`, "warn");
     else this.connected("live", "good");
-    const flash = n.books?.[0];
+    if (!n.silent?.includes("orders")) this.shop.setStocks(n.stocks ?? {});
+    const shown = this.shop.flashProduct()?.id;
+    const flash = n.books?.find(({ id }) => id === shown) ?? n.books?.[0];
+    if (n.books?.length && n.books[0].id !== shown) this.shop.refreshProducts(); // a new sale
     const stock = flash && n.stocks?.[flash.id];
     $("n-stock").textContent = stock ? stock.available : "–";
-    $("n-sold").textContent = n.sold ?? "–";
+    $("n-reserved").textContent = flash?.reserved ?? "–";
+    $("n-sold").textContent = flash?.sold ?? "–";
     $("n-oversold").textContent = n.oversold ?? "–";
     $("oversold-tile").className = `tile ${n.oversold ? "bad" : "good"}`;
     $("n-orders").textContent = n.silent?.includes("orders") ? "–" : n.orders_s ?? 0;
     $("n-queries").textContent = n.silent?.includes("mariadb") ? "–" : n.queries_s ?? 0;
     this.draw(n);
-    $("numbers").innerHTML = ROWS.map(([name, value, mood]) =>
-      `<div class="${mood?.(n) ?? ""}"><dt>${name}</dt><dd>${value(n) ?? "–"}</dd></div>`).join("");
+    for (const [i, [, value, mood]] of ROWS.entries()) {
+      const row = $("numbers").children[i];
+      setText(row.lastElementChild, `${value(n) ?? "–"}`);
+      row.className = mood?.(n) ?? "";
+    }
     this.showServices(n.services ?? {});
     $("twice").setAttribute("aria-pressed", n.twice);
   }
 
   draw(n) {
     const isSilent = (name) => n.silent?.includes(name);
-    this.orders.push(isSilent("orders") ? 0 : n.orders_s ?? 0);
-    this.queries.push(isSilent("mariadb") ? 0 : n.queries_s ?? 0);
+    this.orders.push(isSilent("orders") ? null : n.orders_s ?? 0);
+    this.queries.push(isSilent("mariadb") ? null : n.queries_s ?? 0);
     for (const [samples, id] of [[this.orders, "orders-line"], [this.queries, "queries-line"]]) {
       if (samples.length > SAMPLES) samples.shift();
       const most = Math.max(10, ...samples);
-      const points = samples.map((sample, i) => `${((i + SAMPLES - samples.length) * 360) / (SAMPLES - 1)},${86 - (80 * sample) / most}`);
-      $(id).setAttribute("d", `M${points.join("L")}`);
+      const first = SAMPLES - samples.length;
+      const points = samples.map((sample, i) => { // a gap where the server did not answer
+        const verb = i === 0 || samples[i - 1] === null ? "M" : "L";
+        return sample === null ? "" : `${verb}${((i + first) * 360) / (SAMPLES - 1)},${86 - (80 * sample) / most}`;
+      });
+      $(id).setAttribute("d", points.join(""));
     }
   }
 
   showServices(services) {
-    $("services").innerHTML = Object.entries(services).map(([name, { state, back_s, restarts }]) => {
-      const mood = state === "runs" ? "good" : state === "starts" ? "warn" : "bad";
-      const text = state === "away" ? `, back in ${Math.ceil(back_s)} s` : state === "starts" ? " starts" : "";
-      return `<span class="pill ${mood}" data-service="${name}" title="${restarts} restarts">${NAMES[name] ?? name}${text}</span>`;
-    }).join("");
+    for (const [name, { state, back_s, restarts }] of Object.entries(services)) {
+      const program = this.programs[name] ??= $("services").appendChild(element(
+        `<div class="program" data-service="${name}"><b>${NAMES[name] ?? name}</b><span></span></div>`));
+      const text = { runs: "runs", starts: "starts", away: `back in ${Math.max(1, Math.ceil(back_s))} s` }[state];
+      setText(program.lastElementChild, text);
+      program.className = `program ${{ runs: "good", starts: "warn" }[state] ?? "bad"}`;
+      program.dataset.state = state;
+      program.title = `restarts: ${restarts}`;
+      const button = document.querySelector(`[data-break="${name}"]`);
+      if (button) button.disabled = state !== "runs";
+    }
     for (const [name, { state }] of Object.entries(services)) {
       const before = this.states[name];
-      if (before && before !== state && state !== "starts") this.tell(`${NAMES[name]} ${state === "runs" ? "is back" : "is dead"}`);
+      if (before && before !== state && state !== "starts") this.tell(sentence(`${NAMES[name]} ${state === "runs" ? "is back" : "is dead"}`));
       this.states[name] = state;
     }
   }

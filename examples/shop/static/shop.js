@@ -11,8 +11,13 @@ const orders = new Map(Object.entries(JSON.parse(localStorage.orders ?? "{}")));
 const noOrders = $("my-orders").firstElementChild;
 let hasShop = false; // whether `orders` belong to the shop that answers
 let products = [];
+let stocksAt = 0; // when the board has set the stocks
 let clockSkew = 0; // of the server, in ms
+let leastTrip = Infinity; // ms of the request that has measured it
 const now = () => Date.now() + clockSkew;
+
+/** Whole seconds until a time of the server. Measured with the skew, so rounded to the nearest one. */
+const secondsTo = (ms) => (ms > now() ? Math.max(1, Math.round((ms - now()) / 1000)) : 0);
 
 $("user").textContent = user;
 
@@ -107,11 +112,12 @@ function showOrders() {
   if (!hasShop) return;
   const rows = orders.size === 0 ? [noOrders] : [...orders].map(([id, order]) => {
     const row = rowOf(id);
-    const left = Math.max(0, Math.ceil((order.pay_until_ms - now()) / 1000));
+    const left = secondsTo(order.pay_until_ms);
     const isOpen = order.state === "reserved" && left > 0;
-    const texts = { reserved: left ? `reserved, ${left} s to pay` : "ends now", sold: "paid", cancelled: "cancelled", expired: "expired" };
+    const texts = { reserved: left ? `reserved, ${left} s to pay` : "ends now", sold: "paid", cancelled: order.payment ? "refunded" : "canceled", expired: "expired" };
     const details = [id.slice(0, 8), order.isWritten ? "in the database" : "on its way to the database"];
-    if (order.payment) details.push(order.payment === "refunded" ? "money returned" : money(order.cents));
+    const isClosed = order.state === "cancelled" || order.state === "expired";
+    if (order.payment) details.push(order.payment === "refunded" ? `${money(order.cents)} returned` : `${money(order.cents)}${isClosed ? " returns" : ""}`);
     row.querySelector("b").textContent = order.name;
     row.querySelector("small").textContent = details.join(" · ");
     row.querySelector(".pill").textContent = texts[order.state];
@@ -143,18 +149,39 @@ $("my-orders").addEventListener("click", ({ target }) => {
 
 async function refreshProducts() {
   try {
+    const asked = Date.now();
     const reply = await fetch("/api/products");
     if (!reply.ok) return;
     const { products: rows, now_ms, shop } = await reply.json();
     forgetOtherShop(shop);
-    clockSkew = now_ms - Date.now();
+    measureSkew(asked, now_ms);
     const before = new Map(products.map((product) => [product.id, product]));
-    products = rows.map((row) => ({ ...row, available: row.available ?? before.get(row.id)?.available ?? 0 }));
+    const hasBoard = Date.now() - stocksAt < 2000; // then the banner and the board show the same numbers at all times
+    products = rows.map((row) => {
+      const last = before.get(row.id)?.available;
+      return { ...row, available: (hasBoard ? last : null) ?? row.available ?? last ?? 0 };
+    });
     showProducts(before);
     showFlash();
   } catch (error) {
     // the next round tries again
   }
+}
+
+/** The quickest request measures best. A jump of a clock counts at once. */
+function measureSkew(asked, now_ms) {
+  const trip = Date.now() - asked, skew = now_ms - asked - trip / 2;
+  if (trip > leastTrip && Math.abs(skew - clockSkew) < 1000 + trip) return;
+  [leastTrip, clockSkew] = [trip, skew];
+}
+
+/** `stocks` as the board has them: by product. */
+function setStocks(stocks) {
+  stocksAt = Date.now();
+  const before = new Map(products.map((product) => [product.id, product]));
+  products = products.map((product) => ({ ...product, available: stocks[product.id]?.available ?? product.available }));
+  showProducts(before);
+  showFlash();
 }
 
 function showProducts(before) {
@@ -198,7 +225,7 @@ function showFlash() {
   const isOpen = left <= 0 && product.available > 0;
   button.dataset.state = left > 0 ? "countdown" : isOpen ? "open" : "sold-out";
   button.disabled = !isOpen;
-  const seconds = Math.ceil(left / 1000);
+  const seconds = secondsTo(product.starts_at_ms);
   button.textContent = left > 0 ? `Begins in ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}` : isOpen ? "Buy now" : "Sold out";
   $("flash-hint").textContent = left > 0 ? "The button opens by itself." : isOpen ? "At most two items for each customer." : "Unpaid items return after a minute.";
 }
@@ -232,7 +259,7 @@ export function toast(text) {
   toastTimer = setTimeout(() => $("toast").classList.remove("shown"), 3000);
 }
 
-new Board({ insist, toast, products: () => products, flashProduct, refreshProducts });
+new Board({ insist, toast, products: () => products, flashProduct, refreshProducts, setStocks });
 refreshProducts();
 refreshOrders();
 setInterval(() => { showFlash(); showOrders(); }, 250);
