@@ -260,7 +260,9 @@ impl<'k> DelayEdit<'k> {
 
     fn commit(&mut self, commit: &Commit<'_>) {
         if let Some(value) = self.key.value() {
-            value.measure(value.is_stuck());
+            // The message that the stream did not accept may be gone.
+            let is_stuck = value.is_stuck() && value.queue.next_due() <= Now::read().ms();
+            value.measure(is_stuck);
         }
         if let Some(stream) = self.stream.take() {
             stream.announce();

@@ -111,6 +111,7 @@ fn missing_function() -> Option<&'static str> {
         };
     }
     required![
+        RedisModule_ACLAddLogEntry
         RedisModule_ACLCheckChannelPermissions
         RedisModule_ACLCheckCommandPermissions
         RedisModule_ACLCheckKeyPermissions

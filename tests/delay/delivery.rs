@@ -136,6 +136,21 @@ fn a_stream_of_another_type_makes_messages_wait_and_they_are_tried_again() {
     assert_eq!(client.must("XLEN t"), 1);
 }
 
+/// Nothing waits for the stream any more.
+#[test]
+fn a_queue_is_not_stuck_without_a_due_message() {
+    let (server, mut client) = server_and_client();
+    client.must("SET s string");
+    client.must("DELAY.SET q STREAM s");
+    for line in ["DELAY.CANCEL q a", "DELAY.ADD q a PX 600000 VALUES f v"] {
+        client.must("DELAY.ADD q a PX 0 VALUES f v");
+        eventually(SOON, || number(&mut client, "q", "stuck") == 1);
+        client.must(line);
+        assert_eq!(number(&mut client, "q", "stuck"), 0, "{line}");
+        assert_eq!(server.info_int("sluice_delay_stuck"), 0, "{line}");
+    }
+}
+
 #[test]
 fn a_stream_without_ids_makes_messages_wait() {
     let (_server, mut client) = server_and_client();

@@ -502,6 +502,14 @@ fn the_caller_needs_the_permission_for_the_channel() {
             }
         }
     }
+    let log = client.must("ACL LOG 1").array()[0].clone();
+    for (field, expected) in [
+        ("reason", "channel"),
+        ("object", "other"),
+        ("username", "app"),
+    ] {
+        assert_eq!(log.field(field), &expected, "{log:?}");
+    }
 }
 
 /// Each is served in order.

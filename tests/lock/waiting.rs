@@ -2083,6 +2083,28 @@ fn a_repeated_request_that_lowers_a_capacity_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
+/// The exclusive request of `e` will get nil, because `e` shares one of its locks before. So `c`, which waits behind it, does not wait
+/// for `a` until `a` has the lock exclusively.
+#[test]
+fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE j c");
+    client.must("LOCK.ACQUIRE k a SHARED");
+    client.must("LOCK.ACQUIRE m d");
+    let _waiting = [
+        "LOCK.ACQUIRE m e SHARED BLOCK 0",
+        "LOCK.MACQUIRE 2 m k e BLOCK 0",
+        "LOCK.ACQUIRE j a BLOCK 0",
+    ]
+    .map(|line| waiter(&server, line));
+    let mut c = waiter(&server, "LOCK.ACQUIRE k c SHARED BLOCK 0");
+    thread::sleep(Duration::from_millis(500)); // a search that began meanwhile would find it
+    assert_eq!(waiting(&server), 4);
+    assert!(client.must("LOCK.UPGRADE k a").int() > 0);
+    let refused = c.read_within(SOON).expect("it is refused");
+    assert_eq!(refused.err(), DEADLOCK);
+}
+
 /// A lock comes to a key that clients wait for, without an acquisition.
 #[test]
 fn a_lock_that_comes_from_another_key_closes_a_cycle() {

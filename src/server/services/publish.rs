@@ -20,19 +20,29 @@ static OUTBOX: MainThread<VecDeque<Message>> = MainThread::new();
 /// The outbox keeps the memory of this many messages.
 const KEPT_MESSAGES: usize = 64;
 
-/// Returns whether the caller of the running command may publish on this channel.
+/// Returns whether the caller of the running command may publish on this channel. `ACL LOG` lists a refusal, as for `PUBLISH`.
 pub fn is_permitted(ctx: Ctx<'_>, channel: &[u8]) -> bool {
     if ctx.client().is_none() && !call::has_user(ctx) {
         return true; // a module's own call, for which the server checks nothing either
     }
     let channel = ServerString::new(channel);
-    // SAFETY: the channel lives through the call.
+    // SAFETY: the context is alive, and the channel and the user live through the calls.
     ctx.check_user(|user| unsafe {
-        api!(RedisModule_ACLCheckChannelPermissions(
+        let status = api!(RedisModule_ACLCheckChannelPermissions(
             user,
             channel.raw(),
             raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int
-        ))
+        ));
+        if status != raw::REDISMODULE_OK as c_int {
+            let reason = raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_CHANNEL;
+            api!(RedisModule_ACLAddLogEntry(
+                ctx.raw(),
+                user,
+                channel.raw(),
+                reason
+            ));
+        }
+        status
     })
 }
 
