@@ -255,7 +255,7 @@ def the_banner_and_the_board_show_the_same_stock(page):
     eventually(lambda: page.flash() == "sold-out" and page.number("stock") == 0)
     seen = page.js("cancelAnimationFrame(looks); return seen")
     assert all(left == stock for left, stock in seen), [pair for pair in seen if pair[0] != pair[1]]
-    assert len({left for left, _ in seen}) > 2, seen
+    assert len({left for left, _ in seen}) > 1, seen
     eventually(lambda: page.number("sold") + page.number("reserved") == 60)
     eventually(lambda: "shoppers:" in page.text("#news"))
 
