@@ -47,6 +47,8 @@ class Orders:
         async def reserve():
             # The id follows from the key. If this process dies before ONCE.DONE, the next attempt is the same order.
             order = digest(user, key)[:24]
+            # The customer pays the price of this moment, whatever it is later.
+            await self.client.set(price_key(order), product["price_cents"] * qty, px=REMEMBERED_MS, nx=True)
             left = await self.client.execute_command(
                 "STOCK.RESERVE", settings.stock_key(product_id), qty, "ORDER", order, "PX", settings.RESERVE_MS,
                 "USER", user)
@@ -63,13 +65,14 @@ class Orders:
 
     async def pay(self, user, product_id, order):
         """Charges the card once, then sells the reservation. If it has expired, the job in settle.py returns the money."""
-        details = await self._order_of(user, product_id, order)
-        if details is None:
+        if await self._order_of(user, product_id, order) is None:
             return Reply(404, {"error": "no such order"})
 
         async def charge_and_confirm():
-            product = await self.catalog.product(product_id)
-            cents = product["price_cents"] * int(details["qty"])
+            cents = await self.client.get(price_key(order))
+            if cents is None:
+                return Reply(409, {"error": REFUSALS[-3], "order": order})
+            cents = int(cents)
             # The bank. The primary key is its idempotency key, so a second charge of the order changes nothing.
             await query(self.db, "INSERT IGNORE INTO payments VALUES (%s, %s, 'charged')", order, cents)
             sold = await self.client.execute_command("STOCK.CONFIRM", settings.stock_key(product_id), order)
@@ -135,6 +138,10 @@ class Orders:
         flat = await self.client.execute_command("STOCK.ORDER", settings.stock_key(product_id), order)
         details = dict(zip(flat[::2], flat[1::2])) if flat else {}
         return details if details.get("user") == user else None
+
+
+def price_key(order):
+    return f"price:{order}"
 
 
 def digest(*parts):

@@ -260,6 +260,17 @@ def the_banner_and_the_board_show_the_same_stock(page):
     eventually(lambda: "shoppers:" in page.text("#news"))
 
 
+def an_order_costs_what_it_did_when_it_was_reserved(page):
+    before, count = page.text("[data-product='3'] .cents"), len(page.states())
+    page.click("[data-product='3'] button")
+    eventually(lambda: len(page.states()) == count + 1)
+    status, _ = page.fetch("/api/products/3/price", {"price_cents": 12300})
+    assert status == 200
+    eventually(lambda: page.text("[data-product='3'] .cents") == "€123.00")
+    page.click(".order [data-verb=pay]")
+    eventually(lambda: before in page.text(".order small"))
+
+
 def orders_of_an_older_shop_are_not_shown(page):
     assert page.states()
     page.js("localStorage.shop = 'an older shop'")
@@ -305,6 +316,7 @@ TESTS = [
     a_restarted_redis_keeps_orders_and_counts,
     a_sale_without_redis_leaves_no_product,
     the_banner_and_the_board_show_the_same_stock,
+    an_order_costs_what_it_did_when_it_was_reserved,
     orders_of_an_older_shop_are_not_shown,
     the_page_fits_a_phone,
     the_page_has_no_errors,
