@@ -31,7 +31,7 @@ class Reply:
 class Orders:
     def __init__(self, client, catalog, db):
         self.client, self.catalog, self.db = client, catalog, db
-        self.unwritten = set()  # acknowledged orders; the board removes those that MariaDB has
+        self.unwritten = set()  # the ids of acknowledged orders; the board removes those that MariaDB has
         self.waiting = connections.orders(50)  # for ONCE.BEGIN: a caller that waits occupies its connection
 
     async def place(self, user, address, product_id, qty, key):
@@ -45,15 +45,15 @@ class Orders:
             return Reply(403, {"error": "the sale has not begun"})
 
         async def reserve():
-            # The id follows from the key. If this process dies before ONCE.DONE, the next attempt is the same order.
-            order = digest(user, key)[:24]
-            # The customer pays the price of this moment, whatever it is later.
-            await self.client.set(price_key(order), product["price_cents"] * qty, px=REMEMBERED_MS, nx=True)
+            # The id follows from the request. If this process dies before ONCE.DONE, the next attempt is the same order.
+            order = digest(user, key, product_id, qty)[:24]
             left = await self.client.execute_command(
                 "STOCK.RESERVE", settings.stock_key(product_id), qty, "ORDER", order, "PX", settings.RESERVE_MS,
                 "USER", user)
             if left < 0:
                 return Reply(409, {"error": REFUSALS[left]})
+            # The customer pays the price of this moment, whatever it is later. A repeated request keeps the first price.
+            await self.client.set(price_key(order), product["price_cents"] * qty, px=REMEMBERED_MS, nx=True)
             ends_at_ms = int(time.time() * 1000) + settings.RESERVE_MS
             return Reply(201, {"order": order, "product": product_id, "qty": qty, "state": "reserved",
                                "pay_until_ms": ends_at_ms})

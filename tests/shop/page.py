@@ -271,6 +271,17 @@ def an_order_costs_what_it_did_when_it_was_reserved(page):
     eventually(lambda: before in page.text(".order small"))
 
 
+def a_refused_order_sets_no_price(page):
+    prices = {product["id"]: product["price_cents"] for product in page.fetch("/api/products")[1]["products"] if not product["is_flash"]}
+    cheap, dear = min(prices, key=prices.get), max(prices, key=prices.get)
+    status, _ = page.fetch("/api/orders", {"product": cheap, "qty": 3}, "dave", "daves-order")
+    assert status == 409
+    status, reply = page.fetch("/api/orders", {"product": dear, "qty": 1}, "dave", "daves-order")
+    assert status == 201, reply
+    status, reply = page.fetch(f"/api/orders/{dear}/{reply['order']}/pay", {}, "dave")
+    assert (status, reply.get("cents")) == (200, prices[dear]), reply
+
+
 def orders_of_an_older_shop_are_not_shown(page):
     assert page.states()
     page.js("localStorage.shop = 'an older shop'")
@@ -317,6 +328,7 @@ TESTS = [
     a_sale_without_redis_leaves_no_product,
     the_banner_and_the_board_show_the_same_stock,
     an_order_costs_what_it_did_when_it_was_reserved,
+    a_refused_order_sets_no_price,
     orders_of_an_older_shop_are_not_shown,
     the_page_fits_a_phone,
     the_page_has_no_errors,
@@ -336,12 +348,17 @@ def open_shop(reserve_ms):
     raise AssertionError("the shop does not start")
 
 
+def nothing_is_left(folder):
+    assert not folder.exists()
+    left = subprocess.run(["pgrep", "-f", str(folder)], stdout=subprocess.PIPE, text=True).stdout
+    assert not left, left
+
+
 def ctrl_c_ends_everything(shop, folder):
     shop.send_signal(signal.SIGINT)
     assert shop.wait(PATIENCE_S) == 0
-    assert "all files are removed" in shop.stdout.read() and not folder.exists()
-    left = subprocess.run(["pgrep", "-f", str(folder)], stdout=subprocess.PIPE, text=True).stdout
-    assert not left, left
+    assert "all files are removed" in shop.stdout.read()
+    nothing_is_left(folder)
 
 
 def a_closed_terminal_ends_everything():
@@ -356,7 +373,7 @@ def a_closed_terminal_ends_everything():
     folder = pathlib.Path(re.search(r"database in (\S+)", output)[1])
     os.close(terminal)
     os.waitpid(process, 0)
-    assert not folder.exists()
+    nothing_is_left(folder)
 
 
 # Shoppers of a sale, about three a second: slow enough for a picture on which the page and the board show the same numbers.

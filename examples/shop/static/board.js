@@ -71,8 +71,6 @@ export class Board {
     const shown = this.shop.flashProduct()?.id;
     const flash = n.books?.find(({ id }) => id === shown) ?? n.books?.[0];
     if (n.books?.length && n.books[0].id !== shown) this.shop.refreshProducts(); // a new sale
-    const stock = flash && n.stocks?.[flash.id];
-    $("n-stock").textContent = stock ? stock.available : "–";
     $("n-reserved").textContent = flash?.reserved ?? "–";
     $("n-sold").textContent = flash?.sold ?? "–";
     $("n-oversold").textContent = n.oversold ?? "–";
@@ -145,7 +143,7 @@ export class Board {
       const { status } = await post("/api/break", { what: "twice", on });
       if (status !== 200) return this.shop.toast("The shop does not answer. Nothing changed.");
       target.setAttribute("aria-pressed", on);
-      this.tell(on ? "Every order request is sent twice" : "Each order request is sent once");
+      this.tell(on ? "Each order request is sent twice" : "Each order request is sent once");
     });
     $("sale").addEventListener("click", async () => {
       const { status } = await post("/api/sales", { stock: 100, in_s: 10 });

@@ -156,7 +156,7 @@ async function refreshProducts() {
     forgetOtherShop(shop);
     measureSkew(asked, now_ms);
     const before = new Map(products.map((product) => [product.id, product]));
-    const hasBoard = Date.now() - stocksAt < 2000; // then the banner and the board show the same numbers at all times
+    const hasBoard = Date.now() - stocksAt < 2000; // its numbers are newer
     products = rows.map((row) => {
       const last = before.get(row.id)?.available;
       return { ...row, available: (hasBoard ? last : null) ?? row.available ?? last ?? 0 };
@@ -218,6 +218,7 @@ function showFlash() {
   const icon = `/static/icons.svg#${product.icon}`;
   if ($("flash-icon").getAttribute("href") !== icon) $("flash-icon").setAttribute("href", icon); // each change hides it until it is loaded
   $("flash-left").textContent = product.available;
+  $("n-stock").textContent = product.available; // the banner and the board show the same number at all times
   $("flash-stock").textContent = product.stock;
   $("flash-bar").style.width = `${(100 * product.available) / product.stock}%`;
   const left = product.starts_at_ms - now();
