@@ -259,10 +259,14 @@ impl<'k> DelayEdit<'k> {
     }
 
     fn commit(&mut self, commit: &Commit<'_>) {
-        if let Some(value) = self.key.value() {
-            // The message that the stream did not accept may be gone.
-            let is_stuck = value.is_stuck() && value.queue.next_due() <= Now::read().ms();
-            value.measure(is_stuck);
+        let waits_no_more =
+            |value: &mut ListedQueue| value.is_stuck() && value.queue.next_due() > Now::read().ms();
+        if self.key.value().is_some_and(waits_no_more) {
+            // The message that the stream did not accept is gone. The next one is delivered at its time.
+            self.set_stuck(false);
+            self.list_if_earlier();
+        } else if let Some(value) = self.key.value() {
+            value.measure(value.is_stuck());
         }
         if let Some(stream) = self.stream.take() {
             stream.announce();

@@ -151,6 +151,27 @@ fn a_queue_is_not_stuck_without_a_due_message() {
     }
 }
 
+/// A message that replaces one that the stream did not accept is delivered at its time, not at the next attempt a second later.
+#[test]
+fn the_message_after_a_stuck_one_is_delivered_at_its_time() {
+    let (_server, mut client) = server_and_client();
+    client.must("DELAY.SET q STREAM s");
+    eventually(SOON, || {
+        client.must("SET s string");
+        client.must("DELAY.ADD q a PX 0 VALUES f v");
+        eventually(SOON, || number(&mut client, "q", "stuck") == 1);
+        client.must("DEL s");
+        let due = now_ms(&mut client) + 100;
+        client.must(&format!("DELAY.ADD q a PXAT {due} VALUES f w"));
+        await_entries(&mut client, "s", 1);
+        let stream = client.must("XINFO STREAM s");
+        let id = stream.field("last-generated-id").text();
+        let (delivered, _) = id.split_once('-').expect("an id");
+        client.must("DEL s");
+        delivered.parse::<i64>().expect("Unix ms") - due < 500
+    });
+}
+
 #[test]
 fn a_stream_without_ids_makes_messages_wait() {
     let (_server, mut client) = server_and_client();
