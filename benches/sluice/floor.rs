@@ -1,4 +1,4 @@
-//! A module in C whose commands make only the calls that no module can do without: what they cost is the server's part of a command
+//! A module in C whose commands make only the calls that no module can do without: their cost is the server's part of a command
 //! with such arguments, such changes and such a reply.
 
 use crate::support::{Raw, Server, compile};

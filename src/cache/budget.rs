@@ -102,7 +102,7 @@ pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before:
         (Some(place), true) => {
             let after = value_bytes(entry);
             if after != before {
-                entries.resize(place, section(db, key), before, after); // the key counts as before
+                entries.resize(place, section(db, key), before, after); // only the difference counts: the key has not changed
             }
             entries.touch(place);
         }

@@ -412,7 +412,7 @@ pub(super) fn upgrade(call: &Call<'_>) -> Answer {
             service
                 .handover
                 .queues
-                .upgraded(ctx.db(), name.bytes(), owner);
+                .record_upgrade(ctx.db(), name.bytes(), owner);
             plan_rechecks(ctx, service, now);
         }
         upgraded

@@ -25,7 +25,7 @@ use std::ffi::CStr;
 use std::slice;
 use std::sync::atomic::Ordering;
 
-/// The most ended holds that a command removes. The timer removes the others.
+/// The maximum number of ended holds that one command removes. The timer removes the others.
 const MAX_ENDS_PER_COMMAND: usize = 64;
 
 /// A lock's key, open for a step. Ends with [`LockKey::close`].

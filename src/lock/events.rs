@@ -23,7 +23,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
             let sweep = steps.watches.sweep_key(*db, key);
             handover.add_upkeep(Upkeep::Unwatch(sweep));
             // A watched lock may have been renamed to this key since. This task must run after the one above, so a task that
-            // waits already is not enough.
+            // is already in the queue is not enough.
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
         // No owner has gained a hold, so no new deadlock is possible.

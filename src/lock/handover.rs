@@ -282,7 +282,7 @@ pub struct Handover {
     tasks: VecDeque<HandoverTask>,
     /// The keys where a lock has arrived, each with the last client that was tried because of that.
     arrived: BTreeMap<Key, Ticket>,
-    /// Such keys whose clients could not be tried, for the same reasons as in `owners_held_back`.
+    /// The keys where a lock has arrived and whose clients could not be tried, for the same reasons as in `owners_held_back`.
     arrivals_held_back: BTreeSet<Key>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,

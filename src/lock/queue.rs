@@ -746,9 +746,9 @@ impl Queues {
         }
     }
 
-    /// An owner has upgraded its shared hold at once. Clients that could have shared the lock wait for this owner now: if it waits for
-    /// something else, they may wait for each other, and are to be checked again.
-    pub fn upgraded(&mut self, db: i32, key: &[u8], owner: &[u8]) {
+    /// An owner has upgraded its shared hold without a wait. Clients that could have shared the lock now wait for this owner. If the
+    /// owner also waits, a cycle is possible, so the clients are to be checked again.
+    pub fn record_upgrade(&mut self, db: i32, key: &[u8], owner: &[u8]) {
         if self.owner_waits(owner) {
             self.recheck(db, key);
         }

@@ -389,7 +389,7 @@ impl Watched {
             match newcomer.want {
                 Want::Upgrade => {
                     let (db, name) = &newcomer.keys[0];
-                    self.queues.upgraded(*db, name, &newcomer.owner);
+                    self.queues.record_upgrade(*db, name, &newcomer.owner);
                 }
                 Want::Acquire(_) => self.queues.record_new_holds(),
             }

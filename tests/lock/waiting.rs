@@ -2083,7 +2083,7 @@ fn a_repeated_request_that_lowers_a_capacity_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
-/// The exclusive request of `e` will get nil, because `e` shares one of its locks before. So `c`, which waits behind it, does not wait
+/// The exclusive request of `e` will get nil, because `e` will share one of these locks first. So `c`, which waits behind it, does not wait
 /// for `a` until `a` has the lock exclusively.
 #[test]
 fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {

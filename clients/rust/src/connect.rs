@@ -63,7 +63,7 @@ impl Connect for std::sync::Arc<std::sync::Mutex<redis::sentinel::SentinelClient
     }
 }
 
-/// The attempts for a request that is repeated if no reply arrives.
+/// The maximum number of attempts for a request that is repeated if no reply arrives.
 #[cfg(feature = "tokio-comp")]
 const ATTEMPTS: usize = 5;
 
