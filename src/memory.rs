@@ -15,6 +15,12 @@ static GIVEN: [AtomicUsize; SMALL / STEP] = [const { AtomicUsize::new(0) }; SMAL
 /// Whether the allocator has size classes for larger blocks, too, as jemalloc has.
 static HAS_CLASSES: AtomicBool = AtomicBool::new(true);
 
+/// Above this size, newer versions of jemalloc round requests to pages and not to size classes.
+const LARGE: usize = 32 * 1024;
+
+/// The size of a page if the allocator rounds large requests to pages, otherwise 0.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+
 /// Learns the block sizes of the allocator. `ask` returns the block size for a request, both in bytes.
 pub fn learn(ask: impl Fn(usize) -> usize) {
     for (given, size) in GIVEN.iter().zip((STEP..).step_by(STEP)) {
@@ -22,6 +28,11 @@ pub fn learn(ask: impl Fn(usize) -> usize) {
     }
     let one_more = ask(SMALL + 1);
     HAS_CLASSES.store(one_more == size_class(SMALL + 1), Ordering::Relaxed);
+    let page = match ask(LARGE + 1) {
+        large if large < size_class(LARGE + 1) => large.saturating_sub(LARGE),
+        _ => 0,
+    };
+    PAGE.store(page, Ordering::Relaxed);
 }
 
 /// The block size for a request of `size` bytes, in bytes.
@@ -31,7 +42,10 @@ pub fn block_size(size: usize) -> usize {
     }
     match GIVEN.get((size - 1) / STEP) {
         Some(given) => given.load(Ordering::Relaxed).max(size),
-        None if HAS_CLASSES.load(Ordering::Relaxed) => size_class(size),
+        None if HAS_CLASSES.load(Ordering::Relaxed) => match PAGE.load(Ordering::Relaxed) {
+            page if page > 0 && size > LARGE => size.next_multiple_of(page),
+            _ => size_class(size),
+        },
         // The overhead of the allocator is negligible.
         None => size,
     }
@@ -64,7 +78,19 @@ mod tests {
         for (size, given) in [(0, 0), (1, 16), (17, 32), (129, 160), (1024, 1024)] {
             assert_eq!(block_size(size), given, "{size}");
         }
-        for (size, given) in [(1025, 1280), (4096, 4096), (4097, 5120)] {
+        for (size, given) in [(1025, 1280), (4096, 4096), (4097, 5120), (65_537, 81_920)] {
+            assert_eq!(block_size(size), given, "{size}");
+        }
+        learn(|size| match size {
+            ..=LARGE => quantum(size),
+            _ => size.next_multiple_of(4096),
+        });
+        for (size, given) in [
+            (4097, 5120),
+            (32_768, 32_768),
+            (32_769, 36_864),
+            (65_537, 69_632),
+        ] {
             assert_eq!(block_size(size), given, "{size}");
         }
     }

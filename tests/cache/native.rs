@@ -344,6 +344,26 @@ fn memory_usage_is_truthful() {
     }
 }
 
+/// The values are just above size classes of jemalloc. Newer versions round such blocks to pages.
+#[test]
+fn memory_usage_of_large_values_is_truthful() {
+    const COUNT: i64 = 100;
+    let (_server, mut client) = server_and_client();
+    for length in [16_500, 32_800, 65_600, 131_100] {
+        client.must("FLUSHALL SYNC");
+        let before = settled_memory(&mut client);
+        let value = "v".repeat(length);
+        for number in 0..COUNT {
+            client.must(&format!("CACHE.SET k{number} {value} PX 600000"));
+        }
+        let given = (settled_memory(&mut client) - before) / COUNT;
+        let said = client.must("MEMORY USAGE k7").int();
+        let error = (said - given) as f64 / given as f64 * 100.0;
+        println!("{length}: given {given}, said {said}, {error:+.1} %");
+        assert!(error.abs() <= 10.0, "{length}: said {said}, given {given}");
+    }
+}
+
 /// With jemalloc, that is. An entry is two more blocks, and those of the C library's allocator are dearer.
 #[test]
 fn an_entry_costs_at_most_1_3_times_what_a_string_does() {
