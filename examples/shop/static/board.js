@@ -1,6 +1,7 @@
 // The live board: numbers from the server (server-sent events), buttons that break programs, and a small crowd.
 
-const $ = (id) => document.getElementById(id);
+import { $, capitalized, element, setText } from "./page.js";
+
 const SAMPLES = 120; // a minute
 const CROWD = 300;
 const PARALLEL = 4; // a browser opens six connections to a server, and the board needs one
@@ -30,15 +31,6 @@ const ROWS = [
   ["refused by the filter", (n) => n.absent],
   ["revenue", (n) => (n.report ? cents(n.report.revenue_cents) : "–")],
 ];
-
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
-
-const element = (html) => document.createRange().createContextualFragment(html).firstElementChild;
-
-/** Keeps the selection and the tooltip of a text that has not changed. */
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
 
 export class Board {
   constructor(shop) {
@@ -117,7 +109,7 @@ export class Board {
     }
     for (const [name, { state }] of Object.entries(services)) {
       const before = this.states[name];
-      if (before && before !== state && state !== "starts") this.tell(sentence(`${NAMES[name]} ${state === "runs" ? "is back" : "is dead"}`));
+      if (before && before !== state && state !== "starts") this.tell(capitalized(`${NAMES[name]} ${state === "runs" ? "is back" : "is dead"}`));
       this.states[name] = state;
     }
   }

@@ -1,8 +1,8 @@
 // The page of the shop: products, the countdown, my orders, and the live board. No build step, no library.
 
 import { Board } from "./board.js";
+import { $, capitalized, element } from "./page.js";
 
-const $ = (id) => document.getElementById(id);
 const money = (cents) => `€${(cents / 100).toFixed(2)}`;
 const user = (localStorage.user ??= `guest-${Math.random().toString(36).slice(2, 7)}`);
 
@@ -26,7 +26,7 @@ $("user").textContent = user;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /** Repeats a POST with the same headers until a reply arrives that is not "try again". */
-export async function insist(path, { body, headers = {}, attempts = 60, isQuiet = false } = {}) {
+async function insist(path, { body, headers = {}, attempts = 60, isQuiet = false } = {}) {
   let isLimited = false;
   for (let attempt = 1; ; attempt++) {
     try {
@@ -235,12 +235,6 @@ $("flash-buy").addEventListener("click", ({ target }) => buy(flashProduct(), tar
 
 // Helpers
 
-export function element(html) {
-  const template = document.createElement("template");
-  template.innerHTML = html.trim();
-  return template.content.firstElementChild;
-}
-
 /** Keeps the elements, and so the focus, if nothing has changed. */
 let shownCards = "";
 function replaceIfChanged(parent, children) {
@@ -250,10 +244,11 @@ function replaceIfChanged(parent, children) {
   parent.replaceChildren(...children);
 }
 
-const sentence = (text = "something went wrong") => `${text[0].toUpperCase()}${text.slice(1)}.`;
+/** Of a reply's error. */
+const sentence = (error = "something went wrong") => `${capitalized(error)}.`;
 
 let toastTimer;
-export function toast(text) {
+function toast(text) {
   $("toast").textContent = text;
   $("toast").classList.add("shown");
   clearTimeout(toastTimer);
