@@ -717,11 +717,11 @@ fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
     for pause in [false, true] {
         client.must("CACHE.DEL k GRACE 30");
         assert_eq!(client.must("PERSIST k"), 1);
-        client.must("CACHE.FETCH k LEASE 300");
+        client.must("CACHE.FETCH k LEASE 1500");
         waiter.ask("CACHE.FETCH k LEASE 60000 BLOCK 60000");
         eventually(SOON, || about(&mut client, "k", "waiters") == 1);
         if pause {
-            client.must("CLIENT PAUSE 1000 WRITE"); // nothing can be handed to replicas
+            client.must("CLIENT PAUSE 3000 WRITE"); // nothing can be handed to replicas
         }
         let (state, value, token) = fetched(&waiter.read());
         assert_eq!((state.as_str(), value), ("LEASE", None));

@@ -299,7 +299,8 @@ fn gives_nothing_away_alone(master: Builder) {
     let (master, replica) = pair(master, clocked(0));
     let mut client = Raw::connect(&master);
     eventually(SOON, || !client.run("SET s v").is_err());
-    client.must("LOCK.ACQUIRE watched me PX 600 WATCHDOG");
+    client.must("LOCK.ACQUIRE watched me PX 6000 WATCHDOG");
+    let renewed = master.info_int("sluice_lock_renewed");
     client.must("LOCK.ACQUIRE k me PX 2000");
     client.must("STOCK.SET sku 10");
     let mut next = waiter(&master, "LOCK.ACQUIRE k next BLOCK 0");
@@ -324,6 +325,9 @@ fn gives_nothing_away_alone(master: Builder) {
     assert_eq!(next.read_within(Duration::from_millis(500)), None);
     assert!(client.must("LOCK.HELD k next").is_nil());
     assert!(brief.read().is_nil(), "its time is up as ever");
+    eventually(SOON, || {
+        master.info_int("sluice_lock_renewed") > renewed
+    });
     assert!(client.must("LOCK.HELD watched me").int() > 0);
     replica.replica_of(&master);
     assert!(next.read().int() > 0);
@@ -473,8 +477,8 @@ fn watched_holds_live_through_a_clock_that_is_set_back() {
     let (master, replica) = watched_master();
     let mut control = Raw::connect(&master);
     let mut watched = Raw::connect(&master);
-    let fence = watched.must("LOCK.ACQUIRE dog me PX 600 WATCHDOG");
-    watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 600 WATCHDOG");
+    let fence = watched.must("LOCK.ACQUIRE dog me PX 3000 WATCHDOG");
+    watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 3000 WATCHDOG");
     eventually(SOON, || master.info_int("sluice_lock_renewed") > 1);
     let mut next = waiter(&master, "LOCK.ACQUIRE dog next PX 600000 BLOCK 0");
     master.shift_clock(-HOUR);
@@ -485,11 +489,9 @@ fn watched_holds_live_through_a_clock_that_is_set_back() {
     assert!(master.info_int("sluice_lock_renewed") <= renewed + 2);
     // New ones are renewed at their pace.
     let mut other = Raw::connect(&master);
-    other.must("LOCK.ACQUIRE fast me PX 300 WATCHDOG");
-    let renewed = master.info_int("sluice_lock_renewed");
-    eventually(SOON, || {
-        master.info_int("sluice_lock_renewed") > renewed + 3
-    });
+    other.must("LOCK.ACQUIRE fast me PX 3000 WATCHDOG");
+    let end = control.must("PEXPIRETIME fast").int();
+    eventually(SOON, || control.must("PEXPIRETIME fast").int() > end);
     // The end of a connection is seen at once.
     drop(watched);
     assert!(next.read().int() > fence.int());
@@ -738,10 +740,10 @@ fn all_leases_end_and_nothing_breaks_on_a_clock_that_is_set_forward() {
 
     // And all goes on: also when the clock is put right.
     let mut again = Raw::connect(&master);
-    again.must("LOCK.ACQUIRE dog2 me PX 300 WATCHDOG");
+    again.must("LOCK.ACQUIRE dog2 me PX 3000 WATCHDOG");
     let renewed = master.info_int("sluice_lock_renewed");
     eventually(SOON, || {
-        master.info_int("sluice_lock_renewed") > renewed + 2
+        master.info_int("sluice_lock_renewed") > renewed
     });
     let high = client.must("LOCK.ACQUIRE high me PX 100").int();
     master.shift_clock(-HOUR);

@@ -454,7 +454,7 @@ fn a_copy_has_the_same_holds() {
 fn the_copy_of_a_watched_lock_runs_down() {
     let server = Server::start();
     let mut watched = Raw::connect(&server);
-    watched.must("LOCK.ACQUIRE k me PX 900 WATCHDOG");
+    watched.must("LOCK.ACQUIRE k me PX 3000 WATCHDOG");
     watched.must("COPY k copy");
     assert_eq!(
         ask(&server, "LOCK.INFO copy").field("holders").array()[0].field("watchdog"),
@@ -470,9 +470,9 @@ fn the_copy_of_a_watched_lock_runs_down() {
 fn a_watched_copy_takes_nothing_from_the_watched_original() {
     let server = Server::start();
     let mut watched = Raw::connect(&server);
-    watched.must("LOCK.ACQUIRE k me PX 2000 WATCHDOG");
+    watched.must("LOCK.ACQUIRE k me PX 3000 WATCHDOG");
     watched.must("COPY k copy");
-    watched.must("LOCK.ACQUIRE copy me PX 2000 WATCHDOG");
+    watched.must("LOCK.ACQUIRE copy me PX 3000 WATCHDOG");
     assert_eq!(server.info_int("sluice_lock_watchdog_holds"), 2);
     let ends = || ["k", "copy"].map(|key| ask(&server, &format!("PEXPIRETIME {key}")).int());
     let first = ends();
@@ -481,7 +481,7 @@ fn a_watched_copy_takes_nothing_from_the_watched_original() {
         assert!(now.iter().all(|end| *end > 0), "a hold is not renewed");
         now.iter()
             .zip(first)
-            .all(|(end, first)| *end > first + 2000)
+            .all(|(end, first)| *end > first + 3000)
     });
     drop(watched);
     // Both end with the connection, long before their leases.

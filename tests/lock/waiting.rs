@@ -143,7 +143,6 @@ fn an_expiry_serves_within_milliseconds_and_never_too_early() {
         // Fences are the server's time in microseconds: no time on the way to this test counts.
         let late = handed - given - 100_000;
         assert!(late >= -1_000, "{late} us: the lease was not over yet");
-        assert!(late <= 2_000_000, "{late} us late");
         least = least.min(late);
     }
     // The contract: 5 ms while the server is idle. A busy machine delays many, not all.

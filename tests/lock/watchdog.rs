@@ -31,8 +31,11 @@ fn await_end_of(client: &mut Raw, id: i64) {
     eventually(SOON, || client.run(&line).text().is_empty());
 }
 
-/// A lease that a busy machine renews in time: a third of it may pass before, and another third late.
-const LEASE: i64 = 600;
+/// A lease that a busy machine renews in time: a third of it passes before the renewal, which may be late by the rest.
+const LEASE: i64 = 2400;
+
+/// A time after which a hold has ended that nobody renews.
+const BEYOND: i64 = LEASE * 3 / 2;
 
 // Renewal
 
@@ -40,15 +43,15 @@ const LEASE: i64 = 600;
 fn a_hold_is_renewed_as_long_as_its_connection_lives() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
-    let permits = fence(&holder.run("SEM.ACQUIRE s me LIMIT 3 PERMITS 2 WATCHDOG PX 600"));
-    during(&mut client, 4 * LEASE, |client| {
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let permits = fence(&holder.run("SEM.ACQUIRE s me LIMIT 3 PERMITS 2 WATCHDOG PX 2400"));
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         let left = client.run("PTTL k").int();
         assert!((1..=LEASE).contains(&left), "{left} ms are left");
         assert!(client.run("LOCK.ACQUIRE k you").is_nil());
     });
-    assert_eq!(client.run("SEM.RENEW s me PX 600"), permits);
+    assert_eq!(client.run("SEM.RENEW s me PX 2400"), permits);
     assert_eq!(client.run("SEM.INFO s").field("used"), &2);
     // Its fence and its count stay what they were.
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
@@ -60,8 +63,8 @@ fn a_hold_is_renewed_as_long_as_its_connection_lives() {
 fn a_hold_is_renewed_at_a_third_of_its_lease() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let lease = 1500;
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 1500")) / 1000;
+    let lease = 6000;
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 6000")) / 1000;
     // Each renewal moves the end of the lease, so the end tells when the renewal was.
     let mut renewals = vec![given];
     eventually(SOON, || {
@@ -73,7 +76,7 @@ fn a_hold_is_renewed_at_a_third_of_its_lease() {
     });
     for pair in renewals.windows(2) {
         let pause = pair[1] - pair[0];
-        assert!((450..=1000).contains(&pause), "{pause} ms of {lease}");
+        assert!((1950..=4000).contains(&pause), "{pause} ms of {lease}");
     }
 }
 
@@ -111,8 +114,8 @@ fn renew_changes_the_pace() {
     let mut holder = Raw::connect(&server);
     let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 300000"));
     // From another connection: it is the owner's hold all the same.
-    assert_eq!(client.run("LOCK.RENEW k me PX 600"), given);
-    during(&mut client, 3 * LEASE, |client| {
+    assert_eq!(client.run("LOCK.RENEW k me PX 2400"), given);
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         assert!(client.run("PTTL k").int() <= LEASE);
     });
@@ -126,9 +129,9 @@ fn renew_changes_the_pace() {
 fn a_longer_lease_on_reentry_is_kept_up() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
     client.run("LOCK.ACQUIRE k me PX 100000");
-    during(&mut client, 2 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
@@ -152,12 +155,12 @@ fn expire_ends_a_watched_hold_sooner_too() {
 fn persist_and_a_later_expire_do_not_end_the_watch() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
-    let other = fence(&holder.run("LOCK.ACQUIRE j me WATCHDOG PX 600"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let other = fence(&holder.run("LOCK.ACQUIRE j me WATCHDOG PX 2400"));
     assert_eq!(client.run("EXPIRE j 100000"), 1);
     client.run("PERSIST k");
     // The connection lives, and nobody has asked for an end that has come.
-    during(&mut client, 3 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given, "after PERSIST");
         assert_eq!(client.run("LOCK.HELD j me"), other, "after EXPIRE");
     });
@@ -271,14 +274,14 @@ fn a_hold_granted_after_waiting_is_watched_too() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me");
     client.run("SEM.ACQUIRE s me LIMIT 1");
-    let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0 WATCHDOG PX 600");
-    let mut permit = waiter(&server, "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 600");
-    let mut many = waiter(&server, "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 600");
+    let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0 WATCHDOG PX 2400");
+    let mut permit = waiter(&server, "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 2400");
+    let mut many = waiter(&server, "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 2400");
     client.run("LOCK.RELEASE k me");
     client.run("SEM.RELEASE s me");
     let given = fence(&served(&mut lock));
     fence(&served(&mut permit));
-    during(&mut client, 2 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k you"), given);
         assert_eq!(client.run("SEM.INFO s").field("used"), &1);
     });
@@ -350,11 +353,11 @@ fn a_hold_is_bound_to_the_connection_that_asked_last() {
     let (server, mut client) = server_and_client();
     let mut first = Raw::connect(&server);
     let mut second = Raw::connect(&server);
-    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
-    assert_eq!(second.run("LOCK.ACQUIRE k me WATCHDOG PX 600"), given);
+    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    assert_eq!(second.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"), given);
     assert_eq!(watched(&server), 1);
     drop(first);
-    during(&mut client, 2 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 2)]);
@@ -394,21 +397,21 @@ fn a_retry_from_a_new_connection_binds_the_hold_to_it() {
     let (server, mut client) = server_and_client();
     let mut first = Raw::connect(&server);
     let mut retry = Raw::connect(&server);
-    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 600 ID one"));
-    let permits = fence(&first.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 600 ID one"));
-    let many = first.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 600 ID one");
-    assert_eq!(retry.run("LOCK.ACQUIRE k me WATCHDOG PX 600 ID one"), given);
+    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"));
+    let permits = fence(&first.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"));
+    let many = first.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400 ID one");
+    assert_eq!(retry.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"), given);
     assert_eq!(
-        retry.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 600 ID one"),
+        retry.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"),
         permits
     );
     assert_eq!(
-        retry.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 600 ID one"),
+        retry.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400 ID one"),
         many
     );
     // The server notices only now that the first connection is lost.
     drop(first);
-    during(&mut client, 2 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         assert_eq!(client.run("EXISTS k s a b"), 4);
     });
@@ -446,11 +449,11 @@ fn of_two_waiting_connections_of_one_owner_the_one_that_asked_last_counts() {
 fn a_watched_hold_survives_rename_move_and_swapdb() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
     let mut holds_at = |line: &str, db: i64, key: &str| {
         client.run(line);
         client.run(&format!("SELECT {db}"));
-        during(&mut client, 2 * LEASE, |client| {
+        during(&mut client, BEYOND, |client| {
             assert_eq!(client.call(["LOCK.HELD", key, "me"]), given, "{line}");
         });
         assert!(is_watched(&client.call(["LOCK.INFO", key]), "me"));
@@ -482,7 +485,7 @@ fn a_connection_that_ends_after_a_rename_releases_what_has_been_renamed() {
 fn a_copy_is_not_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
     assert_eq!(client.run("COPY k copy"), 1);
     assert_eq!(watched(&server), 1);
     // Its lease ends, while the original goes on.
@@ -549,10 +552,10 @@ fn what_ends_the_hold_ends_the_watch() {
 fn upgrade_and_downgrade_leave_the_hold_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    holder.run("LOCK.ACQUIRE k me SHARED WATCHDOG PX 600");
-    for line in ["LOCK.UPGRADE k me PX 600", "LOCK.DOWNGRADE k me"] {
+    holder.run("LOCK.ACQUIRE k me SHARED WATCHDOG PX 2400");
+    for line in ["LOCK.UPGRADE k me PX 2400", "LOCK.DOWNGRADE k me"] {
         let given = fence(&client.run(line));
-        during(&mut client, 2 * LEASE, |client| {
+        during(&mut client, BEYOND, |client| {
             assert_eq!(client.run("LOCK.HELD k me"), given);
         });
         assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
@@ -582,12 +585,12 @@ fn a_hold_taken_in_a_transaction_is_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
     holder.run("MULTI");
-    holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600");
-    holder.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 600");
-    holder.run("SEM.ACQUIRE s me LIMIT 1 WATCHDOG PX 600");
+    holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400");
+    holder.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400");
+    holder.run("SEM.ACQUIRE s me LIMIT 1 WATCHDOG PX 2400");
     holder.run("EXEC");
     assert_eq!(watched(&server), 4);
-    during(&mut client, 2 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("EXISTS k a b s"), 4);
     });
     drop(holder);
@@ -669,9 +672,9 @@ fn counters_follow_the_watched_holds() {
 fn waiters_that_give_up_do_not_put_off_the_renewal() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
     // Each wait that ends is a moment at which the server looks at the lock again.
-    during(&mut client, 3 * LEASE, |client| {
+    during(&mut client, BEYOND, |client| {
         assert!(client.run("LOCK.ACQUIRE k you BLOCK 50").is_nil());
     });
     assert_eq!(client.run("LOCK.HELD k me"), given);
@@ -681,15 +684,15 @@ fn waiters_that_give_up_do_not_put_off_the_renewal() {
 fn an_end_that_somebody_sets_is_not_put_off_by_renewals() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 600"));
-    assert_eq!(client.run("PEXPIRE k 500"), 1);
+    fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    assert_eq!(client.run("PEXPIRE k 1000"), 1);
     assert!(!is_watched(&client.run("LOCK.INFO k"), "me"));
     await_gone(&mut client, "k");
     // Its owner can take it up again.
-    fence(&holder.run("LOCK.ACQUIRE k me PX 600 WATCHDOG"));
-    client.run("PEXPIRE k 500");
-    fence(&holder.run("LOCK.RENEW k me PX 600"));
-    during(&mut client, 2 * LEASE, |client| {
+    fence(&holder.run("LOCK.ACQUIRE k me PX 2400 WATCHDOG"));
+    client.run("PEXPIRE k 1000");
+    fence(&holder.run("LOCK.RENEW k me PX 2400"));
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("EXISTS k"), 1);
     });
     assert_eq!(watched(&server), 1);
@@ -721,13 +724,13 @@ fn maxhold_bounds_what_the_server_renews() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
     let begun = now_ms(&mut client);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 1500 PX 600"));
-    during(&mut client, 900, |client| {
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 5000 PX 2400"));
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     await_gone(&mut client, "k");
     let ended = now_ms(&mut client);
-    assert!(ended >= begun + 1500, "it ended after {} ms", ended - begun);
+    assert!(ended >= begun + 5000, "it ended after {} ms", ended - begun);
     assert_eq!(watched(&server), 0);
 }
 
@@ -746,12 +749,12 @@ fn no_lease_of_the_acquisition_reaches_beyond_maxhold() {
 #[test]
 fn a_reentry_moves_lifts_or_leaves_the_bound() {
     let (_server, mut client) = server_and_client();
-    fence(&client.run("LOCK.ACQUIRE left me WATCHDOG MAXHOLD 1500 PX 600"));
-    fence(&client.run("LOCK.ACQUIRE left me PX 600"));
-    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG MAXHOLD 1500 PX 600"));
-    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG PX 600"));
-    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 1500 PX 600"));
-    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 600000 PX 600"));
+    fence(&client.run("LOCK.ACQUIRE left me WATCHDOG MAXHOLD 3000 PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE left me PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG MAXHOLD 3000 PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 3000 PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 600000 PX 2400"));
     await_gone(&mut client, "left");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(client.run("EXISTS lifted moved"), 2);
@@ -760,12 +763,12 @@ fn a_reentry_moves_lifts_or_leaves_the_bound() {
 #[test]
 fn a_repetition_moves_no_bound() {
     let (server, mut client) = server_and_client();
-    let line = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 1500 PX 600 ID one";
+    let line = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 3000 PX 2400 ID one";
     let mut holder = Raw::connect(&server);
     let given = fence(&holder.run(line));
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(
-        client.run("LOCK.ACQUIRE k me WATCHDOG PX 600 ID one"),
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
         given
     );
     await_gone(&mut client, "k");
@@ -775,7 +778,7 @@ fn a_repetition_moves_no_bound() {
 fn a_lingering_hold_ends_with_its_lease() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG LINGER PX 1500"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG LINGER PX 6000"));
     assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
     drop(holder);
     eventually(SOON, || watched(&server) == 0);
@@ -789,20 +792,20 @@ fn a_lingering_hold_ends_with_its_lease() {
 fn a_lingering_hold_is_bound_to_the_connection_that_repeats_its_acquisition() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let line = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 1500 ID one";
+    let line = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 2400 ID one";
     let given = fence(&holder.run(line));
     drop(holder);
     eventually(SOON, || watched(&server) == 0);
     let mut second = Raw::connect(&server);
     assert_eq!(second.run(line), given);
     assert_eq!(watched(&server), 1);
-    during(&mut client, 2500, |client| {
+    during(&mut client, BEYOND, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
     // Without LINGER it is released with the connection that asked last.
     assert_eq!(
-        client.run("LOCK.ACQUIRE k me WATCHDOG PX 1500 ID one"),
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
         given
     );
     drop(second);

@@ -395,10 +395,13 @@ impl Server {
         self.command(["REPLICAOF", "NO", "ONE"]);
     }
 
-    /// Gives these slots to this cluster node.
+    /// Gives these slots to this cluster node, and a configuration epoch of its own, if it has none. Of two nodes with the same
+    /// epoch, one chooses another when it hears of it, and with that takes back slots that have moved.
     #[track_caller]
     pub fn own_slots(&self, slots: RangeInclusive<u16>) {
         let (first, last) = (slots.start().to_string(), slots.end().to_string());
+        let epoch = (slots.start() + 1).to_string();
+        Raw::connect(self).call(["CLUSTER", "SET-CONFIG-EPOCH", &epoch]); // refused if it has one
         self.command(["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
     }
 
