@@ -325,9 +325,7 @@ fn gives_nothing_away_alone(master: Builder) {
     assert_eq!(next.read_within(Duration::from_millis(500)), None);
     assert!(client.must("LOCK.HELD k next").is_nil());
     assert!(brief.read().is_nil(), "its time is up as ever");
-    eventually(SOON, || {
-        master.info_int("sluice_lock_renewed") > renewed
-    });
+    eventually(SOON, || master.info_int("sluice_lock_renewed") > renewed);
     assert!(client.must("LOCK.HELD watched me").int() > 0);
     replica.replica_of(&master);
     assert!(next.read().int() > 0);
@@ -742,9 +740,7 @@ fn all_leases_end_and_nothing_breaks_on_a_clock_that_is_set_forward() {
     let mut again = Raw::connect(&master);
     again.must("LOCK.ACQUIRE dog2 me PX 3000 WATCHDOG");
     let renewed = master.info_int("sluice_lock_renewed");
-    eventually(SOON, || {
-        master.info_int("sluice_lock_renewed") > renewed
-    });
+    eventually(SOON, || master.info_int("sluice_lock_renewed") > renewed);
     let high = client.must("LOCK.ACQUIRE high me PX 100").int();
     master.shift_clock(-HOUR);
     assert!(client.must("LOCK.ACQUIRE right me PX 100").int() > high);

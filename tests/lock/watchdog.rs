@@ -275,8 +275,14 @@ fn a_hold_granted_after_waiting_is_watched_too() {
     client.run("LOCK.ACQUIRE k me");
     client.run("SEM.ACQUIRE s me LIMIT 1");
     let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0 WATCHDOG PX 2400");
-    let mut permit = waiter(&server, "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 2400");
-    let mut many = waiter(&server, "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 2400");
+    let mut permit = waiter(
+        &server,
+        "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 2400",
+    );
+    let mut many = waiter(
+        &server,
+        "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 2400",
+    );
     client.run("LOCK.RELEASE k me");
     client.run("SEM.RELEASE s me");
     let given = fence(&served(&mut lock));
@@ -400,7 +406,10 @@ fn a_retry_from_a_new_connection_binds_the_hold_to_it() {
     let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"));
     let permits = fence(&first.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"));
     let many = first.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400 ID one");
-    assert_eq!(retry.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"), given);
+    assert_eq!(
+        retry.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
+        given
+    );
     assert_eq!(
         retry.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"),
         permits

@@ -65,9 +65,15 @@ test('after a failover they find the new master', async () => {
   const sentinel = await connectAdmin(SENTINELS[0].port);
   const address = async () => String((await sentinel.send('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', MASTER))[1]);
   const old = await address();
+  const admin = await connectAdmin(Number(old));
+  await admin.send('SET', 'before', 'failover');
+  await admin.send('WAIT', '1', '0'); // the locks are replicated, too
   await sentinel.send('SENTINEL', 'FAILOVER', MASTER);
   await eventually(async () => await address() !== old);
+  // Until then, a client can write to the old master, which forgets it.
+  await eventually(() => admin.send('ROLE').then(([role]) => String(role) === 'slave', () => false));
   sentinel.close();
+  admin.close();
   for (const { library, lock, sluice } of all) {
     await eventually(() => lock.check().then(() => true, () => false));
     assert.equal(await sluice.lock(`lock:${library}`, { wait: 20 }).acquire(), null, library);
