@@ -246,7 +246,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     test('a silent server ends no wait too late', async () => {
       const proxy = await lossyProxy();
       const behind = await connect(proxy.port);
-      const other = new Sluice(behind, { timeout: 300 });
+      const other = new Sluice(behind, { timeout: 1000 });
       await other.lock('key').run(() => {});
       proxy.fallSilent();
       const controller = new AbortController();
