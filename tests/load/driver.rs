@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const BURST: usize = 256;
 
 /// Everybody who waits is served within this when nobody comes any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// All clients: those that wait first, then those that do not.
 pub(crate) struct Driver {

@@ -186,6 +186,7 @@ impl Waiter {
         };
         match state.text() {
             "LEASE" | "NEW" => {
+                self.served += 1;
                 self.token = *n;
                 self.state = State::Holds;
                 Next::Sleep(LOAD)

@@ -1586,13 +1586,14 @@ fn an_exact_window_remembers_each_call() {
     let line = "RATE.WINDOW k 3 3600000 EXACT";
     assert_eq!(ask(&mut client, line), [0, 3, 2, -1, HOUR]);
     assert_expires(&mut client, "k", HOUR);
-    thread::sleep(Duration::from_millis(30));
+    thread::sleep(Duration::from_millis(1500));
     let reply = ask(&mut client, &costing(line, 2));
     assert_eq!(reply, [0, 3, 0, -1, HOUR]);
     // One call has to leave for one, and both for two.
     let (one, two) = (ask(&mut client, line), ask(&mut client, &costing(line, 2)));
     assert_eq!((&one[..3], &two[..3]), (&[1, 3, 0][..], &[1, 3, 0][..]));
-    assert!(two[3] >= one[3] + 25, "{one:?} {two:?}");
+    // The second one is asked later, by the time that a busy machine takes.
+    assert!(two[3] >= one[3] + 100, "{one:?} {two:?}");
     assert_eq!(ask(&mut client, &costing(line, 4))[3], -1);
     // The newest is given back first.
     assert_eq!(client.run("RATE.REFUND k 1"), 1);

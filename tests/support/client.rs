@@ -9,7 +9,7 @@ use super::server::Server;
 use super::value::{Value, parse};
 
 /// A reply that takes longer than this is taken for lost.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The shortest time to wait for bytes: the system takes no timeout of zero, and one look is always made.
 const GLANCE: Duration = Duration::from_millis(1);

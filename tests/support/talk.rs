@@ -10,7 +10,7 @@ use super::value::Value;
 use super::wait::eventually;
 
 /// What must happen, happens within this: generous, because it only ever delays a failure.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// The key has a value of another type.
 pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";

@@ -66,6 +66,11 @@ impl<'a> Load<'a> {
         }
     }
 
+    /// Whether the clients have done too little for [`check`](Self::check) to mean something: a busy machine takes its time.
+    pub fn is_tame(&self) -> bool {
+        self.steps.load(Ordering::Relaxed) < 2000
+    }
+
     /// Lets the clients work until `disturb` is over, and returns what that returns.
     pub fn during<T>(&self, disturb: impl FnOnce() -> T) -> T {
         let shift = self.shifts.fetch_add(1, Ordering::Relaxed);
