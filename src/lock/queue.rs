@@ -267,8 +267,8 @@ pub struct Queues {
     listeners: BTreeSet<(u64, Ticket)>,
     /// Waiters of whom it is not known yet whether their waiting can end, by their arrival.
     unverified: BTreeMap<u64, Ticket>,
-    /// The numbers of queues whose clients are all to be checked again, each with the last one of them that is marked already.
-    rechecks: BTreeMap<u64, Option<Ticket>>,
+    /// The numbers of queues whose clients are all to be checked again.
+    rechecks: BTreeMap<u64, Recheck>,
     /// Scans through queues whose clients are all to be checked again.
     recheck_scans: Vec<Scan>,
     changes: Option<Changes>,
@@ -713,6 +713,29 @@ fn ticket_between(
     tickets.range((after, Excluded(before))).next().copied()
 }
 
+/// All clients of a queue are to be checked again.
+#[derive(Debug, Default)]
+struct Recheck {
+    /// The last client that is marked already.
+    after: Option<Ticket>,
+    /// Whether the clients that would have entered the lock again may have to wait now. Then the clients behind them wait longer, at
+    /// all keys that they wait for.
+    with_reentries: bool,
+}
+
+impl Recheck {
+    /// Plans such a check of a queue in which clients may no longer enter the lock again.
+    fn plan_with_reentries(rechecks: &mut BTreeMap<u64, Self>, number: u64) {
+        let recheck = rechecks.entry(number).or_default();
+        if !recheck.with_reentries {
+            *recheck = Self {
+                after: None,
+                with_reentries: true,
+            };
+        }
+    }
+}
+
 /// For the search for deadlocks.
 impl Queues {
     /// Notes that it is not known yet whether this client's wait can end. If it has named a capacity that leaves less to the
@@ -775,7 +798,7 @@ impl Queues {
                 && (some.any(|(_, other)| *other != ticket && queue.reentering.contains(other))
                     || others.next().is_some());
             if may_enter {
-                self.rechecks.entry(*number).or_default();
+                Recheck::plan_with_reentries(&mut self.rechecks, *number);
             }
         }
     }
@@ -790,23 +813,8 @@ impl Queues {
 
     /// Marks some of the clients that are to be checked again as unverified. Returns false if there are none.
     pub(super) fn mark_some_unverified(&mut self) -> bool {
-        if let Some(mut first) = self.rechecks.first_entry() {
-            let queue = self.queues.numbered(*first.key()).map(|(_, queue)| queue);
-            let after = first.get().map_or(Unbounded, Excluded);
-            let tickets = queue.map(|queue| queue.tickets.range((after, Unbounded)));
-            let mut tickets = tickets
-                .into_iter()
-                .flatten()
-                .take(super::deadlock::PER_STEP);
-            let last = tickets.by_ref().inspect(|ticket| {
-                if let Some(entry) = self.waiters.get(ticket) {
-                    self.unverified.insert(entry.arrival, **ticket);
-                }
-            });
-            match last.last() {
-                Some(last) => drop(first.insert(Some(*last))),
-                None => drop(first.remove()),
-            }
+        if let Some((number, recheck)) = self.rechecks.pop_first() {
+            self.mark_of_queue(number, recheck);
             return true;
         }
         let Some(scan) = self.recheck_scans.last_mut() else {
@@ -822,6 +830,39 @@ impl Queues {
             None => drop(self.recheck_scans.pop()),
         }
         true
+    }
+
+    /// Marks some clients of a queue as unverified, and plans the rest.
+    fn mark_of_queue(&mut self, number: u64, mut recheck: Recheck) {
+        let Some((_, queue)) = self.queues.numbered(number) else {
+            return;
+        };
+        let after = recheck.after.map_or(Unbounded, Excluded);
+        let mut keys = 0;
+        let mut last = None;
+        for ticket in queue.tickets.range((after, Unbounded)) {
+            if keys >= super::deadlock::PER_STEP {
+                break;
+            }
+            last = Some(*ticket);
+            keys += 1;
+            let Some(entry) = self.waiters.get(ticket) else {
+                continue;
+            };
+            self.unverified.insert(entry.arrival, *ticket);
+            if recheck.with_reentries && queue.reentering.contains(ticket) {
+                for other in &entry.queues {
+                    if *other != number {
+                        self.rechecks.entry(*other).or_default();
+                    }
+                }
+                keys += entry.queues.len();
+            }
+        }
+        if last.is_some() {
+            recheck.after = last;
+            self.rechecks.insert(number, recheck);
+        }
     }
 
     /// Whether this client has named a capacity that leaves less to others that wait.
@@ -882,7 +923,7 @@ impl Queues {
         };
         let queue = self.queues.numbered(number);
         if queue.is_some_and(|(_, queue)| !queue.reentering.is_empty()) {
-            self.rechecks.entry(number).or_default();
+            Recheck::plan_with_reentries(&mut self.rechecks, number);
         }
         if let Some(changes) = &mut self.changes {
             changes.keys.insert(number);
@@ -898,7 +939,7 @@ impl Queues {
                 queue.reentering.insert(ticket);
                 let changes = self.changes.as_ref();
                 if changes.is_some_and(|changes| changes.keys.contains(&number)) {
-                    self.rechecks.entry(number).or_default();
+                    Recheck::plan_with_reentries(&mut self.rechecks, number);
                 }
             }
         }

@@ -593,6 +593,26 @@ fn a_search_notices_that_an_owner_can_no_longer_pass() {
     }
 }
 
+/// An owner's request for two locks would end behind its shared request for one of them. When that one leaves, the client behind it
+/// at the other lock closes a cycle.
+#[test]
+fn a_request_that_no_longer_passes_keeps_others_waiting_at_all_of_its_keys() {
+    let [lock, other, held] = [0, 1, 2];
+    for steps in (1..60).chain([1000]) {
+        let mut events = vec![
+            attempt(5, &[lock, other], false),
+            attempt(1, &[held], false),
+            attempt(0, &[lock], true),
+            attempt(0, &[lock, other], false),
+            attempt(0, &[held], false),
+            attempt(1, &[other], true),
+        ];
+        events.extend([steps; 5].map(Event::Search));
+        events.push(Event::Leave(0));
+        simulate(events).unwrap_or_else(|error| panic!("after {steps} steps: {error}"));
+    }
+}
+
 /// An upgrade in front of the queue can be served, and nevertheless keep two others from being served that could be without it.
 /// The search that finds another deadlock must not take these two for verified.
 #[test]
