@@ -133,10 +133,12 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     }
     let mut world = ServerWorld { ctx, now };
     while !slice.is_over() && step(&mut world, &mut slice) {}
-    if SERVICE.get().has_work() {
+    let service = &mut *SERVICE.get();
+    search::plan_rechecks(ctx, service, now);
+    if service.has_work() {
         deferred::ask_for_slices();
     }
-    next
+    [next, service.search.next_at()].into_iter().flatten().min()
 }
 
 /// Goes on with the work that is left.

@@ -991,6 +991,38 @@ fn a_request_behind_a_waiter_for_its_own_owner_is_a_deadlock() {
     assert_eq!(closing.err(), DEADLOCK);
 }
 
+/// `a` wants two locks behind its own shared request for one of them, and would end behind it. When that one leaves, however it
+/// does, the request for both keeps `b` waiting at the other lock.
+#[test]
+fn a_request_that_leaves_closes_a_cycle_at_another_lock() {
+    for how in ["cancel", "disconnect", "unblock", "timeout"] {
+        let (server, mut client) = server_and_client();
+        client.run("LOCK.MACQUIRE 2 lock other h PX 600000");
+        client.run("LOCK.ACQUIRE held b PX 600000");
+        let block = if how == "timeout" { 3000 } else { 0 };
+        let mut shared = Raw::connect(&server);
+        let id = shared.id();
+        shared.ask(&format!(
+            "LOCK.ACQUIRE lock a SHARED BLOCK {block} ID shared"
+        ));
+        await_waiting(&server, 1);
+        let mut both = waiter(&server, "LOCK.MACQUIRE 2 lock other a BLOCK 0");
+        let mut held = waiter(&server, "LOCK.ACQUIRE held a BLOCK 0");
+        let mut closing = waiter(&server, "LOCK.ACQUIRE other b SHARED BLOCK 0");
+        match how {
+            "cancel" => assert_eq!(client.run("LOCK.CANCEL lock shared"), 1),
+            "disconnect" => drop(shared),
+            "unblock" => assert_eq!(client.run(&format!("CLIENT UNBLOCK {id}")), 1),
+            _ => assert!(served(&mut shared).is_nil()),
+        }
+        assert_eq!(served(&mut closing).err(), DEADLOCK, "{how}");
+        client.run("LOCK.MRELEASE 2 lock other h");
+        assert_eq!(served(&mut both).array().len(), 2);
+        client.run("LOCK.RELEASE held b");
+        fence(&served(&mut held));
+    }
+}
+
 #[test]
 fn cycles_through_requests_for_several_locks_are_deadlocks() {
     let (server, mut client) = server_and_client();
