@@ -697,9 +697,9 @@ fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
     let (server, mut client) = server_and_client();
     let mut waiter = Raw::connect(&server);
     let remain = |client: &mut Raw| {
-        client.must("CACHE.DEL k GRACE 30 VER 9");
+        client.must("CACHE.DEL k GRACE 1000 VER 9");
         assert_eq!(client.must("PERSIST k"), 1);
-        sleep_ms(50);
+        sleep_ms(1100);
         assert_eq!(client.must("EXISTS k"), 1);
     };
     for line in ["CACHE.SET k v PX 60000 VER 3", "CACHE.SETNULL k PX 5 VER 0"] {
@@ -715,7 +715,7 @@ fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
     assert_eq!(client.must("EXISTS k"), 0);
     assert!(stores(&mut client, "k", token));
     for pause in [false, true] {
-        client.must("CACHE.DEL k GRACE 30");
+        client.must("CACHE.DEL k GRACE 1000");
         assert_eq!(client.must("PERSIST k"), 1);
         client.must("CACHE.FETCH k LEASE 1500");
         waiter.ask("CACHE.FETCH k LEASE 60000 BLOCK 60000");
