@@ -157,8 +157,8 @@ pub(super) fn mgcra(call: &Call<'_>) -> Answer {
     }
     let options = OPTIONS.read(&mut cursor, COST | PEEK | AHEAD)?;
     let cost = cost(&options);
-    refuse_growth(call, cost)?;
     let names: Vec<_> = (0..count).map(|key| call.name(1 + key * 4)).collect();
+    refuse_growth(call.ctx, &names[0], cost)?;
     let mut edits = open_together(|| {
         let open = |name| LimitEdit::open(call.ctx, name);
         names.iter().map(open).collect::<Result<Vec<_>, Error>>()
@@ -191,8 +191,8 @@ pub(super) fn mgcra(call: &Call<'_>) -> Answer {
 
 /// Refuses a request that may be counted if the server is out of memory. The server cannot do so: it would refuse `PEEK` as
 /// well. Replicas and AOFs refuse nothing.
-fn refuse_growth(call: &Call<'_>, cost: RequestCost) -> Result<(), Error> {
-    if cost.is_counted && memory::refuses_growth() && !call.ctx.is_replay() {
+fn refuse_growth(ctx: Ctx<'_>, name: &ServerString<'_>, cost: RequestCost) -> Result<(), Error> {
+    if cost.is_counted && memory::refuses_growth(ctx, c"RATE.ONCE", name) && !ctx.is_replay() {
         return Err(Error::OutOfMemory);
     }
     Ok(())
@@ -228,7 +228,7 @@ fn decide(
     event: &'static CStr,
 ) -> Result<RateDecision, Error> {
     let (ctx, name) = (call.ctx, call.name(0));
-    refuse_growth(call, cost)?;
+    refuse_growth(ctx, &name, cost)?;
     let mut edit = LimitEdit::open(ctx, &name)?;
     let now = Now::read().micros();
     let (decision, change) = ask(edit.limit().as_deref(), request, cost, now)?;

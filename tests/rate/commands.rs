@@ -1286,6 +1286,48 @@ fn a_full_server_refuses_new_limits_and_still_gives_back() {
     assert_filled(&mut client);
 }
 
+/// The server would evict the limit before the next command, so each call would be the first one.
+#[test]
+fn a_server_that_can_evict_too_little_refuses_new_limits() {
+    let (_server, mut client) = server_and_client();
+    for policy in ["volatile-ttl", "volatile-lru", "allkeys-random"] {
+        client.must("CONFIG SET maxmemory 0");
+        client.must(&format!("CONFIG SET maxmemory-policy {policy}"));
+        client.must("SET other v");
+        client.must("CONFIG SET maxmemory 1");
+        for (kind, line) in KINDS {
+            let reply = client.run(&at(line, "new"));
+            assert!(
+                reply.err().starts_with("OOM "),
+                "{policy}, {line}: {reply:?}"
+            );
+            if kind != "once" && kind != "throttle" {
+                let peek = format!("{} PEEK", at(line, "new"));
+                assert_eq!(ask(&mut client, &peek)[0], 0, "{policy}, {line}");
+            }
+        }
+        let mgcra = client.run("RATE.MGCRA 2 new 4 1 1000 other 4 1 1000");
+        assert!(mgcra.err().starts_with("OOM "), "{policy}: {mgcra:?}");
+        client.must("CONFIG SET maxmemory 0");
+        assert_eq!(client.must("EXISTS new"), 0, "{policy}");
+    }
+}
+
+/// The server evicts before a command, and then there is room for the limit.
+#[test]
+fn a_server_that_evicts_enough_counts() {
+    let (server, mut client) = server_and_client();
+    client.run_all((0..4000).map(|number| format!("SET k{number} {}", "v".repeat(200))));
+    client.must("CONFIG SET maxmemory-policy allkeys-lru");
+    let limit = server.info_int("used_memory") - 100_000;
+    client.must(&format!("CONFIG SET maxmemory {limit}"));
+    for number in 0..100 {
+        let line = format!("RATE.GCRA limit{number} 4 1 3600000");
+        assert_eq!(ask(&mut client, &line)[..3], [0, 5, 4]);
+    }
+    assert!(server.info_int("evicted_keys") > 0);
+}
+
 // AHEAD
 
 #[test]

@@ -2,9 +2,12 @@
 //! `deny-oom` if too much memory is in use already, but it does not check how much memory one command needs.
 
 use crate::error::Error;
-use crate::server::handles::context::{has_server_flags, server_flags};
+use crate::server::handles::call::CallReply;
+use crate::server::handles::context::{Ctx, has_server_flags, server_flags};
 use crate::server::handles::server_info::ServerInfo;
+use crate::server::handles::string::ServerString;
 use redis_module::raw;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Smaller requests are not asked for: the server's own check, before each command, is enough.
@@ -47,12 +50,37 @@ pub(in crate::server) fn learn_limit() {
     IS_LIMITED.store(is_limited, Ordering::Relaxed);
 }
 
-/// Whether the memory in use is more than `maxmemory` allows, and the server evicts no keys. The server itself refuses a command
-/// with the flag `deny-oom` then. This is for commands that need no memory with some of their arguments. Most calls ask the
-/// server nothing.
+/// Whether the memory in use is more than `maxmemory` allows, and the server evicts no keys or cannot evict enough of them. The
+/// server itself refuses a command with the flag `deny-oom` then. This is for commands that need no memory with some of their
+/// arguments. Most calls ask the server nothing.
+///
+/// `check`: a command with the flag `deny-oom` that fails if it is called with the key and two empty strings. `name`: a key of the
+/// running command.
 #[inline]
-pub fn refuses_growth() -> bool {
-    IS_LIMITED.load(Ordering::Relaxed) && exceeds_limit() && !may_evict()
+pub fn refuses_growth(ctx: Ctx<'_>, check: &CStr, name: &ServerString<'_>) -> bool {
+    IS_LIMITED.load(Ordering::Relaxed)
+        && exceeds_limit()
+        && (!may_evict() || has_failed_to_evict(ctx, check, name))
+}
+
+/// Whether the server evicted too little before the running command. While it goes on to evict in the background, it refuses
+/// nothing.
+#[cold]
+fn has_failed_to_evict(ctx: Ctx<'_>, check: &CStr, name: &ServerString<'_>) -> bool {
+    // SAFETY: "scc" are a key's name and NUL-terminated strings, which live through the call. "M" lets the server refuse the
+    // command as if a client sent it, and "E" lets it reply with its reason.
+    let reply = unsafe {
+        CallReply(api!(RedisModule_Call(
+            ctx.raw(),
+            check.as_ptr(),
+            c"EMscc".as_ptr(),
+            name.raw(),
+            c"".as_ptr(),
+            c"".as_ptr()
+        )))
+    };
+    let error = reply.part().error();
+    error.is_some_and(|error| error.starts_with("OOM "))
 }
 
 /// Whether the memory in use is more than `maxmemory` allows, whether or not the server evicts keys.
