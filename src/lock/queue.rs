@@ -718,8 +718,8 @@ fn ticket_between(
 struct Recheck {
     /// The last client that is marked already.
     after: Option<Ticket>,
-    /// Whether the clients that would have entered the lock again may have to wait now. Then the clients behind them wait longer, at
-    /// all keys that they wait for.
+    /// Whether clients that were expected to enter the lock again may have to wait now. If so, the clients behind them are to be
+    /// checked again, too, in all queues of these requests.
     with_reentries: bool,
 }
 
@@ -838,14 +838,14 @@ impl Queues {
             return;
         };
         let after = recheck.after.map_or(Unbounded, Excluded);
-        let mut keys = 0;
+        let mut steps = 0;
         let mut last = None;
         for ticket in queue.tickets.range((after, Unbounded)) {
-            if keys >= super::deadlock::PER_STEP {
+            if steps >= super::deadlock::PER_STEP {
                 break;
             }
             last = Some(*ticket);
-            keys += 1;
+            steps += 1;
             let Some(entry) = self.waiters.get(ticket) else {
                 continue;
             };
@@ -856,7 +856,7 @@ impl Queues {
                         self.rechecks.entry(*other).or_default();
                     }
                 }
-                keys += entry.queues.len();
+                steps += entry.queues.len();
             }
         }
         if last.is_some() {

@@ -593,8 +593,8 @@ fn a_search_notices_that_an_owner_can_no_longer_pass() {
     }
 }
 
-/// An owner's request for two locks would end behind its shared request for one of them. When that one leaves, the client behind it
-/// at the other lock closes a cycle.
+/// An owner waits to share a lock. Its second request, for this lock and another one exclusively, would get nil when it begins to
+/// share. But the first request leaves. Now a client behind the second one at the other lock closes a cycle.
 #[test]
 fn a_request_that_no_longer_passes_keeps_others_waiting_at_all_of_its_keys() {
     let [lock, other, held] = [0, 1, 2];

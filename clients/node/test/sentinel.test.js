@@ -70,7 +70,7 @@ test('after a failover they find the new master', async () => {
   await admin.send('WAIT', '1', '0'); // the locks are replicated, too
   await sentinel.send('SENTINEL', 'FAILOVER', MASTER);
   await eventually(async () => await address() !== old);
-  // Until then, a client can write to the old master, which forgets it.
+  // Until it is a replica, the old master accepts writes, and loses them.
   await eventually(() => admin.send('ROLE').then(([role]) => String(role) === 'slave', () => false));
   sentinel.close();
   admin.close();
