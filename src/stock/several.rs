@@ -25,12 +25,10 @@ use std::ffi::CStr;
 /// what is available. `CONFLICT` also if only some of the keys know the order.
 pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    let pairs = pairs(&mut cursor)?;
+    let pairs = cursor.pairs()?;
     let options = OPTIONS.read(&mut cursor, ORDER | USER)?;
-    let requests = pairs
-        .iter()
-        .map(|qty| options.request(StockAction::Deduct { qty: *qty }));
-    step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mdeduct")
+    let requests = requests(pairs, |qty| options.request(StockAction::Deduct { qty }))?;
+    step_all(call, 2, &requests, c"stock.mdeduct")
 }
 
 /// `STOCK.MRESERVE numkeys key qty [key qty ...] ORDER id PX ms [USER user]`
@@ -38,15 +36,13 @@ pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
 /// As `STOCK.MDEDUCT`, for reservations.
 pub(super) fn mreserve(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    let pairs = pairs(&mut cursor)?;
+    let pairs = cursor.pairs()?;
     let options = OPTIONS
         .read(&mut cursor, ORDER | PX | USER)?
         .require(ORDER | PX)?;
     let px = options.number_or(PX, 0);
-    let requests = pairs
-        .iter()
-        .map(|qty| options.request(StockAction::Reserve { qty: *qty, px }));
-    step_all(call, 2, &requests.collect::<Vec<_>>(), c"stock.mreserve")
+    let reserve = |qty| options.request(StockAction::Reserve { qty, px });
+    step_all(call, 2, &requests(pairs, reserve)?, c"stock.mreserve")
 }
 
 /// `STOCK.MCONFIRM numkeys key [key ...] id`
@@ -77,11 +73,14 @@ fn finish_all(call: &Call<'_>, action: StockAction, event: &'static CStr) -> Ans
     step_all(call, 1, &vec![request; keys.len()], event)
 }
 
-/// The quantities of `numkeys key qty [key qty ...]`, whose keys are all different.
-fn pairs(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Error> {
-    cursor
-        .pairs()?
-        .map(|value| qty(&mut Cursor::new(&[value])))
+/// A request for each of the quantities. The options are read before them: if there are fewer keys than numkeys says, an option
+/// is in the place of a key, and the error is the missing option rather than its value, which is no quantity.
+fn requests<'a>(
+    quantities: impl Iterator<Item = &'a [u8]>,
+    request: impl Fn(u64) -> StockRequest<'a>,
+) -> Result<Vec<StockRequest<'a>>, Error> {
+    quantities
+        .map(|value| Ok(request(qty(&mut Cursor::new(&[value]))?)))
         .collect()
 }
 

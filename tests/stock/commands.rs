@@ -1059,6 +1059,7 @@ fn missing_repeated_and_unknown_options_are_syntax_errors() {
         "STOCK.RESERVE k 1 ORDER o USER u",
         "STOCK.MRESERVE 1 k 1 PX 5 USER u",
         "STOCK.MRESERVE 1 k 1 ORDER o USER u",
+        "STOCK.MRESERVE 2 k 1 ORDER o PX 5", // fewer keys than numkeys says
         "STOCK.DEDUCT k 1 PX 5",
         "STOCK.DEDUCT k 1 ORDER",
         "STOCK.DEDUCT k 1 o",
