@@ -15,6 +15,7 @@ use super::client::Raw;
 use super::clock::Clock;
 use super::home::Home;
 use super::process::{signal, signal_group, spawn};
+use super::talk::SOON;
 use super::value::Value;
 use super::wait::{eventually, holds_within};
 
@@ -33,8 +34,8 @@ const GLANCE: Duration = Duration::from_secs(1);
 /// A step of the clock that is much longer than the time until it is seen.
 const LARGE_STEP_MS: i64 = 600_000;
 
-const STOP_LIMIT: Duration = Duration::from_secs(30);
-const SYNC_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(120);
+const SYNC_LIMIT: Duration = Duration::from_secs(120);
 
 /// A reply that a client waits for longer than this is taken for lost.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
@@ -405,13 +406,29 @@ impl Server {
         self.command(["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
     }
 
-    /// Introduces this cluster node to `other`.
+    /// Introduces this cluster node to `other`, again every second until they know each other: a node forgets a handshake that
+    /// does not end within its `cluster-node-timeout`.
     #[track_caller]
     pub fn meet(&self, other: &Self) {
         let bus_port = other.command(["CONFIG", "GET", "cluster-port"]);
         let port = other.port.to_string();
         let bus_port = bus_port.field("cluster-port").text();
-        self.command(["CLUSTER", "MEET", "127.0.0.1", &port, bus_port]);
+        let mut sent: Option<Instant> = None;
+        eventually(SYNC_LIMIT, || {
+            if sent.is_none_or(|sent| sent.elapsed() > Duration::from_secs(1)) {
+                self.command(["CLUSTER", "MEET", "127.0.0.1", &port, bus_port]);
+                sent = Some(Instant::now());
+            }
+            self.knows(other) && other.knows(self)
+        });
+    }
+
+    /// Whether this cluster node has ended its handshake with `other`.
+    fn knows(&self, other: &Self) -> bool {
+        let nodes = self.command(["CLUSTER", "NODES"]);
+        let address = format!(":{}@", other.port);
+        let mut nodes = nodes.text().lines();
+        nodes.any(|node| node.contains(&address) && !node.contains("handshake"))
     }
 
     /// Waits until this node knows `nodes` nodes and an owner of every slot.
@@ -447,6 +464,16 @@ impl Server {
         let text = text.unwrap_or_else(|| panic!("INFO has no field {field}"));
         text.parse()
             .unwrap_or_else(|_| panic!("INFO's {field} is no integer: {text}"))
+    }
+
+    /// Waits until the server has executed so many commands of other clients.
+    #[track_caller]
+    pub fn await_commands(&self, count: i64) {
+        let mut enough = self.info_int("total_commands_processed") + count;
+        eventually(SOON, || {
+            enough += 1; // the question itself
+            self.info_int("total_commands_processed") > enough
+        });
     }
 
     /// Whether the server ends with an assertion if `CLIENT UNBLOCK` names a client that a module has just answered: Redis 7.2

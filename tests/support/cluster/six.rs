@@ -52,11 +52,15 @@ impl Six {
     fn join(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
             ask(node, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
-            // Everybody to everybody: the news would take seconds to get around.
-            self.nodes[..index]
-                .iter()
-                .for_each(|other| node.meet(other));
         }
+        thread::scope(|scope| {
+            for (index, node) in self.nodes.iter().enumerate() {
+                // Everybody to everybody: the news would take seconds to get around.
+                for other in &self.nodes[..index] {
+                    scope.spawn(|| node.meet(other));
+                }
+            }
+        });
         for (master, share) in self.nodes.iter().zip(SHARES) {
             master.own_slots(share);
         }
