@@ -705,11 +705,7 @@ fn crashes_lose_no_acknowledged_hold_and_lengthen_no_lease() {
                     scope.spawn(move || keeper.work(client, stop))
                 })
                 .collect();
-            let mut control = Raw::connect(&server);
-            let start = commands_processed(&mut control);
-            eventually(SOON, || {
-                commands_processed(&mut control) > start + REQUESTS_PER_CRASH as i64
-            });
+            server.await_commands(REQUESTS_PER_CRASH as i64);
             server.kill9();
             stop.store(true, Ordering::Relaxed);
             workers
@@ -723,13 +719,4 @@ fn crashes_lose_no_acknowledged_hold_and_lengthen_no_lease() {
             keeper.check(&server);
         }
     }
-}
-
-fn commands_processed(client: &mut Raw) -> i64 {
-    let info = client.call(["INFO", "stats"]);
-    let line = info
-        .text()
-        .lines()
-        .find_map(|line| line.strip_prefix("total_commands_processed:"));
-    line.expect("INFO has it").trim().parse().expect("a number")
 }

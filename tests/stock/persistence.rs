@@ -565,10 +565,7 @@ fn crashes_lose_no_acknowledged_order_and_sell_nothing_twice() {
                 let (client, stop) = (Raw::connect(&server), &stop);
                 scope.spawn(move || shop.work(client, stop));
             }
-            let start = server.info_int("total_commands_processed");
-            eventually(SOON, || {
-                server.info_int("total_commands_processed") > start + REQUESTS_PER_CRASH
-            });
+            server.await_commands(REQUESTS_PER_CRASH);
             server.kill9();
             stop.store(true, Ordering::Relaxed);
         });
