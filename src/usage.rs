@@ -125,8 +125,11 @@ fn value(name: &str, token: Option<&str>) -> Argument {
         "numkeys" | "ms" | "n" | "k" | "fence" | "total" | "delta" | "qty" | "capacity"
         | "expansion" | "size" | "iterations" | "bits" | "iterator" | "burst" | "max_burst"
         | "count" | "limit" | "period-ms" | "period-s" | "window-ms" | "numtiers" | "quantity"
-        | "percent" | "token" | "version" | "failures" | "open-ms" => ArgumentKind::Integer,
-        "error" | "f" => ArgumentKind::Double,
+        | "unix-ms" | "percent" | "token" | "version" | "failures" | "open-ms" => {
+            ArgumentKind::Integer
+        }
+        "error" => ArgumentKind::Double,
+        "f" if token == Some("BETA") => ArgumentKind::Double, // and the bytes of FINGERPRINT
         _ => ArgumentKind::String,
     };
     Argument {
@@ -235,6 +238,10 @@ mod tests {
             (
                 "key (error capacity [NONSCALING] | LIKE other)",
                 "key:key error-capacity-nonscaling-or-other:(error-capacity-nonscaling:(error:double,capacity:int,NONSCALING=nonscaling:token?)|LIKE=other:key)",
+            ),
+            (
+                "key [BETA f] [FINGERPRINT f] [PXAT unix-ms]",
+                "key:key BETA=f:double? FINGERPRINT=f:str? PXAT=unix-ms:int?",
             ),
             (
                 "key [EVENTS stream [MAXLEN n]]",
