@@ -109,6 +109,8 @@ pub enum Error {
     NotAllowed,
     /// The caller lacks the permission for the channel.
     NoChannel,
+    /// The caller's user may not read a key that the server has not found among the arguments.
+    NoKey,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -186,6 +188,7 @@ impl fmt::Display for Error {
             Error::FiltersDiffer => f.write_str("ERR filters differ in shape"),
             Error::OtherLimit => f.write_str("ERR key holds another kind of limit"),
             Error::UnknownFamily => f.write_str("ERR unknown family"),
+            Error::NoKey => f.write_str("NOPERM No permissions to access a key"),
             Error::NoChannel => f.write_str("NOPERM No permissions to access a channel"),
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")

@@ -3,7 +3,7 @@
 use super::breaker::BreakerState;
 use super::budget;
 use super::edit::{EntryEdit, EntryKey, EntryRead};
-use super::guard::is_absent;
+use super::guard::{check_permission, is_absent};
 use super::lease::{Lease, LeaseStatus};
 use super::native::CACHE;
 use super::options::{
@@ -130,6 +130,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         if let Some([filter, item]) = options.all_bytes(GUARD)
             && let Some(filter) = call.argument(filter)
         {
+            check_permission(ctx, breaker, &filter)?;
             if edit.entry().is_some() {
                 // A tombstone, or an entry that a replica does not remove. A listener to the `keymiss` of a filter that does
                 // not exist may remove it.

@@ -1,12 +1,29 @@
 //! `GUARD` of `CACHE.FETCH`: a Bloom or cuckoo filter against cache penetration.
 
+use super::breaker::BreakerRequest;
 use crate::bloom::{BLOOM, state::Bloom};
 use crate::cuckoo::{self, CUCKOO, state::Cuckoo};
 use crate::error::Error;
 use crate::filter::state::FilterKind;
+use crate::request;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::permissions::ReadableKeys;
+
+/// Refuses a filter that the caller's user may not read. The server has checked this, unless it looks for the word `GUARD` (Redis
+/// 8.4 and later with `io-threads`) and has found it as the name of the breaker.
+pub(super) fn check_permission(
+    ctx: Ctx<'_>,
+    breaker: Option<BreakerRequest<'_>>,
+    filter: &ServerString<'_>,
+) -> Result<(), Error> {
+    let hides_filter = breaker.is_some_and(|breaker| request::is(breaker.name, "GUARD"));
+    if hides_filter && !ReadableKeys::of_caller(ctx).contains(filter.bytes()) {
+        return Err(Error::NoKey);
+    }
+    Ok(())
+}
 
 /// Whether the filter says that it does not contain the item. A filter that does not exist says nothing. Error: `WRONGTYPE`.
 pub(super) fn is_absent(

@@ -299,6 +299,21 @@ fn a_breaker_with_the_name_of_an_option_is_no_option() {
     }
 }
 
+/// Also where the server takes the number of failures for the filter.
+#[test]
+fn a_breaker_with_the_name_of_an_option_opens_no_filter_of_others() {
+    let (server, mut admin) = server_and_client();
+    admin.must("BF.ADD secret x");
+    admin.must("ACL SETUSER u on nopass +@all ~k ~3 ~open");
+    let mut client = Raw::connect(&server);
+    client.must("AUTH u any");
+    let line = |filter| format!("CACHE.FETCH k LEASE 5 BREAKER guard 3 1000 GUARD {filter} i");
+    let reply = client.run(&line("secret"));
+    assert!(reply.err().starts_with("NOPERM "), "{reply:?}");
+    admin.must("BF.ADD open x");
+    number(&client.must(&line("open")), "ABSENT -");
+}
+
 // Keys of other types
 
 /// No event reports a new key, so the module looks at the keys of waiting clients ten times a second.
