@@ -2,15 +2,19 @@
 //! they saw is then checked: never two exclusive holders at a time, fences rise, every call ends.
 
 use crate::support::lock::{Grant, check};
-use crate::support::{Raw, Server, Value, eventually};
+use crate::support::{Raw, SOON, Server, Value, eventually};
 use proptest::prelude::{Rng, RngCore};
 use proptest::test_runner::{RngAlgorithm, TestRng};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 16;
 const LOCKS: [&str; 3] = ["lock:a", "lock:b", "lock:c"];
+/// The shortest run. A busy machine needs more time for as many grants.
 const RUN: Duration = Duration::from_secs(5);
+const ENOUGH_GRANTS: usize = 150;
+const ENOUGH_DEATHS: usize = 30;
 
 struct Client<'a> {
     server: &'a Server,
@@ -19,7 +23,7 @@ struct Client<'a> {
     round: u32,
     rng: TestRng,
     grants: Vec<Grant>,
-    deaths: u32,
+    deaths: usize,
 }
 
 impl<'a> Client<'a> {
@@ -85,7 +89,7 @@ impl<'a> Client<'a> {
         }
         let reply = self
             .connection
-            .read_within(Duration::from_millis(block) + Duration::from_secs(10));
+            .read_within(Duration::from_millis(block) + SOON);
         let reply = reply.unwrap_or_else(|| panic!("{command:?} never ended"));
         let from = Instant::now();
         let fences: Vec<i64> = match &reply {
@@ -134,14 +138,24 @@ fn sixteen_clients_never_hold_together_and_every_call_ends() {
     let server = Server::start();
     let seed = std::process::id().into();
     println!("seed {seed}");
-    let ends = Instant::now() + RUN;
+    let begun = Instant::now();
+    let (grants, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let goes_on = || {
+        let is_enough =
+            grants.load(Relaxed) > ENOUGH_GRANTS && deaths.load(Relaxed) > ENOUGH_DEATHS;
+        let lasts = begun.elapsed();
+        lasts < RUN || (!is_enough && lasts < SOON)
+    };
     let clients: Vec<Client<'_>> = thread::scope(|scope| {
         let run = |index| {
-            let server = &server;
+            let (server, grants, deaths, goes_on) = (&server, &grants, &deaths, &goes_on);
             scope.spawn(move || {
                 let mut client = Client::new(server, index, seed);
-                while Instant::now() < ends {
+                while goes_on() {
+                    let before = (client.grants.len(), client.deaths);
                     client.step();
+                    grants.fetch_add(client.grants.len() - before.0, Relaxed);
+                    deaths.fetch_add(client.deaths - before.1, Relaxed);
                 }
                 client
             })
@@ -156,17 +170,17 @@ fn sixteen_clients_never_hold_together_and_every_call_ends() {
         .iter()
         .flat_map(|client| client.grants.clone())
         .collect();
-    let deaths: u32 = clients.iter().map(|client| client.deaths).sum();
+    let deaths: usize = clients.iter().map(|client| client.deaths).sum();
     println!("{} grants, {deaths} deaths", grants.len());
     assert!(
-        grants.len() > 150 && deaths > 30,
+        grants.len() > ENOUGH_GRANTS && deaths > ENOUGH_DEATHS,
         "the run was too tame: {} {deaths}",
         grants.len()
     );
     check(&grants).unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
 
     drop(clients);
-    eventually(Duration::from_secs(10), || {
+    eventually(SOON, || {
         let left = server
             .command(["EXISTS", LOCKS[0], LOCKS[1], LOCKS[2]])
             .int();

@@ -432,7 +432,7 @@ fn clients_wait_on_while_a_dataset_is_loaded_again() {
     for reload in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
         let server = Server::builder().aof(Fsync::Always).start();
         ask(&server, "LOCK.ACQUIRE k me PX 600000");
-        ask(&server, "LOCK.ACQUIRE ends me PX 1000");
+        ask(&server, "LOCK.ACQUIRE ends me PX 4000"); // after the wait of the clients has begun
         ask(&server, "SEM.ACQUIRE s me LIMIT 1 PX 600000");
         let mut waiters: Vec<_> = [
             "LOCK.ACQUIRE k you PX 600000 BLOCK 0",

@@ -1,7 +1,7 @@
 //! `SLUICE.HOT`: the keys with the most waits, refusals and bytes.
 
 use super::support::{
-    Lines, Raw, SOON, Server, Value, await_gone, eventually, server_and_client, waiter,
+    Lines, Raw, SOON, Server, Value, eventually, server_and_client, waiter,
 };
 use std::collections::BTreeMap;
 
@@ -225,9 +225,9 @@ fn wrong_arguments_are_refused() {
 #[test]
 fn the_counts_are_those_of_this_server_and_of_this_run() {
     let (server, mut client) = server_and_client();
-    client.run("LOCK.ACQUIRE k me PX 20");
+    client.run("LOCK.ACQUIRE k me PX 600000");
     client.run("LOCK.ACQUIRE k you");
-    await_gone(&mut client, "k");
+    client.run("LOCK.RELEASE k me");
     assert_eq!(shown(&mut client, "SLUICE.HOT"), ["lock refusals k 1"]);
     let replica = Server::start();
     super::support::follow(&server, &replica);
