@@ -4,7 +4,7 @@ use super::commands;
 use super::options::FETCH_OPTIONS;
 use crate::server::entry::{apply, read, read_after_deletions, read_after_deletions_keyed, write};
 use crate::server::services::command::{
-    Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ,
+    Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_READ, ONE_KEY_WRITE,
 };
 
 /// A key, and the filter of `GUARD`.
@@ -58,7 +58,7 @@ pub const TABLE: &[Command] = &[
         arity: -5,
         flags: "write deny-oom",
         categories: "write slow",
-        keys: ONE_KEY,
+        keys: ONE_KEY_WRITE,
         run: write(commands::set),
     },
     Command {
@@ -69,7 +69,7 @@ pub const TABLE: &[Command] = &[
         arity: -4,
         flags: "write deny-oom",
         categories: "write slow",
-        keys: ONE_KEY,
+        keys: ONE_KEY_WRITE,
         run: write(commands::setnull),
     },
     Command {
@@ -80,7 +80,7 @@ pub const TABLE: &[Command] = &[
         arity: -2,
         flags: "write",
         categories: "write slow",
-        keys: ONE_KEY,
+        keys: ONE_KEY_WRITE,
         run: write(commands::del),
     },
     Command {

@@ -13,7 +13,7 @@ impl Keys for QueueAndStream {
         ONE_KEY[0],
         KeySpec {
             positions: KeyPositions::After(c"STREAM", 2),
-            access: Access::Append,
+            access: Access::Write,
         },
     ];
 }

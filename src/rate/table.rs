@@ -2,7 +2,9 @@
 
 use super::commands;
 use crate::server::entry::{apply, write, write_after_key, write_keyed};
-use crate::server::services::command::{Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY};
+use crate::server::services::command::{
+    Access, Command, KeyPositions, KeySpec, Keys, ONE_KEY, ONE_KEY_WRITE,
+};
 
 /// `numkeys key burst count period-ms [key burst count period-ms ...]`
 struct CountedLimits;
@@ -67,7 +69,7 @@ pub const TABLE: &[Command] = &[
         arity: 3,
         flags: "write fast",
         categories: "write fast",
-        keys: ONE_KEY,
+        keys: ONE_KEY_WRITE,
         run: write(commands::charge),
     },
     Command {
@@ -78,7 +80,7 @@ pub const TABLE: &[Command] = &[
         arity: 3,
         flags: "write fast",
         categories: "write fast",
-        keys: ONE_KEY,
+        keys: ONE_KEY_WRITE,
         run: write(commands::refund),
     },
     Command {

@@ -21,7 +21,7 @@ impl Keys for KeyAndStream {
         ONE_KEY[0],
         KeySpec {
             positions: KeyPositions::After(c"EVENTS", 3),
-            access: Access::Append,
+            access: Access::Write,
         },
     ];
 }
@@ -33,7 +33,7 @@ impl Keys for KeyAndStreamOnly {
         ONE_KEY[0],
         KeySpec {
             positions: KeyPositions::After(c"EVENTS", 2),
-            access: Access::Append,
+            access: Access::Write,
         },
     ];
 }

@@ -2347,6 +2347,16 @@ fn users_are_kept_to_their_keys_and_filters() {
         let reply = client.run(line);
         assert!(reply.err().starts_with("NOPERM"), "{line}: {reply:?}");
     }
+    // Who only writes gets nothing of what is cached.
+    admin.must("ACL SETUSER writer on >p +@all %W~own:*");
+    client.must("AUTH writer p");
+    assert_eq!(client.must("CACHE.SET own:k v PX 60000"), 1);
+    assert_eq!(client.must("CACHE.SETNULL own:k PX 60000"), 1);
+    assert_eq!(client.must("CACHE.DEL own:k"), 1);
+    for line in ["CACHE.FETCH own:k LEASE 5", "CACHE.GET own:k"] {
+        let reply = client.run(line);
+        assert!(reply.err().starts_with("NOPERM"), "{line}: {reply:?}");
+    }
     admin.must("ACL SETUSER reader on >p ~* +@all -@all +cache.get");
     client.must("AUTH reader p");
     assert_eq!(client.must("CACHE.GET shared:k"), "v");

@@ -1234,6 +1234,7 @@ fn users_are_kept_to_their_keys_commands_and_categories() {
         "ACL SETUSER bob on >pw ~own:* +@all",
         "ACL SETUSER eve on >pw %R~own:* +@all",
         "ACL SETUSER ann on >pw ~* +rate.gcra +ping",
+        "ACL SETUSER writer on >pw %W~own:* +@all",
     ] {
         client.must(line);
     }
@@ -1249,8 +1250,14 @@ fn users_are_kept_to_their_keys_commands_and_categories() {
         assert!(refuses("eve", &at(line, "own:read")), "{line}");
         assert_eq!(refuses("ann", &at(line, "a")), kind != "gcra", "{line}");
     }
-    assert!(refuses("bob", "RATE.REFUND other 1"));
-    assert!(!refuses("bob", "RATE.REFUND own:gcra 1"));
+    for command in ["RATE.REFUND", "RATE.CHARGE"] {
+        assert!(refuses("bob", &format!("{command} other 1")));
+        assert!(refuses("eve", &format!("{command} own:gcra 1")));
+        for who in ["bob", "writer"] {
+            assert!(!refuses(who, &format!("{command} own:gcra 1")), "{who}");
+        }
+    }
+    assert!(refuses("writer", &at(KINDS[0].1, "own:read")));
 
     let mut listed = |category: &str| {
         let list = client.must(&format!("ACL CAT {category}"));

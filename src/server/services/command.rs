@@ -140,8 +140,8 @@ pub enum Access {
     Read,
     /// The command reads and changes the value.
     Update,
-    /// The command adds to the value, and its reply contains nothing of it.
-    Append,
+    /// The command changes the value, and its reply contains nothing of it.
+    Write,
 }
 
 impl Access {
@@ -153,7 +153,7 @@ impl Access {
                     | raw::REDISMODULE_CMD_KEY_ACCESS
                     | raw::REDISMODULE_CMD_KEY_UPDATE
             }
-            Access::Append => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
+            Access::Write => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_UPDATE,
         }
     }
 }
@@ -171,6 +171,12 @@ pub struct KeySpec {
 pub const ONE_KEY: &[KeySpec] = &[KeySpec {
     positions: KeyPositions::At(1),
     access: Access::Update,
+}];
+
+/// One key, the first argument, which the command changes without a reply that contains anything of its value.
+pub const ONE_KEY_WRITE: &[KeySpec] = &[KeySpec {
+    positions: KeyPositions::At(1),
+    access: Access::Write,
 }];
 
 /// One key, the first argument, which the command only reads.
