@@ -44,6 +44,10 @@ pub const MAX_ITERATIONS: i64 = 65_535;
 /// The most layers, as in RedisBloom.
 const MAX_LAYERS: usize = 32;
 
+/// The most layers of a filter that does not grow. More than two are rare: with buckets of one slot, five items have the same two
+/// buckets.
+const MAX_FIXED_LAYERS: usize = 4;
+
 /// The number of layers from which on the layers double, if another module adds the items.
 const FEW_LAYERS: usize = 16;
 
@@ -391,19 +395,16 @@ fn previous_draw(draw: u64) -> u64 {
 }
 
 impl CuckooFilter {
-    /// Whether a filter that does not grow is full for an item before its capacity is reached. Then it gets one additional layer,
-    /// because a few items can fill the same buckets of a small table, or of a table with small buckets. An item that fills its
-    /// buckets alone is no reason for a layer, unless the buckets are so small that other items may have its fingerprint.
+    /// Whether a filter that does not grow is full for an item before its capacity is reached. Then it gets another layer, because
+    /// a few items can fill the same buckets of a small table, or of a table with small buckets. An item that fills its buckets
+    /// alone is no reason for a layer, unless the buckets are so small that other items may have its fingerprint.
     fn is_full_below_capacity(&self, item: Hash) -> bool {
-        match &self.layers[..] {
-            [only] => {
-                let grid = self.parameters.grid(only.shape);
-                let is_alone =
-                    grid.bucket_size == 1 || !only.is_full_of(grid, grid.candidates(item));
-                only.items < self.parameters.capacity && is_alone
-            }
-            _ => false,
-        }
+        let is_alone = self.layers.last().is_some_and(|newest| {
+            let grid = self.parameters.grid(newest.shape);
+            grid.bucket_size == 1 || !newest.is_full_of(grid, grid.candidates(item))
+        });
+        let items: u64 = self.layers.iter().map(|layer| layer.items).sum();
+        items < self.parameters.capacity && self.layers.len() < MAX_FIXED_LAYERS && is_alone
     }
 
     /// The number of times that an item was added. Other items with the same fingerprint and buckets count as this one.
@@ -510,6 +511,32 @@ mod tests {
         for draw in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
             assert_eq!(previous_draw(next_draw(draw)), draw);
         }
+    }
+
+    #[test]
+    fn items_with_the_same_buckets_have_room_below_the_capacity() {
+        let parameters = CuckooParameters::new(16, 1, 1, 500, 0);
+        let header = FilterHeader::<Cuckoo>::new(7, parameters).unwrap();
+        let mut filter = header.build().unwrap();
+        let grid = parameters.grid(0);
+        let buckets = |hash| {
+            let [one, other] = grid.candidates(hash).buckets;
+            [one.min(other), one.max(other)]
+        };
+        let hashes = (0..100_000u32).map(|item| filter.hash(&item.to_le_bytes()));
+        let together: Vec<Hash> = hashes
+            .filter(|hash| buckets(*hash) == [3, 7])
+            .take(6)
+            .collect();
+        assert_eq!(together.len(), 6);
+        for hash in together {
+            if Cuckoo::add(&mut filter, hash, false) == Added::Full {
+                let shape = Cuckoo::next_shape(&filter, hash).expect("room below the capacity");
+                filter.grow(shape).unwrap();
+                assert_eq!(Cuckoo::add(&mut filter, hash, false), Added::New);
+            }
+        }
+        assert_eq!((filter.layer_count(), filter.items()), (3, 6));
     }
 
     #[test]
