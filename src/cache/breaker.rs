@@ -144,6 +144,13 @@ impl<K> Breakers<K> {
         self.trips
     }
 
+    /// Forgets all breakers. The count of [`trips`](Self::trips) goes on.
+    pub fn clear(&mut self) {
+        self.numbers.clear();
+        self.breakers.clear();
+        self.by_use.clear();
+    }
+
     /// The breaker of a name. A read is no use of it.
     pub fn get(&self, name: &[u8]) -> Option<&Breaker<K>> {
         self.breakers.get(self.numbers.get(name)?)

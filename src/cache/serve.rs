@@ -1,6 +1,6 @@
 //! Waiting clients and leases over time: clients that begin to wait, replies to them, timeouts, and server events.
 
-use super::breaker::{BreakerRequest, Breakers};
+use super::breaker::BreakerRequest;
 use super::budget;
 use super::edit::{EntryEdit, EntryKey};
 use super::lease::{LeaseOffer, LeaseRequest, Leases};
@@ -221,7 +221,7 @@ fn slots_may_move(ctx: Ctx<'_>, slot: Option<u16>) {
 fn demote() {
     let state = &mut *STATE.get();
     state.rebuilds.clear_leases();
-    state.rebuilds.breakers = Breakers::default();
+    state.rebuilds.breakers.clear();
     state.key_check = None;
     state.own_slots = None; // to be read again with the next lease
 }

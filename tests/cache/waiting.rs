@@ -640,8 +640,10 @@ fn a_demoted_server_answers_waiting_clients_and_forgets_all_leases() {
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k");
     let early = lease(&mut client, "other");
-    let (_, _, failed) = fetched(&client.must("CACHE.FETCH down LEASE 600000"));
+    let (_, _, failed) =
+        fetched(&client.must("CACHE.FETCH down LEASE 600000 BREAKER database 1 600000"));
     client.must(&format!("CACHE.FAIL down {failed} BACKOFF 600000"));
+    assert_eq!(counter(&mut client, "breaker_trips"), 1);
     let mut waiters: Vec<_> = (0..3).map(|_| waiter(&server, FETCH)).collect();
     server.replica_of(&master);
     for waiter in &mut waiters {
@@ -654,6 +656,8 @@ fn a_demoted_server_answers_waiting_clients_and_forgets_all_leases() {
         assert!(client.run(line).err().starts_with("READONLY"), "{line}");
     }
     assert_eq!(counter(&mut client, "waiters_now"), 0);
+    assert!(client.must("CACHE.BREAKER database").is_nil());
+    assert_eq!(counter(&mut client, "breaker_trips"), 1);
     // As soon as it is a master again it begins anew.
     server.promote();
     assert!(!stores(&mut client, "k", token));

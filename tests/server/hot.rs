@@ -1,8 +1,6 @@
 //! `SLUICE.HOT`: the keys with the most waits, refusals and bytes.
 
-use super::support::{
-    Lines, Raw, SOON, Server, Value, eventually, server_and_client, waiter,
-};
+use super::support::{Lines, Raw, SOON, Server, Value, eventually, server_and_client, waiter};
 use std::collections::BTreeMap;
 
 /// The rows of a reply: family, measure, database, key, count.
