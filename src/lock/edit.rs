@@ -335,7 +335,12 @@ impl<'k> LockKey<'k> {
         };
         let longest = lock.holds().longest();
         let end = key_expires.map_or(longest, |at| at.min(longest));
-        if lock.clamp(end) || key_expires != Some(end) {
+        let is_shorter = lock.clamp(end);
+        if is_shorter {
+            let holds = lock.holds().iter();
+            holds.for_each(|(_, hold)| look_for_loss(self.ctx, hold));
+        }
+        if is_shorter || key_expires != Some(end) {
             lock.key_expires = 0; // to be set again
             persist::put_clamped(&mut self.effects, end);
         } else {
@@ -412,6 +417,7 @@ impl<'k> LockKey<'k> {
             if !self.verbatim {
                 persist::put_held(&mut self.effects, lock.mode(), owner, hold);
             }
+            look_for_loss(self.ctx, hold);
             return hold.watch.is_some();
         }
         false
@@ -494,6 +500,14 @@ impl<'k> LockKey<'k> {
         }
         steps.watches.insert(number, watched);
         LISTENING.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has the server look at the end of this hold whether it is lost, if it has a notice.
+#[inline(always)]
+fn look_for_loss(ctx: Ctx<'_>, hold: &Hold) {
+    if hold.notice != 0 && NOTICES.get().look_sooner(hold.notice, hold.until) {
+        timer::arm(ctx, hold.until.saturating_add(1));
     }
 }
 

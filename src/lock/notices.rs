@@ -199,6 +199,17 @@ impl Notices {
         Some(notice)
     }
 
+    /// A hold ends at `until` (Unix ms) now. Returns whether it is looked at sooner than before. A hold that lasts longer is looked at
+    /// as planned, and then again at its end.
+    pub(super) fn look_sooner(&mut self, number: u64, until: u64) -> bool {
+        let listed = self.by_number.get(&number);
+        let is_sooner = listed.is_some_and(|listed| until.saturating_add(1) < listed.look_at);
+        if is_sooner {
+            self.look_again(number, until);
+        }
+        is_sooner
+    }
+
     /// Sets when a hold is looked at again, which ends at `until` (Unix ms).
     pub(super) fn look_again(&mut self, number: u64, until: u64) {
         if let Some(listed) = self.by_number.get_mut(&number) {
@@ -340,6 +351,18 @@ mod tests {
         assert_eq!(notices.next_look(), Some((11, a)));
         assert_eq!(notices.set(a, notice(0, "a"), 30), a);
         assert_eq!(notices.next_look(), Some((21, b)));
+    }
+
+    #[test]
+    fn a_hold_that_ends_sooner_is_looked_at_sooner() {
+        let mut notices = Notices::default();
+        let a = notices.set(0, notice(0, "a"), 10);
+        assert!(!notices.look_sooner(a, 30) && !notices.look_sooner(a, 10));
+        assert_eq!(notices.next_look(), Some((11, a)));
+        assert!(notices.look_sooner(a, 5));
+        assert_eq!(notices.next_look(), Some((6, a)));
+        notices.remove(a);
+        assert!(!notices.look_sooner(a, 1) && notices.looks.is_empty());
     }
 
     #[test]

@@ -405,6 +405,66 @@ fn a_hold_is_lost_with_its_lease() {
     subscriber.hears("lost", given, "one");
 }
 
+/// The server does not remove expired keys by itself here, so only the module can notice the end in time.
+#[test]
+fn a_hold_that_was_shortened_is_lost_at_its_new_end() {
+    const LONG: &str = "PX 86400000 ID one NOTIFY channel";
+    let (server, mut client, mut subscriber) = start();
+    client.must("DEBUG SET-ACTIVE-EXPIRE 0");
+    for (acquire, shorten) in [
+        ("LOCK.ACQUIRE k me", "LOCK.RENEW k me PX 50"),
+        ("LOCK.ACQUIRE k me", "PEXPIRE k 50"),
+        ("LOCK.ACQUIRE k me SHARED", "LOCK.RENEW k me PX 50"),
+        ("LOCK.ACQUIRE k me WATCHDOG", "LOCK.RENEW k me PX 50"),
+        ("LOCK.ACQUIRE k me WATCHDOG", "PEXPIRE k 50"),
+        ("LOCK.MACQUIRE 1 k me", "LOCK.RENEW k me PX 50"),
+        ("LOCK.MACQUIRE 1 k me", "PEXPIRE k 50"),
+        ("SEM.ACQUIRE k me LIMIT 2", "SEM.RENEW k me PX 50"),
+        ("SEM.ACQUIRE k me LIMIT 2", "PEXPIRE k 50"),
+        ("SEM.MACQUIRE 1 k 2 me", "SEM.RENEW k me PX 50"),
+    ] {
+        let mut holder = Raw::connect(&server);
+        let given = match holder.must(&format!("{acquire} {LONG}")) {
+            Value::Array(fences) => fence(&fences[0]),
+            given => fence(&given),
+        };
+        if acquire.contains("WATCHDOG") && shorten.contains("RENEW") {
+            // The server renews the hold until its connection closes.
+            let linger = format!("{acquire} LINGER {LONG}");
+            assert_eq!(holder.run(&linger), given);
+            drop(holder);
+            eventually(SOON, || server.info_int("sluice_lock_watchdog_holds") == 0);
+        }
+        client.must(shorten);
+        subscriber.hears("lost", given, "one");
+        assert_eq!(client.run("EXISTS k"), 0, "{acquire}, {shorten}");
+    }
+    // Among others, of which one holds on.
+    for owner in ["a", "b", "c"] {
+        client.must(&format!("SEM.ACQUIRE s {owner} LIMIT 3 {LONG}"));
+    }
+    for owner in ["a", "b"] {
+        let given = fence(&client.run(&format!("SEM.RENEW s {owner} PX 50")));
+        subscriber.hears("lost", given, "one");
+    }
+    // A shared hold that was exclusive, and that has come to another key.
+    let given = fence(&client.run(&format!("LOCK.ACQUIRE k me {LONG}")));
+    client.must("LOCK.DOWNGRADE k me");
+    client.must("RENAME k l");
+    client.must("LOCK.RENEW l me PX 50");
+    subscriber.hears("lost", given, "one");
+    // One that was shortened and prolonged again.
+    let given = fence(&client.run(&format!("LOCK.ACQUIRE k me {LONG}")));
+    client.must("MULTI");
+    client.must("LOCK.RENEW k me PX 50");
+    client.must("LOCK.ACQUIRE k me PX 86400000");
+    client.must("EXEC");
+    std::thread::sleep(Duration::from_millis(100));
+    subscriber.hears_no_more(&mut client);
+    client.must("PEXPIRE k 50");
+    subscriber.hears("lost", given, "one");
+}
+
 #[test]
 fn a_notice_follows_its_key() {
     let (_server, mut client, mut subscriber) = start();
