@@ -101,7 +101,7 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     for (db, key) in &waiter.keys {
         HOT.waits(*db, key);
     }
-    let (ticket, limits_before) = handover.queues.join(waiter);
+    let ticket = handover.queues.push(waiter);
     let queues = &mut handover.queues;
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
@@ -109,13 +109,13 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
         })
     });
     if check == Check::Deadlock {
-        handover.queues.withdraw(ticket, limits_before);
+        handover.queues.withdraw(ticket);
         handover.counters.deadlocks += 1;
         return Err(Err(Error::Deadlock));
     }
     if !is_notified {
         let Some(blocked) = BLOCKED.block(ctx) else {
-            handover.queues.withdraw(ticket, limits_before);
+            handover.queues.withdraw(ticket);
             handover.counters.refused += 1;
             return Err(Ok(Reply::Nil));
         };

@@ -8,13 +8,14 @@
 use super::counters::LockCounters;
 use super::queue::{Listener, LockWaiter, Queues, Want};
 use super::state::LockKind;
-use super::state::{Acquire, Acquired, Admission, Amount, Upgraded};
+use super::state::{Acquire, Acquired, Admission, Amount, RequestedMode, Upgraded};
 use super::watch::Sweep;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::waiting::{Agenda, Key, Scan, ScanStep, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CStr;
+use std::slice;
 use std::sync::Arc;
 
 /// The locks at the keys of one request, open for a step. Holds whose lease ended are gone.
@@ -416,8 +417,11 @@ impl Handover {
     }
 
     /// Takes a client out of its queues that was granted locks. The caller answers it.
-    fn grant(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
-        let waiter = self.forget(ticket)?;
+    /// `repeated`: see [`Queues::remove_granted`].
+    fn grant(&mut self, ticket: Ticket, repeated: &[usize]) -> Option<Arc<LockWaiter>> {
+        let retry_at = self.queues.retry_at(ticket);
+        let waiter = self.queues.remove_granted(ticket, repeated)?;
+        self.forget_times(ticket, &waiter, retry_at);
         if waiter.listener.is_none() {
             self.unanswered.insert(ticket, waiter.clone());
         }
@@ -434,20 +438,20 @@ impl Handover {
     /// Takes a client out of its queues that was granted nothing.
     fn give_up(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         self.queues.recheck_without(ticket);
-        self.forget(ticket)
-    }
-
-    /// Takes a client out of its queues.
-    fn forget(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         let retry_at = self.queues.retry_at(ticket);
         let waiter = self.queues.remove(ticket)?;
+        self.forget_times(ticket, &waiter, retry_at);
+        Some(waiter)
+    }
+
+    /// A client has left its queues, which was to be tried again at `retry_at`.
+    fn forget_times(&mut self, ticket: Ticket, waiter: &LockWaiter, retry_at: Option<u64>) {
         if let Some(at) = waiter.deadline() {
             self.timeouts.remove(&(at, ticket));
         }
         if let Some(at) = retry_at {
             self.retries.remove(&(at, ticket));
         }
-        Some(waiter)
     }
 
     /// The clients behind one that left may be next.
@@ -1040,14 +1044,14 @@ impl Handover {
             let look = |handover: &mut Handover, locks: &mut dyn OpenLocks| {
                 handover.queues.get(ticket)?;
                 let is_first = handover.queues.head(key.0, &key.1) == Some(ticket);
-                let mode = handover.queues.mode_at(waiter, index);
-                let admission = locks.admits(0, &waiter.request(mode, !is_first));
+                let request = handover.queues.request(ticket, waiter, index, !is_first);
+                let admission = locks.admits(0, &request);
                 if admission == Admission::Busy {
                     handover.queues.set_blocked_on(ticket, index);
                 }
                 Some((admission, locks.next_end(0).filter(|_| is_first)))
             };
-            let keys = std::slice::from_ref(key);
+            let keys = slice::from_ref(key);
             match world.with_locks(keys, waiter.kind(), c"", look).ok()? {
                 None => return Some(Attempt::Gone),
                 Some((Admission::Busy, end)) => return Some(Attempt::Waits(after(end))),
@@ -1068,7 +1072,7 @@ impl Handover {
                 Ok(Upgraded::NotHeld) => Attempt::Ends(Ok(Reply::Nil)),
                 Ok(Upgraded::Busy) => Attempt::Waits(after(locks.next_end(0))),
                 Ok(Upgraded::Already(fence) | Upgraded::Upgraded(fence)) => {
-                    handover.hand_over(ticket, Reply::int(fence))
+                    handover.hand_over(ticket, &[], Reply::int(fence))
                 }
             }
         };
@@ -1088,18 +1092,19 @@ impl Handover {
             }
             let is_first = is_first(handover);
             let (queues, counters) = (&handover.queues, &mut handover.counters);
+            let mut repeated = Vec::new();
             let outcome = if waiter.takes_many {
                 // The first client of one queue may be behind others in another.
                 let is_behind = |(db, key): &Key| queues.head(*db, key) != Some(ticket);
                 let requests = waiter.keys.iter().enumerate();
                 let requests: Vec<Acquire<'_>> = requests
-                    .map(|(index, key)| {
-                        waiter.request(queues.mode_at(waiter, index), is_behind(key))
-                    })
+                    .map(|(index, key)| queues.request(ticket, waiter, index, is_behind(key)))
                     .collect();
+                note_repetitions(locks, &requests, &mut repeated);
                 acquire_all(locks, counters, &requests)
             } else {
-                let request = waiter.request(queues.mode_at(waiter, 0), !is_first);
+                let request = queues.request(ticket, waiter, 0, !is_first);
+                note_repetitions(locks, slice::from_ref(&request), &mut repeated);
                 acquire_one(locks, counters, &request)
             };
             match outcome {
@@ -1109,7 +1114,7 @@ impl Handover {
                     counters.refused += 1;
                     Attempt::Ends(Ok(Reply::Nil))
                 }
-                Ok(Outcome::Acquired(reply)) => handover.hand_over(ticket, reply),
+                Ok(Outcome::Acquired(reply)) => handover.hand_over(ticket, &repeated, reply),
             }
         };
         let attempt = world.with_locks(&waiter.keys, waiter.kind(), waiter.event, acquire);
@@ -1117,11 +1122,27 @@ impl Handover {
     }
 
     /// A waiting client was granted its locks: it leaves its queues before the locks are closed.
-    fn hand_over(&mut self, ticket: Ticket, reply: Reply) -> Attempt {
+    fn hand_over(&mut self, ticket: Ticket, repeated: &[usize], reply: Reply) -> Attempt {
         self.counters.handoffs += 1;
-        match self.grant(ticket) {
+        match self.grant(ticket, repeated) {
             Some(waiter) => Attempt::Granted(waiter, Ok(reply)),
             None => Attempt::Gone,
+        }
+    }
+}
+
+/// Collects the indexes of those requests for permits that repeat the last acquisition of their owner.
+fn note_repetitions<L: OpenLocks + ?Sized>(
+    locks: &mut L,
+    requests: &[Acquire<'_>],
+    repeated: &mut Vec<usize>,
+) {
+    for (index, request) in requests.iter().enumerate() {
+        if request.id.is_some()
+            && matches!(request.mode, RequestedMode::Permits { .. })
+            && matches!(locks.admits(index, request), Admission::Repeat(_))
+        {
+            repeated.push(index);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn held(call: &Call<'_>) -> Answer {
 /// lease_ms, watchdog: 1 or 0) and `waiters` (maps of owner, mode, waiting_ms, timeout_ms: what
 /// BLOCK named); nil if nobody holds the lock. Error: `WRONGTYPE`.
 pub(super) fn lock_info(call: &Call<'_>) -> Answer {
-    info(call, LockKind::Lock, |lock, _| {
+    info(call, LockKind::Lock, |lock, _, _| {
         let mode = match lock.mode() {
             Mode::Shared => "shared",
             _ => "exclusive",
@@ -44,12 +44,12 @@ pub(super) fn lock_info(call: &Call<'_>) -> Answer {
 
 /// `SEM.INFO key`
 ///
-/// Replies with a map: `limit`, `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
+/// Replies with a map: `limit` (the capacity in force), `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
 /// the number of permits; nil if nobody holds a permit. Error: `WRONGTYPE`.
 pub(super) fn sem_info(call: &Call<'_>) -> Answer {
-    info(call, LockKind::Semaphore, |lock, used| {
-        let limit = match lock.mode() {
-            Mode::Permits { limit } => limit,
+    info(call, LockKind::Semaphore, |lock, used, in_force| {
+        let limit = match (in_force, lock.mode()) {
+            (Some(limit), _) | (None, Mode::Permits { limit }) => limit,
             _ => 0,
         };
         // Forged permits may be more than any limit.
@@ -61,7 +61,7 @@ pub(super) fn sem_info(call: &Call<'_>) -> Answer {
 fn info(
     call: &Call<'_>,
     kind: LockKind,
-    head: impl FnOnce(&Lock, u64) -> Vec<(&'static str, Reply)>,
+    head: impl FnOnce(&Lock, u64, Option<u64>) -> Vec<(&'static str, Reply)>,
 ) -> Answer {
     call.cursor().value()?;
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read().ms());
@@ -76,13 +76,14 @@ fn info(
     }
     let used = holds.iter().map(|(_, hold)| hold.count);
     let used = used.fold(0, u64::saturating_add);
-    let mut fields = head(lock, used);
+    let service = SERVICE.get();
+    let queues = &service.handover.queues;
+    let in_force = queues.limit(ctx.db(), name.bytes());
+    let mut fields = head(lock, used, in_force);
     let holders = holds
         .into_iter()
         .map(|(owner, hold)| holder(owner, hold, now));
     fields.push(("holders", Reply::Array(holders.collect())));
-    let service = SERVICE.get();
-    let queues = &service.handover.queues;
     let waiters = queues.waiters_of(ctx.db(), name.bytes());
     let waiters = waiters.map(|(_, waiter)| waiting(waiter, now)).collect();
     fields.push(("waiters", Reply::Array(waiters)));

@@ -114,6 +114,7 @@ impl<'a> LockOptions<'a> {
         Acquire {
             owner,
             mode,
+            kept_limit: None,
             lease: self.lease(),
             id: self.id(),
             watch: self.watchdog(ctx),

@@ -75,19 +75,6 @@ impl LockWaiter {
         )
     }
 
-    /// The acquisition that it asks for, in this mode; `queued`: others are ahead of it.
-    pub(super) fn request(&self, mode: RequestedMode, queued: bool) -> Acquire<'_> {
-        Acquire {
-            owner: &self.owner,
-            mode,
-            lease: self.lease,
-            id: self.id.as_deref(),
-            watch: self.watch,
-            channel: self.listener.as_ref().map(|listener| &*listener.channel),
-            queued,
-        }
-    }
-
     /// The type of its keys.
     pub fn kind(&self) -> LockKind {
         match self.permits() {
@@ -181,8 +168,72 @@ struct LockQueue {
     ids: BTreeSet<(u64, Ticket)>,
     /// How many clients want so many permits.
     counts: BTreeMap<u64, usize>,
-    /// The capacity that the last acquisition of a semaphore named.
-    limit: Option<u64>,
+    /// The capacities that clients named for a semaphore.
+    limits: NamedLimits,
+}
+
+/// The capacities that the requests of a queue named for a semaphore. A request that ends without permits names none any more.
+#[derive(Debug, Default)]
+struct NamedLimits {
+    /// Those of waiting clients, in the order in which they were named.
+    waiting: BTreeMap<u64, u64>,
+    /// The one that was named last among the clients that were granted permits. It counts as long as others wait.
+    granted: Option<(u64, u64)>,
+}
+
+impl NamedLimits {
+    /// The capacity that was named last. `None`: no client waits for permits.
+    fn last(&self) -> Option<u64> {
+        let (number, limit) = self.waiting.last_key_value()?;
+        let last = self.granted.max(Some((*number, *limit)));
+        last.map(|(_, limit)| limit)
+    }
+
+    /// The capacity that a semaphore keeps if the client is granted permits that named `limit` with this number.
+    fn after_grant(&self, number: u64, limit: u64) -> u64 {
+        match self.granted {
+            Some((last, kept)) if last > number => kept,
+            _ => limit,
+        }
+    }
+
+    /// The client that named a capacity with this number waits no more.
+    fn end(&mut self, number: u64, is_granted: bool) {
+        let limit = self.waiting.remove(&number);
+        if let Some(limit) = limit.filter(|_| is_granted) {
+            self.granted = self.granted.max(Some((number, limit)));
+        }
+        if self.waiting.is_empty() {
+            self.granted = None; // the semaphore has kept it
+        }
+    }
+}
+
+/// How the capacity of a semaphore has changed for the clients that wait.
+#[derive(Debug, Clone, Copy)]
+struct LimitChange {
+    is_other: bool,
+    /// Whether any of them may get less now.
+    is_less: bool,
+}
+
+/// How a client leaves its queues.
+#[derive(Debug, Clone, Copy)]
+enum LeaveReason<'a> {
+    /// It has only just joined them, and nothing else has changed.
+    Withdrawn,
+    /// It was granted nothing.
+    Refused,
+    /// It was granted what it waited for. At the keys with these indexes, in order, it had that already: there its request has no
+    /// effect.
+    Granted(&'a [usize]),
+}
+
+impl LeaveReason<'_> {
+    /// Whether it was granted permits of the semaphore at the key with this index.
+    fn grants(self, index: usize) -> bool {
+        matches!(self, Self::Granted(repeated) if repeated.binary_search(&index).is_err())
+    }
 }
 
 impl LockQueue {
@@ -199,19 +250,25 @@ impl LockQueue {
         }
     }
 
-    /// Sets the capacity. Returns the one before, and whether any client that waits may get less now.
-    fn set_limit(&mut self, limit: u64) -> (Option<u64>, bool) {
-        let before = self.limit.replace(limit);
+    /// Changes the capacities that clients named.
+    fn change_limits(&mut self, change: impl FnOnce(&mut NamedLimits)) -> LimitChange {
+        let before = self.limits.last();
+        change(&mut self.limits);
+        let now = self.limits.last();
         // A capacity that is less than a client wants leaves it the one that it named itself.
         let most = self.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let is_less =
-            before.is_some_and(|before| limit < before || before < most && before < limit);
-        (before, is_less)
+        let is_less = before
+            .zip(now)
+            .is_some_and(|(before, now)| now < before || before < most && before < now);
+        LimitChange {
+            is_other: before != now,
+            is_less,
+        }
     }
 
     /// The capacity for an acquisition of `count` permits that names the capacity `own`.
     fn limit(&self, count: u64, own: u64) -> u64 {
-        let limit = self.limit.unwrap_or(own);
+        let limit = self.limits.last().unwrap_or(own);
         if limit < count { own } else { limit }
     }
 }
@@ -229,6 +286,8 @@ struct QueuedWaiter {
     retry_at: Option<u64>,
     /// The index of the key that it waited for when it was tried last.
     blocked_on: usize,
+    /// The number of the capacities that it named, in the order in which all were named.
+    naming: u64,
     /// Whether it named a capacity that leaves less to others that wait.
     leaves_less: bool,
 }
@@ -276,6 +335,7 @@ pub struct Queues {
     waited_keys: usize,
     last_owner: u64,
     last_arrival: u64,
+    last_naming: u64,
     next_ordinary: Ticket,
     next_upgrade: Ticket,
 }
@@ -296,6 +356,7 @@ impl Default for Queues {
             waited_keys: 0,
             last_owner: 0,
             last_arrival: 0,
+            last_naming: 0,
             next_ordinary: FIRST_ORDINARY,
             next_upgrade: 0,
         }
@@ -325,28 +386,25 @@ impl Queues {
 
     /// Puts a client at the end of its keys' queues, an upgrade in front.
     pub fn push(&mut self, waiter: LockWaiter) -> Ticket {
-        self.join(waiter).0
-    }
-
-    /// The same. Returns also the capacities of the queues of its semaphores before, for [`Queues::withdraw`].
-    pub fn join(&mut self, waiter: LockWaiter) -> (Ticket, Vec<Option<u64>>) {
         let next = match waiter.want {
             Want::Upgrade => &mut self.next_upgrade,
             Want::Acquire(_) => &mut self.next_ordinary,
         };
         let ticket = *next;
         *next += 1;
-        let mut limits_before = Vec::new();
+        self.last_naming += 1;
+        let naming = self.last_naming;
         let mut leaves_less = false;
         let queues = waiter.keys.iter().enumerate().map(|(index, key)| {
             let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
-                let (before, is_less) = queue.set_limit(limit);
-                leaves_less |= is_less;
+                let change = queue.change_limits(|limits| {
+                    limits.waiting.insert(naming, limit);
+                });
+                leaves_less |= change.is_less;
                 queue.count(count);
-                limits_before.push(before);
-                note_capacity(&mut self.changes, number, before, limit);
+                note_capacity(&mut self.changes, number, change);
             } else if !waiter.is_shared() {
                 queue.unshared.insert(ticket);
             }
@@ -372,6 +430,7 @@ impl Queues {
             arrival: self.last_arrival,
             retry_at: None,
             blocked_on: 0,
+            naming,
             leaves_less,
         };
         let waits_for_more = entry.waiter.keys.len() > 1;
@@ -386,7 +445,7 @@ impl Queues {
         } else if waits_for_more {
             self.entangle(ticket);
         }
-        (ticket, limits_before)
+        ticket
     }
 
     /// The number of the owner of a client, which waits with this ticket as well.
@@ -442,13 +501,18 @@ impl Queues {
     /// Puts a client in the position of the one whose request it repeats. Returns that one.
     pub fn replace(&mut self, ticket: Ticket, waiter: LockWaiter) -> Option<Arc<LockWaiter>> {
         let entry = self.waiters.get_mut(&ticket)?;
+        self.last_naming += 1;
+        let before = std::mem::replace(&mut entry.naming, self.last_naming);
         for (index, number) in entry.queues.iter().enumerate() {
             if let Some((_, limit)) = waiter.permits_at(index)
                 && let Some(queue) = self.queues.numbered_mut(*number)
             {
-                let (before, is_less) = queue.set_limit(limit);
-                note_capacity(&mut self.changes, *number, before, limit);
-                if is_less {
+                let change = queue.change_limits(|limits| {
+                    limits.waiting.remove(&before);
+                    limits.waiting.insert(entry.naming, limit);
+                });
+                note_capacity(&mut self.changes, *number, change);
+                if change.is_less {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -462,33 +526,34 @@ impl Queues {
         Some(std::mem::replace(&mut entry.waiter, Arc::new(waiter)))
     }
 
-    /// Removes a client that has only just joined. The capacities of its queues are again what they were.
-    pub fn withdraw(&mut self, ticket: Ticket, limits_before: Vec<Option<u64>>) {
-        let Some(waiter) = self.remove(ticket) else {
-            return;
-        };
-        for ((db, key), limit) in waiter.keys.iter().zip(limits_before) {
-            let Some(number) = self.queues.number(*db, key) else {
-                continue;
-            };
-            if let Some(queue) = self.queues.numbered_mut(number) {
-                queue.limit = limit;
-            }
-            if let Some(changes) = &mut self.changes {
-                changes.capacities.insert(number);
-            }
-        }
+    /// Removes a client that has only just joined. The queues are again what they were.
+    pub fn withdraw(&mut self, ticket: Ticket) {
+        self.take(ticket, LeaveReason::Withdrawn);
     }
 
-    /// Removes a client from all its queues.
+    /// Removes a client from all its queues that was granted nothing. The capacities that it named do not count any more.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
+        self.take(ticket, LeaveReason::Refused)
+    }
+
+    /// Removes a client from all its queues that was granted what it waited for. `repeated`: the indexes, in order, of the keys at
+    /// which its owner had that already, so that the capacity there has not changed.
+    pub fn remove_granted(
+        &mut self,
+        ticket: Ticket,
+        repeated: &[usize],
+    ) -> Option<Arc<LockWaiter>> {
+        self.take(ticket, LeaveReason::Granted(repeated))
+    }
+
+    fn take(&mut self, ticket: Ticket, reason: LeaveReason<'_>) -> Option<Arc<LockWaiter>> {
         if !self.waiters.contains_key(&ticket) {
             return None;
         }
         self.disentangle(ticket);
         let entry = self.waiters.remove(&ticket)?;
         let waiter = entry.waiter;
-        for number in &entry.queues {
+        for (index, number) in entry.queues.iter().enumerate() {
             let Some(queue) = self.queues.numbered_mut(*number) else {
                 continue;
             };
@@ -500,6 +565,12 @@ impl Queues {
             }
             if let Some(count) = waiter.permits() {
                 queue.discount(count);
+                let is_granted = reason.grants(index);
+                let change = queue.change_limits(|limits| limits.end(entry.naming, is_granted));
+                note_capacity(&mut self.changes, *number, change);
+                if change.is_less && !matches!(reason, LeaveReason::Withdrawn) {
+                    self.rechecks.entry(*number).or_default();
+                }
             }
             if queue.tickets.is_empty() {
                 self.queues.remove(*number);
@@ -608,23 +679,43 @@ impl Queues {
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
-    /// The capacity that the last acquisition in a semaphore's queue named, but never less than
-    /// what `count` permits need: a lowered capacity must not make a waiter wait for ever.
-    pub fn limit(&self, db: i32, key: &[u8], count: u64, own: u64) -> u64 {
-        let queue = self.queues.get(db, key);
-        queue.map_or(own, |queue| queue.limit(count, own))
+    /// The capacity in force of a semaphore for which clients wait: the last one that a client named which waits, or was granted
+    /// permits while others waited. `None`: no client waits, and the semaphore has its own capacity.
+    pub fn limit(&self, db: i32, key: &[u8]) -> Option<u64> {
+        self.queues.get(db, key)?.limits.last()
     }
 
-    /// What a waiter asks for at its key with this index, with the capacity that its queue names.
-    pub fn mode_at(&self, waiter: &LockWaiter, index: usize) -> RequestedMode {
-        match (waiter.want, waiter.permits_at(index)) {
-            (_, Some((count, own))) => {
-                let (db, key) = &waiter.keys[index];
-                let limit = self.limit(*db, key, count, own);
-                RequestedMode::Permits { count, limit }
-            }
-            (Want::Acquire(mode), None) => mode,
-            (Want::Upgrade, None) => RequestedMode::Exclusive,
+    /// The acquisition that a waiter asks for at its key with this index; `queued`: others are ahead of it. The capacity of a semaphore
+    /// is the one in force, but never less than what its permits need: a lowered capacity must not make a waiter wait for ever.
+    pub(super) fn request<'w>(
+        &self,
+        ticket: Ticket,
+        waiter: &'w LockWaiter,
+        index: usize,
+        queued: bool,
+    ) -> Acquire<'w> {
+        let (mut mode, mut kept_limit) = match waiter.want {
+            Want::Acquire(mode) => (mode, None),
+            Want::Upgrade => (RequestedMode::Exclusive, None),
+        };
+        if let Some((count, own)) = waiter.permits_at(index) {
+            let (db, key) = &waiter.keys[index];
+            let queue = self.queues.get(*db, key);
+            let limit = queue.map_or(own, |queue| queue.limit(count, own));
+            mode = RequestedMode::Permits { count, limit };
+            kept_limit = queue
+                .zip(self.waiters.get(&ticket))
+                .map(|(queue, entry)| queue.limits.after_grant(entry.naming, own));
+        }
+        Acquire {
+            owner: &waiter.owner,
+            mode,
+            kept_limit,
+            lease: waiter.lease,
+            id: waiter.id.as_deref(),
+            watch: waiter.watch,
+            channel: waiter.listener.as_ref().map(|listener| &*listener.channel),
+            queued,
         }
     }
 
@@ -687,10 +778,10 @@ impl Queues {
     }
 }
 
-/// Notes that an acquisition has named another capacity for a queue than the one before.
-fn note_capacity(changes: &mut Option<Changes>, queue: u64, before: Option<u64>, now: u64) {
+/// Notes how the capacity for a queue has changed.
+fn note_capacity(changes: &mut Option<Changes>, queue: u64, change: LimitChange) {
     if let Some(changes) = changes
-        && before != Some(now)
+        && change.is_other
     {
         changes.capacities.insert(queue);
     }
@@ -1059,7 +1150,7 @@ impl Queues {
         };
         let limit = queue.limit(count, own);
         let most = queue.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let named = queue.limit.is_none_or(|named| named >= count);
+        let named = queue.limits.last().is_none_or(|named| named >= count);
         (limit.saturating_sub(count), named && most <= count)
     }
 

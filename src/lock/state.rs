@@ -75,6 +75,9 @@ pub struct Acquire<'a> {
     pub owner: &'a [u8],
     /// The mode that it asks for.
     pub mode: RequestedMode,
+    /// The capacity that a semaphore keeps if it grants the permits; `None`: that of `mode`, which decides whether it does. They differ
+    /// if other clients wait that have named another capacity, since theirs must not stay if they leave without permits.
+    pub kept_limit: Option<u64>,
     /// The lease in milliseconds.
     pub lease: u64,
     /// The id that makes its repetition safe.
@@ -122,6 +125,13 @@ impl Acquire<'_> {
     fn until(&self, now: u64) -> u64 {
         let longest = self.watch.map_or(u64::MAX, |watch| watch.max_hold);
         now + self.lease.min(longest)
+    }
+
+    /// The mode of a semaphore that has granted permits up to this capacity.
+    fn kept_mode(&self, limit: u64) -> Mode {
+        Mode::Permits {
+            limit: self.kept_limit.unwrap_or(limit),
+        }
     }
 }
 
@@ -282,7 +292,7 @@ impl Lock {
                 Acquired::Repeated(reply)
             }
             Admission::Reenter => {
-                self.set_limit(request.mode);
+                self.set_limit(request);
                 let fence = self.holds.change(request.owner, |hold| {
                     hold.count += counts(request.mode);
                     hold.until = hold.until.max(until);
@@ -296,7 +306,7 @@ impl Lock {
                 self.mode = match request.mode {
                     RequestedMode::Exclusive => Mode::Exclusive,
                     RequestedMode::Shared => Mode::Shared,
-                    RequestedMode::Permits { limit, .. } => Mode::Permits { limit },
+                    RequestedMode::Permits { limit, .. } => request.kept_mode(limit),
                 };
                 let mut hold = Hold {
                     count: counts(request.mode),
@@ -480,9 +490,9 @@ impl Lock {
         }
     }
 
-    fn set_limit(&mut self, mode: RequestedMode) {
-        if let RequestedMode::Permits { limit, .. } = mode {
-            self.mode = Mode::Permits { limit };
+    fn set_limit(&mut self, request: &Acquire<'_>) {
+        if let RequestedMode::Permits { limit, .. } = request.mode {
+            self.mode = request.kept_mode(limit);
         }
     }
 

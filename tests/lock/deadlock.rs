@@ -104,7 +104,7 @@ struct World {
     locks: BTreeMap<Key, Lock>,
     /// In the order in which they are served: upgrades first.
     waiting: Vec<LockWaiter>,
-    /// The capacities of semaphores that clients wait for, as the last of them named it.
+    /// The capacities of semaphores that clients wait for, as the last of them named it that waits or was granted permits.
     named: BTreeMap<Key, u64>,
     fence: u64,
 }
@@ -127,6 +127,24 @@ impl World {
             }
         }
         self.waiting.insert(place, waiter);
+    }
+
+    /// A client leaves that was granted nothing. The capacities that it named do not count any more.
+    fn leave(&mut self, since: u64) {
+        let is_it = |other: &LockWaiter| other.since == since;
+        let Some(place) = self.waiting.iter().position(is_it) else {
+            return;
+        };
+        for key in self.waiting.remove(place).keys {
+            let last = self.waiting.iter().rev().find_map(|other| {
+                let index = other.keys.iter().position(|own| *own == key)?;
+                Some(other.permits_at(index)?.1)
+            });
+            match last {
+                Some(limit) => self.named.insert(key, limit),
+                None => self.named.remove(&key),
+            };
+        }
     }
 
     /// The place of a newcomer: upgrades go ahead.
@@ -194,6 +212,7 @@ impl World {
         let request = |mode, queued| Acquire {
             owner: &waiter.owner,
             mode,
+            kept_limit: None,
             lease: 1000,
             id: None,
             watch: None,
@@ -271,7 +290,7 @@ proptest! {
             let mut with_it = world.clone();
             with_it.join(with_it.place(&newcomer), newcomer.clone());
             let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
-            let (ticket, limits_before) = queues.join(newcomer);
+            let ticket = queues.push(newcomer);
             let checked = check(&mut queues, ticket, &mut { u64::MAX }, &mut |key, visit| {
                 if let Some(lock) = world.locks.get(key)
                     && !lock.holds().is_empty()
@@ -282,7 +301,7 @@ proptest! {
             let expected = if never_ends { Check::Deadlock } else { Check::Fine };
             prop_assert_eq!(checked, expected, "{:?}", attempt);
             if never_ends {
-                queues.withdraw(ticket, limits_before);
+                queues.withdraw(ticket);
             } else {
                 let names_capacity = attempt.keys[0] >= LOCKS; // nothing else harms those that wait already
                 let in_vain = names_capacity.then(|| with_it.waits_in_vain()).flatten();
@@ -345,7 +364,7 @@ impl Watched {
             for waiter in std::mem::take(&mut self.world.waiting) {
                 if self.world.try_serve(&waiter, &still) {
                     let ticket = self.tickets[&waiter.since];
-                    self.queues.remove(ticket);
+                    self.queues.remove_granted(ticket, &[]);
                     if self.queues.owner_waits(&waiter.owner) {
                         self.queues.record_new_holds();
                     }
@@ -365,9 +384,7 @@ impl Watched {
         let Some(waiter) = self.queues.remove(ticket) else {
             return;
         };
-        self.world
-            .waiting
-            .retain(|other| other.since != waiter.since);
+        self.world.leave(waiter.since);
         self.serve();
     }
 
@@ -668,10 +685,21 @@ fn steps_of(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) 
     (checked, MOST - steps)
 }
 
-/// Two clients wait for each other, until a third one names a larger capacity for the semaphore that one of them waits for:
-/// whenever that happens, the search refuses nobody after it.
+/// Two clients wait for each other, until a third one names a larger capacity for the semaphore that one of them waits for, or one that
+/// named a smaller capacity leaves: whenever that happens, the search refuses nobody after it.
 #[test]
 fn a_search_notices_that_a_semaphore_has_more_room() {
+    for third_leaves in [false, true] {
+        let mut steps_before = 0;
+        while !searches_after_more_room(third_leaves, steps_before) {
+            steps_before += 1;
+        }
+        assert!(steps_before > 10);
+    }
+}
+
+/// Returns whether the search found a deadlock before the semaphore had more room, after so many steps.
+fn searches_after_more_room(third_leaves: bool, mut steps_before: u64) -> bool {
     let held_by = |mode, owner: &str| lock_held_by(mode, [owner.to_owned()].into_iter());
     let locks: BTreeMap<Key, Lock> = BTreeMap::from([
         (
@@ -685,43 +713,48 @@ fn a_search_notices_that_a_semaphore_has_more_room() {
             visit(lock);
         }
     };
-    let mut steps_before = 0;
-    loop {
-        let mut queues = Queues::default();
-        let for_lock = LockWaiter {
-            owner: (*b"c").into(),
-            ..waiter(&Try {
-                owner: 0,
-                keys: vec![0],
-                shared: false,
-                permits: 1,
-                upgrade: false,
-                limits: [LIMIT; 2],
-            })
-        };
-        let for_permits = LockWaiter {
-            want: Want::Acquire(RequestedMode::Permits { count: 2, limit: 2 }),
-            ..permit_waiter("e", 3, 2)
-        };
-        for waiter in [for_lock, for_permits] {
-            let ticket = queues.push(waiter);
-            queues.mark_unverified(ticket);
-        }
-        let mut search = Search::of_unverified(&mut queues);
-        if let Some(found) = search.go_on(&mut queues, &mut { steps_before }, read) {
-            assert!(found.is_some(), "each waits for the other");
-            assert!(steps_before > 10);
-            return;
-        }
-        queues.push(permit_waiter("z", 3, 3));
-        let found = loop {
-            if let Some(found) = search.go_on(&mut queues, &mut 7, read) {
-                break found;
-            }
-        };
-        assert_eq!(found, None, "after {steps_before} steps");
-        steps_before += 1;
+    let for_lock = LockWaiter {
+        owner: (*b"c").into(),
+        ..waiter(&Try {
+            owner: 0,
+            keys: vec![0],
+            shared: false,
+            permits: 1,
+            upgrade: false,
+            limits: [LIMIT; 2],
+        })
+    };
+    let limit = if third_leaves { 3 } else { 2 };
+    let for_permits = LockWaiter {
+        want: Want::Acquire(RequestedMode::Permits { count: 2, limit }),
+        ..permit_waiter("e", 3, limit)
+    };
+    let third = permit_waiter("z", 3, 5 - limit);
+    let mut queues = Queues::default();
+    let join = |queues: &mut Queues, waiter| {
+        let ticket = queues.push(waiter);
+        queues.mark_unverified(ticket);
+        ticket
+    };
+    join(&mut queues, for_lock);
+    join(&mut queues, for_permits);
+    let leaving = third_leaves.then(|| join(&mut queues, third.clone()));
+    let mut search = Search::of_unverified(&mut queues);
+    if let Some(found) = search.go_on(&mut queues, &mut steps_before, read) {
+        assert!(found.is_some(), "each waits for the other");
+        return true;
     }
+    match leaving {
+        Some(ticket) => drop(queues.remove(ticket)),
+        None => drop(queues.push(third)),
+    }
+    let found = loop {
+        if let Some(found) = search.go_on(&mut queues, &mut 7, read) {
+            break found;
+        }
+    };
+    assert_eq!(found, None);
+    false
 }
 
 fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {

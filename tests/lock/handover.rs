@@ -156,13 +156,54 @@ struct ModelHold {
 struct ModelLock {
     holds: Vec<ModelHold>,
     is_shared: bool,
-    /// The capacity that the last client named that joined the queue of a semaphore.
-    named_limit: Option<u64>,
+    /// The capacities that clients named for a semaphore which wait, or were granted permits while others waited. The last one is in
+    /// force.
+    namings: Vec<Naming>,
+    /// The capacity of a semaphore for which no client waits.
+    limit: u64,
+}
+
+/// A client has named a capacity.
+#[derive(Debug, Clone)]
+struct Naming {
+    ticket: Ticket,
+    limit: u64,
+    /// Whether it was granted permits.
+    is_granted: bool,
 }
 
 impl ModelLock {
     fn hold_of(&mut self, owner: u8) -> Option<&mut ModelHold> {
         self.holds.iter_mut().find(|hold| hold.owner == owner)
+    }
+
+    /// The capacity that the clients that wait have named.
+    fn named_limit(&self) -> Option<u64> {
+        self.namings.last().map(|naming| naming.limit)
+    }
+
+    fn forget_naming(&mut self, ticket: Ticket) {
+        self.namings.retain(|naming| naming.ticket != ticket);
+        self.forget_granted();
+    }
+
+    /// What clients have named that were granted permits counts as long as others wait.
+    fn forget_granted(&mut self) {
+        if self.namings.iter().all(|naming| naming.is_granted) {
+            self.namings.clear();
+        }
+    }
+
+    /// A client was granted permits that named this capacity, perhaps while it waited.
+    fn keep_limit(&mut self, ticket: Option<Ticket>, limit: u64) {
+        let is_it = |naming: &&mut Naming| Some(naming.ticket) == ticket;
+        if let Some(naming) = self.namings.iter_mut().find(is_it) {
+            naming.is_granted = true;
+        }
+        let mut namings = self.namings.iter().rev();
+        let kept = namings.find(|naming| naming.is_granted);
+        self.limit = kept.map_or(limit, |kept| kept.limit);
+        self.forget_granted();
     }
 }
 
@@ -232,7 +273,7 @@ impl Model {
         let lock = &mut self.locks[index];
         let others = lock.holds.iter().any(|hold| hold.owner != request.owner);
         let used: u64 = lock.holds.iter().map(|hold| hold.count).sum();
-        let (is_shared, named) = (lock.is_shared, lock.named_limit);
+        let (is_shared, named) = (lock.is_shared, lock.named_limit());
         let own = lock.hold_of(request.owner);
         let is_repeated = own
             .as_ref()
@@ -275,8 +316,15 @@ impl Model {
         request.is_notified && self.closed.contains(&request.client)
     }
 
-    /// A client was granted all that it asked for, with these fences; so many clients waited longer.
-    fn grant(&mut self, request: &Request, fences: &[u64], ahead: usize, now: u64) -> Verdict {
+    /// A client was granted all that it asked for, with these fences; so many clients waited longer. `ticket`: its own, if it waited.
+    fn grant(
+        &mut self,
+        ticket: Option<Ticket>,
+        request: &Request,
+        fences: &[u64],
+        ahead: usize,
+        now: u64,
+    ) -> Verdict {
         self.expire(now);
         ensure!(
             fences.len() == request.keys.len(),
@@ -289,12 +337,19 @@ impl Model {
             "{request:?} was granted, but {chances:?}"
         );
         for (index, fence) in request.keys.iter().zip(fences) {
-            self.grant_key(request, *index, *fence, now)?;
+            self.grant_key(ticket, request, *index, *fence, now)?;
         }
         Ok(())
     }
 
-    fn grant_key(&mut self, request: &Request, index: usize, fence: u64, now: u64) -> Verdict {
+    fn grant_key(
+        &mut self,
+        ticket: Option<Ticket>,
+        request: &Request,
+        index: usize,
+        fence: u64,
+        now: u64,
+    ) -> Verdict {
         let last_fence = self.last_fence;
         let lock = &mut self.locks[index];
         let was_shared = lock.is_shared;
@@ -318,6 +373,9 @@ impl Model {
                 id: request.id.map(|id| (id, fence)),
                 watched_for,
             });
+            if request.permits().is_some() {
+                lock.keep_limit(ticket, request.limit_of(index));
+            }
             return Ok(());
         };
         if let (Some((id, first)), Some(repeated)) = (hold.id, request.id)
@@ -325,6 +383,9 @@ impl Model {
         {
             ensure!(fence == first, "{fence} in place of {first}");
             hold.watched_for = watched_for.or(hold.watched_for);
+            ticket
+                .into_iter()
+                .for_each(|ticket| lock.forget_naming(ticket));
             return Ok(());
         }
         hold.until = hold.until.max(until);
@@ -342,6 +403,9 @@ impl Model {
         hold.count += count;
         hold.id = request.id.map(|id| (id, fence));
         hold.watched_for = watched_for.or(hold.watched_for);
+        if request.permits().is_some() {
+            lock.keep_limit(ticket, request.limit_of(index));
+        }
         Ok(())
     }
 
@@ -352,7 +416,7 @@ impl Model {
             Want::Upgrade => self.waiting.iter().filter(|w| is_upgrade(w)).count(),
             Want::Acquire(_) => self.waiting.len(),
         };
-        self.name_limit(request);
+        self.name_limits(ticket, request);
         let block = request.block.unwrap_or(0);
         let waiter = ModelWaiter {
             ticket,
@@ -363,10 +427,16 @@ impl Model {
         self.waiting.insert(place, waiter);
     }
 
-    fn name_limit(&mut self, request: &Request) {
+    fn name_limits(&mut self, ticket: Ticket, request: &Request) {
         if request.permits().is_some() {
             for (index, limit) in request.keys.iter().zip(&request.limits) {
-                self.locks[*index].named_limit = Some(*limit);
+                let namings = &mut self.locks[*index].namings;
+                namings.retain(|naming| naming.ticket != ticket);
+                namings.push(Naming {
+                    ticket,
+                    limit: *limit,
+                    is_granted: false,
+                });
             }
         }
     }
@@ -388,7 +458,7 @@ impl Model {
     }
 
     fn replace(&mut self, ticket: Ticket, request: &Request, now: u64) {
-        self.name_limit(request);
+        self.name_limits(ticket, request);
         let block = request.block.unwrap_or(0);
         for waiter in &mut self.waiting {
             if waiter.ticket == ticket {
@@ -398,15 +468,12 @@ impl Model {
         }
     }
 
-    /// A client waits no more. Returns it, and how many clients waited longer.
+    /// A client waits no more, and was granted nothing. Returns it, and how many clients waited longer.
     fn leave(&mut self, ticket: Ticket) -> Option<(ModelWaiter, usize)> {
         let place = self.waiting.iter().position(|w| w.ticket == ticket)?;
         let left = self.waiting.remove(place);
         for index in &left.request.keys {
-            let waits = |waiter: &ModelWaiter| waiter.request.keys.contains(index);
-            if !self.waiting.iter().any(waits) {
-                self.locks[*index].named_limit = None;
-            }
+            self.locks[*index].forget_naming(ticket);
         }
         Some((left, place))
     }
@@ -449,7 +516,7 @@ impl Model {
 
     fn ended(&mut self, ticket: Ticket, answer: &Answer, now: u64) -> Verdict {
         self.expire(now);
-        let named = self.locks.each_ref().map(|lock| lock.named_limit);
+        let namings = self.locks.each_ref().map(|lock| lock.namings.clone());
         let left = self.leave(ticket);
         let (waiter, ahead) = left.ok_or(format!("{ticket} does not wait, and got {answer:?}"))?;
         let request = waiter.request;
@@ -477,17 +544,10 @@ impl Model {
         };
         ensure!(!is_late, "{request:?} was granted when its time was up");
         ensure!(!is_closed, "{request:?} was granted without a connection");
-        // Its own queue had a capacity while it was in it.
-        for index in &request.keys {
-            self.locks[*index].named_limit = named[*index];
+        for (lock, namings) in self.locks.iter_mut().zip(namings) {
+            lock.namings = namings;
         }
-        self.grant(&request, &fences, ahead, now)?;
-        for index in &request.keys {
-            let waits = |waiter: &ModelWaiter| waiter.request.keys.contains(index);
-            if !self.waiting.iter().any(waits) {
-                self.locks[*index].named_limit = None;
-            }
-        }
+        self.grant(Some(ticket), &request, &fences, ahead, now)?;
         self.handoffs += 1;
         self.unanswered.insert(ticket, (request, fences));
         Ok(())
@@ -603,6 +663,19 @@ impl World {
         let result = run(&mut handover, self);
         self.handover = handover;
         result
+    }
+
+    /// Nobody is told when the requests of closed connections leave.
+    fn note_left(&mut self) {
+        let (model, queues) = (&self.model, &self.handover.queues);
+        let has_left = |waiter: &&ModelWaiter| {
+            model.is_closed(&waiter.request) && queues.get(waiter.ticket).is_none()
+        };
+        let left = model.waiting.iter().filter(has_left);
+        let left: Vec<Ticket> = left.map(|waiter| waiter.ticket).collect();
+        for ticket in left {
+            self.model.leave(ticket);
+        }
     }
 
     fn note(&mut self, verdict: Verdict) {
@@ -730,6 +803,7 @@ impl LockWorld for World {
         &mut self,
         run: impl FnOnce(&mut Handover, &mut dyn WaitingClients) -> T,
     ) -> T {
+        self.note_left();
         self.apart(|handover, world| run(handover, world))
     }
 
@@ -741,6 +815,7 @@ impl LockWorld for World {
         step: impl FnOnce(&mut Handover, &mut dyn OpenLocks) -> T,
     ) -> Result<T, Error> {
         assert!(keys.iter().all(|key| kind_of(index_of(key)) == kind));
+        self.note_left();
         Ok(self.apart(|handover, world| step(handover, &mut world.open(keys))))
     }
 
@@ -837,16 +912,7 @@ impl Simulation {
     }
 
     fn verdict(&mut self) -> Verdict {
-        let model = &self.world.model;
-        let queues = &self.world.handover.queues;
-        let has_left = |waiter: &&ModelWaiter| {
-            model.is_closed(&waiter.request) && queues.get(waiter.ticket).is_none()
-        };
-        let left = model.waiting.iter().filter(has_left);
-        let left: Vec<Ticket> = left.map(|waiter| waiter.ticket).collect();
-        for ticket in left {
-            self.world.model.leave(ticket);
-        }
+        self.world.note_left();
         self.world.verdict.take().map_or(Ok(()), Err)
     }
 
@@ -945,6 +1011,18 @@ impl Simulation {
                 let is_alone = found.len() == 1;
                 ensure!(is_shared || is_alone, "{found:?} exclude each other");
             }
+            if let Some(lock) = lock.filter(|_| !found.is_empty() && index >= LOCKS) {
+                let mode = Mode::Permits { limit: held.limit };
+                ensure!(
+                    lock.mode() == mode,
+                    "{:?} in place of {mode:?}",
+                    lock.mode()
+                );
+            }
+            let (db, name) = key(index);
+            let in_force = self.world.handover.queues.limit(db, &name);
+            let named = held.named_limit();
+            ensure!(in_force == named, "{in_force:?} in place of {named:?}");
         }
         let (counters, model) = (&self.world.handover.counters, &self.world.model);
         ensure!(
@@ -1026,6 +1104,28 @@ impl Simulation {
         }
     }
 
+    /// A client asks again for what it waits for, perhaps with other capacities.
+    fn any_repetition(&mut self) -> Option<Request> {
+        let waiting = self.world.model.waiting.iter();
+        let with_id = waiting.filter(|waiter| waiter.request.id.is_some());
+        let requests: Vec<Request> = with_id.map(|waiter| waiter.request.clone()).collect();
+        if requests.is_empty() {
+            return None;
+        }
+        self.clients += 1;
+        let mut request = self.random.one(&requests).clone();
+        if !request.is_notified || self.world.model.closed.contains(&request.client) {
+            request.client = self.clients;
+        }
+        if let Want::Acquire(RequestedMode::Permits { count, limit }) = &mut request.want {
+            for named in &mut request.limits {
+                *named = *count + self.random.below(3);
+            }
+            *limit = request.limits[0];
+        }
+        Some(request)
+    }
+
     /// A command comes. It is answered, or its client waits.
     fn request(&mut self, request: &Request) -> Verdict {
         let (now, owner, id) = (self.world.now, [request.owner], request.id.map(|id| [id]));
@@ -1034,6 +1134,7 @@ impl Simulation {
         let acquire = |(place, (db, name)): (usize, &Key)| Acquire {
             owner: &owner,
             mode: request.mode(place),
+            kept_limit: None,
             lease: request.lease,
             id: id.as_ref().map(|id| &id[..]),
             watch: request.watch,
@@ -1088,7 +1189,7 @@ impl Simulation {
                 return self.wait(request);
             }
         };
-        self.world.model.grant(request, &fences, ahead, now)
+        self.world.model.grant(None, request, &fences, ahead, now)
     }
 
     fn wait(&mut self, request: &Request) -> Verdict {
@@ -1408,7 +1509,11 @@ impl Simulation {
     fn event(&mut self) -> Verdict {
         match self.random.below(44) {
             0..=15 => {
-                let request = self.any_request();
+                let repetition = match self.random.below(8) {
+                    0 => self.any_repetition(),
+                    _ => None,
+                };
+                let request = repetition.unwrap_or_else(|| self.any_request());
                 self.request(&request)?;
             }
             16..=23 => self.release()?,

@@ -358,6 +358,7 @@ fn check(ops: Vec<Op>, semaphore: bool) -> Result<(), TestCaseError> {
                 let request = Acquire {
                     owner: OWNERS[*owner],
                     mode: *claim,
+                    kept_limit: None,
                     lease: *lease,
                     id: id_bytes(id),
                     watch: *watch,
@@ -572,6 +573,7 @@ fn check_removal_in_steps(ops: Vec<ManyOp>, most: usize) -> Result<(), TestCaseE
                 let request = Acquire {
                     owner: &owner,
                     mode,
+                    kept_limit: None,
                     lease,
                     id: None,
                     watch: None,

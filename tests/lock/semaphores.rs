@@ -1,10 +1,10 @@
-//! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here: see
+//! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here but for a capacity: see
 //! `waiting.rs`. What they share with locks (events, transactions, scripts, access rules) is in `commands.rs`.
 
 use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
 use crate::support::{
-    Lines, Raw, SOON, SYNTAX, Value, WRONGTYPE, await_gone, eventually, now_us, served,
-    server_and_client, still_waits, waiter,
+    Lines, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, ask, await_gone, eventually, now_us, pair,
+    served, server_and_client, still_waits, wait_for_replica_sync, waiter, waiting, waits,
 };
 
 /// Limit, permits in use, and the holders with their permits.
@@ -326,6 +326,192 @@ fn used_does_not_count_permits_with_ended_leases() {
     client.run("SEM.ACQUIRE s long LIMIT 5 PERMITS 3 PX 100000");
     eventually(SOON, || state(&mut client, "s").1 == 3);
     assert_eq!(state(&mut client, "s"), (5, 3, vec![held("long", 3)]));
+}
+
+// The capacity while clients wait
+
+/// The capacity that `SEM.INFO` shows.
+fn limit(client: &mut Raw) -> i64 {
+    state(client, "s").0
+}
+
+#[test]
+fn the_newest_request_that_waits_names_the_capacity() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE s a LIMIT 2");
+    client.must("SEM.ACQUIRE s a LIMIT 2");
+    let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 2 BLOCK 0");
+    let mut c = waiter(&server, "SEM.ACQUIRE s c LIMIT 1 BLOCK 0");
+    client.must("SEM.RELEASE s a");
+    assert_eq!(state(&mut client, "s"), (1, 1, vec![held("a", 1)]));
+    still_waits(&mut b);
+    // A larger one serves those ahead at once.
+    let mut d = waiter(&server, "SEM.ACQUIRE s d LIMIT 3 BLOCK 0");
+    for waiting in [&mut b, &mut c] {
+        fence(&served(waiting));
+    }
+    assert_eq!(limit(&mut client), 3);
+    still_waits(&mut d);
+    client.must("SEM.RELEASE s a");
+    fence(&served(&mut d));
+    assert_eq!(limit(&mut client), 3);
+}
+
+#[test]
+fn a_request_for_more_permits_than_the_capacity_names_its_own() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE s a LIMIT 1");
+    let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 3 PERMITS 3 BLOCK 0");
+    assert_eq!(limit(&mut client), 3);
+    let c = waiter(&server, "SEM.ACQUIRE s c LIMIT 1 BLOCK 0");
+    assert_eq!(limit(&mut client), 1);
+    client.must("SEM.RELEASE s a");
+    fence(&served(&mut b));
+    assert_eq!(limit(&mut client), 1);
+    drop(c);
+    eventually(SOON, || waiting(&server) == 0);
+    assert_eq!(limit(&mut client), 3, "b has named it, and holds permits");
+}
+
+/// How the wait of a request ends that is granted nothing.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Timeout,
+    Canceled,
+    Closed,
+    Unblocked,
+    NotifiedTimeout,
+    NotifiedCanceled,
+    NotifiedClosed,
+}
+
+const ENDINGS: [Ending; 7] = [
+    Ending::Timeout,
+    Ending::Canceled,
+    Ending::Closed,
+    Ending::Unblocked,
+    Ending::NotifiedTimeout,
+    Ending::NotifiedCanceled,
+    Ending::NotifiedClosed,
+];
+
+impl Ending {
+    /// Lets a request wait. Returns its client, and the client id.
+    fn wait(self, server: &Server, request: &str) -> (Raw, i64) {
+        let block = match self {
+            Ending::Timeout | Ending::NotifiedTimeout => 300,
+            _ => 0,
+        };
+        let mut client = Raw::connect(server);
+        let id = client.must("CLIENT ID").int();
+        let line = format!("{request} BLOCK {block} ID one");
+        match self {
+            Ending::NotifiedTimeout | Ending::NotifiedCanceled | Ending::NotifiedClosed => {
+                assert!(client.run(&format!("{line} NOTIFY channel")).is_nil());
+            }
+            _ => waits(server, &mut client, &line),
+        }
+        (client, id)
+    }
+
+    fn end(self, server: &Server, (mut client, id): (Raw, i64)) {
+        match self {
+            Ending::Timeout | Ending::NotifiedTimeout => {}
+            Ending::Canceled | Ending::NotifiedCanceled => {
+                assert_eq!(ask(server, "SEM.CANCEL s one"), 1);
+            }
+            Ending::Closed | Ending::NotifiedClosed => return,
+            Ending::Unblocked => assert_eq!(ask(server, &format!("CLIENT UNBLOCK {id}")), 1),
+        }
+        if matches!(self, Ending::Timeout | Ending::Canceled | Ending::Unblocked) {
+            assert!(served(&mut client).is_nil());
+        } else {
+            eventually(SOON, || waiting(server) == 0); // with the client that waits for it
+        }
+    }
+}
+
+#[test]
+fn a_request_that_ends_without_permits_takes_its_capacity_with_it() {
+    for request in ["SEM.ACQUIRE s c LIMIT 1", "SEM.MACQUIRE 2 t 9 s 1 c"] {
+        for ending in ENDINGS {
+            let (server, mut client) = server_and_client();
+            client.must("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
+            let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 2 BLOCK 0");
+            let c = ending.wait(&server, request);
+            client.must("SEM.RELEASE s a");
+            ending.end(&server, c);
+            fence(&served(&mut b));
+            let all = vec![held("a", 1), held("b", 1)];
+            assert_eq!(state(&mut client, "s"), (2, 2, all), "{ending:?}");
+            assert_eq!(waiting(&server), 0);
+            client.must("SEM.RELEASE s a");
+            fence(&client.run("SEM.ACQUIRE s d LIMIT 2"));
+        }
+    }
+}
+
+#[test]
+fn replicas_and_files_know_the_capacity_of_the_last_permits() {
+    let (master, replica) = pair();
+    let mut client = Raw::connect(&master);
+    client.must("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
+    let mut b = waiter(&master, "SEM.ACQUIRE s b LIMIT 2 PERMITS 2 BLOCK 0");
+    let c = waiter(&master, "SEM.ACQUIRE s c LIMIT 1 BLOCK 0");
+    client.must("SEM.RELEASE s a ALL");
+    fence(&served(&mut b));
+    assert_eq!(limit(&mut client), 1);
+    wait_for_replica_sync(&master, &replica);
+    assert_eq!(ask(&replica, "SEM.INFO s").field("limit"), &2);
+    drop(c);
+    eventually(SOON, || waiting(&master) == 0);
+    assert_eq!(limit(&mut client), 2);
+    client.must("DEBUG RELOAD");
+    assert_eq!(limit(&mut client), 2);
+}
+
+/// The repetition of a waiting request names the capacity anew, and keeps its place.
+#[test]
+fn a_repeated_request_names_the_capacity() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE s a LIMIT 3 PERMITS 3");
+    let b = |limit| format!("SEM.ACQUIRE s b LIMIT {limit} BLOCK 0 ID one NOTIFY channel");
+    assert!(client.run(&b(1)).is_nil());
+    let c = waiter(&server, "SEM.ACQUIRE s c LIMIT 2 PERMITS 2 BLOCK 0");
+    assert_eq!(limit(&mut client), 2);
+    assert!(client.run(&b(3)).is_nil());
+    assert_eq!(limit(&mut client), 3);
+    client.must("SEM.RELEASE s a");
+    eventually(SOON, || waiting(&server) == 1);
+    // It has permits now, and named the capacity last.
+    assert_eq!(
+        state(&mut client, "s"),
+        (3, 3, vec![held("a", 2), held("b", 1)])
+    );
+    drop(c);
+    eventually(SOON, || waiting(&server) == 0);
+    assert_eq!(limit(&mut client), 3);
+}
+
+/// With the capacity of a client that leaves, a wait can become one that never ends.
+#[test]
+fn a_capacity_that_goes_can_close_a_cycle() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE k y PX 600000");
+    client.must("SEM.ACQUIRE s x LIMIT 2 PX 600000");
+    client.must("SEM.ACQUIRE s z LIMIT 2 PX 600000");
+    let mut y = waiter(&server, "SEM.ACQUIRE s y LIMIT 1 BLOCK 0");
+    let _w = waiter(&server, "SEM.ACQUIRE s w LIMIT 2 BLOCK 0 ID one");
+    // The permit of z is enough for y.
+    let mut x = waiter(&server, "LOCK.ACQUIRE k x BLOCK 0");
+    still_waits(&mut x);
+    assert_eq!(client.run("SEM.CANCEL s one"), 1);
+    assert_eq!(
+        served(&mut y).err(),
+        "DEADLOCK waiting for this lock would never end"
+    );
+    client.must("LOCK.RELEASE k y");
+    fence(&served(&mut x));
 }
 
 // Two types
