@@ -131,7 +131,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
     }
 }
 
-/// The smallest zeroed block whose pages stay untouched and whose allocation may fail without ending the process.
+/// The smallest zeroed block whose pages stay untouched, and whose allocation may fail without ending the process on every server.
+/// To return so many pages to the system takes as long as to write zeros to them.
 const LARGE_BYTES: usize = 64 * 1024;
 
 /// The way to allocate aligned zeroed blocks.
@@ -199,19 +200,20 @@ unsafe fn zeroed(layout: Layout) -> *mut u8 {
     }
     // SAFETY: the caller's promise. A block of `try_alloc` has `size` bytes.
     unsafe {
-        match (raw::RedisModule_TryCalloc, raw::RedisModule_TryAlloc) {
-            (Some(try_calloc), _) => try_calloc(1, size).cast(),
-            (None, Some(try_alloc)) if size >= LARGE_BYTES => {
-                let block = try_alloc(size).cast::<u8>();
-                if !block.is_null() {
-                    clear(block, size);
-                }
-                block
+        if let Some(try_alloc) = raw::RedisModule_TryAlloc
+            && size >= LARGE_BYTES
+        {
+            // Not TryCalloc: jemalloc 5.3.1 and the C library write zeros to a block that was in use before.
+            let block = try_alloc(size).cast::<u8>();
+            if !block.is_null() {
+                clear(block, size);
             }
-            _ => match raw::RedisModule_Calloc {
-                Some(calloc) => calloc(1, size).cast(),
-                None => System.alloc_zeroed(layout),
-            },
+            return block;
+        }
+        match (raw::RedisModule_TryCalloc, raw::RedisModule_Calloc) {
+            (Some(try_calloc), _) => try_calloc(1, size).cast(),
+            (None, Some(calloc)) => calloc(1, size).cast(),
+            (None, None) => System.alloc_zeroed(layout),
         }
     }
 }
@@ -246,7 +248,10 @@ unsafe fn clear(block: *mut u8, size: usize) {
         #[cfg(all(target_os = "linux", not(miri)))] // Miri does not support madvise
         {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
-            let front = block.align_offset(page).min(size);
+            // Where no page of twice the size begins, madvise fails for memory of hugetlbfs. Elsewhere it can succeed there, and
+            // clear less than it should.
+            let front = block.wrapping_sub(page).align_offset(2 * page);
+            let front = front.min(size);
             let pages = (size - front) / page * page;
             let middle = block.add(front);
             if libc::madvise(middle.cast(), pages, libc::MADV_DONTNEED) == 0 {
@@ -282,6 +287,22 @@ mod tests {
         let layout = Layout::from_size_align(1, 16).expect("a layout");
         // SAFETY: null is allowed.
         assert!(unsafe { carve(std::ptr::null_mut(), layout) }.is_null());
+    }
+
+    /// The system keeps locked pages, so the zeros are written.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_the_system_keeps_is_cleared_too() {
+        let size = 40_000;
+        let mut memory = vec![7u8; size];
+        let start = memory.as_mut_ptr();
+        // SAFETY: the vector has this memory. A failure of mlock leaves the test without its point, but right.
+        unsafe {
+            libc::mlock(start.cast(), size);
+            clear(start, size);
+            libc::munlock(start.cast(), size);
+        }
+        assert!(memory.iter().all(|byte| *byte == 0));
     }
 
     #[test]

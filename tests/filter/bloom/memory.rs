@@ -1,8 +1,10 @@
 //! Bloom filters that are larger than the settings, the server or the machine allow.
 
 use super::{size, terms};
+use crate::support::corruption::resident;
 use crate::support::filter::{
-    Kind, OUT_OF_MEMORY, TOO_LARGE, absent, assert_holds_numbers, dump, fill, load_chunk, shown,
+    KINDS, Kind, OUT_OF_MEMORY, TOO_LARGE, absent, assert_holds_numbers, dump, fill, load_chunk,
+    shown,
 };
 use crate::support::{Fsync, Lines, Raw, SOON, Server, Written, server_and_client};
 use std::time::Instant;
@@ -154,6 +156,55 @@ fn a_hundred_million_items_are_reserved_in_no_time() {
     assert!(size(&mut client, "k") > 120_000_000);
     let touched = server.info_int("used_memory_rss") - before;
     assert!(touched < 20_000_000, "{touched}");
+}
+
+/// Also where the allocator has memory that it gave before.
+#[test]
+fn a_filter_that_is_reserved_again_has_no_pages_either() {
+    let (server, mut client) = server_and_client();
+    client.must("CONFIG SET lazyfree-lazy-user-del no");
+    let before = resident(&server);
+    for line in [
+        "BF.RESERVE k 0.01 100000000",
+        "CF.RESERVE k 50000000",
+        "BF.RESERVE k 0.01 30000000",
+    ] {
+        let family = &line[..2];
+        for round in 0..4 {
+            assert_eq!(client.run(line), "OK");
+            let item = format!("{family}.EXISTS k i{round}");
+            assert_eq!(client.run(&item), 0);
+            assert_eq!(client.run(&format!("{family}.ADD k i{round}")), 1);
+            assert_eq!(client.run(&item), 1);
+            assert_eq!(client.run("DEL k"), 1);
+        }
+        let touched = resident(&server) - before;
+        assert!(touched < 20_000_000, "{line}: {touched}");
+    }
+}
+
+/// Memory with other bytes in it is zeroed, whether the allocator or the system provides it.
+#[test]
+fn a_filter_in_memory_that_was_in_use_is_empty() {
+    let (_server, mut client) = server_and_client();
+    client.must("CONFIG SET lazyfree-lazy-user-del no");
+    for capacity in [1000, 20_000, 100_000, 500_000, 5_000_000] {
+        for kind in KINDS {
+            for _ in 0..2 {
+                client.must(&kind.reserve("k", capacity));
+                client.must(&kind.reserve("other", capacity));
+                let chunks = dump(&mut client, kind, "k");
+                assert_eq!(chunks.len(), 1, "{capacity}: a bit is not zero");
+                client.must("DEL k other");
+                // Strings of the size of a segment and of other sizes, without zeros.
+                for (number, size) in [60_000, 300_000, 4 << 20, 30 << 20].iter().enumerate() {
+                    let bytes = vec![0xff; *size];
+                    client.call([b"SET".as_slice(), format!("s{number}").as_bytes(), &bytes]);
+                }
+                client.must("DEL s0 s1 s2 s3");
+            }
+        }
+    }
 }
 
 /// Redis 7.0 has no way to ask for zeroed memory that may be refused, and ends when it gets none.
