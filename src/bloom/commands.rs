@@ -48,7 +48,7 @@ pub(super) fn reserve(call: &Call<'_>) -> Answer {
         let error = error_rate(&mut cursor)?;
         let capacity = capacity(&mut cursor)?;
         let options = OPTIONS.read(&mut cursor, EXPANSION | NONSCALING)?;
-        let expansion = options.expansion()?;
+        let expansion = options.reserved_expansion()?;
         let parameters = BloomParameters {
             error,
             capacity,
@@ -115,13 +115,13 @@ pub(super) fn madd(call: &Call<'_>) -> Answer {
 
 /// `BF.INSERT key [CAPACITY n] [ERROR e] [EXPANSION n] [NOCREATE] [NONSCALING] ITEMS item [item ...]`
 ///
-/// The options are those of `BF.RESERVE`, for a filter that is created; `NOCREATE`: none is. Replies
-/// as `BF.MADD`. Errors: those of `BF.MADD`, `ERR not found` (`NOCREATE`), and those of bad options.
+/// The options are those of `BF.RESERVE`, for a filter that is created; `NOCREATE`: none is. `NONSCALING` prevails over `EXPANSION`.
+/// Replies as `BF.MADD`. Errors: those of `BF.MADD`, `ERR not found` (`NOCREATE`), and those of bad options.
 pub(super) fn insert(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
     let options = OPTIONS.read(&mut cursor, OptionSet::MAX)?;
-    let parameters = options.parameters()?;
+    let parameters = options.parameters();
     let items = cursor.rest();
     if items.is_empty() {
         return Err(Error::Syntax);

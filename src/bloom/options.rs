@@ -32,22 +32,29 @@ pub(super) type BloomOptions<'a> = Options<'a, 6>;
 
 impl BloomOptions<'_> {
     /// The properties of a filter that the command creates.
-    pub(super) fn parameters(&self) -> Result<BloomParameters, Error> {
-        Ok(BloomParameters {
+    pub(super) fn parameters(&self) -> BloomParameters {
+        BloomParameters {
             error: self.number(ERROR).map_or(ERROR_RATE.get(), f64::from_bits),
             capacity: self.number_or(CAPACITY, BLOOM_CAPACITY.get() as u64),
-            expansion: self.expansion()?,
-        })
+            expansion: self.expansion(),
+        }
     }
 
-    /// How many times as large each further layer is; 0 if there is none.
-    pub(super) fn expansion(&self) -> Result<u64, Error> {
-        match self.number(EXPANSION) {
-            Some(expansion) if expansion > 0 && self.has(NONSCALING) => {
-                Err(Error::NonscalingExpands)
-            }
-            _ if self.has(NONSCALING) => Ok(0),
-            given => Ok(given.unwrap_or_else(|| DEFAULT_EXPANSION.get() as u64)),
+    /// How many times as large each further layer is; 0 if there is none, whatever `EXPANSION` is.
+    fn expansion(&self) -> u64 {
+        if self.has(NONSCALING) {
+            0
+        } else {
+            self.number_or(EXPANSION, DEFAULT_EXPANSION.get() as u64)
+        }
+    }
+
+    /// The same for `BF.RESERVE`, which as in RedisBloom is the only command to refuse both options together.
+    pub(super) fn reserved_expansion(&self) -> Result<u64, Error> {
+        if self.has(NONSCALING) && self.number(EXPANSION).is_some_and(|given| given > 0) {
+            Err(Error::NonscalingExpands)
+        } else {
+            Ok(self.expansion())
         }
     }
 }

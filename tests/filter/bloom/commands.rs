@@ -159,8 +159,6 @@ fn bad_properties_are_refused_with_the_texts_that_clients_know() {
     for line in [
         "BF.RESERVE KEY 0.01 100 NONSCALING EXPANSION 2",
         "BF.RESERVE KEY 0.01 100 EXPANSION 1 NONSCALING",
-        "BF.INSERT KEY EXPANSION 2 NONSCALING ITEMS a",
-        "BF.INSERT KEY NONSCALING EXPANSION 2 ITEMS a",
     ] {
         cases.push((line.split(' ').collect(), CANNOT_EXPAND));
     }
@@ -320,6 +318,13 @@ fn insert_creates_with_its_options_in_any_order_and_leaves_an_existing_filter_as
         (
             "BF.INSERT f CAPACITY 5 EXPANSION 0 nonscaling ITEMS x",
             [5, 1, 1, 0],
+        ),
+        // As in RedisBloom, NONSCALING prevails.
+        ("BF.INSERT h NONSCALING EXPANSION 4 ITEMS x", [100, 1, 1, 0]),
+        ("BF.INSERT i EXPANSION 2 NONSCALING ITEMS x", [100, 1, 1, 0]),
+        (
+            "BF.INSERT a NOCREATE EXPANSION 4 NONSCALING ITEMS x",
+            [100, 1, 2, 2],
         ),
         // They are of no effect on a filter that is there.
         ("BF.INSERT a CAPACITY 5 ITEMS x z", [100, 1, 3, 2]),
