@@ -138,9 +138,8 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     let mut edit = FilterEdit::<K>::open(call, &name)?;
     match (edit.filter(), iterator.saturating_sub(1)) {
         (None, 0) => {
-            let may_be_foreign = FOREIGN.get() || is_replay;
             let header = persist::read_header(data);
-            let header = header.or_else(|_| read_foreign_header(data, may_be_foreign));
+            let header = header.or_else(|_| read_foreign_header(data, is_replay));
             let header = as_registered(header.map_err(|_| Error::BadData)?);
             let mut filter = build(header, MemoryLimits::of(call.ctx))?;
             if let Some(foreign) = &mut filter.foreign
@@ -175,13 +174,15 @@ pub fn loadchunk<K: FilterKind>(call: &Call<'_>, event: &'static CStr) -> Answer
     Ok(Reply::Ok)
 }
 
-/// Reads the first chunk of another module's `SCANDUMP`, unless the server must not load one.
+/// Reads the first chunk of another module's `SCANDUMP`, unless the server must not load it. A master or an AOF decides what it
+/// loads.
 fn read_foreign_header<K: FilterKind>(
     data: &[u8],
-    may_be_foreign: bool,
+    is_replay: bool,
 ) -> Result<FilterHeader<K>, Corrupt> {
-    if may_be_foreign {
-        FilterHeader::of_foreign(K::read_foreign_dump(data)?)
+    let shape = K::read_foreign_dump(data)?;
+    if is_replay || FOREIGN.get() && shape.is_consistent() {
+        FilterHeader::of_foreign(shape)
     } else {
         Err(Corrupt)
     }

@@ -14,7 +14,7 @@ use crate::support::filter::{
     dump, held_named, load, load_chunk, number, value_digest,
 };
 use crate::support::{
-    Fsync, Lines, Random, Raw, Server, Value, assert_identical, compile, pair, server_and_client,
+    Fsync, Lines, Raw, Server, Value, assert_identical, compile, pair, server_and_client,
     wait_for_replica_sync,
 };
 
@@ -72,7 +72,7 @@ fn stem(name: &str) -> &str {
     name.rsplit('/').next().expect("a name")
 }
 
-fn kind_of(name: &str) -> Kind {
+pub(crate) fn kind_of(name: &str) -> Kind {
     if stem(name).starts_with("cf") {
         Kind::Cuckoo
     } else {
@@ -94,10 +94,10 @@ fn has_old_format(name: &str) -> bool {
 }
 
 /// The RDB version of Redis 7.0, which all tested servers load.
-const RDB_VERSION: u16 = 10;
+pub(crate) const RDB_VERSION: u16 = 10;
 
 /// The payload of `DUMP`, with an RDB version that all tested servers load.
-fn payload(name: &str) -> Vec<u8> {
+pub(crate) fn payload(name: &str) -> Vec<u8> {
     let mut payload = data(&format!("{name}.dump"));
     payload.truncate(payload.len() - FOOTER);
     payload.extend(RDB_VERSION.to_le_bytes());
@@ -248,7 +248,7 @@ fn restore(client: &mut Raw, name: &str, key: &str) -> Value {
 }
 
 /// A payload without its RDB version and its checksum.
-fn body(payload: &[u8]) -> &[u8] {
+pub(crate) fn body(payload: &[u8]) -> &[u8] {
     &payload[..payload.len() - FOOTER]
 }
 
@@ -923,271 +923,4 @@ fn types_of_another_module_stay_with_it() {
     assert_eq!(client.run(&load), "OK");
     client.must("types.set a b c");
     assert_eq!(client.must("TYPE c"), "bloomfltr");
-}
-
-/// The most bytes of a filter while damaged ones are loaded.
-const MOST_BYTES: i64 = 64 << 20;
-
-/// A server that gets damaged filters.
-fn server_for_damage() -> (Server, Raw) {
-    let (server, mut client) = server_and_client();
-    client.must(&format!("CONFIG SET sluice.bloom-max-bytes {MOST_BYTES}"));
-    // Valkey frees large values in the background otherwise, while the next one is loaded.
-    client.must("CONFIG SET lazyfree-lazy-user-del no lazyfree-lazy-server-del no");
-    (server, client)
-}
-
-/// Panics if the server has used more memory than a few filters need.
-#[track_caller]
-fn assert_modest(server: &Server) {
-    let peak = server.info_int("used_memory_peak");
-    assert!(peak < 3 * MOST_BYTES, "{peak}");
-    assert_calm(server);
-}
-
-/// Sends a payload, and uses the filter if there is one. False: it was refused.
-fn is_loaded(client: &mut Raw, kind: Kind, payload: &[u8]) -> bool {
-    let reply = client.call([b"RESTORE".as_slice(), b"k", b"0", payload, b"REPLACE"]);
-    if !reply.is_err() {
-        use_filter(client, kind);
-    }
-    !reply.is_err()
-}
-
-fn use_filter(client: &mut Raw, kind: Kind) {
-    for line in [
-        "EXISTS k i1",
-        "MEXISTS k i1 i2",
-        "INFO k",
-        "ADD k new",
-        "SCANDUMP k 0",
-    ] {
-        client.run(&format!("{}.{line}", kind.family()));
-    }
-    client.run("CF.DEL k i7");
-    client.must("DUMP k");
-    client.must("DEBUG DIGEST-VALUE k");
-    client.must("MEMORY USAGE k");
-}
-
-/// A small filter in each encoding of each format.
-const SMALL: [&str; 8] = [
-    "1.0/bf-half",
-    "2.0/bf-half",
-    "2.0/cf-empty",
-    "bf-half",
-    "cf-one",
-    "8.8/bf-half",
-    "8.8/cf-one",
-    "vb-half",
-];
-
-/// A value with a footer.
-fn with_footer(mut body: Vec<u8>) -> Vec<u8> {
-    body.extend(RDB_VERSION.to_le_bytes());
-    sealed(body)
-}
-
-#[test]
-fn a_payload_that_is_cut_at_any_byte_is_refused() {
-    let (server, mut client) = server_for_damage();
-    for name in SMALL {
-        let whole = payload(name);
-        assert!(is_loaded(&mut client, kind_of(name), &whole));
-        // The server reads on in the footer, whose two bytes of the version are a number and the end of the value.
-        for length in 0..body(&whole).len() - 3 {
-            let cut = with_footer(whole[..length].to_vec());
-            let is_loaded = is_loaded(&mut client, kind_of(name), &cut);
-            assert!(!is_loaded, "{name}: cut at {length}");
-        }
-    }
-    assert_modest(&server);
-}
-
-/// A length of the RDB format, and the position behind it.
-fn rdb_length(bytes: &[u8], at: usize) -> (u64, usize) {
-    let number = |size: usize| {
-        let bytes = &bytes[at + 1..at + 1 + size];
-        let number = bytes
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte));
-        (number, at + 1 + size)
-    };
-    match bytes[at] {
-        0x80 => number(4),
-        0x81 => number(8),
-        byte if byte >> 6 == 0 => (u64::from(byte), at + 1),
-        byte => (u64::from(byte & 63) << 8 | u64::from(bytes[at + 1]), at + 2),
-    }
-}
-
-/// The payloads that differ in one number, and have an extreme one in its place.
-fn forged(name: &str) -> Vec<Vec<u8>> {
-    const NUMBERS: [u64; 9] = [0, 1, 255, 4096, 65_536, 1 << 32, 1 << 40, 1 << 63, u64::MAX];
-    const DOUBLES: [f64; 7] = [0.0, -1.0, 1.0, 1e300, f64::NAN, f64::INFINITY, 5e-324];
-    let whole = payload(name);
-    let body = body(&whole);
-    let forge = |start: usize, end: usize, number: &[u8]| {
-        with_footer([&body[..start], number, &body[end..]].concat())
-    };
-    let mut all = Vec::new();
-    let (_, mut at) = rdb_length(body, 1);
-    loop {
-        let (code, start) = rdb_length(body, at);
-        match code {
-            0 => return all,
-            4 => {
-                at = start + 8;
-                all.extend(DOUBLES.map(|number| forge(start, at, &number.to_le_bytes())));
-            }
-            _ => {
-                let (number, end) = rdb_length(body, start);
-                let is_string = code == 5;
-                let near = [number.wrapping_sub(1), number + 1];
-                // The server itself allocates a string before it reads it.
-                let most = if is_string { 65_536 } else { u64::MAX };
-                let numbers = NUMBERS.into_iter().chain(near);
-                let numbers = numbers.filter(|number| *number <= most);
-                all.extend(numbers.map(|number| {
-                    let bytes = [&[0x81], number.to_be_bytes().as_slice()].concat();
-                    forge(start, end, &bytes)
-                }));
-                at = end + if is_string { number as usize } else { 0 };
-            }
-        }
-    }
-}
-
-#[test]
-fn forged_numbers_of_a_payload_take_no_memory() {
-    let (server, mut client) = server_for_damage();
-    for name in SMALL {
-        let (mut refused, mut tried) = (0, 0);
-        for payload in forged(name) {
-            tried += 1;
-            refused += u64::from(!is_loaded(&mut client, kind_of(name), &payload));
-        }
-        assert!(
-            tried > 30 && refused > tried / 3,
-            "{name}: {refused} of {tried}"
-        );
-    }
-    assert_modest(&server);
-}
-
-#[test]
-fn forged_numbers_of_a_chunk_take_no_memory() {
-    let (server, mut client) = server_for_damage();
-    for name in ["bf-default", "cf-default", "2.0/bf-wide", "2.0/cf-default"] {
-        let kind = kind_of(name);
-        let command = kind.name("LOADCHUNK");
-        let chunks = chunks(name);
-        let header = &chunks[0].1;
-        for at in 0..=header.len() - 8 {
-            for number in [0, 1 << 20, 1 << 40, u64::MAX] {
-                let mut forged = header.clone();
-                forged[at..at + 8].copy_from_slice(&u64::to_le_bytes(number));
-                client.must("DEL k");
-                let reply = client.call([command.as_bytes(), b"k", b"1", &forged]);
-                if !reply.is_err() {
-                    use_filter(&mut client, kind);
-                }
-            }
-        }
-        // Chunks that do not lie within one array.
-        client.must("DEL k");
-        client.call([command.as_bytes(), b"k", b"1", header]);
-        let (iterator, chunk) = &chunks[1];
-        for iterator in [
-            2,
-            3,
-            iterator - 1,
-            iterator + 1,
-            1 << 40,
-            9_007_199_254_740_991,
-        ] {
-            let iterator = iterator.to_string();
-            let reply = client.call([command.as_bytes(), b"k", iterator.as_bytes(), chunk]);
-            assert_eq!(reply.err(), "ERR received bad data", "{name}: {iterator}");
-        }
-        use_filter(&mut client, kind);
-    }
-    assert_modest(&server);
-}
-
-/// Payloads that are cut or have flipped bits, and whose checksum is right.
-#[test]
-fn damaged_filters_are_refused_or_answer() {
-    let (server, mut client) = server_for_damage();
-    let mut random = Random(0xf0_4e16);
-    let names = [
-        "bf-default",
-        "bf-half",
-        "1.0/bf-half",
-        "2.0/bf-default",
-        "2.0/cf-deleted",
-        "8.8/bf-default",
-        "8.8/cf-one",
-        "cf-one",
-        "cf-empty",
-        "cf-deleted",
-        "vb-default",
-        "vb-half",
-    ];
-    for name in names {
-        let payload = payload(name);
-        let whole = &payload[..payload.len() - 8];
-        let (mut refused, mut tried) = (0, 0);
-        for _ in 0..1500 {
-            let mut damaged = whole.to_vec();
-            let at = if random.below(2) == 0 {
-                120
-            } else {
-                whole.len() as u64 - 2
-            };
-            let at = random.below(at.min(whole.len() as u64 - 2)) as usize;
-            match random.below(3) {
-                0 => drop(damaged.drain(at..whole.len() - 2)),
-                1 => damaged[at] ^= 1 << random.below(8),
-                _ => damaged[at] = random.below(256) as u8,
-            }
-            let damaged = sealed(damaged);
-            tried += 1;
-            refused += u64::from(!is_loaded(&mut client, kind_of(name), &damaged));
-        }
-        assert!(
-            refused > 0 && refused < tried,
-            "{name}: {refused} of {tried}"
-        );
-    }
-    for name in ["bf-default", "cf-default", "2.0/bf-wide", "2.0/cf-default"] {
-        let kind = kind_of(name);
-        let (_, header) = &chunks(name)[0];
-        client.must("DEL k");
-        // The first 32 bytes of a cuckoo filter's header are a header of RedisBloom 2.0.
-        for length in (0..header.len()).filter(|length| kind == Kind::Bloom || *length != 32) {
-            let name = kind.name("LOADCHUNK");
-            for header in [&header[..length], &vec![0; length]] {
-                let reply = client.call([name.as_bytes(), b"k", b"1", header]);
-                assert_eq!(reply.err(), "ERR received bad data");
-            }
-        }
-        for _ in 0..1500 {
-            let mut damaged = header.clone();
-            let at = random.below(header.len() as u64) as usize;
-            if random.below(4) == 0 {
-                damaged.truncate(at);
-            } else {
-                damaged[at] = random.below(256) as u8;
-            }
-            client.must("DEL k");
-            let name = kind.name("LOADCHUNK");
-            let reply = client.call([name.as_bytes(), b"k", b"1", &damaged]);
-            if !reply.is_err() {
-                client.run(&format!("{} k i1", kind.name("EXISTS")));
-                client.call([name.as_bytes(), b"k", b"100", &damaged]);
-            }
-        }
-    }
-    assert_modest(&server);
 }

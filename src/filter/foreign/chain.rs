@@ -12,6 +12,9 @@
 //! little-endian. The other chunks are the arrays one after the other; the iterator minus 1 is the position of a chunk's end.
 //!
 //! Versions 1.0 and 2.0 round the number of bits up to 2^n2 and write `bits` as 0. Version 1.0 hashes items by 32 bits.
+//!
+//! The numbers of a link depend on each other, and one that is damaged could make the filter deny its items. The checks accept
+//! what the versions write, and refuse all that `bloom_validate_integrity` of RedisBloom 8.8 refuses in their own formats.
 
 use super::murmur::{murmur32, murmur64};
 use super::{ArrayBytes, FIXED_SHARE, get_f64, get_u32, get_u64};
@@ -26,11 +29,24 @@ pub const ENCODING: i32 = 4;
 const NO_SCALING: u64 = 8;
 /// Items are hashed by 64 bits instead of 32.
 const FORCE_64: u64 = 4;
-/// All options: the others say how the number of bits was computed.
-const OPTIONS: u64 = 15;
+/// The number of bits is not rounded up to a power of two.
+const NO_ROUNDING: u64 = 1;
 
-/// The most hashes of a link: the smallest error rate, 5e-324, needs 1075.
-const MAX_HASHES: u64 = 1100;
+/// The options of RedisBloom 1.0, of 2.0, and since 2.2.
+const OPTIONS: [u64; 4] = [
+    0,
+    FORCE_64,
+    FORCE_64 | NO_ROUNDING,
+    FORCE_64 | NO_ROUNDING | NO_SCALING,
+];
+
+/// ln 2 and its square, as RedisBloom writes them: another digit could change a number of hashes.
+#[allow(clippy::approx_constant)]
+const LN_2: f64 = 0.693147180559945;
+const LN_2_SQUARED: f64 = 0.480453013918201;
+
+/// The greatest relative difference between the logarithms of two C libraries is far below this.
+const LOGARITHM_TOLERANCE: f64 = 1e-12;
 
 /// The ratio of the entries of two successive links before RedisBloom 2.2.
 pub const FORMER_GROWTH: u64 = 2;
@@ -103,17 +119,35 @@ pub struct Link {
 }
 
 impl Link {
-    /// Error: no filter of RedisBloom has these numbers.
-    fn check(&self) -> Result<(), Corrupt> {
+    /// Error: no filter of RedisBloom with these options has these numbers.
+    fn check(&self, options: u64) -> Result<(), Corrupt> {
         let is_rate = self.error > 0.0 && self.error < 1.0;
-        let has_hashes = (1..=MAX_HASHES).contains(&self.hashes);
-        let is_shift = self.n2 < 64;
-        let has_bits =
-            is_shift && self.range() > 0 && (self.bits == 0 || self.range() <= self.bits);
-        let has_bytes = has_bits && self.range().max(self.bits).div_ceil(8) <= self.bytes;
-        let fits = self.bytes <= 1 << 53 && self.items.max(self.entries) <= MAX_ITEMS;
-        let is_valid = is_rate && has_hashes && has_bytes && fits;
+        let bits_per_entry = -self.error.ln() / LN_2_SQUARED;
+        let difference = (self.bits_per_entry - bits_per_entry).abs();
+        let is_for_rate = is_rate && difference <= bits_per_entry * LOGARITHM_TOLERANCE;
+        let has_hashes = self.hashes == (LN_2 * self.bits_per_entry).ceil() as u64;
+        let fits = self.bytes <= 1 << 53 && self.entries <= MAX_ITEMS;
+        let has_items = self.items <= self.entries;
+        let is_valid = is_for_rate && has_hashes && fits && has_items && self.has_bits(options);
         is_valid.then_some(()).ok_or(Corrupt)
+    }
+
+    /// Whether the array has as many bits as RedisBloom computes with these options. The bytes are at most 2^53.
+    fn has_bits(&self, options: u64) -> bool {
+        let all = self.bytes * 8;
+        let exact = ((self.entries as f64 * self.bits_per_entry) as u64).max(1);
+        let (wanted, bits) = match self.n2 {
+            0 if options & NO_ROUNDING != 0 => (exact, all), // since RedisBloom 2.2
+            0 if options == 0 => (exact, exact),             // before RedisBloom 1.0
+            1..=63 if options & NO_ROUNDING == 0 => {
+                let is_of_2_0 = self.bits == 0;
+                (1 << self.n2, if is_of_2_0 { 0 } else { all })
+            }
+            _ => return false,
+        };
+        let fills = |unit| wanted.checked_next_multiple_of(unit) == Some(all);
+        // Since RedisBloom 2.2.5, an array has whole words.
+        self.bits == bits && (fills(8) || bits == all && fills(64))
     }
 
     /// The number of bits that are in use.
@@ -138,9 +172,11 @@ impl Chain {
     pub fn check(self) -> Result<Self, Corrupt> {
         let count = self.links.len() as u64;
         let is_valid = (1..=MAX_LINKS).contains(&count)
-            && self.options & !OPTIONS == 0
+            && OPTIONS.contains(&self.options)
+            && (count == 1 || !self.is_fixed())
             && self.growth <= u64::from(u32::MAX);
-        self.links.iter().try_for_each(Link::check)?;
+        let mut links = self.links.iter();
+        links.try_for_each(|link| link.check(self.options))?;
         is_valid.then_some(self).ok_or(Corrupt)
     }
 
@@ -247,28 +283,155 @@ mod tests {
     use crate::filter::foreign::{ForeignHeader, ForeignShape};
     use crate::server::services::cache_lines::LINE_SIZE;
 
-    fn chain(bytes: u64) -> Chain {
-        let link = Link {
-            entries: bytes * 8 / 10,
-            error: 0.01,
-            hashes: 7,
-            bits_per_entry: 10.0,
-            bits: bytes * 8,
+    /// A link as RedisBloom makes it with the option for exact numbers of bits, in the layout since 2.2.5.
+    fn link(entries: u64, error: f64) -> Link {
+        let bits_per_entry = -error.ln() / LN_2_SQUARED;
+        let bits = (entries as f64 * bits_per_entry) as u64;
+        let bits = bits.max(1).next_multiple_of(64);
+        Link {
+            entries,
+            error,
+            hashes: (LN_2 * bits_per_entry).ceil() as u64,
+            bits_per_entry,
+            bits,
             n2: 0,
-            bytes,
+            bytes: bits / 8,
             items: 1,
-        };
+        }
+    }
+
+    fn chain(options: u64, link: Link) -> Chain {
         Chain {
-            options: FORCE_64,
+            options,
             growth: 2,
             links: vec![link],
+        }
+    }
+
+    /// The options since RedisBloom 2.2.
+    const NEW: u64 = FORCE_64 | NO_ROUNDING;
+
+    #[test]
+    fn links_of_all_versions_are_valid() {
+        let exact = link(1000, 0.01);
+        assert_eq!((exact.hashes, exact.bits), (7, 9600));
+        let of_2_2_0 = Link {
+            bits: 9592,
+            bytes: 1199,
+            ..exact
+        };
+        let before_1_0 = Link {
+            bits: 9585,
+            ..of_2_2_0
+        };
+        let rounded = Link {
+            entries: 1709,
+            bits: 0,
+            n2: 14,
+            bytes: 2048,
+            ..exact
+        };
+        let grown = Link {
+            bits: 16_384,
+            ..rounded
+        };
+        let small = |bits, n2, bytes| Link {
+            entries: 1,
+            bits,
+            n2,
+            bytes,
+            ..link(1, 0.3)
+        };
+        for (options, link) in [
+            (NEW, exact),
+            (NEW | NO_SCALING, exact),
+            (NEW, of_2_2_0),
+            (0, before_1_0),
+            (0, rounded),
+            (FORCE_64, rounded),
+            (FORCE_64, grown),
+            (FORCE_64, small(0, 2, 1)),
+            (FORCE_64, small(8, 2, 1)),
+            (FORCE_64, small(64, 2, 8)),
+            (NEW, link(1, 0.999)),
+            (NEW, link(1, 5e-324)),
+            (NEW, link(1 << 30, 1e-9)),
+        ] {
+            assert!(chain(options, link).check().is_ok(), "{options} {link:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_disagree_are_corrupt() {
+        let changes: [fn(&mut Chain); 24] = [
+            |chain| chain.options = 0,
+            |chain| chain.options = NO_ROUNDING,
+            |chain| chain.options = FORCE_64,
+            |chain| chain.options = NEW | 2,
+            |chain| chain.options = 1 << 32 | NEW,
+            |chain| chain.growth = 1 << 32,
+            |chain| chain.links.clear(),
+            |chain| chain.links[0].hashes = 6,
+            |chain| chain.links[0].hashes = 8,
+            |chain| chain.links[0].hashes = 0,
+            |chain| chain.links[0].bits = 9599,
+            |chain| chain.links[0].bits = 9592,
+            |chain| chain.links[0].bits = 9608,
+            |chain| chain.links[0].bits = 0,
+            |chain| chain.links[0].n2 = 3,
+            |chain| chain.links[0].n2 = 64,
+            |chain| chain.links[0].bytes = 1199,
+            |chain| chain.links[0].bits_per_entry = f64::NAN,
+            |chain| chain.links[0].bits_per_entry = 1.0,
+            |chain| chain.links[0].bits_per_entry += 1e-6,
+            |chain| chain.links[0].error = 0.011,
+            |chain| chain.links[0].error = f64::NAN,
+            |chain| chain.links[0].entries = 1100,
+            |chain| chain.links[0].items = 1001,
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut changed = chain(NEW, link(1000, 0.01));
+            change(&mut changed);
+            assert!(changed.check().is_err(), "{number}");
+        }
+        let mut fixed = chain(NEW | NO_SCALING, link(1000, 0.01));
+        fixed.links.push(link(2000, 0.005));
+        assert!(fixed.check().is_err());
+    }
+
+    /// The numbers of an array of a power of two, as RedisBloom 2.0 wrote them and as 2.2 writes them.
+    #[test]
+    fn rounded_numbers_that_disagree_are_corrupt() {
+        for bits in [0, 16_384] {
+            let rounded = Link {
+                entries: 1709,
+                bits,
+                n2: 14,
+                bytes: 2048,
+                ..link(1000, 0.01)
+            };
+            let changes: [fn(&mut Link); 6] = [
+                |link| link.n2 = 13,
+                |link| link.n2 = 15,
+                |link| link.n2 = 0,
+                |link| link.bits = 16_383,
+                |link| link.bits = 1 << 15,
+                |link| link.bytes = 2049,
+            ];
+            for (number, change) in changes.iter().enumerate() {
+                let mut changed = rounded;
+                change(&mut changed);
+                assert!(chain(FORCE_64, changed).check().is_err(), "{bits} {number}");
+            }
+            assert!(chain(NEW, rounded).check().is_err());
         }
     }
 
     /// A bit number is not cut to 32 bits. The array is never touched but in the cache lines of a few items.
     #[test]
     fn bits_above_2_to_the_32_are_found() {
-        let chain = chain(700 << 20).check().expect("a chain");
+        let chain = chain(NEW, link(600_000_000, 0.01));
+        let chain = chain.check().expect("a chain");
         let range = chain.links[0].range();
         assert!(range > 1 << 32);
         let header = ForeignHeader {

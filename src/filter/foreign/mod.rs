@@ -20,6 +20,9 @@ use tables::{Hashing, Tables};
 /// A filter that does not grow gives its declared false positive rate, divided by this number, to the layer on top of it.
 pub const FIXED_SHARE: f64 = 64.0;
 
+/// The least bytes of a chunk that ends within an array: RedisBloom has chunks of 10 MiB up to version 2.2.0, later of 16 MiB.
+const LEAST_PART: u64 = 10 << 20;
+
 /// The numbers of a foreign filter, without its arrays.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ForeignShape {
@@ -137,6 +140,14 @@ impl ForeignShape {
             }
         };
         capacity.min(MAX_ITEMS)
+    }
+
+    /// Whether the numbers agree with each other. In the server's own dataset, those of some old filters do not.
+    pub fn is_consistent(&self) -> bool {
+        match self {
+            Self::Tables(tables) => tables.is_consistent(),
+            Self::Chain(_) | Self::SipChain(_) => true,
+        }
     }
 
     /// How many items it could take where it came from without another layer, if it is one that never gets one.
@@ -478,12 +489,13 @@ impl ForeignLayers {
         }
     }
 
-    /// The first chunk of the other module's `SCANDUMP`. `None`: it has no such command, or the filter has changed since it came.
+    /// The first chunk of the other module's `SCANDUMP`. `None`: it has no such command or would not load the chunk, or the filter
+    /// has changed since it came.
     pub fn dump(&self) -> Option<Vec<u8>> {
         let header = match &self.shape {
             ForeignShape::Chain(chain) => chain.dump(),
-            ForeignShape::Tables(tables) => tables.dump(),
-            ForeignShape::SipChain(_) => return None,
+            ForeignShape::Tables(tables) if tables.is_consistent() => tables.dump(),
+            ForeignShape::Tables(_) | ForeignShape::SipChain(_) => return None,
         };
         self.is_original.then_some(header)
     }
@@ -535,7 +547,7 @@ impl ForeignLayers {
     }
 
     /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array, or does not follow the chunk
-    /// before, or would remove items of a filter that did not come in chunks.
+    /// before, or is too short for its place, or would remove items of a filter that did not come in chunks.
     /// The beginning of a chunk is known from its length alone, so the bytes of a chunk that was cut would come to a wrong place.
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
         let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
@@ -551,6 +563,8 @@ impl ForeignLayers {
                 return is_same.then_some(()).ok_or(Corrupt);
             }
             Some(next) if from != next => return Err(Corrupt),
+            // The header has a larger array than the filter.
+            Some(_) if end - from < (size - place).min(LEAST_PART) => return Err(Corrupt),
             // The rest of a filter that was saved after some of its chunks.
             None if !self.is_kept_by(index, place, bytes) => return Err(Corrupt),
             _ => {}

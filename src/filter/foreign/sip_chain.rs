@@ -9,11 +9,15 @@
 //!
 //! In RDB, numbers are the server's unsigned integers and doubles, and a bitmap is one string, whose numbers are little-endian.
 //! `items` are those of the last link; the links before it are full. All links have the same seed.
+//!
+//! valkey-bloom checks the version and the length of a bitmap, the rate of each link, and a seed that was not drawn. In addition,
+//! the number of hashes must follow from the other numbers: another one would make the filter deny its items.
 
 use super::{ArrayBytes, FIXED_SHARE, get, get_u32, get_u64};
 use crate::codec::Corrupt;
 use crate::filter::state::MAX_ITEMS;
 use siphasher::sip::SipHasher13;
+use std::f64::consts::LN_2;
 use std::hash::{Hash, Hasher};
 
 /// The encoding version of the type in RDB files: that of valkey-bloom 1.0.
@@ -25,8 +29,11 @@ const BITMAP_VERSION: u8 = 1;
 /// The bytes of a bitmap before the bits.
 pub const BITMAP_HEADER_BYTES: usize = 45;
 
-/// The most hashes of a link: the smallest error rate, 2.2e-308, needs 1022.
-const MAX_HASHES: u64 = 1100;
+/// The seed of filters whose seed is not drawn.
+const FIXED_SEED: [u8; 32] = [
+    89, 15, 245, 34, 234, 120, 17, 218, 167, 20, 216, 9, 59, 62, 123, 217, 29, 137, 138, 115, 62,
+    152, 136, 135, 48, 127, 151, 205, 40, 7, 51, 131,
+];
 
 /// The most links of a chain. A query looks at all of them.
 const MAX_LINKS: u64 = 4096;
@@ -68,9 +75,16 @@ impl SipLink {
     /// Error: no filter of valkey-bloom has these numbers.
     fn check(&self) -> Result<(), Corrupt> {
         let is_valid = (1..=MAX_ITEMS).contains(&self.capacity)
-            && (1..=MAX_HASHES).contains(&self.hashes)
-            && (1..=1 << 53).contains(&self.bytes);
+            && (1..=1 << 53).contains(&self.bytes)
+            && self.hashes == self.best_hashes();
         is_valid.then_some(()).ok_or(Corrupt)
+    }
+
+    /// The number of hashes for the fewest false positives, in the order of operations of the crate bloomfilter 3.0.
+    fn best_hashes(&self) -> u64 {
+        let bits = (self.bytes * 8) as f64;
+        let hashes = (bits / self.capacity as f64 * LN_2).round();
+        (hashes as u64).clamp(1, u64::from(u32::MAX))
     }
 
     /// Reads the part of a bitmap before the bits. Returns the link, and the seed.
@@ -110,10 +124,18 @@ impl SipChain {
             && self.expansion <= u64::from(u32::MAX)
             && is_rate(self.error)
             && is_rate(self.tightening)
+            && self.last_error() > f64::MIN_POSITIVE
+            && (self.is_seed_random || self.seed == FIXED_SEED)
             && self.last_items <= last.capacity
             && self.items() <= MAX_ITEMS;
         self.links.iter().try_for_each(SipLink::check)?;
         is_valid.then_some(self).ok_or(Corrupt)
+    }
+
+    /// The false positive rate of the last link.
+    fn last_error(&self) -> f64 {
+        let before = self.links.len() as i32 - 1; // at most `MAX_LINKS`
+        self.error * self.tightening.powi(before)
     }
 
     /// The part of a link's bitmap before the bits.
@@ -168,7 +190,7 @@ mod tests {
         let link = |capacity| SipLink {
             capacity,
             hashes: 7,
-            bytes: 100,
+            bytes: capacity + capacity / 5,
         };
         SipChain {
             expansion: 2,
@@ -187,7 +209,7 @@ mod tests {
         let mut bitmap = chain.bitmap_header(&chain.links[1]);
         assert_eq!(bitmap.len(), BITMAP_HEADER_BYTES);
         assert!(SipLink::read(&bitmap, 200).is_err());
-        bitmap.resize(BITMAP_HEADER_BYTES + 100, 0);
+        bitmap.resize(BITMAP_HEADER_BYTES + 240, 0);
         let read = SipLink::read(&bitmap, 200).expect("a bitmap");
         assert_eq!(read, (chain.links[1], chain.seed));
         for length in 0..bitmap.len() {
@@ -201,14 +223,19 @@ mod tests {
     fn impossible_numbers_are_corrupt() {
         assert_eq!(chain().items(), 103);
         assert!(chain().check().is_ok());
-        let changes: [fn(&mut SipChain); 10] = [
+        let changes: [fn(&mut SipChain); 15] = [
             |chain| chain.links.clear(),
             |chain| chain.error = 0.0,
             |chain| chain.error = f64::NAN,
             |chain| chain.tightening = 1.0,
             |chain| chain.last_items = 201,
             |chain| chain.expansion = 1 << 32,
+            |chain| chain.error = 2.0 * f64::MIN_POSITIVE,
+            |chain| chain.is_seed_random = false,
             |chain| chain.links[0].hashes = 0,
+            |chain| chain.links[1].hashes = 6,
+            |chain| chain.links[1].hashes = 8,
+            |chain| chain.links[0].hashes += 1 << 32,
             |chain| chain.links[0].bytes = 0,
             |chain| chain.links[1].capacity = 0,
             |chain| chain.links[0].capacity = u64::MAX,
@@ -218,6 +245,21 @@ mod tests {
             change(&mut changed);
             assert!(changed.check().is_err(), "{number}");
         }
+    }
+
+    #[test]
+    fn the_fixed_seed_and_a_single_hash_are_valid() {
+        let mut chain = chain();
+        chain.seed = super::FIXED_SEED;
+        chain.is_seed_random = false;
+        chain.links[0] = SipLink {
+            capacity: 100,
+            hashes: 1,
+            bytes: 1,
+        };
+        assert!(chain.clone().check().is_ok());
+        chain.seed[31] ^= 1;
+        assert!(chain.check().is_err());
     }
 
     #[test]

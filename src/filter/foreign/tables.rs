@@ -34,6 +34,9 @@ const BUCKET_SIZE_32: u64 = 2;
 /// The most tables, as in RedisBloom. A query looks at all of them.
 const MAX_TABLES: u64 = 65_535;
 
+/// The largest expansion, as in RedisBloom. It is a power of two in 16 bits.
+const MAX_EXPANSION: u64 = 32_768;
+
 /// The numbers of the tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tables {
@@ -53,6 +56,12 @@ pub struct Tables {
     pub tables: Vec<u64>,
     /// How the filter hashes items.
     pub hashing: Hashing,
+}
+
+/// The buckets of each table of a filter that RedisBloom has made, at most 2^64 - 1.
+fn buckets_of(first: u64, expansion: u64, count: usize) -> impl Iterator<Item = u64> {
+    let next = move |buckets: &u64| Some(buckets.saturating_mul(expansion));
+    std::iter::successors(Some(first), next).take(count)
 }
 
 /// How a filter hashes items.
@@ -99,16 +108,29 @@ impl Tables {
     /// Error: no filter of RedisBloom has these numbers.
     pub fn check(self) -> Result<Self, Corrupt> {
         let count = self.tables.len() as u64;
-        let are_buckets = |buckets: &u64| (1..=1 << 45).contains(buckets);
         let is_valid = (1..=MAX_TABLES).contains(&count)
             && (1..=255).contains(&self.bucket_size)
             && self.max_iterations <= u64::from(u16::MAX)
-            && self.expansion <= u64::from(u16::MAX)
+            && self.expansion <= MAX_EXPANSION
             && self.items.max(self.deleted) <= MAX_ITEMS
-            && are_buckets(&self.buckets)
-            && self.tables.iter().all(are_buckets)
+            && self.buckets.is_power_of_two()
+            && self.tables.first() == Some(&self.buckets)
+            && self
+                .tables
+                .iter()
+                .all(|buckets| (1..=1 << 45).contains(buckets))
             && (self.hashing == Hashing::Bits64 || self.is_of_32_bits());
         is_valid.then_some(self).ok_or(Corrupt)
+    }
+
+    /// Whether the numbers agree with each other, and the header of chunks has all of them. Those of some old filters do not: up to
+    /// version 2.2.6, a filter could lose a table but still count its items, versions 2.2.0 to 2.2.17 accept `MAXITERATIONS 0`, and
+    /// version 8 gives a filter of version 2.0 the expansion of the settings.
+    pub fn is_consistent(&self) -> bool {
+        let buckets = buckets_of(self.buckets, self.expansion, self.tables.len());
+        self.max_iterations > 0
+            && self.items <= self.slots()
+            && buckets.eq(self.tables.iter().copied())
     }
 
     /// A filter of RedisBloom 1.1 or 2.0. Error: none has these numbers.
@@ -160,13 +182,7 @@ impl Tables {
         if !(1..=MAX_TABLES).contains(&count) {
             return Err(Corrupt);
         }
-        let mut next = buckets;
-        let tables = (0..count).map(|_| {
-            let now = next;
-            next = next.saturating_mul(expansion);
-            now
-        });
-        let tables = tables.collect();
+        let tables = buckets_of(buckets, expansion, count as usize).collect();
         Self {
             buckets,
             items,
@@ -287,6 +303,43 @@ mod tests {
             for length in 39..46 {
                 assert_eq!(Tables::read_dump(&with_address[..length]), Err(Corrupt));
             }
+        }
+    }
+
+    #[test]
+    fn numbers_that_disagree_are_corrupt_or_of_an_old_filter() {
+        let tables = || Tables::read_dump(&DUMPED[16..16 + 38]).expect("tables");
+        assert_eq!((tables().buckets, tables().expansion), (256, 2));
+        assert!(tables().is_consistent());
+        let corrupt: [fn(&mut Tables); 10] = [
+            |tables| tables.buckets = 255,
+            |tables| tables.buckets = 0,
+            |tables| tables.buckets = 512,
+            |tables| tables.tables[0] = 512,
+            |tables| tables.tables[1] = 0,
+            |tables| tables.bucket_size = 0,
+            |tables| tables.bucket_size = 256,
+            |tables| tables.max_iterations = 65_536,
+            |tables| tables.expansion = 32_769,
+            |tables| tables.items = 1 << 60,
+        ];
+        for (number, change) in corrupt.iter().enumerate() {
+            let mut changed = tables();
+            change(&mut changed);
+            assert!(changed.check().is_err(), "{number}");
+        }
+        let inconsistent: [fn(&mut Tables); 5] = [
+            |tables| tables.max_iterations = 0,
+            |tables| tables.items = tables.slots() + 1,
+            |tables| tables.expansion = 0,
+            |tables| tables.expansion = 4,
+            |tables| tables.tables[1] = 256,
+        ];
+        for (number, change) in inconsistent.iter().enumerate() {
+            let mut changed = tables();
+            change(&mut changed);
+            let checked = changed.check().map(|tables| tables.is_consistent());
+            assert_eq!(checked, Ok(false), "{number}");
         }
     }
 

@@ -99,7 +99,8 @@ fn build_from<K: FilterKind>(
         MemoryLimits::Waived
     };
     let sizes = arrays.iter().map(|array| array.len() as u64);
-    if !sizes.eq(shape.sizes()) {
+    let may_be_inconsistent = limits == MemoryLimits::Waived;
+    if !sizes.eq(shape.sizes()) || !(may_be_inconsistent || shape.is_consistent()) {
         return None;
     }
     let refused = |error: &Error| warn_of_refusal(input, error);

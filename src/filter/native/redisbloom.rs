@@ -1,7 +1,7 @@
 //! The data types of RedisBloom: Bloom and cuckoo filters in its own format, and the names of its other types.
 
 use super::foreign::{ForeignFormat, ForeignParts};
-use super::key_name;
+use super::{Filters, key_name};
 use crate::bloom;
 use crate::bloom::state::{Bloom, BloomFilter};
 use crate::cuckoo;
@@ -10,14 +10,17 @@ use crate::filter::foreign::chain::{self, Chain, Link};
 use crate::filter::foreign::tables::{self, Hashing, Tables};
 use crate::filter::foreign::{ForeignLayers, ForeignShape};
 use crate::filter::persist;
+use crate::filter::state::{Filter, FilterKind};
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
 use crate::server::services::native::{Native, NativeType, Relocate};
 use std::ffi::{CStr, c_int};
 
-/// Writes the chunks of `SCANDUMP`, as RedisBloom does.
-fn rewrite(foreign: &ForeignLayers, command: &CStr, out: &mut AofWriter<'_>) {
-    let Some(header) = foreign.dump() else {
-        return;
+/// Writes the chunks of `SCANDUMP`, as RedisBloom does, or the commands of Sluice for a filter without such chunks.
+fn rewrite<K: FilterKind>(filter: &Filter<K>, command: &CStr, out: &mut AofWriter<'_>) {
+    let foreign = filter.foreign.as_ref();
+    let foreign = foreign.and_then(|foreign| Some((foreign, foreign.dump()?)));
+    let Some((foreign, header)) = foreign else {
+        return Filters::<K>::rewrite(filter, out);
     };
     out.command_with(command, b"1", &header);
     for (end, piece) in foreign.chunks(persist::MAX_CHUNK) {
@@ -97,9 +100,7 @@ impl ForeignFormat for RedisBloomChains {
     }
 
     fn rewrite(filter: &BloomFilter, out: &mut AofWriter<'_>) {
-        if let Some(foreign) = &filter.foreign {
-            rewrite(foreign, c"BF.LOADCHUNK", out);
-        }
+        rewrite(filter, c"BF.LOADCHUNK", out);
     }
 }
 
@@ -173,9 +174,7 @@ impl ForeignFormat for RedisBloomTables {
     }
 
     fn rewrite(filter: &CuckooFilter, out: &mut AofWriter<'_>) {
-        if let Some(foreign) = &filter.foreign {
-            rewrite(foreign, c"CF.LOADCHUNK", out);
-        }
+        rewrite(filter, c"CF.LOADCHUNK", out);
     }
 }
 
