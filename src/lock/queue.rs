@@ -211,7 +211,7 @@ impl NamedLimits {
 
 /// How the capacity of a semaphore has changed for the clients that wait.
 #[derive(Debug, Clone, Copy)]
-struct LimitChange {
+struct CapacityChange {
     is_other: bool,
     /// Whether any of them may get less now.
     is_less: bool,
@@ -251,7 +251,7 @@ impl LockQueue {
     }
 
     /// Changes the capacities that clients named.
-    fn change_limits(&mut self, change: impl FnOnce(&mut NamedLimits)) -> LimitChange {
+    fn change_limits(&mut self, change: impl FnOnce(&mut NamedLimits)) -> CapacityChange {
         let before = self.limits.last();
         change(&mut self.limits);
         let now = self.limits.last();
@@ -260,7 +260,7 @@ impl LockQueue {
         let is_less = before
             .zip(now)
             .is_some_and(|(before, now)| now < before || before < most && before < now);
-        LimitChange {
+        CapacityChange {
             is_other: before != now,
             is_less,
         }
@@ -779,7 +779,7 @@ impl Queues {
 }
 
 /// Notes how the capacity for a queue has changed.
-fn note_capacity(changes: &mut Option<Changes>, queue: u64, change: LimitChange) {
+fn note_capacity(changes: &mut Option<Changes>, queue: u64, change: CapacityChange) {
     if let Some(changes) = changes
         && change.is_other
     {
