@@ -145,7 +145,7 @@ fn watch(sentinel: &Server, master: u16) {
     );
     client.must(&format!("SENTINEL MONITOR {GROUP} 127.0.0.1 {master} 2"));
     client.must(&format!(
-        "SENTINEL SET {GROUP} down-after-milliseconds 1000 failover-timeout 3000 parallel-syncs 2"
+        "SENTINEL SET {GROUP} down-after-milliseconds 2000 failover-timeout 10000 parallel-syncs 2"
     ));
 }
 
