@@ -589,3 +589,18 @@ fn numbers_of_old_filters_that_disagree_are_loaded_from_the_dataset_only() {
     }
     assert_calm(&server);
 }
+
+/// Numbers that a filter can have are still numbers that it can have when it changes: what is saved can be loaded.
+#[test]
+fn the_greatest_number_of_deletions_can_be_saved_after_another_one() {
+    const MOST_ITEMS: u64 = 1 << 52;
+    let (_server, mut client) = server_and_client();
+    let mut chunks = chunks("cf-copies");
+    chunks[0].1[16..24].copy_from_slice(&MOST_ITEMS.to_le_bytes());
+    load(&mut client, Kind::Cuckoo, "k", &chunks);
+    for _ in 0..2 {
+        assert_eq!(client.must("CF.DEL k i5"), 1);
+        client.must("DEBUG RELOAD");
+    }
+    assert_eq!(client.must("CF.COUNT k i5"), 1);
+}

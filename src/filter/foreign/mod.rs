@@ -411,7 +411,7 @@ impl ForeignLayers {
         let (line, byte) = (slot as usize / LINE_SIZE, slot as usize % LINE_SIZE);
         self.arrays[table].line_mut(line)[byte] = 0;
         tables.items = tables.items.saturating_sub(1);
-        tables.deleted += 1;
+        tables.deleted = (tables.deleted + 1).min(MAX_ITEMS);
         self.is_original = false;
         true
     }
