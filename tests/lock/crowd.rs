@@ -11,7 +11,7 @@ use crate::support::{
 const SIZE: usize = 2000;
 
 /// A busy machine needs a while for so many.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 
 fn owner(index: usize) -> String {
     format!("owner{index}")

@@ -9,7 +9,7 @@ use crate::support::{Crowd, Lines, Raw, SOON, Server, eventually, served};
 const SIZE: usize = 10_000;
 
 /// A busy machine needs a while for so many.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 
 /// The system limits the connections of a process: there is one crowd at a time.
 static TURN: Mutex<()> = Mutex::new(());

@@ -16,7 +16,7 @@ const CONNECTS_PER_BREATH: usize = 200;
 const ASKS_PER_LOOK: usize = 250;
 
 /// A server that has not taken a command in after this never will.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Files that the test process needs besides the crowd.
 const SPARE_FILES: u64 = 256;
