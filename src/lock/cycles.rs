@@ -453,7 +453,10 @@ fn excludes(
         Want::Upgrade | Want::Acquire(RequestedMode::Exclusive) => true,
         Want::Acquire(RequestedMode::Shared) => !is_shared,
         Want::Acquire(RequestedMode::Permits { .. }) => {
-            count > queues.spare_permits(queue, ticket).0
+            // A smaller capacity goes if a later client that named it is refused.
+            let later = queues.naming(ticket).map(|naming| naming + 1);
+            let spare = |left_out| queues.spare_permits(queue, ticket, left_out).0;
+            count > spare(None).max(spare(later))
         }
     }
 }

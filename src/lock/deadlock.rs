@@ -172,6 +172,8 @@ struct KeyNode {
     passed: Option<Ticket>,
     /// How far the queue in front of its first waiter was looked at.
     ahead: Option<Ahead>,
+    /// From which number on suspected clients named all capacities.
+    left_out: Option<u64>,
     /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
     last_suspected: Option<Ticket>,
     /// The same waiters by owners.
@@ -292,6 +294,8 @@ pub struct Search {
     unverified: BTreeMap<u64, usize>,
     /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
     closing: Vec<Ticket>,
+    /// The numbers of the capacities that these clients named.
+    closing_namings: BTreeSet<u64>,
     /// The clients that were taken to enter locks again, with the numbers of the queues, and their owners.
     reentries: BTreeSet<(u64, usize, Ticket)>,
     /// How many steps it took.
@@ -319,6 +323,7 @@ impl Search {
             last,
             unverified: BTreeMap::new(),
             closing: Vec::new(),
+            closing_namings: BTreeSet::new(),
             reentries: BTreeSet::new(),
             spent: 0,
             is_marked: false,
@@ -372,10 +377,20 @@ impl Search {
                 return Some(self.closing.last().copied());
             };
             if !self.waiters[waiter].is_done {
-                self.closing.push(self.waiters[waiter].ticket);
-                self.remove_waiter(waiter);
+                self.suspect(queues, waiter);
             }
         }
+    }
+
+    /// Sees who can be served without this client and without the capacities that it named.
+    fn suspect(&mut self, queues: &Queues, waiter: usize) {
+        let ticket = self.waiters[waiter].ticket;
+        self.closing.push(ticket);
+        self.closing_namings.extend(queues.naming(ticket));
+        for key in &self.waiters[waiter].keys {
+            self.keys[*key].ahead = None;
+        }
+        self.remove_waiter(waiter);
     }
 
     /// The same over several rounds, while the queues change. `None`: there is more to do. `Some`: who waits in vain, if
@@ -481,6 +496,7 @@ impl Search {
             | self.owner_of_number.pop_first().is_some()
             | self.waiter_of_ticket.pop_first().is_some()
             | self.unverified.pop_first().is_some()
+            | self.closing_namings.pop_first().is_some()
             | self.tasks.pop().is_some()
     }
 
@@ -625,6 +641,7 @@ impl Search {
                     waiting: BTreeMap::new(),
                     passed: None,
                     ahead: None,
+                    left_out: None,
                     last_suspected: None,
                     of_owners: BTreeSet::new(),
                     is_listed: false,
@@ -781,10 +798,12 @@ impl Search {
                 is_free || node.is_shared && unshared.is_none()
             }
             Want::Acquire(RequestedMode::Permits { .. }) => {
+                let left_out = queues.left_out_from(queue, node.left_out, &self.closing_namings);
+                node.left_out = left_out;
                 let (mut at, mut spare) = match known {
                     Some(ahead) => (ahead.at, ahead.spare),
                     None => {
-                        let (spare, is_all) = queues.spare_permits(queue, ticket);
+                        let (spare, is_all) = queues.spare_permits(queue, ticket, left_out);
                         (if is_all { Some(ticket) } else { passed }, spare)
                     }
                 };
@@ -795,7 +814,7 @@ impl Search {
                         break;
                     };
                     if !is_done(next) {
-                        spare = spare.min(queues.spare_permits(queue, next).0);
+                        spare = spare.min(queues.spare_permits(queue, next, left_out).0);
                     }
                     at = Some(next);
                 }
@@ -993,7 +1012,7 @@ impl Search {
             return;
         }
         self.is_disturbed |= !self.closing.is_empty();
-        node.ahead = None;
+        (node.ahead, node.left_out) = (None, None);
         self.list(key);
     }
 

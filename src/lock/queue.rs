@@ -184,7 +184,16 @@ struct NamedLimits {
 impl NamedLimits {
     /// The capacity that was named last. `None`: no client waits for permits.
     fn last(&self) -> Option<u64> {
-        let (number, limit) = self.waiting.last_key_value()?;
+        self.last_before(None)
+    }
+
+    /// The same without those that waiting clients named with this number or a later one.
+    fn last_before(&self, number: Option<u64>) -> Option<u64> {
+        let last = match number {
+            None => self.waiting.last_key_value(),
+            Some(number) => self.waiting.range(..number).next_back(),
+        };
+        let (number, limit) = last?;
         let last = self.granted.max(Some((*number, *limit)));
         last.map(|(_, limit)| limit)
     }
@@ -268,8 +277,7 @@ impl LockQueue {
 
     /// The capacity for an acquisition of `count` permits that names the capacity `own`.
     fn limit(&self, count: u64, own: u64) -> u64 {
-        let limit = self.limits.last().unwrap_or(own);
-        if limit < count { own } else { limit }
+        limit_for(count, own, self.limits.last())
     }
 }
 
@@ -778,6 +786,14 @@ impl Queues {
     }
 }
 
+/// The capacity for an acquisition of `count` permits that names the capacity `own`, while this one is in force.
+fn limit_for(count: u64, own: u64, in_force: Option<u64>) -> u64 {
+    match in_force {
+        Some(limit) if limit >= count => limit,
+        _ => own,
+    }
+}
+
 /// Notes how the capacity for a queue has changed.
 fn note_capacity(changes: &mut Option<Changes>, queue: u64, change: CapacityChange) {
     if let Some(changes) = changes
@@ -1138,9 +1154,40 @@ impl Queues {
         ticket_between(&queue.unshared, after, before)
     }
 
+    /// The number of the capacities that a waiter named.
+    pub(super) fn naming(&self, ticket: Ticket) -> Option<u64> {
+        Some(self.waiters.get(&ticket)?.naming)
+    }
+
+    /// The number from which on all capacities of a queue are `left_out`, if the last one is. `known`: what it was with fewer of them.
+    pub(super) fn left_out_from(
+        &self,
+        queue: u64,
+        known: Option<u64>,
+        left_out: &BTreeSet<u64>,
+    ) -> Option<u64> {
+        let mut from = known;
+        if left_out.is_empty() {
+            return from;
+        }
+        let (_, queue) = self.queues.numbered(queue)?;
+        let waiting = &queue.limits.waiting;
+        while let Some((last, _)) = waiting.range(..from.unwrap_or(u64::MAX)).next_back()
+            && left_out.contains(last)
+        {
+            from = Some(*last);
+        }
+        from
+    }
+
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
-    /// everybody in its queue.
-    pub(super) fn spare_permits(&self, queue: u64, ticket: Ticket) -> (u64, bool) {
+    /// everybody in its queue. `left_out`: see [`Queues::left_out_from`].
+    pub(super) fn spare_permits(
+        &self,
+        queue: u64,
+        ticket: Ticket,
+        left_out: Option<u64>,
+    ) -> (u64, bool) {
         let permits = self.waiters.get(&ticket).and_then(|entry| {
             let index = entry.queues.iter().position(|other| *other == queue)?;
             entry.waiter.permits_at(index)
@@ -1148,9 +1195,10 @@ impl Queues {
         let (Some((count, own)), Some((_, queue))) = (permits, self.queues.numbered(queue)) else {
             return (u64::MAX, true);
         };
-        let limit = queue.limit(count, own);
+        let last = queue.limits.last_before(left_out);
+        let limit = limit_for(count, own, last);
         let most = queue.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let named = queue.limits.last().is_none_or(|named| named >= count);
+        let named = last.is_none_or(|named| named >= count);
         (limit.saturating_sub(count), named && most <= count)
     }
 

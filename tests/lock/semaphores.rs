@@ -514,6 +514,32 @@ fn a_capacity_that_goes_can_close_a_cycle() {
     fence(&served(&mut x));
 }
 
+/// A newcomer whose smaller capacity keeps an older client waiting is refused alone. The capacity that goes just before has the
+/// server search in slices.
+#[test]
+fn a_refused_newcomer_takes_its_capacity_along_and_nobody_else() {
+    let (server, mut client) = server_and_client();
+    client.must("SEM.ACQUIRE s b LIMIT 6 PX 600000");
+    client.must("SEM.ACQUIRE s d LIMIT 6 PX 600000");
+    client.must("SEM.ACQUIRE s x LIMIT 6 PERMITS 4 PX 600000");
+    let mut d = waiter(&server, "SEM.ACQUIRE s d LIMIT 4 BLOCK 0");
+    for _ in 0..5 {
+        let _v = waiter(&server, "SEM.ACQUIRE s v LIMIT 6 BLOCK 0 ID one");
+        let replies = client.run_all([
+            "SEM.CANCEL s one".to_owned(),
+            "SEM.ACQUIRE s b LIMIT 1 BLOCK 0".to_owned(),
+        ]);
+        assert_eq!(replies[0], 1);
+        assert_eq!(
+            replies[1].err(),
+            "DEADLOCK waiting for this lock would never end"
+        );
+        still_waits(&mut d);
+    }
+    client.must("SEM.RELEASE s x ALL");
+    fence(&served(&mut d));
+}
+
 // Two types
 
 #[test]
