@@ -260,6 +260,51 @@ fn a_lock_of_a_slot_that_leaves_right_after_its_import_is_not_granted() {
     }
 }
 
+/// What the node knows of the slots is up to 90 ms old, and older on a busy machine. It may be older than the import.
+#[test]
+fn an_import_that_begins_right_after_the_node_asked_keeps_its_waiting_clients() {
+    let (one, other) = two_nodes(&node());
+    let id = id_of(&other);
+    let mut keys = (0..).map(|number| format!("import{number}"));
+    let mut next_slot = || {
+        let key = keys.find(|key| slot_of(&other, key) > 8191).unwrap();
+        let slot = slot_of(&other, &key);
+        (key, format!("CLUSTER SETSLOT {slot} IMPORTING {id}"))
+    };
+    let (turns, import) = next_slot();
+    let mut client = Raw::connect(&one);
+    client.must(&import);
+    client.must("ASKING");
+    fence(&client.run(&format!("LOCK.ACQUIRE {turns} 0 PX 600000")));
+    let mut waiters = Vec::new();
+    for turn in 0..5 {
+        let mut next = Raw::connect(&one);
+        next.must("ASKING");
+        next.ask(&format!(
+            "LOCK.ACQUIRE {turns} {} PX 600000 BLOCK 0",
+            turn + 1
+        ));
+        eventually(SOON, || waiting(&one) == turn + 1);
+        // To serve that client, the node asks which slots move.
+        let (key, import) = next_slot();
+        let replies = client.run_all([
+            "ASKING".to_owned(),
+            format!("LOCK.RELEASE {turns} {turn}"),
+            import,
+            "ASKING".to_owned(),
+            format!("LOCK.ACQUIRE {key} me PX 600000"),
+        ]);
+        assert_eq!(replies[1], 0);
+        fence(&replies[4]);
+        let mut waiter = Raw::connect(&one);
+        waiter.must("ASKING");
+        waiter.ask(&format!("LOCK.ACQUIRE {key} you PX 600000 BLOCK 0"));
+        fence(&served(&mut next));
+        still_waits(&mut waiter);
+        waiters.push(waiter);
+    }
+}
+
 /// The lock is released while the slot is on its way, and then the slot stays after all.
 #[test]
 fn a_migration_that_is_called_off_forgets_nobody() {

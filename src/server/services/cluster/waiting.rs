@@ -2,8 +2,8 @@
 //! stayed are served.
 
 use super::ownership::{
-    Verdict, ask_server, can_access, current_nodes, moved, nodes, owns_slot, same_nodes,
-    take_change,
+    Verdict, ask_server, can_access, current_nodes, forget_nodes, moved, nodes, owns_slot,
+    same_nodes, take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
@@ -227,11 +227,17 @@ impl SlotSet {
 fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
     let mut left = SlotSet::new();
     if can_access(0).is_some() || nodes(ctx).is_some() {
-        for slot in all.iter().flat_map(|(_, slots)| slots) {
+        let has_left = |slot: &u16| {
             let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(*slot));
-            if !owns_slot(ctx, *slot) && !is_moving() {
-                left.insert(*slot);
-            }
+            !owns_slot(ctx, *slot) && !is_moving()
+        };
+        let slots = || all.iter().flat_map(|(_, slots)| slots);
+        if slots().any(has_left) {
+            // On a busy machine, the reply can be older than an import, whose clients wait here.
+            forget_nodes();
+            slots()
+                .filter(|slot| has_left(slot))
+                .for_each(|slot| left.insert(*slot));
         }
         return left;
     }
