@@ -73,7 +73,7 @@ function unlessLate(error) {
 }
 
 async function eventually(condition) {
-  const deadline = Date.now() + 20_000;
+  const deadline = Date.now() + 60_000;
   while (!await condition()) {
     assert(Date.now() < deadline, `still not: ${condition}`);
     await sleep(5);

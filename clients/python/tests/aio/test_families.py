@@ -64,7 +64,7 @@ async def test_a_sale_whose_reply_is_lost_sells_once(make, admin, proxy):
     async def work(token):
         return "result"
 
-    assert await sluice.once.run("o", work, lease=1.0) == "result"
+    assert await sluice.once.run("o", work, lease=3.0) == "result"
 
     async def load(key):
         return "value"

@@ -65,7 +65,7 @@ def test_a_sale_whose_reply_is_lost_sells_once(make, admin, proxy):
     def work(token):
         return "result"
 
-    assert sluice.once.run("o", work, lease=1.0) == "result"
+    assert sluice.once.run("o", work, lease=3.0) == "result"
 
     def load(key):
         return "value"
