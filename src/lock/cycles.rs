@@ -422,10 +422,9 @@ fn each_blocker(
     }
     // Another request of the owner may share the lock with its holders, and let this one in.
     if !waits_twice || is_semaphore || is_upgrade || !holders.is_shared {
+        let most = most_beside(queues, waiter, ticket, queue, holders.is_shared);
         for (holder, count) in counts {
-            if excludes(queues, waiter, ticket, queue, holders.is_shared, *count)
-                && (is_semaphore || *holder != owner)
-            {
+            if *count > most && (is_semaphore || *holder != owner) {
                 each_of_owner(queues, *holder, visit);
             }
         }
@@ -440,23 +439,22 @@ fn each_blocker(
     }
 }
 
-/// Whether a holder with so many counts must give way, before the waiter can have the key.
-fn excludes(
+/// With how many counts a holder need not give way for the waiter to have the key.
+fn most_beside(
     queues: &Queues,
     waiter: &LockWaiter,
     ticket: Ticket,
     queue: u64,
     is_shared: bool,
-    count: u64,
-) -> bool {
+) -> u64 {
     match waiter.want {
-        Want::Upgrade | Want::Acquire(RequestedMode::Exclusive) => true,
-        Want::Acquire(RequestedMode::Shared) => !is_shared,
+        Want::Acquire(RequestedMode::Shared) if is_shared => u64::MAX,
+        Want::Upgrade | Want::Acquire(RequestedMode::Exclusive | RequestedMode::Shared) => 0,
         Want::Acquire(RequestedMode::Permits { .. }) => {
             // A smaller capacity goes if a later client that named it is refused.
             let later = queues.naming(ticket).map(|naming| naming + 1);
             let spare = |left_out| queues.spare_permits(queue, ticket, left_out).0;
-            count > spare(None).max(spare(later))
+            spare(None).max(spare(later))
         }
     }
 }

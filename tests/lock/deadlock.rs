@@ -715,14 +715,7 @@ fn searches_after_more_room(third_leaves: bool, mut steps_before: u64) -> bool {
     };
     let for_lock = LockWaiter {
         owner: (*b"c").into(),
-        ..waiter(&Try {
-            owner: 0,
-            keys: vec![0],
-            shared: false,
-            permits: 1,
-            upgrade: false,
-            limits: [LIMIT; 2],
-        })
+        ..one_waiter()
     };
     let limit = if third_leaves { 3 } else { 2 };
     let for_permits = LockWaiter {
@@ -774,19 +767,24 @@ fn lock_held_by(mode: Mode, owners: impl Iterator<Item = String>) -> Lock {
     lock
 }
 
+/// A client that wants the first lock.
+fn one_waiter() -> LockWaiter {
+    waiter(&Try {
+        owner: 0,
+        keys: vec![0],
+        shared: false,
+        permits: 1,
+        upgrade: false,
+        limits: [LIMIT; 2],
+    })
+}
+
 fn permit_waiter(owner: &str, index: u8, limit: u64) -> LockWaiter {
     LockWaiter {
         keys: vec![(0, vec![index].into())],
         owner: owner.as_bytes().into(),
         want: Want::Acquire(RequestedMode::Permits { count: 1, limit }),
-        ..waiter(&Try {
-            owner: 0,
-            keys: vec![0],
-            shared: false,
-            permits: 1,
-            upgrade: false,
-            limits: [LIMIT; 2],
-        })
+        ..one_waiter()
     }
 }
 
