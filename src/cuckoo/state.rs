@@ -537,6 +537,14 @@ mod tests {
             }
         }
         assert_eq!((filter.layer_count(), filter.items()), (3, 6));
+        // One item that is added again and again gets no more than four layers.
+        let same = filter.hash(b"same");
+        while let Ok(shape) = Cuckoo::next_shape(&filter, same) {
+            if Cuckoo::add(&mut filter, same, false) == Added::Full {
+                filter.grow(shape).unwrap();
+            }
+        }
+        assert!(filter.layer_count() <= 4 && filter.items() <= 16);
     }
 
     #[test]

@@ -129,6 +129,39 @@ fn a_queue_is_a_type_of_its_own() {
     assert_eq!(client.run("EXISTS q"), 1);
 }
 
+/// What docs/delay.md says of large messages: the allocator rounds their size, and many fields have lengths.
+#[test]
+fn large_messages_take_at_most_what_the_documentation_says() {
+    const COUNT: i64 = 500;
+    let (_server, mut client) = server_and_client();
+    let shapes = [1, 90, 118, 150, 260, 520, 1100, 2100, 4200].map(|bytes| (1, bytes));
+    for (pairs, bytes) in shapes
+        .into_iter()
+        .chain([(10, 1), (20, 1), (60, 1), (100, 1), (30, 200)])
+    {
+        client.must("DELAY.SET q STREAM s");
+        let value = "v".repeat(bytes);
+        let values = vec![format!("f {value}"); pairs].join(" ");
+        let adds = (0..COUNT).map(|n| format!("DELAY.ADD q m{n:07} PX 600000 VALUES {values}"));
+        assert!(client.run_all(adds).iter().all(|reply| *reply == 1));
+        let payload = number(&mut client, "q", "bytes");
+        let usage = client.must("MEMORY USAGE q SAMPLES 0").int();
+        let (overhead, payload) = ((usage - payload) / COUNT, payload / COUNT);
+        let rounding = if payload > 110 { payload / 4 } else { 0 };
+        let lengths = if pairs > 10 {
+            pairs as i64 * if bytes < 128 { 2 } else { 3 }
+        } else {
+            0
+        };
+        let most = 100 + rounding + lengths;
+        assert!(
+            overhead <= most,
+            "{pairs} pairs of {bytes}: {overhead}, at most {most}"
+        );
+        client.must("DEL q");
+    }
+}
+
 /// As much as the allocator gave, within 10 %, and at most 100 bytes a message above the payload.
 #[test]
 fn memory_usage_is_true() {
