@@ -399,12 +399,12 @@ impl CuckooFilter {
     /// a few items can fill the same buckets of a small table, or of a table with small buckets. An item that fills its buckets
     /// alone is no reason for a layer, unless the buckets are so small that other items may have its fingerprint.
     fn is_full_below_capacity(&self, item: Hash) -> bool {
-        let is_alone = self.layers.last().is_some_and(|newest| {
+        let may_have_others = self.layers.last().is_some_and(|newest| {
             let grid = self.parameters.grid(newest.shape);
             grid.bucket_size == 1 || !newest.is_full_of(grid, grid.candidates(item))
         });
         let items: u64 = self.layers.iter().map(|layer| layer.items).sum();
-        items < self.parameters.capacity && self.layers.len() < MAX_FIXED_LAYERS && is_alone
+        items < self.parameters.capacity && self.layers.len() < MAX_FIXED_LAYERS && may_have_others
     }
 
     /// The number of times that an item was added. Other items with the same fingerprint and buckets count as this one.
@@ -451,7 +451,8 @@ impl CuckooFilter {
 }
 
 impl Layer<Cuckoo> {
-    /// Moves items to free slots of earlier layers. False: nothing changed.
+    /// Moves items to free slots of earlier layers, and counts the others again: a layer whose dump was loaded while the original
+    /// changed may have another number. Returns whether the layer changed.
     fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], parameters: &CuckooParameters) -> bool {
         let grid = parameters.grid(self.shape);
         let (mut moved, mut left) = (false, 0);
@@ -472,8 +473,7 @@ impl Layer<Cuckoo> {
                 }
             }
         }
-        self.items = left;
-        moved
+        moved | (std::mem::replace(&mut self.items, left) != left)
     }
 }
 
@@ -544,7 +544,7 @@ mod tests {
                 filter.grow(shape).unwrap();
             }
         }
-        assert!(filter.layer_count() <= 4 && filter.items() <= 16);
+        assert_eq!(filter.layer_count(), 4);
     }
 
     #[test]
