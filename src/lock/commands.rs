@@ -179,7 +179,7 @@ fn acquire_keys<'c>(
             .iter()
             .map(|(name, mode)| options.request(ctx, handover, name, owner, *mode));
         let requests: Vec<Acquire<'_>> = requests.collect();
-        acquire_all(locks, &mut handover.counters, &requests)
+        acquire_all(locks, &mut handover.counters, &requests, &mut Vec::new())
     });
     let outcome = outcome??;
     if !matches!(outcome, Outcome::Acquired(_)) {

@@ -8,14 +8,13 @@
 use super::counters::LockCounters;
 use super::queue::{Listener, LockWaiter, Queues, Want};
 use super::state::LockKind;
-use super::state::{Acquire, Acquired, Admission, Amount, RequestedMode, Upgraded};
+use super::state::{Acquire, Acquired, Admission, Amount, Upgraded};
 use super::watch::Sweep;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
 use crate::waiting::{Agenda, Key, Scan, ScanStep, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CStr;
-use std::slice;
 use std::sync::Arc;
 
 /// The locks at the keys of one request, open for a step. Holds whose lease ended are gone.
@@ -166,18 +165,30 @@ pub fn acquire_one<L: OpenLocks + ?Sized>(
     counters: &mut LockCounters,
     request: &Acquire<'_>,
 ) -> Result<Outcome, Error> {
-    match locks.acquire(0, request)? {
-        Acquired::Busy => Ok(Outcome::Busy(locks.next_end(0))),
-        Acquired::Never => Ok(Outcome::Never),
-        acquired => Ok(Outcome::Acquired(Reply::int(counters.count(acquired)))),
+    let acquired = locks.acquire(0, request)?;
+    Ok(outcome_of_one(locks, counters, acquired))
+}
+
+#[inline]
+fn outcome_of_one<L: OpenLocks + ?Sized>(
+    locks: &mut L,
+    counters: &mut LockCounters,
+    acquired: Acquired,
+) -> Outcome {
+    match acquired {
+        Acquired::Busy => Outcome::Busy(locks.next_end(0)),
+        Acquired::Never => Outcome::Never,
+        acquired => Outcome::Acquired(Reply::int(counters.count(acquired))),
     }
 }
 
-/// Acquires all or none of several keys, whose requests have the same indices.
+/// Acquires all or none of several keys, whose requests have the same indices. `repeated`: gets the indices of the requests that
+/// repeat an acquisition, in order.
 pub fn acquire_all<L: OpenLocks + ?Sized>(
     locks: &mut L,
     counters: &mut LockCounters,
     requests: &[Acquire<'_>],
+    repeated: &mut Vec<usize>,
 ) -> Result<Outcome, Error> {
     let mut is_busy = false;
     let mut first_end: Option<u64> = None;
@@ -197,6 +208,9 @@ pub fn acquire_all<L: OpenLocks + ?Sized>(
     let mut fences = Vec::with_capacity(requests.len());
     for (index, request) in requests.iter().enumerate() {
         let acquired = locks.acquire(index, request)?;
+        if matches!(acquired, Acquired::Repeated(_)) {
+            repeated.push(index);
+        }
         fences.push(Reply::int(counters.count(acquired)));
     }
     Ok(Outcome::Acquired(Reply::Array(fences)))
@@ -1051,7 +1065,7 @@ impl Handover {
                 }
                 Some((admission, locks.next_end(0).filter(|_| is_first)))
             };
-            let keys = slice::from_ref(key);
+            let keys = std::slice::from_ref(key);
             match world.with_locks(keys, waiter.kind(), c"", look).ok()? {
                 None => return Some(Attempt::Gone),
                 Some((Admission::Busy, end)) => return Some(Attempt::Waits(after(end))),
@@ -1100,12 +1114,15 @@ impl Handover {
                 let requests: Vec<Acquire<'_>> = requests
                     .map(|(index, key)| queues.request(ticket, waiter, index, is_behind(key)))
                     .collect();
-                note_repetitions(locks, &requests, &mut repeated);
-                acquire_all(locks, counters, &requests)
+                acquire_all(locks, counters, &requests, &mut repeated)
             } else {
                 let request = queues.request(ticket, waiter, 0, !is_first);
-                note_repetitions(locks, slice::from_ref(&request), &mut repeated);
-                acquire_one(locks, counters, &request)
+                locks.acquire(0, &request).map(|acquired| {
+                    if matches!(acquired, Acquired::Repeated(_)) {
+                        repeated.push(0);
+                    }
+                    outcome_of_one(locks, counters, acquired)
+                })
             };
             match outcome {
                 Err(error) => Attempt::Ends(Err(error)),
@@ -1127,22 +1144,6 @@ impl Handover {
         match self.grant(ticket, repeated) {
             Some(waiter) => Attempt::Granted(waiter, Ok(reply)),
             None => Attempt::Gone,
-        }
-    }
-}
-
-/// Collects the indexes of those requests for permits that repeat the last acquisition of their owner.
-fn note_repetitions<L: OpenLocks + ?Sized>(
-    locks: &mut L,
-    requests: &[Acquire<'_>],
-    repeated: &mut Vec<usize>,
-) {
-    for (index, request) in requests.iter().enumerate() {
-        if request.id.is_some()
-            && matches!(request.mode, RequestedMode::Permits { .. })
-            && matches!(locks.admits(index, request), Admission::Repeat(_))
-        {
-            repeated.push(index);
         }
     }
 }

@@ -1154,7 +1154,9 @@ impl Simulation {
                     }
                     Err(error) => Err(error),
                 },
-                _ if request.takes_many => acquire_all(&mut open, counters, &acquires),
+                _ if request.takes_many => {
+                    acquire_all(&mut open, counters, &acquires, &mut Vec::new())
+                }
                 _ => acquire_one(&mut open, counters, &acquires[0]),
             }
         });
