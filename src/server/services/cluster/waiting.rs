@@ -2,8 +2,8 @@
 //! stayed are served.
 
 use super::ownership::{
-    Verdict, ask_server, can_access, current_nodes, forget_nodes, moved, nodes, owns_slot,
-    same_nodes, take_change,
+    Verdict, ask_server, can_access, current_nodes, moved, nodes, owns_slot, same_nodes,
+    take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
@@ -233,8 +233,8 @@ fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
         };
         let slots = || all.iter().flat_map(|(_, slots)| slots);
         if slots().any(has_left) {
-            // On a busy machine, the reply can be older than an import, whose clients wait here.
-            forget_nodes();
+            // On a busy machine, the reply can be older than the start of an import. Clients of the imported slot already wait here.
+            current_nodes(ctx);
             slots()
                 .filter(|slot| has_left(slot))
                 .for_each(|slot| left.insert(*slot));
