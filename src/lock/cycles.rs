@@ -13,7 +13,7 @@ use super::deadlock::{PER_STEP, Read, STEPS_TO_READ};
 use super::queue::{LockWaiter, Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::Ticket;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A walk gives up after this number of clients, and looks at no more holders of a key, or waiters of an owner, than [`PER_STEP`].
 const MAX_REACHED: usize = 4096;
@@ -439,7 +439,7 @@ fn each_blocker(
     }
 }
 
-/// With how many counts a holder need not give way for the waiter to have the key.
+/// The largest count of a holder that does not exclude the waiter.
 fn most_beside(
     queues: &Queues,
     waiter: &LockWaiter,
@@ -451,10 +451,10 @@ fn most_beside(
         Want::Acquire(RequestedMode::Shared) if is_shared => u64::MAX,
         Want::Upgrade | Want::Acquire(RequestedMode::Exclusive | RequestedMode::Shared) => 0,
         Want::Acquire(RequestedMode::Permits { .. }) => {
-            // A smaller capacity goes if a later client that named it is refused.
-            let later = queues.naming(ticket).map(|naming| naming + 1);
-            let spare = |left_out| queues.spare_permits(queue, ticket, left_out).0;
-            spare(None).max(spare(later))
+            // If a later client is refused, its smaller limit no longer counts.
+            let naming = queues.naming(ticket).unwrap_or_default();
+            let limits = queues.possible_limits(queue, naming + 1, &BTreeSet::new());
+            queues.spare_permits(queue, ticket, limits).0
         }
     }
 }

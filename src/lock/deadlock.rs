@@ -13,7 +13,7 @@
 //! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
 use super::cycles::Cycles;
-use super::queue::{Queues, Want};
+use super::queue::{PossibleLimits, Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,8 +172,8 @@ struct KeyNode {
     passed: Option<Ticket>,
     /// How far the queue in front of its first waiter was looked at.
     ahead: Option<Ahead>,
-    /// From which number on suspected clients named all capacities.
-    left_out: Option<u64>,
+    /// Limits with this number and larger ones are those of suspects, or came later than the search.
+    limits_before: u64,
     /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
     last_suspected: Option<Ticket>,
     /// The same waiters by owners.
@@ -216,6 +216,8 @@ struct Ahead {
     at: Option<Ticket>,
     /// The permits that may stay taken for ever, so that those looked at are served nevertheless.
     spare: u64,
+    /// The limits with which this is so.
+    limits: PossibleLimits,
 }
 
 #[derive(Debug)]
@@ -290,11 +292,13 @@ pub struct Search {
     at_once: usize,
     /// The last arrival that is checked.
     last: u64,
+    /// The number of the last limits that count: those that came later may go again with the clients that named them.
+    last_naming: u64,
     /// The doubtful waiters by their arrival.
     unverified: BTreeMap<u64, usize>,
     /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
     closing: Vec<Ticket>,
-    /// The numbers of the capacities that these clients named.
+    /// The numbers of the limits that these clients named.
     closing_namings: BTreeSet<u64>,
     /// The clients that were taken to enter locks again, with the numbers of the queues, and their owners.
     reentries: BTreeSet<(u64, usize, Ticket)>,
@@ -309,7 +313,7 @@ pub struct Search {
 }
 
 impl Search {
-    fn empty(last: u64) -> Self {
+    fn empty(queues: &Queues) -> Self {
         Self {
             tasks: Vec::new(),
             is_gathered: false,
@@ -320,7 +324,8 @@ impl Search {
             waiters: Vec::new(),
             waiter_of_ticket: BTreeMap::new(),
             at_once: AT_ONCE,
-            last,
+            last: queues.last_arrival(),
+            last_naming: queues.last_naming(),
             unverified: BTreeMap::new(),
             closing: Vec::new(),
             closing_namings: BTreeSet::new(),
@@ -334,7 +339,7 @@ impl Search {
 
     /// A search that checks one waiter.
     fn of(queues: &Queues, ticket: Ticket) -> Self {
-        let mut search = Self::empty(queues.last_arrival());
+        let mut search = Self::empty(queues);
         search.at_once = AT_ONCE_IN_COMMAND;
         search.find(queues, ticket);
         if let Some(arrival) = queues.arrival(ticket) {
@@ -346,7 +351,7 @@ impl Search {
     /// A search that checks all doubtful waiters that have come until now. Ends with [`Search::conclude`].
     pub fn of_unverified(queues: &mut Queues) -> Self {
         queues.record_changes(true);
-        let mut search = Self::empty(queues.last_arrival());
+        let mut search = Self::empty(queues);
         search.tasks.push(SearchTask::Unverified(0));
         search
     }
@@ -382,14 +387,11 @@ impl Search {
         }
     }
 
-    /// Sees who can be served without this client and without the capacities that it named.
+    /// Sees who can be served without this client and without the limits that it named.
     fn suspect(&mut self, queues: &Queues, waiter: usize) {
         let ticket = self.waiters[waiter].ticket;
         self.closing.push(ticket);
         self.closing_namings.extend(queues.naming(ticket));
-        for key in &self.waiters[waiter].keys {
-            self.keys[*key].ahead = None;
-        }
         self.remove_waiter(waiter);
     }
 
@@ -421,6 +423,7 @@ impl Search {
                 *steps -= 1;
                 self.is_marked = !queues.mark_some_unverified();
                 self.last = queues.last_arrival();
+                self.last_naming = queues.last_naming();
                 continue;
             }
             if self.is_outdated {
@@ -641,7 +644,7 @@ impl Search {
                     waiting: BTreeMap::new(),
                     passed: None,
                     ahead: None,
-                    left_out: None,
+                    limits_before: self.last_naming + 1,
                     last_suspected: None,
                     of_owners: BTreeSet::new(),
                     is_listed: false,
@@ -785,11 +788,11 @@ impl Search {
                         };
                         at = Some(done);
                     }
-                    let spare = 0;
                     node.ahead = Some(Ahead {
                         first: ticket,
                         at,
-                        spare,
+                        spare: 0,
+                        limits: PossibleLimits::default(),
                     });
                     if unshared.is_some() && unshared == at {
                         return self.list(key);
@@ -798,12 +801,19 @@ impl Search {
                 is_free || node.is_shared && unshared.is_none()
             }
             Want::Acquire(RequestedMode::Permits { .. }) => {
-                let left_out = queues.left_out_from(queue, node.left_out, &self.closing_namings);
-                node.left_out = left_out;
+                let skipped = &self.closing_namings;
+                let (before, is_found) =
+                    queues.skip_limits(queue, node.limits_before, skipped, PER_STEP);
+                node.limits_before = before;
+                if !is_found {
+                    return self.list(key);
+                }
+                let limits = queues.possible_limits(queue, before, skipped);
+                let known = known.filter(|ahead| ahead.limits == limits);
                 let (mut at, mut spare) = match known {
                     Some(ahead) => (ahead.at, ahead.spare),
                     None => {
-                        let (spare, is_all) = queues.spare_permits(queue, ticket, left_out);
+                        let (spare, is_all) = queues.spare_permits(queue, ticket, limits);
                         (if is_all { Some(ticket) } else { passed }, spare)
                     }
                 };
@@ -814,7 +824,7 @@ impl Search {
                         break;
                     };
                     if !is_done(next) {
-                        spare = spare.min(queues.spare_permits(queue, next, left_out).0);
+                        spare = spare.min(queues.spare_permits(queue, next, limits).0);
                     }
                     at = Some(next);
                 }
@@ -822,6 +832,7 @@ impl Search {
                     first: ticket,
                     at,
                     spare,
+                    limits,
                 });
                 if !is_measured {
                     return self.list(key);
@@ -1012,7 +1023,7 @@ impl Search {
             return;
         }
         self.is_disturbed |= !self.closing.is_empty();
-        (node.ahead, node.left_out) = (None, None);
+        node.ahead = None;
         self.list(key);
     }
 

@@ -172,33 +172,36 @@ struct LockQueue {
     limits: NamedLimits,
 }
 
-/// The capacities that the requests of a queue named for a semaphore. A request that ends without permits names none any more.
+/// The limits that the requests of a queue set for a semaphore. If a request ends without permits, its limit is removed.
 #[derive(Debug, Default)]
 struct NamedLimits {
     /// Those of waiting clients, in the order in which they were named.
     waiting: BTreeMap<u64, u64>,
-    /// The one that was named last among the clients that were granted permits. It counts as long as others wait.
+    /// How many of them are equal, by the limit.
+    equal: BTreeMap<u64, usize>,
+    /// The newest limit of a client that was granted permits, with its number. It counts while others wait.
     granted: Option<(u64, u64)>,
 }
 
 impl NamedLimits {
-    /// The capacity that was named last. `None`: no client waits for permits.
+    /// The limit in force: the newest one. `None`: no client waits for permits.
     fn last(&self) -> Option<u64> {
-        self.last_before(None)
+        self.newest(self.waiting.last_key_value())
     }
 
-    /// The same without those that waiting clients named with this number or a later one.
-    fn last_before(&self, number: Option<u64>) -> Option<u64> {
-        let last = match number {
-            None => self.waiting.last_key_value(),
-            Some(number) => self.waiting.range(..number).next_back(),
-        };
-        let (number, limit) = last?;
-        let last = self.granted.max(Some((*number, *limit)));
-        last.map(|(_, limit)| limit)
+    /// The newest limit, without those of waiting clients with this number or a larger one.
+    fn last_before(&self, number: u64) -> Option<u64> {
+        self.newest(self.waiting.range(..number).next_back())
     }
 
-    /// The capacity that a semaphore keeps if the client is granted permits that named `limit` with this number.
+    /// The newer one of this limit and that of the granted client.
+    fn newest(&self, waiting: Option<(&u64, &u64)>) -> Option<u64> {
+        let (number, limit) = waiting?;
+        let newest = self.granted.max(Some((*number, *limit)));
+        newest.map(|(_, limit)| limit)
+    }
+
+    /// The limit that the semaphore stores when the client with this number and `limit` is granted permits.
     fn after_grant(&self, number: u64, limit: u64) -> u64 {
         match self.granted {
             Some((last, kept)) if last > number => kept,
@@ -206,19 +209,77 @@ impl NamedLimits {
         }
     }
 
-    /// The client that named a capacity with this number waits no more.
+    /// The limits before and after the one with this number, if it has both.
+    fn around(&self, number: u64) -> Option<(u64, u64)> {
+        let earlier = self.waiting.range(..number).next_back();
+        let later = self.waiting.range(number + 1..).next();
+        let [earlier, later] = [earlier, later].map(|limit| limit.map(|(at, limit)| (*at, *limit)));
+        let (before, after) = match self.granted {
+            Some(granted) if granted.0 > number => (None, Some(granted)),
+            granted => (granted, None),
+        };
+        let (_, earlier) = earlier.max(before)?;
+        let (_, later) = later.into_iter().chain(after).min()?;
+        Some((earlier, later))
+    }
+
+    /// Whether clients named different limits.
+    fn differ(&self) -> bool {
+        let granted = self.granted.map(|(_, limit)| limit);
+        self.equal.len() > 1 || granted.is_some_and(|limit| !self.equal.contains_key(&limit))
+    }
+
+    /// A waiting client names a limit with this number.
+    fn name(&mut self, number: u64, limit: u64) {
+        self.waiting.insert(number, limit);
+        *self.equal.entry(limit).or_default() += 1;
+    }
+
+    fn remove(&mut self, number: u64) -> Option<u64> {
+        let limit = self.waiting.remove(&number)?;
+        if let Some(equal) = self.equal.get_mut(&limit) {
+            *equal -= 1;
+            if *equal == 0 {
+                self.equal.remove(&limit);
+            }
+        }
+        Some(limit)
+    }
+
+    /// The client whose limit has this number waits no more.
     fn end(&mut self, number: u64, is_granted: bool) {
-        let limit = self.waiting.remove(&number);
+        let limit = self.remove(number);
         if let Some(limit) = limit.filter(|_| is_granted) {
             self.granted = self.granted.max(Some((number, limit)));
         }
         if self.waiting.is_empty() {
-            self.granted = None; // the semaphore has kept it
+            self.granted = None; // the semaphore stores it
         }
     }
 }
 
-/// How the capacity of a semaphore has changed for the clients that wait.
+/// The limits of a semaphore that a search for deadlocks takes into account. A client is only refused if neither is enough for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct PossibleLimits {
+    /// The newest limit now. The client that named it may be refused later.
+    now: Option<u64>,
+    /// The newest limit without those that came later than the search.
+    before: Option<u64>,
+}
+
+impl PossibleLimits {
+    /// The larger limit for an acquisition of `count` permits that names the limit `own`.
+    fn largest(self, count: u64, own: u64) -> u64 {
+        limit_for(count, own, self.now).max(limit_for(count, own, self.before))
+    }
+
+    /// Whether both are one limit, which is enough for so many permits.
+    fn is_for_all(self, count: u64) -> bool {
+        self.now == self.before && self.now.is_none_or(|limit| limit >= count)
+    }
+}
+
+/// How the limit of a semaphore has changed for the clients that wait.
 #[derive(Debug, Clone, Copy)]
 struct CapacityChange {
     is_other: bool,
@@ -233,8 +294,8 @@ enum LeaveReason<'a> {
     Withdrawn,
     /// It was granted nothing.
     Refused,
-    /// It was granted what it waited for. At the keys with these indexes, in order, it had that already: there its request has no
-    /// effect.
+    /// It was granted its keys. At the keys with these indexes, in order, its owner had the hold already: there its request changes
+    /// nothing.
     Granted(&'a [usize]),
 }
 
@@ -264,15 +325,24 @@ impl LockQueue {
         let before = self.limits.last();
         change(&mut self.limits);
         let now = self.limits.last();
-        // A capacity that is less than a client wants leaves it the one that it named itself.
-        let most = self.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let is_less = before
-            .zip(now)
-            .is_some_and(|(before, now)| now < before || before < most && before < now);
+        let both = before.zip(now);
         CapacityChange {
             is_other: before != now,
-            is_less,
+            is_less: both.is_some_and(|(before, now)| self.leaves_less(before, now)),
         }
+    }
+
+    /// Whether the limit after the one with this number leaves less than the limit before it.
+    fn hides_less(&self, number: u64) -> bool {
+        let around = self.limits.around(number);
+        around.is_some_and(|(earlier, later)| self.leaves_less(earlier, later))
+    }
+
+    /// Whether a limit can leave less to any client than the one before it.
+    fn leaves_less(&self, before: u64, now: u64) -> bool {
+        // A limit that is less than a client wants leaves it the one that it named itself.
+        let most = self.counts.last_key_value().map_or(0, |(count, _)| *count);
+        now < before || before < most && before < now
     }
 
     /// The capacity for an acquisition of `count` permits that names the capacity `own`.
@@ -294,9 +364,9 @@ struct QueuedWaiter {
     retry_at: Option<u64>,
     /// The index of the key that it waited for when it was tried last.
     blocked_on: usize,
-    /// The number of the capacities that it named, in the order in which all were named.
+    /// The number of the limits that it named, in the order in which all were named.
     naming: u64,
-    /// Whether it named a capacity that leaves less to others that wait.
+    /// Whether it named a limit that leaves less to others that wait.
     leaves_less: bool,
 }
 
@@ -407,9 +477,7 @@ impl Queues {
             let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
-                let change = queue.change_limits(|limits| {
-                    limits.waiting.insert(naming, limit);
-                });
+                let change = queue.change_limits(|limits| limits.name(naming, limit));
                 leaves_less |= change.is_less;
                 queue.count(count);
                 note_capacity(&mut self.changes, number, change);
@@ -515,12 +583,13 @@ impl Queues {
             if let Some((_, limit)) = waiter.permits_at(index)
                 && let Some(queue) = self.queues.numbered_mut(*number)
             {
+                let differ = queue.limits.differ();
                 let change = queue.change_limits(|limits| {
-                    limits.waiting.remove(&before);
-                    limits.waiting.insert(entry.naming, limit);
+                    limits.remove(before);
+                    limits.name(entry.naming, limit);
                 });
                 note_capacity(&mut self.changes, *number, change);
-                if change.is_less {
+                if change.is_less || differ && self.changes.is_some() {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -539,13 +608,13 @@ impl Queues {
         self.take(ticket, LeaveReason::Withdrawn);
     }
 
-    /// Removes a client from all its queues that was granted nothing. The capacities that it named do not count any more.
+    /// Removes a client that was granted nothing from all its queues. The limits that it named do not count any more.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         self.take(ticket, LeaveReason::Refused)
     }
 
-    /// Removes a client from all its queues that was granted what it waited for. `repeated`: the indexes, in order, of the keys at
-    /// which its owner had that already, so that the capacity there has not changed.
+    /// Removes a client that was granted its keys from all its queues. `repeated`: the indexes, in order, of the keys at which its owner had
+    /// the hold already.
     pub fn remove_granted(
         &mut self,
         ticket: Ticket,
@@ -574,9 +643,13 @@ impl Queues {
             if let Some(count) = waiter.permits() {
                 queue.discount(count);
                 let is_granted = reason.grants(index);
+                let differ = queue.limits.differ();
+                // The later limit was only compared with the one that ends.
+                let hides_less = !is_granted && queue.hides_less(entry.naming);
                 let change = queue.change_limits(|limits| limits.end(entry.naming, is_granted));
                 note_capacity(&mut self.changes, *number, change);
-                if change.is_less && !matches!(reason, LeaveReason::Withdrawn) {
+                let is_less = change.is_less || hides_less || differ && self.changes.is_some();
+                if is_less && !matches!(reason, LeaveReason::Withdrawn) {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -687,8 +760,8 @@ impl Queues {
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
-    /// The capacity in force of a semaphore for which clients wait: the last one that a client named which waits, or was granted
-    /// permits while others waited. `None`: no client waits, and the semaphore has its own capacity.
+    /// The limit in force: the newest one of the clients that wait, or that were granted permits while others waited. `None`: nobody
+    /// waits, and the semaphore's own limit counts.
     pub fn limit(&self, db: i32, key: &[u8]) -> Option<u64> {
         self.queues.get(db, key)?.limits.last()
     }
@@ -1154,39 +1227,64 @@ impl Queues {
         ticket_between(&queue.unshared, after, before)
     }
 
-    /// The number of the capacities that a waiter named.
+    /// The number of the last limits that any client named.
+    pub(super) fn last_naming(&self) -> u64 {
+        self.last_naming
+    }
+
+    /// The number of the limits that a waiter named.
     pub(super) fn naming(&self, ticket: Ticket) -> Option<u64> {
         Some(self.waiters.get(&ticket)?.naming)
     }
 
-    /// The number from which on all capacities of a queue are `left_out`, if the last one is. `known`: what it was with fewer of them.
-    pub(super) fn left_out_from(
+    /// Skips limits with a number below `before` that are in `skipped`, the newest first, at most so many. Returns the number before
+    /// which the next one is found, and whether that one is not to be skipped.
+    pub(super) fn skip_limits(
         &self,
         queue: u64,
-        known: Option<u64>,
-        left_out: &BTreeSet<u64>,
-    ) -> Option<u64> {
-        let mut from = known;
-        if left_out.is_empty() {
-            return from;
-        }
-        let (_, queue) = self.queues.numbered(queue)?;
-        let waiting = &queue.limits.waiting;
-        while let Some((last, _)) = waiting.range(..from.unwrap_or(u64::MAX)).next_back()
-            && left_out.contains(last)
-        {
-            from = Some(*last);
-        }
-        from
+        before: u64,
+        skipped: &BTreeSet<u64>,
+        most: usize,
+    ) -> (u64, bool) {
+        let Some((_, queue)) = self.queues.numbered(queue) else {
+            return (before, true);
+        };
+        let limits = queue.limits.waiting.range(..before).rev();
+        let numbers = limits.map(|(number, _)| *number);
+        let mut skip = numbers.take_while(|number| skipped.contains(number));
+        let last = skip.by_ref().take(most).last();
+        (
+            last.unwrap_or(before),
+            last.is_none() || skip.next().is_none(),
+        )
+    }
+
+    /// The limits of a queue that count in a search. `before`: the limits with smaller numbers count; `skipped`: of the others, these
+    /// do not.
+    pub(super) fn possible_limits(
+        &self,
+        queue: u64,
+        before: u64,
+        skipped: &BTreeSet<u64>,
+    ) -> PossibleLimits {
+        let Some((_, queue)) = self.queues.numbered(queue) else {
+            return PossibleLimits::default();
+        };
+        let limits = &queue.limits;
+        let before = limits.last_before(before);
+        let last = limits.waiting.last_key_value();
+        let now = last.filter(|(number, _)| !skipped.contains(number));
+        let now = now.map_or(before, |_| limits.last());
+        PossibleLimits { now, before }
     }
 
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
-    /// everybody in its queue. `left_out`: see [`Queues::left_out_from`].
+    /// everybody in its queue.
     pub(super) fn spare_permits(
         &self,
         queue: u64,
         ticket: Ticket,
-        left_out: Option<u64>,
+        limits: PossibleLimits,
     ) -> (u64, bool) {
         let permits = self.waiters.get(&ticket).and_then(|entry| {
             let index = entry.queues.iter().position(|other| *other == queue)?;
@@ -1195,11 +1293,10 @@ impl Queues {
         let (Some((count, own)), Some((_, queue))) = (permits, self.queues.numbered(queue)) else {
             return (u64::MAX, true);
         };
-        let last = queue.limits.last_before(left_out);
-        let limit = limit_for(count, own, last);
+        let limit = limits.largest(count, own);
         let most = queue.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let named = last.is_none_or(|named| named >= count);
-        (limit.saturating_sub(count), named && most <= count)
+        let serves_all = limits.is_for_all(count) && most <= count;
+        (limit.saturating_sub(count), serves_all)
     }
 
     /// The first ticket of a queue after one, before another.
