@@ -11,8 +11,8 @@ use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::permissions::ReadableKeys;
 
-/// Refuses a filter that the caller's user may not read. The server has checked this, unless it looks for the word `GUARD` (Redis
-/// 8.4 and later with `io-threads`) and has found it as the name of the breaker.
+/// Refuses a filter that the user may not read. The server checks this itself, with one exception: Redis 8.4 and later with
+/// `io-threads` searches for the word `GUARD`, and can find the name of the breaker.
 pub(super) fn check_permission(
     ctx: Ctx<'_>,
     breaker: Option<BreakerRequest<'_>>,

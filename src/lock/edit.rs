@@ -338,7 +338,7 @@ impl<'k> LockKey<'k> {
         let is_shorter = lock.clamp(end);
         if is_shorter {
             let holds = lock.holds().iter();
-            holds.for_each(|(_, hold)| look_for_loss(self.ctx, hold));
+            holds.for_each(|(_, hold)| plan_loss_check(self.ctx, hold));
         }
         if is_shorter || key_expires != Some(end) {
             lock.key_expires = 0; // to be set again
@@ -417,7 +417,7 @@ impl<'k> LockKey<'k> {
             if !self.verbatim {
                 persist::put_held(&mut self.effects, lock.mode(), owner, hold);
             }
-            look_for_loss(self.ctx, hold);
+            plan_loss_check(self.ctx, hold);
             return hold.watch.is_some();
         }
         false
@@ -503,9 +503,9 @@ impl<'k> LockKey<'k> {
     }
 }
 
-/// Has the server look at the end of this hold whether it is lost, if it has a notice.
+/// If the hold has a notice, plans a check at its end whether it is lost.
 #[inline(always)]
-fn look_for_loss(ctx: Ctx<'_>, hold: &Hold) {
+fn plan_loss_check(ctx: Ctx<'_>, hold: &Hold) {
     if hold.notice != 0 && NOTICES.get().look_sooner(hold.notice, hold.until) {
         timer::arm(ctx, hold.until.saturating_add(1));
     }

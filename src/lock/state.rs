@@ -75,8 +75,8 @@ pub struct Acquire<'a> {
     pub owner: &'a [u8],
     /// The mode that it asks for.
     pub mode: RequestedMode,
-    /// The capacity that a semaphore keeps if it grants the permits; `None`: that of `mode`, which decides whether it does. They differ
-    /// if other clients wait that have named another capacity, since theirs must not stay if they leave without permits.
+    /// The limit that the semaphore stores when it grants the permits. `None`: the limit of `mode`. They differ if the limit in force is
+    /// that of another waiting client: it must not remain if that client leaves without permits.
     pub kept_limit: Option<u64>,
     /// The lease in milliseconds.
     pub lease: u64,
@@ -127,7 +127,7 @@ impl Acquire<'_> {
         now + self.lease.min(longest)
     }
 
-    /// The mode of a semaphore that has granted permits up to this capacity.
+    /// The mode that the semaphore stores after it granted permits under this limit.
     fn kept_mode(&self, limit: u64) -> Mode {
         Mode::Permits {
             limit: self.kept_limit.unwrap_or(limit),

@@ -73,8 +73,8 @@ fn finish_all(call: &Call<'_>, action: StockAction, event: &'static CStr) -> Ans
     step_all(call, 1, &vec![request; keys.len()], event)
 }
 
-/// A request for each of the quantities. The options are read before them: if there are fewer keys than numkeys says, an option
-/// is in the place of a key, and the error is the missing option rather than its value, which is no quantity.
+/// A request for each quantity. The options are read first. If there are fewer keys than `numkeys`, an option is in the place of a key.
+/// The error is then the missing option, not a wrong quantity.
 fn requests<'a>(
     quantities: impl Iterator<Item = &'a [u8]>,
     request: impl Fn(u64) -> StockRequest<'a>,

@@ -2347,7 +2347,7 @@ fn users_are_kept_to_their_keys_and_filters() {
         let reply = client.run(line);
         assert!(reply.err().starts_with("NOPERM"), "{line}: {reply:?}");
     }
-    // Who only writes gets nothing of what is cached.
+    // A user with only the write permission cannot read cached values.
     admin.must("ACL SETUSER writer on >p +@all %W~own:*");
     client.must("AUTH writer p");
     assert_eq!(client.must("CACHE.SET own:k v PX 60000"), 1);

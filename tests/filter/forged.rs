@@ -590,9 +590,9 @@ fn numbers_of_old_filters_that_disagree_are_loaded_from_the_dataset_only() {
     assert_calm(&server);
 }
 
-/// Numbers that a filter can have are still numbers that it can have when it changes: what is saved can be loaded.
+/// What the server saves it can load, also when a number was the largest valid one before a change.
 #[test]
-fn the_greatest_number_of_deletions_can_be_saved_after_another_one() {
+fn a_filter_with_the_most_deletions_can_be_saved_after_another_deletion() {
     const MOST_ITEMS: u64 = 1 << 52;
     let (_server, mut client) = server_and_client();
     let mut chunks = chunks("cf-copies");

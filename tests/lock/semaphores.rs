@@ -432,7 +432,7 @@ impl Ending {
 }
 
 #[test]
-fn a_request_that_ends_without_permits_takes_its_capacity_with_it() {
+fn the_limit_of_a_request_that_ends_without_permits_no_longer_counts() {
     for request in ["SEM.ACQUIRE s c LIMIT 1", "SEM.MACQUIRE 2 t 9 s 1 c"] {
         for ending in ENDINGS {
             let (server, mut client) = server_and_client();
@@ -495,7 +495,7 @@ fn a_repeated_request_names_the_capacity() {
 
 /// With the capacity of a client that leaves, a wait can become one that never ends.
 #[test]
-fn a_capacity_that_goes_can_close_a_cycle() {
+fn the_end_of_a_larger_limit_can_close_a_cycle() {
     let (server, mut client) = server_and_client();
     client.must("LOCK.ACQUIRE k y PX 600000");
     client.must("SEM.ACQUIRE s x LIMIT 2 PX 600000");
@@ -514,10 +514,10 @@ fn a_capacity_that_goes_can_close_a_cycle() {
     fence(&served(&mut x));
 }
 
-/// A newcomer whose smaller capacity keeps an older client waiting is refused alone. The capacity that goes just before has the
-/// server search in slices.
+/// A newcomer whose smaller limit keeps an older client waiting is refused alone. A limit that is removed just before makes the server
+/// search in slices.
 #[test]
-fn a_refused_newcomer_takes_its_capacity_along_and_nobody_else() {
+fn a_refused_newcomer_loses_its_limit_and_no_other_client_is_refused() {
     let (server, mut client) = server_and_client();
     client.must("SEM.ACQUIRE s b LIMIT 6 PX 600000");
     client.must("SEM.ACQUIRE s d LIMIT 6 PX 600000");

@@ -563,7 +563,7 @@ impl ForeignLayers {
                 return is_same.then_some(()).ok_or(Corrupt);
             }
             Some(next) if from != next => return Err(Corrupt),
-            // The header has a larger array than the filter.
+            // Only the end of an array has so short a chunk, so the header's array is larger than that of the dumped filter.
             Some(_) if end - from < (size - place).min(LEAST_PART) => return Err(Corrupt),
             // The rest of a filter that was saved after some of its chunks.
             None if !self.is_kept_by(index, place, bytes) => return Err(Corrupt),

@@ -10,8 +10,8 @@
 //! In RDB, numbers are the server's unsigned integers and doubles, and a bitmap is one string, whose numbers are little-endian.
 //! `items` are those of the last link; the links before it are full. All links have the same seed.
 //!
-//! valkey-bloom checks the version and the length of a bitmap, the rate of each link, and a seed that was not drawn. In addition,
-//! the number of hashes must follow from the other numbers: another one would make the filter deny its items.
+//! valkey-bloom checks the version and length of a bitmap, the rate of each link, and the seed of a filter whose seed is not random.
+//! Here, the number of hashes must also follow from the other numbers. Otherwise a filter could deny its items.
 
 use super::{ArrayBytes, FIXED_SHARE, get, get_u32, get_u64};
 use crate::codec::Corrupt;
@@ -29,7 +29,7 @@ const BITMAP_VERSION: u8 = 1;
 /// The bytes of a bitmap before the bits.
 pub const BITMAP_HEADER_BYTES: usize = 45;
 
-/// The seed of filters whose seed is not drawn.
+/// The seed of filters without a random seed.
 const FIXED_SEED: [u8; 32] = [
     89, 15, 245, 34, 234, 120, 17, 218, 167, 20, 216, 9, 59, 62, 123, 217, 29, 137, 138, 115, 62,
     152, 136, 135, 48, 127, 151, 205, 40, 7, 51, 131,

@@ -123,9 +123,9 @@ impl Tables {
         is_valid.then_some(self).ok_or(Corrupt)
     }
 
-    /// Whether the numbers agree with each other, and the header of chunks has all of them. Those of some old filters do not: up to
-    /// version 2.2.6, a filter could lose a table but still count its items, versions 2.2.0 to 2.2.17 accept `MAXITERATIONS 0`, and
-    /// version 8 gives a filter of version 2.0 the expansion of the settings.
+    /// Whether the numbers agree, so that the header of a dump contains all of them. Those of some old filters do not agree. Up to
+    /// version 2.2.6, a filter could lose a table and still count its items. Versions 2.2.0 to 2.2.17 accept `MAXITERATIONS 0`. Version 8
+    /// sets the configured expansion on a filter of version 2.0.
     pub fn is_consistent(&self) -> bool {
         let buckets = buckets_of(self.buckets, self.expansion, self.tables.len());
         self.max_iterations > 0

@@ -131,8 +131,8 @@ unsafe impl GlobalAlloc for ServerAlloc {
     }
 }
 
-/// The smallest zeroed block whose pages stay untouched, and whose allocation may fail without ending the process on every server.
-/// To return so many pages to the system takes as long as to write zeros to them.
+/// The smallest zeroed block whose pages stay untouched. On every server, its allocation can fail without ending the process. For this
+/// size, returning the pages to the system takes as long as writing zeros.
 const LARGE_BYTES: usize = 64 * 1024;
 
 /// The way to allocate aligned zeroed blocks.
@@ -248,8 +248,8 @@ unsafe fn clear(block: *mut u8, size: usize) {
         #[cfg(all(target_os = "linux", not(miri)))] // Miri does not support madvise
         {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
-            // Where no page of twice the size begins, madvise fails for memory of hugetlbfs. Elsewhere it can succeed there, and
-            // clear less than it should.
+            // On memory of hugetlbfs, madvise fails if the address is not the start of a huge page. At the start of one it can succeed
+            // and zero too little. So `middle` is never a multiple of two pages.
             let front = block.wrapping_sub(page).align_offset(2 * page);
             let front = front.min(size);
             let pages = (size - front) / page * page;
@@ -292,11 +292,11 @@ mod tests {
     /// The system keeps locked pages, so the zeros are written.
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_the_system_keeps_is_cleared_too() {
+    fn locked_pages_are_zeroed() {
         let size = 40_000;
         let mut memory = vec![7u8; size];
         let start = memory.as_mut_ptr();
-        // SAFETY: the vector has this memory. A failure of mlock leaves the test without its point, but right.
+        // SAFETY: the vector has this memory. If mlock fails, the test passes without testing this.
         unsafe {
             libc::mlock(start.cast(), size);
             clear(start, size);

@@ -173,7 +173,7 @@ pub const ONE_KEY: &[KeySpec] = &[KeySpec {
     access: Access::Update,
 }];
 
-/// One key, the first argument, which the command changes without a reply that contains anything of its value.
+/// One key, the first argument. The command changes it, and its reply contains nothing of the value.
 pub const ONE_KEY_WRITE: &[KeySpec] = &[KeySpec {
     positions: KeyPositions::At(1),
     access: Access::Write,
