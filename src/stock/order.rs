@@ -241,8 +241,8 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
         Status::Unborn => qty == 0,
         _ => qty > 0,
     };
-    if !fits {
-        return Err(Corrupt);
+    if !fits || created + px > MAX_QTY {
+        return Err(Corrupt); // replies have the sum, which is below 2^53
     }
     Ok(Order {
         id,
@@ -288,7 +288,7 @@ mod tests {
                 user: &user,
                 status,
                 qty: match status { Status::Unborn => 0, Status::Added => -qty, _ => qty },
-                created,
+                created: created.min(MAX_QTY - px),
                 since,
                 reply: if status.keeps_request() { reply } else { 0 },
                 px: if status.keeps_px() { px } else { 0 },
@@ -311,6 +311,25 @@ mod tests {
         #[test]
         fn unzigzag_reverses_zigzag(value: i64) {
             prop_assert_eq!(unzigzag(zigzag(value)), value);
+        }
+    }
+
+    #[test]
+    fn a_reservation_ends_before_2_to_the_53rd() {
+        let reserved = |created| Order {
+            id: b"o",
+            user: &[],
+            status: Status::Reserved,
+            qty: 1,
+            created,
+            since: created,
+            reply: 1,
+            px: 1000,
+        };
+        for (created, is_valid) in [(MAX_QTY - 1000, true), (MAX_QTY - 999, false)] {
+            let mut record = Vec::new();
+            put(&mut record, &reserved(created));
+            assert_eq!(read(&mut Reader::new(&record)).is_ok(), is_valid);
         }
     }
 
