@@ -185,11 +185,15 @@ impl<'a> Survivors<'a> {
 
     fn sell(&self, client: &mut Client<'_>, tag: &str, order: &str) {
         let deduct = format!("STOCK.DEDUCT {{{tag}}}sale 1 ORDER {order}");
-        match client.call(tag, &deduct) {
-            Ok(left) => assert!(left.int() >= 0, "{order}: {left:?}"),
-            // Nobody knows: the same order can be given again.
-            Err(Lost) => assert!(client.must(tag, &deduct).int() >= 0),
-        }
+        let deadline = Instant::now() + SOON;
+        // If the reply is lost, nobody knows whether the order was recorded, and the client repeats it.
+        let left = loop {
+            match client.call(tag, &deduct) {
+                Ok(left) => break left,
+                Err(Lost) => assert!(Instant::now() < deadline, "{order}"),
+            }
+        };
+        assert!(left.int() >= 0, "{order}: {left:?}");
         if self.knows(client) {
             self.orders.lock().unwrap().insert(order.into());
         }

@@ -26,7 +26,7 @@ def connect(opened):
 
     def connect(port=PORT, **options):
         client = classes(".asyncio")[0](
-            port=port, **{"protocol": PROTOCOL, "decode_responses": True, **options})
+            port=port, **{"protocol": PROTOCOL, "decode_responses": True, "socket_timeout": 60, **options})
         opened.append(client)
         return client
 
