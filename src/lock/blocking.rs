@@ -159,7 +159,7 @@ fn wait_instead(ctx: Ctx<'_>, now: Now, ticket: Ticket, waiter: LockWaiter) -> A
         .get()
         .handover
         .replace(&mut ServerWorld { ctx, now }, ticket, waiter);
-    plan_rechecks(ctx, &mut SERVICE.get(), now); // it may have named another capacity
+    plan_rechecks(ctx, &mut SERVICE.get(), now); // it may have named another limit
     serve(ctx, now, keys);
     Ok(reply_to_waiter(is_notified))
 }

@@ -453,8 +453,11 @@ fn most_beside(
         Want::Acquire(RequestedMode::Permits { .. }) => {
             // If a later client is refused, its smaller limit no longer counts.
             let naming = queues.naming(ticket).unwrap_or_default();
-            let limits = queues.possible_limits(queue, naming + 1, &BTreeSet::new());
-            queues.spare_permits(queue, ticket, limits).0
+            let named = queues.named_limits(queue);
+            let limits = named.map(|named| named.possible(naming + 1, &BTreeSet::new()));
+            queues
+                .spare_permits(queue, ticket, limits.unwrap_or_default())
+                .0
         }
     }
 }

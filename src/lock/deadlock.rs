@@ -13,7 +13,8 @@
 //! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
 use super::cycles::Cycles;
-use super::queue::{PossibleLimits, Queues, Want};
+use super::limits::PossibleLimits;
+use super::queue::{Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,7 +293,7 @@ pub struct Search {
     at_once: usize,
     /// The last arrival that is checked.
     last: u64,
-    /// The number of the last limits that count: those that came later may go again with the clients that named them.
+    /// The number of the last limits that count: later ones can end with the clients that named them.
     last_naming: u64,
     /// The doubtful waiters by their arrival.
     unverified: BTreeMap<u64, usize>,
@@ -443,7 +444,7 @@ impl Search {
                 self.has_gone(ticket, &queues);
                 continue;
             }
-            if let Some(queue) = changes.capacities.pop_first() {
+            if let Some(queue) = changes.limits.pop_first() {
                 *steps -= 1;
                 self.leaves_more(queue, 0);
                 continue;
@@ -802,13 +803,15 @@ impl Search {
             }
             Want::Acquire(RequestedMode::Permits { .. }) => {
                 let skipped = &self.closing_namings;
-                let (before, is_found) =
-                    queues.skip_limits(queue, node.limits_before, skipped, PER_STEP);
-                node.limits_before = before;
+                let Some(named) = queues.named_limits(queue) else {
+                    return;
+                };
+                let (bound, is_found) = named.skip(node.limits_before, skipped, PER_STEP);
+                node.limits_before = bound;
                 if !is_found {
                     return self.list(key);
                 }
-                let limits = queues.possible_limits(queue, before, skipped);
+                let limits = named.possible(bound, skipped);
                 let known = known.filter(|ahead| ahead.limits == limits);
                 let (mut at, mut spare) = match known {
                     Some(ahead) => (ahead.at, ahead.spare),
@@ -1012,7 +1015,7 @@ impl Search {
     }
 
     /// Those behind this ticket may get more of a queue's key than it seemed: in front of them one has gone on which the search
-    /// did not depend, or the capacity is another one.
+    /// did not depend, or the limit is another one.
     fn leaves_more(&mut self, queue: u64, ticket: Ticket) {
         let Some(key) = self.node_of_queue.get(&queue).copied() else {
             return;

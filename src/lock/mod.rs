@@ -18,6 +18,7 @@ mod guard;
 pub mod handover;
 pub mod holds;
 mod inspect;
+mod limits;
 pub mod native;
 mod notices;
 mod options;

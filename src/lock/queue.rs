@@ -1,6 +1,7 @@
 //! The queues of waiting clients, in order. They know no server: a client is a ticket here, and its connection is kept elsewhere
 //! under the same number. A client for several keys is in the queue of each with the same ticket, so no other client overtakes it.
 
+use super::limits::{NamedLimitChange, NamedLimits, PossibleLimits};
 use super::state::{Acquire, Lock, LockKind, Mode, RequestedMode, Watchdog};
 use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ pub struct Listener {
 pub struct LockWaiter {
     /// The keys, all in one database; several only for exclusive locks and for semaphores.
     pub keys: Vec<Key>,
-    /// The capacities of several semaphores, one for each key; empty: what it waits for names the capacity.
+    /// The limits of several semaphores, one for each key; empty: what it waits for names the limit.
     pub limits: Box<[u64]>,
     /// Whether its command takes several keys and replies with an array of fences.
     pub takes_many: bool,
@@ -96,7 +97,7 @@ impl LockWaiter {
         }
     }
 
-    /// The permits that it asks for at the key with this index, and the capacity that it names for it.
+    /// The permits that it asks for at the key with this index, and the limit that it names for it.
     pub fn permits_at(&self, index: usize) -> Option<(u64, u64)> {
         match self.want {
             Want::Acquire(RequestedMode::Permits { count, limit }) => {
@@ -111,7 +112,7 @@ impl LockWaiter {
         !self.is_shared() || lock.mode() != Mode::Shared
     }
 
-    /// Whether this client repeats the request of the other one. A repetition may name another lease, time or capacity.
+    /// Whether this client repeats the request of the other one. A repetition may name another lease, time or limit.
     fn repeats(&self, other: &LockWaiter) -> bool {
         let is_same_want = match (self.want, other.want) {
             (
@@ -166,125 +167,8 @@ struct LockQueue {
     reentering: BTreeSet<Ticket>,
     /// Those of them with ids, by a hash of the id.
     ids: BTreeSet<(u64, Ticket)>,
-    /// How many clients want so many permits.
-    counts: BTreeMap<u64, usize>,
-    /// The capacities that clients named for a semaphore.
+    /// The limits and the permits of those that wait for a semaphore.
     limits: NamedLimits,
-}
-
-/// The limits that the requests of a queue set for a semaphore. If a request ends without permits, its limit is removed.
-#[derive(Debug, Default)]
-struct NamedLimits {
-    /// Those of waiting clients, in the order in which they were named.
-    waiting: BTreeMap<u64, u64>,
-    /// How many of them are equal, by the limit.
-    equal: BTreeMap<u64, usize>,
-    /// The newest limit of a client that was granted permits, with its number. It counts while others wait.
-    granted: Option<(u64, u64)>,
-}
-
-impl NamedLimits {
-    /// The limit in force: the newest one. `None`: no client waits for permits.
-    fn last(&self) -> Option<u64> {
-        self.newest(self.waiting.last_key_value())
-    }
-
-    /// The newest limit, without those of waiting clients with this number or a larger one.
-    fn last_before(&self, number: u64) -> Option<u64> {
-        self.newest(self.waiting.range(..number).next_back())
-    }
-
-    /// The newer one of this limit and that of the granted client.
-    fn newest(&self, waiting: Option<(&u64, &u64)>) -> Option<u64> {
-        let (number, limit) = waiting?;
-        let newest = self.granted.max(Some((*number, *limit)));
-        newest.map(|(_, limit)| limit)
-    }
-
-    /// The limit that the semaphore stores when the client with this number and `limit` is granted permits.
-    fn after_grant(&self, number: u64, limit: u64) -> u64 {
-        match self.granted {
-            Some((last, kept)) if last > number => kept,
-            _ => limit,
-        }
-    }
-
-    /// The limits before and after the one with this number, if it has both.
-    fn around(&self, number: u64) -> Option<(u64, u64)> {
-        let earlier = self.waiting.range(..number).next_back();
-        let later = self.waiting.range(number + 1..).next();
-        let [earlier, later] = [earlier, later].map(|limit| limit.map(|(at, limit)| (*at, *limit)));
-        let (before, after) = match self.granted {
-            Some(granted) if granted.0 > number => (None, Some(granted)),
-            granted => (granted, None),
-        };
-        let (_, earlier) = earlier.max(before)?;
-        let (_, later) = later.into_iter().chain(after).min()?;
-        Some((earlier, later))
-    }
-
-    /// Whether clients named different limits.
-    fn differ(&self) -> bool {
-        let granted = self.granted.map(|(_, limit)| limit);
-        self.equal.len() > 1 || granted.is_some_and(|limit| !self.equal.contains_key(&limit))
-    }
-
-    /// A waiting client names a limit with this number.
-    fn name(&mut self, number: u64, limit: u64) {
-        self.waiting.insert(number, limit);
-        *self.equal.entry(limit).or_default() += 1;
-    }
-
-    fn remove(&mut self, number: u64) -> Option<u64> {
-        let limit = self.waiting.remove(&number)?;
-        if let Some(equal) = self.equal.get_mut(&limit) {
-            *equal -= 1;
-            if *equal == 0 {
-                self.equal.remove(&limit);
-            }
-        }
-        Some(limit)
-    }
-
-    /// The client whose limit has this number waits no more.
-    fn end(&mut self, number: u64, is_granted: bool) {
-        let limit = self.remove(number);
-        if let Some(limit) = limit.filter(|_| is_granted) {
-            self.granted = self.granted.max(Some((number, limit)));
-        }
-        if self.waiting.is_empty() {
-            self.granted = None; // the semaphore stores it
-        }
-    }
-}
-
-/// The limits of a semaphore that a search for deadlocks takes into account. A client is only refused if neither is enough for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct PossibleLimits {
-    /// The newest limit now. The client that named it may be refused later.
-    now: Option<u64>,
-    /// The newest limit without those that came later than the search.
-    before: Option<u64>,
-}
-
-impl PossibleLimits {
-    /// The larger limit for an acquisition of `count` permits that names the limit `own`.
-    fn largest(self, count: u64, own: u64) -> u64 {
-        limit_for(count, own, self.now).max(limit_for(count, own, self.before))
-    }
-
-    /// Whether both are one limit, which is enough for so many permits.
-    fn is_for_all(self, count: u64) -> bool {
-        self.now == self.before && self.now.is_none_or(|limit| limit >= count)
-    }
-}
-
-/// How the limit of a semaphore has changed for the clients that wait.
-#[derive(Debug, Clone, Copy)]
-struct CapacityChange {
-    is_other: bool,
-    /// Whether any of them may get less now.
-    is_less: bool,
 }
 
 /// How a client leaves its queues.
@@ -294,8 +178,7 @@ enum LeaveReason<'a> {
     Withdrawn,
     /// It was granted nothing.
     Refused,
-    /// It was granted its keys. At the keys with these indexes, in order, its owner had the hold already: there its request changes
-    /// nothing.
+    /// It was granted its keys. At the keys with these indexes, in order, its request repeated an acquisition, and changes nothing.
     Granted(&'a [usize]),
 }
 
@@ -303,51 +186,6 @@ impl LeaveReason<'_> {
     /// Whether it was granted permits of the semaphore at the key with this index.
     fn grants(self, index: usize) -> bool {
         matches!(self, Self::Granted(repeated) if repeated.binary_search(&index).is_err())
-    }
-}
-
-impl LockQueue {
-    fn count(&mut self, permits: u64) {
-        *self.counts.entry(permits).or_default() += 1;
-    }
-
-    fn discount(&mut self, permits: u64) {
-        if let Some(waiters) = self.counts.get_mut(&permits) {
-            *waiters -= 1;
-            if *waiters == 0 {
-                self.counts.remove(&permits);
-            }
-        }
-    }
-
-    /// Changes the capacities that clients named.
-    fn change_limits(&mut self, change: impl FnOnce(&mut NamedLimits)) -> CapacityChange {
-        let before = self.limits.last();
-        change(&mut self.limits);
-        let now = self.limits.last();
-        let both = before.zip(now);
-        CapacityChange {
-            is_other: before != now,
-            is_less: both.is_some_and(|(before, now)| self.leaves_less(before, now)),
-        }
-    }
-
-    /// Whether the limit after the one with this number leaves less than the limit before it.
-    fn hides_less(&self, number: u64) -> bool {
-        let around = self.limits.around(number);
-        around.is_some_and(|(earlier, later)| self.leaves_less(earlier, later))
-    }
-
-    /// Whether a limit can leave less to any client than the one before it.
-    fn leaves_less(&self, before: u64, now: u64) -> bool {
-        // A limit that is less than a client wants leaves it the one that it named itself.
-        let most = self.counts.last_key_value().map_or(0, |(count, _)| *count);
-        now < before || before < most && before < now
-    }
-
-    /// The capacity for an acquisition of `count` permits that names the capacity `own`.
-    fn limit(&self, count: u64, own: u64) -> u64 {
-        limit_for(count, own, self.limits.last())
     }
 }
 
@@ -364,7 +202,7 @@ struct QueuedWaiter {
     retry_at: Option<u64>,
     /// The index of the key that it waited for when it was tried last.
     blocked_on: usize,
-    /// The number of the limits that it named, in the order in which all were named.
+    /// The number of the limits that it named.
     naming: u64,
     /// Whether it named a limit that leaves less to others that wait.
     leaves_less: bool,
@@ -382,8 +220,8 @@ struct Owner {
 pub(super) struct Changes {
     /// These clients wait no more. Each has the numbers of its queues with it.
     pub(super) gone: Vec<(Ticket, Box<[u64]>)>,
-    /// The semaphores of these queues have another capacity.
-    pub(super) capacities: BTreeSet<u64>,
+    /// The semaphores of these queues have another limit.
+    pub(super) limits: BTreeSet<u64>,
     /// Holds of these keys may have gone, by the numbers of their queues. A set: thousands of commands for one key are one
     /// change, for each of which the search would read all its holders again.
     pub(super) keys: BTreeSet<u64>,
@@ -477,10 +315,9 @@ impl Queues {
             let (number, queue) = self.queues.get_or_create(key);
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
-                let change = queue.change_limits(|limits| limits.name(naming, limit));
+                let change = queue.limits.join(naming, count, limit);
                 leaves_less |= change.is_less;
-                queue.count(count);
-                note_capacity(&mut self.changes, number, change);
+                record_limit(&mut self.changes, number, change);
             } else if !waiter.is_shared() {
                 queue.unshared.insert(ticket);
             }
@@ -583,13 +420,9 @@ impl Queues {
             if let Some((_, limit)) = waiter.permits_at(index)
                 && let Some(queue) = self.queues.numbered_mut(*number)
             {
-                let differ = queue.limits.differ();
-                let change = queue.change_limits(|limits| {
-                    limits.remove(before);
-                    limits.name(entry.naming, limit);
-                });
-                note_capacity(&mut self.changes, *number, change);
-                if change.is_less || differ && self.changes.is_some() {
+                let change = queue.limits.repeat(before, entry.naming, limit);
+                record_limit(&mut self.changes, *number, change);
+                if change.is_less || change.is_uncertain && self.changes.is_some() {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -608,13 +441,13 @@ impl Queues {
         self.take(ticket, LeaveReason::Withdrawn);
     }
 
-    /// Removes a client that was granted nothing from all its queues. The limits that it named do not count any more.
+    /// Removes a client from all its queues. It was granted nothing. The limits that it named do not count any more.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         self.take(ticket, LeaveReason::Refused)
     }
 
-    /// Removes a client that was granted its keys from all its queues. `repeated`: the indexes, in order, of the keys at which its owner had
-    /// the hold already.
+    /// Removes a client from all its queues. It was granted its keys. `repeated`: the indexes, in order, of the keys at which its request
+    /// repeated an acquisition.
     pub fn remove_granted(
         &mut self,
         ticket: Ticket,
@@ -641,15 +474,12 @@ impl Queues {
                 queue.ids.remove(&(xxh3_64(id), ticket));
             }
             if let Some(count) = waiter.permits() {
-                queue.discount(count);
-                let is_granted = reason.grants(index);
-                let differ = queue.limits.differ();
-                // The later limit was only compared with the one that ends.
-                let hides_less = !is_granted && queue.hides_less(entry.naming);
-                let change = queue.change_limits(|limits| limits.end(entry.naming, is_granted));
-                note_capacity(&mut self.changes, *number, change);
-                let is_less = change.is_less || hides_less || differ && self.changes.is_some();
-                if is_less && !matches!(reason, LeaveReason::Withdrawn) {
+                let change = match reason.grants(index) {
+                    true => queue.limits.grant(entry.naming, count),
+                    false => queue.limits.leave(entry.naming, count),
+                };
+                record_limit(&mut self.changes, *number, change);
+                if change.is_less && !matches!(reason, LeaveReason::Withdrawn) {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -760,14 +590,14 @@ impl Queues {
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
-    /// The limit in force: the newest one of the clients that wait, or that were granted permits while others waited. `None`: nobody
-    /// waits, and the semaphore's own limit counts.
+    /// The limit in force: the newest one of the clients that wait, or that were granted permits while others waited. `None`: no
+    /// client waits, and the semaphore's own limit counts.
     pub fn limit(&self, db: i32, key: &[u8]) -> Option<u64> {
         self.queues.get(db, key)?.limits.last()
     }
 
-    /// The acquisition that a waiter asks for at its key with this index; `queued`: others are ahead of it. The capacity of a semaphore
-    /// is the one in force, but never less than what its permits need: a lowered capacity must not make a waiter wait for ever.
+    /// The acquisition that a waiter asks for at its key with this index; `queued`: others are ahead of it. The limit of a semaphore
+    /// is the one in force, but never less than what its permits need: a lowered limit must not make a waiter wait for ever.
     pub(super) fn request<'w>(
         &self,
         ticket: Ticket,
@@ -782,7 +612,7 @@ impl Queues {
         if let Some((count, own)) = waiter.permits_at(index) {
             let (db, key) = &waiter.keys[index];
             let queue = self.queues.get(*db, key);
-            let limit = queue.map_or(own, |queue| queue.limit(count, own));
+            let limit = queue.map_or(own, |queue| queue.limits.limit(count, own));
             mode = RequestedMode::Permits { count, limit };
             kept_limit = queue
                 .zip(self.waiters.get(&ticket))
@@ -859,20 +689,12 @@ impl Queues {
     }
 }
 
-/// The capacity for an acquisition of `count` permits that names the capacity `own`, while this one is in force.
-fn limit_for(count: u64, own: u64, in_force: Option<u64>) -> u64 {
-    match in_force {
-        Some(limit) if limit >= count => limit,
-        _ => own,
-    }
-}
-
-/// Notes how the capacity for a queue has changed.
-fn note_capacity(changes: &mut Option<Changes>, queue: u64, change: CapacityChange) {
+/// Records that the limit of a queue has changed.
+fn record_limit(changes: &mut Option<Changes>, queue: u64, change: NamedLimitChange) {
     if let Some(changes) = changes
         && change.is_other
     {
-        changes.capacities.insert(queue);
+        changes.limits.insert(queue);
     }
 }
 
@@ -918,7 +740,7 @@ impl Recheck {
 
 /// For the search for deadlocks.
 impl Queues {
-    /// Notes that it is not known yet whether this client's wait can end. If it has named a capacity that leaves less to the
+    /// Notes that it is not known yet whether this client's wait can end. If it has named a limit that leaves less to the
     /// clients ahead, that is not known of them either.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
         if let Some(entry) = self.waiters.get(&ticket) {
@@ -1045,7 +867,7 @@ impl Queues {
         }
     }
 
-    /// Whether this client has named a capacity that leaves less to others that wait.
+    /// Whether this client has named a limit that leaves less to others that wait.
     pub(super) fn leaves_less(&self, ticket: Ticket) -> bool {
         let entry = self.waiters.get(&ticket);
         entry.is_some_and(|entry| entry.leaves_less)
@@ -1084,12 +906,11 @@ impl Queues {
         self.changes = wanted.then(Changes::default);
     }
 
-    /// Whether the holds of a queue's key or its capacity may have changed since the record began.
+    /// Whether the holds of a queue's key or its limit may have changed since the record began.
     pub(super) fn has_changed(&self, queue: u64) -> bool {
         let changes = self.changes.as_ref();
-        changes.is_none_or(|changes| {
-            changes.keys.contains(&queue) || changes.capacities.contains(&queue)
-        })
+        changes
+            .is_none_or(|changes| changes.keys.contains(&queue) || changes.limits.contains(&queue))
     }
 
     pub(super) fn changes(&mut self) -> Option<&mut Changes> {
@@ -1237,45 +1058,9 @@ impl Queues {
         Some(self.waiters.get(&ticket)?.naming)
     }
 
-    /// Skips limits with a number below `before` that are in `skipped`, the newest first, at most so many. Returns the number before
-    /// which the next one is found, and whether that one is not to be skipped.
-    pub(super) fn skip_limits(
-        &self,
-        queue: u64,
-        before: u64,
-        skipped: &BTreeSet<u64>,
-        most: usize,
-    ) -> (u64, bool) {
-        let Some((_, queue)) = self.queues.numbered(queue) else {
-            return (before, true);
-        };
-        let limits = queue.limits.waiting.range(..before).rev();
-        let numbers = limits.map(|(number, _)| *number);
-        let mut skip = numbers.take_while(|number| skipped.contains(number));
-        let last = skip.by_ref().take(most).last();
-        (
-            last.unwrap_or(before),
-            last.is_none() || skip.next().is_none(),
-        )
-    }
-
-    /// The limits of a queue that count in a search. `before`: the limits with smaller numbers count; `skipped`: of the others, these
-    /// do not.
-    pub(super) fn possible_limits(
-        &self,
-        queue: u64,
-        before: u64,
-        skipped: &BTreeSet<u64>,
-    ) -> PossibleLimits {
-        let Some((_, queue)) = self.queues.numbered(queue) else {
-            return PossibleLimits::default();
-        };
-        let limits = &queue.limits;
-        let before = limits.last_before(before);
-        let last = limits.waiting.last_key_value();
-        let now = last.filter(|(number, _)| !skipped.contains(number));
-        let now = now.map_or(before, |_| limits.last());
-        PossibleLimits { now, before }
+    /// The limits that clients named in a queue.
+    pub(super) fn named_limits(&self, queue: u64) -> Option<&NamedLimits> {
+        self.queues.numbered(queue).map(|(_, queue)| &queue.limits)
     }
 
     /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
@@ -1294,8 +1079,7 @@ impl Queues {
             return (u64::MAX, true);
         };
         let limit = limits.largest(count, own);
-        let most = queue.counts.last_key_value().map_or(0, |(count, _)| *count);
-        let serves_all = limits.is_for_all(count) && most <= count;
+        let serves_all = limits.are_enough(count) && queue.limits.most_wanted() <= count;
         (limit.saturating_sub(count), serves_all)
     }
 

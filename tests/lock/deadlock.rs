@@ -8,7 +8,7 @@ use sluice::lock::holds::Hold;
 use sluice::lock::queue::{LockWaiter, Queues, Want};
 use sluice::lock::state::{Acquire, Acquired, Lock, Mode, RequestedMode, Upgraded};
 use sluice::waiting::{Key, Ticket};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 const OWNERS: usize = 6;
 /// The first keys are locks, the others semaphores of this capacity.
@@ -175,11 +175,12 @@ impl World {
             Some((other.since_us, other.permits_at(index)?.1))
         });
         let granted = self.granted.get(key).copied();
-        match waiting.max().map(|newest| granted.max(Some(newest))) {
-            Some(newest) => self
-                .named
-                .extend(newest.map(|(_, limit)| (key.clone(), limit))),
-            None => drop(self.named.remove(key)),
+        let Some(newest) = waiting.max() else {
+            self.named.remove(key);
+            return;
+        };
+        if let Some((_, limit)) = granted.max(Some(newest)) {
+            self.named.insert(key.clone(), limit);
         }
     }
 
@@ -394,7 +395,7 @@ enum Event {
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => any_try().prop_map(Event::Try),
-        2 => (any_try(), 1..60u64).prop_map(|(attempt, steps)| Event::Check(attempt, steps)),
+        2 => (any_try(), any_steps()).prop_map(|(attempt, steps)| Event::Check(attempt, steps)),
         1 => (0..20usize, [1..=LIMIT, 1..=LIMIT]).prop_map(|(index, limits)| Event::Repeat(index, limits)),
         1 => (0..20usize).prop_map(Event::Leave),
         2 => (0..OWNERS, 0..KEYS).prop_map(|(owner, key)| Event::Release(owner, key)),
@@ -405,25 +406,37 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events around one semaphore whose limit often changes, and a lock.
+/// Events around two semaphores whose limits often change, and a lock.
 fn any_limit_event() -> impl Strategy<Value = Event> {
-    let limit = || prop_oneof![Just(LIMIT), Just(1)];
-    let attempt =
-        (0..4usize, 0..6usize, 1..LIMIT, limit()).prop_map(|(owner, key, permits, limit)| Try {
+    let limit = || 1..=LIMIT + 1;
+    let keys = prop_oneof![
+        1 => Just(vec![0]),
+        4 => Just(vec![LOCKS]),
+        2 => Just(vec![LOCKS + 1]),
+        2 => Just(vec![LOCKS, LOCKS + 1]),
+    ];
+    let attempt = (0..5usize, keys, 1..=LIMIT, [limit(), limit()]).prop_map(
+        |(owner, keys, permits, limits)| Try {
             owner,
-            keys: vec![if key == 0 { 0 } else { LOCKS }],
+            keys,
             shared: false,
             permits,
             upgrade: false,
-            limits: [limit.max(permits); 2],
-        });
+            limits: limits.map(|limit| limit.max(permits)),
+        },
+    );
     prop_oneof![
-        3 => (attempt, 0..60u64).prop_map(|(attempt, steps)| Event::Check(attempt, steps)),
-        2 => (0..6usize, limit()).prop_map(|(index, limit)| Event::Repeat(index, [limit; 2])),
-        1 => (0..6usize).prop_map(Event::Leave),
-        1 => (0..4usize).prop_map(|owner| Event::Release(owner, LOCKS)),
-        3 => (1..20u64).prop_map(Event::Search),
+        4 => (attempt, any_steps()).prop_map(|(attempt, steps)| Event::Check(attempt, steps)),
+        2 => (0..8usize, [limit(), limit()]).prop_map(|(index, limits)| Event::Repeat(index, limits)),
+        1 => (0..8usize).prop_map(Event::Leave),
+        1 => (0..5usize, LOCKS..KEYS).prop_map(|(owner, key)| Event::Release(owner, key)),
+        3 => (1..25u64).prop_map(Event::Search),
     ]
+}
+
+/// The steps of a check at once: none, too few, or so many that it looks at all keys.
+fn any_steps() -> impl Strategy<Value = u64> {
+    prop_oneof![0..80u64, 300..1000u64]
 }
 
 /// A world and the queues that stand for it, with the tickets of the waiters by the time at which they came.
@@ -612,6 +625,10 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
         further: 0,
     };
     for event in events {
+        for ((db, name), named) in &watched.world.named {
+            let limit = watched.queues.limit(*db, name);
+            prop_assert!(limit.is_none_or(|limit| limit == *named));
+        }
         match event {
             Event::Try(attempt) => watched.attempt(&attempt, 0)?,
             Event::Check(attempt, steps) => watched.attempt(&attempt, steps)?,
@@ -636,8 +653,11 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
             }
         }
     }
+    let mut slices = 0;
     while watched.queues.has_unverified() || watched.finished.is_some() {
         watched.search(5)?;
+        slices += 1;
+        prop_assert!(slices < 100_000, "the searches do not end");
     }
     let in_vain = watched.world.waits_in_vain();
     prop_assert!(in_vain.is_none(), "{:?} waits in vain", in_vain);
@@ -741,6 +761,35 @@ fn a_request_that_no_longer_passes_keeps_others_waiting_at_all_of_its_keys() {
     }
 }
 
+/// A smaller limit makes two clients wait for each other, so a search refuses the client that named it. Meanwhile the client leaves that
+/// named the larger limit before: the two still wait for each other.
+#[test]
+fn a_search_notices_that_the_limit_before_a_refused_one_has_gone() {
+    let wait = |owner, key, permits, limit| {
+        Event::Try(Try {
+            owner,
+            keys: vec![key],
+            shared: false,
+            permits,
+            upgrade: false,
+            limits: [limit; 2],
+        })
+    };
+    for steps in 1..100 {
+        let mut events = vec![
+            wait(0, 0, 1, LIMIT),
+            wait(1, LOCKS, 2, 4),
+            wait(2, LOCKS, 1, 4),
+            wait(0, LOCKS, 2, 2), // can be served if the limit is 4, when 2 has released
+            wait(3, LOCKS, 3, 4),
+            wait(1, 0, 1, LIMIT),
+        ];
+        events.extend([1000; 5].map(Event::Search));
+        events.extend([wait(4, LOCKS, 1, 2), Event::Search(steps), Event::Leave(1)]);
+        simulate(events).unwrap_or_else(|error| panic!("after {steps} steps: {error}"));
+    }
+}
+
 /// An upgrade in front of the queue can be served, and nevertheless keep two others from being served that could be without it.
 /// The search that finds another deadlock must not take these two for verified.
 #[test]
@@ -784,7 +833,7 @@ proptest! {
     }
 
     #[test]
-    fn a_search_in_steps_notices_all_limits(events in prop::collection::vec(any_limit_event(), 1..40)) {
+    fn a_search_in_steps_notices_all_limits(events in prop::collection::vec(any_limit_event(), 1..50)) {
         simulate(events)?;
     }
 }
@@ -804,7 +853,7 @@ fn steps_of(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) 
 /// What a third client does while a search runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Third {
-    /// Its larger limit leaves room for two clients that wait for each other.
+    /// Its larger limit leaves enough permits for two clients that wait for each other.
     JoinsWithMore,
     /// It had a smaller limit, because of which two clients waited for each other.
     Leaves,
@@ -812,7 +861,7 @@ enum Third {
     JoinsWithLess,
 }
 
-/// Whenever this happens, the search refuses nobody who could be served.
+/// After any number of steps, the search refuses no client that could be served.
 #[test]
 fn a_search_notices_other_limits_of_a_semaphore() {
     for third in [Third::JoinsWithMore, Third::Leaves, Third::JoinsWithLess] {
@@ -1104,5 +1153,39 @@ fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() 
         let deadlocked = last.filter(|_| waiting == SIZE);
         assert_eq!(found, Some(deadlocked));
         assert!(reads <= SIZE / 10, "{reads} reads with {waiting} waiters");
+    }
+}
+
+/// The clients of a semaphore name different limits, and are granted permits while a search goes on: one more search is enough.
+#[test]
+fn grants_do_not_repeat_searches() {
+    const WAITING: u64 = 2000;
+    let mut queues = Queues::default();
+    let push = |queues: &mut Queues, number: u64| {
+        let limit = 10 + number % 2;
+        queues.push(permit_waiter(&number.to_string(), 1, limit))
+    };
+    let mut waiting: VecDeque<Ticket> = (0..WAITING)
+        .map(|number| push(&mut queues, number))
+        .collect();
+    queues.mark_unverified(waiting[0]);
+    queues.mark_unverified(waiting[1]);
+    let (mut searches, mut came) = (0, WAITING);
+    while queues.has_unverified() {
+        searches += 1;
+        assert!(searches <= 2);
+        let mut search = Search::of_unverified(&mut queues);
+        let found = loop {
+            if let Some(found) = search.go_on(&mut queues, &mut 64, &mut |_, _| {}) {
+                break found;
+            }
+            let served = waiting.pop_front().expect("a client");
+            queues.remove_granted(served, &[]);
+            waiting.push_back(push(&mut queues, came));
+            came += 1;
+        };
+        assert_eq!(found, None);
+        let mut finished = search.conclude(&mut queues, found);
+        while !finished.free(&mut queues, &mut 64) {}
     }
 }
