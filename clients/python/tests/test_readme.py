@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```python *([^\n]*)\n(.*?)^```", README.read_text(), re.D
 def code(name):
     """The examples of a name, for the server of the tests."""
     text = "\n".join(text for other, text in BLOCKS if other == name)
-    return text.replace("Redis(decode", f"Redis(port={PORT}, decode")
+    return text.replace("Redis(decode", f"Redis(port={PORT}, socket_timeout=60, decode")
 
 
 def start(name, folder, *arguments, **options):
