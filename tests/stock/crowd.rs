@@ -354,16 +354,19 @@ fn key(segment: usize) -> String {
     format!("{{sku:{segment}}}")
 }
 
-/// Buys one piece: at home, and wherever there is one left. An answer is waited for before the order
-/// goes on to the next segment, so it is in one segment at most.
+/// Buys one piece: at home, and wherever there is one left. Before the order goes on to the next segment, the buyer waits for an answer
+/// and closes the order there, because a repeated request can still arrive. So the order is in one segment at most.
 fn buy(clients: &mut [Client; 4], order: &str, home: usize) -> bool {
     (0..4).any(|step| {
         let segment = (home + step) % 4;
         let sale = ["STOCK.DEDUCT", &key(segment), "1", "ORDER", order];
-        match clients[segment].call(&sale) {
-            Ok(left) => left >= 0,
-            Err(error) => panic!("{sale:?}: {error}"),
+        let left = clients[segment].call(&sale);
+        let is_sold = left.unwrap_or_else(|error| panic!("{sale:?}: {error}")) >= 0;
+        if !is_sold {
+            let close = ["STOCK.CANCEL", &key(segment), order];
+            clients[segment].call(&close).expect("no conflict");
         }
+        is_sold
     })
 }
 
