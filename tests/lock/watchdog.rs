@@ -458,13 +458,16 @@ fn of_two_waiting_connections_of_one_owner_the_one_that_asked_last_counts() {
 fn a_watched_hold_survives_rename_move_and_swapdb() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
     let mut holds_at = |line: &str, db: i64, key: &str| {
         client.run(line);
         client.run(&format!("SELECT {db}"));
-        during(&mut client, BEYOND, |client| {
-            assert_eq!(client.call(["LOCK.HELD", key, "me"]), given, "{line}");
+        let mut left = client.call(["PTTL", key]).int();
+        eventually(SOON, || {
+            let before = std::mem::replace(&mut left, client.call(["PTTL", key]).int());
+            left > before // it was renewed
         });
+        assert_eq!(client.call(["LOCK.HELD", key, "me"]), given, "{line}");
         assert!(is_watched(&client.call(["LOCK.INFO", key]), "me"));
     };
     holds_at("RENAME k moved", 0, "moved");
