@@ -42,7 +42,10 @@ def free_port(wanted):
 
 @contextlib.asynccontextmanager
 async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
-    """The running shop: its supervisor. At the end of the block, all programs have ended and all files are removed."""
+    """The running shop: its supervisor. At the end of the block, all programs have ended and all files are removed.
+
+    This cleanup cannot be canceled: a terminal that closes during it, or after a failure, cancels the shop again.
+    """
     state = pathlib.Path(os.environ["SHOP_STATE"])
     supervisor = Supervisor(state, {"SHOP_PORT": str(port)} | environment)
     state.mkdir(mode=0o700)
@@ -57,8 +60,15 @@ async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
         async with supervisor.control():
             yield supervisor
     finally:
-        await supervisor.stop()
-        shutil.rmtree(state)
+        cleanup = asyncio.create_task(clean_up(supervisor, state))
+        while not cleanup.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(cleanup)
+
+
+async def clean_up(supervisor, state):
+    await supervisor.stop()
+    shutil.rmtree(state)
 
 
 async def terminal_closes():
@@ -104,14 +114,18 @@ async def main():
         print(f"Port {arguments.port} is in use. The shop chooses port {port}.", flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await until_signal(serve(port, arguments.sale_in))
+    say("\nEverything has ended, and all files are removed.")
+
+
+def say(line):
     with contextlib.suppress(OSError):  # the terminal can be closed
-        print("\nEverything has ended, and all files are removed.", flush=True)
+        print(line, flush=True)
 
 
 async def serve(port, sale_in_s):
     """Until it is canceled."""
-    async with shop(port, sale_in_s, say=lambda line: print(line, flush=True)):
-        print(f"\n  The shop is open: http://127.0.0.1:{port}\n\n  Ctrl-C ends it.", flush=True)
+    async with shop(port, sale_in_s, say=say):
+        say(f"\n  The shop is open: http://127.0.0.1:{port}\n\n  Ctrl-C ends it.")
         await asyncio.Event().wait()
 
 

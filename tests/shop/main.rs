@@ -103,6 +103,7 @@ fn the_page_holds_in_a_browser() {
     let ends = [
         "ctrl_c_ends_everything",
         "a_closed_terminal_ends_everything",
+        "a_terminal_that_closes_after_ctrl_c_ends_everything",
     ];
     let expected: Vec<_> = names.chain(ends).collect();
     assert_eq!(passed.lines().collect::<Vec<_>>(), expected);

@@ -361,16 +361,33 @@ def ctrl_c_ends_everything(shop, folder):
     nothing_is_left(folder)
 
 
-def a_closed_terminal_ends_everything():
-    """The leader of the session can be `make`, which does not pass SIGHUP on."""
+def open_shop_in_terminal(until):
+    """The process of a terminal with the shop, the terminal, and the folder of the shop, after a line with `until`."""
     process, terminal = pty.fork()
     if process == 0:
-        script = 'trap : HUP; "$@"; true'
+        script = 'trap : HUP INT; "$@"; true'
         os.execvp("bash", ["bash", "-c", script, "bash", sys.executable, "-B", str(RUN), "--port", "0"])
     output = ""
-    while "http://" not in output:
+    while until not in output:
         output += os.read(terminal, 4096).decode()
-    folder = pathlib.Path(re.search(r"database in (\S+)", output)[1])
+    return process, terminal, pathlib.Path(re.search(r"database in (\S+)", output)[1])
+
+
+def a_closed_terminal_ends_everything():
+    """The leader of the session can be `make`, which does not pass SIGHUP on."""
+    for until in ("Starting the shop", "Ctrl-C ends it."):
+        process, terminal, folder = open_shop_in_terminal(until)
+        os.close(terminal)
+        os.waitpid(process, 0)
+        nothing_is_left(folder)
+
+
+def a_terminal_that_closes_after_ctrl_c_ends_everything():
+    process, terminal, folder = open_shop_in_terminal("Ctrl-C ends it.")
+    # A database that does not stop makes the cleanup longer than the shop needs to notice that the terminal closes.
+    subprocess.run(["pkill", "-STOP", "-f", f"mariadbd.*{folder}"], check=True)
+    os.write(terminal, b"\x03")
+    eventually(lambda: not (folder / "orders.sock").exists())
     os.close(terminal)
     os.waitpid(process, 0)
     nothing_is_left(folder)
@@ -440,8 +457,9 @@ def main():
             page.browser.quit()
         ctrl_c_ends_everything(shop, folder)
         print(ctrl_c_ends_everything.__name__, flush=True)
-        a_closed_terminal_ends_everything()
-        print(a_closed_terminal_ends_everything.__name__, flush=True)
+        for test in (a_closed_terminal_ends_everything, a_terminal_that_closes_after_ctrl_c_ends_everything):
+            test()
+            print(test.__name__, flush=True)
     finally:
         if shop.poll() is None:
             shop.send_signal(signal.SIGINT)
