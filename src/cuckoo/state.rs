@@ -451,8 +451,8 @@ impl CuckooFilter {
 }
 
 impl Layer<Cuckoo> {
-    /// Moves items to free slots of earlier layers, and counts the others again: a layer whose dump was loaded while the original
-    /// changed may have another number. Returns whether the layer changed.
+    /// Moves items to free slots of earlier layers, and counts the remaining items. The stored count is wrong if the filter changed while
+    /// it was dumped. Returns whether the layer changed.
     fn move_down(&mut self, earlier: &mut [Layer<Cuckoo>], parameters: &CuckooParameters) -> bool {
         let grid = parameters.grid(self.shape);
         let (mut moved, mut left) = (false, 0);

@@ -422,7 +422,7 @@ fn each_blocker(
     }
     // Another request of the owner may share the lock with its holders, and let this one in.
     if !waits_twice || is_semaphore || is_upgrade || !holders.is_shared {
-        let most = most_beside(queues, waiter, ticket, queue, holders.is_shared);
+        let most = max_count_beside(queues, waiter, ticket, queue, holders.is_shared);
         for (holder, count) in counts {
             if *count > most && (is_semaphore || *holder != owner) {
                 each_of_owner(queues, *holder, visit);
@@ -439,8 +439,8 @@ fn each_blocker(
     }
 }
 
-/// The largest count of a holder that does not exclude the waiter.
-fn most_beside(
+/// The largest count that a holder can keep while the waiting client is served.
+fn max_count_beside(
     queues: &Queues,
     waiter: &LockWaiter,
     ticket: Ticket,
@@ -451,7 +451,7 @@ fn most_beside(
         Want::Acquire(RequestedMode::Shared) if is_shared => u64::MAX,
         Want::Upgrade | Want::Acquire(RequestedMode::Exclusive | RequestedMode::Shared) => 0,
         Want::Acquire(RequestedMode::Permits { .. }) => {
-            // If a later client is refused, its smaller limit no longer counts.
+            // If later clients are refused, their limits no longer count.
             let naming = queues.naming(ticket).unwrap_or_default();
             let named = queues.named_limits(queue);
             let limits = named.map(|named| named.possible(naming + 1, &BTreeSet::new()));

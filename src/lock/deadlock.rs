@@ -173,8 +173,8 @@ struct KeyNode {
     passed: Option<Ticket>,
     /// How far the queue in front of its first waiter was looked at.
     ahead: Option<Ahead>,
-    /// Limits with this number and larger ones are those of suspects, or came later than the search.
-    limits_before: u64,
+    /// Only limits with smaller numbers count. The others are those of suspects, or came later than the search.
+    limit_bound: u64,
     /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
     last_suspected: Option<Ticket>,
     /// The same waiters by owners.
@@ -215,9 +215,9 @@ struct Ahead {
     first: Ticket,
     /// The last one in front of it that was looked at.
     at: Option<Ticket>,
-    /// The permits that may stay taken for ever, so that those looked at are served nevertheless.
+    /// The permits that may stay taken forever, so that those looked at are served nevertheless.
     spare: u64,
-    /// The limits with which this is so.
+    /// The limits for which `spare` was computed.
     limits: PossibleLimits,
 }
 
@@ -293,7 +293,7 @@ pub struct Search {
     at_once: usize,
     /// The last arrival that is checked.
     last: u64,
-    /// The number of the last limits that count: later ones can end with the clients that named them.
+    /// The number of the newest limits at the start of the search. Later limits do not count alone, because their clients can be refused.
     last_naming: u64,
     /// The doubtful waiters by their arrival.
     unverified: BTreeMap<u64, usize>,
@@ -388,7 +388,7 @@ impl Search {
         }
     }
 
-    /// Sees who can be served without this client and without the limits that it named.
+    /// Removes this client and its limits from the copy of the queues, to see who can be served without it.
     fn suspect(&mut self, queues: &Queues, waiter: usize) {
         let ticket = self.waiters[waiter].ticket;
         self.closing.push(ticket);
@@ -645,7 +645,7 @@ impl Search {
                     waiting: BTreeMap::new(),
                     passed: None,
                     ahead: None,
-                    limits_before: self.last_naming + 1,
+                    limit_bound: self.last_naming + 1,
                     last_suspected: None,
                     of_owners: BTreeSet::new(),
                     is_listed: false,
@@ -806,9 +806,9 @@ impl Search {
                 let Some(named) = queues.named_limits(queue) else {
                     return;
                 };
-                let (bound, is_found) = named.skip(node.limits_before, skipped, PER_STEP);
-                node.limits_before = bound;
-                if !is_found {
+                let (bound, is_complete) = named.skip(node.limit_bound, skipped, PER_STEP);
+                node.limit_bound = bound;
+                if !is_complete {
                     return self.list(key);
                 }
                 let limits = named.possible(bound, skipped);
@@ -1014,8 +1014,8 @@ impl Search {
         })
     }
 
-    /// Those behind this ticket may get more of a queue's key than it seemed: in front of them one has gone on which the search
-    /// did not depend, or the limit is another one.
+    /// Clients behind this ticket may get more of the key: a client ahead of them has left that the search did not depend on, or the
+    /// limit has changed.
     fn leaves_more(&mut self, queue: u64, ticket: Ticket) {
         let Some(key) = self.node_of_queue.get(&queue).copied() else {
             return;

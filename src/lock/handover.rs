@@ -158,32 +158,26 @@ pub enum Outcome {
     Never,
 }
 
-/// Acquires one key.
+/// Acquires one key. Appends the index 0 to `repeated` if the request repeats an acquisition.
 #[inline]
 pub fn acquire_one<L: OpenLocks + ?Sized>(
     locks: &mut L,
     counters: &mut LockCounters,
     request: &Acquire<'_>,
+    repeated: &mut Vec<usize>,
 ) -> Result<Outcome, Error> {
     let acquired = locks.acquire(0, request)?;
-    Ok(outcome_of_one(locks, counters, acquired))
-}
-
-#[inline]
-fn outcome_of_one<L: OpenLocks + ?Sized>(
-    locks: &mut L,
-    counters: &mut LockCounters,
-    acquired: Acquired,
-) -> Outcome {
     match acquired {
-        Acquired::Busy => Outcome::Busy(locks.next_end(0)),
-        Acquired::Never => Outcome::Never,
-        acquired => Outcome::Acquired(Reply::int(counters.count(acquired))),
+        Acquired::Busy => return Ok(Outcome::Busy(locks.next_end(0))),
+        Acquired::Never => return Ok(Outcome::Never),
+        Acquired::Repeated(_) => repeated.push(0),
+        _ => {}
     }
+    Ok(Outcome::Acquired(Reply::int(counters.count(acquired))))
 }
 
-/// Acquires all or none of several keys, whose requests have the same indices. `repeated`: gets the indices of the requests that
-/// repeat an acquisition, in order.
+/// Acquires all of several keys, or none. A request has the index of its key. Appends to `repeated` the indices of the requests that
+/// repeat an acquisition.
 pub fn acquire_all<L: OpenLocks + ?Sized>(
     locks: &mut L,
     counters: &mut LockCounters,
@@ -1117,12 +1111,7 @@ impl Handover {
                 acquire_all(locks, counters, &requests, &mut repeated)
             } else {
                 let request = queues.request(ticket, waiter, 0, !is_first);
-                locks.acquire(0, &request).map(|acquired| {
-                    if matches!(acquired, Acquired::Repeated(_)) {
-                        repeated.push(0);
-                    }
-                    outcome_of_one(locks, counters, acquired)
-                })
+                acquire_one(locks, counters, &request, &mut repeated)
             };
             match outcome {
                 Err(error) => Attempt::Ends(Err(error)),

@@ -44,7 +44,7 @@ pub(super) fn lock_info(call: &Call<'_>) -> Answer {
 
 /// `SEM.INFO key`
 ///
-/// Replies with a map: `limit` (the capacity in force), `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
+/// Replies with a map: `limit` (the limit in force), `used`, `holders` and `waiters` as `LOCK.INFO`, where `count` is
 /// the number of permits; nil if nobody holds a permit. Error: `WRONGTYPE`.
 pub(super) fn sem_info(call: &Call<'_>) -> Answer {
     info(call, LockKind::Semaphore, |lock, used, in_force| {

@@ -2,60 +2,60 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The limits of the requests for permits in a queue, with the permits that they ask for. If a request ends without permits, its
-/// limit is removed. Each limit has a number, in the order in which all limits of all queues were named.
+/// The limits that the clients of a queue named, and the permits that these clients ask for. When a request ends without permits, its
+/// limit is removed. The numbers of limits increase over all queues.
 #[derive(Debug, Default)]
 pub(super) struct NamedLimits {
-    /// Those of waiting clients, by their numbers.
+    /// The limits of waiting clients, by number.
     waiting: BTreeMap<u64, u64>,
     /// How many waiting clients named each limit.
-    limits: BTreeMap<u64, usize>,
+    clients_by_limit: BTreeMap<u64, usize>,
     /// How many waiting clients ask for each number of permits.
     counts: BTreeMap<u64, usize>,
-    /// The newest limit of a client that was granted permits, with its number. It counts while others wait.
+    /// The newest limit of a client that was granted permits, with its number. It counts while other clients wait.
     granted: Option<(u64, u64)>,
 }
 
-/// How the limit in force has changed for the clients that wait.
+/// How a change affects the limit in force.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NamedLimitChange {
-    pub(super) is_other: bool,
-    /// Whether any of them may get less, now or after the refusal of others.
-    pub(super) is_less: bool,
-    /// Whether a search that is running may count an older limit instead, which is larger.
-    pub(super) is_uncertain: bool,
+    pub(super) has_changed: bool,
+    /// Whether a waiting client can get fewer permits, now or after other clients are refused.
+    pub(super) may_leave_less: bool,
+    /// Whether a running search can count an older, larger limit instead.
+    pub(super) may_mislead_search: bool,
 }
 
-/// The limits of a semaphore that a search for deadlocks takes into account. A client is only refused if neither is enough for it.
+/// The two limits of a semaphore that a search for deadlocks considers. It refuses a client only if neither is enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct PossibleLimits {
     /// The newest limit now. The client that named it may be refused later.
     now: Option<u64>,
-    /// The newest limit without those that came later than the search.
-    at_start: Option<u64>,
+    /// The newest limit below the bound: without the limits of suspects and those that came later than the search.
+    below_bound: Option<u64>,
 }
 
 impl PossibleLimits {
     /// The larger limit for an acquisition of `count` permits that names the limit `own`.
     pub(super) fn largest(self, count: u64, own: u64) -> u64 {
-        limit_for(count, own, self.now).max(limit_for(count, own, self.at_start))
+        limit_for(count, own, self.now).max(limit_for(count, own, self.below_bound))
     }
 
     /// Whether both are enough for so many permits.
     pub(super) fn are_enough(self, count: u64) -> bool {
-        let limits = [self.now, self.at_start];
+        let limits = [self.now, self.below_bound];
         limits.into_iter().flatten().all(|limit| limit >= count)
     }
 }
 
 impl NamedLimits {
     /// The limit in force: the newest one. `None`: no client waits for permits.
-    pub(super) fn last(&self) -> Option<u64> {
+    pub(super) fn in_force(&self) -> Option<u64> {
         self.newest(self.waiting.last_key_value())
     }
 
     /// The newest limit, without those of waiting clients with this number or a larger one.
-    fn last_before(&self, number: u64) -> Option<u64> {
+    fn newest_before(&self, number: u64) -> Option<u64> {
         self.newest(self.waiting.range(..number).next_back())
     }
 
@@ -68,11 +68,11 @@ impl NamedLimits {
 
     /// The limit for an acquisition of `count` permits that names the limit `own`.
     pub(super) fn limit(&self, count: u64, own: u64) -> u64 {
-        limit_for(count, own, self.last())
+        limit_for(count, own, self.in_force())
     }
 
     /// The limit that the semaphore stores when the client with this number and `limit` is granted permits.
-    pub(super) fn after_grant(&self, number: u64, limit: u64) -> u64 {
+    pub(super) fn stored_limit(&self, number: u64, limit: u64) -> u64 {
         match self.granted {
             Some((last, kept)) if last > number => kept,
             _ => limit,
@@ -94,30 +94,28 @@ impl NamedLimits {
     /// A client repeats its request, and names a limit with the largest number until now. `before`: the number of the limit that it
     /// replaces.
     pub(super) fn repeat(&mut self, before: u64, number: u64, limit: u64) -> NamedLimitChange {
-        let is_uncertain = self.has_different_limits();
+        let may_mislead_search = self.has_different_limits();
         let change = self.change(|limits| {
             limits.remove(before);
             limits.insert(number, limit);
         });
         NamedLimitChange {
-            is_uncertain,
+            may_mislead_search,
             ..change
         }
     }
 
-    /// A client that asked for `count` permits and named the limit with this number was granted them.
-    pub(super) fn grant(&mut self, number: u64, count: u64) -> NamedLimitChange {
-        self.change(|limits| {
-            let limit = limits.remove(number);
-            remove_one(&mut limits.counts, count);
-            limits.granted = limits.granted.max(limit.map(|limit| (number, limit)));
-            limits.forget_granted();
-        })
+    /// A client that asked for `count` permits and named the limit with this number was granted them. The limit in force stays.
+    pub(super) fn grant(&mut self, number: u64, count: u64) {
+        let limit = self.remove(number);
+        remove_one(&mut self.counts, count);
+        self.granted = self.granted.max(limit.map(|limit| (number, limit)));
+        self.forget_granted();
     }
 
     /// A client that asked for `count` permits and named the limit with this number leaves without them.
     pub(super) fn leave(&mut self, number: u64, count: u64) -> NamedLimitChange {
-        // The later limit was only compared with the one that ends.
+        // The limit after this one was compared only with this one.
         let neighbors = self.neighbors(number);
         let is_less = neighbors.is_some_and(|(earlier, later)| self.is_less(earlier, later));
         let change = self.change(|limits| {
@@ -126,57 +124,58 @@ impl NamedLimits {
             limits.forget_granted();
         });
         NamedLimitChange {
-            is_less: change.is_less || is_less,
+            may_leave_less: change.may_leave_less || is_less,
             ..change
         }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Self)) -> NamedLimitChange {
-        let before = self.last();
+        let before = self.in_force();
         change(self);
-        let now = self.last();
+        let now = self.in_force();
         let both = before.zip(now);
         NamedLimitChange {
-            is_other: before != now,
-            is_less: both.is_some_and(|(before, now)| self.is_less(before, now)),
-            is_uncertain: false,
+            has_changed: before != now,
+            may_leave_less: both.is_some_and(|(before, now)| self.is_less(before, now)),
+            may_mislead_search: false,
         }
     }
 
     /// Whether a limit can leave less to any client than the one before it.
     fn is_less(&self, before: u64, now: u64) -> bool {
-        // A limit that is less than a client wants leaves it the one that it named itself.
+        // If the limit is below the permits that a client asks for, the client's own limit counts.
         now < before || before < self.most_wanted() && before < now
     }
 
     /// Whether clients named different limits.
     fn has_different_limits(&self) -> bool {
         let granted = self.granted.map(|(_, limit)| limit);
-        self.limits.len() > 1 || granted.is_some_and(|limit| !self.limits.contains_key(&limit))
+        self.clients_by_limit.len() > 1
+            || granted.is_some_and(|limit| !self.clients_by_limit.contains_key(&limit))
     }
 
     /// The limits before and after the one with this number, if it has both.
     fn neighbors(&self, number: u64) -> Option<(u64, u64)> {
-        let earlier = self.waiting.range(..number).next_back();
-        let later = self.waiting.range(number + 1..).next();
-        let [earlier, later] = [earlier, later].map(|limit| limit.map(|(at, limit)| (*at, *limit)));
+        let pair = |(number, limit): (&u64, &u64)| (*number, *limit);
+        let earlier = self.waiting.range(..number).next_back().map(pair);
+        let later = self.waiting.range(number + 1..).next().map(pair);
         let (before, after) = match self.granted {
             Some(granted) if granted.0 > number => (None, Some(granted)),
             granted => (granted, None),
         };
-        let (_, earlier) = earlier.max(before)?;
         let (_, later) = later.into_iter().chain(after).min()?;
+        let (_, earlier) = earlier.max(before)?;
         Some((earlier, later))
     }
 
     fn insert(&mut self, number: u64, limit: u64) {
         self.waiting.insert(number, limit);
-        *self.limits.entry(limit).or_default() += 1;
+        *self.clients_by_limit.entry(limit).or_default() += 1;
     }
 
     fn remove(&mut self, number: u64) -> Option<u64> {
         let limit = self.waiting.remove(&number)?;
-        remove_one(&mut self.limits, limit);
+        remove_one(&mut self.clients_by_limit, limit);
         Some(limit)
     }
 
@@ -187,8 +186,8 @@ impl NamedLimits {
         }
     }
 
-    /// Skips limits in `skipped`, the newest first, from those with a number below `bound`, at most `most`. Returns the bound for those
-    /// that are left, and whether the newest of these is not in `skipped`.
+    /// Skips at most `most` of the newest limits below `bound` that are in `skipped`. Returns the new bound, and whether the newest limit
+    /// below it is not in `skipped`.
     pub(super) fn skip(&self, bound: u64, skipped: &BTreeSet<u64>, most: usize) -> (u64, bool) {
         let numbers = self.waiting.range(..bound).rev();
         let numbers = numbers.map(|(number, _)| *number);
@@ -197,14 +196,14 @@ impl NamedLimits {
         (last.unwrap_or(bound), skip.next().is_none())
     }
 
-    /// The limits that count in a search. Those with a number below `bound` count as they were at its start. `skipped`: the numbers of
-    /// the limits of suspects, which do not count.
+    /// The limits that a search considers: the newest one below `bound`, and the one in force unless `skipped` has the number of the
+    /// newest limit of a waiting client.
     pub(super) fn possible(&self, bound: u64, skipped: &BTreeSet<u64>) -> PossibleLimits {
-        let at_start = self.last_before(bound);
+        let below_bound = self.newest_before(bound);
         let last = self.waiting.last_key_value();
         let now = last.filter(|(number, _)| !skipped.contains(number));
-        let now = now.map_or(at_start, |_| self.last());
-        PossibleLimits { now, at_start }
+        let now = now.map_or(below_bound, |_| self.in_force());
+        PossibleLimits { now, below_bound }
     }
 }
 

@@ -199,8 +199,8 @@ impl Notices {
         Some(notice)
     }
 
-    /// Plans an earlier check of a hold if it now ends earlier, at `until` (Unix ms). Returns whether it did. If the hold ends later, the
-    /// planned check stays, and then plans the next one.
+    /// A hold now ends at `until` (Unix ms). If this is before its planned check, plans an earlier one and returns true. If it ends later,
+    /// the planned check runs first and plans the next one.
     pub(super) fn look_sooner(&mut self, number: u64, until: u64) -> bool {
         let listed = self.by_number.get(&number);
         let is_sooner = listed.is_some_and(|listed| until.saturating_add(1) < listed.look_at);

@@ -167,7 +167,7 @@ struct LockQueue {
     reentering: BTreeSet<Ticket>,
     /// Those of them with ids, by a hash of the id.
     ids: BTreeSet<(u64, Ticket)>,
-    /// The limits and the permits of those that wait for a semaphore.
+    /// The limits that clients named for a semaphore, and the permits that they ask for.
     limits: NamedLimits,
 }
 
@@ -178,7 +178,7 @@ enum LeaveReason<'a> {
     Withdrawn,
     /// It was granted nothing.
     Refused,
-    /// It was granted its keys. At the keys with these indexes, in order, its request repeated an acquisition, and changes nothing.
+    /// It was granted its keys. At the keys with these indices, in order, the request only repeated an acquisition.
     Granted(&'a [usize]),
 }
 
@@ -316,7 +316,7 @@ impl Queues {
             queue.tickets.insert(ticket);
             if let Some((count, limit)) = waiter.permits_at(index) {
                 let change = queue.limits.join(naming, count, limit);
-                leaves_less |= change.is_less;
+                leaves_less |= change.may_leave_less;
                 record_limit(&mut self.changes, number, change);
             } else if !waiter.is_shared() {
                 queue.unshared.insert(ticket);
@@ -422,7 +422,7 @@ impl Queues {
             {
                 let change = queue.limits.repeat(before, entry.naming, limit);
                 record_limit(&mut self.changes, *number, change);
-                if change.is_less || change.is_uncertain && self.changes.is_some() {
+                if change.may_leave_less || change.may_mislead_search && self.changes.is_some() {
                     self.rechecks.entry(*number).or_default();
                 }
             }
@@ -441,12 +441,12 @@ impl Queues {
         self.take(ticket, LeaveReason::Withdrawn);
     }
 
-    /// Removes a client from all its queues. It was granted nothing. The limits that it named do not count any more.
+    /// Removes a client without a grant from all its queues. Its limits no longer count.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Arc<LockWaiter>> {
         self.take(ticket, LeaveReason::Refused)
     }
 
-    /// Removes a client from all its queues. It was granted its keys. `repeated`: the indexes, in order, of the keys at which its request
+    /// Removes a client from all its queues after its grant. `repeated`: the indices, in order, of the keys at which the request
     /// repeated an acquisition.
     pub fn remove_granted(
         &mut self,
@@ -474,13 +474,14 @@ impl Queues {
                 queue.ids.remove(&(xxh3_64(id), ticket));
             }
             if let Some(count) = waiter.permits() {
-                let change = match reason.grants(index) {
-                    true => queue.limits.grant(entry.naming, count),
-                    false => queue.limits.leave(entry.naming, count),
-                };
-                record_limit(&mut self.changes, *number, change);
-                if change.is_less && !matches!(reason, LeaveReason::Withdrawn) {
-                    self.rechecks.entry(*number).or_default();
+                if reason.grants(index) {
+                    queue.limits.grant(entry.naming, count);
+                } else {
+                    let change = queue.limits.leave(entry.naming, count);
+                    record_limit(&mut self.changes, *number, change);
+                    if change.may_leave_less && !matches!(reason, LeaveReason::Withdrawn) {
+                        self.rechecks.entry(*number).or_default();
+                    }
                 }
             }
             if queue.tickets.is_empty() {
@@ -590,14 +591,14 @@ impl Queues {
             .filter_map(|ticket| Some((*ticket, &**self.get(*ticket)?)))
     }
 
-    /// The limit in force: the newest one of the clients that wait, or that were granted permits while others waited. `None`: no
-    /// client waits, and the semaphore's own limit counts.
+    /// The limit in force: the newest limit of the clients that wait, or were granted permits while others waited. `None`: no client
+    /// waits for permits, and the stored limit of the semaphore is in force.
     pub fn limit(&self, db: i32, key: &[u8]) -> Option<u64> {
-        self.queues.get(db, key)?.limits.last()
+        self.queues.get(db, key)?.limits.in_force()
     }
 
     /// The acquisition that a waiter asks for at its key with this index; `queued`: others are ahead of it. The limit of a semaphore
-    /// is the one in force, but never less than what its permits need: a lowered limit must not make a waiter wait for ever.
+    /// is the one in force, but never less than what its permits need: a lowered limit must not make a waiter wait forever.
     pub(super) fn request<'w>(
         &self,
         ticket: Ticket,
@@ -616,7 +617,7 @@ impl Queues {
             mode = RequestedMode::Permits { count, limit };
             kept_limit = queue
                 .zip(self.waiters.get(&ticket))
-                .map(|(queue, entry)| queue.limits.after_grant(entry.naming, own));
+                .map(|(queue, entry)| queue.limits.stored_limit(entry.naming, own));
         }
         Acquire {
             owner: &waiter.owner,
@@ -689,10 +690,10 @@ impl Queues {
     }
 }
 
-/// Records that the limit of a queue has changed.
+/// If the limit in force has changed, records this for the search.
 fn record_limit(changes: &mut Option<Changes>, queue: u64, change: NamedLimitChange) {
     if let Some(changes) = changes
-        && change.is_other
+        && change.has_changed
     {
         changes.limits.insert(queue);
     }
@@ -1048,7 +1049,7 @@ impl Queues {
         ticket_between(&queue.unshared, after, before)
     }
 
-    /// The number of the last limits that any client named.
+    /// The number of the newest limits that a client named.
     pub(super) fn last_naming(&self) -> u64 {
         self.last_naming
     }
@@ -1063,7 +1064,7 @@ impl Queues {
         self.queues.numbered(queue).map(|(_, queue)| &queue.limits)
     }
 
-    /// How many permits may stay taken for ever, so that this waiter is served nevertheless; and whether that serves
+    /// How many permits may stay taken forever, so that this waiter is served nevertheless; and whether that serves
     /// everybody in its queue.
     pub(super) fn spare_permits(
         &self,

@@ -14,7 +14,7 @@ pub enum Mode {
     Exclusive,
     /// By any number of owners.
     Shared,
-    /// A semaphore of this capacity.
+    /// A semaphore with this limit.
     Permits {
         /// As the last acquisition named it, 1 or more.
         limit: u64,
@@ -51,7 +51,7 @@ pub enum RequestedMode {
     Permits {
         /// How many, 1 or more.
         count: u64,
-        /// The capacity, at least `count`.
+        /// The limit, at least `count`.
         limit: u64,
     },
 }

@@ -198,7 +198,7 @@ pub(super) const TABLE: &[Command] = &[
     Command {
         name: "SEM.INFO",
         usage: "key",
-        summary: "Returns the capacity, the holders and the waiting clients of a semaphore.",
+        summary: "Returns the limit, the holders and the waiting clients of a semaphore.",
         complexity: "O(N) with N holders and waiting clients",
         arity: 2,
         flags: "readonly",

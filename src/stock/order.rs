@@ -242,7 +242,7 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
         _ => qty > 0,
     };
     if !fits || created + px > MAX_QTY {
-        return Err(Corrupt); // replies have the sum, which is below 2^53
+        return Err(Corrupt); // STOCK.ORDER returns the sum, which must be below 2^53
     }
     Ok(Order {
         id,

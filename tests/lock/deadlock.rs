@@ -11,7 +11,7 @@ use sluice::waiting::{Key, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 
 const OWNERS: usize = 6;
-/// The first keys are locks, the others semaphores of this capacity.
+/// The first keys are locks, the others semaphores with this limit.
 const LOCKS: usize = 3;
 const KEYS: usize = 5;
 const LIMIT: u64 = 3;
@@ -100,7 +100,7 @@ fn waiter(attempt: &Try) -> LockWaiter {
 }
 
 /// The same request with other limits.
-fn renamed(waiter: &LockWaiter, limits: [u64; 2], at: u64) -> LockWaiter {
+fn with_limits(waiter: &LockWaiter, limits: [u64; 2], at: u64) -> LockWaiter {
     let mut waiter = LockWaiter {
         since_us: at,
         ..waiter.clone()
@@ -120,9 +120,9 @@ struct World {
     locks: BTreeMap<Key, Lock>,
     /// In the order in which they are served: upgrades first.
     waiting: Vec<LockWaiter>,
-    /// The limits of semaphores that clients wait for, as the last client named it that waits or was granted permits.
+    /// The limits in force of semaphores for which clients wait.
     named: BTreeMap<Key, u64>,
-    /// The newest limit of each semaphore that a client named which was granted permits, and when it did.
+    /// The newest limit of a granted client for each semaphore, with the time at which the client named it.
     granted: BTreeMap<Key, (u64, u64)>,
     fence: u64,
 }
@@ -162,7 +162,7 @@ impl World {
     /// A client repeats its request with other limits, and keeps its place. `at`: when it names them.
     fn repeat(&mut self, place: usize, limits: [u64; 2], at: u64) {
         let waiter = &mut self.waiting[place];
-        *waiter = renamed(waiter, limits, at);
+        *waiter = with_limits(waiter, limits, at);
         for key in waiter.keys.clone() {
             self.name_newest(&key);
         }
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// A client is granted permits that waited for them.
+    /// A waiting client is granted its permits.
     fn note_grant(&mut self, waiter: &LockWaiter) {
         for (index, key) in waiter.keys.iter().enumerate() {
             if let Some((_, limit)) = waiter.permits_at(index) {
@@ -362,8 +362,8 @@ proptest! {
             if never_ends {
                 queues.withdraw(ticket);
             } else {
-                let names_capacity = attempt.keys[0] >= LOCKS; // nothing else harms those that wait already
-                let in_vain = names_capacity.then(|| with_it.waits_in_vain()).flatten();
+                let names_limit = attempt.keys[0] >= LOCKS; // nothing else harms those that wait already
+                let in_vain = names_limit.then(|| with_it.waits_in_vain()).flatten();
                 prop_assert!(in_vain.is_none(), "{:?} makes {:?} wait in vain", attempt, in_vain);
                 world = with_it;
             }
@@ -374,7 +374,7 @@ proptest! {
 /// What happens while a search goes on.
 #[derive(Debug, Clone)]
 enum Event {
-    /// Somebody wants something, and waits if he has to. The check is left to a search.
+    /// An owner requests something, and waits if necessary. A search checks it later.
     Try(Try),
     /// The same, but the check takes at most so many steps at once.
     Check(Try, u64),
@@ -488,7 +488,7 @@ impl Watched {
         self.serve();
     }
 
-    /// An owner tries to get something. If it has to wait, so many steps are taken at once to check whether this can end.
+    /// An owner requests something. If it must wait, a check of at most `steps` steps looks for a deadlock.
     fn attempt(&mut self, attempt: &Try, mut steps: u64) -> Result<(), TestCaseError> {
         self.came += 1;
         let newcomer = LockWaiter {
@@ -543,7 +543,7 @@ impl Watched {
         };
         self.came += 1;
         let ticket = self.tickets[&waiter.since];
-        let repetition = renamed(waiter, limits, self.came);
+        let repetition = with_limits(waiter, limits, self.came);
         self.queues.replace(ticket, repetition);
         self.world.repeat(index, limits, self.came);
         self.serve();
@@ -626,8 +626,10 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
     };
     for event in events {
         for ((db, name), named) in &watched.world.named {
-            let limit = watched.queues.limit(*db, name);
-            prop_assert!(limit.is_none_or(|limit| limit == *named));
+            let is_awaited = |waiter: &LockWaiter| waiter.keys.contains(&(*db, name.clone()));
+            if watched.world.waiting.iter().any(is_awaited) {
+                prop_assert_eq!(watched.queues.limit(*db, name), Some(*named));
+            }
         }
         match event {
             Event::Try(attempt) => watched.attempt(&attempt, 0)?,
@@ -761,8 +763,8 @@ fn a_request_that_no_longer_passes_keeps_others_waiting_at_all_of_its_keys() {
     }
 }
 
-/// A smaller limit makes two clients wait for each other, so a search refuses the client that named it. Meanwhile the client leaves that
-/// named the larger limit before: the two still wait for each other.
+/// A smaller limit makes two clients wait for each other, so a search refuses its client. Meanwhile the client with the earlier, larger
+/// limit leaves. The two clients still wait for each other.
 #[test]
 fn a_search_notices_that_the_limit_before_a_refused_one_has_gone() {
     let wait = |owner, key, permits, limit| {
@@ -833,7 +835,7 @@ proptest! {
     }
 
     #[test]
-    fn a_search_in_steps_notices_all_limits(events in prop::collection::vec(any_limit_event(), 1..50)) {
+    fn a_search_in_steps_handles_changing_limits(events in prop::collection::vec(any_limit_event(), 1..50)) {
         simulate(events)?;
     }
 }
@@ -850,10 +852,10 @@ fn steps_of(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) 
     (checked, MOST - steps)
 }
 
-/// What a third client does while a search runs.
+/// What a third client does during a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Third {
-    /// Its larger limit leaves enough permits for two clients that wait for each other.
+    /// Its larger limit lets two deadlocked clients continue.
     JoinsWithMore,
     /// It had a smaller limit, because of which two clients waited for each other.
     Leaves,
@@ -863,18 +865,19 @@ enum Third {
 
 /// After any number of steps, the search refuses no client that could be served.
 #[test]
-fn a_search_notices_other_limits_of_a_semaphore() {
+fn a_search_notices_changes_of_a_limit() {
     for third in [Third::JoinsWithMore, Third::Leaves, Third::JoinsWithLess] {
         let mut steps_before = 0;
-        while !searches_with(third, steps_before) {
+        while !ends_before_third(third, steps_before) {
             steps_before += 1;
+            assert!(steps_before < 10_000);
         }
         assert!(steps_before > 10, "{third:?}");
     }
 }
 
-/// Returns whether the search ended before the third client came or left, after so many steps.
-fn searches_with(third: Third, mut steps_before: u64) -> bool {
+/// Runs a search for `steps_before` steps, and then the third client joins or leaves. Returns whether the search ended before that.
+fn ends_before_third(third: Third, mut steps_before: u64) -> bool {
     let held_by = |mode, owner: &str| lock_held_by(mode, [owner.to_owned()].into_iter());
     let locks: BTreeMap<Key, Lock> = BTreeMap::from([
         (
@@ -1156,20 +1159,19 @@ fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() 
     }
 }
 
-/// The clients of a semaphore name different limits, and are granted permits while a search goes on: one more search is enough.
+/// Clients with different limits are granted permits during a search. One more search is enough.
 #[test]
 fn grants_do_not_repeat_searches() {
     const WAITING: u64 = 2000;
     let mut queues = Queues::default();
     let push = |queues: &mut Queues, number: u64| {
-        let limit = 10 + number % 2;
-        queues.push(permit_waiter(&number.to_string(), 1, limit))
+        queues.push(permit_waiter(&number.to_string(), 1, 10 + number % 2))
     };
     let mut waiting: VecDeque<Ticket> = (0..WAITING)
         .map(|number| push(&mut queues, number))
         .collect();
-    queues.mark_unverified(waiting[0]);
-    queues.mark_unverified(waiting[1]);
+    queues.mark_unverified(waiting[waiting.len() - 2]);
+    queues.mark_unverified(waiting[waiting.len() - 1]);
     let (mut searches, mut came) = (0, WAITING);
     while queues.has_unverified() {
         searches += 1;
@@ -1179,6 +1181,7 @@ fn grants_do_not_repeat_searches() {
             if let Some(found) = search.go_on(&mut queues, &mut 64, &mut |_, _| {}) {
                 break found;
             }
+            assert!(came < 2 * WAITING, "the search does not end");
             let served = waiting.pop_front().expect("a client");
             queues.remove_granted(served, &[]);
             waiting.push_back(push(&mut queues, came));
@@ -1188,4 +1191,5 @@ fn grants_do_not_repeat_searches() {
         let mut finished = search.conclude(&mut queues, found);
         while !finished.free(&mut queues, &mut 64) {}
     }
+    assert!(came > WAITING, "no client was served during a search");
 }

@@ -85,7 +85,7 @@ impl Request {
         }
     }
 
-    /// The capacity that it names for one of its keys.
+    /// The limit that it names for one of its keys.
     fn limit_of(&self, index: usize) -> u64 {
         let place = self.keys.iter().position(|key| *key == index);
         place.map_or(0, |place| self.limits[place])
@@ -159,11 +159,11 @@ struct ModelLock {
     /// The capacities that clients named for a semaphore which wait, or were granted permits while others waited. The last one is in
     /// force.
     namings: Vec<Naming>,
-    /// The capacity of a semaphore for which no client waits.
+    /// The limit of a semaphore for which no client waits.
     limit: u64,
 }
 
-/// A client has named a capacity.
+/// A client has named a limit.
 #[derive(Debug, Clone)]
 struct Naming {
     ticket: Ticket,
@@ -177,7 +177,7 @@ impl ModelLock {
         self.holds.iter_mut().find(|hold| hold.owner == owner)
     }
 
-    /// The capacity that the clients that wait have named.
+    /// The limit that the waiting clients have named.
     fn named_limit(&self) -> Option<u64> {
         self.namings.last().map(|naming| naming.limit)
     }
@@ -194,7 +194,7 @@ impl ModelLock {
         }
     }
 
-    /// A client was granted permits that named this capacity, perhaps while it waited.
+    /// A client was granted permits that named this limit, perhaps while it waited.
     fn keep_limit(&mut self, ticket: Option<Ticket>, limit: u64) {
         let is_it = |naming: &&mut Naming| Some(naming.ticket) == ticket;
         if let Some(naming) = self.namings.iter_mut().find(is_it) {
@@ -1157,7 +1157,7 @@ impl Simulation {
                 _ if request.takes_many => {
                     acquire_all(&mut open, counters, &acquires, &mut Vec::new())
                 }
-                _ => acquire_one(&mut open, counters, &acquires[0]),
+                _ => acquire_one(&mut open, counters, &acquires[0], &mut Vec::new()),
             }
         });
         let outcome = outcome.map_err(|error| error.to_string())?;

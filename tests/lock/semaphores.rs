@@ -1,4 +1,4 @@
-//! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here but for a capacity: see
+//! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here but for a limit: see
 //! `waiting.rs`. What they share with locks (events, transactions, scripts, access rules) is in `commands.rs`.
 
 use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
@@ -328,15 +328,15 @@ fn used_does_not_count_permits_with_ended_leases() {
     assert_eq!(state(&mut client, "s"), (5, 3, vec![held("long", 3)]));
 }
 
-// The capacity while clients wait
+// The limit while clients wait
 
-/// The capacity that `SEM.INFO` shows.
+/// The limit that `SEM.INFO` shows.
 fn limit(client: &mut Raw) -> i64 {
     state(client, "s").0
 }
 
 #[test]
-fn the_newest_request_that_waits_names_the_capacity() {
+fn the_newest_waiting_request_sets_the_limit() {
     let (server, mut client) = server_and_client();
     client.must("SEM.ACQUIRE s a LIMIT 2");
     client.must("SEM.ACQUIRE s a LIMIT 2");
@@ -358,7 +358,7 @@ fn the_newest_request_that_waits_names_the_capacity() {
 }
 
 #[test]
-fn a_request_for_more_permits_than_the_capacity_names_its_own() {
+fn a_request_for_more_permits_than_the_limit_uses_its_own() {
     let (server, mut client) = server_and_client();
     client.must("SEM.ACQUIRE s a LIMIT 1");
     let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 3 PERMITS 3 BLOCK 0");
@@ -452,7 +452,7 @@ fn the_limit_of_a_request_that_ends_without_permits_no_longer_counts() {
 }
 
 #[test]
-fn replicas_and_files_know_the_capacity_of_the_last_permits() {
+fn replicas_and_files_have_the_limit_of_the_last_permits() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     client.must("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
@@ -470,9 +470,9 @@ fn replicas_and_files_know_the_capacity_of_the_last_permits() {
     assert_eq!(limit(&mut client), 2);
 }
 
-/// The repetition of a waiting request names the capacity anew, and keeps its place.
+/// The repetition of a waiting request sets the limit again, and keeps its place.
 #[test]
-fn a_repeated_request_names_the_capacity() {
+fn a_repeated_request_sets_the_limit() {
     let (server, mut client) = server_and_client();
     client.must("SEM.ACQUIRE s a LIMIT 3 PERMITS 3");
     let b = |limit| format!("SEM.ACQUIRE s b LIMIT {limit} BLOCK 0 ID one NOTIFY channel");
@@ -483,7 +483,7 @@ fn a_repeated_request_names_the_capacity() {
     assert_eq!(limit(&mut client), 3);
     client.must("SEM.RELEASE s a");
     eventually(SOON, || waiting(&server) == 1);
-    // It has permits now, and named the capacity last.
+    // It has permits now, and named the newest limit.
     assert_eq!(
         state(&mut client, "s"),
         (3, 3, vec![held("a", 2), held("b", 1)])
@@ -493,7 +493,7 @@ fn a_repeated_request_names_the_capacity() {
     assert_eq!(limit(&mut client), 3);
 }
 
-/// With the capacity of a client that leaves, a wait can become one that never ends.
+/// When a client with a larger limit leaves, a wait can become one that never ends.
 #[test]
 fn the_end_of_a_larger_limit_can_close_a_cycle() {
     let (server, mut client) = server_and_client();

@@ -2087,13 +2087,13 @@ fn a_retry_that_was_served_keeps_what_its_first_connection_never_heard_of() {
 }
 
 #[test]
-fn a_capacity_that_is_lowered_closes_a_cycle() {
+fn a_lowered_limit_closes_a_cycle() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k b");
     client.run("SEM.ACQUIRE s a LIMIT 3");
     client.run("SEM.ACQUIRE s c LIMIT 3");
     let _a = waiter(&server, "LOCK.ACQUIRE k a BLOCK 0");
-    // `b` waits for `c` only: with a capacity of 3 it needs no permit of `a`.
+    // `b` waits for `c` only: with a limit of 3 it needs no permit of `a`.
     let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 3 PERMITS 2 BLOCK 0");
     let closing = refused_at_once(&server, "SEM.ACQUIRE s d LIMIT 2 BLOCK 0");
     assert_eq!(closing.err(), DEADLOCK);
@@ -2102,7 +2102,7 @@ fn a_capacity_that_is_lowered_closes_a_cycle() {
 }
 
 #[test]
-fn a_repeated_request_that_lowers_a_capacity_closes_a_cycle() {
+fn a_repeated_request_that_lowers_a_limit_closes_a_cycle() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k b");
     client.run("SEM.ACQUIRE s a LIMIT 3");

@@ -465,7 +465,7 @@ fn a_watched_hold_survives_rename_move_and_swapdb() {
         let mut left = client.call(["PTTL", key]).int();
         eventually(SOON, || {
             let before = std::mem::replace(&mut left, client.call(["PTTL", key]).int());
-            left > before // it was renewed
+            left > before // the server renewed the lease
         });
         assert_eq!(client.call(["LOCK.HELD", key, "me"]), given, "{line}");
         assert!(is_watched(&client.call(["LOCK.INFO", key]), "me"));

@@ -233,7 +233,7 @@ fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
         };
         let slots = || all.iter().flat_map(|(_, slots)| slots);
         if slots().any(has_left) {
-            // On a busy machine, the reply can be older than the start of an import. Clients of the imported slot already wait here.
+            // Update the stored reply first: on a busy machine it can be older than the start of an import whose clients already wait here.
             current_nodes(ctx);
             slots()
                 .filter(|slot| has_left(slot))
