@@ -798,6 +798,30 @@ fn the_first_change_keeps_the_expiry_and_reaches_all_keyspaces() {
     );
 }
 
+/// docs/filters.md: a deletion in a filter with both kinds of layers. A new layer has a false positive for about one in 10 000 items.
+#[test]
+fn a_deletion_of_an_old_item_can_remove_the_fingerprint_of_a_new_one() {
+    const NEW: u32 = 3000;
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let is_denied = (0..300).any(|_| {
+        client.must("DEL k");
+        restore(&mut client, "cf-copies", "k");
+        let all = |command: &str, name: &str, items: u32| -> Vec<String> {
+            let line = |item| format!("{command} k {name}{item}");
+            (0..items).map(line).collect()
+        };
+        let added = client.run_all(all("CF.ADD", "n", NEW));
+        assert!(added.iter().all(|reply| *reply == 1));
+        let before = client.run_all(all("CF.EXISTS", "n", NEW));
+        assert!(before.iter().all(|reply| *reply == 1));
+        client.run_all(all("CF.DEL", "i", 1000));
+        let found = client.run_all(all("CF.EXISTS", "n", NEW));
+        found.iter().any(|reply| *reply == 0)
+    });
+    assert!(is_denied);
+}
+
 #[test]
 fn items_of_a_foreign_cuckoo_filter_can_be_deleted() {
     let (master, replica) = pair();

@@ -475,13 +475,13 @@ fn merges_and_chunks_that_change_nothing_are_not_sent_to_replicas() {
     assert!(sent.is_empty(), "sent although nothing changed: {sent:?}");
 }
 
-/// If items are deleted while a filter is dumped, its copy counts more items than it has. `CF.COMPACT` counts them again.
+/// If items are deleted while a filter is dumped, the count of the loaded copy is too large. `CF.COMPACT` corrects it.
 #[test]
-fn a_compaction_that_only_counts_again_arrives_at_the_replica() {
+fn a_compaction_that_only_corrects_the_count_reaches_the_replica() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
-    let mut counted_again = 0;
-    // The hash seeds of filters are random, so the first layer, which is not counted again, can have all deleted items.
+    let mut corrected = 0;
+    // The hash seeds are random. If both deleted items were in the first layer, `CF.COMPACT` corrects nothing, so there are 30 filters.
     for number in 0..30 {
         let (from, to) = (format!("from{number}"), format!("to{number}"));
         client.must(&format!("CF.RESERVE {from} 10 BUCKETSIZE 2"));
@@ -498,9 +498,9 @@ fn a_compaction_that_only_counts_again_arrives_at_the_replica() {
         load(&mut client, Kind::Cuckoo, &to, &chunks);
         let loaded = value_digest(&mut client, &to);
         client.must(&format!("CF.COMPACT {to}"));
-        counted_again += u32::from(value_digest(&mut client, &to) != loaded);
+        corrected += u32::from(value_digest(&mut client, &to) != loaded);
     }
-    assert_ne!(counted_again, 0);
+    assert_ne!(corrected, 0);
     assert_identical(&master, &replica);
 }
 
