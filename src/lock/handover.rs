@@ -653,6 +653,21 @@ impl Handover {
         }
     }
 
+    /// The value at a key is not of this type. Refuses the first client that waits for one there, whether or not it waits for other
+    /// keys first. The key is looked at again before the next client is refused.
+    pub fn has_other_type(
+        &mut self,
+        clients: &mut (impl WaitingClients + ?Sized),
+        key: &Key,
+        kind: LockKind,
+    ) {
+        let first = self.queues.waiters_of(key.0, &key.1).next();
+        if let Some((ticket, _)) = first.filter(|(_, waiter)| waiter.kind() == kind) {
+            self.refuse(clients, ticket, Error::WrongType);
+            self.add_upkeep(Upkeep::Reconcile(key.clone()));
+        }
+    }
+
     fn pop_task(&mut self) -> Option<HandoverTask> {
         let task = self.tasks.pop_front()?;
         if let HandoverTask::Upkeep(Upkeep::Reconcile(key)) = &task

@@ -171,16 +171,22 @@ impl LockWorld for ServerWorld<'_> {
 }
 
 impl ServerWorld<'_> {
-    /// Makes a lock fit an expiry that something else set, or a key that the lock came to.
+    /// Makes a lock fit an expiry that something else set, or a key that the lock came to. A value of another type ends the wait of
+    /// a client.
     fn reconcile(&mut self, key: &Key) {
         let (ctx, now) = (self.ctx, self.now);
         cluster::act_on(ctx, key, |name| {
             for kind in [LockKind::Lock, LockKind::Semaphore] {
                 // The key may hold any value, and nobody uses it now: it keeps its idle time.
-                if let Ok(key) = TypedKey::of(ctx.peek(name), kind.native()) {
-                    LockKey::with_open(ctx, name, key, kind, now, c"", |key, service| {
-                        key.reconcile(&mut service.steps);
-                    });
+                match TypedKey::of(ctx.peek(name), kind.native()) {
+                    Ok(key) => {
+                        LockKey::with_open(ctx, name, key, kind, now, c"", |key, service| {
+                            key.reconcile(&mut service.steps);
+                        })
+                    }
+                    Err(_) => self.with_handover(|handover, clients| {
+                        handover.has_other_type(clients, key, kind);
+                    }),
                 }
             }
         });

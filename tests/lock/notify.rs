@@ -284,6 +284,32 @@ fn a_key_of_another_type_moves_the_request() {
     assert_eq!(waiting(&server), 0);
 }
 
+/// The client waits for the first key. The other keys are held, too.
+#[test]
+fn any_key_of_another_type_moves_a_request_for_several() {
+    let (server, mut client, mut subscriber) = start();
+    for (family, keys, other) in [
+        ("LOCK", "3 a b c", "SEM.ACQUIRE other x LIMIT 1"),
+        ("SEM", "3 a 1 b 1 c 1", "LOCK.ACQUIRE other x"),
+    ] {
+        for key in ["a", "b", "c"] {
+            for line in [format!("SET {key} value"), format!("RENAME other {key}")] {
+                client.run(&format!("{family}.MACQUIRE {keys} holder PX 3600000"));
+                client.run(other);
+                let notified =
+                    format!("{family}.MACQUIRE {keys} one BLOCK 0 ID one NOTIFY channel");
+                assert!(client.run(&notified).is_nil());
+                let mut blocked = waiter(&server, &format!("{family}.MACQUIRE {keys} two BLOCK 0"));
+                client.run(&line);
+                subscriber.hears("moved", 0, "one");
+                assert_eq!(served(&mut blocked).err(), WRONGTYPE, "{line}");
+                assert_eq!(waiting(&server), 0);
+                client.run("FLUSHALL");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_demotion_moves_the_requests_and_forgets_the_notices() {
     let (old, new) = pair();
