@@ -51,6 +51,8 @@ class Orders:
                 "STOCK.RESERVE", settings.stock_key(product_id), qty, "ORDER", order, "PX", settings.RESERVE_MS,
                 "USER", user)
             if left < 0:
+                # Not final: a late first attempt can still reserve (docs/stock.md). The customer then sees a reservation, which
+                # ends by itself.
                 return Reply(409, {"error": REFUSALS[left]})
             # The customer pays the price of this moment, whatever it is later. A repeated request keeps the first price.
             await self.client.set(price_key(order), product["price_cents"] * qty, px=REMEMBERED_MS, nx=True)
