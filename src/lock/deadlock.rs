@@ -12,56 +12,22 @@
 //! A [`Search`] can stop after any step and go on later. In the meantime clients may leave and holds may end, which the search
 //! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
 
+mod check;
+mod graph;
+
 use super::cycles::Cycles;
 use super::limits::PossibleLimits;
 use super::queue::{Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
+use graph::{Ahead, Held, KeyNode, OwnerNode, QueuePosition, SearchTask, WaiterNode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
+pub use check::{Budget, Check, check};
+
 /// Given a key and a function, calls the function with the lock there, if there is one.
 pub type Read<'a> = &'a mut dyn FnMut(&Key, &mut dyn FnMut(&Lock));
-
-/// The result of the check of a client that joins a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Check {
-    /// Its wait can end.
-    Fine,
-    /// Its wait would never end.
-    Deadlock,
-    /// The check would take too long for a command.
-    Unknown,
-}
-
-/// How many steps commands may take to find out at once whether waiting can end.
-#[derive(Debug, Default)]
-pub struct Budget {
-    left: u64,
-    /// When steps were last added (Unix ms).
-    at: u64,
-}
-
-impl Budget {
-    /// So many steps a command may take: some tenths of a millisecond.
-    const PER_COMMAND: u64 = 1000;
-    /// So many steps all commands of a millisecond may take: many of them may come in one round of the event loop.
-    const PER_MS: u64 = 400;
-    /// So many are saved up.
-    const MOST: u64 = 4 * Self::PER_COMMAND;
-
-    /// Calls `check` with the steps that a command may take at this time (Unix ms), from which it subtracts those it takes.
-    pub fn spend<T>(&mut self, now: u64, check: impl FnOnce(&mut u64) -> T) -> T {
-        let added = now.abs_diff(self.at).saturating_mul(Self::PER_MS);
-        self.left = self.left.saturating_add(added).min(Self::MOST);
-        self.at = now;
-        let given = self.left.min(Self::PER_COMMAND);
-        let mut steps = given;
-        let result = check(&mut steps);
-        self.left -= given - steps;
-        result
-    }
-}
 
 /// How many steps it takes to open a key.
 pub(super) const STEPS_TO_READ: u64 = 8;
@@ -75,207 +41,8 @@ const AT_ONCE_IN_COMMAND: usize = 512;
 /// How many holders are looked at in the time of one step.
 const HOLDERS_PER_STEP: u64 = 4;
 
-/// With no more holders than this a wait looks for those that wait.
-const FEW_HOLDERS: usize = 16;
-
-/// With more keys than this that clients wait for, a wait does not look at all of them.
-const FEW_KEYS: usize = 32;
-
 /// How many waiters of a queue, or holders of a key, are looked at in one step.
 pub(super) const PER_STEP: usize = 64;
-
-/// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
-pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
-    if is_plainly_fine(queues, newcomer, steps, read) {
-        return Check::Fine;
-    }
-    if *steps == 0 {
-        return Check::Unknown;
-    }
-    let mut search = Search::of(queues, newcomer);
-    match search.run(queues, steps, read) {
-        None => Check::Unknown,
-        Some(None) => {
-            search.note_reentries(queues);
-            Check::Fine
-        }
-        // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
-        Some(Some(_)) if search.left_others(queues) => Check::Unknown,
-        Some(Some(_)) => Check::Deadlock,
-    }
-}
-
-/// Whether it is plain at once that no owner waits for one that waits for it. The common cases: no holder of the wanted keys
-/// waits, or the newcomer's owner holds nothing that clients wait for.
-fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> bool {
-    let Some(waiter) = queues.get(newcomer) else {
-        return true;
-    };
-    let joined = (0..waiter.keys.len()).filter_map(|index| queues.queue_of_waiter(newcomer, index));
-    let is_behind_entangled = |queue| {
-        let first = queues.entangled_after(queue, None, newcomer);
-        first.is_some_and(|first| first != newcomer)
-    };
-    if queues.leaves_less(newcomer) {
-        return false; // those ahead may wait in vain now
-    }
-    let owner_waits_twice = queues.owner_waits_twice(newcomer);
-    if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
-        let mut joined = joined;
-        if !joined.any(is_behind_entangled) {
-            let mut plain = true;
-            for key in &waiter.keys {
-                *steps = steps.saturating_sub(STEPS_TO_READ);
-                read(key, &mut |lock| {
-                    plain &= lock.holds().len() <= FEW_HOLDERS
-                        && !lock
-                            .holds()
-                            .iter()
-                            .any(|(owner, _)| queues.owner_waits(owner));
-                });
-            }
-            if plain {
-                return true;
-            }
-        }
-    }
-    let is_cheap = queues.queue_count() <= FEW_KEYS && *steps > FEW_KEYS as u64 * STEPS_TO_READ;
-    if owner_waits_twice || !is_cheap {
-        return false;
-    }
-    let mut holds = false;
-    for key in queues.keys() {
-        *steps = steps.saturating_sub(STEPS_TO_READ);
-        read(key, &mut |lock| {
-            holds |= lock.holds().get(&waiter.owner).is_some()
-        });
-    }
-    !holds
-}
-
-/// A key that clients wait for who matter.
-#[derive(Debug)]
-struct KeyNode {
-    queue: u64,
-    /// The last entangled waiter that was found.
-    found: Option<Ticket>,
-    is_semaphore: bool,
-    is_shared: bool,
-    /// The holders that wait, with what they hold, and with what they were served here.
-    held: BTreeMap<usize, Held>,
-    /// What waiting holders have, as was last read.
-    known: BTreeMap<usize, u64>,
-    /// The permits that these have.
-    total: u64,
-    /// Who has not been served yet, in order.
-    waiting: BTreeMap<Ticket, QueuePosition>,
-    /// Who has been served last: those before it are served as well.
-    passed: Option<Ticket>,
-    /// How far the queue in front of its first waiter was looked at.
-    ahead: Option<Ahead>,
-    /// Only limits with smaller numbers count. The others are those of suspects, or came later than the search.
-    limit_bound: u64,
-    /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
-    last_suspected: Option<Ticket>,
-    /// The same waiters by owners.
-    of_owners: BTreeSet<(usize, Ticket)>,
-    is_listed: bool,
-}
-
-impl KeyNode {
-    /// Whether the waiter wants the exclusive lock, although its owner has just received a shared hold of this lock. Such a waiter
-    /// receives nil, whatever other keys it waits for.
-    fn ends_at_once(&self, waiter: &WaiterNode) -> bool {
-        let held = self.held.get(&waiter.owner);
-        self.is_shared
-            && waiter.want == Want::Acquire(RequestedMode::Exclusive)
-            && held.is_some_and(|held| held.really == 0)
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Held {
-    really: u64,
-    served: u64,
-}
-
-/// A waiter's place in the queue of one key.
-#[derive(Debug, Clone, Copy)]
-struct QueuePosition {
-    waiter: usize,
-    /// Whether it could be served, if it waited for this key alone.
-    is_ready: bool,
-    /// Whether it enters the lock again, past those ahead.
-    reenters: bool,
-}
-
-/// What the waiters in front of the first one that matters leave to it.
-#[derive(Debug, Clone, Copy)]
-struct Ahead {
-    first: Ticket,
-    /// The last one in front of it that was looked at.
-    at: Option<Ticket>,
-    /// The permits that may stay taken forever, so that those looked at are served nevertheless.
-    spare: u64,
-    /// The limits for which `spare` was computed.
-    limits: PossibleLimits,
-}
-
-#[derive(Debug)]
-struct OwnerNode {
-    number: u64,
-    /// How many of its waiters have not been served.
-    waiting: usize,
-    /// The keys that it holds.
-    holds: Vec<usize>,
-    /// Whether it released its holds before a deadlock was suspected.
-    is_live: bool,
-}
-
-#[derive(Debug)]
-struct WaiterNode {
-    ticket: Ticket,
-    owner: usize,
-    want: Want,
-    keys: Vec<usize>,
-    /// How many of its keys could not be had yet.
-    missing: usize,
-    /// Whether it waits no more.
-    is_done: bool,
-    /// Whether it waited no more before a deadlock was suspected.
-    was_done: bool,
-}
-
-/// A step that is still to be taken.
-#[derive(Debug, Clone, Copy)]
-enum SearchTask {
-    /// Find the doubtful waiters that came after this one.
-    Unverified(u64),
-    /// Find an owner's waiters from this ticket on.
-    Owner(usize, Ticket),
-    /// Find a waiter's keys from this place on.
-    Keys(usize, usize),
-    /// Find the entangled waiters of a key up to this ticket.
-    Queue(usize, Ticket),
-    /// Find the holders of a key among the waiting owners after this one; 0: among all holders.
-    Holders(usize, u64),
-    /// All have been found. See who can be served, of the keys from this one on.
-    Start(usize),
-    /// Let the holders of a lock after this one enter it again.
-    EnterAll(usize, Option<usize>),
-    /// Let an owner's waiters after this ticket enter a lock again that it holds.
-    Enter(usize, usize, Option<Ticket>),
-    /// Let those owners give way, from this one on, who wait no more.
-    StartOwners(usize),
-    /// Serve the first client of a key, if it can be served.
-    ServeNext(usize),
-    /// Serve a waiter.
-    Serve(usize),
-    /// Let an owner give way, with what it holds from this place on.
-    Release(usize, usize),
-    /// See whether holders of a key have gone, after this one.
-    Reread(usize, Option<usize>),
-}
 
 /// A search for clients that can never be served.
 #[derive(Debug)]

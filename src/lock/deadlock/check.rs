@@ -1,0 +1,120 @@
+//! The check for a deadlock when a client begins to wait, in a bounded number of steps.
+
+use super::{Read, STEPS_TO_READ, Search};
+use crate::lock::queue::Queues;
+use crate::waiting::Ticket;
+
+/// The result of the check of a client that joins a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Its wait can end.
+    Fine,
+    /// Its wait would never end.
+    Deadlock,
+    /// The check would take too long for a command.
+    Unknown,
+}
+
+/// How many steps commands may take to find out at once whether waiting can end.
+#[derive(Debug, Default)]
+pub struct Budget {
+    left: u64,
+    /// When steps were last added (Unix ms).
+    at: u64,
+}
+
+impl Budget {
+    /// So many steps a command may take: some tenths of a millisecond.
+    const PER_COMMAND: u64 = 1000;
+    /// So many steps all commands of a millisecond may take: many of them may come in one round of the event loop.
+    const PER_MS: u64 = 400;
+    /// So many are saved up.
+    const MOST: u64 = 4 * Self::PER_COMMAND;
+
+    /// Calls `check` with the steps that a command may take at this time (Unix ms), from which it subtracts those it takes.
+    pub fn spend<T>(&mut self, now: u64, check: impl FnOnce(&mut u64) -> T) -> T {
+        let added = now.abs_diff(self.at).saturating_mul(Self::PER_MS);
+        self.left = self.left.saturating_add(added).min(Self::MOST);
+        self.at = now;
+        let given = self.left.min(Self::PER_COMMAND);
+        let mut steps = given;
+        let result = check(&mut steps);
+        self.left -= given - steps;
+        result
+    }
+}
+
+/// With no more holders than this a wait looks for those that wait.
+const FEW_HOLDERS: usize = 16;
+
+/// With more keys than this that clients wait for, a wait does not look at all of them.
+const FEW_KEYS: usize = 32;
+
+/// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
+pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
+    if is_plainly_fine(queues, newcomer, steps, read) {
+        return Check::Fine;
+    }
+    if *steps == 0 {
+        return Check::Unknown;
+    }
+    let mut search = Search::of(queues, newcomer);
+    match search.run(queues, steps, read) {
+        None => Check::Unknown,
+        Some(None) => {
+            search.note_reentries(queues);
+            Check::Fine
+        }
+        // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
+        Some(Some(_)) if search.left_others(queues) => Check::Unknown,
+        Some(Some(_)) => Check::Deadlock,
+    }
+}
+
+/// Whether it is plain at once that no owner waits for one that waits for it. The common cases: no holder of the wanted keys
+/// waits, or the newcomer's owner holds nothing that clients wait for.
+fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> bool {
+    let Some(waiter) = queues.get(newcomer) else {
+        return true;
+    };
+    let joined = (0..waiter.keys.len()).filter_map(|index| queues.queue_of_waiter(newcomer, index));
+    let is_behind_entangled = |queue| {
+        let first = queues.entangled_after(queue, None, newcomer);
+        first.is_some_and(|first| first != newcomer)
+    };
+    if queues.leaves_less(newcomer) {
+        return false; // those ahead may wait in vain now
+    }
+    let owner_waits_twice = queues.owner_waits_twice(newcomer);
+    if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
+        let mut joined = joined;
+        if !joined.any(is_behind_entangled) {
+            let mut plain = true;
+            for key in &waiter.keys {
+                *steps = steps.saturating_sub(STEPS_TO_READ);
+                read(key, &mut |lock| {
+                    plain &= lock.holds().len() <= FEW_HOLDERS
+                        && !lock
+                            .holds()
+                            .iter()
+                            .any(|(owner, _)| queues.owner_waits(owner));
+                });
+            }
+            if plain {
+                return true;
+            }
+        }
+    }
+    let is_cheap = queues.queue_count() <= FEW_KEYS && *steps > FEW_KEYS as u64 * STEPS_TO_READ;
+    if owner_waits_twice || !is_cheap {
+        return false;
+    }
+    let mut holds = false;
+    for key in queues.keys() {
+        *steps = steps.saturating_sub(STEPS_TO_READ);
+        read(key, &mut |lock| {
+            holds |= lock.holds().get(&waiter.owner).is_some()
+        });
+    }
+    !holds
+}
