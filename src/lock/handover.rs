@@ -482,7 +482,7 @@ impl Handover {
     }
 
     /// Something other than a grant, such as `RENAME`, has put a lock at this key. Its holders may also have requests in the queue,
-    /// which can re-enter the lock. So all clients of the queue are tried.
+    /// which can re-enter the lock, and clients may wait for a value of another type. So all clients of the queue are tried.
     pub fn lock_arrived(&mut self, key: Key) {
         if self.queues.waits_for(key.0, &key.1) {
             self.arrived.insert(key, 0);

@@ -298,6 +298,30 @@ fn a_value_of_another_type_in_place_of_the_lock_is_an_error_for_the_waiters() {
     }
 }
 
+/// A request for several locks waits for a free key, which becomes a semaphore and then a lock.
+#[test]
+fn a_lock_in_place_of_a_semaphore_is_an_error_for_the_waiters_behind_a_request_for_locks() {
+    let (server, mut client) = server_and_client();
+    for line in ["RENAME lock k", "COPY lock k REPLACE"] {
+        client.run("SEM.ACQUIRE held me LIMIT 1 PX 3600000");
+        client.run("LOCK.ACQUIRE other me PX 3600000");
+        client.run("LOCK.ACQUIRE lock me PX 3600000");
+        let mut first = waiter(&server, "SEM.MACQUIRE 2 held 1 k 1 first BLOCK 0");
+        let mut locks = waiter(&server, "LOCK.MACQUIRE 2 other k locks BLOCK 0");
+        let mut one = waiter(&server, "SEM.ACQUIRE k one LIMIT 1 BLOCK 0");
+        let mut many = waiter(&server, "SEM.MACQUIRE 1 k 1 many BLOCK 0");
+        client.run("SEM.RELEASE held me");
+        assert_eq!(served(&mut first).array().len(), 2);
+        client.run(line);
+        assert_eq!(served(&mut one).err(), WRONGTYPE, "{line}");
+        assert_eq!(served(&mut many).err(), WRONGTYPE, "{line}");
+        assert_eq!(waiting(&server), 1);
+        client.run("DEL other k");
+        assert_eq!(served(&mut locks).array().len(), 2);
+        client.run("FLUSHALL");
+    }
+}
+
 #[test]
 fn a_lock_in_place_of_the_lock_keeps_the_waiters_waiting() {
     let (server, mut client) = server_and_client();

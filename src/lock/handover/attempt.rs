@@ -176,9 +176,12 @@ impl Handover {
     /// Tries a client that need not be first in the queue of this key if its owner holds the lock.
     fn try_to_enter(world: &mut impl LockWorld, now: u64, key: &Key, ticket: Ticket) {
         let other = world.with_handover(|handover, _| handover.queues.get(ticket).cloned());
-        let Some(other) = other.filter(|other| other.wants_lock()) else {
+        let Some(other) = other else {
             return;
         };
+        if !other.wants_lock() {
+            return Self::check_type(world, key, ticket, &other);
+        }
         // If its owner shares the lock now, a request for the exclusive one has ended, whatever else it waits for.
         let at = other.keys.iter().position(|other| other == key);
         world.with_handover(|handover, _| {
@@ -203,6 +206,17 @@ impl Handover {
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
             }
+        }
+    }
+
+    /// Refuses a client if this key has a value of another type now. Nothing else matters to a client that cannot enter again.
+    fn check_type(world: &mut impl LockWorld, key: &Key, ticket: Ticket, waiter: &LockWaiter) {
+        if !world.serves(key) {
+            return;
+        }
+        let keys = std::slice::from_ref(key);
+        if let Err(error) = world.with_locks(keys, waiter.kind(), c"", |_, _| ()) {
+            world.with_handover(|handover, clients| handover.refuse(clients, ticket, error));
         }
     }
 
