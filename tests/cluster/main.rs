@@ -20,7 +20,7 @@ use load::Load;
 use support::cache::shown;
 use support::cluster::{
     Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, node, node_of_databases,
-    one_node, slot_of, two_nodes,
+    one_node, slot_of, two_nodes, with_changing_masters,
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
@@ -48,18 +48,20 @@ fn seconds() -> Duration {
 
 #[test]
 fn nothing_is_lost_or_doubled_while_slots_move_and_masters_change() {
-    let cluster = Six::start(BUSY);
-    let load = Load::prepare(&cluster, &TAGS);
-    let moves = load.during(|| move_slots(&cluster, seconds(), &load));
-    println!("{moves} moves");
-    assert!(moves > 5, "the run was too tame");
-    load.check();
+    let start = || Six::start(BUSY);
+    with_changing_masters(start, |cluster| {
+        let load = Load::prepare(cluster, &TAGS);
+        let moves = load.during(|| move_slots(cluster, seconds(), &load));
+        println!("{moves} moves");
+        assert!(moves > 5, "the run was too tame");
+        load.check();
 
-    let changes = load.during(|| change_masters(&cluster, seconds() / 4));
-    println!("{changes} changes of a master");
-    load.check();
-    cluster.await_replicas();
-    cluster.assert_replicas_identical();
+        let changes = load.during(|| change_masters(cluster, seconds() / 4));
+        println!("{changes} changes of a master");
+        load.check();
+        cluster.await_replicas();
+        cluster.assert_replicas_identical();
+    });
 }
 
 /// Moves the slots of the tags around, one after the other, a few keys at a time.

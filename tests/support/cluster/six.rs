@@ -17,6 +17,12 @@ pub struct Six {
     nodes: Vec<Server>,
 }
 
+impl AsRef<[Server]> for Six {
+    fn as_ref(&self) -> &[Server] {
+        &self.nodes
+    }
+}
+
 impl Six {
     /// Starts the nodes and waits until all know and follow each other; then sets [their patience](Self::set_timeout).
     #[track_caller]
