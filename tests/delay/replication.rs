@@ -115,17 +115,24 @@ fn a_random_load_makes_identical_replicas() {
 
 #[test]
 fn a_replica_delivers_when_it_is_promoted_and_not_before() {
-    let (master, replica) = pair();
-    let mut client = Raw::connect(&master);
-    client.must("DELAY.SET q STREAM s");
-    client.must("DELAY.ADD q later PX 900000 VALUES f later");
-    client.transact([
-        "DELAY.ADD q b PX 1510 VALUES f b",
-        "DELAY.ADD q a PX 1500 VALUES f a",
-    ]);
-    wait_for_replica_sync(&master, &replica);
-    master.kill9();
-    let mut reader = Raw::connect(&replica);
+    // On a busy machine the messages can be due before the replica has them and the master is gone. Then they get more time.
+    let replicated = |px: u64| {
+        let (master, replica) = pair();
+        let mut client = Raw::connect(&master);
+        client.must("DELAY.SET q STREAM s");
+        client.must("DELAY.ADD q later PX 900000 VALUES f later");
+        client.transact([
+            format!("DELAY.ADD q b PX {} VALUES f b", px + 10),
+            format!("DELAY.ADD q a PX {px} VALUES f a"),
+        ]);
+        wait_for_replica_sync(&master, &replica);
+        master.kill9();
+        let mut reader = Raw::connect(&replica);
+        let is_there = !reader.must("DELAY.GET q a").is_nil();
+        is_there.then_some((replica, reader))
+    };
+    let mut times = [1500, 6000, 24_000].into_iter();
+    let (replica, mut reader) = times.find_map(replicated).expect("replicated in time");
     eventually(SOON, || reader.must("DELAY.GET q b").array()[0] == 0);
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert_eq!(reader.must("XLEN s"), 0);
