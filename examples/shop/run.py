@@ -6,6 +6,7 @@ All files are in a temporary folder, and all servers but the web server listen o
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import pathlib
 import secrets
@@ -44,7 +45,7 @@ def free_port(wanted):
 async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
     """The running shop: its supervisor. At the end of the block, all programs have ended and all files are removed.
 
-    This cleanup cannot be canceled: a terminal that closes during it, or after a failure, cancels the shop again.
+    If the shop is canceled during this cleanup, for example because the terminal closes, the cleanup comes to its end first.
     """
     state = pathlib.Path(os.environ["SHOP_STATE"])
     supervisor = Supervisor(state, {"SHOP_PORT": str(port)} | environment)
@@ -60,10 +61,15 @@ async def shop(port, sale_in_s=20, say=lambda line: None, **environment):
         async with supervisor.control():
             yield supervisor
     finally:
-        cleanup = asyncio.create_task(clean_up(supervisor, state))
+        cleanup, is_canceled = asyncio.create_task(clean_up(supervisor, state)), False
         while not cleanup.done():
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await asyncio.shield(cleanup)
+            except asyncio.CancelledError:
+                is_canceled = True
+        cleanup.result()  # raises what it raised
+        if is_canceled:
+            raise asyncio.CancelledError
 
 
 async def clean_up(supervisor, state):
@@ -118,8 +124,11 @@ async def main():
 
 
 def say(line):
-    with contextlib.suppress(OSError):  # the terminal can be closed
+    try:
         print(line, flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:  # EIO: the terminal has closed, which ends the shop
+            raise
 
 
 async def serve(port, sale_in_s):
