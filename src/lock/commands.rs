@@ -48,7 +48,7 @@ pub(super) fn acquire(call: &Call<'_>) -> Answer {
 
 /// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
 ///
-/// `LIMIT`: the limit, 1 to 2^53 - 1. `PERMITS`: 1 to `LIMIT`, default 1. The others, the reply
+/// `LIMIT`: how many permits may be held together, 1 to 2^53 - 1. `PERMITS`: 1 to `LIMIT`, default 1. The others, the reply
 /// and the errors as for `LOCK.ACQUIRE`.
 pub(super) fn sem_acquire(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
@@ -135,7 +135,7 @@ pub(super) fn macquire(call: &Call<'_>) -> Answer {
 
 /// `SEM.MACQUIRE numkeys key limit [key limit ...] owner [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
 ///
-/// `limit`: the limit of the semaphore at the key before it, 1 to 2^53 - 1. `PERMITS`: how many permits of each
+/// `limit`: how many permits of the semaphore at the key before it may be held together, 1 to 2^53 - 1. `PERMITS`: how many permits of each
 /// semaphore, 1 to the smallest `limit`, default 1. All keys are different and in one hash slot. Replies with an array of
 /// fences, one for each key, or nil; the other options and errors are those of `SEM.ACQUIRE`.
 pub(super) fn sem_macquire(call: &Call<'_>) -> Answer {

@@ -60,7 +60,8 @@ pub struct Search {
     at_once: usize,
     /// The last arrival that is checked.
     last: u64,
-    /// The number of the newest limits at the start of the search. Later limits do not count alone, because their clients can be refused.
+    /// The number of the newest limits at the start of the search. A later limit counts only if it
+    /// is larger, because its client can be refused.
     last_naming: u64,
     /// The doubtful waiters by their arrival.
     unverified: BTreeMap<u64, usize>,

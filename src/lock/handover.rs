@@ -579,18 +579,19 @@ impl Handover {
         }
     }
 
-    /// The value at a key is not of this type. Refuses the first client that waits for one there, whether or not it waits for other
-    /// keys first. The key is looked at again before the next client is refused.
-    pub fn has_other_type(
+    /// Refuses the first client of a key with this error if it waits for this type, which the value at the key does not have. The key
+    /// is opened again before the next client is refused.
+    pub(super) fn refuse_first_of(
         &mut self,
         clients: &mut (impl WaitingClients + ?Sized),
         key: &Key,
         kind: LockKind,
+        error: Error,
     ) {
         let first = self.queues.waiters_of(key.0, &key.1).next();
         if let Some((ticket, _)) = first.filter(|(_, waiter)| waiter.kind() == kind) {
-            self.refuse(clients, ticket, Error::WrongType);
-            self.add_upkeep(Upkeep::Reconcile(key.clone()));
+            self.refuse(clients, ticket, error);
+            self.reconcile_later(key.clone());
         }
     }
 

@@ -105,7 +105,8 @@ impl NamedLimits {
         }
     }
 
-    /// A client that asked for `count` permits and named the limit with this number was granted them. The limit in force stays.
+    /// A client that asked for `count` permits and named the limit with this number was granted them. The limit in
+    /// force stays while others wait for permits.
     pub(super) fn grant(&mut self, number: u64, count: u64) {
         let limit = self.remove(number);
         remove_one(&mut self.counts, count);

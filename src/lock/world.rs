@@ -184,8 +184,8 @@ impl ServerWorld<'_> {
                             key.reconcile(&mut service.steps);
                         })
                     }
-                    Err(_) => self.with_handover(|handover, clients| {
-                        handover.has_other_type(clients, key, kind);
+                    Err(error) => self.with_handover(|handover, clients| {
+                        handover.refuse_first_of(clients, key, kind, error);
                     }),
                 }
             }

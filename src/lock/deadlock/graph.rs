@@ -1,4 +1,4 @@
-//! The copy of the waiting clients, their owners and keys on which a search for deadlocks works.
+//! What a search for deadlocks works on: its copy of the waiting clients, their owners and keys, and the steps that it has to take.
 
 use crate::lock::limits::PossibleLimits;
 use crate::lock::queue::Want;
@@ -26,7 +26,8 @@ pub(super) struct KeyNode {
     pub(super) passed: Option<Ticket>,
     /// How far the queue in front of its first waiter was looked at.
     pub(super) ahead: Option<Ahead>,
-    /// Only limits with smaller numbers count. The others are those of suspects, or came later than the search.
+    /// Limits with smaller numbers count. The others are those of suspects, or came later than the search, and count only if they are
+    /// in force and larger.
     pub(super) limit_bound: u64,
     /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
     pub(super) last_suspected: Option<Ticket>,

@@ -164,13 +164,14 @@ impl Handover {
         }
     }
 
-    /// Whether this client wants a lock, and none may be granted now.
+    /// Whether this client cannot be tried now, because the hash slot of the key is away, or because it wants a lock and none may be
+    /// granted.
     fn is_held_back_at(world: &mut impl LockWorld, key: &Key, ticket: Ticket) -> bool {
         let wants_lock = world.with_handover(|handover, _| {
             let waiter = handover.queues.get(ticket);
             waiter.is_some_and(|waiter| waiter.wants_lock())
         });
-        wants_lock && (!Self::may_grant(world) || !world.serves(key))
+        (wants_lock && !Self::may_grant(world)) || !world.serves(key)
     }
 
     /// Tries a client that need not be first in the queue of this key if its owner holds the lock.
@@ -180,6 +181,7 @@ impl Handover {
             return;
         };
         if !other.wants_lock() {
+            // It cannot enter a lock again, and keeps its place in the queue.
             return Self::check_type(world, key, ticket, &other);
         }
         // If its owner shares the lock now, a request for the exclusive one has ended, whatever else it waits for.
@@ -209,11 +211,8 @@ impl Handover {
         }
     }
 
-    /// Refuses a client if this key has a value of another type now. Nothing else matters to a client that cannot enter again.
+    /// Refuses a client if this key has a value of another type now.
     fn check_type(world: &mut impl LockWorld, key: &Key, ticket: Ticket, waiter: &LockWaiter) {
-        if !world.serves(key) {
-            return;
-        }
         let keys = std::slice::from_ref(key);
         if let Err(error) = world.with_locks(keys, waiter.kind(), c"", |_, _| ()) {
             world.with_handover(|handover, clients| handover.refuse(clients, ticket, error));
