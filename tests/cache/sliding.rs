@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::cache::{about, nearly, number};
-use crate::support::cluster::{node, one_node, with_changing_masters};
+use crate::support::cluster::{master_and_replica, one_node, with_changing_masters};
 use crate::support::{
     EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, eventually, pair,
     quiet, server_and_client, wait_for_replica_sync,
@@ -317,19 +317,7 @@ fn failovers_under_hits_that_slide_keep_the_datasets_identical() {
 #[test]
 fn manual_failovers_of_a_cluster_under_hits_that_slide_keep_the_datasets_identical() {
     let is_up = |node: &Server| node.info("master_link_status").as_deref() == Some("up");
-    let start = || {
-        let (one, other) = (node().start(), node().start());
-        one.own_slots(0..=16383);
-        one.meet(&other);
-        one.await_cluster(2);
-        let id = ask(&one, "CLUSTER MYID");
-        let replicate = ["CLUSTER", "REPLICATE", id.text()];
-        eventually(SOON, || !Raw::connect(&other).call(replicate).is_err());
-        eventually(SOON, || is_up(&other));
-        other.await_cluster(2);
-        [one, other]
-    };
-    with_changing_masters(start, |[one, other]| {
+    with_changing_masters(master_and_replica, |[one, other]| {
         sliding_load([one, other], || {
             for (now, next) in [(one, other), (other, one)] {
                 // A master ignores the request of a node that it does not know as its replica yet.

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::cluster::{HIGH, LOW, Move, calls, id_of, node, slot_of, two_nodes};
+use crate::support::cluster::{
+    HIGH, LOW, Move, calls, id_of, master_and_replica, node, slot_of, two_nodes,
+    with_changing_masters,
+};
 use crate::support::lock::fence;
 use crate::support::{
     Lines, Raw, SOON, Server, Value, ask, eventually, served, unix_us, wait_for_replica_sync,
@@ -449,74 +452,56 @@ fn redirections_name_nodes_as_the_server_does() {
 
 #[test]
 fn a_manual_failover_takes_the_holds_along() {
-    let (old, new) = (node().start(), node().start());
-    old.own_slots(0..=16383);
-    old.meet(&new);
-    old.await_cluster(2);
-    let id = ask(&old, "CLUSTER MYID");
-    eventually(SOON, || {
-        !Raw::connect(&new)
-            .call(["CLUSTER", "REPLICATE", id.text()])
-            .is_err()
-    });
-    eventually(SOON, || {
-        new.info("master_link_status").as_deref() == Some("up")
-    });
-    new.await_cluster(2);
-    eventually(SOON, || {
-        let replicas = ask(&old, &format!("CLUSTER REPLICAS {}", id.text()));
-        replicas.array().len() == 1
-    });
-    let mut watched = Raw::connect(&old);
-    let fence = watched
-        .must("LOCK.ACQUIRE bar me PX 600000 WATCHDOG ID a")
-        .int();
-    watched.must("LOCK.ACQUIRE foo me PX 100");
-    let mut waits = waiter(&old, "LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
-    let mut entry = reader(&old, "{bar}entry");
-    wait_for_replica_sync(&old, &new);
+    with_changing_masters(master_and_replica, |[old, new]| {
+        let mut watched = Raw::connect(old);
+        let fence = watched
+            .must("LOCK.ACQUIRE bar me PX 600000 WATCHDOG ID a")
+            .int();
+        watched.must("LOCK.ACQUIRE foo me PX 100");
+        let mut waits = waiter(old, "LOCK.ACQUIRE bar you PX 600000 BLOCK 0");
+        let mut entry = reader(old, "{bar}entry");
+        wait_for_replica_sync(old, new);
 
-    // A replica redirects, unless its client asks for reads from it.
-    let mut reader = Raw::connect(&new);
-    assert!(reader.run("LOCK.HELD bar me").err().starts_with("MOVED "));
-    reader.must("READONLY");
-    assert_eq!(reader.must("LOCK.HELD bar me"), fence);
-    assert!(
-        reader
-            .run("LOCK.ACQUIRE bar me")
-            .err()
-            .starts_with("MOVED ")
-    );
-
-    eventually(SOON, || {
-        !Raw::connect(&new).call(["CLUSTER", "FAILOVER"]).is_err()
-    });
-    eventually(SOON, || new.info("role").as_deref() == Some("master"));
-    for waits in [&mut waits, &mut entry] {
-        let reply = waits.read();
-        let error = reply.err();
+        // A replica redirects, unless its client asks for reads from it.
+        let mut reader = Raw::connect(new);
+        assert!(reader.run("LOCK.HELD bar me").err().starts_with("MOVED "));
+        reader.must("READONLY");
+        assert_eq!(reader.must("LOCK.HELD bar me"), fence);
         assert!(
-            error.starts_with("UNBLOCKED ") || error.starts_with("MOVED "),
-            "{error}"
+            reader
+                .run("LOCK.ACQUIRE bar me")
+                .err()
+                .starts_with("MOVED ")
         );
-    }
-    eventually(SOON, || {
-        old.info_int("sluice_lock_waiting") + old.info_int("sluice_cache_waiters_now") == 0
+
+        eventually(SOON, || {
+            !Raw::connect(new).call(["CLUSTER", "FAILOVER"]).is_err()
+        });
+        eventually(SOON, || new.info("role").as_deref() == Some("master"));
+        for waits in [&mut waits, &mut entry] {
+            let reply = waits.read();
+            let error = reply.err();
+            assert!(
+                error.starts_with("UNBLOCKED ") || error.starts_with("MOVED "),
+                "{error}"
+            );
+        }
+        eventually(SOON, || {
+            old.info_int("sluice_lock_waiting") + old.info_int("sluice_cache_waiters_now") == 0
+        });
+        eventually(SOON, || old.info("role").as_deref() == Some("slave"));
+        eventually(SOON, || !Raw::connect(new).run("LOCK.HELD bar me").is_err());
+        assert_eq!(ask(new, "LOCK.HELD bar me"), fence);
+        assert_eq!(ask(new, "LOCK.ACQUIRE bar me ID a"), fence);
+        assert!(ask(new, "LOCK.ACQUIRE bar you").is_nil());
+        drop(watched);
+        eventually(SOON, || {
+            old.info("master_link_status").as_deref() == Some("up")
+        });
+        wait_for_replica_sync(new, old);
+        assert_eq!(new.digest(), old.digest());
+        assert!(ask(new, "LOCK.HELD bar you").is_nil());
     });
-    eventually(SOON, || old.info("role").as_deref() == Some("slave"));
-    eventually(SOON, || {
-        !Raw::connect(&new).run("LOCK.HELD bar me").is_err()
-    });
-    assert_eq!(ask(&new, "LOCK.HELD bar me"), fence);
-    assert_eq!(ask(&new, "LOCK.ACQUIRE bar me ID a"), fence);
-    assert!(ask(&new, "LOCK.ACQUIRE bar you").is_nil());
-    drop(watched);
-    eventually(SOON, || {
-        old.info("master_link_status").as_deref() == Some("up")
-    });
-    wait_for_replica_sync(&new, &old);
-    assert_eq!(new.digest(), old.digest());
-    assert!(ask(&new, "LOCK.HELD bar you").is_nil());
 }
 
 /// Newer servers take every key that is opened during a command for one of the command's slot: a lock that was handed on

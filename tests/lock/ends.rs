@@ -1,5 +1,7 @@
 //! A hold that ends among others: a change that the server makes at its time, wherever the lock is by then.
 
+use std::time::{Duration, Instant};
+
 use crate::support::{
     Fsync, Lines, Raw, SOON, Server, Shutdown, Value, ask, assert_identical, eventually, pair,
     server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
@@ -27,13 +29,16 @@ fn ended(server: &Server) -> i64 {
     server.info_int("sluice_lock_expired_leases")
 }
 
-/// Prepares something before the hold ends: with a longer lease, if that took too long on a busy machine.
+/// Prepares something before the hold ends. If a busy machine takes too long for that, it gets a longer lease.
 fn in_time<T>(way: (&str, &str), prepare: impl Fn(&Server, &mut Raw) -> T) -> (Server, T) {
     let prepared = |lease| {
         let (server, mut client) = server_and_client();
+        let start = Instant::now();
         hold_for(&mut client, way, lease);
         let prepared = prepare(&server, &mut client);
-        (ended(&server) == 0).then_some((server, prepared))
+        let has_ended = ended(&server) > 0;
+        assert!(!has_ended || start.elapsed() >= Duration::from_millis(lease));
+        (!has_ended).then_some((server, prepared))
     };
     let mut leases = (0..3).map(|n| SHORT << (2 * n));
     leases.find_map(prepared).expect("prepared in time")

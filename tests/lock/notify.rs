@@ -6,7 +6,7 @@ use crate::support::{
     Lines, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, ask, await_waiting, eventually, pair,
     served, server_and_client, wait_for_replica_sync, waiter, waiting,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A subscriber of one channel.
 struct Subscriber(Raw);
@@ -177,22 +177,32 @@ fn a_request_leaves_the_queue_with_its_connection() {
 
 #[test]
 fn a_repetition_keeps_its_place_and_binds_the_request_to_its_connection() {
-    let (server, mut client, mut subscriber) = start();
-    fence(&client.run("LOCK.ACQUIRE k a"));
-    let line = "LOCK.ACQUIRE k b BLOCK 100 ID one NOTIFY channel";
-    let mut first = Raw::connect(&server);
-    assert!(first.run(line).is_nil());
-    let mut behind = waiter(&server, "LOCK.ACQUIRE k c BLOCK 0");
-    // Without a limit from now on.
-    assert!(client.run(&line.replace("100", "0")).is_nil());
-    drop(first);
-    std::thread::sleep(Duration::from_millis(150));
+    let line = |block: u64| format!("LOCK.ACQUIRE k b BLOCK {block} ID one NOTIFY channel");
+    // If a busy machine takes longer than the first request waits, it waits longer.
+    let repeated = |block| {
+        let (server, mut client, subscriber) = start();
+        fence(&client.run("LOCK.ACQUIRE k a PX 600000"));
+        let mut first = Raw::connect(&server);
+        let start = Instant::now();
+        assert!(first.run(&line(block)).is_nil());
+        let behind = waiter(&server, "LOCK.ACQUIRE k c BLOCK 0");
+        // Without a limit from now on.
+        assert!(client.run(&line(0)).is_nil());
+        drop(first);
+        let left = Duration::from_millis(block).checked_sub(start.elapsed())?;
+        std::thread::sleep(left + Duration::from_millis(50));
+        Some((server, client, subscriber, behind))
+    };
+    let (server, mut client, mut subscriber, mut behind) = [100, 1000, 10_000]
+        .into_iter()
+        .find_map(repeated)
+        .expect("repeated in time");
     assert_eq!(waiting(&server), 2);
     // A blocked client takes the place, and gives it back to a notified one.
     let mut blocked = Raw::connect(&server);
     blocked.ask("LOCK.ACQUIRE k b BLOCK 0 ID one");
     eventually(SOON, || server.info_int("blocked_clients") == 2);
-    assert!(client.run(&line.replace("100", "0")).is_nil());
+    assert!(client.run(&line(0)).is_nil());
     assert!(served(&mut blocked).is_nil());
     client.run("LOCK.RELEASE k a");
     subscriber.granted("one");

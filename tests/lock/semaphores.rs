@@ -1,4 +1,4 @@
-//! What the commands of semaphores reply and do, sentence by sentence of the contract. Nobody waits here but for a limit: see
+//! What the commands of semaphores reply and do, sentence by sentence of the contract. Clients that wait are in
 //! `waiting.rs`. What they share with locks (events, transactions, scripts, access rules) is in `commands.rs`.
 
 use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};

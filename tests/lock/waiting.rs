@@ -298,6 +298,17 @@ fn a_value_of_another_type_in_place_of_the_lock_is_an_error_for_the_waiters() {
     }
 }
 
+/// The transaction ends after the string has expired, and before the server has removed it.
+#[test]
+fn a_string_that_has_expired_keeps_no_waiter_from_the_lock() {
+    let (server, mut client) = server_and_client();
+    client.must("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.must("LOCK.ACQUIRE k me PX 3600000");
+    let mut next = waiter(&server, "LOCK.ACQUIRE k next BLOCK 0");
+    client.transact(["SET k value PX 1", "DEBUG SLEEP 0.05"]);
+    fence(&served(&mut next));
+}
+
 /// A request for several locks waits for a free key, which becomes a semaphore and then a lock.
 #[test]
 fn a_lock_in_place_of_a_semaphore_is_an_error_for_the_waiters_behind_a_request_for_locks() {

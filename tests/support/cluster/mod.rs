@@ -36,6 +36,24 @@ pub fn node_of_databases() -> (Builder, usize) {
     }
 }
 
+/// A cluster of a master and its replica, which follows it.
+#[track_caller]
+pub fn master_and_replica() -> [Server; 2] {
+    let (master, replica) = (node().start(), node().start());
+    master.own_slots(0..=16383);
+    master.meet(&replica);
+    master.await_cluster(2);
+    let id = ask(&master, "CLUSTER MYID");
+    let replicate = ["CLUSTER", "REPLICATE", id.text()];
+    eventually(SOON, || !Raw::connect(&replica).call(replicate).is_err());
+    await_replica(&replica);
+    replica.await_cluster(2);
+    // A master ignores the request for a failover of a node that it does not know as its replica yet.
+    let replicas = format!("CLUSTER REPLICAS {}", id.text());
+    eventually(SOON, || ask(&master, &replicas).array().len() == 1);
+    [master, replica]
+}
+
 /// A connection in another database.
 pub fn connect_in(server: &Server, db: usize) -> Raw {
     let mut client = Raw::connect(server);
