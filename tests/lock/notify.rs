@@ -433,8 +433,11 @@ fn a_hold_is_lost_with_its_lease() {
     let given = fence(&client.run("SEM.ACQUIRE s me LIMIT 2 PX 50 ID one NOTIFY channel"));
     subscriber.hears("lost", given, "one");
     // A renewed one is lost later, and EXPIRE ends it sooner.
-    let given = fence(&client.run("LOCK.ACQUIRE k me PX 50 ID one NOTIFY channel"));
-    client.must("LOCK.RENEW k me PX 600000");
+    let replies = client.transact([
+        "LOCK.ACQUIRE k me PX 50 ID one NOTIFY channel",
+        "LOCK.RENEW k me PX 600000",
+    ]);
+    let given = fence(&replies[0]);
     std::thread::sleep(Duration::from_millis(100));
     subscriber.hears_no_more(&mut client);
     client.must("PEXPIRE k 50");
