@@ -24,11 +24,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many steps a command may take: some tenths of a millisecond.
+    /// The maximum number of steps of a command: some tenths of a millisecond.
     const PER_COMMAND: u64 = 1000;
-    /// So many steps all commands of a millisecond may take: many of them may come in one round of the event loop.
+    /// The maximum number of steps of all commands in a millisecond: one round of the event loop can execute many commands.
     const PER_MS: u64 = 400;
-    /// So many are saved up.
+    /// The maximum number of unused steps that later commands may use.
     const MOST: u64 = 4 * Self::PER_COMMAND;
 
     /// Calls `check` with the steps that a command may take at this time (Unix ms), from which it subtracts those it takes.
@@ -44,13 +44,13 @@ impl Budget {
     }
 }
 
-/// With no more holders than this a wait looks for those that wait.
+/// The maximum number of holders of a key that the check looks through for owners that wait.
 const FEW_HOLDERS: usize = 16;
 
-/// With more keys than this that clients wait for, a wait does not look at all of them.
+/// The maximum number of keys with waiting clients that the check opens.
 const FEW_KEYS: usize = 32;
 
-/// Checks a waiter who has just joined the queues, in at most so many steps, of which the rest is left.
+/// Checks a client that has just joined the queues. `steps`: the maximum number of steps; the used ones are subtracted.
 pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
     if is_plainly_fine(queues, newcomer, steps, read) {
         return Check::Fine;

@@ -6,7 +6,7 @@ use crate::lock::state::RequestedMode;
 use crate::waiting::Ticket;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A key that clients wait for who matter.
+/// A key, with the clients that wait for it and that the search looks at.
 #[derive(Debug)]
 pub(super) struct KeyNode {
     pub(super) queue: u64,
@@ -16,22 +16,22 @@ pub(super) struct KeyNode {
     pub(super) is_shared: bool,
     /// The holders that wait, with what they hold, and with what they were served here.
     pub(super) held: BTreeMap<usize, Held>,
-    /// What waiting holders have, as was last read.
+    /// The counts of the holders that wait, as they were last read.
     pub(super) known: BTreeMap<usize, u64>,
-    /// The permits that these have.
+    /// The sum of these counts.
     pub(super) total: u64,
-    /// Who has not been served yet, in order.
+    /// The clients that are not served yet, in order.
     pub(super) waiting: BTreeMap<Ticket, QueuePosition>,
-    /// Who has been served last: those before it are served as well.
+    /// The last served client. The clients before it are served, too.
     pub(super) passed: Option<Ticket>,
-    /// How far the queue in front of its first waiter was looked at.
+    /// The part of the queue before its first client that the search has looked at.
     pub(super) ahead: Option<Ahead>,
     /// Limits with smaller numbers count. The others are those of suspects, or came later than the search, and count only if they are
     /// in force and larger.
     pub(super) limit_bound: u64,
-    /// The last of those that waited when a deadlock was suspected, and were taken to wait no more since then.
+    /// The last client that waited when the search suspected a deadlock, and that the search has since removed.
     pub(super) last_suspected: Option<Ticket>,
-    /// The same waiters by owners.
+    /// These removed clients, by owner.
     pub(super) of_owners: BTreeSet<(usize, Ticket)>,
     pub(super) is_listed: bool,
 }
