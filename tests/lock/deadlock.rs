@@ -1,6 +1,6 @@
 //! The search for deadlocks against a simulation of the whole world: everybody who doesn't wait
 //! releases all it holds, whoever can be served is served, and so on. Who is never served would
-//! wait for ever.
+//! wait forever.
 
 use proptest::prelude::*;
 use sluice::lock::deadlock::{Check, FinishedSearch, Search, check};
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// Who waits for ever, if everybody who does not wait releases all.
+    /// Who waits forever, if everybody who does not wait releases all.
     fn waits_in_vain(&self) -> Option<&LockWaiter> {
         let waits_in_vain = |waiter: &&LockWaiter| !self.clone().serves_in_the_end(&waiter.owner);
         self.waiting.iter().find(waits_in_vain)

@@ -547,7 +547,7 @@ fn a_lost_connection_serves_the_next_at_once() {
     });
 }
 
-/// A script runs on a connection of the server's own, which never closes: what it asks for must not be renewed for ever.
+/// A script runs on a connection of the server's own, which never closes: what it asks for must not be renewed forever.
 #[test]
 fn a_watchdog_that_a_script_asks_for_does_not_outlive_the_caller() {
     let server = Server::start();

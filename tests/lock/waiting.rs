@@ -1510,9 +1510,12 @@ fn a_free_key_of_a_waiting_request_that_becomes_something_else_is_an_error() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE b holder");
     let mut many = waiter(&server, "LOCK.MACQUIRE 2 a b many BLOCK 0");
+    let mut behind = waiter(&server, "LOCK.ACQUIRE a behind BLOCK 0");
     client.run("SET a string");
+    still_waits(&mut behind);
     client.run("LOCK.RELEASE b holder");
     assert_eq!(served(&mut many).err(), WRONGTYPE);
+    assert_eq!(served(&mut behind).err(), WRONGTYPE);
     // All or none.
     assert_eq!(client.run("EXISTS b"), 0);
     assert_eq!(client.run("GET a"), "string");

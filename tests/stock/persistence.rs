@@ -672,7 +672,7 @@ fn use_and_reload(server: &Server, keys: &[String]) -> Vec<String> {
         }
     }
     client.call(["DEL", "again", "copy"]);
-    // What is to end or to be forgotten does so between two looks, but not for ever.
+    // What is to end or to be forgotten does so between two looks, but not forever.
     eventually(SOON, || {
         let digest = server.digest();
         server.command(["DEBUG", "RELOAD"]);

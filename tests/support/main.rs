@@ -3,6 +3,7 @@
 #[path = "mod.rs"]
 mod support;
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
@@ -10,6 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use support::cluster::{has_defect, node, with_changing_masters};
 use support::{
     Builder, Crowd, Fsync, Raw, Server, Shutdown, Value, eventually, is_running, now_ms,
     wait_for_replica_sync,
@@ -416,5 +418,34 @@ fn a_crowd_is_served_in_the_order_in_which_it_asks() {
     }
     for (member, reply) in crowd.replies(SIZE - 1, SOON) {
         assert_eq!(reply.array()[1], member.to_string().as_str());
+    }
+}
+
+/// The test of a cluster is repeated if a node hangs by a defect of the server, and for no other reason.
+#[test]
+fn tests_of_failovers_are_repeated_only_for_the_defect_of_the_server() {
+    for (says_so, is_silent) in [(true, true), (false, true), (true, false)] {
+        let (attempts, repeats) = (Cell::new(0), Cell::new(false));
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            with_changing_masters(
+                || [node().no_module().start()],
+                |[node]| {
+                    attempts.set(attempts.get() + 1);
+                    if attempts.get() > 1 {
+                        return;
+                    }
+                    repeats.set(has_defect(node) && says_so && is_silent);
+                    if says_so {
+                        node.command(["DEBUG", "LOG", "Ignore stale message from a node"]);
+                    }
+                    if is_silent {
+                        node.stop_signal();
+                    }
+                    panic!("the node does not answer");
+                },
+            );
+        }));
+        assert_eq!(result.is_ok(), repeats.get());
+        assert_eq!(attempts.get(), 1 + usize::from(repeats.get()));
     }
 }

@@ -17,7 +17,7 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
 }
 
 /// Sets the flag that ends the threads of a scope when it is dropped, so also when the scope's own function panics. Otherwise the
-/// threads would go on, and the scope would wait for them for ever.
+/// threads would go on, and the scope would wait for them forever.
 pub struct EndOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {

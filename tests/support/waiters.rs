@@ -61,7 +61,7 @@ pub fn waiter(server: &Server, line: &str) -> Raw {
 #[track_caller]
 pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     let mut control = Raw::connect(server);
-    // Clients that wait for a lock are counted for ever, those that wait for an entry only while they wait.
+    // Clients that wait for a lock are counted forever, those that wait for an entry only while they wait.
     let mut counted = || {
         let info = control.must("INFO sluice");
         count_of(&info, "sluice_lock_waited")
