@@ -4,6 +4,7 @@
 //! `CLUSTER_SECONDS` makes the clients work for that long instead of some seconds.
 
 mod atomic;
+mod held_back;
 mod idle;
 mod load;
 mod renamed;

@@ -130,12 +130,18 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     let all = crate::enabled_families().filter_map(|family| family.waiting);
     let all: Vec<(InSlots, Vec<u16>)> = all.map(|waiting| (waiting, (waiting.slots)())).collect();
     let mut work = take_unfinished();
+    let unfinished: HashSet<_> = work
+        .iter()
+        .map(|work| (work.waiting.slots as usize, work.slot))
+        .collect();
     if all.iter().all(|(_, slots)| slots.is_empty()) {
         STATE.get().postponed.clear();
         return;
     }
-    let send_away = |work: &mut VecDeque<Work>, waiting, slot, error| {
-        let task = Task::SendAway(error);
+    let waiting_in = all
+        .iter()
+        .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*waiting, *slot)));
+    let mut add = |waiting, slot, task| {
         work.push_back(Work {
             waiting,
             slot,
@@ -143,34 +149,25 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
         });
     };
     if is_down(ctx, &all) {
-        for (waiting, slots) in &all {
-            for slot in slots {
-                send_away(&mut work, *waiting, *slot, Error::ClusterDown);
-            }
+        for (waiting, slot) in waiting_in {
+            add(waiting, slot, Task::SendAway(Error::ClusterDown));
         }
     } else {
         let postponed = std::mem::take(&mut STATE.get().postponed);
-        let known = |waiting: InSlots, slot| (waiting.slots as usize, slot);
-        let queued: HashSet<_> = work
-            .iter()
-            .map(|work| known(work.waiting, work.slot))
-            .collect();
         let has_left = which_left(ctx, &all);
-        for (waiting, slots) in &all {
-            for slot in slots {
-                if has_left.contains(*slot) {
-                    if let Some(error) = error_for(ctx, *slot) {
-                        send_away(&mut work, *waiting, *slot, error);
-                    } else {
-                        STATE.get().postponed.insert(*slot);
-                    }
-                } else if postponed.contains(slot) && !queued.contains(&known(*waiting, *slot)) {
-                    let (waiting, slot, task) = (*waiting, *slot, Task::Serve(None));
-                    work.push_back(Work {
-                        waiting,
-                        slot,
-                        task,
-                    });
+        for (waiting, slot) in waiting_in {
+            if has_left.contains(slot) {
+                // The slot may be back before all clients are sent away: those that remain are served then.
+                STATE.get().postponed.insert(slot);
+                if let Some(error) = error_for(ctx, slot) {
+                    add(waiting, slot, Task::SendAway(error));
+                }
+            } else if postponed.contains(&slot) {
+                if unfinished.contains(&(waiting.slots as usize, slot)) {
+                    // This work may have passed the keys that were postponed, so all keys follow once more.
+                    STATE.get().postponed.insert(slot);
+                } else {
+                    add(waiting, slot, Task::Serve(None));
                 }
             }
         }
