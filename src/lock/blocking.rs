@@ -200,7 +200,7 @@ pub(super) const WAITING: InSlots = InSlots {
     },
     serve: |ctx, key| {
         let mut service = SERVICE.get();
-        service.handover.serve_owners_again();
+        service.handover.retry_held_back(key);
         let has_retry = service.handover.queues.has_retry(key.0, &key.1);
         drop(service);
         if !has_retry {

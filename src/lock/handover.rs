@@ -170,6 +170,8 @@ enum HandoverTask {
     AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
     Refuse(Key, Error),
+    /// Try again at all keys where something was held back: see [`Handover::retry_held_back`].
+    RetryHeldBack,
 }
 
 /// How far the clients of an owner have been tried.
@@ -194,6 +196,15 @@ impl OwnerTurn {
     }
 }
 
+/// What could not be tried at a key.
+#[derive(Debug, Default)]
+struct HeldBack {
+    /// The turns of owners whose other clients wait for the key.
+    turns: Vec<OwnerTurn>,
+    /// Whether a lock has arrived.
+    has_arrived: bool,
+}
+
 /// The queues of all locks, and the work that hands locks over to waiting clients.
 #[derive(Debug, Default)]
 pub struct Handover {
@@ -208,8 +219,8 @@ pub struct Handover {
     undelivered: VecDeque<(Arc<LockWaiter>, usize)>,
     /// Whether a lock was not handed over because no lock might be granted.
     is_held_back: bool,
-    /// The tasks for owners whose other clients could not be served, because no lock might be granted or the hash slot was away.
-    owners_held_back: Vec<OwnerTurn>,
+    /// What could not be tried at keys with waiting clients, because no lock might be granted or the hash slot was away.
+    held_back: BTreeMap<Key, HeldBack>,
     /// When clients stop waiting (Unix ms).
     timeouts: BTreeSet<(u64, Ticket)>,
     /// When holds end that the first client of a queue waits for (Unix ms).
@@ -217,8 +228,6 @@ pub struct Handover {
     tasks: VecDeque<HandoverTask>,
     /// The keys where a lock has arrived, each with the last client that was tried because of that.
     arrived: BTreeMap<Key, Ticket>,
-    /// The keys where a lock has arrived and whose clients could not be tried, for the same reasons as in `owners_held_back`.
-    arrivals_held_back: BTreeSet<Key>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
@@ -386,6 +395,14 @@ impl Handover {
         if let Some(at) = retry_at {
             self.retries.remove(&(at, ticket));
         }
+        if !self.held_back.is_empty() {
+            // Nobody asks again for a key without clients, and a turn may have further keys.
+            for key in &waiter.keys {
+                if !self.queues.waits_for(key.0, &key.1) {
+                    self.retry_held_back(key);
+                }
+            }
+        }
     }
 
     /// The clients behind one that left may be next.
@@ -466,18 +483,20 @@ impl Handover {
     pub fn grants_again(&mut self) -> bool {
         let was_held_back = std::mem::take(&mut self.is_held_back);
         if was_held_back {
-            self.serve_owners_again();
+            self.tasks.push_back(HandoverTask::RetryHeldBack);
             self.serve_all(None);
         }
         was_held_back
     }
 
-    /// Notes that the other clients of owners are to be served that could not be served when their owners were.
-    pub fn serve_owners_again(&mut self) {
-        let owners = self.owners_held_back.drain(..);
-        self.tasks.extend(owners.map(HandoverTask::ServeOwner));
-        for key in std::mem::take(&mut self.arrivals_held_back) {
-            self.lock_arrived(key);
+    /// Notes that clients of a key are to be tried that could not be tried when an owner was served or a lock arrived there.
+    pub fn retry_held_back(&mut self, key: &Key) {
+        if let Some(held_back) = self.held_back.remove(key) {
+            let turns = held_back.turns.into_iter();
+            self.tasks.extend(turns.map(HandoverTask::ServeOwner));
+            if held_back.has_arrived {
+                self.lock_arrived(key.clone());
+            }
         }
     }
 
@@ -525,8 +544,7 @@ impl Handover {
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
-        self.owners_held_back.clear();
-        self.arrivals_held_back.clear();
+        self.held_back.clear();
         self.add_upkeep(Upkeep::Unwatch(watched));
         let all = self.queues.scan(None);
         self.tasks.push_back(HandoverTask::AnswerAll(all));
@@ -667,6 +685,13 @@ impl Handover {
                 if let Some(ScanStep(key)) = handover.queues.next_scanned(&mut scan) {
                     handover.tasks.push_front(HandoverTask::AllArrived(scan));
                     key.into_iter().for_each(|key| handover.lock_arrived(key));
+                }
+            }),
+            HandoverTask::RetryHeldBack => world.with_handover(|handover, _| {
+                if let Some((key, _)) = handover.held_back.first_key_value() {
+                    let key = key.clone();
+                    handover.retry_held_back(&key); // behind this task
+                    handover.tasks.push_front(HandoverTask::RetryHeldBack);
                 }
             }),
             HandoverTask::Disconnect(client) => world.with_handover(|handover, clients| {

@@ -49,3 +49,39 @@ fn thousands_are_served_after_a_canceled_migration() {
         client.must("FLUSHALL");
     }
 }
+
+/// Thousands of clients cannot be tried again where a lock has arrived, because the key is gone and its slot is on its way.
+#[test]
+fn clients_of_other_slots_are_served_while_a_slot_is_on_its_way() {
+    const CLIENTS: usize = 40_000;
+    let (one, other) = two_nodes(&node());
+    let mut client = wait_for_locks(&one, CLIENTS);
+    let spare = |index| format!("{{{LOW}}}spare{index}");
+    client.run_all(
+        (0..CLIENTS).map(|index| format!("LOCK.ACQUIRE {} other PX 3600000", spare(index))),
+    );
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    let renames = (0..CLIENTS).map(|index| format!("RENAME {} {}", spare(index), key(index)));
+    let deletions = (0..CLIENTS).map(|index| format!("DEL {}", key(index)));
+    client.transact(renames.chain(deletions));
+    assert_eq!(waiting(&one), CLIENTS as i64);
+    let elsewhere = (0..)
+        .map(|index| format!("key{index}"))
+        .find(|key| slot_of(&one, key) < 8192 && slot_of(&one, key) != slot_of(&one, LOW))
+        .expect("a key");
+    for _ in 0..5 {
+        client.must(&format!("LOCK.ACQUIRE {elsewhere} me"));
+        let mut waiter = Raw::connect(&one);
+        waiter.ask(&format!("LOCK.ACQUIRE {elsewhere} you BLOCK 0"));
+        eventually(SOON, || waiting(&one) == CLIENTS as i64 + 1);
+        client.must(&format!("DEL {elsewhere}"));
+        assert!(
+            waiter
+                .read_within(SOON)
+                .is_some_and(|reply| reply.int() > 0)
+        );
+        client.must(&format!("DEL {elsewhere}"));
+    }
+    moving.cancel();
+    eventually(SOON, || waiting(&one) == 0);
+}

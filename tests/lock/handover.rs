@@ -1474,10 +1474,10 @@ impl Simulation {
     }
 
     fn come_back(&mut self, index: usize) -> Verdict {
-        let (db, name) = key(index);
-        self.world.handover.serve_owners_again();
-        if !self.world.handover.queues.has_retry(db, &name) {
-            self.changed([(db, name)])?;
+        let key = key(index);
+        self.world.handover.retry_held_back(&key);
+        if !self.world.handover.queues.has_retry(key.0, &key.1) {
+            self.changed([key])?;
         }
         Ok(())
     }

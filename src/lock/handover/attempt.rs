@@ -137,7 +137,9 @@ impl Handover {
         });
         match next {
             Some(next) if Self::is_held_back_at(world, &key, next) => {
-                return world.with_handover(|handover, _| handover.owners_held_back.push(turn));
+                return world.with_handover(|handover, _| {
+                    handover.held_back.entry(key).or_default().turns.push(turn);
+                });
             }
             Some(next) => turn.after = next,
             None => (turn.index, turn.after) = (turn.index + 1, 0),
@@ -157,7 +159,9 @@ impl Handover {
             return;
         };
         if Self::is_held_back_at(world, &key, next) {
-            world.with_handover(|handover, _| handover.arrivals_held_back.insert(key));
+            world.with_handover(|handover, _| {
+                handover.held_back.entry(key).or_default().has_arrived = true;
+            });
         } else {
             world.with_handover(|handover, _| handover.arrived.insert(key.clone(), next));
             Self::try_to_enter(world, now, &key, next);
