@@ -1,11 +1,11 @@
-//! Clients that wait for keys whose hash slot is on its way. They are served when the slot stays after all, and nobody else
-//! waits for that.
+//! Clients that wait for keys of a hash slot that is migrating. If the migration is canceled, they are served. Until then, they do
+//! not delay clients of other slots.
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
-use crate::support::{Lines as _, Raw, SOON, Server, eventually};
+use crate::support::{Lines as _, Raw, SOON, Server, Swarm, encode, eventually};
 
 /// Keys of the slot of [`LOW`].
 fn key(index: usize) -> String {
@@ -31,10 +31,10 @@ fn waiting(server: &Server) -> i64 {
     server.info_int("sluice_lock_waiting")
 }
 
-/// The slot stays while its clients are being looked at: nobody is forgotten.
+/// The migration is canceled while the node tries to serve the clients, one key after another.
 #[test]
 fn thousands_are_served_after_a_canceled_migration() {
-    const CLIENTS: usize = 10_000;
+    const CLIENTS: usize = 20_000;
     let (one, other) = two_nodes(&node());
     let mut client = Raw::connect(&one);
     for pause in [300, 350, 400] {
@@ -42,7 +42,7 @@ fn thousands_are_served_after_a_canceled_migration() {
         let moving = Move::start(slot_of(&one, LOW), &one, &other);
         client.run_all((0..CLIENTS).map(|index| format!("DEL {}", key(index))));
         assert_eq!(waiting(&one), CLIENTS as i64);
-        // The node looks ten times a second. Each look takes longer than the time between two.
+        // The node begins to try ten times a second, and takes longer for so many keys.
         sleep(Duration::from_millis(pause));
         moving.cancel();
         eventually(SOON, || waiting(&one) == 0);
@@ -50,10 +50,11 @@ fn thousands_are_served_after_a_canceled_migration() {
     }
 }
 
-/// Thousands of clients cannot be tried again where a lock has arrived, because the key is gone and its slot is on its way.
+/// Locks arrive at the keys that thousands of clients wait for, and are deleted before their holders' requests can be tried.
 #[test]
-fn clients_of_other_slots_are_served_while_a_slot_is_on_its_way() {
+fn clients_of_other_slots_are_served_while_a_slot_migrates() {
     const CLIENTS: usize = 40_000;
+    const KEYS_AT_ONCE: usize = 500;
     let (one, other) = two_nodes(&node());
     let mut client = wait_for_locks(&one, CLIENTS);
     let spare = |index| format!("{{{LOW}}}spare{index}");
@@ -61,9 +62,15 @@ fn clients_of_other_slots_are_served_while_a_slot_is_on_its_way() {
         (0..CLIENTS).map(|index| format!("LOCK.ACQUIRE {} other PX 3600000", spare(index))),
     );
     let moving = Move::start(slot_of(&one, LOW), &one, &other);
-    let renames = (0..CLIENTS).map(|index| format!("RENAME {} {}", spare(index), key(index)));
-    let deletions = (0..CLIENTS).map(|index| format!("DEL {}", key(index)));
-    client.transact(renames.chain(deletions));
+    for start in (0..CLIENTS).step_by(KEYS_AT_ONCE) {
+        let indices = || start..start + KEYS_AT_ONCE;
+        let renames = indices().map(|index| format!("RENAME {} {}", spare(index), key(index)));
+        let deletions = indices().map(|index| format!("DEL {}", key(index)));
+        let replies = client.transact(renames.chain(deletions));
+        let (renamed, deleted) = replies.split_at(KEYS_AT_ONCE);
+        assert!(renamed.iter().all(|reply| *reply == "OK"), "{renamed:?}");
+        assert!(deleted.iter().all(|reply| *reply == 1), "{deleted:?}");
+    }
     assert_eq!(waiting(&one), CLIENTS as i64);
     let elsewhere = (0..)
         .map(|index| format!("key{index}"))
@@ -75,13 +82,47 @@ fn clients_of_other_slots_are_served_while_a_slot_is_on_its_way() {
         waiter.ask(&format!("LOCK.ACQUIRE {elsewhere} you BLOCK 0"));
         eventually(SOON, || waiting(&one) == CLIENTS as i64 + 1);
         client.must(&format!("DEL {elsewhere}"));
-        assert!(
-            waiter
-                .read_within(SOON)
-                .is_some_and(|reply| reply.int() > 0)
-        );
+        let reply = waiter.read_within(SOON);
+        assert!(reply.is_some_and(|reply| reply.int() > 0));
         client.must(&format!("DEL {elsewhere}"));
     }
     moving.cancel();
     eventually(SOON, || waiting(&one) == 0);
+}
+
+/// Clients of two families wait in a slot whose migration is canceled. When those that can be served are served, the node does
+/// nothing more.
+#[test]
+fn a_node_sleeps_after_a_canceled_migration() {
+    const LOCKS: usize = 20_000;
+    const CONNECTIONS: usize = 8000;
+    /// An idle node wakes up 15 to 30 times a second. One that tries to serve its waiting clients does so up to a thousand times.
+    const MOST_SLEEPS: i64 = 150;
+    let builder = node().config("maxclients", "10000").clock(0);
+    let (one, other) = two_nodes(&builder);
+    let mut client = wait_for_locks(&one, LOCKS);
+    let mut swarm = Swarm::connect(&one, CONNECTIONS);
+    for index in 0..CONNECTIONS {
+        let begin = format!("ONCE.BEGIN {{{LOW}}}work{index} LEASE 3600000");
+        client.must(&begin);
+        let waiting = format!("{begin} BLOCK 0");
+        swarm.send(index, &encode(waiting.split(' ')));
+    }
+    eventually(SOON, || {
+        one.info_int("blocked_clients") == CONNECTIONS as i64
+    });
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    client.must(&format!("DEL {} {{{LOW}}}work0", key(0)));
+    sleep(Duration::from_millis(1000)); // the node tries to serve the two clients
+    moving.cancel();
+    eventually(SOON, || waiting(&one) == LOCKS as i64 - 1);
+    eventually(SOON, || {
+        one.info_int("blocked_clients") == CONNECTIONS as i64 - 1
+    });
+    eventually(SOON, || {
+        let before = one.sleeps();
+        sleep(Duration::from_secs(1));
+        println!("{} sleeps", one.sleeps() - before);
+        one.sleeps() - before < MOST_SLEEPS
+    });
 }

@@ -26,7 +26,8 @@ const SLICE_STEPS: usize = 2;
 
 #[derive(Default)]
 struct WaitingState {
-    /// The slots whose waiting clients could not be served when something happened.
+    /// The slots whose waiting clients are to be served if the slot stays on this node: a client could not be served, or clients
+    /// are being sent away.
     postponed: BTreeSet<u16>,
     /// The remaining work for waiting clients.
     work: VecDeque<Work>,
@@ -46,11 +47,31 @@ struct Work {
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
     SendAway(Error),
-    /// The clients are served, from the key after this one on: the slot is here again.
-    Serve(Option<Key>),
+    /// The clients are served: the slot is here again.
+    Serve {
+        /// The last key whose clients were served.
+        done: Option<Key>,
+        /// Whether the clients of all keys are to be served once more, because something was postponed meanwhile.
+        again: bool,
+    },
+}
+
+impl Task {
+    const SERVE: Self = Self::Serve {
+        done: None,
+        again: false,
+    };
 }
 
 impl Work {
+    fn new(waiting: InSlots, slot: u16, task: Task) -> Self {
+        Self {
+            waiting,
+            slot,
+            task,
+        }
+    }
+
     /// Does a few steps. Returns whether more remain.
     fn step(&mut self, ctx: Ctx<'_>) -> bool {
         match &mut self.task {
@@ -64,15 +85,13 @@ impl Work {
                 }
                 left < STEP_SIZE
             }
-            Task::Serve(done) => {
+            Task::Serve { done, again } => {
                 let keys = (self.waiting.keys)(self.slot, done.as_ref(), STEP_SIZE);
                 for key in &keys {
                     (self.waiting.serve)(ctx, key);
                 }
-                let more = keys.last().cloned();
-                let has_more = more.is_some();
-                *done = more;
-                has_more
+                *done = keys.last().cloned();
+                done.is_some() || std::mem::take(again)
             }
         }
     }
@@ -130,45 +149,33 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     let all = crate::enabled_families().filter_map(|family| family.waiting);
     let all: Vec<(InSlots, Vec<u16>)> = all.map(|waiting| (waiting, (waiting.slots)())).collect();
     let mut work = take_unfinished();
-    let unfinished: HashSet<_> = work
-        .iter()
-        .map(|work| (work.waiting.slots as usize, work.slot))
-        .collect();
     if all.iter().all(|(_, slots)| slots.is_empty()) {
         STATE.get().postponed.clear();
         return;
     }
-    let waiting_in = all
+    let waiting = all
         .iter()
         .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*waiting, *slot)));
-    let mut add = |waiting, slot, task| {
-        work.push_back(Work {
-            waiting,
-            slot,
-            task,
-        });
-    };
     if is_down(ctx, &all) {
-        for (waiting, slot) in waiting_in {
-            add(waiting, slot, Task::SendAway(Error::ClusterDown));
-        }
+        let send_away =
+            |(family, slot)| Work::new(family, slot, Task::SendAway(Error::ClusterDown));
+        work.extend(waiting.map(send_away));
     } else {
         let postponed = std::mem::take(&mut STATE.get().postponed);
         let has_left = which_left(ctx, &all);
-        for (waiting, slot) in waiting_in {
+        work.retain(|work| !has_left.contains(work.slot));
+        let unfinished = serve_again(&mut work, &postponed);
+        for (family, slot) in waiting {
             if has_left.contains(slot) {
-                // The slot may be back before all clients are sent away: those that remain are served then.
+                // If the slot returns before all clients are sent away, the others are served.
                 STATE.get().postponed.insert(slot);
                 if let Some(error) = error_for(ctx, slot) {
-                    add(waiting, slot, Task::SendAway(error));
+                    work.push_back(Work::new(family, slot, Task::SendAway(error)));
                 }
-            } else if postponed.contains(&slot) {
-                if unfinished.contains(&(waiting.slots as usize, slot)) {
-                    // This work may have passed the keys that were postponed, so all keys follow once more.
-                    STATE.get().postponed.insert(slot);
-                } else {
-                    add(waiting, slot, Task::Serve(None));
-                }
+            } else if postponed.contains(&slot)
+                && !unfinished.contains(&(family.slots as usize, slot))
+            {
+                work.push_back(Work::new(family, slot, Task::SERVE));
             }
         }
     }
@@ -179,8 +186,25 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
 /// The unfinished work, without the errors, which are decided anew each time.
 fn take_unfinished() -> VecDeque<Work> {
     let mut work = std::mem::take(&mut STATE.get().work);
-    work.retain(|work| matches!(work.task, Task::Serve(_)));
+    work.retain(|work| matches!(work.task, Task::Serve { .. }));
     work
+}
+
+/// Has the unfinished work of postponed slots begin once more when it is done: it may have passed the keys that were postponed.
+/// Returns the families and slots of the unfinished work.
+fn serve_again(work: &mut VecDeque<Work>, postponed: &BTreeSet<u16>) -> HashSet<(usize, u16)> {
+    for work in work.iter_mut() {
+        if let Task::Serve {
+            done: Some(_),
+            again,
+        } = &mut work.task
+        {
+            *again |= postponed.contains(&work.slot);
+        }
+    }
+    work.iter()
+        .map(|work| (work.waiting.slots as usize, work.slot))
+        .collect()
 }
 
 /// The error for clients that wait in a slot that this node does not serve. `None`: they go on waiting.
