@@ -1,7 +1,7 @@
 //! How clients join the queues of locks that they cannot have yet, and how they leave.
 
 use super::deadlock::{self, Check};
-use super::handover::Outcome;
+use super::handover::{LockWorld as _, Outcome};
 use super::options::LockOptions;
 use super::queue::{LockWaiter, Queues};
 use super::search::{BEFORE_SEARCH_MS, plan_rechecks, read_lock};
@@ -199,12 +199,14 @@ pub(super) const WAITING: InSlots = InSlots {
         handover.refuse_some(&mut ServerClients, key, error, most)
     },
     serve: |ctx, key| {
+        let now = Now::read();
+        if !(ServerWorld { ctx, now }).serves(key) {
+            return;
+        }
         let mut service = SERVICE.get();
         service.handover.retry_held_back(key);
         let has_retry = service.handover.queues.has_retry(key.0, &key.1);
         drop(service);
-        if !has_retry {
-            serve(ctx, Now::read(), [key.clone()]);
-        }
+        serve(ctx, now, (!has_retry).then(|| key.clone()));
     },
 };

@@ -170,7 +170,7 @@ enum HandoverTask {
     AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
     Refuse(Key, Error),
-    /// Try again at all keys where something was held back: see [`Handover::retry_held_back`].
+    /// Try the clients of all keys that are held back.
     RetryHeldBack,
 }
 
@@ -196,15 +196,6 @@ impl OwnerTurn {
     }
 }
 
-/// What could not be tried at a key.
-#[derive(Debug, Default)]
-struct HeldBack {
-    /// The turns of owners whose other clients wait for the key.
-    turns: Vec<OwnerTurn>,
-    /// Whether a lock has arrived.
-    has_arrived: bool,
-}
-
 /// The queues of all locks, and the work that hands locks over to waiting clients.
 #[derive(Debug, Default)]
 pub struct Handover {
@@ -219,8 +210,6 @@ pub struct Handover {
     undelivered: VecDeque<(Arc<LockWaiter>, usize)>,
     /// Whether a lock was not handed over because no lock might be granted.
     is_held_back: bool,
-    /// What could not be tried at keys with waiting clients, because no lock might be granted or the hash slot was away.
-    held_back: BTreeMap<Key, HeldBack>,
     /// When clients stop waiting (Unix ms).
     timeouts: BTreeSet<(u64, Ticket)>,
     /// When holds end that the first client of a queue waits for (Unix ms).
@@ -228,6 +217,9 @@ pub struct Handover {
     tasks: VecDeque<HandoverTask>,
     /// The keys where a lock has arrived, each with the last client that was tried because of that.
     arrived: BTreeMap<Key, Ticket>,
+    /// The keys where clients could not be tried for their owners' holds or for a lock that has arrived, because no lock might be
+    /// granted or the hash slot was away. Each key has waiting clients.
+    keys_held_back: BTreeSet<Key>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
@@ -364,7 +356,7 @@ impl Handover {
     fn grant(&mut self, ticket: Ticket, repeated: &[usize]) -> Option<Arc<LockWaiter>> {
         let retry_at = self.queues.retry_at(ticket);
         let waiter = self.queues.remove_granted(ticket, repeated)?;
-        self.forget_times(ticket, &waiter, retry_at);
+        self.forget_client(ticket, &waiter, retry_at);
         if waiter.listener.is_none() {
             self.unanswered.insert(ticket, waiter.clone());
         }
@@ -383,23 +375,22 @@ impl Handover {
         self.queues.recheck_without(ticket);
         let retry_at = self.queues.retry_at(ticket);
         let waiter = self.queues.remove(ticket)?;
-        self.forget_times(ticket, &waiter, retry_at);
+        self.forget_client(ticket, &waiter, retry_at);
         Some(waiter)
     }
 
-    /// A client has left its queues, which was to be tried again at `retry_at`.
-    fn forget_times(&mut self, ticket: Ticket, waiter: &LockWaiter, retry_at: Option<u64>) {
+    /// Removes what was noted for a client that has left its queues and was to be tried again at `retry_at`.
+    fn forget_client(&mut self, ticket: Ticket, waiter: &LockWaiter, retry_at: Option<u64>) {
         if let Some(at) = waiter.deadline() {
             self.timeouts.remove(&(at, ticket));
         }
         if let Some(at) = retry_at {
             self.retries.remove(&(at, ticket));
         }
-        if !self.held_back.is_empty() {
-            // Nobody asks again for a key without clients, and a turn may have further keys.
+        if !self.keys_held_back.is_empty() {
             for key in &waiter.keys {
                 if !self.queues.waits_for(key.0, &key.1) {
-                    self.retry_held_back(key);
+                    self.keys_held_back.remove(key);
                 }
             }
         }
@@ -489,14 +480,17 @@ impl Handover {
         was_held_back
     }
 
-    /// Notes that clients of a key are to be tried that could not be tried when an owner was served or a lock arrived there.
+    /// Notes that all clients of this key are to be tried, if it is held back.
     pub fn retry_held_back(&mut self, key: &Key) {
-        if let Some(held_back) = self.held_back.remove(key) {
-            let turns = held_back.turns.into_iter();
-            self.tasks.extend(turns.map(HandoverTask::ServeOwner));
-            if held_back.has_arrived {
-                self.lock_arrived(key.clone());
-            }
+        if let Some(key) = self.keys_held_back.take(key) {
+            self.lock_arrived(key);
+        }
+    }
+
+    /// Notes that clients of this key are to be tried later: see [`Handover::retry_held_back`].
+    fn hold_back(&mut self, key: Key) {
+        if self.queues.waits_for(key.0, &key.1) {
+            self.keys_held_back.insert(key);
         }
     }
 
@@ -544,7 +538,7 @@ impl Handover {
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
-        self.held_back.clear();
+        self.keys_held_back.clear();
         self.add_upkeep(Upkeep::Unwatch(watched));
         let all = self.queues.scan(None);
         self.tasks.push_back(HandoverTask::AnswerAll(all));
@@ -688,9 +682,8 @@ impl Handover {
                 }
             }),
             HandoverTask::RetryHeldBack => world.with_handover(|handover, _| {
-                if let Some((key, _)) = handover.held_back.first_key_value() {
-                    let key = key.clone();
-                    handover.retry_held_back(&key); // behind this task
+                if let Some(key) = handover.keys_held_back.pop_first() {
+                    handover.lock_arrived(key); // tried after the last task, so it is not held back again before
                     handover.tasks.push_front(HandoverTask::RetryHeldBack);
                 }
             }),

@@ -1251,6 +1251,10 @@ impl Simulation {
             0 => Amount::All,
             _ => Amount::Count(1 + self.random.below(2)),
         };
+        self.release_of(index, owner, amount)
+    }
+
+    fn release_of(&mut self, index: usize, owner: u8, amount: Amount) -> Verdict {
         let keys = [key(index)];
         let released = self.world.open(&keys).locks[0].release(&[owner], amount, None);
         self.say(|| format!("release {amount:?} of {owner} at {index}: {released:?}"));
@@ -1459,8 +1463,12 @@ impl Simulation {
         }
         let index = self.random.below(KEYS as u64) as usize;
         self.say(|| format!("the hash slot of {index} moves"));
-        // All keys of one request are in one hash slot, so all locks move together.
-        let moves = |other: usize| (other < LOCKS) == (index < LOCKS);
+        // All keys of one request are in one hash slot, so all locks move together, or one key after another.
+        let is_single = self.random.below(2) == 0;
+        let moves = |other: usize| match is_single {
+            true => other == index,
+            false => (other < LOCKS) == (index < LOCKS),
+        };
         let moved: Vec<usize> = (0..KEYS).filter(|other| moves(*other)).collect();
         if self.world.away.contains(&index) {
             self.world.away.retain(|other| !moves(*other));
@@ -1475,6 +1483,9 @@ impl Simulation {
 
     fn come_back(&mut self, index: usize) -> Verdict {
         let key = key(index);
+        if !self.world.handover.queues.waits_for(key.0, &key.1) {
+            return Ok(());
+        }
         self.world.handover.retry_held_back(&key);
         if !self.world.handover.queues.has_retry(key.0, &key.1) {
             self.changed([key])?;
@@ -1602,4 +1613,60 @@ fn whoever_can_be_served_is_served_in_order_and_nobody_else() {
     for seed in 0..variable("SLUICE_WORLDS").unwrap_or(usual) {
         check_world(seed);
     }
+}
+
+/// An owner is granted locks at two keys, and the first one leaves with its hash slot. The owner's client at the second one enters.
+#[test]
+fn an_owners_clients_enter_where_its_other_lock_is_away() {
+    let exclusive = |client: u64, owner: u8, keys: &[usize]| Request {
+        client,
+        owner,
+        keys: keys.to_vec(),
+        takes_many: keys.len() > 1,
+        want: Want::Acquire(RequestedMode::Exclusive),
+        limits: vec![0; keys.len()],
+        lease: MAX_LEASE_MS,
+        id: None,
+        watch: None,
+        is_notified: false,
+        block: Some(0),
+    };
+    let requests = [
+        exclusive(1, b'h', &[0]),
+        exclusive(2, b'h', &[1]),
+        exclusive(3, b'a', &[0, 1]),
+        exclusive(4, b'a', &[0]),
+        exclusive(5, b'b', &[1]),
+        exclusive(6, b'a', &[1]),
+    ];
+    let mut simulation = Simulation::new(0, false);
+    let mut run = || {
+        for request in &requests {
+            simulation.request(request)?;
+        }
+        simulation.settle()?;
+        for index in [0, 1] {
+            simulation.release_of(index, b'h', Amount::All)?;
+        }
+        let waits = |simulation: &Simulation, client| {
+            let waiting = &simulation.world.model.waiting;
+            waiting
+                .iter()
+                .find(|waiter| waiter.request.client == client)
+                .map(|waiter| waiter.ticket)
+        };
+        while waits(&simulation, 3).is_some() {
+            ensure!(!simulation.work(1)?, "client 3 is not served");
+        }
+        simulation.world.away.insert(0);
+        simulation.settle()?;
+        ensure!(waits(&simulation, 4).is_some(), "client 4 does not wait");
+        ensure!(waits(&simulation, 6).is_none(), "client 6 waits");
+        simulation.world.away.clear();
+        simulation.come_back(0)?;
+        simulation.settle()?;
+        ensure!(waits(&simulation, 4).is_none(), "client 4 waits");
+        Ok(())
+    };
+    assert_eq!(run(), Ok(()));
 }

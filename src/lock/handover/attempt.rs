@@ -135,19 +135,18 @@ impl Handover {
         let next = world.with_handover(|handover, _| {
             handover.queues.next_of_owner(&key, &turn.owner, turn.after)
         });
+        let is_held_back = next.is_some_and(|next| Self::is_held_back_at(world, &key, next));
         match next {
-            Some(next) if Self::is_held_back_at(world, &key, next) => {
-                return world.with_handover(|handover, _| {
-                    handover.held_back.entry(key).or_default().turns.push(turn);
-                });
-            }
-            Some(next) => turn.after = next,
-            None => (turn.index, turn.after) = (turn.index + 1, 0),
+            Some(next) if !is_held_back => turn.after = next,
+            _ => (turn.index, turn.after) = (turn.index + 1, 0),
         }
         world.with_handover(|handover, _| {
             handover.tasks.push_front(HandoverTask::ServeOwner(turn));
+            if is_held_back {
+                handover.hold_back(key.clone());
+            }
         });
-        if let Some(next) = next {
+        if let Some(next) = next.filter(|_| !is_held_back) {
             Self::try_to_enter(world, now, &key, next);
         }
     }
@@ -159,9 +158,7 @@ impl Handover {
             return;
         };
         if Self::is_held_back_at(world, &key, next) {
-            world.with_handover(|handover, _| {
-                handover.held_back.entry(key).or_default().has_arrived = true;
-            });
+            world.with_handover(|handover, _| handover.hold_back(key));
         } else {
             world.with_handover(|handover, _| handover.arrived.insert(key.clone(), next));
             Self::try_to_enter(world, now, &key, next);
