@@ -5,11 +5,24 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
-use crate::support::{Lines as _, Raw, SOON, Server, Swarm, encode, eventually};
+use crate::support::{Builder, Lines as _, Raw, SOON, Server, Swarm, encode, eventually};
 
 /// Keys of the slot of [`LOW`].
 fn key(index: usize) -> String {
     format!("{{{LOW}}}{index}")
+}
+
+/// A node with thousands of clients is not taken for a failed one.
+fn patient_node() -> Builder {
+    node().config("cluster-node-timeout", "60000")
+}
+
+/// A key that the first of [`two_nodes`] serves in another slot than that of [`LOW`].
+fn key_elsewhere(server: &Server) -> String {
+    let slot = |key: &String| slot_of(server, key);
+    let mut keys = (0..).map(|index| format!("key{index}"));
+    keys.find(|key| slot(key) < 8192 && slot(key) != slot_of(server, LOW))
+        .expect("there are enough keys")
 }
 
 /// Lets as many clients wait, each for a lock at a key of its own. One connection sends all requests.
@@ -35,14 +48,14 @@ fn waiting(server: &Server) -> i64 {
 #[test]
 fn thousands_are_served_after_a_canceled_migration() {
     const CLIENTS: usize = 20_000;
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(&patient_node());
     let mut client = Raw::connect(&one);
     for pause in [300, 350, 400] {
         let _waiting = wait_for_locks(&one, CLIENTS);
         let moving = Move::start(slot_of(&one, LOW), &one, &other);
         client.run_all((0..CLIENTS).map(|index| format!("DEL {}", key(index))));
         assert_eq!(waiting(&one), CLIENTS as i64);
-        // The node begins to try ten times a second, and takes longer for so many keys.
+        // A pass over so many keys takes longer than the 100 ms between two checks.
         sleep(Duration::from_millis(pause));
         moving.cancel();
         eventually(SOON, || waiting(&one) == 0);
@@ -55,7 +68,7 @@ fn thousands_are_served_after_a_canceled_migration() {
 fn clients_of_other_slots_are_served_while_a_slot_migrates() {
     const CLIENTS: usize = 40_000;
     const KEYS_AT_ONCE: usize = 500;
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(&patient_node());
     let mut client = wait_for_locks(&one, CLIENTS);
     let spare = |index| format!("{{{LOW}}}spare{index}");
     client.run_all(
@@ -72,10 +85,7 @@ fn clients_of_other_slots_are_served_while_a_slot_migrates() {
         assert!(deleted.iter().all(|reply| *reply == 1), "{deleted:?}");
     }
     assert_eq!(waiting(&one), CLIENTS as i64);
-    let elsewhere = (0..)
-        .map(|index| format!("key{index}"))
-        .find(|key| slot_of(&one, key) < 8192 && slot_of(&one, key) != slot_of(&one, LOW))
-        .expect("a key");
+    let elsewhere = key_elsewhere(&one);
     for _ in 0..5 {
         client.must(&format!("LOCK.ACQUIRE {elsewhere} me"));
         let mut waiter = Raw::connect(&one);
@@ -90,6 +100,59 @@ fn clients_of_other_slots_are_served_while_a_slot_migrates() {
     eventually(SOON, || waiting(&one) == 0);
 }
 
+/// A slot leaves while another one migrates, whose many clients cannot be served.
+#[test]
+fn clients_of_a_slot_that_leaves_are_told_while_another_one_migrates() {
+    const CLIENTS: usize = 20_000;
+    let (one, other) = two_nodes(&patient_node());
+    let mut client = wait_for_locks(&one, CLIENTS);
+    let leaving = key_elsewhere(&one);
+    client.must(&format!("LOCK.ACQUIRE {leaving} holder PX 3600000"));
+    let mut waiter = Raw::connect(&one);
+    waiter.ask(&format!("LOCK.ACQUIRE {leaving} waiter BLOCK 0"));
+    eventually(SOON, || waiting(&one) == CLIENTS as i64 + 1);
+    let migrating = Move::start(slot_of(&one, LOW), &one, &other);
+    client.must(&format!("DEL {}", key(0)));
+    sleep(Duration::from_millis(300)); // the node tries to serve one of its clients
+    let moving = Move::start(slot_of(&one, &leaving), &one, &other);
+    moving.keys(&[&leaving]);
+    moving.finish();
+    let told = waiter.read_within(SOON);
+    assert_eq!(told, Some(client.run(&format!("GET {leaving}"))));
+    migrating.cancel();
+    eventually(SOON, || waiting(&one) == CLIENTS as i64 - 1);
+}
+
+/// The cluster is up again before all clients are told that it was down. Those that are first now are served.
+#[test]
+fn those_who_were_not_told_that_the_cluster_was_down_are_served() {
+    const WRITERS: usize = 64;
+    const READERS: usize = 20_000;
+    let builder = patient_node().config("cluster-require-full-coverage", "yes");
+    let (one, _other) = two_nodes(&builder);
+    let mut client = Raw::connect(&one);
+    client.must("LOCK.ACQUIRE bar me SHARED PX 3600000");
+    let unused = slot_of(&one, &key_elsewhere(&one));
+    for pause in [50, 100, 150] {
+        let request = |index: usize| {
+            let mode = if index < WRITERS { "" } else { "SHARED" };
+            format!(
+                "LOCK.ACQUIRE bar owner{index} {mode} PX 3600000 BLOCK 0 ID {index} NOTIFY channel"
+            )
+        };
+        client.run_all((0..WRITERS + READERS).map(request));
+        assert_eq!(waiting(&one), (WRITERS + READERS) as i64);
+        client.must(&format!("CLUSTER DELSLOTS {unused}"));
+        eventually(SOON, || waiting(&one) < READERS as i64);
+        sleep(Duration::from_millis(pause));
+        client.must(&format!("CLUSTER ADDSLOTS {unused}"));
+        eventually(SOON, || waiting(&one) == 0);
+        one.await_cluster(2);
+        client.must("DEL bar");
+        client.must("LOCK.ACQUIRE bar me SHARED PX 3600000");
+    }
+}
+
 /// Clients of two families wait in a slot whose migration is canceled. When those that can be served are served, the node does
 /// nothing more.
 #[test]
@@ -98,7 +161,7 @@ fn a_node_sleeps_after_a_canceled_migration() {
     const CONNECTIONS: usize = 8000;
     /// An idle node wakes up 15 to 30 times a second. One that tries to serve its waiting clients does so up to a thousand times.
     const MOST_SLEEPS: i64 = 150;
-    let builder = node().config("maxclients", "10000").clock(0);
+    let builder = patient_node().config("maxclients", "10000").clock(0);
     let (one, other) = two_nodes(&builder);
     let mut client = wait_for_locks(&one, LOCKS);
     let mut swarm = Swarm::connect(&one, CONNECTIONS);
@@ -122,7 +185,8 @@ fn a_node_sleeps_after_a_canceled_migration() {
     eventually(SOON, || {
         let before = one.sleeps();
         sleep(Duration::from_secs(1));
-        println!("{} sleeps", one.sleeps() - before);
-        one.sleeps() - before < MOST_SLEEPS
+        let sleeps = one.sleeps() - before;
+        println!("{sleeps} sleeps");
+        sleeps < MOST_SLEEPS
     });
 }

@@ -26,10 +26,10 @@ const SLICE_STEPS: usize = 2;
 
 #[derive(Default)]
 struct WaitingState {
-    /// The slots whose waiting clients are to be served if the slot stays on this node: a client could not be served, or clients
-    /// are being sent away.
+    /// The slots whose waiting clients are to be served when this node serves the slot: a client could not be served, or only some
+    /// of the clients have been sent away.
     postponed: BTreeSet<u16>,
-    /// The remaining work for waiting clients.
+    /// The remaining work for waiting clients. Clients are sent away first.
     work: VecDeque<Work>,
     /// The first of the slots that the server is asked for next, where it must be asked for each of them.
     next_slot: u16,
@@ -47,17 +47,17 @@ struct Work {
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
     SendAway(Error),
-    /// The clients are served: the slot is here again.
+    /// The clients are served, in a pass over all keys of the slot.
     Serve {
-        /// The last key whose clients were served.
+        /// The last key of the pass whose clients were served.
         done: Option<Key>,
-        /// Whether the clients of all keys are to be served once more, because something was postponed meanwhile.
+        /// Whether another pass follows, because a client could not be served since this one began.
         again: bool,
     },
 }
 
 impl Task {
-    const SERVE: Self = Self::Serve {
+    const FIRST_PASS: Self = Self::Serve {
         done: None,
         again: false,
     };
@@ -148,7 +148,7 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     }
     let all = crate::enabled_families().filter_map(|family| family.waiting);
     let all: Vec<(InSlots, Vec<u16>)> = all.map(|waiting| (waiting, (waiting.slots)())).collect();
-    let mut work = take_unfinished();
+    let (mut away, mut serve) = (VecDeque::new(), take_unfinished());
     if all.iter().all(|(_, slots)| slots.is_empty()) {
         STATE.get().postponed.clear();
         return;
@@ -157,29 +157,30 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
         .iter()
         .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*waiting, *slot)));
     if is_down(ctx, &all) {
-        let send_away =
-            |(family, slot)| Work::new(family, slot, Task::SendAway(Error::ClusterDown));
-        work.extend(waiting.map(send_away));
+        for (family, slot) in waiting {
+            STATE.get().postponed.insert(slot);
+            away.push_back(Work::new(family, slot, Task::SendAway(Error::ClusterDown)));
+        }
     } else {
         let postponed = std::mem::take(&mut STATE.get().postponed);
         let has_left = which_left(ctx, &all);
-        work.retain(|work| !has_left.contains(work.slot));
-        let unfinished = serve_again(&mut work, &postponed);
+        serve.retain(|work| !has_left.contains(work.slot));
+        let unfinished = serve_again(&mut serve, &postponed);
         for (family, slot) in waiting {
             if has_left.contains(slot) {
-                // If the slot returns before all clients are sent away, the others are served.
                 STATE.get().postponed.insert(slot);
                 if let Some(error) = error_for(ctx, slot) {
-                    work.push_back(Work::new(family, slot, Task::SendAway(error)));
+                    away.push_back(Work::new(family, slot, Task::SendAway(error)));
                 }
             } else if postponed.contains(&slot)
                 && !unfinished.contains(&(family.slots as usize, slot))
             {
-                work.push_back(Work::new(family, slot, Task::SERVE));
+                serve.push_back(Work::new(family, slot, Task::FIRST_PASS));
             }
         }
     }
-    STATE.get().work = work;
+    away.append(&mut serve);
+    STATE.get().work = away;
     go_on(ctx);
 }
 
@@ -190,8 +191,8 @@ fn take_unfinished() -> VecDeque<Work> {
     work
 }
 
-/// Has the unfinished work of postponed slots begin once more when it is done: it may have passed the keys that were postponed.
-/// Returns the families and slots of the unfinished work.
+/// Adds a pass to the unfinished work of postponed slots, which may have passed the clients that could not be served. Returns the
+/// families and slots of the unfinished work.
 fn serve_again(work: &mut VecDeque<Work>, postponed: &BTreeSet<u16>) -> HashSet<(usize, u16)> {
     for work in work.iter_mut() {
         if let Task::Serve {
@@ -295,7 +296,10 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
             return;
         };
         if work.step(ctx) {
-            STATE.get().work.push_front(work);
+            match &work.task {
+                Task::SendAway(_) => STATE.get().work.push_front(work),
+                Task::Serve { .. } => STATE.get().work.push_back(work), // after a step for each other slot
+            }
         }
         if Now::read().micros().saturating_sub(start.micros()) > SLICE_US {
             break;
