@@ -379,7 +379,8 @@ impl Handover {
         Some(waiter)
     }
 
-    /// Removes what was noted for a client that has left its queues and was to be tried again at `retry_at`.
+    /// Removes the times of a client that has left its queues, and the keys that were held back for it alone. It was to be tried
+    /// again at `retry_at`.
     fn forget_client(&mut self, ticket: Ticket, waiter: &LockWaiter, retry_at: Option<u64>) {
         if let Some(at) = waiter.deadline() {
             self.timeouts.remove(&(at, ticket));
@@ -683,7 +684,8 @@ impl Handover {
             }),
             HandoverTask::RetryHeldBack => world.with_handover(|handover, _| {
                 if let Some(key) = handover.keys_held_back.pop_first() {
-                    handover.lock_arrived(key); // tried after the last task, so it is not held back again before
+                    // Its clients are tried after all tasks, so this task ends.
+                    handover.lock_arrived(key);
                     handover.tasks.push_front(HandoverTask::RetryHeldBack);
                 }
             }),

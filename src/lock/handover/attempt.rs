@@ -81,6 +81,8 @@ enum Attempt {
     Ends(Answer),
     /// The client waits on; a hold that it waits for may have ended at this time (Unix ms).
     Waits(Option<u64>),
+    /// The client waits on, because the hash slot of this key is away.
+    Away(Key),
     /// The connection of the client has closed.
     Leaves,
     /// The client had left its queues before the locks were open.
@@ -99,6 +101,7 @@ impl Handover {
             handover.queues.head(db, &key) == Some(ticket)
         }) {
             Attempt::Waits(retry_at) => return Self::set_retry(world, ticket, retry_at),
+            Attempt::Away(_) => return Self::set_retry(world, ticket, None),
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
                 return;
@@ -205,6 +208,7 @@ impl Handover {
             Attempt::Waits(retry_at) if other.takes_many && retry_at.is_some() => {
                 Self::set_retry(world, ticket, retry_at);
             }
+            Attempt::Away(key) => world.with_handover(|handover, _| handover.hold_back(key)),
             Attempt::Waits(_) | Attempt::Gone => {}
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
@@ -254,8 +258,8 @@ impl Handover {
         {
             return waits;
         }
-        if !waiter.keys.iter().all(|key| world.serves(key)) {
-            return Attempt::Waits(None);
+        if let Some(away) = waiter.keys.iter().find(|key| !world.serves(key)) {
+            return Attempt::Away(away.clone());
         }
         match waiter.want {
             Want::Upgrade => Self::attempt_upgrade(world, ticket, &waiter),
@@ -288,7 +292,7 @@ impl Handover {
         let count = waiter.keys.len();
         // All keys are in one hash slot. The caller asks for each key before it acquires them.
         if !world.serves(&waiter.keys[first]) {
-            return Some(Attempt::Waits(None));
+            return Some(Attempt::Away(waiter.keys[first].clone()));
         }
         for index in (first..count).chain(0..first) {
             let key = &waiter.keys[index];
