@@ -626,7 +626,10 @@ impl Model {
             };
             let is_closed = self.is_closed(&request);
             ensure!(!is_closed, "{request:?} waits without a connection");
-            if excused(&request) || !is_first && self.waiting[place].is_served_when_first {
+            // An upgrade whose hold has ended is refused when it is first.
+            let waits_to_be_first =
+                self.waiting[place].is_served_when_first || request.want == Want::Upgrade;
+            if excused(&request) || !is_first && waits_to_be_first {
                 continue;
             }
             let chances = self.chances(&request, place, true);
@@ -1463,16 +1466,17 @@ impl Simulation {
         }
         let index = self.random.below(KEYS as u64) as usize;
         self.say(|| format!("the hash slot of {index} moves"));
-        // All keys of one request are in one hash slot, so all locks move together, or one key after another.
-        let is_single = self.random.below(2) == 0;
-        let moves = |other: usize| match is_single {
-            true => other == index,
-            false => (other < LOCKS) == (index < LOCKS),
+        // All keys of one request are in one hash slot, which moves at once or one key after another.
+        let slot: Vec<usize> = (0..KEYS)
+            .filter(|other| (*other < LOCKS) == (index < LOCKS))
+            .collect();
+        let moved = match self.random.below(2) {
+            0 => vec![index],
+            _ => slot.clone(),
         };
-        let moved: Vec<usize> = (0..KEYS).filter(|other| moves(*other)).collect();
         if self.world.away.contains(&index) {
-            self.world.away.retain(|other| !moves(*other));
-            for other in moved {
+            self.world.away.retain(|other| !moved.contains(other));
+            for other in slot {
                 self.come_back(other)?;
             }
         } else {
@@ -1481,6 +1485,7 @@ impl Simulation {
         Ok(())
     }
 
+    /// The hash slot of a key may be back. The server looks at all keys of the slot with waiting clients.
     fn come_back(&mut self, index: usize) -> Verdict {
         let key = key(index);
         if !self.world.handover.queues.waits_for(key.0, &key.1) {
@@ -1568,8 +1573,10 @@ impl Simulation {
         if std::mem::take(&mut self.world.may_not_grant) {
             self.world.handover.grants_again();
         }
-        for index in std::mem::take(&mut self.world.away) {
-            self.come_back(index)?;
+        if !std::mem::take(&mut self.world.away).is_empty() {
+            for index in 0..KEYS {
+                self.come_back(index)?;
+            }
         }
         self.settle()?;
         for _ in 0..1_000 {
