@@ -123,9 +123,9 @@ fn clients_of_a_slot_that_leaves_are_told_while_another_one_migrates() {
     eventually(SOON, || waiting(&one) == CLIENTS as i64 - 1);
 }
 
-/// The cluster is up again before all clients are told that it was down. Those that are first now are served.
+/// The cluster is up again before all clients are told that it was down. The clients that are first then are served.
 #[test]
-fn those_who_were_not_told_that_the_cluster_was_down_are_served() {
+fn clients_are_served_if_the_cluster_is_up_before_they_are_told() {
     const WRITERS: usize = 64;
     const READERS: usize = 20_000;
     let builder = patient_node().config("cluster-require-full-coverage", "yes");
@@ -159,7 +159,8 @@ fn those_who_were_not_told_that_the_cluster_was_down_are_served() {
 fn a_node_sleeps_after_a_canceled_migration() {
     const LOCKS: usize = 20_000;
     const CONNECTIONS: usize = 8000;
-    /// An idle node wakes up 15 to 30 times a second. One that tries to serve its waiting clients does so up to a thousand times.
+    /// An idle node with many clients wakes up at most 60 times a second. One that tries to serve its waiting clients does so up to a
+    /// thousand times.
     const MOST_SLEEPS: i64 = 150;
     let builder = patient_node().config("maxclients", "10000").clock(0);
     let (one, other) = two_nodes(&builder);
