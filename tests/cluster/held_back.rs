@@ -153,6 +153,38 @@ fn clients_are_served_if_the_cluster_is_up_before_they_are_told() {
     }
 }
 
+/// Clients wait in thousands of slots when the cluster goes down. They are told together, and not one slot after another.
+#[test]
+fn clients_of_thousands_of_slots_are_told_in_a_few_slices() {
+    const CLIENTS: usize = 3000;
+    /// A slice handles 64 clients, or 32 if the machine is slow. Between slices, the node also wakes up for other reasons.
+    const MOST_SLEEPS: i64 = 1000;
+    let builder = patient_node().config("cluster-require-full-coverage", "yes");
+    let server = builder.clock(0).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    let mut subscriber = Raw::connect(&server);
+    subscriber.must("SUBSCRIBE channel");
+    let mut client = Raw::connect(&server);
+    client.run_all((0..CLIENTS).flat_map(|index| {
+        let acquire = format!("LOCK.ACQUIRE key{index}");
+        [
+            format!("{acquire} holder PX 3600000"),
+            format!("{acquire} waiter PX 3600000 BLOCK 0 ID {index} NOTIFY channel"),
+        ]
+    }));
+    assert_eq!(waiting(&server), CLIENTS as i64);
+    let before = server.sleeps();
+    client.must(&format!("CLUSTER DELSLOTS {}", slot_of(&server, "unused")));
+    for _ in 0..CLIENTS {
+        let message = subscriber.read_within(SOON).expect("a message");
+        assert!(message.array()[2].text().starts_with("moved 0 "));
+    }
+    let sleeps = server.sleeps() - before;
+    println!("{sleeps} sleeps");
+    assert!(sleeps < MOST_SLEEPS, "{sleeps}");
+}
+
 /// Clients of two families wait in a slot whose migration is canceled. When those that can be served are served, the node does
 /// nothing more.
 #[test]

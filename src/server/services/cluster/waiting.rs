@@ -18,11 +18,11 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 /// The longest time for work on waiting clients before the server serves other clients again.
 const SLICE_US: u64 = 1000;
 
-/// The number of keys or clients that a step handles before the clock is read again.
+/// The most keys or clients that a step handles before the clock is read again.
 const STEP_SIZE: usize = 32;
 
-/// The most steps in a slice. After the slice, the server takes 20 us to answer each client that a step sends away.
-const SLICE_STEPS: usize = 2;
+/// The most keys and clients that a slice handles. After the slice, the server takes 20 us to answer each client that was sent away.
+const SLICE_SIZE: usize = 64;
 
 #[derive(Default)]
 struct WaitingState {
@@ -51,7 +51,7 @@ enum Task {
     Serve {
         /// The last key of the pass whose clients were served.
         done: Option<Key>,
-        /// Whether another pass follows, because a client could not be served since this one began.
+        /// Whether another pass follows, because a client could not be served after this one began.
         again: bool,
     },
 }
@@ -72,26 +72,31 @@ impl Work {
         }
     }
 
-    /// Does a few steps. Returns whether more remain.
-    fn step(&mut self, ctx: Ctx<'_>) -> bool {
+    /// Handles some keys or clients. Returns their number, and whether work remains.
+    fn step(&mut self, ctx: Ctx<'_>) -> (usize, bool) {
+        let after = match &self.task {
+            Task::SendAway(_) => None,
+            Task::Serve { done, .. } => done.as_ref(),
+        };
+        let keys = (self.waiting.keys)(self.slot, after, STEP_SIZE);
         match &mut self.task {
             Task::SendAway(error) => {
-                let keys = (self.waiting.keys)(self.slot, None, STEP_SIZE);
+                STATE.get().postponed.insert(self.slot);
                 let mut left = STEP_SIZE;
                 for key in &keys {
                     if left > 0 {
                         left -= (self.waiting.send_away)(key, error, left);
                     }
                 }
-                left < STEP_SIZE
+                (STEP_SIZE - left, left == 0)
             }
             Task::Serve { done, again } => {
-                let keys = (self.waiting.keys)(self.slot, done.as_ref(), STEP_SIZE);
                 for key in &keys {
                     (self.waiting.serve)(ctx, key);
                 }
-                *done = keys.last().cloned();
-                done.is_some() || std::mem::take(again)
+                let is_last = keys.len() < STEP_SIZE;
+                *done = keys.last().filter(|_| !is_last).cloned();
+                (keys.len(), !is_last || std::mem::take(again))
             }
         }
     }
@@ -158,7 +163,6 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
         .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*waiting, *slot)));
     if is_down(ctx, &all) {
         for (family, slot) in waiting {
-            STATE.get().postponed.insert(slot);
             away.push_back(Work::new(family, slot, Task::SendAway(Error::ClusterDown)));
         }
     } else {
@@ -291,15 +295,17 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
     }
     let _nodes = same_nodes();
     let start = Now::read();
-    for _ in 0..SLICE_STEPS {
+    let mut left = SLICE_SIZE;
+    while left > 0 {
         let Some(mut work) = STATE.get().work.pop_front() else {
             return;
         };
-        if work.step(ctx) {
-            match &work.task {
-                Task::SendAway(_) => STATE.get().work.push_front(work),
-                Task::Serve { .. } => STATE.get().work.push_back(work), // after a step for each other slot
-            }
+        let (handled, has_more) = work.step(ctx);
+        left = left.saturating_sub(handled.max(1));
+        match &work.task {
+            _ if !has_more => {}
+            Task::SendAway(_) => STATE.get().work.push_front(work),
+            Task::Serve { .. } => STATE.get().work.push_back(work), // after a step for each other slot
         }
         if Now::read().micros().saturating_sub(start.micros()) > SLICE_US {
             break;
