@@ -1488,7 +1488,8 @@ impl Simulation {
     /// The hash slot of a key may be back. The server looks at all keys of the slot with waiting clients.
     fn come_back(&mut self, index: usize) -> Verdict {
         let key = key(index);
-        if !self.world.handover.queues.waits_for(key.0, &key.1) {
+        let is_waited_for = self.world.handover.queues.waits_for(key.0, &key.1);
+        if !is_waited_for || self.world.away.contains(&index) {
             return Ok(());
         }
         self.world.handover.retry_held_back(&key);
@@ -1622,10 +1623,8 @@ fn whoever_can_be_served_is_served_in_order_and_nobody_else() {
     }
 }
 
-/// An owner is granted locks at two keys, and the first one leaves with its hash slot. The owner's client at the second one enters.
-#[test]
-fn an_owners_clients_enter_where_its_other_lock_is_away() {
-    let exclusive = |client: u64, owner: u8, keys: &[usize]| Request {
+fn exclusive(client: u64, owner: u8, keys: &[usize]) -> Request {
+    Request {
         client,
         owner,
         keys: keys.to_vec(),
@@ -1637,42 +1636,78 @@ fn an_owners_clients_enter_where_its_other_lock_is_away() {
         watch: None,
         is_notified: false,
         block: Some(0),
-    };
-    let requests = [
-        exclusive(1, b'h', &[0]),
-        exclusive(2, b'h', &[1]),
-        exclusive(3, b'a', &[0, 1]),
-        exclusive(4, b'a', &[0]),
-        exclusive(5, b'b', &[1]),
-        exclusive(6, b'a', &[1]),
-    ];
+    }
+}
+
+impl Simulation {
+    fn request_all(&mut self, requests: &[Request]) -> Verdict {
+        for request in requests {
+            self.request(request)?;
+        }
+        self.settle()
+    }
+
+    fn waits(&self, client: u64) -> bool {
+        let mut waiting = self.world.model.waiting.iter();
+        waiting.any(|waiter| waiter.request.client == client)
+    }
+}
+
+/// An owner is granted locks at two keys, and the first one leaves with its hash slot. The owner's client at the second one enters.
+#[test]
+fn an_owners_clients_enter_where_its_other_lock_is_away() {
     let mut simulation = Simulation::new(0, false);
     let mut run = || {
-        for request in &requests {
-            simulation.request(request)?;
-        }
-        simulation.settle()?;
+        simulation.request_all(&[
+            exclusive(1, b'h', &[0]),
+            exclusive(2, b'h', &[1]),
+            exclusive(3, b'a', &[0, 1]),
+            exclusive(4, b'a', &[0]),
+            exclusive(5, b'b', &[1]),
+            exclusive(6, b'a', &[1]),
+        ])?;
         for index in [0, 1] {
             simulation.release_of(index, b'h', Amount::All)?;
         }
-        let waits = |simulation: &Simulation, client| {
-            let waiting = &simulation.world.model.waiting;
-            waiting
-                .iter()
-                .find(|waiter| waiter.request.client == client)
-                .map(|waiter| waiter.ticket)
-        };
-        while waits(&simulation, 3).is_some() {
+        while simulation.waits(3) {
             ensure!(!simulation.work(1)?, "client 3 is not served");
         }
         simulation.world.away.insert(0);
         simulation.settle()?;
-        ensure!(waits(&simulation, 4).is_some(), "client 4 does not wait");
-        ensure!(waits(&simulation, 6).is_none(), "client 6 waits");
+        ensure!(simulation.waits(4), "client 4 does not wait");
+        ensure!(!simulation.waits(6), "client 6 waits");
         simulation.world.away.clear();
         simulation.come_back(0)?;
         simulation.settle()?;
-        ensure!(waits(&simulation, 4).is_none(), "client 4 waits");
+        ensure!(!simulation.waits(4), "client 4 waits");
+        Ok(())
+    };
+    assert_eq!(run(), Ok(()));
+}
+
+/// The owner of a client for two keys holds one of them, which is away, and is granted the other one. The client enters when the
+/// first one is back.
+#[test]
+fn a_client_for_several_keys_enters_when_the_key_that_is_away_is_back() {
+    let mut simulation = Simulation::new(0, false);
+    let mut run = || {
+        simulation.request_all(&[
+            exclusive(1, b'h', &[0]),
+            exclusive(2, b'a', &[1]),
+            exclusive(3, b'a', &[0]),
+            exclusive(4, b'b', &[1]),
+            exclusive(5, b'a', &[0, 1]),
+        ])?;
+        simulation.world.away.insert(1);
+        simulation.release_of(0, b'h', Amount::All)?;
+        simulation.settle()?;
+        ensure!(!simulation.waits(3), "client 3 waits");
+        ensure!(simulation.waits(5), "client 5 does not wait");
+        simulation.world.away.clear();
+        simulation.come_back(1)?;
+        simulation.settle()?;
+        ensure!(!simulation.waits(5), "client 5 waits");
+        ensure!(simulation.waits(4), "client 4 does not wait");
         Ok(())
     };
     assert_eq!(run(), Ok(()));

@@ -101,6 +101,7 @@ impl Handover {
             handover.queues.head(db, &key) == Some(ticket)
         }) {
             Attempt::Waits(retry_at) => return Self::set_retry(world, ticket, retry_at),
+            // The queue is served again when the slot is back.
             Attempt::Away(_) => return Self::set_retry(world, ticket, None),
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
