@@ -4,9 +4,9 @@
 //! `CLUSTER_SECONDS` makes the clients work for that long instead of some seconds.
 
 mod atomic;
-mod held_back;
 mod idle;
 mod load;
+mod postponed;
 mod renamed;
 #[path = "../support/mod.rs"]
 mod support;

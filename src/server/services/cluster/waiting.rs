@@ -13,33 +13,36 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::slots::{SLOTS, slot_of};
 use crate::server::services::timer;
 use crate::waiting::{InSlots, Key};
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use bitvec::BitArr;
+use std::collections::VecDeque;
 
 /// The longest time for work on waiting clients before the server serves other clients again.
 const SLICE_US: u64 = 1000;
 
-/// The most keys or clients that a step handles before the clock is read again.
+/// The maximum number of keys or clients that a step handles before the clock is read again.
 const STEP_SIZE: usize = 32;
 
-/// The most keys and clients that a slice handles. After the slice, the server takes 20 us to answer each client that was sent away.
+/// The maximum number of keys and clients that a slice handles. After the slice, the server takes 20 us to answer each redirected
+/// client.
 const SLICE_SIZE: usize = 64;
+
+/// Hash slots.
+type SlotSet = BitArr!(for SLOTS, in u64);
 
 #[derive(Default)]
 struct WaitingState {
-    /// The slots whose waiting clients are to be served when this node serves the slot: a client could not be served, or only some
-    /// of the clients have been sent away.
-    postponed: BTreeSet<u16>,
-    /// The remaining work for waiting clients. Clients are sent away first.
+    /// The slots that need another pass: a client could not be served, or perhaps not every client received its error.
+    postponed: SlotSet,
+    /// The remaining work, at most one for each slot. Errors are first.
     work: VecDeque<Work>,
     /// The first of the slots that the server is asked for next, where it must be asked for each of them.
-    next_slot: u16,
+    next_slot: usize,
 }
 
 static STATE: MainThread<WaitingState> = MainThread::new();
 
 /// Work for the clients that wait in a slot.
 struct Work {
-    waiting: InSlots,
     slot: u16,
     task: Task,
 }
@@ -47,56 +50,63 @@ struct Work {
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
     SendAway(Error),
-    /// The clients are served, in a pass over all keys of the slot.
+    /// The clients are served, in a pass over all keys of all families.
     Serve {
-        /// The last key of the pass whose clients were served.
+        /// The index of the family.
+        family: usize,
+        /// The last key of the family whose clients were served.
         done: Option<Key>,
-        /// Whether another pass follows, because a client could not be served after this one began.
-        again: bool,
     },
 }
 
-impl Task {
-    const FIRST_PASS: Self = Self::Serve {
-        done: None,
-        again: false,
-    };
+/// The families whose clients can wait.
+fn families() -> impl Iterator<Item = InSlots> {
+    crate::enabled_families().filter_map(|family| family.waiting)
 }
 
 impl Work {
-    fn new(waiting: InSlots, slot: u16, task: Task) -> Self {
+    fn send_away(slot: usize, error: Error) -> Self {
         Self {
-            waiting,
-            slot,
-            task,
+            slot: slot as u16,
+            task: Task::SendAway(error),
         }
     }
 
-    /// Handles some keys or clients. Returns their number, and whether work remains.
-    fn step(&mut self, ctx: Ctx<'_>) -> (usize, bool) {
-        let after = match &self.task {
-            Task::SendAway(_) => None,
-            Task::Serve { done, .. } => done.as_ref(),
-        };
-        let keys = (self.waiting.keys)(self.slot, after, STEP_SIZE);
+    fn serve(slot: usize) -> Self {
+        let (family, done) = (0, None);
+        Self {
+            slot: slot as u16,
+            task: Task::Serve { family, done },
+        }
+    }
+
+    /// Handles keys (to serve) or clients (to send away), at most this number. Returns how many, and whether work remains.
+    fn step(&mut self, ctx: Ctx<'_>, most: usize) -> (usize, bool) {
         match &mut self.task {
             Task::SendAway(error) => {
-                STATE.get().postponed.insert(self.slot);
-                let mut left = STEP_SIZE;
-                for key in &keys {
-                    if left > 0 {
-                        left -= (self.waiting.send_away)(key, error, left);
+                let mut left = most;
+                for family in families() {
+                    for key in (family.keys)(self.slot, None, left) {
+                        if left > 0 {
+                            left -= (family.send_away)(&key, error, left);
+                        }
                     }
                 }
-                (STEP_SIZE - left, left == 0)
+                (most - left, left < most)
             }
-            Task::Serve { done, again } => {
+            Task::Serve { family, done } => {
+                let Some(in_slots) = families().nth(*family) else {
+                    return (0, false);
+                };
+                let keys = (in_slots.keys)(self.slot, done.as_ref(), most);
                 for key in &keys {
-                    (self.waiting.serve)(ctx, key);
+                    (in_slots.serve)(ctx, key);
                 }
-                let is_last = keys.len() < STEP_SIZE;
-                *done = keys.last().filter(|_| !is_last).cloned();
-                (keys.len(), !is_last || std::mem::take(again))
+                *done = keys.last().cloned();
+                if keys.len() < most {
+                    (*family, *done) = (*family + 1, None);
+                }
+                (keys.len(), *family < families().count())
             }
         }
     }
@@ -115,7 +125,7 @@ pub fn serves(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
         Verdict::Refused => imports(ctx, slot),
     };
     if !serves {
-        STATE.get().postponed.insert(slot);
+        STATE.get().postponed.set(slot.into(), true);
     }
     serves
 }
@@ -151,65 +161,57 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     if !ctx.is_cluster() || !ctx.may_act() {
         return;
     }
-    let all = crate::enabled_families().filter_map(|family| family.waiting);
-    let all: Vec<(InSlots, Vec<u16>)> = all.map(|waiting| (waiting, (waiting.slots)())).collect();
-    let (mut away, mut serve) = (VecDeque::new(), take_unfinished());
-    if all.iter().all(|(_, slots)| slots.is_empty()) {
-        STATE.get().postponed.clear();
+    let mut waiting = SlotSet::ZERO;
+    for slot in families().flat_map(|family| (family.slots)()) {
+        waiting.set(slot.into(), true);
+    }
+    let mut serve = take_unfinished();
+    let mut postponed = std::mem::take(&mut STATE.get().postponed) & waiting;
+    let mut work = VecDeque::new();
+    if waiting.not_any() {
         return;
     }
-    let waiting = all
-        .iter()
-        .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*waiting, *slot)));
-    if is_down(ctx, &all) {
-        for (family, slot) in waiting {
-            away.push_back(Work::new(family, slot, Task::SendAway(Error::ClusterDown)));
-        }
+    if is_down(ctx, &waiting) {
+        postponed = waiting;
+        work.extend(
+            waiting
+                .iter_ones()
+                .map(|slot| Work::send_away(slot, Error::ClusterDown)),
+        );
     } else {
-        let postponed = std::mem::take(&mut STATE.get().postponed);
-        let has_left = which_left(ctx, &all);
-        serve.retain(|work| !has_left.contains(work.slot));
-        let unfinished = serve_again(&mut serve, &postponed);
-        for (family, slot) in waiting {
-            if has_left.contains(slot) {
-                STATE.get().postponed.insert(slot);
-                if let Some(error) = error_for(ctx, slot) {
-                    away.push_back(Work::new(family, slot, Task::SendAway(error)));
-                }
-            } else if postponed.contains(&slot)
-                && !unfinished.contains(&(family.slots as usize, slot))
-            {
-                serve.push_back(Work::new(family, slot, Task::FIRST_PASS));
-            }
+        let has_left = which_left(ctx, &waiting);
+        serve.retain(|work| !has_left[usize::from(work.slot)]);
+        for slot in has_left.iter_ones() {
+            postponed.set(slot, true);
+            work.extend(error_for(ctx, slot as u16).map(|error| Work::send_away(slot, error)));
+        }
+        let mut begins = postponed & !has_left;
+        for work in &serve {
+            begins.set(work.slot.into(), false); // another pass follows this one
+        }
+        for slot in begins.iter_ones() {
+            postponed.set(slot, false);
+            serve.push_back(Work::serve(slot));
         }
     }
-    away.append(&mut serve);
-    STATE.get().work = away;
+    work.append(&mut serve);
+    let mut state = STATE.get();
+    state.postponed |= postponed;
+    state.work = work;
+    drop(state);
     go_on(ctx);
 }
 
-/// The unfinished work, without the errors, which are decided anew each time.
+/// The unfinished passes. Errors are decided anew each time.
 fn take_unfinished() -> VecDeque<Work> {
     let mut work = std::mem::take(&mut STATE.get().work);
     work.retain(|work| matches!(work.task, Task::Serve { .. }));
     work
 }
 
-/// Adds a pass to the unfinished work of postponed slots, which may have passed the clients that could not be served. Returns the
-/// families and slots of the unfinished work.
-fn serve_again(work: &mut VecDeque<Work>, postponed: &BTreeSet<u16>) -> HashSet<(usize, u16)> {
-    for work in work.iter_mut() {
-        if let Task::Serve {
-            done: Some(_),
-            again,
-        } = &mut work.task
-        {
-            *again |= postponed.contains(&work.slot);
-        }
-    }
-    work.iter()
-        .map(|work| (work.waiting.slots as usize, work.slot))
-        .collect()
+/// A key of this slot that a client waits for.
+fn waited_key(slot: usize) -> Option<Key> {
+    families().find_map(|family| (family.keys)(slot as u16, None, 1).pop())
 }
 
 /// The error for clients that wait in a slot that this node does not serve. `None`: they go on waiting.
@@ -223,67 +225,44 @@ fn error_for(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
 
 /// Whether the cluster is down. A waited key can then have another owner that this node does not see. Some servers unblock
 /// waiting clients themselves; Valkey 8.1 and later do not.
-fn is_down(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> bool {
-    let mut keys = all.iter().filter_map(|(waiting, slots)| {
-        let slot = slots.iter().find(|slot| owns_slot(ctx, **slot))?;
-        (waiting.keys)(*slot, None, 1).pop()
-    });
-    keys.next()
+fn is_down(ctx: Ctx<'_>, waiting: &SlotSet) -> bool {
+    let owned = waiting
+        .iter_ones()
+        .find(|slot| owns_slot(ctx, *slot as u16));
+    owned
+        .and_then(waited_key)
         .is_some_and(|(_, key)| ask_server(ctx, &ServerString::new(&key)) == Verdict::Down)
 }
 
-/// Slots in one bit each.
-struct SlotSet(Box<[u64; SLOTS / 64]>);
-
-impl SlotSet {
-    fn new() -> Self {
-        Self(Box::new([0; SLOTS / 64]))
-    }
-
-    fn insert(&mut self, slot: u16) {
-        self.0[usize::from(slot) / 64] |= 1 << (slot % 64);
-    }
-
-    fn contains(&self, slot: u16) -> bool {
-        self.0[usize::from(slot) / 64] & 1 << (slot % 64) != 0
-    }
-}
-
 /// The slots with waiting clients that this node does not own.
-fn which_left(ctx: Ctx<'_>, all: &[(InSlots, Vec<u16>)]) -> SlotSet {
-    let mut left = SlotSet::new();
+fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
+    let mut left = SlotSet::ZERO;
     if can_access(0).is_some() || nodes(ctx).is_some() {
-        let has_left = |slot: &u16| {
-            let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(*slot));
-            !owns_slot(ctx, *slot) && !is_moving()
+        let has_left = |slot: &usize| {
+            let slot = *slot as u16;
+            let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot));
+            !owns_slot(ctx, slot) && !is_moving()
         };
-        let slots = || all.iter().flat_map(|(_, slots)| slots);
-        if slots().any(has_left) {
+        if waiting.iter_ones().any(|slot| has_left(&slot)) {
             // Update the stored reply first: on a busy machine it can be older than the start of an import whose clients already wait here.
             current_nodes(ctx);
-            slots()
-                .filter(|slot| has_left(slot))
-                .for_each(|slot| left.insert(*slot));
+            for slot in waiting.iter_ones().filter(has_left) {
+                left.set(slot, true);
+            }
         }
         return left;
     }
     // The server tells nothing: it is asked with a key of each slot, of as many slots as there is time for.
     let (start, from) = (Now::read().micros(), STATE.get().next_slot);
-    let mut slots: Vec<(u16, InSlots)> = all
-        .iter()
-        .flat_map(|(waiting, slots)| slots.iter().map(|slot| (*slot, *waiting)))
-        .collect();
-    slots.sort_unstable_by_key(|(slot, _)| (*slot < from, *slot));
-    for (slot, waiting) in slots {
+    let slots = || waiting.iter_ones();
+    let from_there = slots().skip_while(|slot| *slot < from);
+    for slot in from_there.chain(slots().take_while(|slot| *slot < from)) {
         if Now::read().micros().saturating_sub(start) > SLICE_US {
             STATE.get().next_slot = slot;
             break;
         }
-        if let Some((_, key)) = (waiting.keys)(slot, None, 1).pop()
-            && ask_server(ctx, &ServerString::new(&key)) == Verdict::Refused
-        {
-            left.insert(slot);
-        }
+        let asked = waited_key(slot).map(|(_, key)| ask_server(ctx, &ServerString::new(&key)));
+        left.set(slot, asked == Some(Verdict::Refused));
     }
     left
 }
@@ -300,12 +279,13 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         let Some(mut work) = STATE.get().work.pop_front() else {
             return;
         };
-        let (handled, has_more) = work.step(ctx);
-        left = left.saturating_sub(handled.max(1));
-        match &work.task {
-            _ if !has_more => {}
-            Task::SendAway(_) => STATE.get().work.push_front(work),
-            Task::Serve { .. } => STATE.get().work.push_back(work), // after a step for each other slot
+        let (handled, has_more) = work.step(ctx, left.min(STEP_SIZE));
+        left -= handled.max(1); // steps that find nothing take time, too
+        if has_more {
+            match work.task {
+                Task::SendAway(_) => STATE.get().work.push_front(work),
+                Task::Serve { .. } => STATE.get().work.push_back(work), // other slots first
+            }
         }
         if Now::read().micros().saturating_sub(start.micros()) > SLICE_US {
             break;
