@@ -27,7 +27,7 @@ pub struct InSlots {
     pub keys: fn(u16, Option<&Key>, usize) -> Vec<Key>,
     /// Answers clients that wait for a key with an error. The number is the most clients. Returns the number of answered clients.
     pub send_away: fn(&Key, &Error, usize) -> usize,
-    /// Serves the queue of a key if this node serves its hash slot again.
+    /// Serves the queue of a key, if this node may serve the key now.
     pub serve: fn(Ctx<'_>, &Key),
 }
 

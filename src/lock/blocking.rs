@@ -200,13 +200,16 @@ pub(super) const WAITING: InSlots = InSlots {
     },
     serve: |ctx, key| {
         let now = Now::read();
-        if !(ServerWorld { ctx, now }).serves(key) {
+        let mut world = ServerWorld { ctx, now };
+        if !world.serves(key) {
             return;
         }
-        let mut service = SERVICE.get();
-        service.handover.retry_held_back(key);
-        let has_retry = service.handover.queues.has_retry(key.0, &key.1);
-        drop(service);
+        let has_retry = {
+            let handover = &mut SERVICE.get().handover;
+            handover.retry_postponed(key);
+            handover.queues.has_retry(key.0, &key.1)
+        };
+        // A first client with a retry time is tried at that time.
         serve(ctx, now, (!has_retry).then(|| key.clone()));
     },
 };

@@ -170,8 +170,8 @@ enum HandoverTask {
     AnswerAll(Scan),
     /// Answer all clients that wait for a key with an error.
     Refuse(Key, Error),
-    /// Try the clients of all keys that are held back.
-    RetryHeldBack,
+    /// Try the clients of all postponed keys.
+    RetryPostponed,
 }
 
 /// How far the clients of an owner have been tried.
@@ -209,7 +209,7 @@ pub struct Handover {
     /// be taken back.
     undelivered: VecDeque<(Arc<LockWaiter>, usize)>,
     /// Whether a lock was not handed over because no lock might be granted.
-    is_held_back: bool,
+    has_refused_grants: bool,
     /// When clients stop waiting (Unix ms).
     timeouts: BTreeSet<(u64, Ticket)>,
     /// When holds end that the first client of a queue waits for (Unix ms).
@@ -217,9 +217,9 @@ pub struct Handover {
     tasks: VecDeque<HandoverTask>,
     /// The keys where a lock has arrived, each with the last client that was tried because of that.
     arrived: BTreeMap<Key, Ticket>,
-    /// The keys where clients could not be tried for their owners' holds or for a lock that has arrived, because no lock might be
-    /// granted or the hash slot was away. Each key has waiting clients.
-    keys_held_back: BTreeSet<Key>,
+    /// Keys with waiting clients that were to be tried although they are not first: their owner was granted a lock, or a lock has
+    /// arrived. They could not be tried, because no lock might be granted or the hash slot was away.
+    postponed: BTreeSet<Key>,
     /// How many of these tasks make the lock at a key fit its expiry.
     reconciles: BTreeMap<Key, usize>,
     /// The keys whose queues are to be served.
@@ -356,7 +356,7 @@ impl Handover {
     fn grant(&mut self, ticket: Ticket, repeated: &[usize]) -> Option<Arc<LockWaiter>> {
         let retry_at = self.queues.retry_at(ticket);
         let waiter = self.queues.remove_granted(ticket, repeated)?;
-        self.forget_client(ticket, &waiter, retry_at);
+        self.forget_times_and_keys(ticket, &waiter, retry_at);
         if waiter.listener.is_none() {
             self.unanswered.insert(ticket, waiter.clone());
         }
@@ -375,23 +375,28 @@ impl Handover {
         self.queues.recheck_without(ticket);
         let retry_at = self.queues.retry_at(ticket);
         let waiter = self.queues.remove(ticket)?;
-        self.forget_client(ticket, &waiter, retry_at);
+        self.forget_times_and_keys(ticket, &waiter, retry_at);
         Some(waiter)
     }
 
-    /// Removes the times of a client that has left its queues, and the keys that were held back for it alone. It was to be tried
-    /// again at `retry_at`.
-    fn forget_client(&mut self, ticket: Ticket, waiter: &LockWaiter, retry_at: Option<u64>) {
+    /// Removes the times of a client that has left its queues, and those of its keys from the postponed ones that nobody waits for
+    /// now. `retry_at`: when the client was to be tried again.
+    fn forget_times_and_keys(
+        &mut self,
+        ticket: Ticket,
+        waiter: &LockWaiter,
+        retry_at: Option<u64>,
+    ) {
         if let Some(at) = waiter.deadline() {
             self.timeouts.remove(&(at, ticket));
         }
         if let Some(at) = retry_at {
             self.retries.remove(&(at, ticket));
         }
-        if !self.keys_held_back.is_empty() {
+        if !self.postponed.is_empty() {
             for key in &waiter.keys {
                 if !self.queues.waits_for(key.0, &key.1) {
-                    self.keys_held_back.remove(key);
+                    self.postponed.remove(key);
                 }
             }
         }
@@ -473,25 +478,25 @@ impl Handover {
     /// Notes that all queues are to be served, if a lock was not handed over because none might be granted. Returns whether
     /// that was so.
     pub fn grants_again(&mut self) -> bool {
-        let was_held_back = std::mem::take(&mut self.is_held_back);
-        if was_held_back {
-            self.tasks.push_back(HandoverTask::RetryHeldBack);
+        let had_refused_grants = std::mem::take(&mut self.has_refused_grants);
+        if had_refused_grants {
+            self.tasks.push_back(HandoverTask::RetryPostponed);
             self.serve_all(None);
         }
-        was_held_back
+        had_refused_grants
     }
 
-    /// Notes that all clients of this key are to be tried, if it is held back.
-    pub fn retry_held_back(&mut self, key: &Key) {
-        if let Some(key) = self.keys_held_back.take(key) {
+    /// Notes that all clients of this key are to be tried, if it is postponed.
+    pub fn retry_postponed(&mut self, key: &Key) {
+        if let Some(key) = self.postponed.take(key) {
             self.lock_arrived(key);
         }
     }
 
-    /// Notes that clients of this key are to be tried later: see [`Handover::retry_held_back`].
-    fn hold_back(&mut self, key: Key) {
+    /// Notes that clients of this key are to be tried later, by [`Handover::retry_postponed`] or [`Handover::grants_again`].
+    fn postpone(&mut self, key: Key) {
         if self.queues.waits_for(key.0, &key.1) {
-            self.keys_held_back.insert(key);
+            self.postponed.insert(key);
         }
     }
 
@@ -525,8 +530,8 @@ impl Handover {
     }
 
     /// Whether a lock was not handed over because none might be granted.
-    pub fn is_held_back(&self) -> bool {
-        self.is_held_back
+    pub fn has_refused_grants(&self) -> bool {
+        self.has_refused_grants
     }
 
     /// The server became a replica: the waiting clients are answered with errors. A client that was granted a lock at the last
@@ -539,7 +544,7 @@ impl Handover {
         self.agenda.clear();
         self.scans.clear();
         self.undelivered.clear();
-        self.keys_held_back.clear();
+        self.postponed.clear();
         self.add_upkeep(Upkeep::Unwatch(watched));
         let all = self.queues.scan(None);
         self.tasks.push_back(HandoverTask::AnswerAll(all));
@@ -682,11 +687,11 @@ impl Handover {
                     key.into_iter().for_each(|key| handover.lock_arrived(key));
                 }
             }),
-            HandoverTask::RetryHeldBack => world.with_handover(|handover, _| {
-                if let Some(key) = handover.keys_held_back.pop_first() {
-                    // Its clients are tried after all tasks, so this task ends.
+            HandoverTask::RetryPostponed => world.with_handover(|handover, _| {
+                if let Some(key) = handover.postponed.pop_first() {
+                    // Clients are tried only after the last task, so no key is added while this task runs.
                     handover.lock_arrived(key);
-                    handover.tasks.push_front(HandoverTask::RetryHeldBack);
+                    handover.tasks.push_front(HandoverTask::RetryPostponed);
                 }
             }),
             HandoverTask::Disconnect(client) => world.with_handover(|handover, clients| {

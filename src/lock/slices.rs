@@ -203,7 +203,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
         return;
     }
     let now = Now::read();
-    if handover.is_held_back() && replicas::are_enough(ctx, now) && handover.grants_again() {
+    if handover.has_refused_grants() && replicas::are_enough(ctx, now) && handover.grants_again() {
         deferred::ask_for_slices();
     }
 }

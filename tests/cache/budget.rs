@@ -198,7 +198,7 @@ fn a_promoted_replica_ends_stale_times() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     client.must("CACHE.SET k v PX 600000");
-    // A master in a pause ends no stale time. The pause begins with it, however slow the machine is.
+    // A master in a pause ends no stale time. One transaction, so that the pause begins before the stale time can end.
     client.transact([
         "CACHE.DEL k STALE 200 GRACE 600000",
         "CLIENT PAUSE 600000 WRITE",

@@ -1466,7 +1466,7 @@ impl Simulation {
         }
         let index = self.random.below(KEYS as u64) as usize;
         self.say(|| format!("the hash slot of {index} moves"));
-        // All keys of one request are in one hash slot, which moves at once or one key after another.
+        // All keys of one request are in one hash slot. A slot moves as a whole, or one key at a time.
         let slot: Vec<usize> = (0..KEYS)
             .filter(|other| (*other < LOCKS) == (index < LOCKS))
             .collect();
@@ -1477,7 +1477,7 @@ impl Simulation {
         if self.world.away.contains(&index) {
             self.world.away.retain(|other| !moved.contains(other));
             for other in slot {
-                self.come_back(other)?;
+                self.serve_if_back(other)?;
             }
         } else {
             self.world.away.extend(moved);
@@ -1485,14 +1485,14 @@ impl Simulation {
         Ok(())
     }
 
-    /// The hash slot of a key may be back. The server looks at all keys of the slot with waiting clients.
-    fn come_back(&mut self, index: usize) -> Verdict {
+    /// Does what the server does for a key of a slot that may be back. It looks at all keys of the slot with waiting clients.
+    fn serve_if_back(&mut self, index: usize) -> Verdict {
         let key = key(index);
         let is_waited_for = self.world.handover.queues.waits_for(key.0, &key.1);
         if !is_waited_for || self.world.away.contains(&index) {
             return Ok(());
         }
-        self.world.handover.retry_held_back(&key);
+        self.world.handover.retry_postponed(&key);
         if !self.world.handover.queues.has_retry(key.0, &key.1) {
             self.changed([key])?;
         }
@@ -1576,7 +1576,7 @@ impl Simulation {
         }
         if !std::mem::take(&mut self.world.away).is_empty() {
             for index in 0..KEYS {
-                self.come_back(index)?;
+                self.serve_if_back(index)?;
             }
         }
         self.settle()?;
@@ -1653,62 +1653,55 @@ impl Simulation {
     }
 }
 
-/// An owner is granted locks at two keys, and the first one leaves with its hash slot. The owner's client at the second one enters.
+/// An owner is granted two locks, and the key of the first one leaves. The owner's client at the second key re-enters the lock.
 #[test]
-fn an_owners_clients_enter_where_its_other_lock_is_away() {
+fn clients_reenter_a_lock_although_another_key_of_their_owner_is_away() -> Verdict {
     let mut simulation = Simulation::new(0, false);
-    let mut run = || {
-        simulation.request_all(&[
-            exclusive(1, b'h', &[0]),
-            exclusive(2, b'h', &[1]),
-            exclusive(3, b'a', &[0, 1]),
-            exclusive(4, b'a', &[0]),
-            exclusive(5, b'b', &[1]),
-            exclusive(6, b'a', &[1]),
-        ])?;
-        for index in [0, 1] {
-            simulation.release_of(index, b'h', Amount::All)?;
-        }
-        while simulation.waits(3) {
-            ensure!(!simulation.work(1)?, "client 3 is not served");
-        }
-        simulation.world.away.insert(0);
-        simulation.settle()?;
-        ensure!(simulation.waits(4), "client 4 does not wait");
-        ensure!(!simulation.waits(6), "client 6 waits");
-        simulation.world.away.clear();
-        simulation.come_back(0)?;
-        simulation.settle()?;
-        ensure!(!simulation.waits(4), "client 4 waits");
-        Ok(())
-    };
-    assert_eq!(run(), Ok(()));
+    simulation.request_all(&[
+        exclusive(1, b'h', &[0]),
+        exclusive(2, b'h', &[1]),
+        exclusive(3, b'a', &[0, 1]),
+        exclusive(4, b'a', &[0]),
+        exclusive(5, b'b', &[1]),
+        exclusive(6, b'a', &[1]),
+    ])?;
+    for index in [0, 1] {
+        simulation.release_of(index, b'h', Amount::All)?;
+    }
+    while simulation.waits(3) {
+        ensure!(!simulation.work(1)?, "client 3 is not served");
+    }
+    simulation.world.away.insert(0);
+    simulation.settle()?;
+    ensure!(simulation.waits(4), "client 4 does not wait");
+    ensure!(!simulation.waits(6), "client 6 waits");
+    simulation.world.away.clear();
+    simulation.serve_if_back(0)?;
+    simulation.settle()?;
+    ensure!(!simulation.waits(4), "client 4 waits");
+    Ok(())
 }
 
-/// The owner of a client for two keys holds one of them, which is away, and is granted the other one. The client enters when the
-/// first one is back.
+/// An owner holds key 1, which is away, and is granted key 0. Its client for both keys re-enters when key 1 is back.
 #[test]
-fn a_client_for_several_keys_enters_when_the_key_that_is_away_is_back() {
+fn a_client_for_several_keys_reenters_when_the_key_that_is_away_is_back() -> Verdict {
     let mut simulation = Simulation::new(0, false);
-    let mut run = || {
-        simulation.request_all(&[
-            exclusive(1, b'h', &[0]),
-            exclusive(2, b'a', &[1]),
-            exclusive(3, b'a', &[0]),
-            exclusive(4, b'b', &[1]),
-            exclusive(5, b'a', &[0, 1]),
-        ])?;
-        simulation.world.away.insert(1);
-        simulation.release_of(0, b'h', Amount::All)?;
-        simulation.settle()?;
-        ensure!(!simulation.waits(3), "client 3 waits");
-        ensure!(simulation.waits(5), "client 5 does not wait");
-        simulation.world.away.clear();
-        simulation.come_back(1)?;
-        simulation.settle()?;
-        ensure!(!simulation.waits(5), "client 5 waits");
-        ensure!(simulation.waits(4), "client 4 does not wait");
-        Ok(())
-    };
-    assert_eq!(run(), Ok(()));
+    simulation.request_all(&[
+        exclusive(1, b'h', &[0]),
+        exclusive(2, b'a', &[1]),
+        exclusive(3, b'a', &[0]),
+        exclusive(4, b'b', &[1]),
+        exclusive(5, b'a', &[0, 1]),
+    ])?;
+    simulation.world.away.insert(1);
+    simulation.release_of(0, b'h', Amount::All)?;
+    simulation.settle()?;
+    ensure!(!simulation.waits(3), "client 3 waits");
+    ensure!(simulation.waits(5), "client 5 does not wait");
+    simulation.world.away.clear();
+    simulation.serve_if_back(1)?;
+    simulation.settle()?;
+    ensure!(!simulation.waits(5), "client 5 waits");
+    ensure!(simulation.waits(4), "client 4 does not wait");
+    Ok(())
 }

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use support::cluster::{has_defect, node, with_changing_masters};
+use support::cluster::{LATE_MESSAGE, has_defect, node, with_changing_masters};
 use support::{
     Builder, Crowd, Fsync, Raw, Server, Shutdown, Value, eventually, is_running, now_ms,
     wait_for_replica_sync,
@@ -155,7 +155,7 @@ fn two_nodes_make_a_cluster() {
 }
 
 #[test]
-fn a_stopped_server_is_silent_until_it_goes_on() {
+fn a_stopped_server_is_stopped_until_it_goes_on() {
     let server = plain().start();
     let mut client = Raw::connect(&server);
     server.stop_signal();
@@ -424,7 +424,7 @@ fn a_crowd_is_served_in_the_order_in_which_it_asks() {
 /// The test of a cluster is repeated if a node hangs by a defect of the server, and for no other reason.
 #[test]
 fn tests_of_failovers_are_repeated_only_for_the_defect_of_the_server() {
-    for (says_so, is_silent) in [(true, true), (false, true), (true, false)] {
+    for (logs_late_message, is_stopped) in [(true, true), (false, true), (true, false)] {
         let (attempts, repeats) = (Cell::new(0), Cell::new(false));
         let result = catch_unwind(AssertUnwindSafe(|| {
             with_changing_masters(
@@ -434,11 +434,11 @@ fn tests_of_failovers_are_repeated_only_for_the_defect_of_the_server() {
                     if attempts.get() > 1 {
                         return;
                     }
-                    repeats.set(has_defect(node) && says_so && is_silent);
-                    if says_so {
-                        node.command(["DEBUG", "LOG", "Ignore stale message from a node"]);
+                    repeats.set(has_defect(node) && logs_late_message && is_stopped);
+                    if logs_late_message {
+                        node.command(["DEBUG", "LOG", LATE_MESSAGE]);
                     }
-                    if is_silent {
+                    if is_stopped {
                         node.stop_signal();
                     }
                     panic!("the node does not answer");

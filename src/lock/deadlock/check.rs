@@ -50,7 +50,7 @@ const FEW_HOLDERS: usize = 16;
 /// The maximum number of keys with waiting clients that the check opens.
 const FEW_KEYS: usize = 32;
 
-/// Checks a client that has just joined the queues. `steps`: the maximum number of steps; the used ones are subtracted.
+/// Checks a client that has just joined the queues, in at most `steps` steps. Subtracts the used steps from `steps`.
 pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<'_>) -> Check {
     if is_plainly_fine(queues, newcomer, steps, read) {
         return Check::Fine;

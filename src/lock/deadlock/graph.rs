@@ -16,22 +16,22 @@ pub(super) struct KeyNode {
     pub(super) is_shared: bool,
     /// The holders that wait, with what they hold, and with what they were served here.
     pub(super) held: BTreeMap<usize, Held>,
-    /// The counts of the holders that wait, as they were last read.
+    /// For each waiting holder, the permits or holds that it had at the last read.
     pub(super) known: BTreeMap<usize, u64>,
-    /// The sum of these counts.
+    /// The sum of `known`.
     pub(super) total: u64,
     /// The clients that are not served yet, in order.
     pub(super) waiting: BTreeMap<Ticket, QueuePosition>,
     /// The last served client. The clients before it are served, too.
     pub(super) passed: Option<Ticket>,
-    /// The part of the queue before its first client that the search has looked at.
+    /// How far the search has looked at the queue in front of the first client of `waiting`.
     pub(super) ahead: Option<Ahead>,
     /// Limits with smaller numbers count. The others are those of suspects, or came later than the search, and count only if they are
     /// in force and larger.
     pub(super) limit_bound: u64,
     /// The last client that waited when the search suspected a deadlock, and that the search has since removed.
     pub(super) last_suspected: Option<Ticket>,
-    /// These removed clients, by owner.
+    /// The clients that the search removed after it suspected a deadlock, by owner.
     pub(super) of_owners: BTreeSet<(usize, Ticket)>,
     pub(super) is_listed: bool,
 }

@@ -101,7 +101,7 @@ impl Handover {
             handover.queues.head(db, &key) == Some(ticket)
         }) {
             Attempt::Waits(retry_at) => return Self::set_retry(world, ticket, retry_at),
-            // The queue is served again when the slot is back.
+            // `serves` has noted the slot: the queue is served when it is back.
             Attempt::Away(_) => return Self::set_retry(world, ticket, None),
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
@@ -139,19 +139,19 @@ impl Handover {
         let next = world.with_handover(|handover, _| {
             handover.queues.next_of_owner(&key, &turn.owner, turn.after)
         });
-        let is_held_back = next.is_some_and(|next| Self::is_held_back_at(world, &key, next));
-        match next {
-            Some(next) if !is_held_back => turn.after = next,
-            _ => (turn.index, turn.after) = (turn.index + 1, 0),
+        let tried = next.filter(|next| !Self::must_postpone(world, &key, *next));
+        match tried {
+            Some(tried) => turn.after = tried,
+            None => (turn.index, turn.after) = (turn.index + 1, 0),
         }
         world.with_handover(|handover, _| {
             handover.tasks.push_front(HandoverTask::ServeOwner(turn));
-            if is_held_back {
-                handover.hold_back(key.clone());
+            if tried != next {
+                handover.postpone(key.clone());
             }
         });
-        if let Some(next) = next.filter(|_| !is_held_back) {
-            Self::try_to_enter(world, now, &key, next);
+        if let Some(tried) = tried {
+            Self::try_to_enter(world, now, &key, tried);
         }
     }
 
@@ -161,8 +161,8 @@ impl Handover {
         let Some(next) = next else {
             return;
         };
-        if Self::is_held_back_at(world, &key, next) {
-            world.with_handover(|handover, _| handover.hold_back(key));
+        if Self::must_postpone(world, &key, next) {
+            world.with_handover(|handover, _| handover.postpone(key));
         } else {
             world.with_handover(|handover, _| handover.arrived.insert(key.clone(), next));
             Self::try_to_enter(world, now, &key, next);
@@ -171,7 +171,7 @@ impl Handover {
 
     /// Whether this client cannot be tried now, because the hash slot of the key is away, or because it wants a lock and none may be
     /// granted.
-    fn is_held_back_at(world: &mut impl LockWorld, key: &Key, ticket: Ticket) -> bool {
+    fn must_postpone(world: &mut impl LockWorld, key: &Key, ticket: Ticket) -> bool {
         let wants_lock = world.with_handover(|handover, _| {
             let waiter = handover.queues.get(ticket);
             waiter.is_some_and(|waiter| waiter.wants_lock())
@@ -209,7 +209,7 @@ impl Handover {
             Attempt::Waits(retry_at) if other.takes_many && retry_at.is_some() => {
                 Self::set_retry(world, ticket, retry_at);
             }
-            Attempt::Away(key) => world.with_handover(|handover, _| handover.hold_back(key)),
+            Attempt::Away(key) => world.with_handover(|handover, _| handover.postpone(key)),
             Attempt::Waits(_) | Attempt::Gone => {}
             Attempt::Leaves => {
                 world.with_handover(|handover, clients| handover.leave(clients, ticket));
@@ -272,7 +272,7 @@ impl Handover {
     fn may_grant(world: &mut impl LockWorld) -> bool {
         let may_grant = world.may_grant();
         if !may_grant {
-            world.with_handover(|handover, _| handover.is_held_back = true);
+            world.with_handover(|handover, _| handover.has_refused_grants = true);
         }
         may_grant
     }

@@ -6,7 +6,7 @@ use crate::support::filter::{
 };
 use crate::support::{Fsync, Lines, Raw, Server, Value, ints, server_and_client};
 
-/// The most layers of a filter with `EXPANSION 0`.
+/// The maximum number of layers of a filter with `EXPANSION 0`: docs/filters.md says at most three further layers.
 const MOST_FIXED_LAYERS: i64 = 4;
 
 /// So many different items find room in a filter that may not expand, whatever its buckets and fingerprints are.
@@ -31,7 +31,7 @@ fn check_capacity(client: &mut Raw, capacity: u64, bucket_size: u64, width: u64)
     );
     let [layers, items, deleted] = counts(client, &key);
     assert_eq!([items, deleted], [capacity as i64, 0], "{key}");
-    // With buckets of one, some items may need further layers: one in most filters, two in fewer than one of 500.
+    // With buckets of one, a filter may need further layers: usually one. Fewer than 1 of 500 filters need two.
     let most = if bucket_size == 1 {
         MOST_FIXED_LAYERS
     } else {

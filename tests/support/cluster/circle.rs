@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::support::{Raw, Server};
 
 /// A former master logs this if such a message arrives.
-const LATE_MESSAGE: &str = "Ignore stale message from";
+pub const LATE_MESSAGE: &str = "Ignore stale message from";
 
 /// A node that answers within this time does not hang.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -30,8 +30,8 @@ where
         let Err(failure) = panic::catch_unwind(AssertUnwindSafe(|| test(&cluster))) else {
             return;
         };
-        let hanging = has_defect.then(|| cluster.as_ref().iter().find(|node| hangs(node)));
-        match hanging.flatten() {
+        let mut nodes = cluster.as_ref().iter();
+        match nodes.find(|node| has_defect && hangs(node)) {
             Some(node) => eprintln!(
                 "the node on port {} hangs by a defect of the server: the test is repeated",
                 node.port()

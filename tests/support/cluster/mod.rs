@@ -8,7 +8,7 @@ mod six;
 mod slot;
 
 pub use atomic::{A_WHILE, Atomic, owner_of};
-pub use circle::{has_defect, with_changing_masters};
+pub use circle::{LATE_MESSAGE, has_defect, with_changing_masters};
 pub use client::{Client, Lost, Told};
 pub use six::{Six, await_replica};
 pub use slot::Move;
