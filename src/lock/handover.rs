@@ -689,7 +689,7 @@ impl Handover {
             }),
             HandoverTask::RetryPostponed => world.with_handover(|handover, _| {
                 if let Some(key) = handover.postponed.pop_first() {
-                    // Clients are tried only after the last task, so no key is added while this task runs.
+                    // Clients are tried after the last task, so a key is seldom added while this task runs.
                     handover.lock_arrived(key);
                     handover.tasks.push_front(HandoverTask::RetryPostponed);
                 }

@@ -119,25 +119,38 @@ fn clients_of_a_slot_that_leaves_are_redirected_while_another_one_migrates() {
     await_waiting(&one, CLIENTS as i64 - 1);
 }
 
+/// Redirects `count` requests with these keys, whose first key is held. With the 100 ms between two checks after every 32 clients or
+/// keys, it would take minutes.
+fn check_redirection(count: usize, keys: impl Fn(usize) -> Vec<String>) {
+    let (one, other) = two_nodes(&patient_node());
+    let mut client = Raw::connect(&one);
+    for number in 0..count {
+        let keys = keys(number);
+        client.run(&format!("LOCK.ACQUIRE {} holder PX 3600000", keys[0]));
+        let acquire = format!("LOCK.MACQUIRE {} {}", keys.len(), keys.join(" "));
+        let options = format!("BLOCK 0 ID {number} NOTIFY channel");
+        let reply = client.run(&format!("{acquire} waiter{number} {options}"));
+        assert!(reply.is_nil(), "{reply:?}");
+    }
+    assert_eq!(waiting(&one), count as i64);
+    let moving = Move::start(slot_of(&one, LOW), &one, &other);
+    client.run_all((0..count).map(|number| format!("DEL {}", keys(number)[0])));
+    moving.finish();
+    await_waiting(&one, 0);
+}
+
 /// A client that receives its error leaves the queues of all its keys.
 #[test]
 fn clients_for_many_keys_are_redirected_together() {
-    const CLIENTS: usize = 2000;
     const KEYS: usize = 32;
-    let (one, other) = two_nodes(&patient_node());
-    let mut client = Raw::connect(&one);
-    for number in 0..CLIENTS {
-        let keys: Vec<String> = (0..KEYS).map(|at| key(number * KEYS + at)).collect();
-        client.must(&format!("LOCK.ACQUIRE {} holder PX 3600000", keys[0]));
-        let acquire = format!("LOCK.MACQUIRE {KEYS} {} waiter", keys.join(" "));
-        let reply = client.run(&format!("{acquire} BLOCK 0 ID {number} NOTIFY channel"));
-        assert!(reply.is_nil(), "{reply:?}");
-    }
-    assert_eq!(waiting(&one), CLIENTS as i64);
-    let moving = Move::start(slot_of(&one, LOW), &one, &other);
-    client.run_all((0..CLIENTS).map(|number| format!("DEL {}", key(number * KEYS))));
-    moving.finish();
-    await_waiting(&one, 0);
+    check_redirection(2000, |number| {
+        (0..KEYS).map(|at| key(number * KEYS + at)).collect()
+    });
+}
+
+#[test]
+fn clients_for_one_key_are_redirected_together() {
+    check_redirection(40_000, |_| vec![key(0)]);
 }
 
 /// The cluster is up again before all clients have their error. Then the clients at the head of the queue are served.
@@ -172,9 +185,8 @@ fn the_remaining_clients_are_served_after_a_short_outage() {
 #[test]
 fn clients_of_thousands_of_slots_share_slices() {
     const CLIENTS: usize = 3000;
-    /// There are about 100 slices, twice as many on a slow machine, and other reasons to wake up. One slot in a slice would take
-    /// 3000.
-    const MOST_SLEEPS: i64 = 1000;
+    /// There are about 50 slices, more on a slow machine. One slot in a slice would take 3000.
+    const MOST_SLEEPS: i64 = 2000;
     let server = patient_owner_of_all();
     let mut subscriber = Raw::connect(&server);
     subscriber.must("SUBSCRIBE channel");

@@ -84,15 +84,17 @@ impl Work {
     fn step(&mut self, ctx: Ctx<'_>, most: usize) -> (usize, bool) {
         match &mut self.task {
             Task::SendAway(error) => {
-                let mut left = most;
+                let (mut left, mut are_all_listed) = (most, true);
                 for family in families() {
-                    for key in (family.keys)(self.slot, None, left) {
+                    let keys = (family.keys)(self.slot, None, left);
+                    are_all_listed &= keys.len() < left;
+                    for key in keys {
                         if left > 0 {
                             left -= (family.send_away)(&key, error, left);
                         }
                     }
                 }
-                (most - left, left < most)
+                (most - left, left == 0 || !are_all_listed)
             }
             Task::Serve { family, done } => {
                 let Some(in_slots) = families().nth(*family) else {
@@ -165,7 +167,7 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     for slot in families().flat_map(|family| (family.slots)()) {
         waiting.set(slot.into(), true);
     }
-    let mut serve = take_unfinished();
+    let mut serve = take_passes();
     let mut postponed = std::mem::take(&mut STATE.get().postponed) & waiting;
     let mut work = VecDeque::new();
     if waiting.not_any() {
@@ -173,6 +175,7 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
     }
     if is_down(ctx, &waiting) {
         postponed = waiting;
+        serve.clear();
         work.extend(
             waiting
                 .iter_ones()
@@ -203,7 +206,7 @@ pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
 }
 
 /// The unfinished passes. Errors are decided anew each time.
-fn take_unfinished() -> VecDeque<Work> {
+fn take_passes() -> VecDeque<Work> {
     let mut work = std::mem::take(&mut STATE.get().work);
     work.retain(|work| matches!(work.task, Task::Serve { .. }));
     work
@@ -269,8 +272,13 @@ fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
 
 /// Does a slice of the work for waiting clients.
 pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
-    if STATE.get().work.is_empty() || !ctx.may_act() {
+    if !ctx.may_act() {
+        let passes = take_passes(); // the errors are decided anew
+        STATE.get().work = passes;
         return; // the cron event asks again
+    }
+    if STATE.get().work.is_empty() {
+        return;
     }
     let _nodes = same_nodes();
     let start = Now::read();
