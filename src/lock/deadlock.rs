@@ -14,6 +14,7 @@
 
 mod check;
 mod graph;
+mod nodes;
 
 use super::cycles::Cycles;
 use super::limits::PossibleLimits;
@@ -21,6 +22,7 @@ use super::queue::{Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
 use graph::{Ahead, Held, KeyNode, OwnerNode, QueuePosition, SearchTask, WaiterNode};
+use nodes::Nodes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -47,14 +49,14 @@ pub(super) const PER_STEP: usize = 64;
 /// A search for clients that can never be served.
 #[derive(Debug)]
 pub struct Search {
-    tasks: Vec<SearchTask>,
+    tasks: Nodes<SearchTask>,
     /// Whether all clients are found on which the unverified ones depend.
     is_gathered: bool,
-    keys: Vec<KeyNode>,
+    keys: Nodes<KeyNode>,
     node_of_queue: BTreeMap<u64, usize>,
-    owners: Vec<OwnerNode>,
+    owners: Nodes<OwnerNode>,
     owner_of_number: BTreeMap<u64, usize>,
-    waiters: Vec<WaiterNode>,
+    waiters: Nodes<WaiterNode>,
     waiter_of_ticket: BTreeMap<Ticket, usize>,
     /// So many holders of a key are looked at in one go.
     at_once: usize,
@@ -84,13 +86,13 @@ pub struct Search {
 impl Search {
     fn empty(queues: &Queues) -> Self {
         Self {
-            tasks: Vec::new(),
+            tasks: Nodes::default(),
             is_gathered: false,
-            keys: Vec::new(),
+            keys: Nodes::default(),
             node_of_queue: BTreeMap::new(),
-            owners: Vec::new(),
+            owners: Nodes::default(),
             owner_of_number: BTreeMap::new(),
-            waiters: Vec::new(),
+            waiters: Nodes::default(),
             waiter_of_ticket: BTreeMap::new(),
             at_once: AT_ONCE,
             last: queues.last_arrival(),
