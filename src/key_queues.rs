@@ -213,9 +213,9 @@ impl<R> KeyQueues<R> {
         self.queues.slots()
     }
 
-    /// In a cluster, at most `most` keys of a hash slot that clients wait for, after the key `behind`.
-    pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
-        self.queues.keys_of_slot(slot, behind, most)
+    /// In a cluster, queues of a slot; see [`WaitQueues::of_slot`].
+    pub fn of_slot(&self, slot: u16, after: u64, most: usize) -> Vec<(u64, Key)> {
+        self.queues.of_slot(slot, after, most)
     }
 
     /// A scan of the queues of a database; `None`: of all databases.

@@ -377,15 +377,13 @@ pub const fn in_slots<F: QueueService>() -> InSlots {
     InSlots {
         index: || F::with(|queues, _| queues.index_slots()),
         slots: || F::with(|queues, _| queues.slots()),
-        keys: |slot, behind, most| F::with(|queues, _| queues.keys_of_slot(slot, behind, most)),
-        send_away: |key, error, most| {
-            let dismissed = (0..most).take_while(|_| dismiss_head::<F>(key, error.clone()));
-            dismissed.count()
-        },
-        serve: |ctx, key| {
+        queues: |slot, after, most| F::with(|queues, _| queues.of_slot(slot, after, most)),
+        send_away: |key, error| dismiss_head::<F>(key, error.clone()),
+        serve: |ctx, key, slice| {
             let has_retry = F::with(|queues, _| queues.has_retry(key.0, &key.1));
             if !has_retry {
-                serve::<F>(ctx, Now::read(), key);
+                serve_in::<F>(ctx, Now::read(), key, slice);
+                ask_for_slices_if_needed::<F>();
             }
         },
     }

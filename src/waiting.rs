@@ -1,10 +1,10 @@
 //! The queues of waiting clients, for all families whose commands block.
 
 use crate::error::Error;
+use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::services::slots::slot_of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// The database and the name of a key.
@@ -23,12 +23,12 @@ pub struct InSlots {
     pub index: fn(),
     /// The hash slots of the keys that clients wait for.
     pub slots: fn() -> Vec<u16>,
-    /// The keys of a hash slot that clients wait for, in order, after the given key. The number is the most keys.
-    pub keys: fn(u16, Option<&Key>, usize) -> Vec<Key>,
-    /// Answers clients that wait for a key with an error. The number is the most clients. Returns the number of answered clients.
-    pub send_away: fn(&Key, &Error, usize) -> usize,
-    /// Serves the queue of a key, if this node may serve the key now.
-    pub serve: fn(Ctx<'_>, &Key),
+    /// The queues of a hash slot whose numbers are larger than the given one, in order, and their keys; at most this many.
+    pub queues: fn(u16, u64, usize) -> Vec<(u64, Key)>,
+    /// Answers the first client that waits for a key with an error. Returns whether there was one.
+    pub send_away: fn(&Key, &Error) -> bool,
+    /// Serves the queue of a key, if this node may serve the key now. What the slice has no time for is done later.
+    pub serve: fn(Ctx<'_>, &Key, &mut Slice),
 }
 
 /// The queue of each key that clients wait for. Each queue has a number above the numbers of all earlier queues, so that a
@@ -38,8 +38,8 @@ pub struct InSlots {
 pub struct WaitQueues<Q> {
     numbers: BTreeMap<i32, BTreeMap<Arc<[u8]>, u64>>,
     queues: BTreeMap<u64, (Key, Q)>,
-    /// The keys of each hash slot; `None` outside a cluster, where nobody asks for them.
-    by_slot: Option<BTreeMap<u16, BTreeSet<Key>>>,
+    /// The numbers of the queues of each hash slot; `None` outside a cluster, where nobody asks for them.
+    by_slot: Option<BTreeMap<u16, BTreeSet<u64>>>,
     last: u64,
 }
 
@@ -57,10 +57,9 @@ impl<Q> Default for WaitQueues<Q> {
 impl<Q> WaitQueues<Q> {
     /// Begins to index the queues by hash slot.
     pub fn index_slots(&mut self) {
-        let keys = self.queues.values().map(|(key, _)| key.clone());
-        let mut by_slot: BTreeMap<u16, BTreeSet<Key>> = BTreeMap::new();
-        for key in keys {
-            by_slot.entry(slot_of(&key.1)).or_default().insert(key);
+        let mut by_slot: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
+        for (number, (key, _)) in &self.queues {
+            by_slot.entry(slot_of(&key.1)).or_default().insert(*number);
         }
         self.by_slot = Some(by_slot);
     }
@@ -109,9 +108,9 @@ impl<Q> WaitQueues<Q> {
         };
         if let Some(by_slot) = &mut self.by_slot {
             let slot = slot_of(&key);
-            if let Some(keys) = by_slot.get_mut(&slot) {
-                keys.remove(&(db, key.clone()));
-                if keys.is_empty() {
+            if let Some(numbers) = by_slot.get_mut(&slot) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
                     by_slot.remove(&slot);
                 }
             }
@@ -130,12 +129,16 @@ impl<Q> WaitQueues<Q> {
         slots.copied().collect()
     }
 
-    /// At most `most` keys of a hash slot after the key `behind`, in order; none without an [index](Self::index_slots).
-    pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
-        let start = behind.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.by_slot.iter().filter_map(|slots| slots.get(&slot));
-        let keys = keys.flat_map(|keys| keys.range::<Key, _>((start, Bound::Unbounded)));
-        keys.take(most).cloned().collect()
+    /// The first queues of a hash slot whose numbers are larger than `after`, at most `most`, with their numbers and keys; none
+    /// without an [index](Self::index_slots).
+    pub fn of_slot(&self, slot: u16, after: u64, most: usize) -> Vec<(u64, Key)> {
+        let numbers = self.by_slot.iter().filter_map(|slots| slots.get(&slot));
+        let numbers = numbers.flat_map(|numbers| numbers.range(after + 1..));
+        let with_key = |number: &u64| {
+            self.numbered(*number)
+                .map(|(key, _)| (*number, key.clone()))
+        };
+        numbers.filter_map(with_key).take(most).collect()
     }
 
     /// The number of the newest queue so far; 0: there was none.
@@ -166,8 +169,8 @@ impl<Q: Default> WaitQueues<Q> {
         let queue = self.queues.entry(number);
         let (_, queue) = queue.or_insert_with(|| {
             if let Some(by_slot) = &mut self.by_slot {
-                let keys = by_slot.entry(slot_of(&key.1)).or_default();
-                keys.insert(key.clone());
+                let numbers = by_slot.entry(slot_of(&key.1)).or_default();
+                numbers.insert(number);
             }
             (key.clone(), Q::default())
         });
@@ -264,6 +267,10 @@ mod tests {
         let mut queues = WaitQueues::<()>::default();
         let [a, b, c] = [key(0, "{tag}a"), key(0, "{tag}b"), key(1, "{other}c")];
         let (first, ()) = queues.get_or_create(&a);
+        let keys_of = |queues: &WaitQueues<()>, slot, after, most| -> Vec<Key> {
+            let of_slot = queues.of_slot(slot, after, most).into_iter();
+            of_slot.map(|(_, key)| key).collect()
+        };
         assert!(queues.slots().is_empty());
         queues.index_slots();
         let (tag, other) = (slot_of(b"tag"), slot_of(b"other"));
@@ -272,11 +279,16 @@ mod tests {
             queues.get_or_create(key);
         }
         assert_eq!(queues.slots(), [tag.min(other), tag.max(other)]);
-        assert_eq!(queues.keys_of_slot(tag, None, 9), [a.clone(), b.clone()]);
-        assert_eq!(queues.keys_of_slot(tag, Some(&a), 9), slice::from_ref(&b));
-        assert_eq!(queues.keys_of_slot(tag, None, 1), [a]);
+        assert_eq!(keys_of(&queues, tag, 0, 9), [a.clone(), b.clone()]);
+        assert_eq!(keys_of(&queues, tag, first, 9), slice::from_ref(&b));
+        assert_eq!(keys_of(&queues, tag, 0, 1), slice::from_ref(&a));
         queues.remove(first);
-        assert_eq!(queues.keys_of_slot(tag, None, 9), slice::from_ref(&b));
+        assert_eq!(keys_of(&queues, tag, 0, 9), slice::from_ref(&b));
+        queues.get_or_create(&a);
+        assert_eq!(keys_of(&queues, tag, 0, 9), [b.clone(), a.clone()]);
+        if let Some(number) = queues.number(0, &a.1) {
+            queues.remove(number);
+        }
         if let Some(number) = queues.number(0, &b.1) {
             queues.remove(number);
         }

@@ -5,7 +5,7 @@ use super::handover::{LockWorld as _, Outcome};
 use super::options::LockOptions;
 use super::queue::{LockWaiter, Queues};
 use super::search::{BEFORE_SEARCH_MS, plan_rechecks, read_lock};
-use super::slices::serve;
+use super::slices::{serve, serve_in};
 use super::state::LockKind;
 use super::world::{ServerClients, ServerWorld};
 use super::{BLOCKED, HOT, LISTENING, MAX_WAITED_KEYS, MAX_WAITERS, SERVICE};
@@ -190,15 +190,12 @@ pub(super) fn left(_ctx: Ctx<'_>, ticket: Ticket, departure: Departure) -> Answe
 pub(super) const WAITING: InSlots = InSlots {
     index: || SERVICE.get().handover.queues.index_slots(),
     slots: || SERVICE.get().handover.queues.slots(),
-    keys: |slot, behind, most| {
-        let handover = &SERVICE.get().handover;
-        handover.queues.keys_of_slot(slot, behind, most)
-    },
-    send_away: |key, error, most| {
+    queues: |slot, after, most| SERVICE.get().handover.queues.of_slot(slot, after, most),
+    send_away: |key, error| {
         let handover = &mut SERVICE.get().handover;
-        handover.refuse_some(&mut ServerClients, key, error, most)
+        handover.refuse_first(&mut ServerClients, key, error)
     },
-    serve: |ctx, key| {
+    serve: |ctx, key, slice| {
         let now = Now::read();
         let mut world = ServerWorld { ctx, now };
         if !world.serves(key) {
@@ -210,6 +207,6 @@ pub(super) const WAITING: InSlots = InSlots {
             handover.queues.has_retry(key.0, &key.1)
         };
         // A first client with a retry time is tried at that time.
-        serve(ctx, now, (!has_retry).then(|| key.clone()));
+        serve_in(ctx, now, (!has_retry).then(|| key.clone()), slice);
     },
 };

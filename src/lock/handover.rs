@@ -323,20 +323,18 @@ impl Handover {
         refused.is_some()
     }
 
-    /// Answers clients that wait for a key with an error, `most` of them. Returns how many there were.
-    pub fn refuse_some(
+    /// Ends the wait of the first client that waits for this key, with an error. Returns whether there was one.
+    pub fn refuse_first(
         &mut self,
         clients: &mut (impl WaitingClients + ?Sized),
         (db, key): &Key,
         error: &Error,
-        most: usize,
-    ) -> usize {
-        let waiters = self.queues.waiters_of(*db, key);
-        let tickets: Vec<Ticket> = waiters.map(|(ticket, _)| ticket).take(most).collect();
-        for ticket in &tickets {
-            self.dismiss(clients, *ticket, Err(error.clone()));
-        }
-        tickets.len()
+    ) -> bool {
+        let Some(ticket) = self.queues.head(*db, key) else {
+            return false;
+        };
+        self.dismiss(clients, ticket, Err(error.clone()));
+        true
     }
 
     /// Takes a client out of its queues and answers it.

@@ -665,9 +665,9 @@ impl Queues {
         self.queues.slots()
     }
 
-    /// In a cluster, `most` keys of a slot that clients wait for, behind one of them.
-    pub fn keys_of_slot(&self, slot: u16, behind: Option<&Key>, most: usize) -> Vec<Key> {
-        self.queues.keys_of_slot(slot, behind, most)
+    /// In a cluster, queues of a slot; see [`WaitQueues::of_slot`].
+    pub fn of_slot(&self, slot: u16, after: u64, most: usize) -> Vec<(u64, Key)> {
+        self.queues.of_slot(slot, after, most)
     }
 
     /// Every key that clients wait for.

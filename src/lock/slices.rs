@@ -18,11 +18,20 @@ use std::sync::atomic::Ordering;
 
 /// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
+    serve_in(ctx, now, keys, &mut Slice::begin());
+}
+
+/// The same in this slice.
+pub(super) fn serve_in(
+    ctx: Ctx<'_>,
+    now: Now,
+    keys: impl IntoIterator<Item = Key>,
+    slice: &mut Slice,
+) {
     let _nodes = cluster::same_nodes();
     let mut world = ServerWorld { ctx, now };
     if Handover::keys_changed(&mut world, now.ms(), keys) {
-        let mut slice = Slice::begin();
-        while !slice.is_over() && step(&mut world, &mut slice) {}
+        while !slice.is_over() && step(&mut world, slice) {}
     }
     if SERVICE.get().handover.has_urgent_work() {
         deferred::ask_for_slices();

@@ -209,6 +209,37 @@ fn clients_of_thousands_of_slots_share_slices() {
     assert!(sleeps < MOST_SLEEPS, "{sleeps} sleeps");
 }
 
+/// Clients that wait for a thousand keys each do not receive their error together: each one leaves a thousand queues first.
+#[test]
+fn clients_for_a_thousand_keys_share_no_slice() {
+    const CLIENTS: usize = 64;
+    const KEYS: usize = 1024;
+    /// About one slice for each client, fewer on a fast machine. With 32 clients in a slice, there were 2.
+    const FEWEST_SLEEPS: i64 = 16;
+    let server = patient_owner_of_all();
+    let mut subscriber = Raw::connect(&server);
+    subscriber.must("SUBSCRIBE channel");
+    let mut client = Raw::connect(&server);
+    client.must(&format!("LOCK.ACQUIRE {} holder PX 3600000", key(0)));
+    for number in 0..CLIENTS {
+        let own = (1..KEYS).map(|index| key(number * KEYS + index));
+        let keys: Vec<String> = [key(0)].into_iter().chain(own).collect();
+        let acquire = format!("LOCK.MACQUIRE {KEYS} {}", keys.join(" "));
+        let options = format!("PX 3600000 BLOCK 0 ID {number} NOTIFY channel");
+        let reply = client.run(&format!("{acquire} waiter{number} {options}"));
+        assert!(reply.is_nil(), "{reply:?}");
+    }
+    assert_eq!(waiting(&server), CLIENTS as i64);
+    let before = server.sleeps();
+    client.must(&format!("CLUSTER DELSLOTS {}", slot_of(&server, OTHER)));
+    for _ in 0..CLIENTS {
+        let message = subscriber.read_within(SOON).expect("a message");
+        assert!(message.array()[2].text().starts_with("moved 0 "));
+    }
+    let sleeps = server.sleeps() - before;
+    assert!(sleeps >= FEWEST_SLEEPS, "{sleeps} sleeps");
+}
+
 /// Clients of two families wait in a slot whose migration is canceled. When those that can be served are served, the node does
 /// nothing more.
 #[test]

@@ -8,6 +8,9 @@ const SLICE_US: u64 = 1000;
 /// The most clients that a slice answers. The server needs time for each of them after the slice.
 const MOST_ANSWERS: u32 = 200;
 
+/// The most clients that a slice redirects. After the slice, the server takes 20 us to answer each of them.
+const MOST_REDIRECTIONS: u32 = 64;
+
 /// A slice of the server's time.
 #[derive(Debug)]
 pub struct Slice {
@@ -20,6 +23,14 @@ impl Slice {
     /// A slice that begins now.
     pub fn begin() -> Self {
         Self::of_micros(SLICE_US)
+    }
+
+    /// A slice that begins now, in which clients are redirected to other nodes.
+    pub fn of_redirections() -> Self {
+        Self {
+            answers_left: MOST_REDIRECTIONS,
+            ..Self::begin()
+        }
     }
 
     /// A slice of this many microseconds that begins now.

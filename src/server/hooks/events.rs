@@ -402,7 +402,7 @@ unsafe extern "C" fn on_cron(
         timer::stop_if_too_far(ctx);
         due::ask_families(ctx);
         info::log_eviction(ctx);
-        cluster::check_waiting_clients(ctx);
+        cluster::check_waiting_clients_regularly(ctx);
         deletions::tick(ctx);
         for family in crate::enabled_families() {
             (family.cron)(ctx);

@@ -12,6 +12,6 @@ pub use ownership::{
     share_slot, slot,
 };
 pub(in crate::server) use waiting::{
-    check_waiting_clients, check_waiting_clients_if_changed, go_on,
+    check_waiting_clients_if_changed, check_waiting_clients_regularly, go_on,
 };
 pub use waiting::{farewell, serves};

@@ -2,12 +2,13 @@
 //! stayed are served.
 
 use super::ownership::{
-    Verdict, ask_server, can_access, current_nodes, moved, nodes, owns_slot, same_nodes,
+    Verdict, ask_server, can_access, current_nodes, moved, nodes, owned_slots, same_nodes,
     take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
+use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::slots::{SLOTS, slot_of};
@@ -16,15 +17,12 @@ use crate::waiting::{InSlots, Key};
 use bitvec::BitArr;
 use std::collections::VecDeque;
 
-/// The longest time for work on waiting clients before the server serves other clients again.
-const SLICE_US: u64 = 1000;
-
-/// The maximum number of keys or clients that a step handles before the clock is read again.
+/// The maximum number of queues that a step lists.
 const STEP_SIZE: usize = 32;
 
-/// The maximum number of keys and clients that a slice handles. After the slice, the server takes 20 us to answer each redirected
-/// client.
-const SLICE_SIZE: usize = 64;
+/// The shortest time between two checks by the cron event, which occurs up to 500 times a second on servers with many clients
+/// (`dynamic-hz`).
+const CHECK_US: u64 = 90_000;
 
 /// Hash slots.
 type SlotSet = BitArr!(for SLOTS, in u64);
@@ -37,6 +35,8 @@ struct WaitingState {
     work: VecDeque<Work>,
     /// The first of the slots that the server is asked for next, where it must be asked for each of them.
     next_slot: usize,
+    /// When the cron event last checked (Unix us).
+    checked_at_us: u64,
 }
 
 static STATE: MainThread<WaitingState> = MainThread::new();
@@ -50,12 +50,12 @@ struct Work {
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
     SendAway(Error),
-    /// The clients are served, in a pass over all keys of all families.
+    /// The clients are served, in a pass over all queues of all families.
     Serve {
         /// The index of the family.
         family: usize,
-        /// The last key of the family whose clients were served.
-        done: Option<Key>,
+        /// The number of the family's last queue whose clients were served.
+        done: u64,
     },
 }
 
@@ -73,42 +73,45 @@ impl Work {
     }
 
     fn serve(slot: usize) -> Self {
-        let (family, done) = (0, None);
+        let (family, done) = (0, 0);
         Self {
             slot: slot as u16,
             task: Task::Serve { family, done },
         }
     }
 
-    /// Handles keys (to serve) or clients (to send away), at most this number. Returns how many, and whether work remains.
-    fn step(&mut self, ctx: Ctx<'_>, most: usize) -> (usize, bool) {
+    /// Sends clients away, or serves queues, while the slice lasts. Returns whether work remains.
+    fn step(&mut self, ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         match &mut self.task {
             Task::SendAway(error) => {
-                let (mut left, mut are_all_listed) = (most, true);
+                let mut are_all_listed = true;
                 for family in families() {
-                    let keys = (family.keys)(self.slot, None, left);
-                    are_all_listed &= keys.len() < left;
-                    for key in keys {
-                        if left > 0 {
-                            left -= (family.send_away)(&key, error, left);
+                    let queues = (family.queues)(self.slot, 0, STEP_SIZE);
+                    are_all_listed &= queues.len() < STEP_SIZE;
+                    for (_, key) in queues {
+                        while !slice.is_over() && (family.send_away)(&key, error) {
+                            slice.has_answered();
                         }
                     }
                 }
-                (most - left, left == 0 || !are_all_listed)
+                slice.is_over() || !are_all_listed
             }
             Task::Serve { family, done } => {
                 let Some(in_slots) = families().nth(*family) else {
-                    return (0, false);
+                    return false;
                 };
-                let keys = (in_slots.keys)(self.slot, done.as_ref(), most);
-                for key in &keys {
-                    (in_slots.serve)(ctx, key);
+                let queues = (in_slots.queues)(self.slot, *done, STEP_SIZE);
+                for (number, key) in &queues {
+                    (in_slots.serve)(ctx, key, slice);
+                    *done = *number;
+                    if slice.is_over() {
+                        return true;
+                    }
                 }
-                *done = keys.last().cloned();
-                if keys.len() < most {
-                    (*family, *done) = (*family + 1, None);
+                if queues.len() < STEP_SIZE {
+                    (*family, *done) = (*family + 1, 0);
                 }
-                (keys.len(), *family < families().count())
+                *family < families().count()
             }
         }
     }
@@ -157,9 +160,19 @@ pub(in crate::server) fn check_waiting_clients_if_changed(ctx: Ctx<'_>) {
     }
 }
 
+/// In the cron event: checks waiting clients about ten times a second.
+pub(in crate::server) fn check_waiting_clients_regularly(ctx: Ctx<'_>) {
+    let now = Now::read().micros();
+    let last = STATE.get().checked_at_us;
+    if now.abs_diff(last) >= CHECK_US {
+        STATE.get().checked_at_us = now;
+        check_waiting_clients(ctx);
+    }
+}
+
 /// In a cluster, sends waiting clients after the slots that have left this node, or away if the cluster is down, and serves
-/// those whose slot has stayed after all. To be called about ten times a second.
-pub(in crate::server) fn check_waiting_clients(ctx: Ctx<'_>) {
+/// those whose slot has stayed after all.
+fn check_waiting_clients(ctx: Ctx<'_>) {
     if !ctx.is_cluster() || !ctx.may_act() {
         return;
     }
@@ -214,7 +227,8 @@ fn take_passes() -> VecDeque<Work> {
 
 /// A key of this slot that a client waits for.
 fn waited_key(slot: usize) -> Option<Key> {
-    families().find_map(|family| (family.keys)(slot as u16, None, 1).pop())
+    let queue = families().find_map(|family| (family.queues)(slot as u16, 0, 1).pop());
+    queue.map(|(_, key)| key)
 }
 
 /// The error for clients that wait in a slot that this node does not serve. `None`: they go on waiting.
@@ -229,9 +243,8 @@ fn error_for(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
 /// Whether the cluster is down. A waited key can then have another owner that this node does not see. Some servers unblock
 /// waiting clients themselves; Valkey 8.1 and later do not.
 fn is_down(ctx: Ctx<'_>, waiting: &SlotSet) -> bool {
-    let owned = waiting
-        .iter_ones()
-        .find(|slot| owns_slot(ctx, *slot as u16));
+    let owns = owned_slots(ctx);
+    let owned = waiting.iter_ones().find(|slot| owns(*slot as u16));
     owned
         .and_then(waited_key)
         .is_some_and(|(_, key)| ask_server(ctx, &ServerString::new(&key)) == Verdict::Down)
@@ -241,26 +254,29 @@ fn is_down(ctx: Ctx<'_>, waiting: &SlotSet) -> bool {
 fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
     let mut left = SlotSet::ZERO;
     if can_access(0).is_some() || nodes(ctx).is_some() {
-        let has_left = |slot: &usize| {
-            let slot = *slot as u16;
-            let is_moving = || nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot));
-            !owns_slot(ctx, slot) && !is_moving()
-        };
-        if waiting.iter_ones().any(|slot| has_left(&slot)) {
-            // Update the stored reply first: on a busy machine it can be older than the start of an import whose clients already wait here.
-            current_nodes(ctx);
-            for slot in waiting.iter_ones().filter(has_left) {
-                left.set(slot, true);
+        let find = || {
+            let owns = owned_slots(ctx);
+            let is_moving = |slot| nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot));
+            let mut left = SlotSet::ZERO;
+            for slot in waiting.iter_ones() {
+                left.set(slot, !owns(slot as u16) && !is_moving(slot as u16));
             }
+            left
+        };
+        left = find();
+        if left.any() {
+            // On a busy machine the stored reply can be older than the start of an import whose clients already wait here.
+            current_nodes(ctx);
+            left = find();
         }
         return left;
     }
     // The server tells nothing: it is asked with a key of each slot, of as many slots as there is time for.
-    let (start, from) = (Now::read().micros(), STATE.get().next_slot);
+    let (slice, from) = (Slice::begin(), STATE.get().next_slot);
     let slots = || waiting.iter_ones();
     let from_there = slots().skip_while(|slot| *slot < from);
     for slot in from_there.chain(slots().take_while(|slot| *slot < from)) {
-        if Now::read().micros().saturating_sub(start) > SLICE_US {
+        if slice.is_over() {
             STATE.get().next_slot = slot;
             break;
         }
@@ -281,22 +297,16 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         return;
     }
     let _nodes = same_nodes();
-    let start = Now::read();
-    let mut left = SLICE_SIZE;
-    while left > 0 {
+    let mut slice = Slice::of_redirections();
+    while !slice.is_over() {
         let Some(mut work) = STATE.get().work.pop_front() else {
             return;
         };
-        let (handled, has_more) = work.step(ctx, left.min(STEP_SIZE));
-        left -= handled.max(1); // steps that find nothing take time, too
-        if has_more {
+        if work.step(ctx, &mut slice) {
             match work.task {
                 Task::SendAway(_) => STATE.get().work.push_front(work),
                 Task::Serve { .. } => STATE.get().work.push_back(work), // other slots first
             }
-        }
-        if Now::read().micros().saturating_sub(start.micros()) > SLICE_US {
-            break;
         }
     }
     if !STATE.get().work.is_empty() {
