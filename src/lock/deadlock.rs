@@ -14,7 +14,7 @@
 
 mod check;
 mod graph;
-mod nodes;
+mod stable_list;
 
 use super::cycles::Cycles;
 use super::limits::PossibleLimits;
@@ -22,7 +22,7 @@ use super::queue::{Queues, Want};
 use super::state::{Lock, Mode, RequestedMode};
 use crate::waiting::{Key, Ticket};
 use graph::{Ahead, Held, KeyNode, OwnerNode, QueuePosition, SearchTask, WaiterNode};
-use nodes::Nodes;
+use stable_list::StableList;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -49,14 +49,14 @@ pub(super) const PER_STEP: usize = 64;
 /// A search for clients that can never be served.
 #[derive(Debug)]
 pub struct Search {
-    tasks: Nodes<SearchTask>,
+    tasks: StableList<SearchTask>,
     /// Whether all clients are found on which the unverified ones depend.
     is_gathered: bool,
-    keys: Nodes<KeyNode>,
+    keys: StableList<KeyNode>,
     node_of_queue: BTreeMap<u64, usize>,
-    owners: Nodes<OwnerNode>,
+    owners: StableList<OwnerNode>,
     owner_of_number: BTreeMap<u64, usize>,
-    waiters: Nodes<WaiterNode>,
+    waiters: StableList<WaiterNode>,
     waiter_of_ticket: BTreeMap<Ticket, usize>,
     /// So many holders of a key are looked at in one go.
     at_once: usize,
@@ -86,13 +86,13 @@ pub struct Search {
 impl Search {
     fn empty(queues: &Queues) -> Self {
         Self {
-            tasks: Nodes::default(),
+            tasks: StableList::default(),
             is_gathered: false,
-            keys: Nodes::default(),
+            keys: StableList::default(),
             node_of_queue: BTreeMap::new(),
-            owners: Nodes::default(),
+            owners: StableList::default(),
             owner_of_number: BTreeMap::new(),
-            waiters: Nodes::default(),
+            waiters: StableList::default(),
             waiter_of_ticket: BTreeMap::new(),
             at_once: AT_ONCE,
             last: queues.last_arrival(),

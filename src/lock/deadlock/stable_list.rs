@@ -5,21 +5,21 @@ use std::ops::{Index, IndexMut};
 /// The number of elements in a chunk.
 const CHUNK: usize = 256;
 
-/// A list whose elements stay where they are. A `Vec` copies all of them when it grows: with a million keys, that would stop the
-/// server for tens of milliseconds.
+/// A list whose full chunks stay where they are. A `Vec` copies all elements when it grows: with a million keys, that would stop
+/// the server for tens of milliseconds.
 #[derive(Debug)]
-pub(super) struct Nodes<T> {
+pub(super) struct StableList<T> {
     /// All chunks but the last are full, and none is empty.
     chunks: Vec<Vec<T>>,
 }
 
-impl<T> Default for Nodes<T> {
+impl<T> Default for StableList<T> {
     fn default() -> Self {
         Self { chunks: Vec::new() }
     }
 }
 
-impl<T> Nodes<T> {
+impl<T> StableList<T> {
     pub(super) fn len(&self) -> usize {
         let last = self.chunks.last().map_or(0, Vec::len);
         self.chunks.len().saturating_sub(1) * CHUNK + last
@@ -50,7 +50,7 @@ impl<T> Nodes<T> {
     }
 }
 
-impl<T> Index<usize> for Nodes<T> {
+impl<T> Index<usize> for StableList<T> {
     type Output = T;
 
     fn index(&self, index: usize) -> &T {
@@ -58,7 +58,7 @@ impl<T> Index<usize> for Nodes<T> {
     }
 }
 
-impl<T> IndexMut<usize> for Nodes<T> {
+impl<T> IndexMut<usize> for StableList<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn it_is_a_list_whose_full_chunks_stay_where_they_are() {
         const COUNT: usize = 10 * CHUNK;
-        let mut nodes = Nodes::default();
+        let mut nodes = StableList::default();
         for index in 0..CHUNK {
             nodes.push(index);
         }
