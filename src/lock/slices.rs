@@ -30,8 +30,11 @@ pub(super) fn serve_in(
 ) {
     let _nodes = cluster::same_nodes();
     let mut world = ServerWorld { ctx, now };
+    let waiting = SERVICE.get().handover.queues.len();
     if Handover::keys_changed(&mut world, now.ms(), keys) {
         while !slice.is_over() && step(&mut world, slice) {}
+    } else if SERVICE.get().handover.queues.len() < waiting {
+        slice.has_answered();
     }
     if SERVICE.get().handover.has_urgent_work() {
         deferred::ask_for_slices();

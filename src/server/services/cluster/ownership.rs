@@ -143,11 +143,6 @@ pub fn owned_slots(ctx: Ctx<'_>) -> impl Fn(u16) -> bool + use<> {
     }
 }
 
-/// Whether this node owns the slot, as far as that is known without a key of the slot.
-pub fn owns_slot(ctx: Ctx<'_>, slot: u16) -> bool {
-    owned_slots(ctx)(slot)
-}
-
 /// Runs `work` on a key of some database that the module changes of its own accord. If it [must not](owns), or there is no
 /// such database, `work` does not run.
 pub fn act_on<T>(

@@ -11,13 +11,14 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
+use crate::server::services::deferred::wake_event_loop;
 use crate::server::services::slots::{SLOTS, slot_of};
 use crate::server::services::timer;
 use crate::waiting::{InSlots, Key};
 use bitvec::BitArr;
 use std::collections::VecDeque;
 
-/// The maximum number of queues that a step lists.
+/// The maximum number of queues of a family that a step lists.
 const STEP_SIZE: usize = 32;
 
 /// The shortest time between two checks by the cron event, which occurs up to 500 times a second on servers with many clients
@@ -157,10 +158,11 @@ pub fn farewell(ctx: Ctx<'_>, name: &ServerString<'_>) -> Error {
 pub(in crate::server) fn check_waiting_clients_if_changed(ctx: Ctx<'_>) {
     if take_change(ctx) {
         check_waiting_clients(ctx);
+        wake_event_loop(); // the server may have computed already for how long it sleeps
     }
 }
 
-/// In the cron event: checks waiting clients about ten times a second.
+/// In the cron event: checks waiting clients, at most eleven times a second.
 pub(in crate::server) fn check_waiting_clients_regularly(ctx: Ctx<'_>) {
     let now = Now::read().micros();
     let last = STATE.get().checked_at_us;
