@@ -1,5 +1,6 @@
-/* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep. The file
-   that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time, and then the count.
+/* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep, and the rounds of its
+   event loop. The file that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time, then
+   the counts, then the nanoseconds by which every reading in the main thread sets the clock forward.
    CLOCK_MONOTONIC stays as it is. */
 
 #define _GNU_SOURCE
@@ -19,6 +20,8 @@
 struct shared {
     int64_t shift;
     int64_t sleeps;
+    int64_t rounds;
+    int64_t per_reading;
 };
 
 static struct shared unshifted;
@@ -43,6 +46,9 @@ int clock_gettime(clockid_t clock, struct timespec *now)
     int failed = syscall(SYS_clock_gettime, clock, now);
     if (failed || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
         return failed;
+    int64_t step = __atomic_load_n(&shared->per_reading, __ATOMIC_RELAXED);
+    if (step != 0 && syscall(SYS_gettid) == getpid())
+        __atomic_fetch_add(&shared->shift, step, __ATOMIC_RELAXED);
     int64_t ns = now->tv_sec * SECOND + now->tv_nsec + __atomic_load_n(&shared->shift, __ATOMIC_RELAXED);
     now->tv_sec = ns / SECOND;
     now->tv_nsec = ns % SECOND;
@@ -73,8 +79,11 @@ time_t time(time_t *copy)
 /* The event loop of the main thread sleeps here. Without a timeout it only looks whether there is something to do. */
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 {
-    if (timeout != 0 && syscall(SYS_gettid) == getpid())
-        __atomic_fetch_add(&shared->sleeps, 1, __ATOMIC_RELAXED);
+    if (syscall(SYS_gettid) == getpid()) {
+        __atomic_fetch_add(&shared->rounds, 1, __ATOMIC_RELAXED);
+        if (timeout != 0)
+            __atomic_fetch_add(&shared->sleeps, 1, __ATOMIC_RELAXED);
+    }
     return syscall(SYS_epoll_pwait, epoll, events, most, timeout, NULL, 8);
 }
 

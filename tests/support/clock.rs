@@ -1,5 +1,6 @@
 //! A wall clock of its own for a server: a small library that is loaded before all others (`LD_PRELOAD`) adds a shift to
-//! what the machine's clock says, and counts how often the server sleeps. Both numbers stand in a file that the server maps.
+//! what the machine's clock says, and counts how often the server sleeps and the rounds of its event loop. The numbers are in a file
+//! that the server maps.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,11 +18,14 @@ const PRELOADED: &str = "clock.so";
 const SHIFT: &str = "clock";
 
 const NS_PER_MS: i64 = 1_000_000;
+const NS_PER_US: i64 = 1000;
 
-/// The places of the two numbers in the file, in bytes, and its length.
+/// The places of the numbers in the file, in bytes, and its length.
 const SHIFT_AT: u64 = 0;
 const SLEEPS_AT: u64 = 8;
-const SHARED_LENGTH: u64 = 16;
+const ROUNDS_AT: u64 = 16;
+const PER_READING_AT: u64 = 24;
+const SHARED_LENGTH: u64 = 32;
 
 /// The library, compiled once for all servers of this process.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -63,9 +67,20 @@ impl Clock {
         self.set(self.number(SHIFT_AT)? + by_ms * NS_PER_MS)
     }
 
+    /// From now on, every reading sets it forward by so many microseconds.
+    pub(super) fn shift_per_reading(&self, us: i64) -> io::Result<()> {
+        let ns = us * NS_PER_US;
+        self.file.write_all_at(&ns.to_ne_bytes(), PER_READING_AT)
+    }
+
     /// How often the server has gone to sleep, all its starts together.
     pub(super) fn sleeps(&self) -> io::Result<i64> {
         self.number(SLEEPS_AT)
+    }
+
+    /// The rounds of the server's event loop, all its starts together.
+    pub(super) fn rounds(&self) -> io::Result<i64> {
+        self.number(ROUNDS_AT)
     }
 
     fn number(&self, at: u64) -> io::Result<i64> {

@@ -361,6 +361,21 @@ impl Server {
         clock.sleeps().expect("cannot read the count")
     }
 
+    /// From now on, every reading of its clock sets the clock forward by so many microseconds, as if all work took that long; it
+    /// was started with [`Builder::clock`].
+    #[track_caller]
+    pub fn shift_clock_per_reading(&self, us: i64) {
+        let clock = self.clock.as_ref().expect("it was started without a clock");
+        clock.shift_per_reading(us).expect("cannot set the clock");
+    }
+
+    /// The rounds of its event loop, with and without sleep; it was started with [`Builder::clock`].
+    #[track_caller]
+    pub fn rounds(&self) -> i64 {
+        let clock = self.clock.as_ref().expect("it was started without a clock");
+        clock.rounds().expect("cannot read the count")
+    }
+
     /// Lets the server go to sleep `times` times, and returns how many commands it called meanwhile of its own accord.
     #[track_caller]
     pub fn calls_while_it_sleeps(&self, times: i64) -> i64 {
