@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::client::Raw;
@@ -15,6 +16,14 @@ const CONNECTS_PER_BREATH: usize = 200;
 /// Files that the test process needs besides the swarm.
 const SPARE_FILES: u64 = 256;
 
+/// The members of all swarms of this process at one time, unless one swarm alone has more: tests run in parallel, and a process can
+/// often open 20 000 files.
+const MOST_MEMBERS: usize = 13_000;
+
+/// The members of the present swarms.
+static MEMBERS: Mutex<usize> = Mutex::new(0);
+static SWARM_ENDED: Condvar = Condvar::new();
+
 /// How many members one look finds at most.
 const MOST: usize = 512;
 
@@ -22,16 +31,41 @@ const MOST: usize = 512;
 pub struct Swarm {
     members: Vec<Raw>,
     epoll: OwnedFd,
+    /// The last field, because the connections are closed first.
+    _place: Place,
+}
+
+/// The right to have so many members.
+struct Place(usize);
+
+impl Place {
+    /// Waits until other swarms have ended, if there are too many members. A test with two large swarms would wait for itself.
+    fn wait_for(size: usize) -> Self {
+        let members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |members: &mut usize| *members > 0 && *members + size > MOST_MEMBERS;
+        let members = SWARM_ENDED.wait_while(members, is_full);
+        *members.unwrap_or_else(PoisonError::into_inner) += size;
+        Self(size)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *MEMBERS.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        SWARM_ENDED.notify_all();
+    }
 }
 
 impl Swarm {
     /// Opens `size` connections to `server`.
     #[track_caller]
     pub fn connect(server: &Server, size: usize) -> Self {
+        let place = Place::wait_for(size);
         allow_open_files(size as u64 + SPARE_FILES);
         let mut swarm = Self {
             members: Vec::with_capacity(size),
             epoll: new_epoll(),
+            _place: place,
         };
         let mut control = Raw::connect(server);
         for index in 0..size {
