@@ -18,24 +18,32 @@ use std::sync::atomic::Ordering;
 
 /// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
-    serve_in(ctx, now, keys, &mut Slice::begin());
-}
-
-/// The same in this slice.
-pub(super) fn serve_in(
-    ctx: Ctx<'_>,
-    now: Now,
-    keys: impl IntoIterator<Item = Key>,
-    slice: &mut Slice,
-) {
     let _nodes = cluster::same_nodes();
     let mut world = ServerWorld { ctx, now };
-    let waiting = SERVICE.get().handover.queues.len();
     if Handover::keys_changed(&mut world, now.ms(), keys) {
-        while !slice.is_over() && step(&mut world, slice) {}
-    } else if SERVICE.get().handover.queues.len() < waiting {
-        slice.has_answered();
+        take_steps(&mut world, &mut Slice::begin());
     }
+    plan_the_rest(ctx, now);
+}
+
+/// Serves the queue of a key, as part of a slice that has begun already. `None`: only asks for slices if work is left.
+pub(super) fn serve_in(ctx: Ctx<'_>, now: Now, key: Option<Key>, slice: &mut Slice) {
+    let mut world = ServerWorld { ctx, now };
+    let waiting = SERVICE.get().handover.queues.len();
+    if Handover::keys_changed(&mut world, now.ms(), key) {
+        take_steps(&mut world, slice);
+    } else if SERVICE.get().handover.queues.len() < waiting {
+        slice.has_answered(); // the first client of the queue was served at once
+    }
+    plan_the_rest(ctx, now);
+}
+
+fn take_steps(world: &mut ServerWorld<'_>, slice: &mut Slice) {
+    while !slice.is_over() && step(world, slice) {}
+}
+
+/// Asks for slices if work is left.
+fn plan_the_rest(ctx: Ctx<'_>, now: Now) {
     if SERVICE.get().handover.has_urgent_work() {
         deferred::ask_for_slices();
     }
@@ -143,8 +151,7 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         }
         end_holds(ctx, now, number);
     }
-    let mut world = ServerWorld { ctx, now };
-    while !slice.is_over() && step(&mut world, &mut slice) {}
+    take_steps(&mut ServerWorld { ctx, now }, &mut slice);
     let service = &mut *SERVICE.get();
     search::plan_rechecks(ctx, service, now);
     if service.has_work() {

@@ -16,8 +16,8 @@ const CONNECTS_PER_BREATH: usize = 200;
 /// Files that the test process needs besides the swarm.
 const SPARE_FILES: u64 = 256;
 
-/// The members of all swarms of this process at one time, unless one swarm alone has more: tests run in parallel, and a process can
-/// often open 20 000 files.
+/// The most members that all swarms of this process have at one time; a larger swarm gets its place when it is alone. Tests run in
+/// parallel, and a process can often open no more than 20 000 files.
 const MOST_MEMBERS: usize = 13_000;
 
 /// The members of the present swarms.
@@ -35,7 +35,7 @@ pub struct Swarm {
     _place: Place,
 }
 
-/// The right to have so many members.
+/// The right of a swarm to have this many members.
 struct Place(usize);
 
 impl Place {

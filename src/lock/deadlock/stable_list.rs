@@ -5,8 +5,8 @@ use std::ops::{Index, IndexMut};
 /// The number of elements in a chunk.
 const CHUNK: usize = 256;
 
-/// A list whose full chunks stay where they are. A `Vec` copies all elements when it grows: with a million keys, that would stop
-/// the server for tens of milliseconds.
+/// A list whose full chunks stay where they are. A `Vec` copies all elements when it grows, which stops the server if there are
+/// many.
 #[derive(Debug)]
 pub(super) struct StableList<T> {
     /// All chunks but the last are full, and none is empty.
