@@ -1,10 +1,10 @@
 //! A node of a cluster looks ten times a second after its waiting clients. That costs next to nothing, however many keys
 //! they wait for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
-use crate::support::{Lines as _, Raw, Server, Swarm, encode, eventually};
+use crate::support::{Lines as _, Raw, Server, Swarm, encode, eventually, waiter};
 
 /// Clients, each of which waits for keys of a slot of its own.
 const CLIENTS: usize = 5000;
@@ -46,6 +46,23 @@ fn a_node_sleeps_while_clients_wait_for_thousands_of_keys() {
     let calls = server.calls_while_it_sleeps(SLEEPS);
     println!("{calls} commands between {SLEEPS} sleeps");
     assert!(calls <= 20 * SLEEPS, "{calls}");
+}
+
+/// The cron event of a server with many clients occurs up to 500 times a second (`dynamic-hz`). Waiting clients are checked no more
+/// often than on other servers.
+#[test]
+fn a_node_whose_cron_event_is_frequent_checks_no_more_often() {
+    const SLEEPS: i64 = 200;
+    let server = node().config("hz", "500").clock(0).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    Raw::connect(&server).must("LOCK.ACQUIRE bar me PX 3600000");
+    let _waiter = waiter(&server, "LOCK.ACQUIRE bar you BLOCK 0");
+    let start = Instant::now();
+    let calls = server.calls_while_it_sleeps(SLEEPS);
+    // A check asks for the nodes of the cluster and for a key.
+    let most = 20.0 + 25.0 * start.elapsed().as_secs_f64();
+    assert!((calls as f64) < most, "{calls} commands, {most} expected");
 }
 
 /// A slot leaves in which thousands wait: all are told.
