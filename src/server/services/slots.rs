@@ -2,6 +2,7 @@
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
 use crate::server::handles::context::Ctx;
+use bitvec::BitArr;
 use crc::{CRC_16_XMODEM, Crc};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,9 @@ pub(in crate::server) fn learn_cluster(ctx: Ctx<'_>) {
 
 /// The number of hash slots.
 pub const SLOTS: usize = 16384;
+
+/// Hash slots.
+pub(in crate::server) type SlotSet = BitArr!(for SLOTS, in u64);
 
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 

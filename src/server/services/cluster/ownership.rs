@@ -14,7 +14,7 @@ use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, slice_of};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots::{self, Nodes, slot_of};
+use crate::server::services::slots::{self, Nodes, SlotSet, slot_of};
 use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
@@ -41,6 +41,9 @@ struct OwnershipState {
     /// How many [`SameNodes`] live, and whether the nodes were asked for since the first of them began.
     same_nodes: u32,
     are_nodes_current: bool,
+    /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
+    /// slot again: the keys are on another node.
+    lost: SlotSet,
 }
 
 static STATE: MainThread<OwnershipState> = MainThread::new();
@@ -227,9 +230,29 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     drop(state);
     let changed = before.map(|before| before.difference(&nodes));
     if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
+        for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
+            STATE.get().lost.set(slot.into(), !nodes.is_own(slot));
+        }
         slots_have_changed(ServerEvent::SlotsMoved(changed));
     }
     Some(nodes)
+}
+
+/// Whether this node has lost the slot, and clients may still wait there.
+pub(super) fn has_lost(slot: u16) -> bool {
+    STATE.get().lost[usize::from(slot)]
+}
+
+/// The lost slots among those with waiting clients. The others are forgotten.
+pub(super) fn lost_slots(waiting: &SlotSet) -> SlotSet {
+    let lost = &mut STATE.get().lost;
+    *lost &= *waiting;
+    *lost
+}
+
+/// No client from before the loss of this slot waits there any more.
+pub(super) fn forget_loss(slot: u16) {
+    STATE.get().lost.set(slot.into(), false);
 }
 
 /// Which node serves which slot now: an older reply is not enough.

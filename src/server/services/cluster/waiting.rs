@@ -2,8 +2,8 @@
 //! stayed are served.
 
 use super::ownership::{
-    Verdict, ask_server, can_access, current_nodes, moved, nodes, owned_slots, same_nodes,
-    take_change,
+    Verdict, ask_server, can_access, current_nodes, forget_loss, has_lost, lost_slots, moved,
+    nodes, owned_slots, same_nodes, take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
@@ -12,10 +12,9 @@ use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::deferred::wake_event_loop;
-use crate::server::services::slots::{SLOTS, slot_of};
+use crate::server::services::slots::{SlotSet, slot_of};
 use crate::server::services::timer;
 use crate::waiting::{InSlots, Key};
-use bitvec::BitArr;
 use std::collections::VecDeque;
 
 /// The maximum number of queues of a family that a step lists.
@@ -24,9 +23,6 @@ const STEP_SIZE: usize = 32;
 /// The shortest time between two checks by the cron event, which occurs up to 500 times a second on servers with many clients
 /// (`dynamic-hz`).
 const CHECK_US: u64 = 90_000;
-
-/// Hash slots.
-type SlotSet = BitArr!(for SLOTS, in u64);
 
 #[derive(Default)]
 struct WaitingState {
@@ -143,7 +139,7 @@ fn imports(ctx: Ctx<'_>, slot: u16) -> bool {
         return false;
     }
     // The import can have ended a moment ago, and the slot can be on its way to the next node, with its locks.
-    current_nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot))
+    current_nodes(ctx).is_some_and(|nodes| nodes.is_importing(slot)) && !has_lost(slot)
 }
 
 /// The error for a client that waited for this key until the server became a replica.
@@ -252,10 +248,10 @@ fn is_down(ctx: Ctx<'_>, waiting: &SlotSet) -> bool {
         .is_some_and(|(_, key)| ask_server(ctx, &ServerString::new(&key)) == Verdict::Down)
 }
 
-/// The slots with waiting clients that this node does not own.
+/// The slots with waiting clients that this node does not own, or has lost since they began to wait.
 fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
     let mut left = SlotSet::ZERO;
-    if can_access(0).is_some() || nodes(ctx).is_some() {
+    if nodes(ctx).is_some() || can_access(0).is_some() {
         let find = || {
             let owns = owned_slots(ctx);
             let is_moving = |slot| nodes(ctx).is_some_and(|nodes| nodes.is_moving(slot));
@@ -271,7 +267,7 @@ fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
             current_nodes(ctx);
             left = find();
         }
-        return left;
+        return left | lost_slots(waiting);
     }
     // The server tells nothing: it is asked with a key of each slot, of as many slots as there is time for.
     let (slice, from) = (Slice::begin(), STATE.get().next_slot);
@@ -304,11 +300,12 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         let Some(mut work) = STATE.get().work.pop_front() else {
             return;
         };
-        if work.step(ctx, &mut slice) {
-            match work.task {
-                Task::SendAway(_) => STATE.get().work.push_front(work),
-                Task::Serve { .. } => STATE.get().work.push_back(work), // other slots first
-            }
+        let has_more = work.step(ctx, &mut slice);
+        match work.task {
+            Task::SendAway(_) if has_more => STATE.get().work.push_front(work),
+            Task::SendAway(_) => forget_loss(work.slot),
+            Task::Serve { .. } if has_more => STATE.get().work.push_back(work), // other slots first
+            Task::Serve { .. } => {}
         }
     }
     if !STATE.get().work.is_empty() {
