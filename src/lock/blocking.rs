@@ -15,6 +15,7 @@ use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::blocked::Departure;
+use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::waiting::{InSlots, Key, Ticket};
 use std::sync::atomic::Ordering;
@@ -103,11 +104,20 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     }
     let ticket = handover.queues.push(waiter);
     let queues = &mut handover.queues;
+    let first = queues.get(ticket).and_then(|waiter| waiter.keys.first());
+    let slot = first.map(|(_, key)| cluster::slot(ctx, key));
+    let mut is_all_read = true;
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
-            read_lock(ctx, key, visit);
+            // The command finds no keys of other slots. The search finds them.
+            if slot == Some(cluster::slot(ctx, &key.1)) {
+                read_lock(ctx, key, visit);
+            } else {
+                is_all_read = false;
+            }
         })
     });
+    let check = if is_all_read { check } else { Check::Unknown };
     if check == Check::Deadlock {
         handover.queues.withdraw(ticket);
         handover.counters.deadlocks += 1;

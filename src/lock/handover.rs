@@ -89,6 +89,12 @@ pub trait LockWorld: WaitingClients {
     /// here again.
     fn serves(&mut self, key: &Key) -> bool;
 
+    /// Returns whether only keys of one hash slot may be opened now. Since Redis 7.2, a node of a cluster assigns each key that
+    /// is opened during a command to the hash slot of the command.
+    fn is_limited_to_a_slot(&mut self) -> bool {
+        false
+    }
+
     /// Calls a function with the hand-over and the waiting clients. The function opens no keys.
     fn with_handover<T>(
         &mut self,
@@ -422,15 +428,16 @@ impl Handover {
         !self.tasks.is_empty() || !self.arrived.is_empty() || !self.agenda.is_empty()
     }
 
-    /// The locks at these keys have changed. Serves the first client of a few queues at once, if there is work already;
-    /// otherwise returns whether there is work now, which the caller does in a slice. No request overtakes in between: a
+    /// The locks at these keys have changed. Serves the first client of a few queues at once, if there is work already, or if
+    /// other work is not allowed now; otherwise returns whether there is work now, which the caller does in a slice. No request overtakes in between: a
     /// client that comes to a key with a queue joins it.
     pub fn keys_changed(
         world: &mut impl LockWorld,
         now: u64,
         keys: impl IntoIterator<Item = Key>,
     ) -> bool {
-        let is_busy = world.with_handover(|handover, _| handover.has_urgent_work());
+        let is_limited = world.is_limited_to_a_slot();
+        let is_busy = is_limited || world.with_handover(|handover, _| handover.has_urgent_work());
         let mut queues = 0;
         for (db, key) in keys {
             let is_served_now = world.with_handover(|handover, _| {

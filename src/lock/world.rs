@@ -84,6 +84,10 @@ impl LockWorld for ServerWorld<'_> {
         serves == Some(true)
     }
 
+    fn is_limited_to_a_slot(&mut self) -> bool {
+        self.ctx.is_cluster() // a command may be running
+    }
+
     fn with_handover<T>(
         &mut self,
         run: impl FnOnce(&mut Handover, &mut dyn WaitingClients) -> T,

@@ -1,5 +1,6 @@
 //! Locks in a cluster: slots, redirections, and slots that move while locks in them are held and waited for.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{
@@ -550,4 +551,90 @@ fn messages_of_notify_reach_subscribers_of_other_nodes() {
     assert_eq!(granted, format!("granted {fence} i"));
     client.must("DEL bar");
     assert_eq!(next(), format!("lost {fence} i"));
+}
+
+/// A node that serves all slots.
+fn owner_of_all() -> Server {
+    let server = node().clock(0).start();
+    server.own_slots(0..=16383);
+    server.await_cluster(1);
+    server
+}
+
+/// Since Redis 7.2 a command finds only keys of its own hash slot. The lock that the other owner holds is in another one.
+#[test]
+fn a_deadlock_over_two_slots_is_refused() {
+    let server = owner_of_all();
+    let mut client = Raw::connect(&server);
+    for (mine, yours) in [(LOW, HIGH), (HIGH, LOW)] {
+        client.must(&format!("LOCK.ACQUIRE {mine} me PX 600000"));
+        client.must(&format!("LOCK.ACQUIRE {yours} you PX 600000"));
+        let mut waiter = waiter(&server, &format!("LOCK.ACQUIRE {yours} me BLOCK 0"));
+        let refused = client.run(&format!("LOCK.ACQUIRE {mine} you BLOCK 60000"));
+        assert!(refused.err().starts_with("DEADLOCK "), "{refused:?}");
+        client.must(&format!("LOCK.RELEASE {yours} you"));
+        assert!(served(&mut waiter).int() > 0);
+        client.must("FLUSHALL");
+    }
+}
+
+/// Clients wait in thousands of slots when all keys are deleted. The hand-over goes on while commands change a lock with a queue of
+/// its own. Each lock must be where its slot is.
+#[test]
+fn locks_are_handed_over_in_their_own_slots_beside_commands() {
+    const CLIENTS: usize = 2000;
+    /// A slice is 1 ms, so it ends after a few steps.
+    const US_PER_READING: i64 = 300;
+    let server = owner_of_all();
+    let mut client = Raw::connect(&server);
+    client.run_all((0..CLIENTS).flat_map(|index| {
+        let acquire = format!("LOCK.ACQUIRE key{index}");
+        [
+            format!("{acquire} holder PX 3600000"),
+            format!("{acquire} waiter PX 3600000 BLOCK 0 ID {index} NOTIFY channel"),
+        ]
+    }));
+    let mut other = Raw::connect(&server);
+    other.must("LOCK.ACQUIRE bar holder PX 3600000");
+    let _queue: Vec<Raw> = ["next", "last"]
+        .map(|owner| format!("LOCK.ACQUIRE bar {owner} PX 3600000 BLOCK 0"))
+        .map(|line| waiter(&server, &line))
+        .into();
+    server.shift_clock_per_reading(US_PER_READING);
+    client.ask("FLUSHALL");
+    while waiting(&server) > 1 {
+        other.run_all((0..10).flat_map(|_| {
+            [
+                "LOCK.ACQUIRE bar me PX 3600000 BLOCK 0 ID me NOTIFY channel",
+                "LOCK.CANCEL bar me",
+            ]
+        }));
+    }
+    client.read();
+    for index in 0..CLIENTS {
+        let fence = client.run(&format!("LOCK.HELD key{index} waiter"));
+        assert!(matches!(fence, Value::Int(1..)), "key{index}: {fence:?}");
+    }
+}
+
+/// A slot leaves and comes back at once: the node imports it before it has looked at the clients that wait there. The lock is on the
+/// other node.
+#[test]
+fn a_client_is_redirected_if_its_slot_begins_to_come_back() {
+    let (one, other) = two_nodes(&node());
+    let mut client = Raw::connect(&one);
+    for _ in 0..5 {
+        client.must(&format!("LOCK.ACQUIRE {LOW} holder PX 600000"));
+        let mut waiter = waiter(&one, &format!("LOCK.ACQUIRE {LOW} waiter BLOCK 0"));
+        sleep(MOMENT); // the node has looked at its slots
+        let there = Move::start(slot_of(&one, LOW), &one, &other);
+        there.keys(&[LOW]);
+        there.finish();
+        let back = Move::start(slot_of(&one, LOW), &other, &one);
+        let reply = served(&mut waiter);
+        assert!(reply.err().starts_with("MOVED "), "{reply:?}");
+        back.keys(&[LOW]);
+        back.finish();
+        client.must(&format!("LOCK.RELEASE {LOW} holder"));
+    }
 }
