@@ -281,6 +281,12 @@ impl Search {
             || queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
     }
 
+    /// Whether the owner of this client waits forever, for this or for something else.
+    fn leaves_owner_waiting(&self, ticket: Ticket) -> bool {
+        let waiter = self.waiter_of_ticket.get(&ticket);
+        waiter.is_some_and(|waiter| self.owners[self.waiters[*waiter].owner].waiting > 0)
+    }
+
     fn take(&mut self, queues: &Queues, task: SearchTask, steps: &mut u64, read: Read<'_>) {
         match task {
             SearchTask::Unverified(after) => {

@@ -54,6 +54,25 @@ fn any_try() -> impl Strategy<Value = Try> {
         })
 }
 
+/// Few owners that often upgrade their holds.
+fn any_try_of_two_locks() -> impl Strategy<Value = Try> {
+    let keys = prop_oneof![
+        2 => Just(vec![0]),
+        2 => Just(vec![1]),
+        1 => Just(vec![0, 1]),
+    ];
+    (0..4usize, keys, any::<bool>(), prop::bool::weighted(0.3)).prop_map(
+        |(owner, keys, shared, upgrade)| Try {
+            owner,
+            upgrade: upgrade && keys.len() == 1,
+            shared: shared && keys.len() == 1,
+            keys,
+            permits: 1,
+            limits: [LIMIT; 2],
+        },
+    )
+}
+
 fn name(owner: usize) -> Vec<u8> {
     vec![b'a' + owner as u8]
 }
@@ -239,9 +258,8 @@ impl World {
     }
 
     /// Who waits forever, if everybody who does not wait releases all.
-    fn waits_in_vain(&self) -> Option<&LockWaiter> {
-        let waits_in_vain = |waiter: &&LockWaiter| !self.clone().serves_in_the_end(&waiter.owner);
-        self.waiting.iter().find(waits_in_vain)
+    fn waits_in_vain(self) -> Option<LockWaiter> {
+        self.in_the_end().waiting.into_iter().next()
     }
 
     /// Shows the held locks to a check.
@@ -284,50 +302,105 @@ impl World {
             channel: None,
             queued,
         };
-        let mut trial = self.clone();
+        let mut changed: Vec<(Key, Lock)> = Vec::new();
         let mut is_busy = false;
         for (index, key) in waiter.keys.iter().enumerate() {
             let request = request(self.claim(waiter, index), behind(key));
-            match trial.lock(key).acquire(&request, 0, fence) {
+            let mut lock = self.lock(key).clone();
+            match lock.acquire(&request, 0, fence) {
                 Acquired::Busy => is_busy = true,
                 Acquired::Never => return true, // it is told so
                 _ => {}
             }
+            changed.push((key.clone(), lock));
         }
         if !is_busy {
-            *self = trial;
+            self.locks.extend(changed);
         }
         !is_busy
     }
 
     /// Lets everybody who doesn't wait release everything, for as long as that serves somebody.
-    /// Is `owner` served in the end?
-    fn serves_in_the_end(mut self, owner: &[u8]) -> bool {
+    fn in_the_end(mut self) -> Self {
         loop {
-            let waiting: Vec<Box<[u8]>> = self.waiting.iter().map(|w| w.owner.clone()).collect();
+            let waiting = std::mem::take(&mut self.waiting);
             for lock in self.locks.values_mut() {
                 for other in (0..OWNERS).map(name) {
-                    if !waiting.iter().any(|waiting| **waiting == *other) {
+                    if !waiting.iter().any(|waiting| *waiting.owner == *other) {
                         lock.drop_owner(&other);
                     }
                 }
             }
-            let before = self.waiting.len();
+            let before = waiting.len();
             let mut still: Vec<LockWaiter> = Vec::new();
-            for waiter in std::mem::take(&mut self.waiting) {
+            for waiter in waiting {
                 if !self.try_serve(&waiter, &still) {
                     still.push(waiter);
                 }
             }
             self.waiting = still;
-            if !self.waiting.iter().any(|waiter| *waiter.owner == *owner) {
-                return true;
-            }
             if self.waiting.len() == before {
-                return false;
+                return self;
             }
         }
     }
+
+    /// Whether all requests of an owner are served in the end.
+    fn serves_in_the_end(self, owner: &[u8]) -> bool {
+        let waiting = self.in_the_end().waiting;
+        waiting.iter().all(|waiter| *waiter.owner != *owner)
+    }
+}
+
+/// Compares the check of each newcomer with the simulation.
+fn compare_checks(tries: &[Try]) -> Result<(), TestCaseError> {
+    let mut world = World::new();
+    let mut queues = Queues::default();
+    for attempt in tries {
+        let newcomer = waiter(attempt);
+        let holds_it = newcomer
+            .keys
+            .iter()
+            .any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
+        if newcomer.want == Want::Upgrade && !holds_it {
+            continue;
+        }
+        let before = world.clone();
+        if world.answers_at_once(&newcomer) {
+            // An upgrade of an owner that waits elsewhere can close a cycle, which a search finds: see `simulate`.
+            let waits = |other: &LockWaiter| other.owner == newcomer.owner;
+            if newcomer.want == Want::Upgrade && before.waiting.iter().any(waits) {
+                world = before;
+            }
+            continue;
+        }
+        let mut with_it = world.clone();
+        with_it.join(with_it.place(&newcomer), newcomer.clone());
+        let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
+        let ticket = queues.push(newcomer);
+        let checked = check(&mut queues, ticket, &mut { u64::MAX }, &mut world.reader());
+        let expected = if never_ends {
+            Check::Deadlock
+        } else {
+            Check::Fine
+        };
+        prop_assert_eq!(checked, expected, "{:?}", attempt);
+        if never_ends {
+            queues.withdraw(ticket);
+        } else {
+            // Nothing else harms those that wait already.
+            let may_harm = attempt.keys[0] >= LOCKS || attempt.upgrade;
+            let in_vain = may_harm.then(|| with_it.clone().waits_in_vain()).flatten();
+            prop_assert!(
+                in_vain.is_none(),
+                "{:?} makes {:?} wait in vain",
+                attempt,
+                in_vain
+            );
+            world = with_it;
+        }
+    }
+    Ok(())
 }
 
 proptest! {
@@ -335,39 +408,12 @@ proptest! {
 
     #[test]
     fn a_wait_is_refused_exactly_if_it_would_never_end(tries in prop::collection::vec(any_try(), 1..40)) {
-        let mut world = World::new();
-        let mut queues = Queues::default();
-        for attempt in tries {
-            let newcomer = waiter(&attempt);
-            let holds_it = newcomer.keys.iter().any(|key| world.lock(key).holds().get(&newcomer.owner).is_some());
-            if newcomer.want == Want::Upgrade && !holds_it {
-                continue;
-            }
-            let before = world.clone();
-            if world.answers_at_once(&newcomer) {
-                // An upgrade of an owner that waits elsewhere can close a cycle, which a search finds: see `simulate`.
-                let waits = |other: &LockWaiter| other.owner == newcomer.owner;
-                if newcomer.want == Want::Upgrade && before.waiting.iter().any(waits) {
-                    world = before;
-                }
-                continue;
-            }
-            let mut with_it = world.clone();
-            with_it.join(with_it.place(&newcomer), newcomer.clone());
-            let never_ends = !with_it.clone().serves_in_the_end(&newcomer.owner);
-            let ticket = queues.push(newcomer);
-            let checked = check(&mut queues, ticket, &mut { u64::MAX }, &mut world.reader());
-            let expected = if never_ends { Check::Deadlock } else { Check::Fine };
-            prop_assert_eq!(checked, expected, "{:?}", attempt);
-            if never_ends {
-                queues.withdraw(ticket);
-            } else {
-                let names_limit = attempt.keys[0] >= LOCKS; // nothing else harms those that wait already
-                let in_vain = names_limit.then(|| with_it.waits_in_vain()).flatten();
-                prop_assert!(in_vain.is_none(), "{:?} makes {:?} wait in vain", attempt, in_vain);
-                world = with_it;
-            }
-        }
+        compare_checks(&tries)?;
+    }
+
+    #[test]
+    fn an_upgrade_is_refused_exactly_if_its_owner_would_wait_forever(tries in prop::collection::vec(any_try_of_two_locks(), 1..30)) {
+        compare_checks(&tries)?;
     }
 }
 
@@ -667,15 +713,19 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
 }
 
 /// An owner tries to acquire locks.
-fn attempt(owner: usize, keys: &[usize], shared: bool) -> Event {
-    Event::Try(Try {
+fn plain_try(owner: usize, keys: &[usize], shared: bool) -> Try {
+    Try {
         owner,
         keys: keys.to_vec(),
         shared,
         permits: 1,
         upgrade: false,
         limits: [LIMIT; 2],
-    })
+    }
+}
+
+fn attempt(owner: usize, keys: &[usize], shared: bool) -> Event {
+    Event::Try(plain_try(owner, keys, shared))
 }
 
 /// An owner has two requests: one for the first lock, and a later one for this lock and another. Another client waits between them.
@@ -721,6 +771,32 @@ fn an_upgrade_of_a_waiting_owner_can_close_a_cycle() {
     events.extend([1000; 5].map(Event::Search));
     events.push(upgrade);
     simulate(events).expect("nobody is left in vain");
+}
+
+/// The same, but the upgrade waits for another owner that shares the lock. Its own wait can end, but then its owner waits on.
+#[test]
+fn an_upgrade_that_waits_can_close_a_cycle() {
+    let tries = [
+        plain_try(1, &[0], true),
+        plain_try(0, &[1], false),
+        plain_try(3, &[0], true),
+        plain_try(4, &[1], true),
+        plain_try(4, &[0, 1], false),
+        plain_try(1, &[1], false),
+        plain_try(4, &[0], true),
+    ];
+    let upgrade = Try {
+        upgrade: true,
+        ..plain_try(1, &[0], false)
+    };
+    let all = [&tries[..], std::slice::from_ref(&upgrade)].concat();
+    compare_checks(&all).expect("the upgrade is refused");
+    for steps in 0..100 {
+        let mut events: Vec<Event> = tries.iter().cloned().map(Event::Try).collect();
+        events.extend([1000; 5].map(Event::Search));
+        events.push(Event::Check(upgrade.clone(), steps));
+        simulate(events).unwrap_or_else(|error| panic!("after {steps} steps: {error}"));
+    }
 }
 
 /// The same, but the request leaves while a search goes on, after any number of steps.

@@ -2175,6 +2175,27 @@ fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
+/// The same, but the upgrade waits for another owner that shares the lock, and would be served.
+#[test]
+fn an_upgrade_that_waits_for_others_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE j c");
+    client.must("LOCK.ACQUIRE k a SHARED");
+    client.must("LOCK.ACQUIRE k b SHARED");
+    client.must("LOCK.ACQUIRE m d");
+    let _waiting = [
+        "LOCK.ACQUIRE m e SHARED BLOCK 0",
+        "LOCK.MACQUIRE 2 m k e BLOCK 0",
+        "LOCK.ACQUIRE j a BLOCK 0",
+    ]
+    .map(|line| waiter(&server, line));
+    let mut c = waiter(&server, "LOCK.ACQUIRE k c SHARED BLOCK 0");
+    let closing = refused_at_once(&server, "LOCK.UPGRADE k a BLOCK 0");
+    assert_eq!(closing.err(), DEADLOCK);
+    client.must("LOCK.RELEASE m d");
+    fence(&served(&mut c));
+}
+
 /// A lock comes to a key that clients wait for, without an acquisition.
 #[test]
 fn a_lock_that_comes_from_another_key_closes_a_cycle() {

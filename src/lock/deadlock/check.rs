@@ -59,15 +59,19 @@ pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<
         return Check::Unknown;
     }
     let mut search = Search::of(queues, newcomer);
-    match search.run(queues, steps, read) {
-        None => Check::Unknown,
-        Some(None) => {
-            search.note_reentries(queues);
-            Check::Fine
-        }
-        // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
-        Some(Some(_)) if search.left_others(queues) => Check::Unknown,
-        Some(Some(_)) => Check::Deadlock,
+    let Some(deadlocked) = search.run(queues, steps, read) else {
+        return Check::Unknown;
+    };
+    let owner_waits =
+        || queues.upgrades_for_waiting_owner(newcomer) && search.leaves_owner_waiting(newcomer);
+    if deadlocked.is_none() && !owner_waits() {
+        search.note_reentries(queues);
+        return Check::Fine;
+    }
+    // Those ahead may be in a deadlock that is not known yet, and wait for it to be resolved.
+    match search.left_others(queues) {
+        true => Check::Unknown,
+        false => Check::Deadlock,
     }
 }
 

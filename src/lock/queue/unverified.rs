@@ -1,6 +1,6 @@
 //! What the queues keep for the search for deadlocks: which clients it has to check, and what has changed since it began.
 
-use super::{Queues, ticket_between};
+use super::{Queues, Want, ticket_between};
 use crate::lock::deadlock::PER_STEP;
 use crate::lock::limits::{NamedLimits, PossibleLimits};
 use crate::waiting::{Key, ScanStep, Ticket};
@@ -47,12 +47,13 @@ impl Recheck {
 
 /// For the search for deadlocks.
 impl Queues {
-    /// Notes that it is not known yet whether this client's wait can end. If it has named a limit that leaves less to the
-    /// clients ahead, that is not known of them either.
+    /// Notes that it is not known yet whether this client's wait can end. That is not known of the other clients of its keys either
+    /// if it has named a limit that leaves less to them, or upgrades the hold of an owner that also waits for something else.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
+        let may_keep_lock = self.upgrades_for_waiting_owner(ticket);
         if let Some(entry) = self.waiters.get(&ticket) {
             self.unverified.insert(entry.arrival, ticket);
-            if entry.leaves_less {
+            if entry.leaves_less || may_keep_lock {
                 for queue in &entry.queues {
                     self.rechecks.entry(*queue).or_default();
                 }
@@ -178,6 +179,13 @@ impl Queues {
     pub(in crate::lock) fn leaves_less(&self, ticket: Ticket) -> bool {
         let entry = self.waiters.get(&ticket);
         entry.is_some_and(|entry| entry.leaves_less)
+    }
+
+    /// Whether this client waits to upgrade a hold, and its owner also waits for something else. Its own wait can end, and
+    /// nevertheless others that could have shared the lock may then wait for its owner forever.
+    pub(in crate::lock) fn upgrades_for_waiting_owner(&self, ticket: Ticket) -> bool {
+        let waiter = self.get(ticket);
+        waiter.is_some_and(|waiter| waiter.want == Want::Upgrade) && self.owner_waits_twice(ticket)
     }
 
     pub(in crate::lock) fn is_unverified(&self, ticket: Ticket) -> bool {
