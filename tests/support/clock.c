@@ -1,6 +1,6 @@
-/* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep, and the rounds of its
-   event loop. The file that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time, then
-   the counts, then the nanoseconds by which every reading in the main thread sets the clock forward.
+/* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep, and the writes in a
+   round of its event loop. The file that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time,
+   then the counts, then the nanoseconds by which every reading in the main thread sets the clock forward.
    CLOCK_MONOTONIC stays as it is. */
 
 #define _GNU_SOURCE
@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,12 +21,15 @@
 struct shared {
     int64_t shift;
     int64_t sleeps;
-    int64_t rounds;
+    int64_t most_writes;
     int64_t per_reading;
 };
 
 static struct shared unshifted;
 static struct shared *shared = &unshifted;
+
+/* The writes of the main thread in this round. */
+static int64_t writes;
 
 __attribute__((constructor)) static void find_shared(void)
 {
@@ -80,11 +84,29 @@ time_t time(time_t *copy)
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 {
     if (syscall(SYS_gettid) == getpid()) {
-        __atomic_fetch_add(&shared->rounds, 1, __ATOMIC_RELAXED);
+        writes = 0;
         if (timeout != 0)
             __atomic_fetch_add(&shared->sleeps, 1, __ATOMIC_RELAXED);
     }
     return syscall(SYS_epoll_pwait, epoll, events, most, timeout, NULL, 8);
+}
+
+static void count_write(void)
+{
+    if (syscall(SYS_gettid) == getpid() && ++writes > __atomic_load_n(&shared->most_writes, __ATOMIC_RELAXED))
+        __atomic_store_n(&shared->most_writes, writes, __ATOMIC_RELAXED);
+}
+
+ssize_t write(int file, const void *bytes, size_t length)
+{
+    count_write();
+    return syscall(SYS_write, file, bytes, length);
+}
+
+ssize_t writev(int file, const struct iovec *parts, int count)
+{
+    count_write();
+    return syscall(SYS_writev, file, parts, count);
 }
 
 /* Valkey 8.1 and later prefer, for a module, the symbols of the libraries that it names (RTLD_DEEPBIND): the module would

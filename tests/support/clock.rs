@@ -1,6 +1,6 @@
 //! A wall clock of its own for a server: a small library that is loaded before all others (`LD_PRELOAD`) adds a shift to
-//! what the machine's clock says, and counts how often the server sleeps and the rounds of its event loop. The numbers are in a file
-//! that the server maps.
+//! what the machine's clock says, and counts how often the server sleeps and the writes in a round of its event loop. The numbers are
+//! in a file that the server maps.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,7 +23,7 @@ const NS_PER_US: i64 = 1000;
 /// The places of the numbers in the file, in bytes, and its length.
 const SHIFT_AT: u64 = 0;
 const SLEEPS_AT: u64 = 8;
-const ROUNDS_AT: u64 = 16;
+const MOST_WRITES_AT: u64 = 16;
 const PER_READING_AT: u64 = 24;
 const SHARED_LENGTH: u64 = 32;
 
@@ -78,9 +78,14 @@ impl Clock {
         self.number(SLEEPS_AT)
     }
 
-    /// The rounds of the server's event loop, all its starts together.
-    pub(super) fn rounds(&self) -> io::Result<i64> {
-        self.number(ROUNDS_AT)
+    /// Begins to count the writes in a round anew.
+    pub(super) fn forget_writes(&self) -> io::Result<()> {
+        self.file.write_all_at(&[0; 8], MOST_WRITES_AT)
+    }
+
+    /// The largest number of writes of the server's main thread in one round of its event loop since then.
+    pub(super) fn most_writes_in_a_round(&self) -> io::Result<i64> {
+        self.number(MOST_WRITES_AT)
     }
 
     fn number(&self, at: u64) -> io::Result<i64> {

@@ -369,11 +369,20 @@ impl Server {
         clock.shift_per_reading(us).expect("cannot set the clock");
     }
 
-    /// The rounds of its event loop, with and without sleep; it was started with [`Builder::clock`].
+    /// Begins to count the writes in a round of its event loop; it was started with [`Builder::clock`].
     #[track_caller]
-    pub fn rounds(&self) -> i64 {
+    pub fn count_writes(&self) {
         let clock = self.clock.as_ref().expect("it was started without a clock");
-        clock.rounds().expect("cannot read the count")
+        clock.forget_writes().expect("cannot reset the count");
+    }
+
+    /// The largest number of writes of its main thread in one round since [`Server::count_writes`].
+    #[track_caller]
+    pub fn most_writes_in_a_round(&self) -> i64 {
+        let clock = self.clock.as_ref().expect("it was started without a clock");
+        clock
+            .most_writes_in_a_round()
+            .expect("cannot read the count")
     }
 
     /// Lets the server go to sleep `times` times, and returns how many commands it called meanwhile of its own accord.
