@@ -346,6 +346,7 @@ fn dismiss_next<F: QueueService>(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 /// Handles the deadlines that have passed. Returns the next deadline (Unix ms).
 pub fn due<F: QueueService>(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     let mut slice = Slice::begin();
+    let _nodes = cluster::same_nodes();
     loop {
         let at = F::with(|queues, _| queues.next_deadline())?;
         if at > now.ms() {
@@ -379,9 +380,9 @@ pub const fn in_slots<F: QueueService>() -> InSlots {
         slots: || F::with(|queues, _| queues.slots()),
         queues: |slot, after, most| F::with(|queues, _| queues.of_slot(slot, after, most)),
         send_away: |key, error| dismiss_head::<F>(key, error.clone()),
-        serve: |ctx, key, slice| {
+        serve: |ctx, key, has_changed, slice| {
             let has_retry = F::with(|queues, _| queues.has_retry(key.0, &key.1));
-            if !has_retry {
+            if has_changed || !has_retry {
                 serve_in::<F>(ctx, Now::read(), key, slice);
                 ask_for_slices_if_needed::<F>();
             }

@@ -27,8 +27,9 @@ pub struct InSlots {
     pub queues: fn(u16, u64, usize) -> Vec<(u64, Key)>,
     /// Answers the first client that waits for a key with an error. Returns whether there was one.
     pub send_away: fn(&Key, &Error) -> bool,
-    /// Serves the queue of a key, if this node may serve the key now. What the slice has no time for is done later.
-    pub serve: fn(Ctx<'_>, &Key, &mut Slice),
+    /// Serves the queue of a key, if this node may serve the key now. What the slice has no time for is done later. A queue that is
+    /// tried again at a certain time is skipped, unless its slot has come or gone: what it waits for may have ended meanwhile.
+    pub serve: fn(Ctx<'_>, &Key, has_changed: bool, &mut Slice),
 }
 
 /// The queue of each key that clients wait for. Each queue has a number above the numbers of all earlier queues, so that a

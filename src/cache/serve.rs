@@ -57,6 +57,7 @@ pub(super) fn offer_lease(
         ..lease_request(length_ms, now)
     };
     let db = ctx.db();
+    cluster::notice_arrival(ctx, key);
     let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
         watch_for_changes(ctx);
@@ -113,6 +114,7 @@ impl QueueService for CacheQueues {
         name: &ServerString<'_>,
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
+        cluster::notice_arrival(ctx, name.bytes());
         let mut edit = match EntryEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return Self::with(|queues, _| queues.dismiss_head(key, error)),

@@ -205,7 +205,7 @@ pub(super) const WAITING: InSlots = InSlots {
         let handover = &mut SERVICE.get().handover;
         handover.refuse_first(&mut ServerClients, key, error)
     },
-    serve: |ctx, key, slice| {
+    serve: |ctx, key, has_changed, slice| {
         let now = Now::read();
         let mut world = ServerWorld { ctx, now };
         if !world.serves(key) {
@@ -217,6 +217,7 @@ pub(super) const WAITING: InSlots = InSlots {
             handover.queues.has_retry(key.0, &key.1)
         };
         // A first client with a retry time is tried at that time.
-        serve_in(ctx, now, (!has_retry).then(|| key.clone()), slice);
+        let is_tried = has_changed || !has_retry;
+        serve_in(ctx, now, is_tried.then(|| key.clone()), slice);
     },
 };

@@ -9,7 +9,9 @@ use crate::support::cluster::{
     A_WHILE, Atomic, Client, LOW, Six, id_of, node, owner_of, slot_of, two_nodes,
 };
 use crate::support::stock::assert_stream_tells_all;
-use crate::support::{Lines as _, Random, Raw, SOON, Server, eventually, wait_for_replica_sync};
+use crate::support::{
+    Lines as _, Random, Raw, SOON, Server, Swarm, encode, eventually, wait_for_replica_sync,
+};
 use crate::{BUSY, FAILED, TAGS, seconds};
 
 /// Two nodes, and how they are asked, if they can move slots so.
@@ -295,6 +297,49 @@ fn waiting_clients_are_redirected_and_leases_are_revoked_when_a_slot_leaves_at_o
         assert_eq!(holder.must(&good), 1, "other slots keep their leases");
     }
     assert_eq!(holder.must("LOCK.HELD bar me").int(), fence);
+}
+
+/// A slot leaves and comes back while its many clients are being redirected. Its leases are revoked. So one of the clients that are left
+/// at each entry receives a lease, and does not wait for the end of the old one.
+#[test]
+fn clients_that_are_left_when_a_slot_comes_back_are_served() {
+    const KEYS: usize = 12;
+    const WAITERS: usize = 50;
+    let Some((one, other, way)) = pair() else {
+        return;
+    };
+    let slot = slot_of(&one, LOW);
+    let mut client = Raw::connect(&one);
+    let mut requests = Vec::new();
+    for index in 0..KEYS {
+        let acquire = format!("LOCK.ACQUIRE {{{LOW}}}lock{index}");
+        client.must(&format!("{acquire} holder PX 3600000"));
+        let fetch = format!("CACHE.FETCH {{{LOW}}}entry{index} LEASE 3600000");
+        client.must(&fetch);
+        for waiter in 0..WAITERS {
+            requests.push(format!("{acquire} waiter{waiter} BLOCK 0"));
+            requests.push(format!("{fetch} BLOCK 0"));
+        }
+    }
+    let mut swarm = Swarm::connect(&one, requests.len());
+    for (index, request) in requests.iter().enumerate() {
+        swarm.send(index, &encode(request.split(' ')));
+    }
+    let blocked = requests.len() as i64;
+    eventually(SOON, || one.info_int("blocked_clients") == blocked);
+    way.start(slot, &one, &other);
+    let id = id_of(&other);
+    eventually(SOON, || owner_of(&other, slot).as_ref() == Some(&id));
+    way.start(slot, &other, &one);
+    way.await_end(slot, &other, &one);
+    for index in 0..KEYS {
+        let info = format!("CACHE.INFO {{{LOW}}}entry{index}");
+        eventually(SOON, || {
+            let info = client.run(&info);
+            let is_left = || info.field("waiters").int() > 0;
+            info.is_nil() || !is_left() || info.field("lease_ms").int() > 0
+        });
+    }
 }
 
 /// The connection that a hold is renewed for does not move with it. The old node neither renews nor releases it; on the new

@@ -4,6 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::support::cache::lease;
 use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
 use crate::support::{
     Builder, Lines as _, Raw, SOON, Server, Swarm, await_waiting, encode, eventually, served,
@@ -266,4 +267,26 @@ fn a_node_sleeps_after_a_canceled_migration() {
         sleep(Duration::from_secs(1));
         one.sleeps() - before < MOST_SLEEPS
     });
+}
+
+/// A node on which a client waits looks at its slots several times a second. It may look again after the first lease in a slot that has
+/// just come.
+#[test]
+fn a_lease_in_a_slot_that_has_just_come_is_not_revoked() {
+    const SLOTS: usize = 20;
+    let (one, other) = two_nodes(&patient_node());
+    let mut client = Raw::connect(&other);
+    let is_of_other = |tag: &String| slot_of(&other, tag) > 8191;
+    let mut tags = (0..).map(|index| format!("tag{index}"));
+    let waited = tags.find(is_of_other).expect("there are many tags");
+    client.must(&format!("LOCK.ACQUIRE {waited} holder PX 3600000"));
+    let _waiter = waiter(&other, &format!("LOCK.ACQUIRE {waited} waiter BLOCK 0"));
+    for tag in tags.filter(|tag| !is_of_other(tag)).take(SLOTS) {
+        sleep(Duration::from_millis(100)); // the node has looked
+        Move::start(slot_of(&one, &tag), &one, &other).finish();
+        let token = lease(&mut client, &tag);
+        let again = client.must(&format!("CACHE.FETCH {tag} LEASE 60000"));
+        assert_eq!(again.array()[0], "WAIT", "{tag}");
+        assert_eq!(client.must(&format!("CACHE.FAIL {tag} {token}")), 1);
+    }
 }

@@ -220,7 +220,7 @@ fn migration(event: MigrationEvent, job: &[u8], ranges: Ranges) {
         MigrationEvent::ImportEnds => {}
     }
     forget_nodes();
-    slots_have_changed(ServerEvent::SlotsMoved(ranges));
+    slots_have_changed(ServerEvent::SlotsMoved, ranges);
 }
 
 // SAFETY (for all callbacks below): the server calls them with data of the type that belongs to the event.
@@ -291,7 +291,7 @@ unsafe extern "C" fn on_redis_trim(
         // Whether keys are dropped in the background or one by one: they are nobody's any more.
         // SAFETY: see above.
         let ranges = unsafe { redis_ranges((*data.cast::<RedisTrim>()).slots) };
-        slots_have_changed(ServerEvent::SlotsDropped(ranges));
+        slots_have_changed(ServerEvent::SlotsDropped, ranges);
     });
 }
 

@@ -14,7 +14,7 @@ use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, slice_of};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots::{self, Nodes, SlotSet, slot_of};
+use crate::server::services::slots::{self, Nodes, Ranges, SlotSet, slot_of};
 use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
@@ -44,6 +44,8 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
+    /// The slots that have come or gone, whose clients are all to be tried: leases of the cache have been revoked.
+    changed: SlotSet,
 }
 
 static STATE: MainThread<OwnershipState> = MainThread::new();
@@ -210,6 +212,20 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
+/// Looks whether the slot of this key has come to this node a moment ago. To be called before a family keeps something that it revokes
+/// when slots come or go: a later look would revoke that, too. Asks nothing if the slot is known to be this node's.
+pub fn notice_arrival(ctx: Ctx<'_>, key: &[u8]) {
+    if !ctx.is_cluster() {
+        return;
+    }
+    let slot = slot_of(key);
+    let is_known = |nodes: &Rc<Nodes>| nodes.is_own(slot);
+    let is_known = STATE.get().nodes.as_ref().is_none_or(is_known);
+    if !is_known {
+        current_nodes(ctx);
+    }
+}
+
 /// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
 pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     let start = Now::read().micros();
@@ -233,7 +249,7 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
             STATE.get().lost.set(slot.into(), !nodes.is_own(slot));
         }
-        slots_have_changed(ServerEvent::SlotsMoved(changed));
+        slots_have_changed(ServerEvent::SlotsMoved, changed);
     }
     Some(nodes)
 }
@@ -253,6 +269,18 @@ pub(super) fn lost_slots(waiting: &SlotSet) -> SlotSet {
 /// No client from before the loss of this slot waits there any more.
 pub(super) fn forget_loss(slot: u16) {
     STATE.get().lost.set(slot.into(), false);
+}
+
+/// The slots among those with waiting clients that have come or gone. The others are forgotten.
+pub(super) fn changed_slots(waiting: &SlotSet) -> SlotSet {
+    let changed = &mut STATE.get().changed;
+    *changed &= *waiting;
+    *changed
+}
+
+/// All clients that wait in this slot are tried now.
+pub(super) fn forget_change(slot: u16) {
+    STATE.get().changed.set(slot.into(), false);
 }
 
 /// Which node serves which slot now: an older reply is not enough.
@@ -300,10 +328,13 @@ impl Drop for SameNodes {
     }
 }
 
-/// Reports to the families that slots came or left.
-pub(super) fn slots_have_changed(event: ServerEvent) {
+/// Reports to the families by this event that slots came or left.
+pub(super) fn slots_have_changed(event: fn(Ranges) -> ServerEvent, ranges: Ranges) {
+    for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
+        STATE.get().changed.set(slot.into(), true);
+    }
     HAS_CHANGED.store(true, Ordering::Relaxed);
-    deferred::defer_slot_change(event);
+    deferred::defer_slot_change(event(ranges));
 }
 
 /// Whether slots have come or gone since this function last returned true. It returns false while the server may not act.

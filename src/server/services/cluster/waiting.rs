@@ -2,8 +2,8 @@
 //! stayed are served.
 
 use super::ownership::{
-    Verdict, ask_server, can_access, current_nodes, forget_loss, has_lost, lost_slots, moved,
-    nodes, owned_slots, same_nodes, take_change,
+    Verdict, ask_server, can_access, changed_slots, current_nodes, forget_change, forget_loss,
+    has_lost, lost_slots, moved, nodes, owned_slots, same_nodes, take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
@@ -53,6 +53,8 @@ enum Task {
         family: usize,
         /// The number of the family's last queue whose clients were served.
         done: u64,
+        /// Whether the slot has come or gone, so that every queue is tried.
+        has_changed: bool,
     },
 }
 
@@ -69,11 +71,14 @@ impl Work {
         }
     }
 
-    fn serve(slot: usize) -> Self {
-        let (family, done) = (0, 0);
+    fn serve(slot: usize, has_changed: bool) -> Self {
         Self {
             slot: slot as u16,
-            task: Task::Serve { family, done },
+            task: Task::Serve {
+                family: 0,
+                done: 0,
+                has_changed,
+            },
         }
     }
 
@@ -93,13 +98,17 @@ impl Work {
                 }
                 slice.is_over() || !are_all_listed
             }
-            Task::Serve { family, done } => {
+            Task::Serve {
+                family,
+                done,
+                has_changed,
+            } => {
                 let Some(in_slots) = families().nth(*family) else {
                     return false;
                 };
                 let queues = (in_slots.queues)(self.slot, *done, STEP_SIZE);
                 for (number, key) in &queues {
-                    (in_slots.serve)(ctx, key, slice);
+                    (in_slots.serve)(ctx, key, *has_changed, slice);
                     *done = *number;
                     if slice.is_over() {
                         return true;
@@ -194,6 +203,8 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         );
     } else {
         let has_left = which_left(ctx, &waiting);
+        let changed = changed_slots(&waiting);
+        postponed |= changed;
         serve.retain(|work| !has_left[usize::from(work.slot)]);
         for slot in has_left.iter_ones() {
             postponed.set(slot, true);
@@ -205,7 +216,8 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         }
         for slot in begins.iter_ones() {
             postponed.set(slot, false);
-            serve.push_back(Work::serve(slot));
+            serve.push_back(Work::serve(slot, changed[slot]));
+            forget_change(slot as u16);
         }
     }
     work.append(&mut serve);
