@@ -3,8 +3,9 @@
 
 use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
 use crate::support::{
-    Lines, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, ask, await_gone, eventually, now_us, pair,
-    served, server_and_client, still_waits, wait_for_replica_sync, waiter, waiting, waits,
+    Lines, Raw, SOON, SYNTAX, Server, Value, WRONGTYPE, ask, await_gone, await_waiting, eventually,
+    now_us, pair, served, server_and_client, still_waits, wait_for_replica_sync, waiter, waiting,
+    waits,
 };
 
 /// Limit, permits in use, and the holders with their permits.
@@ -448,6 +449,21 @@ fn the_limit_of_a_request_that_ends_without_permits_no_longer_counts() {
             client.must("SEM.RELEASE s a");
             fence(&client.run("SEM.ACQUIRE s d LIMIT 2"));
         }
+    }
+}
+
+#[test]
+fn permits_stay_that_were_granted_by_the_limit_of_a_request_that_ends_without_permits() {
+    for ending in ENDINGS {
+        let (server, mut client) = server_and_client();
+        client.must("SEM.ACQUIRE s a LIMIT 2 PERMITS 2");
+        let mut b = waiter(&server, "SEM.ACQUIRE s b LIMIT 2 PERMITS 2 BLOCK 0");
+        let c = ending.wait(&server, "SEM.ACQUIRE s c LIMIT 4 PERMITS 4");
+        fence(&served(&mut b));
+        ending.end(&server, c);
+        await_waiting(&server, 0);
+        let all = vec![held("a", 2), held("b", 2)];
+        assert_eq!(state(&mut client, "s"), (2, 4, all), "{ending:?}");
     }
 }
 

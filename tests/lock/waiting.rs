@@ -2153,21 +2153,26 @@ fn a_repeated_request_that_lowers_a_limit_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
-/// The exclusive request of `e` will get nil, because `e` will share one of these locks first. So `c`, which waits behind it, does not wait
-/// for `a` until `a` has the lock exclusively.
-#[test]
-fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
-    let (server, mut client) = server_and_client();
+/// The connections of four clients that wait, the last of them for `k`. `a` holds `k` shared and waits for `j`, which `c` holds.
+/// The exclusive request of `e` will get nil, because `e` will share `m` first. So `c`, which waits behind it to share `k`, does not wait
+/// for `a` until `a` has `k` exclusively.
+fn four_without_a_cycle(server: &Server, client: &mut Raw) -> [Raw; 4] {
     client.must("LOCK.ACQUIRE j c");
     client.must("LOCK.ACQUIRE k a SHARED");
     client.must("LOCK.ACQUIRE m d");
-    let _waiting = [
+    [
         "LOCK.ACQUIRE m e SHARED BLOCK 0",
         "LOCK.MACQUIRE 2 m k e BLOCK 0",
         "LOCK.ACQUIRE j a BLOCK 0",
+        "LOCK.ACQUIRE k c SHARED BLOCK 0",
     ]
-    .map(|line| waiter(&server, line));
-    let mut c = waiter(&server, "LOCK.ACQUIRE k c SHARED BLOCK 0");
+    .map(|line| waiter(server, line))
+}
+
+#[test]
+fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
+    let (server, mut client) = server_and_client();
+    let [_share, _many, _a, mut c] = four_without_a_cycle(&server, &mut client);
     thread::sleep(Duration::from_millis(500)); // a search that began meanwhile would find it
     assert_eq!(waiting(&server), 4);
     assert!(client.must("LOCK.UPGRADE k a").int() > 0);
@@ -2175,21 +2180,12 @@ fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
-/// The same, but the upgrade waits for another owner that shares the lock, and would be served.
+/// The upgrade would be served after `b` has released `k`.
 #[test]
 fn an_upgrade_that_waits_for_others_closes_a_cycle() {
     let (server, mut client) = server_and_client();
-    client.must("LOCK.ACQUIRE j c");
-    client.must("LOCK.ACQUIRE k a SHARED");
     client.must("LOCK.ACQUIRE k b SHARED");
-    client.must("LOCK.ACQUIRE m d");
-    let _waiting = [
-        "LOCK.ACQUIRE m e SHARED BLOCK 0",
-        "LOCK.MACQUIRE 2 m k e BLOCK 0",
-        "LOCK.ACQUIRE j a BLOCK 0",
-    ]
-    .map(|line| waiter(&server, line));
-    let mut c = waiter(&server, "LOCK.ACQUIRE k c SHARED BLOCK 0");
+    let [_share, _many, _a, mut c] = four_without_a_cycle(&server, &mut client);
     let closing = refused_at_once(&server, "LOCK.UPGRADE k a BLOCK 0");
     assert_eq!(closing.err(), DEADLOCK);
     client.must("LOCK.RELEASE m d");
