@@ -346,7 +346,6 @@ fn dismiss_next<F: QueueService>(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 /// Handles the deadlines that have passed. Returns the next deadline (Unix ms).
 pub fn due<F: QueueService>(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     let mut slice = Slice::begin();
-    let _nodes = cluster::same_nodes();
     loop {
         let at = F::with(|queues, _| queues.next_deadline())?;
         if at > now.ms() {

@@ -3,7 +3,7 @@
 use super::breaker::BreakerRequest;
 use super::budget;
 use super::edit::{EntryEdit, EntryKey};
-use super::lease::{LeaseOffer, LeaseRequest, Leases};
+use super::lease::{LeaseOffer, LeaseRequest, LeaseStatus, Leases};
 use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
 use super::stale_ends;
@@ -57,12 +57,18 @@ pub(super) fn offer_lease(
         ..lease_request(length_ms, now)
     };
     let db = ctx.db();
-    cluster::notice_arrival(ctx, key);
+    if ctx.is_cluster() && is_lease_free(db, key, now) {
+        cluster::notice_arrival(ctx, key);
+    }
     let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
         watch_for_changes(ctx);
     }
     offer
+}
+
+fn is_lease_free(db: i32, key: &[u8], now: Now) -> bool {
+    STATE.get().rebuilds.leases.status(db, key, now.ms()) == LeaseStatus::Free
 }
 
 fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {

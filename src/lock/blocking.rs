@@ -106,18 +106,16 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     let queues = &mut handover.queues;
     let first = queues.get(ticket).and_then(|waiter| waiter.keys.first());
     let slot = first.map(|(_, key)| cluster::slot(ctx, key));
-    let mut is_all_read = true;
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
             // The command finds no keys of other slots. The search finds them.
-            if slot == Some(cluster::slot(ctx, &key.1)) {
+            let is_found = slot == Some(cluster::slot(ctx, &key.1));
+            if is_found {
                 read_lock(ctx, key, visit);
-            } else {
-                is_all_read = false;
             }
+            is_found
         })
     });
-    let check = if is_all_read { check } else { Check::Unknown };
     if check == Check::Deadlock {
         handover.queues.withdraw(ticket);
         handover.counters.deadlocks += 1;

@@ -28,8 +28,8 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 
 pub use check::{Budget, Check, check};
 
-/// Given a key and a function, calls the function with the lock there, if there is one.
-pub type Read<'a> = &'a mut dyn FnMut(&Key, &mut dyn FnMut(&Lock));
+/// Given a key and a function, calls the function with the lock there, if there is one. Returns false if the key cannot be read now.
+pub type Read<'a> = &'a mut dyn FnMut(&Key, &mut dyn FnMut(&Lock)) -> bool;
 
 /// How many steps it takes to open a key.
 pub(super) const STEPS_TO_READ: u64 = 8;
@@ -77,6 +77,8 @@ pub struct Search {
     spent: u64,
     /// Whether the clients that are to be checked again are marked as unverified.
     is_marked: bool,
+    /// Whether a key could not be read, so that nothing can be concluded.
+    has_unread: bool,
     /// Whether anything has changed since a deadlock was suspected.
     is_disturbed: bool,
     /// Whether the search is to start again, and all that was found to be freed.
@@ -103,6 +105,7 @@ impl Search {
             reentries: BTreeSet::new(),
             spent: 0,
             is_marked: false,
+            has_unread: false,
             is_disturbed: false,
             is_outdated: false,
         }
@@ -138,7 +141,7 @@ impl Search {
             while let Some(task) = self.tasks.pop() {
                 *steps = steps.saturating_sub(1);
                 self.take(queues, task, steps, read);
-                if *steps == 0 {
+                if *steps == 0 || self.has_unread {
                     return None;
                 }
             }
@@ -281,8 +284,8 @@ impl Search {
             || queues.has_unverified() && left.any(|waiter| queues.is_unverified(waiter.ticket))
     }
 
-    /// Whether the owner of this client waits forever, for this or for something else.
-    fn leaves_owner_waiting(&self, ticket: Ticket) -> bool {
+    /// Whether the owner of this client still has a request that is never served.
+    fn is_owner_stuck(&self, ticket: Ticket) -> bool {
         let waiter = self.waiter_of_ticket.get(&ticket);
         waiter.is_some_and(|waiter| self.owners[self.waiters[*waiter].owner].waiting > 0)
     }
@@ -463,40 +466,40 @@ impl Search {
         let mut found: Vec<(u64, u64)> = Vec::new();
         let mut next = None;
         let mut is_shared = false;
-        read(name, &mut |lock| {
-            is_shared = lock.mode() == Mode::Shared;
-            let holds = lock.holds();
-            let few = holds.len().min(queues.owners());
-            if few > self.at_once {
-                // In the order of the waiting owners' numbers: that can be gone on with later.
-                *steps = steps.saturating_sub(PER_STEP as u64 / HOLDERS_PER_STEP);
-                let mut at = after;
-                for _ in 0..PER_STEP {
-                    let Some((number, owner)) = queues.owner_after(at) else {
-                        return;
-                    };
+        let is_read =
+            read(name, &mut |lock| {
+                is_shared = lock.mode() == Mode::Shared;
+                let holds = lock.holds();
+                let few = holds.len().min(queues.owners());
+                if few > self.at_once {
+                    // In the order of the waiting owners' numbers: that can be gone on with later.
+                    *steps = steps.saturating_sub(PER_STEP as u64 / HOLDERS_PER_STEP);
+                    let mut at = after;
+                    for _ in 0..PER_STEP {
+                        let Some((number, owner)) = queues.owner_after(at) else {
+                            return;
+                        };
+                        found.extend(holds.get(owner).map(|hold| (number, hold.count)));
+                        at = number;
+                    }
+                    next = Some(at);
+                    return;
+                }
+                *steps = steps.saturating_sub(few as u64 / HOLDERS_PER_STEP);
+                if holds.len() <= queues.owners() {
+                    let holders = holds.iter();
+                    found.extend(holders.filter_map(|(owner, hold)| {
+                        Some((queues.owner_number(owner)?, hold.count))
+                    }));
+                    return;
+                }
+                let mut at = 0;
+                while let Some((number, owner)) = queues.owner_after(at) {
                     found.extend(holds.get(owner).map(|hold| (number, hold.count)));
                     at = number;
                 }
-                next = Some(at);
-                return;
-            }
-            *steps = steps.saturating_sub(few as u64 / HOLDERS_PER_STEP);
-            if holds.len() <= queues.owners() {
-                let holders = holds.iter();
-                found.extend(
-                    holders.filter_map(|(owner, hold)| {
-                        Some((queues.owner_number(owner)?, hold.count))
-                    }),
-                );
-                return;
-            }
-            let mut at = 0;
-            while let Some((number, owner)) = queues.owner_after(at) {
-                found.extend(holds.get(owner).map(|hold| (number, hold.count)));
-                at = number;
-            }
-        });
+            });
+        self.has_unread |= !is_read;
         self.keys[key].is_shared = is_shared;
         if let Some(next) = next {
             self.tasks.push(SearchTask::Holders(key, next));

@@ -89,8 +89,8 @@ pub trait LockWorld: WaitingClients {
     /// here again.
     fn serves(&mut self, key: &Key) -> bool;
 
-    /// Returns whether only keys of one hash slot may be opened now. Since Redis 7.2, a node of a cluster assigns each key that
-    /// is opened during a command to the hash slot of the command.
+    /// Returns whether only keys of one hash slot may be opened now. On a node of a cluster, some servers (seen on
+    /// Redis 8.6 and Valkey 9.1) assign each key that is opened during a command to the hash slot of the command.
     fn is_limited_to_a_slot(&mut self) -> bool {
         false
     }
@@ -428,9 +428,9 @@ impl Handover {
         !self.tasks.is_empty() || !self.arrived.is_empty() || !self.agenda.is_empty()
     }
 
-    /// The locks at these keys have changed. Serves the first client of a few queues at once, if there is work already, or if
-    /// other work is not allowed now; otherwise returns whether there is work now, which the caller does in a slice. No request overtakes in between: a
-    /// client that comes to a key with a queue joins it.
+    /// The locks at these keys have changed. If there is work already, or only keys of one hash slot may be opened now, serves the first
+    /// client of a few queues at once. Otherwise returns whether there is work now, which the caller does in a slice. No request
+    /// overtakes in between: a client that comes to a key with a queue joins it.
     pub fn keys_changed(
         world: &mut impl LockWorld,
         now: u64,

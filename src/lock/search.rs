@@ -80,7 +80,10 @@ pub(super) fn take_steps(ctx: Ctx<'_>, service: &mut LockService, now: Now) -> b
         handover, search, ..
     } = service;
     let mut steps = STEPS_PER_READING;
-    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| read_lock(ctx, key, visit);
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| {
+        read_lock(ctx, key, visit);
+        true
+    };
     if let Some((finished, next_at)) = &mut search.finished {
         if finished.may_find() {
             if let Some(ticket) = finished.find(&mut handover.queues, &mut steps, read) {

@@ -85,7 +85,7 @@ impl LockWorld for ServerWorld<'_> {
     }
 
     fn is_limited_to_a_slot(&mut self) -> bool {
-        self.ctx.is_cluster() // a command may be running
+        self.ctx.is_cluster() // a command may call this
     }
 
     fn with_handover<T>(

@@ -299,8 +299,8 @@ fn waiting_clients_are_redirected_and_leases_are_revoked_when_a_slot_leaves_at_o
     assert_eq!(holder.must("LOCK.HELD bar me").int(), fence);
 }
 
-/// A slot leaves and comes back while its many clients are being redirected. Its leases are revoked. So one of the clients that are left
-/// at each entry receives a lease, and does not wait for the end of the old one.
+/// A slot leaves and comes back while its many clients are being redirected. Its leases are revoked. So one of the clients that still
+/// wait for each entry receives a lease, and does not wait for the end of the old one.
 #[test]
 fn clients_that_are_left_when_a_slot_comes_back_are_served() {
     const KEYS: usize = 12;
@@ -319,9 +319,10 @@ fn clients_that_are_left_when_a_slot_comes_back_are_served() {
         format!("{acquire} owner{index} PX 3600000 BLOCK 0 ID {index} NOTIFY channel")
     }));
     let mut swarm = Swarm::connect(&one, KEYS * WAITERS);
+    let mut tokens = Vec::new();
     for key in 0..KEYS {
         let fetch = format!("CACHE.FETCH {{{LOW}}}entry{key} LEASE 3600000");
-        client.must(&fetch);
+        tokens.push(client.must(&fetch).array()[2].int());
         let waits = encode(format!("{fetch} BLOCK 0").split(' '));
         for index in 0..WAITERS {
             swarm.send(key * WAITERS + index, &waits);
@@ -334,13 +335,15 @@ fn clients_that_are_left_when_a_slot_comes_back_are_served() {
     eventually(SOON, || owner_of(&other, slot).as_ref() == Some(&id));
     way.start(slot, &other, &one);
     way.await_end(slot, &other, &one);
-    for key in 0..KEYS {
+    for (key, token) in tokens.iter().enumerate() {
         let info = format!("CACHE.INFO {{{LOW}}}entry{key}");
         eventually(SOON, || {
             let info = client.run(&info);
             let is_left = || info.field("waiters").int() > 0;
             info.is_nil() || !is_left() || info.field("lease_ms").int() > 0
         });
+        let late = format!("CACHE.SET {{{LOW}}}entry{key} late PX 600000 TOKEN {token}");
+        assert_eq!(client.must(&late), 0);
     }
 }
 

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::cache::lease;
-use crate::support::cluster::{LOW, Move, node, slot_of, two_nodes};
+use crate::support::cluster::{LOW, Move, await_look, node, slot_of, two_nodes};
 use crate::support::{
     Builder, Lines as _, Raw, SOON, Server, Swarm, await_waiting, encode, eventually, served,
     waiter, waiting,
@@ -216,8 +216,8 @@ fn a_node_serves_others_between_clients_that_take_long() {
     const CLIENTS: usize = 2000;
     /// A slice is 1 ms.
     const US_PER_READING: i64 = 300;
-    /// There were 3 to 6: a round has a few slices, and a slice up to three clients, each of which gets its error by one write. With 64
-    /// clients in a slice there were 130.
+    /// Measured: 3 to 6 writes in a round, and 130 with 64 clients in a slice. A round has a few slices, and a slice up to three clients,
+    /// each of which gets its error by one write.
     const MOST_WRITES: i64 = 40;
     let builder = patient_node().config("maxclients", "3000").clock(0);
     let (one, other) = two_nodes(&builder);
@@ -236,7 +236,7 @@ fn a_node_serves_others_between_clients_that_take_long() {
     moving.finish();
     await_waiting(&one, 0);
     let writes = one.most_writes_in_a_round();
-    assert!(writes <= MOST_WRITES, "{writes} writes");
+    assert!((1..=MOST_WRITES).contains(&writes), "{writes} writes");
 }
 
 /// Clients of two families wait in a slot whose migration is canceled. When those that can be served are served, the node does
@@ -273,7 +273,7 @@ fn a_node_sleeps_after_a_canceled_migration() {
 /// just come.
 #[test]
 fn a_lease_in_a_slot_that_has_just_come_is_not_revoked() {
-    const SLOTS: usize = 20;
+    const SLOTS: usize = 5;
     let (one, other) = two_nodes(&patient_node());
     let mut client = Raw::connect(&other);
     let is_of_other = |tag: &String| slot_of(&other, tag) > 8191;
@@ -282,9 +282,10 @@ fn a_lease_in_a_slot_that_has_just_come_is_not_revoked() {
     client.must(&format!("LOCK.ACQUIRE {waited} holder PX 3600000"));
     let _waiter = waiter(&other, &format!("LOCK.ACQUIRE {waited} waiter BLOCK 0"));
     for tag in tags.filter(|tag| !is_of_other(tag)).take(SLOTS) {
-        sleep(Duration::from_millis(100)); // the node has looked
+        await_look(&other);
         Move::start(slot_of(&one, &tag), &one, &other).finish();
         let token = lease(&mut client, &tag);
+        await_look(&other);
         let again = client.must(&format!("CACHE.FETCH {tag} LEASE 60000"));
         assert_eq!(again.array()[0], "WAIT", "{tag}");
         assert_eq!(client.must(&format!("CACHE.FAIL {tag} {token}")), 1);

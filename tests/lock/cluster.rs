@@ -1,10 +1,9 @@
 //! Locks in a cluster: slots, redirections, and slots that move while locks in them are held and waited for.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{
-    HIGH, LOW, Move, calls, id_of, master_and_replica, node, slot_of, two_nodes,
+    HIGH, LOW, Move, await_look, calls, id_of, master_and_replica, node, slot_of, two_nodes,
     with_changing_masters,
 };
 use crate::support::lock::fence;
@@ -578,8 +577,52 @@ fn a_deadlock_over_two_slots_is_refused() {
     }
 }
 
+/// Clients that wait in other slots have nothing to do with it, although the command cannot open their keys.
+#[test]
+fn a_deadlock_in_one_slot_is_refused_at_once_beside_clients_of_other_slots() {
+    let server = owner_of_all();
+    let mut client = Raw::connect(&server);
+    client.must(&format!("LOCK.ACQUIRE {HIGH} holder PX 600000"));
+    let _beside = waiter(&server, &format!("LOCK.ACQUIRE {HIGH} waiter BLOCK 0"));
+    client.must(&format!("LOCK.ACQUIRE {{{LOW}}}a me PX 600000"));
+    client.must(&format!("LOCK.ACQUIRE {{{LOW}}}b you PX 600000"));
+    let _waiter = waiter(&server, &format!("LOCK.ACQUIRE {{{LOW}}}b me BLOCK 0"));
+    // A request that is checked later would get nil.
+    let closing = format!("LOCK.ACQUIRE {{{LOW}}}a you BLOCK 60000 ID closing NOTIFY channel");
+    let refused = client.run(&closing);
+    assert!(refused.err().starts_with("DEADLOCK "), "{refused:?}");
+}
+
+/// A slot leaves a node on which nobody waits, and begins to come back. A client that is sent there with `ASK` waits there.
+#[test]
+fn a_client_waits_in_a_slot_that_was_lost_before_it_came() {
+    let (one, other) = two_nodes(&node());
+    let mut client = Raw::connect(&one);
+    let tags = (0..).map(|index| format!("tag{index}"));
+    let mut own_tags = tags.filter(|tag| (1..8192).contains(&slot_of(&one, tag)));
+    let leased = own_tags.find(|tag| slot_of(&one, tag) != slot_of(&one, LOW));
+    let leased = leased.expect("there are many tags");
+    client.must(&format!("CACHE.FETCH {leased} LEASE 600000")); // the node looks at its slots now
+    await_look(&one);
+    Move::start(slot_of(&one, LOW), &one, &other).finish();
+    await_look(&one);
+    let back = Move::start(slot_of(&one, LOW), &other, &one);
+    client.must("ASKING");
+    fence(&client.run(&format!("LOCK.ACQUIRE {LOW} me PX 600000")));
+    let mut next = Raw::connect(&one);
+    next.must("ASKING");
+    next.ask(&format!("LOCK.ACQUIRE {LOW} you PX 600000 BLOCK 0"));
+    eventually(SOON, || waiting(&one) == 1);
+    await_look(&one);
+    await_look(&one);
+    still_waits(&mut next);
+    back.finish();
+    client.must(&format!("LOCK.RELEASE {LOW} me"));
+    fence(&served(&mut next));
+}
+
 /// Clients wait in thousands of slots when all keys are deleted. The hand-over goes on while commands change a lock with a queue of
-/// its own. Each lock must be where its slot is.
+/// its own. Each lock must be stored in its own hash slot.
 #[test]
 fn locks_are_handed_over_in_their_own_slots_beside_commands() {
     const CLIENTS: usize = 2000;
@@ -602,7 +645,9 @@ fn locks_are_handed_over_in_their_own_slots_beside_commands() {
         .into();
     server.shift_clock_per_reading(US_PER_READING);
     client.ask("FLUSHALL");
+    let end = Instant::now() + SOON;
     while waiting(&server) > 1 {
+        assert!(Instant::now() < end, "clients are left");
         other.run_all((0..10).flat_map(|_| {
             [
                 "LOCK.ACQUIRE bar me PX 3600000 BLOCK 0 ID me NOTIFY channel",
@@ -626,7 +671,7 @@ fn a_client_is_redirected_if_its_slot_begins_to_come_back() {
     for _ in 0..5 {
         client.must(&format!("LOCK.ACQUIRE {LOW} holder PX 600000"));
         let mut waiter = waiter(&one, &format!("LOCK.ACQUIRE {LOW} waiter BLOCK 0"));
-        sleep(MOMENT); // the node has looked at its slots
+        await_look(&one);
         let there = Move::start(slot_of(&one, LOW), &one, &other);
         there.keys(&[LOW]);
         there.finish();

@@ -263,13 +263,14 @@ impl World {
     }
 
     /// Shows the held locks to a check.
-    fn reader(&self) -> impl FnMut(&Key, &mut dyn FnMut(&Lock)) {
+    fn reader(&self) -> impl FnMut(&Key, &mut dyn FnMut(&Lock)) -> bool {
         |key, visit| {
             if let Some(lock) = self.locks.get(key)
                 && !lock.holds().is_empty()
             {
                 visit(lock);
             }
+            true
         }
     }
 
@@ -924,6 +925,7 @@ fn steps_of(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, newcomer: Ticket) 
         if let Some(lock) = locks.get(key) {
             visit(lock);
         }
+        true
     });
     (checked, MOST - steps)
 }
@@ -966,6 +968,7 @@ fn ends_before_third(third: Third, mut steps_before: u64) -> bool {
         if let Some(lock) = locks.get(key) {
             visit(lock);
         }
+        true
     };
     let for_lock = LockWaiter {
         owner: (*b"c").into(),
@@ -1079,6 +1082,7 @@ fn the_number_of_steps_is_proportional_to_the_waiting_clients() {
                 if let Some(lock) = locks.get(key) {
                     visit(lock);
                 }
+                true
             });
             if let Some(deadlocked) = result {
                 break deadlocked;
@@ -1132,7 +1136,10 @@ fn tangle(
 fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (Vec<Ticket>, u64) {
     let mut steps = u64::MAX;
     let mut refused = Vec::new();
-    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| visit(&locks[key]);
+    let read = &mut |key: &Key, visit: &mut dyn FnMut(&Lock)| {
+        visit(&locks[key]);
+        true
+    };
     while queues.has_unverified() {
         let mut search = Search::of_unverified(queues);
         let mut found = search.go_on(queues, &mut steps, read).flatten();
@@ -1228,6 +1235,7 @@ fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() 
         let found = search.go_on(&mut queues, &mut steps, &mut |_, visit| {
             reads += 1;
             visit(&lock);
+            true
         });
         let deadlocked = last.filter(|_| waiting == SIZE);
         assert_eq!(found, Some(deadlocked));
@@ -1254,7 +1262,7 @@ fn grants_do_not_repeat_searches() {
         assert!(searches <= 2);
         let mut search = Search::of_unverified(&mut queues);
         let found = loop {
-            if let Some(found) = search.go_on(&mut queues, &mut 64, &mut |_, _| {}) {
+            if let Some(found) = search.go_on(&mut queues, &mut 64, &mut |_, _| true) {
                 break found;
             }
             assert!(came < 2 * WAITING, "the search does not end");

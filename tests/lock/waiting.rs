@@ -2180,7 +2180,7 @@ fn an_upgrade_of_an_owner_that_waits_closes_a_cycle() {
     assert_eq!(refused.err(), DEADLOCK);
 }
 
-/// The upgrade would be served after `b` has released `k`.
+/// The upgrade alone could be served, after `b` has released `k`.
 #[test]
 fn an_upgrade_that_waits_for_others_closes_a_cycle() {
     let (server, mut client) = server_and_client();

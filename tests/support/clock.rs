@@ -79,11 +79,11 @@ impl Clock {
     }
 
     /// Begins to count the writes in a round anew.
-    pub(super) fn forget_writes(&self) -> io::Result<()> {
+    pub(super) fn reset_most_writes(&self) -> io::Result<()> {
         self.file.write_all_at(&[0; 8], MOST_WRITES_AT)
     }
 
-    /// The largest number of writes of the server's main thread in one round of its event loop since then.
+    /// The largest number of writes of the server's main thread in one round of its event loop since the last reset.
     pub(super) fn most_writes_in_a_round(&self) -> io::Result<i64> {
         self.number(MOST_WRITES_AT)
     }

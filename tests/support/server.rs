@@ -373,7 +373,7 @@ impl Server {
     #[track_caller]
     pub fn count_writes(&self) {
         let clock = self.clock.as_ref().expect("it was started without a clock");
-        clock.forget_writes().expect("cannot reset the count");
+        clock.reset_most_writes().expect("cannot reset the count");
     }
 
     /// The largest number of writes of its main thread in one round since [`Server::count_writes`].

@@ -7,11 +7,11 @@ use crate::waiting::Ticket;
 /// The result of the check of a client that joins a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// Its wait can end.
+    /// Its wait can end, and that of no other client becomes endless by it.
     Fine,
-    /// Its wait would never end.
+    /// Its wait would never end, or its owner would wait forever for something else.
     Deadlock,
-    /// The check would take too long for a command.
+    /// The check would take too long for a command, or needs a key that cannot be read now.
     Unknown,
 }
 
@@ -62,9 +62,9 @@ pub fn check(queues: &mut Queues, newcomer: Ticket, steps: &mut u64, read: Read<
     let Some(deadlocked) = search.run(queues, steps, read) else {
         return Check::Unknown;
     };
-    let owner_waits =
-        || queues.upgrades_for_waiting_owner(newcomer) && search.leaves_owner_waiting(newcomer);
-    if deadlocked.is_none() && !owner_waits() {
+    let is_owner_stuck =
+        || queues.is_upgrade_of_waiting_owner(newcomer) && search.is_owner_stuck(newcomer);
+    if deadlocked.is_none() && !is_owner_stuck() {
         search.note_reentries(queues);
         return Check::Fine;
     }
@@ -93,18 +93,18 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
     if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
         let mut joined = joined;
         if !joined.any(is_behind_entangled) {
-            let mut plain = true;
+            let (mut plain, mut has_waiting_holder) = (true, false);
             for key in &waiter.keys {
                 *steps = steps.saturating_sub(STEPS_TO_READ);
-                read(key, &mut |lock| {
-                    plain &= lock.holds().len() <= FEW_HOLDERS
-                        && !lock
+                plain &= read(key, &mut |lock| {
+                    has_waiting_holder |= lock.holds().len() > FEW_HOLDERS
+                        || lock
                             .holds()
                             .iter()
                             .any(|(owner, _)| queues.owner_waits(owner));
                 });
             }
-            if plain {
+            if plain && !has_waiting_holder {
                 return true;
             }
         }
@@ -116,9 +116,12 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
     let mut holds = false;
     for key in queues.keys() {
         *steps = steps.saturating_sub(STEPS_TO_READ);
-        read(key, &mut |lock| {
+        let is_read = read(key, &mut |lock| {
             holds |= lock.holds().get(&waiter.owner).is_some()
         });
+        if !is_read {
+            return false;
+        }
     }
     !holds
 }

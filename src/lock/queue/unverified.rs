@@ -47,13 +47,13 @@ impl Recheck {
 
 /// For the search for deadlocks.
 impl Queues {
-    /// Notes that it is not known yet whether this client's wait can end. That is not known of the other clients of its keys either
-    /// if it has named a limit that leaves less to them, or upgrades the hold of an owner that also waits for something else.
+    /// Notes that it is not known yet whether this client's wait can end. If it has named a limit that leaves less to the other clients
+    /// of its keys, or upgrades the hold of an owner that also waits for something else, that is not known of these clients either.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
-        let may_keep_lock = self.upgrades_for_waiting_owner(ticket);
+        let may_block_others = self.is_upgrade_of_waiting_owner(ticket);
         if let Some(entry) = self.waiters.get(&ticket) {
             self.unverified.insert(entry.arrival, ticket);
-            if entry.leaves_less || may_keep_lock {
+            if entry.leaves_less || may_block_others {
                 for queue in &entry.queues {
                     self.rechecks.entry(*queue).or_default();
                 }
@@ -183,7 +183,7 @@ impl Queues {
 
     /// Whether this client waits to upgrade a hold, and its owner also waits for something else. Its own wait can end, and
     /// nevertheless others that could have shared the lock may then wait for its owner forever.
-    pub(in crate::lock) fn upgrades_for_waiting_owner(&self, ticket: Ticket) -> bool {
+    pub(in crate::lock) fn is_upgrade_of_waiting_owner(&self, ticket: Ticket) -> bool {
         let waiter = self.get(ticket);
         waiter.is_some_and(|waiter| waiter.want == Want::Upgrade) && self.owner_waits_twice(ticket)
     }

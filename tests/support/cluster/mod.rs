@@ -93,6 +93,13 @@ pub fn id_of(server: &Server) -> String {
     ask(server, "CLUSTER MYID").text().into()
 }
 
+/// Waits until a node looks at the slots of all nodes again. It does so regularly while clients wait there or hold leases of the cache.
+#[track_caller]
+pub fn await_look(node: &Server) {
+    let before = calls(node, "cluster|nodes");
+    eventually(SOON, || calls(node, "cluster|nodes") > before);
+}
+
 /// How often a command was called, also by the module itself.
 pub fn calls(server: &Server, command: &str) -> i64 {
     let stats = ask(server, "INFO commandstats");

@@ -44,7 +44,8 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
-    /// The slots that have come or gone, whose clients are all to be tried: leases of the cache have been revoked.
+    /// The slots that moved to or from this node. All their clients are tried again, because the leases of the cache that they wait
+    /// for were revoked.
     changed: SlotSet,
 }
 
@@ -212,16 +213,17 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
-/// Looks whether the slot of this key has come to this node a moment ago. To be called before a family keeps something that it revokes
-/// when slots come or go: a later look would revoke that, too. Asks nothing if the slot is known to be this node's.
+/// Asks the server again for its slots, unless that of this key is known to be its own. Call this before a lease is granted: if the
+/// node notices later that the slot has come, it revokes the lease.
 pub fn notice_arrival(ctx: Ctx<'_>, key: &[u8]) {
     if !ctx.is_cluster() {
         return;
     }
     let slot = slot_of(key);
-    let is_known = |nodes: &Rc<Nodes>| nodes.is_own(slot);
-    let is_known = STATE.get().nodes.as_ref().is_none_or(is_known);
-    if !is_known {
+    let is_own = |nodes: &Rc<Nodes>| nodes.is_own(slot);
+    // The first look at the slots reports no change.
+    let need_not_ask = STATE.get().nodes.as_ref().is_none_or(is_own);
+    if !need_not_ask {
         current_nodes(ctx);
     }
 }
@@ -259,26 +261,29 @@ pub(super) fn has_lost(slot: u16) -> bool {
     STATE.get().lost[usize::from(slot)]
 }
 
-/// The lost slots among those with waiting clients. The others are forgotten.
-pub(super) fn lost_slots(waiting: &SlotSet) -> SlotSet {
-    let lost = &mut STATE.get().lost;
-    *lost &= *waiting;
-    *lost
+/// Forgets lost and changed slots in which no client waits.
+pub(super) fn retain_slots(waiting: &SlotSet) {
+    let mut state = STATE.get();
+    state.lost &= *waiting;
+    state.changed &= *waiting;
 }
 
-/// No client from before the loss of this slot waits there any more.
+/// The slots that this node has lost, and whose clients are not redirected yet.
+pub(super) fn lost_slots() -> SlotSet {
+    STATE.get().lost
+}
+
+/// Call this when all clients are redirected that waited when the slot was lost.
 pub(super) fn forget_loss(slot: u16) {
     STATE.get().lost.set(slot.into(), false);
 }
 
-/// The slots among those with waiting clients that have come or gone. The others are forgotten.
-pub(super) fn changed_slots(waiting: &SlotSet) -> SlotSet {
-    let changed = &mut STATE.get().changed;
-    *changed &= *waiting;
-    *changed
+/// The slots that moved to or from this node, and whose clients are not tried again yet.
+pub(super) fn changed_slots() -> SlotSet {
+    STATE.get().changed
 }
 
-/// All clients that wait in this slot are tried now.
+/// Call this when a pass over all queues of the slot begins.
 pub(super) fn forget_change(slot: u16) {
     STATE.get().changed.set(slot.into(), false);
 }
@@ -328,7 +333,7 @@ impl Drop for SameNodes {
     }
 }
 
-/// Reports to the families by this event that slots came or left.
+/// Reports to the families that slots came or left. `event` makes the event from the slots.
 pub(super) fn slots_have_changed(event: fn(Ranges) -> ServerEvent, ranges: Ranges) {
     for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
         STATE.get().changed.set(slot.into(), true);

@@ -3,7 +3,7 @@
 
 use super::ownership::{
     Verdict, ask_server, can_access, changed_slots, current_nodes, forget_change, forget_loss,
-    has_lost, lost_slots, moved, nodes, owned_slots, same_nodes, take_change,
+    has_lost, lost_slots, moved, nodes, owned_slots, retain_slots, same_nodes, take_change,
 };
 use crate::error::Error;
 use crate::server::base::clock::Now;
@@ -187,6 +187,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
     for slot in families().flat_map(|family| (family.slots)()) {
         waiting.set(slot.into(), true);
     }
+    retain_slots(&waiting);
     let mut serve = take_passes();
     let mut postponed = std::mem::take(&mut STATE.get().postponed) & waiting;
     let mut work = VecDeque::new();
@@ -203,7 +204,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         );
     } else {
         let has_left = which_left(ctx, &waiting);
-        let changed = changed_slots(&waiting);
+        let changed = changed_slots() & waiting;
         postponed |= changed;
         serve.retain(|work| !has_left[usize::from(work.slot)]);
         for slot in has_left.iter_ones() {
@@ -260,7 +261,7 @@ fn is_down(ctx: Ctx<'_>, waiting: &SlotSet) -> bool {
         .is_some_and(|(_, key)| ask_server(ctx, &ServerString::new(&key)) == Verdict::Down)
 }
 
-/// The slots with waiting clients that this node does not own, or has lost since they began to wait.
+/// The slots with waiting clients that this node does not own, or has lost and whose clients are not redirected yet.
 fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
     let mut left = SlotSet::ZERO;
     if nodes(ctx).is_some() || can_access(0).is_some() {
@@ -271,7 +272,7 @@ fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
             for slot in waiting.iter_ones() {
                 left.set(slot, !owns(slot as u16) && !is_moving(slot as u16));
             }
-            left
+            left | lost_slots() & *waiting
         };
         left = find();
         if left.any() {
@@ -279,7 +280,7 @@ fn which_left(ctx: Ctx<'_>, waiting: &SlotSet) -> SlotSet {
             current_nodes(ctx);
             left = find();
         }
-        return left | lost_slots(waiting);
+        return left;
     }
     // The server tells nothing: it is asked with a key of each slot, of as many slots as there is time for.
     let (slice, from) = (Slice::begin(), STATE.get().next_slot);
