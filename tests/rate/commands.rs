@@ -1673,6 +1673,38 @@ fn an_exact_window_remembers_each_call() {
     assert_eq!(too_large.err(), "ERR limit must be between 0 and 100000");
 }
 
+/// What [`time_of_call`] sends: a call of an exact window between two readings of the server's clock. The counter tells
+/// which of several clients' calls was first.
+const TIMED_CALL: [&str; 4] = ["TIME", "RATE.WINDOW k 20 50 EXACT", "INCR calls", "TIME"];
+
+/// Calls a window that allows 20 requests in 50 ms. Returns the number of the call and the readings (Unix us) before and after
+/// it; `None`: it was limited.
+fn time_of_call(client: &mut Raw) -> Option<(i64, [i64; 2])> {
+    let replies = client.run_all(TIMED_CALL);
+    let us = |reply: &Value| {
+        let number = |part: &Value| part.text().parse::<i64>().expect("a number");
+        number(&reply.array()[0]) * 1_000_000 + number(&reply.array()[1])
+    };
+    let is_allowed = ints(&replies[1])[0] == 0;
+    is_allowed.then(|| (replies[2].int(), [us(&replies[0]), us(&replies[3])]))
+}
+
+/// Checks all allowed calls. The server's clock may have stepped back, because the machine's did: a reading that is earlier
+/// than the one before it is moved to that one's time, and all later readings are moved as far.
+fn assert_no_span_has_more(mut allowed: Vec<(i64, [i64; 2])>) {
+    allowed.sort_unstable();
+    let (mut newest, mut moved) = (0, 0);
+    for reading in allowed.iter_mut().flat_map(|(_, readings)| readings) {
+        moved += (newest - (*reading + moved)).max(0);
+        *reading += moved;
+        newest = *reading;
+    }
+    assert!(allowed.len() > 20);
+    for span in allowed.windows(21) {
+        assert!(span[20].1[1] - span[0].1[0] >= 50_000, "{span:?}");
+    }
+}
+
 /// Never more than the limit in any span, whoever calls: checked against all that were allowed.
 #[test]
 fn no_span_has_more_calls_than_an_exact_window_allows() {
@@ -1683,25 +1715,28 @@ fn no_span_has_more_calls_than_an_exact_window_allows() {
             scope.spawn(|| {
                 let mut client = Raw::connect(&server);
                 for _ in 0..2000 {
-                    let replies = client.run_all(["TIME", "RATE.WINDOW k 20 50 EXACT", "TIME"]);
-                    let us = |at: usize| {
-                        let time = replies[at].array();
-                        let number = |at: usize| time[at].text().parse::<i64>().expect("a number");
-                        number(0) * 1_000_000 + number(1)
-                    };
-                    if ints(&replies[1])[0] == 0 {
-                        allowed.lock().expect("a list").push((us(0), us(2)));
-                    }
+                    let call = time_of_call(&mut client);
+                    allowed.lock().expect("a list").extend(call);
                 }
             });
         }
     });
-    let mut allowed = allowed.into_inner().expect("a list");
-    allowed.sort();
-    for span in allowed.windows(21) {
-        assert!(span[20].1 - span[0].0 >= 50_000, "{span:?}");
+    assert_no_span_has_more(allowed.into_inner().expect("a list"));
+}
+
+/// A clock that steps back moves the remembered calls, so none of them leaves the window too early.
+#[test]
+fn no_span_has_more_calls_after_the_clock_stepped_back() {
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    let mut allowed = Vec::new();
+    for call in 0..8000 {
+        allowed.extend(time_of_call(&mut client));
+        if call % 7 == 0 && allowed.len() % 3 == 0 {
+            server.shift_clock(-1);
+        }
     }
-    assert!(allowed.len() > 20);
+    assert_no_span_has_more(allowed);
 }
 
 /// 100 000 remembered calls: what is asked of them takes no longer than of a few, and they take the memory that was
