@@ -45,9 +45,9 @@ fn table(blooms: &[(f64, [Measured; 2])], cuckoos: &[(u64, Measured)]) -> String
     line(
         [
             "filter",
-            "errors at capacity",
+            "false positives at capacity",
             "bits per item",
-            "errors after growing 200 times",
+            "false positives after growing 200 times",
             "bits per item then",
         ]
         .map(str::to_owned),

@@ -1,4 +1,4 @@
-"""Invalidations of the cache. A failed one is retried through a delay queue with exponential back-off, and raises an alarm.
+"""Invalidations of the cache. A failed one is retried through a delay queue with exponential backoff, and raises an alarm.
 
 The delay queue is on the server of the orders, so it works while the cache is down. `python invalidation.py` is the worker.
 """

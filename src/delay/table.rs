@@ -78,7 +78,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "DELAY.INFO",
         usage: "key",
-        summary: "Returns the numbers and the stream of a delay queue.",
+        summary: "Returns the counts, the next due time and the stream of a delay queue.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",

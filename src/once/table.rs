@@ -42,7 +42,7 @@ pub const TABLE: &[Command] = &[
     Command {
         name: "ONCE.INFO",
         usage: "key",
-        summary: "Shows the state of work, its lease and its waiting clients.",
+        summary: "Returns the state of work, its lease and its waiting clients.",
         complexity: "O(1)",
         arity: 2,
         flags: "readonly fast",
