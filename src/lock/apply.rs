@@ -1,7 +1,7 @@
 //! The internal commands that carry a master's decisions to replicas and the AOF.
 
 use super::LISTENING;
-use super::native::list_earlier;
+use super::native::{forget_deadline, list_earlier};
 use super::persist::{self, LockEffect};
 use super::state::{Lock, LockKind, Mode};
 use crate::error::Error;
@@ -54,6 +54,9 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         .any(|effect| matches!(effect, LockEffect::Held(..)));
     remember_fence(persist::apply(lock, effects));
     lock.key_expires = lock.holds().longest();
+    if lock.key_expires == 0 {
+        forget_deadline(lock);
+    }
     let commit = Commit {
         key: match lock.key_expires {
             0 => KeyFate::Remove,

@@ -3,7 +3,7 @@
 
 use super::handover::{Handover, OpenLocks};
 use super::holds::{Hold, Watch};
-use super::native::{lease_ended, left_key, list, list_earlier};
+use super::native::{forget_deadline, lease_ended, left_key, list, list_earlier};
 use super::notices::{self, NOTICES, Notice};
 use super::persist;
 use super::state::{
@@ -368,6 +368,8 @@ impl<'k> LockKey<'k> {
             if lock.holds().is_empty() {
                 if lock.holds().has_ended() {
                     left_key(lock, ctx.db(), name.bytes());
+                } else {
+                    forget_deadline(lock);
                 }
                 commit.key = KeyFate::Delete;
                 commit.replicate = match self.verbatim && self.stepped {

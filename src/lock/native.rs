@@ -90,6 +90,13 @@ pub(super) fn list_earlier(lock: &mut Lock, ctx: Ctx<'_>, name: &ServerString<'_
     Some(at)
 }
 
+/// Removes a lock that leaves its key from the list of deadlines.
+pub(super) fn forget_deadline(lock: &Lock) {
+    if let Some(listed) = lock.holds().listed() {
+        DEADLINES.unlinked(listed);
+    }
+}
+
 /// Counts the time of a hold whose lease has ended.
 pub(super) fn lease_ended(hold: &Hold) {
     HOLD_TIMES.count_between(hold.fence, hold.until.saturating_mul(1000));
@@ -235,9 +242,7 @@ pub(super) fn left_key(lock: &Lock, db: i32, key: &[u8]) {
         EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
         lease_ended(hold);
     }
-    if let Some(listed) = lock.holds().listed() {
-        DEADLINES.unlinked(listed);
-    }
+    forget_deadline(lock);
     if notices_of(lock).next().is_some() {
         NOTICES.get().leave(notices_of(lock));
         ask_for_slices();

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::lock::DEADLOCK;
 use crate::support::{
-    Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually,
-    settled_memory, unix_ms, without_cron,
+    Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually, pair,
+    settled_memory, unix_ms, wait_for_replica_sync, without_cron,
 };
 
 /// A client that waits in line; `db` is where.
@@ -1267,6 +1267,39 @@ fn freed_locks_give_their_memory_back() {
     // A leak of one id or owner a round would be 5 * 1500 blocks of 16 bytes: 120 kB.
     let grown = used() - before;
     assert!(grown < 60_000, "{grown} bytes are not given back");
+}
+
+/// A lock that several owners held is in the list of deadlines. A released one leaves the list: on a replica the list is not
+/// read, and on the master the lease can be long.
+#[test]
+fn released_permits_leave_no_deadlines_behind() {
+    const ROUNDS: i64 = 20_000;
+    let (master, replica) = pair();
+    for server in [&master, &replica] {
+        ask(server, "CONFIG SET repl-backlog-size 65536");
+    }
+    let mut client = Raw::connect(&master);
+    let rounds = |client: &mut Raw, count: i64| {
+        for _ in 0..count / 500 {
+            client.run_all((0..500).flat_map(|_| {
+                [
+                    "SEM.ACQUIRE s a LIMIT 2 PX 300000000000",
+                    "SEM.ACQUIRE s b LIMIT 2 PX 300000000000",
+                    "SEM.RELEASE s a",
+                    "SEM.RELEASE s b",
+                ]
+            }));
+        }
+        wait_for_replica_sync(&master, &replica);
+    };
+    rounds(&mut client, ROUNDS); // the buffers of the replication are as large as they become
+    let mut servers = [&master, &replica].map(Raw::connect);
+    let before = servers.each_mut().map(settled_memory);
+    rounds(&mut client, ROUNDS);
+    let after = servers.each_mut().map(settled_memory);
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after - before < 30 * ROUNDS, "{before} {after}");
+    }
 }
 
 /// Large values are freed by the background thread: `UNLINK` does not wait for it.
