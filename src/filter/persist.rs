@@ -350,6 +350,7 @@ pub fn effects<'a, K: FilterKind>(
         let layer = filter.layers.last();
         (filter.parameters.clone(), layer.map(|layer| layer.shape))
     });
+    let mut layers = filter.map_or(0, |filter| filter.layers.len());
     let mut reader = Reader::new(input);
     let mut effects = Vec::new();
     while !reader.is_empty() {
@@ -358,6 +359,7 @@ pub fn effects<'a, K: FilterKind>(
                 let header = read_header::<K>(reader.bytes(1, usize::MAX)?)?;
                 let shape = header.layers.last().map(|(shape, _)| *shape);
                 last = Some((header.parameters.clone(), shape));
+                layers = header.layers.len();
                 FilterEffect::Header(header)
             }
             b'P' => FilterEffect::Piece(reader.uint(0, u64::MAX)?, reader.bytes(1, usize::MAX)?),
@@ -365,6 +367,10 @@ pub fn effects<'a, K: FilterKind>(
                 let (parameters, below) = last.as_mut().ok_or(Corrupt)?;
                 let shape = K::read_shape(&mut reader, parameters, below.as_ref())?;
                 *below = Some(shape);
+                layers += 1;
+                if layers as u64 > K::MAX_LAYERS {
+                    return Err(Corrupt); // such a filter could not be loaded
+                }
                 FilterEffect::Layer(shape)
             }
             b'A' => FilterEffect::Item(Hash::from_bits(u128::from_le_bytes(reader.array()?))),
@@ -372,6 +378,7 @@ pub fn effects<'a, K: FilterKind>(
                 let seed = u64::from_le_bytes(reader.array()?);
                 let parameters = K::read_parameters(&mut reader)?;
                 last = Some((parameters.clone(), None));
+                layers = 0;
                 FilterEffect::Own(seed, parameters)
             }
             b'D' => FilterEffect::Delete(reader.bytes(0, usize::MAX)?),

@@ -6,7 +6,7 @@ use crate::support::filter::{
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow, pair,
-    quiet, wait_for_replica_sync,
+    quiet, server_and_client, wait_for_replica_sync,
 };
 
 const PCALL: &str = "return redis.pcall(unpack(ARGV))";
@@ -532,6 +532,38 @@ fn effects_that_are_refused_change_nothing_also_if_the_first_of_them_make_sense(
         }
     }
     assert_identical(&master, &replica);
+}
+
+/// A client can append layers by effects, but no more than a file may have.
+#[test]
+fn effects_make_no_filter_that_cannot_be_loaded() {
+    let (server, mut client) = server_and_client();
+    for (kind, reserve, layer, most) in [
+        (
+            Kind::Bloom,
+            "BF.RESERVE bloom 0.01 1",
+            b"L\x01\x01\x01".as_slice(),
+            128,
+        ),
+        (Kind::Cuckoo, "CF.RESERVE cuckoo 1", b"L\x00", 32),
+    ] {
+        client.must(reserve);
+        let key = reserve.split(' ').nth(1).expect("a key");
+        let apply = |client: &mut Raw, layers: usize| {
+            let effects = layer.repeat(layers);
+            client.call([kind.name("APPLY").as_bytes(), key.as_bytes(), &effects])
+        };
+        assert!(apply(&mut client, most).is_err());
+        assert_eq!(apply(&mut client, most - 1), "OK");
+        assert!(apply(&mut client, 1).is_err());
+        assert_eq!(
+            number(&mut client, kind, key, "Number of filters"),
+            most as i64
+        );
+    }
+    let digest = server.digest();
+    client.must("DEBUG RELOAD");
+    assert_eq!(server.digest(), digest);
 }
 
 #[test]

@@ -71,12 +71,17 @@ pub struct SipLink {
     pub bytes: u64,
 }
 
+/// No rate of false positives that a filter can have needs more hashes: -log2([`f64::MIN_POSITIVE`]) is 1022, and the number of
+/// bits is rounded up to whole bytes.
+const MAX_HASHES: u64 = 1100;
+
 impl SipLink {
     /// Error: no filter of valkey-bloom has these numbers.
     fn check(&self) -> Result<(), Corrupt> {
         let is_valid = (1..=MAX_ITEMS).contains(&self.capacity)
             && (1..=1 << 53).contains(&self.bytes)
-            && self.hashes == self.best_hashes();
+            && self.hashes == self.best_hashes()
+            && self.hashes <= MAX_HASHES;
         is_valid.then_some(()).ok_or(Corrupt)
     }
 
@@ -223,7 +228,12 @@ mod tests {
     fn impossible_numbers_are_corrupt() {
         assert_eq!(chain().items(), 103);
         assert!(chain().check().is_ok());
-        let changes: [fn(&mut SipChain); 15] = [
+        let changes: [fn(&mut SipChain); 16] = [
+            |chain| {
+                // 64 MiB for one item, with the hashes that fit them best
+                (chain.links[1].capacity, chain.links[1].bytes) = (1, 1 << 26);
+                (chain.links[1].hashes, chain.last_items) = (372_130_559, 1);
+            },
             |chain| chain.links.clear(),
             |chain| chain.error = 0.0,
             |chain| chain.error = f64::NAN,

@@ -7,6 +7,7 @@ use super::state::{Filter, FilterKind};
 use crate::error::Error;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::io::{AofWriter, Digest, RdbReader, RdbWriter};
+use crate::server::handles::log;
 use crate::server::services::memory;
 use crate::server::services::native::{self, Native, NativeType, Relocate};
 use std::ffi::c_int;
@@ -21,17 +22,18 @@ use foreign::ForeignFilters;
 use redisbloom::{RedisBloomChains, RedisBloomTables, Sketch};
 use valkeybloom::ValkeyBloomChains;
 
-/// The name of the key whose value is loaded, for the log.
+/// The name of the key whose value is loaded, quoted for the log.
 fn key_name(input: &RdbReader<'_>) -> String {
-    let key = input.key().map(|(_, key)| key.escape_ascii().to_string());
-    key.unwrap_or_default()
+    input
+        .key()
+        .map_or_else(String::new, |(_, key)| log::quoted(key))
 }
 
 /// Writes to the log why a valid filter was not loaded.
 fn warn_of_refusal(input: &RdbReader<'_>, error: &Error) {
     let key = key_name(input);
     input.warn(&format!(
-        "the filter at key \"{key}\" was not restored: {error}"
+        "the filter at key {key} was not restored: {error}"
     ));
 }
 

@@ -217,7 +217,7 @@ impl<const INDEX: usize> Native for Sketch<INDEX> {
 
     fn load(input: &mut RdbReader<'_>, _encoding: c_int) -> Option<()> {
         let line = format!(
-            "cannot load the {} of RedisBloom at key \"{}\": Sluice has Bloom and cuckoo filters only",
+            "cannot load the {} of RedisBloom at key {}: Sluice has Bloom and cuckoo filters only",
             SKETCH_NAMES[INDEX],
             key_name(input)
         );

@@ -44,7 +44,7 @@ impl ForeignFormat for ValkeyBloomChains {
         if encoding < sip_chain::ENCODING {
             let key = key_name(input);
             input.warn(&format!(
-                "cannot load the Bloom filter at key \"{key}\": its valkey-bloom is older than 1.0"
+                "cannot load the Bloom filter at key {key}: its valkey-bloom is older than 1.0"
             ));
             return None;
         }
