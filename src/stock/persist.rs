@@ -177,6 +177,9 @@ fn changed<'a>(letter: u8, reader: &mut Reader<'a>) -> Result<StockEffect<'a>, C
     if op != Op::Forget {
         change.now = reader.uint(0, MAX_QTY)?;
     }
+    if change.now + change.px > MAX_QTY {
+        return Err(Corrupt); // an order that could not be loaded
+    }
     let announced = match op {
         Op::Mark | Op::Forget => 0,
         _ => reader.byte()?,

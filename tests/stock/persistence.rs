@@ -873,6 +873,11 @@ fn forged_versions_do_not_make_a_file_that_cannot_be_loaded() {
     .concat();
     let reply = client.call([b"STOCK.APPLY".as_slice(), b"user", &user]);
     assert_eq!(reply.err(), "ERR invalid replicated effect");
+    // A reservation that ends later than any number.
+    let late = effects::changed(b'R', "o", Some(""), &[1, 1, (1 << 53) - 1]);
+    let reply = client.call([b"STOCK.APPLY".as_slice(), b"honest", &late]);
+    assert_eq!(reply.err(), "ERR invalid replicated effect");
+    assert!(client.run("STOCK.ORDER honest o").is_nil());
     let reply = client.call([b"STOCK.APPLY".as_slice(), b"honest", b"U\x01u\x05"]);
     assert_eq!(reply.err(), "ERR invalid replicated effect");
     let digest = server.digest();
