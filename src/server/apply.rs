@@ -38,33 +38,27 @@ fn apply_change(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     let is_change = |known: &CStr| known.to_str().is_ok_and(|known| is(change, known));
     let bad = |_| Error::BadEffect;
-    let mut key = ctx.open(&name);
-    let is_there = !key.is_empty();
-    let fate = if is_change(DEL) && cursor.next().is_none() {
-        if is_there {
-            KeyFate::Delete
-        } else {
-            KeyFate::Keep
-        }
+    let mut value = None;
+    let fate = if is_change(DEL) {
+        KeyFate::Delete
     } else if is_change(PEXPIREAT) {
-        let at = cursor.uint("expires", 1..=MAX_SAFE).map_err(bad)?;
-        if is_there {
-            KeyFate::ExpireAt(at)
-        } else {
-            KeyFate::Keep
-        }
+        KeyFate::ExpireAt(cursor.uint("expires", 1..=MAX_SAFE).map_err(bad)?)
     } else if is_change(SET) {
         let at = cursor.uint("expires", 0..=MAX_SAFE).map_err(bad)?;
-        let value = cursor.value().map_err(bad)?;
-        key.set_string(value);
-        if at > 0 {
-            KeyFate::ExpireAt(at)
-        } else {
-            KeyFate::Keep
+        value = Some(cursor.value().map_err(bad)?);
+        match at {
+            0 => KeyFate::Keep,
+            at => KeyFate::ExpireAt(at),
         }
     } else {
         return Err(Error::BadEffect);
     };
+    cursor.end().map_err(bad)?;
+    let mut key = ctx.open(&name);
+    if let Some(value) = value {
+        key.set_string(value);
+    }
+    let fate = if key.is_empty() { KeyFate::Keep } else { fate };
     let commit = Commit {
         key: fate,
         replicate: Replicate::Verbatim,

@@ -1503,6 +1503,11 @@ fn the_internal_commands_need_the_permission_to_restore() {
         let line = format!("{name}.APPLY own:k x");
         assert_eq!(client.run(&line).err(), bad, "{line}");
     }
+    for line in ["SET 0 v more", "PEXPIREAT 1 more", "DEL more"] {
+        let reply = client.run(&format!("SLUICE.APPLY own:k {line}"));
+        assert_eq!(reply.err(), bad, "{line}");
+    }
+    assert_eq!(client.run("EXISTS own:k"), 0);
     assert!(client.run("LOCK.APPLY other x").is_err());
     assert_eq!(client.run("LOCK.FENCE 9").err(), needs);
 }
