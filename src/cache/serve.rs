@@ -200,7 +200,12 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     match event {
         ServerEvent::SlotMayMove(slot) => slots_may_move(ctx, *slot),
-        ServerEvent::SlotsMoved(_) => stale_ends::unpark(ctx),
+        ServerEvent::SlotsMoved(_) => {
+            stale_ends::unpark(ctx);
+            // The leases of these slots are revoked already.
+            let own_slots = cluster::own_slots(ctx);
+            STATE.get().own_slots = own_slots;
+        }
         ServerEvent::Demoted => demote(),
         _ => {}
     }
@@ -288,8 +293,12 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     begin_key_check();
     STATE.get().rebuilds.count_timeouts(Now::read().ms());
-    if ctx.is_cluster() && !STATE.get().rebuilds.leases.is_empty() {
-        cluster::notice_changes(ctx);
+    if ctx.is_cluster() {
+        if STATE.get().rebuilds.leases.is_empty() {
+            STATE.get().own_slots = None; // to be read again with the next lease
+        } else {
+            cluster::notice_changes(ctx);
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::cache::{about, counter, fetched, lease, nearly, number, shown, stores};
-use crate::support::cluster::{Move, connect_in, node, node_of_databases, one_node, two_nodes};
+use crate::support::cluster::{
+    Move, connect_in, id_of, master_and_replica, node, node_of_databases, one_node, two_nodes,
+};
 use crate::support::{
     Crowd, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, field_of,
     follow, now_ms, quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter,
@@ -852,6 +854,57 @@ fn a_waiting_client_is_redirected_when_its_slot_leaves() {
     number(&served(&mut next), "HIT v");
     here.must("CACHE.SET baz v PX 600000");
     number(&served(&mut stays), "HIT v");
+}
+
+/// A pause must not hide that a slot has left and come back.
+#[test]
+fn a_lease_ends_with_its_slot_in_a_pause() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(id_of);
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    let token = lease(&mut here, LOW);
+    here.must("CLIENT PAUSE 3000 WRITE"); // Valkey executes `CLUSTER SETSLOT` only after it
+    let gives = |client: &mut Raw, id: &str| {
+        client.must(&format!("CLUSTER SETSLOT {SLOT} NODE {id}"));
+    };
+    there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
+    gives(&mut there, &ids[1]);
+    gives(&mut here, &ids[1]);
+    // A writer invalidates the entry on the other node.
+    let moved = format!("MOVED {SLOT} 127.0.0.1:{}", other.port());
+    assert_eq!(here.run("CACHE.GET bar").err(), moved);
+    there.must("CACHE.DEL bar");
+    gives(&mut here, &ids[0]);
+    gives(&mut there, &ids[0]);
+    here.must("CLIENT UNPAUSE");
+    assert!(!stores(&mut here, LOW, token));
+}
+
+/// Valkey executes `CLUSTER SETSLOT` only after the replicas have it, so the server's command filter is too early.
+#[test]
+fn a_waiting_client_gets_no_lease_when_its_slot_begins_to_migrate() {
+    let ([one, _replica], other) = (master_and_replica(), node().start());
+    one.meet(&other);
+    for node in [&one, &other] {
+        node.await_cluster(3);
+    }
+    let ids = [&one, &other].map(id_of);
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    for round in 0..3 {
+        let key = format!("{{{LOW}}}{round}");
+        let token = lease(&mut here, &key);
+        let mut next = waiter(&one, &format!("CACHE.FETCH {key} LEASE 600000 BLOCK 0"));
+        there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
+        here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", ids[1]));
+        still_waits(&mut next);
+        for client in [&mut there, &mut here] {
+            client.must(&format!("CLUSTER SETSLOT {SLOT} STABLE"));
+        }
+        // The entry may have been created and deleted on the other node.
+        let token_of_next = number(&served(&mut next), "LEASE -");
+        assert!(!stores(&mut here, &key, token));
+        assert!(stores(&mut here, &key, token_of_next));
+    }
 }
 
 /// In a cluster the lease is taken back only after the step in which its holder went. What somebody else was given meanwhile

@@ -1,9 +1,9 @@
-//! What happens outside of the module's own commands: keys that go, change or move, connections
-//! that close, a dataset that is loaded, a change of role.
+//! Events outside of the module's own commands: keys that are deleted, changed or moved, connections that close, a dataset that
+//! is loaded, a change of role.
 //!
-//! The server tells of these at moments when the dataset must not be changed. So they are only
-//! noted, and the families deal with them as soon as that is safe: before the next command of the
-//! module that writes, and at the latest in the next round of the server's event loop.
+//! The server reports these events when the dataset must not change. So the callbacks defer them, and the families handle them
+//! as soon as that is safe: before the next command of the module that writes, and at the latest in the next round of the
+//! server's event loop.
 
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
@@ -58,8 +58,8 @@ pub(in crate::server) fn is_any_deferred() -> bool {
     ANY_DEFERRED.load(Ordering::Relaxed) || WORK.load(Ordering::Relaxed) == FRESH
 }
 
-/// Before a command: lets the families deal with what was noted. Not in a cluster, where newer
-/// servers take every key that is opened during a command for one of the command's slot.
+/// Before a command: lets the families handle deferred events. Not in a cluster, where newer servers count every key that is
+/// opened during a command as one of the command's slot.
 #[inline]
 pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
     let is_noted = ANY_DEFERRED.load(Ordering::Relaxed);
@@ -75,7 +75,7 @@ pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
     }
 }
 
-/// Lets the families deal with what was noted, as far as that is possible now.
+/// Lets the families handle deferred events, as far as that is possible now.
 #[cold]
 fn run_deferred(ctx: Ctx<'_>) {
     if ctx.is_loading() {
@@ -84,22 +84,24 @@ fn run_deferred(ctx: Ctx<'_>) {
     let _nodes = cluster::same_nodes();
     let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());
     let now = Now::read();
-    // Dealing with one thing may note another, such as a key that turned out to be expired.
+    // A handler may defer another event, for example of a key that has expired.
     loop {
         let mut noted = std::mem::take(&mut *DEFERRED.get());
         if is_replica {
-            // The master deals with what happens to keys; what is in our own memory and our own AOF
-            // is our affair.
+            // The master handles changes of keys. A replica handles only events of its own memory and its own AOF.
             noted.retain(|noted| matches!(noted, ServerEvent::Demoted | ServerEvent::Saving));
         }
-        let possible = |noted: &ServerEvent| !is_paused || matches!(noted, ServerEvent::Demoted);
+        // A pause does not delay these. The slot may have come back at its end.
+        let possible = |noted: &ServerEvent| {
+            !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotMayMove(_))
+        };
         let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
         ANY_DEFERRED.store(!later.is_empty(), Ordering::Relaxed);
         *DEFERRED.get() = later;
         if ready.is_empty() {
             return;
         }
-        // What a connection leaves behind is looked for where it is now, after all that moved.
+        // The holds of a closed connection are searched where they are after all moves.
         ready.sort_by_key(|event| matches!(event, ServerEvent::Disconnected(_)));
         for event in &ready {
             for family in crate::enabled_families() {

@@ -27,7 +27,7 @@ pub enum ServerEvent {
     /// A command that may move this hash slot of a cluster has arrived; `None`: several hash slots. Reported only while the
     /// [command filter](crate::server::hooks::deletions) is registered.
     SlotMayMove(Option<u16>),
-    /// These hash slots of a cluster moved to this node or away from it.
+    /// These hash slots of a cluster moved to this node or away from it, or began or ended to do so key by key.
     SlotsMoved(Ranges),
     /// The server dropped all keys of these hash slots, which this node does not own, without an event for each key.
     SlotsDropped(Ranges),

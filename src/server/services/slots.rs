@@ -186,6 +186,16 @@ impl Nodes {
         }
         ranges.into()
     }
+
+    /// The slots that began to move by `CLUSTER SETSLOT`, or no longer do, from this to the other answer.
+    pub fn difference_in_motion(&self, other: &Self) -> Ranges {
+        let slots = self.moving.keys().chain(other.moving.keys());
+        let differs = |slot: &&u16| self.moving.get(slot) != other.moving.get(slot);
+        let mut slots: Vec<u16> = slots.filter(differs).copied().collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots.into_iter().map(|slot| (slot, slot)).collect()
+    }
 }
 
 /// The endpoint for a redirection to the node `ip:port@bus-port[,hostname[,...]]`, by `cluster-preferred-endpoint-type`.
@@ -225,6 +235,8 @@ mod tests {
         );
         let later = Nodes::parse(&text.replace("10-20", "10-12 16-19 30"));
         assert_eq!(*later.difference(&nodes), [(13, 15), (20, 20), (30, 30)]);
+        let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
+        assert_eq!(*other.difference_in_motion(&nodes), [(77, 77), (93, 93)]);
         assert!(nodes.difference(&nodes).is_empty());
         assert!(contains(&later.difference(&nodes), 14) && !contains(&[(13, 15)], 16));
     }

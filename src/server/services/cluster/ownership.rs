@@ -64,7 +64,7 @@ pub(super) enum Verdict {
     Refused,
 }
 
-/// Asks the server whether it would run a command that writes this key. Nothing is done and nothing is counted, but on Redis 7.0
+/// Asks the server whether it would run a command of the family on this key. Nothing is done and nothing is counted, but on Redis 7.0
 /// a failed call of the command.
 pub(super) fn ask_server(ctx: Ctx<'_>, name: &ServerString<'_>) -> Verdict {
     static CHECKS_ALONE: OnceLock<bool> = OnceLock::new();
@@ -213,14 +213,14 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
-/// Asks the server again for its slots, unless that of this key is known to be its own. Call this before a lease is granted: if the
-/// node notices later that the slot has come, it revokes the lease.
+/// Asks the server again for its slots, unless that of this key is known to be its own and not to move. Call this before a lease is
+/// granted: if the node notices later that the slot has come, or moves no longer, it revokes the lease.
 pub fn notice_arrival(ctx: Ctx<'_>, key: &[u8]) {
     if !ctx.is_cluster() {
         return;
     }
     let slot = slot_of(key);
-    let is_own = |nodes: &Rc<Nodes>| nodes.is_own(slot);
+    let is_own = |nodes: &Rc<Nodes>| nodes.is_own(slot) && !nodes.is_moving(slot);
     // The first look at the slots reports no change.
     let need_not_ask = STATE.get().nodes.as_ref().is_none_or(is_own);
     if !need_not_ask {
@@ -246,6 +246,13 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     state.asked_at_us = start;
     state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
+    // A Valkey master with replicas executes `CLUSTER SETSLOT` later than the command filter reports it.
+    let in_motion = before
+        .as_ref()
+        .map(|before| before.difference_in_motion(&nodes));
+    if let Some(in_motion) = in_motion.filter(|slots| !slots.is_empty()) {
+        slots_have_changed(ServerEvent::SlotsMoved, in_motion);
+    }
     let changed = before.map(|before| before.difference(&nodes));
     if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
