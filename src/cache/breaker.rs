@@ -2,7 +2,7 @@
 //! several failures in a row, and lets one load through after a time. It knows no server, no clock and no randomness. Breakers
 //! are in memory only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a caller asks of a breaker.
@@ -102,8 +102,8 @@ impl<K> Breaker<K> {
 /// The breakers of a server, by name. `K` identifies the key of a lease.
 #[derive(Debug)]
 pub struct Breakers<K> {
-    numbers: HashMap<Arc<[u8]>, u64>,
-    breakers: HashMap<u64, Breaker<K>>,
+    numbers: BTreeMap<Arc<[u8]>, u64>,
+    breakers: BTreeMap<u64, Breaker<K>>,
     /// The numbers of the breakers in the order of their last use.
     by_use: BTreeMap<u64, u64>,
     last_number: u64,
@@ -115,8 +115,8 @@ pub struct Breakers<K> {
 impl<K> Default for Breakers<K> {
     fn default() -> Self {
         Self {
-            numbers: HashMap::new(),
-            breakers: HashMap::new(),
+            numbers: BTreeMap::new(),
+            breakers: BTreeMap::new(),
             by_use: BTreeMap::new(),
             last_number: 0,
             last_use: 0,

@@ -7,7 +7,7 @@
 use super::breaker::{BreakerRequest, BreakerTerms};
 use crate::linear_hash::{HashEntry, LinearHash};
 use crate::server::services::slots::{is_in_cluster, slot_of};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -129,6 +129,16 @@ struct Table {
     live: usize,
     /// The search for stale entries continues behind this one.
     swept: End,
+}
+
+/// The databases of sections. A section of each is looked at, not all of them.
+fn databases<T>(sections: &BTreeMap<Section, T>) -> impl Iterator<Item = i32> {
+    let from = |first: Bound<Section>| {
+        let next = sections.range((first, Bound::Unbounded)).next();
+        next.map(|((db, _), _)| *db)
+    };
+    let behind = move |db: &i32| from(Bound::Excluded((*db, u16::MAX)));
+    std::iter::successors(from(Bound::Unbounded), behind)
 }
 
 /// The end of a lease (Unix ms) and its token.
@@ -267,7 +277,8 @@ impl Leases {
         (db, (self.slot_of)(key))
     }
 
-    /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to that number.
+    /// The number of leases that have not ended at this time (Unix ms). Takes time in proportion to the number of leases in the table,
+    /// ended ones included.
     pub fn count_active(&self, now: u64) -> usize {
         let leases = self.table(false).by_key.values();
         let leases = leases.flat_map(LinearHash::iter);
@@ -450,10 +461,12 @@ impl Leases {
             return Vec::new();
         }
         let (hash, slot) = (self.hash(key), (self.slot_of)(key));
-        let sections = self.table(false).by_key.iter();
-        let holds =
-            sections.filter(|((_, own), leases)| *own == slot && leases.find(&hash).is_some());
-        holds.map(|((db, _), _)| *db).collect()
+        let sections = &self.table(false).by_key;
+        let holds = |db: &i32| {
+            let leases = sections.get(&(*db, slot));
+            leases.is_some_and(|leases| leases.find(&hash).is_some())
+        };
+        databases(sections).filter(holds).collect()
     }
 
     /// Revokes the leases of all keys, because any of them may have changed. Backoffs go on.
@@ -482,8 +495,7 @@ impl Leases {
     /// Forgets all leases and backoffs of these ranges of hash slots. The time does not depend on the number of leases.
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
         for table in &mut self.tables {
-            let sections = table.by_key.keys();
-            let dbs: BTreeSet<i32> = sections.map(|(db, _)| *db).collect();
+            let dbs: Vec<i32> = databases(&table.by_key).collect();
             for db in dbs {
                 for (first, last) in ranges {
                     table.clear((db, *first)..=(db, *last));

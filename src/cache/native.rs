@@ -14,7 +14,7 @@ use crate::server::services::deferred::KeyChange;
 use crate::server::services::native::{Native, NativeType, Relocate, register};
 use std::ffi::c_int;
 
-/// CacheEntryType in the keyspace.
+/// Cached entries in the keyspace.
 pub static CACHE: NativeType<CacheEntry> = NativeType::new("sluice-ca");
 
 /// The functions that register the type.
