@@ -190,7 +190,7 @@ impl<E: HashEntry> LinearHash<E> {
         Some(entry)
     }
 
-    /// Frees the last chunk if less than three quarters of all slots are used: its entries move to free slots of other
+    /// Frees the last chunk if less than three quarters of the slots of all other chunks are used: its entries move to free slots of other
     /// chunks. The only chunk becomes smaller if it has room for four times its entries. Calls `moved` with each entry that
     /// has moved and its new handle.
     pub fn compact(&mut self, moved: &mut dyn FnMut(&E, EntryHandle)) {

@@ -85,7 +85,7 @@ enum Dismissal {
 }
 
 /// Blocks the client of the running command, which waits for a key. `block_ms`: the longest wait; 0: without limit. `retry_ms`:
-/// when the key's queue is served again. Returns false if the server does not let the client block.
+/// the time until the key's queue is served again. Returns false if the server does not let the client block.
 pub fn wait<F: QueueService>(
     ctx: Ctx<'_>,
     key: &[u8],
@@ -328,7 +328,7 @@ fn dismiss_next<F: QueueService>(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
             if let Some(ScanStep(key)) = F::with(|queues, _| queues.next_scanned(&mut scan)) {
                 again(Dismissal::All(scan));
                 if let Some(key) = key {
-                    let error = cluster::farewell(ctx, &ServerString::new(&key.1));
+                    let error = cluster::demotion_error(ctx, &ServerString::new(&key.1));
                     again(Dismissal::Key(key, error));
                 }
             }
@@ -378,7 +378,7 @@ pub const fn in_slots<F: QueueService>() -> InSlots {
         index: || F::with(|queues, _| queues.index_slots()),
         slots: || F::with(|queues, _| queues.slots()),
         queues: |slot, after, most| F::with(|queues, _| queues.of_slot(slot, after, most)),
-        send_away: |key, error| dismiss_head::<F>(key, error.clone()),
+        redirect: |key, error| dismiss_head::<F>(key, error.clone()),
         serve: |ctx, key, has_changed, slice| {
             let has_retry = F::with(|queues, _| queues.has_retry(key.0, &key.1));
             if has_changed || !has_retry {

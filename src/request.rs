@@ -1,5 +1,4 @@
-//! The cursor that every command reads its arguments with. All validation of arguments is here
-//! and in the `parse` functions built on it, so it is over before anything changes.
+//! The cursor with which commands and option tables read arguments. All validation is over before anything changes.
 
 use crate::error::Error;
 use std::ops::RangeInclusive;

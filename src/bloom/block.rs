@@ -26,7 +26,7 @@ fn next_word(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// Calls `each` with the word and the mask of each of the `probes` bits of an item.
+/// Calls `each` with the index in the block of each of the `probes` bits of an item.
 #[inline(always)]
 fn for_each_bit(mut word: u64, probes: u32, mut each: impl FnMut(usize)) {
     let mut left = probes;

@@ -117,7 +117,7 @@ impl FilterKind for Bloom {
 
     fn read_shape(
         reader: &mut Reader<'_>,
-        _terms: &BloomParameters,
+        _parameters: &BloomParameters,
         below: Option<&BloomShape>,
     ) -> Result<BloomShape, Corrupt> {
         let least = below.map_or(1, |below| below.capacity);
@@ -131,7 +131,7 @@ impl FilterKind for Bloom {
         fits.then_some(shape).ok_or(Corrupt)
     }
 
-    fn most_items(_terms: &BloomParameters, _shape: &BloomShape) -> u64 {
+    fn most_items(_parameters: &BloomParameters, _shape: &BloomShape) -> u64 {
         MAX_ITEMS // a merged filter may have more items than its capacity
     }
 
@@ -166,7 +166,7 @@ impl FilterKind for Bloom {
         Self::next_shape(filter, item)
     }
 
-    fn lines(_terms: &BloomParameters, shape: &BloomShape) -> u64 {
+    fn lines(_parameters: &BloomParameters, shape: &BloomShape) -> u64 {
         shape.blocks
     }
 

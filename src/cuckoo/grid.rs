@@ -194,7 +194,8 @@ impl Grid {
         None
     }
 
-    /// Whether one of an item's buckets contains its fingerprint. Both buckets are prefetched.
+    /// Whether one of an item's buckets contains its fingerprint. Reads both, so that the processor fetches both cache lines
+    /// at once.
     #[inline]
     pub fn holds(self, lines: &CacheLines, candidates: CandidateBuckets) -> bool {
         let [first, second] = candidates

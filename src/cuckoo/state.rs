@@ -185,7 +185,7 @@ impl FilterKind for Cuckoo {
 
     fn read_shape(
         reader: &mut Reader<'_>,
-        _terms: &CuckooParameters,
+        _parameters: &CuckooParameters,
         below: Option<&u32>,
     ) -> Result<u32, Corrupt> {
         let (least, most) = match below {
@@ -199,7 +199,7 @@ impl FilterKind for Cuckoo {
         parameters.grid(*fine).slots()
     }
 
-    fn first_shape(_terms: &CuckooParameters) -> Result<u32, Error> {
+    fn first_shape(_parameters: &CuckooParameters) -> Result<u32, Error> {
         Ok(0)
     }
 

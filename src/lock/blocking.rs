@@ -199,7 +199,7 @@ pub(super) const WAITING: InSlots = InSlots {
     index: || SERVICE.get().handover.queues.index_slots(),
     slots: || SERVICE.get().handover.queues.slots(),
     queues: |slot, after, most| SERVICE.get().handover.queues.of_slot(slot, after, most),
-    send_away: |key, error| {
+    redirect: |key, error| {
         let handover = &mut SERVICE.get().handover;
         handover.refuse_first(&mut ServerClients, key, error)
     },

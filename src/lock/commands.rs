@@ -24,12 +24,12 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::deferred;
 use std::ffi::CStr;
 
-/// `LOCK.ACQUIRE key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+/// `LOCK.ACQUIRE key owner [SHARED] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]`
 ///
 /// `owner`: 1 to 1024 bytes. `PX`: the lease, 1 ms to 10 years, default `lock-default-lease`.
-/// `BLOCK`: how long to wait in line, 0 (without limit) to 10 years. `ID`: 1 to 128 bytes.
+/// `BLOCK`: the longest wait, 0 (without limit) to 10 years. `ID`: 1 to 128 bytes.
 /// Replies with the fence, or nil if others hold the lock. Errors: `WRONGTYPE`, `DEADLOCK`,
-/// `ERR too many waiting clients`.
+/// `ERR too many waiting clients`, `NOPERM` for the channel.
 ///
 /// Why a lock with a lease needs a fence: Kleppmann, "How to do distributed locking", 2016.
 pub(super) fn acquire(call: &Call<'_>) -> Answer {
@@ -46,7 +46,7 @@ pub(super) fn acquire(call: &Call<'_>) -> Answer {
     acquire_key(call, owner, &options, mode, LockKind::Lock, c"lock.acquire")
 }
 
-/// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+/// `SEM.ACQUIRE key owner LIMIT n [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]`
 ///
 /// `LIMIT`: how many permits may be held together, 1 to 2^53 - 1. `PERMITS`: 1 to `LIMIT`, default 1. The others, the reply
 /// and the errors as for `LOCK.ACQUIRE`.
@@ -111,7 +111,7 @@ fn acquire_key(
     answer_or_wait(ctx, now, outcome, options, waiter)
 }
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]`
 ///
 /// All keys are different and in one hash slot. Replies with an array of fences, one for each key, or
 /// nil; the options and errors are those of `LOCK.ACQUIRE`.
@@ -133,7 +133,7 @@ pub(super) fn macquire(call: &Call<'_>) -> Answer {
     )
 }
 
-/// `SEM.MACQUIRE numkeys key limit [key limit ...] owner [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG] [ID request-id]`
+/// `SEM.MACQUIRE numkeys key limit [key limit ...] owner [PERMITS k] [PX ms] [BLOCK ms] [WATCHDOG [MAXHOLD ms] [LINGER]] [ID request-id] [NOTIFY channel]`
 ///
 /// `limit`: how many permits of the semaphore at the key before it may be held together, 1 to 2^53 - 1. `PERMITS`: how many permits of each
 /// semaphore, 1 to the smallest `limit`, default 1. All keys are different and in one hash slot. Replies with an array of

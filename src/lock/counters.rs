@@ -15,7 +15,7 @@ pub struct LockCounters {
     pub refused: u64,
     /// Clients that joined a queue.
     pub waited: u64,
-    /// Clients whose wait ended without a lock.
+    /// Clients whose wait ended by its deadline, by `CLIENT UNBLOCK` or by `CANCEL`.
     pub timeouts: u64,
     /// Clients that were served while they waited.
     pub handoffs: u64,

@@ -540,7 +540,7 @@ impl Handover {
     }
 
     /// The server became a replica: the waiting clients are answered with errors. A client that was granted a lock at the last
-    /// moment keeps it, because later its owner may hold it by another grant. What is left of the leases runs down.
+    /// moment keeps it, because later its owner may hold it by another grant. The remaining leases end by themselves.
     pub fn demote(&mut self, watched: Sweep) {
         self.tasks
             .retain(|task| matches!(task, HandoverTask::Disconnect(_)));

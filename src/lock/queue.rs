@@ -4,7 +4,7 @@
 mod unverified;
 
 use super::limits::{NamedLimitChange, NamedLimits};
-use super::state::{Acquire, Lock, LockKind, Mode, RequestedMode, Watchdog};
+use super::state::{Acquire, LockKind, RequestedMode, Watchdog};
 use crate::waiting::{Key, Scan, ScanStep, Ticket, WaitQueues};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -110,11 +110,6 @@ impl LockWaiter {
             }
             _ => None,
         }
-    }
-
-    /// Whether this client and a holder of `lock`, another owner, exclude each other.
-    pub fn excludes_holders_of(&self, lock: &Lock) -> bool {
-        !self.is_shared() || lock.mode() != Mode::Shared
     }
 
     /// Whether this client repeats the request of the other one. A repetition may name another lease, time or limit.

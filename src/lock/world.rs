@@ -140,7 +140,7 @@ impl LockWorld for ServerWorld<'_> {
     }
 
     fn demotion_error(&mut self, (_, key): &Key) -> Error {
-        cluster::farewell(self.ctx, &ServerString::new(key))
+        cluster::demotion_error(self.ctx, &ServerString::new(key))
     }
 
     fn upkeep(&mut self, task: &mut Upkeep) -> UpkeepStep {

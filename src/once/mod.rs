@@ -81,8 +81,8 @@ static HOT: HotKeys = HotKeys::new();
 
 static STATE: MainThread<OnceState> = MainThread::new();
 
-/// The number of waiting clients. Values that leave their keys are reported only if there are any. They do so in the middle of
-/// steps.
+/// The number of waiting clients. Values that leave their keys are reported only if there are any. The report runs in the
+/// middle of a step, so this number is not part of the state.
 static WAITING_CLIENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Leases that ended without a result. The server frees an expired value in the middle of a step.

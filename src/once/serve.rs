@@ -113,7 +113,7 @@ impl QueueService for OnceQueues {
         HeadStep::Served(ticket, Ok(reply))
     }
 
-    /// The time that is left of the worker's lease.
+    /// The remaining time of the worker's lease.
     fn timeout_reply(ctx: Ctx<'_>, waiter: &KeyWaiter<WaitingBegin>, now: Now) -> Reply {
         COUNTERS.busy.count();
         let (db, key) = &waiter.key;

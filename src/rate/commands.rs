@@ -218,8 +218,8 @@ fn count_decision(
 
 /// Asks the limit at the first key, and carries out the change that the decision makes to it.
 ///
-/// If a cost is added without regard to the time, the command is replicated as it came. Replicas and AOFs then add the cost
-/// without a look at their clocks: the master has allowed the request.
+/// If a cost is added without regard to the time, the command is replicated as it came. The cost that replicas
+/// and AOFs then add does not depend on their clocks: the master has allowed the request.
 #[inline(always)] // each command has requests of one kind
 fn decide(
     call: &Call<'_>,

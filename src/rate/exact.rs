@@ -397,7 +397,7 @@ impl ExactWindow {
         }
     }
 
-    /// Gives the memory of a crowd back.
+    /// Returns unused memory to the allocator.
     fn shrink(&mut self) {
         if self.chunks.capacity() > 8 && self.chunks.len() < self.chunks.capacity() / 4 {
             self.chunks.shrink_to(self.chunks.len() * 2);

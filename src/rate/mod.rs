@@ -46,7 +46,7 @@ pub const FAMILY: Family = Family {
     ..Family::PLAIN
 };
 
-/// The keys with the most waits and refusals.
+/// The keys with the most refusals.
 static HOT: HotKeys = HotKeys::new();
 
 /// The counters of `INFO sluice`.

@@ -69,19 +69,18 @@ impl<'a> Call<'a> {
 
 /// What may come before a command: nothing.
 const READ: u8 = 0;
-/// Before the command, the families hear of deletions, and of other events unless a script runs that must not write.
+/// Before the command, the module reports deletions to the families, and other events unless a script runs that must not write.
 const READ_AFTER_DELETIONS: u8 = 1;
-/// Before the command, the families hear of deletions and of other events.
+/// Before the command, the module reports deletions and other events to the families.
 const WRITE: u8 = 2;
-/// Before the command, which may have no arguments, the families hear of deletions and of nothing else.
+/// Before the command, which may have no arguments, the module reports deletions to the families, and nothing else.
 const READ_WITHOUT_ARGUMENTS: u8 = 3;
 
 /// Added to the numbers above: the cursor of the command begins behind its first argument, a key. Most commands use its name only as
 /// a string of the server. To ask for its bytes takes 30 instructions.
 const AFTER_KEY: u8 = 8;
 
-/// The entry of a command that writes. Whatever happened since the last command is dealt with
-/// before it.
+/// The entry of a command that writes. Before it, the families handle all deferred events.
 pub const fn write<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,
@@ -121,8 +120,8 @@ where
     enter::<F, READ_WITHOUT_ARGUMENTS>
 }
 
-/// The entry of a command that applies what a master decided. It never acts of its own accord, and
-/// not for everybody: who may not `RESTORE` the key may not apply to it.
+/// The entry of a command that applies the decision of a master. The command never acts by itself, and a client needs the
+/// permission to `RESTORE` the key.
 pub const fn apply<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,

@@ -68,7 +68,7 @@ pub(super) fn set(call: &Call<'_>) -> Answer {
 ///
 /// The options are those of `STOCK.SET`. The key holds a counter from 0 to 2^53 - 1, or a hash with
 /// the fields `total` and `ordered` and no others, of which `ordered` was sold; it keeps its expiry.
-/// Replies with what is available, or -4 if there is no such key. Errors: `WRONGTYPE`;
+/// Returns the available quantity, or -4 if there is no such key. Errors: `WRONGTYPE`;
 /// `ERR value is not an integer or out of range`; `ERR counter must be between ...`, and the same
 /// for `total` and `ordered`; `ERR the hash must have the fields total and ordered, and no others`.
 pub(super) fn import(call: &Call<'_>) -> Answer {
@@ -129,7 +129,7 @@ fn quantity(text: &[u8], argument: &'static str, max: i64) -> Result<u64, Error>
 
 /// `STOCK.ADD key delta [ORDER id]`
 ///
-/// `delta`: -(2^53 - 1) to 2^53 - 1. `ORDER`: 1 to 512 bytes. Replies with what is available; -1
+/// `delta`: -(2^53 - 1) to 2^53 - 1. `ORDER`: 1 to 512 bytes. Returns the available quantity; -1
 /// (less is available than is taken back), -3 (the order is closed), -4 (no such stock). Errors:
 /// `WRONGTYPE`, `CONFLICT`, `ERR delta must be between ...` if the total would exceed 2^53 - 1.
 pub(super) fn add(call: &Call<'_>) -> Answer {
@@ -146,7 +146,7 @@ pub(super) fn add(call: &Call<'_>) -> Answer {
 
 /// `STOCK.DEDUCT key qty [ORDER id] [USER user]`
 ///
-/// `qty`: 1 to 2^53 - 1. `ORDER`, `USER`: 1 to 512 bytes. Replies with what is available
+/// `qty`: 1 to 2^53 - 1. `ORDER`, `USER`: 1 to 512 bytes. Returns the available quantity
 /// afterwards; -1 (sold out), -2 (over the user's limit), -3 (the order is closed), -4 (no such
 /// stock). Errors: `WRONGTYPE`, `CONFLICT`, `ERR USER is required by this stock`.
 pub(super) fn deduct(call: &Call<'_>) -> Answer {
@@ -274,7 +274,7 @@ pub(super) fn decide<'a>(
     decision
 }
 
-/// A `CANCEL` is welcome when memory is short, but not one that only adds a mark.
+/// Refuses a `CANCEL` that only adds a mark if the server is out of memory. Other cancellations free memory.
 pub(super) fn check_memory(
     edits: &[StockEdit<'_>],
     decisions: &[Decision<'_>],
@@ -320,14 +320,14 @@ pub(super) fn count(ctx: Ctx<'_>, name: &ServerString<'_>, decision: &Decision<'
 
 /// `STOCK.GET key`
 ///
-/// Replies with what is available, or nil if there is no such stock. Error: `WRONGTYPE`.
+/// Returns the available quantity, or nil if there is no such stock. Error: `WRONGTYPE`.
 pub(super) fn get(call: &Call<'_>) -> Answer {
     available(call, 0)
 }
 
 /// `STOCK.MGET key [key ...]`
 ///
-/// Replies with an array of what is available, nil where there is no such stock. Error: `WRONGTYPE`.
+/// Replies with an array of the available quantities, nil where there is no such stock. Error: `WRONGTYPE`.
 pub(super) fn mget(call: &Call<'_>) -> Answer {
     let keys = call.cursor().left();
     let all: Result<Vec<Reply>, Error> = (0..keys).map(|index| available(call, index)).collect();

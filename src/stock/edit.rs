@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
+use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyFate, Replicate};
 use crate::server::services::stream::{EntryId, Stream};
@@ -132,14 +133,12 @@ impl<'k> StockEdit<'k> {
 
     /// The names of the stock and of its event stream, for the log: escaped and cut.
     pub(super) fn shown_names(&mut self) -> (String, String) {
-        const MOST: usize = 128;
-        let shown = |name: &[u8]| format!("\"{}\"", name[..name.len().min(MOST)].escape_ascii());
         let events = self
             .key
             .value()
             .and_then(|stock| stock.terms().events.as_ref());
-        let stream = events.map_or(String::new(), |events| shown(&events.stream));
-        (shown(self.name.bytes()), stream)
+        let stream = events.map_or(String::new(), |events| log::quoted(&events.stream));
+        (log::quoted(self.name.bytes()), stream)
     }
 
     /// Whether the server uses more memory than `maxmemory` allows. Always false for a replayed command.

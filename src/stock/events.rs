@@ -33,7 +33,7 @@ impl Default for EntryStrings {
     }
 }
 
-/// Which of [`EntryStrings::ops`] tells that a stock is new; the others are in the order of [`Op`].
+/// The index in [`EntryStrings::ops`] of the entry for a new stock. The others are in the order of [`Op`].
 pub(super) const SET: usize = Op::Expire as usize + 1;
 
 /// Opens the event stream of the stock at `sku`. With `is_following`, this server repeats what a master did, so the stream is
@@ -54,8 +54,8 @@ pub(super) fn open_stream<'k>(
         return Err(Error::CrossSlot); // a stock that was restored to another hash slot
     }
     let stream = Stream::open(ctx, name)?;
-    // A stream that is not here may be on the node that the hash slot comes from or goes to: one more of that name would keep
-    // them from ever meeting. The server does not look at it, because commands do not name it.
+    // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module
+    // created a second stream, the two could not be merged after the move. The server does not look at it, because commands do not name it.
     if !is_following && stream.is_new() && is_moving(ctx, sku) {
         return Err(Error::TryAgain);
     }

@@ -93,7 +93,7 @@ static COUNTERS: StockCounters = StockCounters {
     conflicts: Counter::new(),
 };
 
-/// The keys with the most waits and refusals.
+/// The keys with the most refusals.
 static HOT: HotKeys = HotKeys::new();
 
 /// The state of the family between two commands. The server emits events when it creates a stream, and their listeners may run

@@ -33,7 +33,7 @@ pub enum Status {
     /// `ADD`.
     Added,
     /// `CANCEL` of an unknown order.
-    Unborn,
+    CancelledUnknown,
 }
 
 const STATUSES: [Status; 8] = [
@@ -44,7 +44,7 @@ const STATUSES: [Status; 8] = [
     Status::Deducted,
     Status::Refunded,
     Status::Added,
-    Status::Unborn,
+    Status::CancelledUnknown,
 ];
 
 impl Status {
@@ -55,7 +55,10 @@ impl Status {
 
     /// Whether a client cancelled the order.
     pub fn is_cancelled(self) -> bool {
-        matches!(self, Status::Released | Status::Refunded | Status::Unborn)
+        matches!(
+            self,
+            Status::Released | Status::Refunded | Status::CancelledUnknown
+        )
     }
 
     /// Whether the order was cancelled or expired. Such an order never changes again.
@@ -68,7 +71,7 @@ impl Status {
         match self {
             Status::Reserved => "reserved",
             Status::Confirmed | Status::Deducted => "sold",
-            Status::Released | Status::Refunded | Status::Unborn => "cancelled",
+            Status::Released | Status::Refunded | Status::CancelledUnknown => "cancelled",
             Status::Expired => "expired",
             Status::Added => "added",
         }
@@ -238,7 +241,7 @@ pub fn read<'a>(reader: &mut Reader<'a>) -> Result<Order<'a>, Corrupt> {
     };
     let fits = match status {
         Status::Added => true,
-        Status::Unborn => qty == 0,
+        Status::CancelledUnknown => qty == 0,
         _ => qty > 0,
     };
     if !fits || created + px > MAX_QTY {
@@ -287,7 +290,7 @@ mod tests {
                 id: &id,
                 user: &user,
                 status,
-                qty: match status { Status::Unborn => 0, Status::Added => -qty, _ => qty },
+                qty: match status { Status::CancelledUnknown => 0, Status::Added => -qty, _ => qty },
                 created: created.min(MAX_QTY - px),
                 since,
                 reply: if status.keeps_request() { reply } else { 0 },

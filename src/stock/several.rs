@@ -21,8 +21,8 @@ use std::ffi::CStr;
 /// `STOCK.MDEDUCT numkeys key qty [key qty ...] [ORDER id] [USER user]`
 ///
 /// All keys are different and in one hash slot. Replies with an array: for each key what
-/// `STOCK.DEDUCT` would reply; if any of them is negative, nothing was done, and the others show
-/// what is available. `CONFLICT` also if only some of the keys know the order.
+/// `STOCK.DEDUCT` would reply; if any of them is negative, nothing was done, and the others are
+/// the available quantities. `CONFLICT` also if only some of the keys know the order.
 pub(super) fn mdeduct(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
     let pairs = cursor.pairs()?;

@@ -397,7 +397,7 @@ impl Stock {
             Op::Confirm => self.finish(change, Status::Confirmed),
             Op::Cancel => self.finish(change, Status::Released),
             Op::Expire => self.finish(change, Status::Expired),
-            Op::Mark => self.open(change, Status::Unborn, 0),
+            Op::Mark => self.open(change, Status::CancelledUnknown, 0),
             Op::Forget => self.forget(change.order),
         }?;
         if change.op.is_announced() {
@@ -442,7 +442,7 @@ impl Stock {
     fn open(&mut self, change: &Change<'_>, status: Status, reply: u64) -> Result<u64, Corrupt> {
         if change.order.is_empty() {
             return match status {
-                Status::Reserved | Status::Unborn => Err(Corrupt),
+                Status::Reserved | Status::CancelledUnknown => Err(Corrupt),
                 _ => Ok(u64::MAX),
             };
         }
@@ -604,7 +604,7 @@ fn decide_known<'a>(
     let qty = order.qty;
     match request.action {
         StockAction::Cancel if order.status == Status::Added => Err(Error::Conflict),
-        StockAction::Cancel if order.status == Status::Unborn => {
+        StockAction::Cancel if order.status == Status::CancelledUnknown => {
             Ok(Decision::Repeated(StockRefusal::Unknown as i64))
         }
         StockAction::Cancel if order.status.is_cancelled() => Ok(Decision::Repeated(qty)),

@@ -18,7 +18,7 @@ pub(super) struct KeyNode {
     pub(super) held: BTreeMap<usize, Held>,
     /// For each waiting holder, the permits or holds that it had at the last read.
     pub(super) known: BTreeMap<usize, u64>,
-    /// The sum of `known`.
+    /// The sum of the counts in `held`.
     pub(super) total: u64,
     /// The clients that are not served yet, in order.
     pub(super) waiting: BTreeMap<Ticket, QueuePosition>,
@@ -31,7 +31,7 @@ pub(super) struct KeyNode {
     pub(super) limit_bound: u64,
     /// The last client that waited when the search suspected a deadlock, and that the search has since removed.
     pub(super) last_suspected: Option<Ticket>,
-    /// The clients that the search removed after it suspected a deadlock, by owner.
+    /// The clients of `waiting` by owner.
     pub(super) of_owners: BTreeSet<(usize, Ticket)>,
     pub(super) is_listed: bool,
 }

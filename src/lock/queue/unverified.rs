@@ -113,7 +113,7 @@ impl Queues {
         }
     }
 
-    /// The same for all keys of a database.
+    /// Holds may have come to any key of a database without an acquisition: the same as [`Queues::recheck`] for each of them.
     pub fn recheck_db(&mut self, db: i32) {
         if !self.is_empty() {
             self.recheck_scans.push(self.scan(Some(db)));

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_IDLE_TICKS: u32 = 100;
 
 /// The most clients whose states are read after each deletion, on a server that does not name the client of a command. The states
-/// of more clients are read by a part of the clients ten times a second, because each takes a system call.
+/// of more clients are read ten times a second, for a part of the clients at a time, because each takes a system call.
 const FEW_CLIENTS: usize = 32;
 
 #[derive(Default)]
@@ -408,7 +408,7 @@ fn keys_arrive(client: Option<u64>, command: Vec<ServerString<'_>>) {
     names_arrive(client, command.into_iter().enumerate().filter_map(is_key));
 }
 
-/// The fewest arguments of a command that may store a value whose time is up: a value, and a time that is a point in time. If there
+/// Whether a command may store a value whose time is up: it has a value and a point in time. If there
 /// is no key, such a command changes nothing on Valkey, and no event reports it.
 #[inline]
 fn may_expire_at_once(name: &[u8], count: c_int) -> bool {

@@ -1,4 +1,4 @@
-//! The one door through which the consequences of a step leave the module.
+//! Carries out the consequences of steps. They leave the module in no other way, but for the three below.
 //!
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
 //! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry. Keyspace events follow
@@ -6,8 +6,8 @@
 //! and closed its keys: after the command, or after the callback in which the step was taken. See `emit_events`.
 //!
 //! Three changes leave by other ways. A value that takes the place of one of any type (`TypedKey::replace`) comes to its key in
-//! the step, like a new value, and the commit of the step follows. An entry of a stream that announced a change in vain is taken
-//! out in the step (`Stream::retract`), before any commit. [`append_to_aof`] is about no key.
+//! the step, like a new value, and the commit of the step follows. An entry of a stream whose change is not applied is deleted
+//! in the step (`Stream::retract`), before any commit. [`append_to_aof`] is about no key.
 
 use crate::error::Error;
 use crate::server::base::main_thread::MainThread;

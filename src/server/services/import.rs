@@ -24,7 +24,7 @@ fn read_setting(ctx: Ctx<'_>) {
     };
     if context::set_import_mode(is_on) != is_on {
         let line = if is_on {
-            "import-mode is on: no hold, lease or reservation ends until it is off"
+            "import-mode is on: until it is off, holds, leases and reservations end only when a command uses their keys"
         } else {
             "import-mode is off: overdue holds, leases and reservations end now"
         };

@@ -55,7 +55,7 @@ pub trait Native: 'static {
     fn copy(value: &Self::Value) -> Option<Self::Value>;
 
     /// Called when a value leaves its key: by `DEL`, expiry, eviction, `RENAME`, an overwriting `SET` and others. Not called for
-    /// keys that the module deletes itself, nor for `FLUSHALL`.
+    /// keys that the module deletes itself, nor for `FLUSHDB` and `FLUSHALL`.
     fn unlinked(value: &Self::Value, db: i32, key: &[u8]);
 
     /// Called before the server frees a value on its main thread. The value may have left its key before, or never had one. Only

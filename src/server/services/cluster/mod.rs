@@ -14,4 +14,4 @@ pub use ownership::{
 pub(in crate::server) use waiting::{
     check_waiting_clients_if_changed, check_waiting_clients_regularly, go_on,
 };
-pub use waiting::{farewell, serves};
+pub use waiting::{demotion_error, serves};

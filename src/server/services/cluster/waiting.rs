@@ -46,7 +46,7 @@ struct Work {
 
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
-    SendAway(Error),
+    Redirect(Error),
     /// The clients are served, in a pass over all queues of all families.
     Serve {
         /// The index of the family.
@@ -64,10 +64,10 @@ fn families() -> impl Iterator<Item = InSlots> {
 }
 
 impl Work {
-    fn send_away(slot: usize, error: Error) -> Self {
+    fn redirect(slot: usize, error: Error) -> Self {
         Self {
             slot: slot as u16,
-            task: Task::SendAway(error),
+            task: Task::Redirect(error),
         }
     }
 
@@ -85,13 +85,13 @@ impl Work {
     /// Sends clients away, or serves queues, while the slice lasts. Returns whether work remains.
     fn step(&mut self, ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         match &mut self.task {
-            Task::SendAway(error) => {
+            Task::Redirect(error) => {
                 let mut are_all_listed = true;
                 for family in families() {
                     let queues = (family.queues)(self.slot, 0, STEP_SIZE);
                     are_all_listed &= queues.len() < STEP_SIZE;
                     for (_, key) in queues {
-                        while !slice.is_over() && (family.send_away)(&key, error) {
+                        while !slice.is_over() && (family.redirect)(&key, error) {
                             slice.has_answered();
                         }
                     }
@@ -152,7 +152,7 @@ fn imports(ctx: Ctx<'_>, slot: u16) -> bool {
 }
 
 /// The error for a client that waited for this key until the server became a replica.
-pub fn farewell(ctx: Ctx<'_>, name: &ServerString<'_>) -> Error {
+pub fn demotion_error(ctx: Ctx<'_>, name: &ServerString<'_>) -> Error {
     if !ctx.is_cluster() {
         return Error::Demoted;
     }
@@ -177,7 +177,7 @@ pub(in crate::server) fn check_waiting_clients_regularly(ctx: Ctx<'_>) {
     }
 }
 
-/// In a cluster, sends waiting clients after the slots that have left this node, or away if the cluster is down, and serves
+/// In a cluster, redirects waiting clients to the nodes that have their slots now, or refuses them if the cluster is down, and serves
 /// those whose slot has stayed after all.
 fn check_waiting_clients(ctx: Ctx<'_>) {
     if !ctx.is_cluster() || !ctx.may_act() {
@@ -200,7 +200,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         work.extend(
             waiting
                 .iter_ones()
-                .map(|slot| Work::send_away(slot, Error::ClusterDown)),
+                .map(|slot| Work::redirect(slot, Error::ClusterDown)),
         );
     } else {
         let has_left = which_left(ctx, &waiting);
@@ -209,7 +209,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         serve.retain(|work| !has_left[usize::from(work.slot)]);
         for slot in has_left.iter_ones() {
             postponed.set(slot, true);
-            work.extend(error_for(ctx, slot as u16).map(|error| Work::send_away(slot, error)));
+            work.extend(error_for(ctx, slot as u16).map(|error| Work::redirect(slot, error)));
         }
         let mut begins = postponed & !has_left;
         for work in &serve {
@@ -315,8 +315,8 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         };
         let has_more = work.step(ctx, &mut slice);
         match work.task {
-            Task::SendAway(_) if has_more => STATE.get().work.push_front(work),
-            Task::SendAway(_) => forget_loss(work.slot),
+            Task::Redirect(_) if has_more => STATE.get().work.push_front(work),
+            Task::Redirect(_) => forget_loss(work.slot),
             Task::Serve { .. } if has_more => STATE.get().work.push_back(work), // other slots first
             Task::Serve { .. } => {}
         }
