@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::forms::forms;
 use crate::support::{
     Lines, Raw, SOON, Server, Shutdown, Value, WRONGTYPE, ask, eventually, reads_keys_in_threads,
 };
@@ -734,6 +735,28 @@ fn a_guard_of_another_module_is_of_the_wrong_type() {
         assert_eq!(reply.err(), WRONGTYPE, "{filter}");
     }
     fs::remove_file(library).unwrap();
+}
+
+/// The user who only reads, as the documentation has it.
+#[test]
+fn the_documented_user_only_reads() {
+    let server = Server::start();
+    let mut client = Raw::connect(&server);
+    let rights = "+@read -@dangerous -cache.fetch -cache.fail +info";
+    ask(&server, &format!("ACL SETUSER look on >secret ~* {rights}"));
+    if client.must("ACL DRYRUN look CACHE.GET k") != "OK" {
+        return; // Redis 7.0, where modules have no categories
+    }
+    for form in forms() {
+        let info = client.must(&format!("COMMAND INFO {}", form.name));
+        let is_flag = |flag: &Value| *flag == "readonly";
+        let reads = info.array()[0].array()[2].array().iter().any(is_flag)
+            && !["CACHE.FETCH", "CACHE.FAIL", "SLUICE.HOT"].contains(&form.name);
+        let line = form.plain().join(" ");
+        let reply = client.must(&format!("ACL DRYRUN look {line}"));
+        assert_eq!(reply == "OK", reads, "{line}: {reply:?}");
+    }
+    assert_eq!(client.must("ACL DRYRUN look INFO"), "OK");
 }
 
 /// Can modules add categories to the ACLs of this server?
