@@ -90,7 +90,7 @@ pub(super) fn list_earlier(lock: &mut Lock, ctx: Ctx<'_>, name: &ServerString<'_
     Some(at)
 }
 
-/// Removes a lock that leaves its key from the list of deadlines.
+/// Removes a lock from the list of deadlines, because the lock leaves its key.
 pub(super) fn forget_deadline(lock: &Lock) {
     if let Some(listed) = lock.holds().listed() {
         DEADLINES.unlinked(listed);

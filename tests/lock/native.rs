@@ -1269,30 +1269,41 @@ fn freed_locks_give_their_memory_back() {
     assert!(grown < 60_000, "{grown} bytes are not given back");
 }
 
-/// A lock that several owners held is in the list of deadlines. A released one leaves the list: on a replica the list is not
-/// read, and on the master the lease can be long.
+/// A lock that several owners held is in the list of deadlines. When such a lock is released, it must leave the list. Otherwise a
+/// replica keeps it until its promotion, and a master until the end of the lease.
 #[test]
 fn released_permits_leave_no_deadlines_behind() {
+    check_that_no_deadlines_stay(&["SEM.RELEASE s a", "SEM.RELEASE s b"]);
+}
+
+/// A replica gets this command if `DEL` has another name.
+#[test]
+fn permits_that_the_internal_command_deletes_leave_no_deadlines_behind() {
+    check_that_no_deadlines_stay(&["SLUICE.APPLY s DEL"]);
+}
+
+/// `end`: the commands that end the holds of `a` and `b`.
+#[track_caller]
+fn check_that_no_deadlines_stay(end: &[&str]) {
     const ROUNDS: i64 = 20_000;
     let (master, replica) = pair();
     for server in [&master, &replica] {
         ask(server, "CONFIG SET repl-backlog-size 65536");
     }
     let mut client = Raw::connect(&master);
+    let acquire = ["a", "b"].map(|owner| format!("SEM.ACQUIRE s {owner} LIMIT 2 PX 300000000000"));
+    let round: Vec<&str> = acquire
+        .iter()
+        .map(String::as_str)
+        .chain(end.iter().copied())
+        .collect();
     let rounds = |client: &mut Raw, count: i64| {
         for _ in 0..count / 500 {
-            client.run_all((0..500).flat_map(|_| {
-                [
-                    "SEM.ACQUIRE s a LIMIT 2 PX 300000000000",
-                    "SEM.ACQUIRE s b LIMIT 2 PX 300000000000",
-                    "SEM.RELEASE s a",
-                    "SEM.RELEASE s b",
-                ]
-            }));
+            client.run_all((0..500).flat_map(|_| round.iter().copied()));
         }
         wait_for_replica_sync(&master, &replica);
     };
-    rounds(&mut client, ROUNDS); // the buffers of the replication are as large as they become
+    rounds(&mut client, ROUNDS); // the replication buffers have their final size now
     let mut servers = [&master, &replica].map(Raw::connect);
     let before = servers.each_mut().map(settled_memory);
     rounds(&mut client, ROUNDS);
@@ -1300,6 +1311,7 @@ fn released_permits_leave_no_deadlines_behind() {
     for (before, after) in before.into_iter().zip(after) {
         assert!(after - before < 30 * ROUNDS, "{before} {after}");
     }
+    assert_eq!(client.run("EXISTS s"), 0);
 }
 
 /// Large values are freed by the background thread: `UNLINK` does not wait for it.

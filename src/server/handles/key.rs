@@ -93,10 +93,8 @@ impl OpenKey<'_> {
     /// Deletes the key.
     pub(in crate::server) fn delete(&mut self) {
         self.expect_closed_value();
-        native_type::while_deleting(|| {
-            // SAFETY: the handle is open for writing.
-            unsafe { api!(RedisModule_DeleteKey(self.raw)) };
-        });
+        // SAFETY: the handle is open for writing.
+        unsafe { api!(RedisModule_DeleteKey(self.raw)) };
     }
 
     /// Deletes the key; a large value is freed in the background.
@@ -357,7 +355,7 @@ impl<'k, T> TypedKey<'k, T> {
     /// Deletes the key.
     pub(in crate::server) fn delete(&mut self) {
         self.value = None;
-        self.key.delete();
+        native_type::while_deleting(|| self.key.delete());
     }
 
     /// Replaces the value at the key, of whatever type, and removes the expiry. The server frees a large old value in the
