@@ -378,7 +378,7 @@ pub const fn in_slots<F: QueueService>() -> InSlots {
         index: || F::with(|queues, _| queues.index_slots()),
         slots: || F::with(|queues, _| queues.slots()),
         queues: |slot, after, most| F::with(|queues, _| queues.of_slot(slot, after, most)),
-        redirect: |key, error| dismiss_head::<F>(key, error.clone()),
+        refuse: |key, error| dismiss_head::<F>(key, error.clone()),
         serve: |ctx, key, has_changed, slice| {
             let has_retry = F::with(|queues, _| queues.has_retry(key.0, &key.1));
             if has_changed || !has_retry {

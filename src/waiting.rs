@@ -26,7 +26,7 @@ pub struct InSlots {
     /// The queues of a hash slot whose numbers are larger than the given one, in order, and their keys; at most this many.
     pub queues: fn(u16, u64, usize) -> Vec<(u64, Key)>,
     /// Answers the first client that waits for a key with an error. Returns whether there was one.
-    pub redirect: fn(&Key, &Error) -> bool,
+    pub refuse: fn(&Key, &Error) -> bool,
     /// Serves the queue of a key, if this node may serve the key now. What the slice has no time for is done later. A queue
     /// with a retry time is skipped, unless the slot `has_changed`: then the lease that its clients wait for may have been revoked.
     pub serve: fn(Ctx<'_>, &Key, has_changed: bool, &mut Slice),

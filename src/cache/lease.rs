@@ -131,7 +131,7 @@ struct Table {
     swept: End,
 }
 
-/// The databases of sections. A section of each is looked at, not all of them.
+/// The databases that have sections. Reads one section of each database.
 fn databases<T>(sections: &BTreeMap<Section, T>) -> impl Iterator<Item = i32> {
     let from = |first: Bound<Section>| {
         let next = sections.range((first, Bound::Unbounded)).next();

@@ -57,8 +57,8 @@ pub(super) fn offer_lease(
         ..lease_request(length_ms, now)
     };
     let db = ctx.db();
-    if ctx.is_cluster() && is_lease_free(db, key, now) {
-        cluster::notice_arrival(ctx, key);
+    if !cluster::is_known_as_own(key) && is_lease_free(db, key, now) {
+        cluster::notice_arrival(ctx);
     }
     let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
@@ -85,9 +85,14 @@ fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
 fn watch_for_changes(ctx: Ctx<'_>) {
     deletions::watch_removals(ctx);
     if ctx.is_cluster() && STATE.get().own_slots.is_none() {
-        let own_slots = cluster::own_slots(ctx);
-        STATE.get().own_slots = own_slots;
+        update_own_slots(ctx);
     }
+}
+
+/// If the server's last answer is older than a change, the next answer reports the change.
+fn update_own_slots(ctx: Ctx<'_>) {
+    let own_slots = cluster::last_own_slots(ctx);
+    STATE.get().own_slots = own_slots;
 }
 
 /// The queues of clients that wait for entries.
@@ -120,7 +125,9 @@ impl QueueService for CacheQueues {
         name: &ServerString<'_>,
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
-        cluster::notice_arrival(ctx, name.bytes());
+        if !cluster::is_known_as_own(name.bytes()) {
+            cluster::notice_arrival(ctx);
+        }
         let mut edit = match EntryEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return Self::with(|queues, _| queues.dismiss_head(key, error)),
@@ -202,9 +209,9 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         ServerEvent::SlotMayMove(slot) => slots_may_move(ctx, *slot),
         ServerEvent::SlotsMoved(_) => {
             stale_ends::unpark(ctx);
-            // The leases of these slots are revoked already.
-            let own_slots = cluster::own_slots(ctx);
-            STATE.get().own_slots = own_slots;
+            // `dataset_changed` has revoked the leases of these slots. If the value stayed old, the next `SlotMayMove` would revoke
+            // leases that were granted since.
+            update_own_slots(ctx);
         }
         ServerEvent::Demoted => demote(),
         _ => {}

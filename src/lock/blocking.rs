@@ -109,11 +109,11 @@ fn join(ctx: Ctx<'_>, now: Now, waiter: LockWaiter) -> Result<Ticket, Answer> {
     let check = service.search.budget.spend(now.ms(), |steps| {
         deadlock::check(queues, ticket, steps, &mut |key, visit| {
             // The command finds no keys of other slots. The search finds them.
-            let is_found = slot == Some(cluster::slot(ctx, &key.1));
-            if is_found {
+            let can_read = slot == Some(cluster::slot(ctx, &key.1));
+            if can_read {
                 read_lock(ctx, key, visit);
             }
-            is_found
+            can_read
         })
     });
     if check == Check::Deadlock {
@@ -199,7 +199,7 @@ pub(super) const WAITING: InSlots = InSlots {
     index: || SERVICE.get().handover.queues.index_slots(),
     slots: || SERVICE.get().handover.queues.slots(),
     queues: |slot, after, most| SERVICE.get().handover.queues.of_slot(slot, after, most),
-    redirect: |key, error| {
+    refuse: |key, error| {
         let handover = &mut SERVICE.get().handover;
         handover.refuse_first(&mut ServerClients, key, error)
     },

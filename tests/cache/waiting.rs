@@ -863,24 +863,26 @@ fn a_lease_ends_with_its_slot_in_a_pause() {
     let ids = [&one, &other].map(id_of);
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let token = lease(&mut here, LOW);
-    here.must("CLIENT PAUSE 3000 WRITE"); // Valkey executes `CLUSTER SETSLOT` only after it
-    let gives = |client: &mut Raw, id: &str| {
+    // Valkey executes `CLUSTER SETSLOT` only after the pause. The node learns of the move from the other node before.
+    here.must("CLIENT PAUSE 3000 WRITE");
+    let assign = |client: &mut Raw, id: &str| {
         client.must(&format!("CLUSTER SETSLOT {SLOT} NODE {id}"));
     };
     there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
-    gives(&mut there, &ids[1]);
-    gives(&mut here, &ids[1]);
+    assign(&mut there, &ids[1]);
+    assign(&mut here, &ids[1]);
     // A writer invalidates the entry on the other node.
     let moved = format!("MOVED {SLOT} 127.0.0.1:{}", other.port());
     assert_eq!(here.run("CACHE.GET bar").err(), moved);
     there.must("CACHE.DEL bar");
-    gives(&mut here, &ids[0]);
-    gives(&mut there, &ids[0]);
+    assign(&mut there, &ids[0]);
+    assign(&mut here, &ids[0]);
     here.must("CLIENT UNPAUSE");
     assert!(!stores(&mut here, LOW, token));
 }
 
-/// Valkey executes `CLUSTER SETSLOT` only after the replicas have it, so the server's command filter is too early.
+/// Valkey executes `CLUSTER SETSLOT` only after the replicas have it, so the module's command filter sees the command before the slot
+/// changes.
 #[test]
 fn a_waiting_client_gets_no_lease_when_its_slot_begins_to_migrate() {
     let ([one, _replica], other) = (master_and_replica(), node().start());

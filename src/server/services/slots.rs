@@ -176,7 +176,12 @@ impl Nodes {
 
     /// The hash slots that this node owns in exactly one of the two lists.
     pub fn difference(&self, other: &Self) -> Ranges {
-        let slots = (0..SLOTS as u16).filter(|slot| self.is_own(*slot) != other.is_own(*slot));
+        let is_any_moving = !self.moving.is_empty() || !other.moving.is_empty();
+        let differs = |slot: &u16| {
+            self.is_own(*slot) != other.is_own(*slot)
+                || is_any_moving && self.moving.get(slot) != other.moving.get(slot)
+        };
+        let slots = (0..SLOTS as u16).filter(differs);
         let mut ranges: Vec<(u16, u16)> = Vec::new();
         for slot in slots {
             match ranges.last_mut() {
@@ -185,16 +190,6 @@ impl Nodes {
             }
         }
         ranges.into()
-    }
-
-    /// The slots that began to move by `CLUSTER SETSLOT`, or no longer do, from this to the other answer.
-    pub fn difference_in_motion(&self, other: &Self) -> Ranges {
-        let slots = self.moving.keys().chain(other.moving.keys());
-        let differs = |slot: &&u16| self.moving.get(slot) != other.moving.get(slot);
-        let mut slots: Vec<u16> = slots.filter(differs).copied().collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots.into_iter().map(|slot| (slot, slot)).collect()
     }
 }
 
@@ -236,7 +231,7 @@ mod tests {
         let later = Nodes::parse(&text.replace("10-20", "10-12 16-19 30"));
         assert_eq!(*later.difference(&nodes), [(13, 15), (20, 20), (30, 30)]);
         let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
-        assert_eq!(*other.difference_in_motion(&nodes), [(77, 77), (93, 93)]);
+        assert_eq!(*other.difference(&nodes), [(77, 77), (93, 93)]);
         assert!(nodes.difference(&nodes).is_empty());
         assert!(contains(&later.difference(&nodes), 14) && !contains(&[(13, 15)], 16));
     }

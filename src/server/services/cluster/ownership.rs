@@ -44,8 +44,8 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
-    /// The slots that moved to or from this node. All their clients are tried again, because the leases of the cache that they wait
-    /// for were revoked.
+    /// The slots that moved or were dropped, or that began or ended to move. All their clients are tried again, because the leases
+    /// of the cache that they wait for were revoked.
     changed: SlotSet,
 }
 
@@ -206,6 +206,14 @@ pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
     current_nodes(ctx).map(|nodes| nodes.own_part().to_owned())
 }
 
+/// The same by the server's last answer, if it is recent.
+pub fn last_own_slots(ctx: Ctx<'_>) -> Option<String> {
+    if !ctx.is_cluster() {
+        return None;
+    }
+    nodes(ctx).map(|nodes| nodes.own_part().to_owned())
+}
+
 /// Looks whether slots have come or gone of which no event told, and tells the families.
 pub fn notice_changes(ctx: Ctx<'_>) {
     if ctx.is_cluster() {
@@ -213,19 +221,21 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
-/// Asks the server again for its slots, unless that of this key is known to be its own and not to move. Call this before a lease is
-/// granted: if the node notices later that the slot has come, or moves no longer, it revokes the lease.
-pub fn notice_arrival(ctx: Ctx<'_>, key: &[u8]) {
-    if !ctx.is_cluster() {
-        return;
+/// Whether the slot of this key is known to be this node's own and not to move. Also true outside of a cluster, and before the first
+/// look at the slots, which reports no change.
+pub fn is_known_as_own(key: &[u8]) -> bool {
+    if !slots::is_in_cluster() {
+        return true;
     }
     let slot = slot_of(key);
     let is_own = |nodes: &Rc<Nodes>| nodes.is_own(slot) && !nodes.is_moving(slot);
-    // The first look at the slots reports no change.
-    let need_not_ask = STATE.get().nodes.as_ref().is_none_or(is_own);
-    if !need_not_ask {
-        current_nodes(ctx);
-    }
+    STATE.get().nodes.as_ref().is_none_or(is_own)
+}
+
+/// Asks the server again for its slots. Call this before a lease is granted in a slot that is not [known as own](is_known_as_own): if
+/// the node notices later that the slot has come, or moves no longer, it revokes the lease.
+pub fn notice_arrival(ctx: Ctx<'_>) {
+    current_nodes(ctx);
 }
 
 /// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
@@ -246,19 +256,17 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     state.asked_at_us = start;
     state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
-    // A Valkey master with replicas executes `CLUSTER SETSLOT` later than the command filter reports it.
-    let in_motion = before
-        .as_ref()
-        .map(|before| before.difference_in_motion(&nodes));
-    if let Some(in_motion) = in_motion.filter(|slots| !slots.is_empty()) {
-        slots_have_changed(ServerEvent::SlotsMoved, in_motion);
-    }
-    let changed = before.map(|before| before.difference(&nodes));
-    if let Some(changed) = changed.filter(|changed| !changed.is_empty()) {
+    if let Some(before) = before {
+        let changed = before.difference(&nodes);
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
-            STATE.get().lost.set(slot.into(), !nodes.is_own(slot));
+            let is_own = nodes.is_own(slot);
+            if before.is_own(slot) != is_own {
+                STATE.get().lost.set(slot.into(), !is_own);
+            }
         }
-        slots_have_changed(ServerEvent::SlotsMoved, changed);
+        if !changed.is_empty() {
+            slots_have_changed(ServerEvent::SlotsMoved, changed);
+        }
     }
     Some(nodes)
 }
@@ -285,7 +293,7 @@ pub(super) fn forget_loss(slot: u16) {
     STATE.get().lost.set(slot.into(), false);
 }
 
-/// The slots that moved to or from this node, and whose clients are not tried again yet.
+/// The slots with such a change whose clients are not tried again yet.
 pub(super) fn changed_slots() -> SlotSet {
     STATE.get().changed
 }
@@ -340,7 +348,7 @@ impl Drop for SameNodes {
     }
 }
 
-/// Reports to the families that slots came or left. `event` makes the event from the slots.
+/// Reports a change of these slots to the families. `event` creates the event.
 pub(super) fn slots_have_changed(event: fn(Ranges) -> ServerEvent, ranges: Ranges) {
     for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
         STATE.get().changed.set(slot.into(), true);

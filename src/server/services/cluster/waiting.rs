@@ -46,7 +46,7 @@ struct Work {
 
 enum Task {
     /// The clients receive this error: the slot has left this node, or the cluster is down.
-    Redirect(Error),
+    Refuse(Error),
     /// The clients are served, in a pass over all queues of all families.
     Serve {
         /// The index of the family.
@@ -64,10 +64,10 @@ fn families() -> impl Iterator<Item = InSlots> {
 }
 
 impl Work {
-    fn redirect(slot: usize, error: Error) -> Self {
+    fn refuse(slot: usize, error: Error) -> Self {
         Self {
             slot: slot as u16,
-            task: Task::Redirect(error),
+            task: Task::Refuse(error),
         }
     }
 
@@ -82,16 +82,16 @@ impl Work {
         }
     }
 
-    /// Sends clients away, or serves queues, while the slice lasts. Returns whether work remains.
+    /// Answers clients with their error, or serves queues, while the slice lasts. Returns whether work remains.
     fn step(&mut self, ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         match &mut self.task {
-            Task::Redirect(error) => {
+            Task::Refuse(error) => {
                 let mut are_all_listed = true;
                 for family in families() {
                     let queues = (family.queues)(self.slot, 0, STEP_SIZE);
                     are_all_listed &= queues.len() < STEP_SIZE;
                     for (_, key) in queues {
-                        while !slice.is_over() && (family.redirect)(&key, error) {
+                        while !slice.is_over() && (family.refuse)(&key, error) {
                             slice.has_answered();
                         }
                     }
@@ -177,8 +177,8 @@ pub(in crate::server) fn check_waiting_clients_regularly(ctx: Ctx<'_>) {
     }
 }
 
-/// In a cluster, redirects waiting clients to the nodes that have their slots now, or refuses them if the cluster is down, and serves
-/// those whose slot has stayed after all.
+/// In a cluster: redirects the clients of slots that have left. Refuses all clients if the cluster is down. Serves the clients of
+/// slots that have stayed.
 fn check_waiting_clients(ctx: Ctx<'_>) {
     if !ctx.is_cluster() || !ctx.may_act() {
         return;
@@ -200,7 +200,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         work.extend(
             waiting
                 .iter_ones()
-                .map(|slot| Work::redirect(slot, Error::ClusterDown)),
+                .map(|slot| Work::refuse(slot, Error::ClusterDown)),
         );
     } else {
         let has_left = which_left(ctx, &waiting);
@@ -209,7 +209,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         serve.retain(|work| !has_left[usize::from(work.slot)]);
         for slot in has_left.iter_ones() {
             postponed.set(slot, true);
-            work.extend(error_for(ctx, slot as u16).map(|error| Work::redirect(slot, error)));
+            work.extend(error_for(ctx, slot as u16).map(|error| Work::refuse(slot, error)));
         }
         let mut begins = postponed & !has_left;
         for work in &serve {
@@ -315,8 +315,8 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         };
         let has_more = work.step(ctx, &mut slice);
         match work.task {
-            Task::Redirect(_) if has_more => STATE.get().work.push_front(work),
-            Task::Redirect(_) => forget_loss(work.slot),
+            Task::Refuse(_) if has_more => STATE.get().work.push_front(work),
+            Task::Refuse(_) => forget_loss(work.slot),
             Task::Serve { .. } if has_more => STATE.get().work.push_back(work), // other slots first
             Task::Serve { .. } => {}
         }
