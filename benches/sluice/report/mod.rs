@@ -330,8 +330,8 @@ fn put_idle(page: &mut Page, growth: &Growth) {
     }
     page.prose(
         "\
-An idle server still ends leases and reservations. This is the CPU time of its main thread, in milliseconds per second, measured for
-one second:",
+An idle server still ends leases and reservations. This is the CPU time of its main thread, in milliseconds per second: the smallest
+of five measurements of one second each.",
     );
     let mut table = Table::new([("it keeps", Left), ("made by", Left), ("ms/s", Right)]);
     table.row(["nothing", "", &decimals(Some(growth.idle_empty), 2)]);
