@@ -85,9 +85,9 @@ pub struct Family {
     pub slot_parcel: fn() -> Option<SlotParcel>,
     /// The functions for waiting clients in a cluster, if commands of the family block.
     pub waiting: Option<InSlots>,
-    /// For a family that acts on keys by itself: a command `name key argument` that writes the key (of the
-    /// cache: that reads it, as its waiting clients do). In a cluster, the module asks
-    /// the server with it whether a command on a key is allowed; no `rename-command` gives it another name. With an empty argument
+    /// For a family that acts on keys by itself: a command `name key argument` that writes the key. That of the cache reads the key,
+    /// because its waiting clients sent a reading command. In a cluster, the module asks the server with it whether a command on a
+    /// key is allowed; no `rename-command` gives it another name. With an empty argument
     /// the command must be refused before it opens the key, because Redis 7.0 cannot check a command without running it.
     pub slot_check_command: Option<&'static CStr>,
     /// The fields of the section in `INFO`. Their names begin with the name of the family (of filters with `filter`), because many

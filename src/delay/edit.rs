@@ -296,7 +296,7 @@ fn open_stream<'k>(ctx: Ctx<'k>, name: &ServerString<'_>, key: &[u8]) -> Result<
     }
     let stream = open_as_it_is(ctx, name, key)?;
     // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module
-    // created a second stream, the two could not be merged after the move. The server does not look at it, because no command names it.
+    // created a second stream, the two could not be merged after the move. The server does not check the stream, because no command names it.
     if stream.is_new() && is_moving(ctx, name) {
         return Err(Error::TryAgain);
     }

@@ -210,7 +210,7 @@ pub(super) fn stop_listening_if_idle(service: &LockService) {
     }
 }
 
-/// Asks for slices for remaining work, and serves clients that had to wait until the master has enough replicas.
+/// Asks for slices for remaining work, and serves clients that waited because the master had too few replicas.
 pub(super) fn cron(ctx: Ctx<'_>) {
     DEADLINES.cron(ctx);
     let service = &mut *SERVICE.get();

@@ -69,7 +69,7 @@ impl<'a> Call<'a> {
 
 /// What may come before a command: nothing.
 const READ: u8 = 0;
-/// Before the command, the module reports deletions to the families, and other events unless a script runs that must not write.
+/// Before the command, the module reports deletions to the families. It also reports other events, unless a read-only script runs.
 const READ_AFTER_DELETIONS: u8 = 1;
 /// Before the command, the module reports deletions and other events to the families.
 const WRITE: u8 = 2;
@@ -80,7 +80,8 @@ const READ_WITHOUT_ARGUMENTS: u8 = 3;
 /// a string of the server. To ask for its bytes takes 30 instructions.
 const AFTER_KEY: u8 = 8;
 
-/// The entry of a command that writes. Before it, the families handle all deferred events.
+/// The entry of a command that writes. Before it, outside of a cluster, the families handle the deferred events that a pause does not
+/// delay.
 pub const fn write<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,

@@ -274,7 +274,7 @@ pub(super) fn decide<'a>(
     decision
 }
 
-/// Refuses a `CANCEL` that only adds a mark if the server is out of memory. Other cancellations free memory.
+/// If the server is out of memory, refuses a `CANCEL` that only adds a mark. Other cancellations free memory.
 pub(super) fn check_memory(
     edits: &[StockEdit<'_>],
     decisions: &[Decision<'_>],

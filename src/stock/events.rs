@@ -55,7 +55,7 @@ pub(super) fn open_stream<'k>(
     }
     let stream = Stream::open(ctx, name)?;
     // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module
-    // created a second stream, the two could not be merged after the move. The server does not look at it, because commands do not name it.
+    // created a second stream, the two could not be merged after the move. The server does not check the stream, because commands do not name it.
     if !is_following && stream.is_new() && is_moving(ctx, sku) {
         return Err(Error::TryAgain);
     }

@@ -577,7 +577,7 @@ fn a_deadlock_over_two_slots_is_refused() {
     }
 }
 
-/// Clients that wait in other slots have nothing to do with it, although the command cannot open their keys.
+/// Clients that wait in other slots do not delay the refusal, although the command cannot open their keys.
 #[test]
 fn a_deadlock_in_one_slot_is_refused_at_once_beside_clients_of_other_slots() {
     let server = owner_of_all();

@@ -71,8 +71,8 @@ pub struct SipLink {
     pub bytes: u64,
 }
 
-/// No rate of false positives that a filter can have needs more hashes: -log2([`f64::MIN_POSITIVE`]) is 1022, and the number of
-/// bits is rounded up to whole bytes.
+/// The most hashes. The lowest false positive rate, [`f64::MIN_POSITIVE`], needs 1022 (-log2). A few more follow from the number of bits,
+/// which is rounded up to whole bytes.
 const MAX_HASHES: u64 = 1100;
 
 impl SipLink {

@@ -7,7 +7,7 @@ use crate::waiting::Ticket;
 /// The result of the check of a client that joins a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// Its wait can end, and that of no other client becomes endless by it.
+    /// Its wait can end, and it makes no other client wait forever.
     Fine,
     /// Its wait would never end, or its owner would wait forever for something else.
     Deadlock,
@@ -93,18 +93,18 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
     if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {
         let mut joined = joined;
         if !joined.any(is_behind_entangled) {
-            let (mut plain, mut has_waiting_holder) = (true, false);
+            let (mut are_all_read, mut may_have_waiting_holder) = (true, false);
             for key in &waiter.keys {
                 *steps = steps.saturating_sub(STEPS_TO_READ);
-                plain &= read(key, &mut |lock| {
-                    has_waiting_holder |= lock.holds().len() > FEW_HOLDERS
+                are_all_read &= read(key, &mut |lock| {
+                    may_have_waiting_holder |= lock.holds().len() > FEW_HOLDERS
                         || lock
                             .holds()
                             .iter()
                             .any(|(owner, _)| queues.owner_waits(owner));
                 });
             }
-            if plain && !has_waiting_holder {
+            if are_all_read && !may_have_waiting_holder {
                 return true;
             }
         }

@@ -47,8 +47,8 @@ impl Recheck {
 
 /// For the search for deadlocks.
 impl Queues {
-    /// Notes that it is not known yet whether this client's wait can end. If it has named a limit that leaves less to the other clients
-    /// of its keys, or upgrades the hold of an owner that also waits for something else, that is not known of these clients either.
+    /// Notes that this client must be checked. The other clients of its keys must be checked, too, in two cases: the client named a
+    /// limit that leaves less to them, or it upgrades the hold of an owner that also waits for something else.
     pub fn mark_unverified(&mut self, ticket: Ticket) {
         let may_block_others = self.is_upgrade_of_waiting_owner(ticket);
         if let Some(entry) = self.waiters.get(&ticket) {

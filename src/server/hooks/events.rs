@@ -1,9 +1,8 @@
 //! Events outside of the module's own commands: keys that are deleted, changed or moved, connections that close, a dataset that
 //! is loaded, a change of role.
 //!
-//! The server reports these events when the dataset must not change. So the callbacks defer them, and the families handle them
-//! as soon as that is safe: before the next command of the module that writes, and at the latest in the next round of the
-//! server's event loop.
+//! The server reports these events when the dataset must not change. So the callbacks [defer](deferred) them. In a pause of writes,
+//! most of them wait for its end.
 
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
@@ -91,7 +90,7 @@ fn run_deferred(ctx: Ctx<'_>) {
             // The master handles changes of keys. A replica handles only events of its own memory and its own AOF.
             noted.retain(|noted| matches!(noted, ServerEvent::Demoted | ServerEvent::Saving));
         }
-        // A pause does not delay these. The slot may have come back at its end.
+        // A pause delays neither of these: when it ends, the slot may already be back.
         let possible = |noted: &ServerEvent| {
             !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotMayMove(_))
         };

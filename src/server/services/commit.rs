@@ -1,4 +1,4 @@
-//! Carries out the consequences of steps. They leave the module in no other way, but for the three below.
+//! Carries out the consequences of steps. Nothing else changes the dataset, except the three ways below.
 //!
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
 //! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry. Keyspace events follow

@@ -93,7 +93,7 @@ pub fn id_of(server: &Server) -> String {
     ask(server, "CLUSTER MYID").text().into()
 }
 
-/// Waits until a node looks at the slots of all nodes again. It does so regularly while clients wait there or hold leases of the cache.
+/// Waits until a node looks at the slots of all nodes again. The node does so regularly while clients wait there or hold leases of the cache.
 #[track_caller]
 pub fn await_look(node: &Server) {
     let before = calls(node, "cluster|nodes");
