@@ -1,7 +1,7 @@
 //! Events outside of the module's own commands: keys that are deleted, changed or moved, connections that close, a dataset that
 //! is loaded, a change of role.
 //!
-//! The server reports these events when the dataset must not change. So the callbacks [defer](deferred) them. In a pause of writes,
+//! The server reports these events when the dataset must not change. So the callbacks defer them ([`ServerEvent`]). In a pause of writes,
 //! most of them wait for its end.
 
 use crate::server::base::clock::Now;
