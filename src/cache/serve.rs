@@ -209,8 +209,8 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         ServerEvent::SlotMayMove(slot) => slots_may_move(ctx, *slot),
         ServerEvent::SlotsMoved(_) => {
             stale_ends::unpark(ctx);
-            // `dataset_changed` has revoked the leases of these slots. If the value stayed old, the next `SlotMayMove` would revoke
-            // leases that were granted since.
+            // `dataset_changed` has revoked the leases of these slots. After an atomic slot migration, the slots are read only here. If
+            // the value stayed old, the next `SlotMayMove` would revoke leases that were granted since.
             update_own_slots(ctx);
         }
         ServerEvent::Demoted => demote(),

@@ -909,6 +909,37 @@ fn a_waiting_client_gets_no_lease_when_its_slot_begins_to_migrate() {
     }
 }
 
+/// The module reads the slots again before it grants a lease right behind such a command, and so revokes no lease from after it.
+#[test]
+fn a_lease_that_is_granted_right_behind_setslot_lasts() {
+    let (one, other) = two_nodes(&node());
+    let ids = [&one, &other].map(id_of);
+    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+    lease(&mut here, "baz");
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    for round in 0..3 {
+        let (missing, stale) = (
+            format!("{{{LOW}}}missing{round}"),
+            format!("{{{LOW}}}stale{round}"),
+        );
+        here.must(&format!("CACHE.SET {stale} v PX 1 STALE 600000"));
+        eventually(SOON, || about(&mut here, &stale, "fresh_ms") <= 0);
+        there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
+        for (command, key, expected) in [
+            (format!("MIGRATING {}", ids[1]), &stale, "LEASE v"),
+            ("STABLE".to_owned(), &missing, "LEASE -"),
+        ] {
+            let replies = here.pipeline([
+                words(&format!("CLUSTER SETSLOT {SLOT} {command}")),
+                words(&format!("CACHE.FETCH {key} LEASE 600000")),
+            ]);
+            let token = number(&replies[1], expected);
+            assert!(stores(&mut here, key, token), "{command}");
+        }
+        there.must(&format!("CLUSTER SETSLOT {SLOT} STABLE"));
+    }
+}
+
 /// In a cluster the lease is taken back only after the step in which its holder went. What somebody else was given meanwhile
 /// stays his.
 #[test]

@@ -214,6 +214,12 @@ pub fn last_own_slots(ctx: Ctx<'_>) -> Option<String> {
     nodes(ctx).map(|nodes| nodes.own_part().to_owned())
 }
 
+/// The same by the server's last answer, however old. It asks nobody, so a family may use it while it hears of a change.
+pub fn known_own_slots() -> Option<String> {
+    let nodes = STATE.get().nodes.clone();
+    nodes.map(|nodes| nodes.own_part().to_owned())
+}
+
 /// Looks whether slots have come or gone of which no event told, and tells the families.
 pub fn notice_changes(ctx: Ctx<'_>) {
     if ctx.is_cluster() {
@@ -221,11 +227,22 @@ pub fn notice_changes(ctx: Ctx<'_>) {
     }
 }
 
+/// Whether a command that may move slots has arrived since the server was last asked for its slots.
+static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a command has arrived that may move slots.
+pub(in crate::server) fn slots_may_move() {
+    MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
+}
+
 /// Whether the slot of this key is known to be this node's own and not to move. Also true outside of a cluster, and before the first
-/// look at the slots, which reports no change.
+/// look at the slots, which reports no change. False after a command that may have moved slots.
 pub fn is_known_as_own(key: &[u8]) -> bool {
     if !slots::is_in_cluster() {
         return true;
+    }
+    if MAY_HAVE_MOVED.load(Ordering::Relaxed) {
+        return false;
     }
     let slot = slot_of(key);
     let is_own = |nodes: &Rc<Nodes>| nodes.is_own(slot) && !nodes.is_moving(slot);
@@ -248,6 +265,7 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
             return state.nodes.clone();
         }
     }
+    MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
     let reply = ask_cluster(ctx, c"NODES")?;
     let nodes = Rc::new(Nodes::parse(&reply.part().text()?));
     let mut state = STATE.get();
