@@ -137,8 +137,19 @@ impl<'k> DelayEdit<'k> {
         };
         let entry = append(stream, &mut self.strings, message, None)?;
         let bytes = message.packed().len();
+        let effects_before = self.effects.len();
         persist::put_delivered(&mut self.effects, message.id(), entry);
-        value.queue.deliver_first();
+        if self.key.is_removed() {
+            // A listener to the events of the new stream has deleted the queue with its messages.
+            self.effects.truncate(effects_before);
+            if let Some(stream) = self.stream.take() {
+                stream.retract(entry);
+            }
+            return Ok(None);
+        }
+        if let Some(value) = self.key.value() {
+            value.queue.deliver_first();
+        }
         self.is_changed = true;
         COUNTERS.delivered.count();
         Ok(Some(bytes))

@@ -557,6 +557,25 @@ fn a_listener_may_delete_a_key_that_a_command_has_open() {
     }
 }
 
+/// The server emits `new` when the first message of a delay queue creates the stream. A listener that then deletes the queue deletes the
+/// message, too: neither the queue nor an entry is left, and later messages of another queue are delivered.
+#[test]
+fn a_listener_may_delete_a_queue_that_delivers() {
+    let mut listened = Listened::start();
+    listened.run(&[
+        "DELAY.SET queue STREAM out",
+        "listener.run new DEL queue",
+        "DELAY.ADD queue id PX 0 VALUES field value",
+    ]);
+    listened.expect("new queue DEL reply");
+    assert_eq!(listened.client.must("EXISTS queue out"), 0);
+    listened.run(&[
+        "DELAY.SET other STREAM out",
+        "DELAY.ADD other id PX 0 VALUES field value",
+    ]);
+    eventually(SOON, || listened.client.must("XLEN out") == 1);
+}
+
 /// The same for a listener that gives such a key another name, or moves it to another database: the key that the command named is
 /// not there any more, and the value is left where it is now.
 #[test]
