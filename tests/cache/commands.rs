@@ -1354,36 +1354,88 @@ fn a_deletion_that_is_queued_in_a_pause_ends_the_lease_when_it_runs() {
     assert!(!stores(&mut client, "k", token));
 }
 
+/// Has two clients send a command each while all clients are paused. Returns the clients with their replies once the server has
+/// run the commands in this order. A server that is too slow reads the second command after the pause, and runs it first: then the
+/// result is `None`.
+fn ask_in_pause(
+    server: &Server,
+    client: &mut Raw,
+    commands: [&str; 2],
+) -> Option<[(Raw, Value); 2]> {
+    let mut monitor = Raw::connect(server);
+    monitor.must("MONITOR");
+    let mut askers = commands.map(|_| Raw::connect(server));
+    client.must("CLIENT PAUSE 300 ALL");
+    for (asker, command) in askers.iter_mut().zip(commands) {
+        asker.ask(command);
+        sleep_ms(50);
+    }
+    let replied = askers.map(|mut asker| {
+        let reply = asker.read();
+        (asker, reply)
+    });
+    let names = commands.map(|command| command.split(' ').next().unwrap_or_default());
+    let first = loop {
+        let line = monitor.read();
+        let is_in_line = |name: &&&str| line.text().contains(&format!("\"{name}\""));
+        if let Some(name) = names.iter().find(is_in_line) {
+            break *name;
+        }
+    };
+    (first == names[0]).then_some(replied)
+}
+
+/// Calls the function with another key each time, until it returns something.
+fn with_keys<T>(mut run: impl FnMut(&str) -> Option<T>) -> T {
+    (0..50)
+        .find_map(|attempt| run(&format!("k{attempt}")))
+        .expect("the server runs what was put off in order")
+}
+
 #[test]
 fn a_deletion_that_a_pause_put_off_ends_no_lease_that_was_given_after_it() {
     let (server, mut client) = server_and_client();
-    let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
     lease(&mut client, "first");
-    client.must("CLIENT PAUSE 300 ALL");
-    writer.ask("DEL k");
-    sleep_ms(50);
-    reader.ask("CACHE.FETCH k LEASE 60000");
-    assert_eq!(writer.read(), 0);
-    let token = number(&reader.read(), "LEASE -");
+    let (key, replied) = with_keys(|key| {
+        let commands = [
+            format!("DEL {key}"),
+            format!("CACHE.FETCH {key} LEASE 60000"),
+        ];
+        let commands = commands.each_ref().map(String::as_str);
+        Some((
+            key.to_owned(),
+            ask_in_pause(&server, &mut client, commands)?,
+        ))
+    });
+    let [(writer, deleted), (_reader, leased)] = replied;
+    assert_eq!(deleted, 0);
+    let token = number(&leased, "LEASE -");
     client.transact(["SET x 1"]);
     drop(writer);
     client.transact(["SET x 1"]);
-    assert_eq!(look(&mut client, "k"), "WAIT -");
-    assert!(stores(&mut client, "k", token));
+    assert_eq!(look(&mut client, &key), "WAIT -");
+    assert!(stores(&mut client, &key, token));
 }
 
 #[test]
 fn a_deletion_that_a_pause_put_off_ends_a_lease_that_was_put_off_before_it() {
     let (server, mut client) = server_and_client();
-    let (mut writer, mut reader) = (Raw::connect(&server), Raw::connect(&server));
     lease(&mut client, "first");
-    client.must("CLIENT PAUSE 300 ALL");
-    reader.ask("CACHE.FETCH k LEASE 60000");
-    sleep_ms(50);
-    writer.ask("DEL k");
-    assert_eq!(writer.read(), 0);
-    let token = number(&reader.read(), "LEASE -");
-    assert!(!stores(&mut client, "k", token));
+    let (key, replied) = with_keys(|key| {
+        let commands = [
+            format!("CACHE.FETCH {key} LEASE 60000"),
+            format!("DEL {key}"),
+        ];
+        let commands = commands.each_ref().map(String::as_str);
+        Some((
+            key.to_owned(),
+            ask_in_pause(&server, &mut client, commands)?,
+        ))
+    });
+    let [(_reader, leased), (_writer, deleted)] = replied;
+    assert_eq!(deleted, 0);
+    let token = number(&leased, "LEASE -");
+    assert!(!stores(&mut client, &key, token));
 }
 
 /// A pause of writes puts off deletions, and no leases.
@@ -1392,10 +1444,11 @@ fn a_deletion_that_a_pause_put_off_ends_a_lease_that_was_given_in_the_pause() {
     let (server, mut client) = server_and_client();
     let mut writer = Raw::connect(&server);
     lease(&mut client, "first");
-    client.must("CLIENT PAUSE 300 WRITE");
+    client.must("CLIENT PAUSE 600000 WRITE");
     writer.ask("DEL k");
     eventually(SOON, || server.info_int("blocked_clients") == 1);
     let token = lease(&mut client, "k");
+    client.must("CLIENT UNPAUSE");
     assert_eq!(writer.read(), 0);
     assert!(!stores(&mut client, "k", token));
 }
