@@ -8,6 +8,7 @@ use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
+use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 /// Stands for an unknown database.
-pub const ANY_DB: i32 = -1;
+const ANY_DB: i32 = -1;
 
 /// The approximate bytes of the list per value.
 pub const BYTES_PER_VALUE: usize = 128;
@@ -133,6 +134,32 @@ impl Listing {
     pub fn unpark(&self, ctx: Ctx<'_>) {
         if ctx.is_cluster() && self.here.get().begin_to_unpark() {
             deferred::ask_for_slices();
+        }
+    }
+
+    /// Visits the value that is listed under this number. `visit` runs in the database of the value, with the name of its key, and
+    /// returns whether the key holds the value. If no key holds it, it leaves the list. If this node does not own the hash slot,
+    /// the value is parked, and `visit` does not run.
+    pub fn visit(
+        &self,
+        ctx: Ctx<'_>,
+        number: u64,
+        mut visit: impl FnMut(&ServerString<'_>) -> bool,
+    ) {
+        let Some(listed) = self.get().key(number) else {
+            return;
+        };
+        let name = ServerString::new(&listed.key);
+        if !cluster::owns(ctx, &name) {
+            return self.get().park(number);
+        }
+        let mut visit_in = |db| ctx.in_db(db, || visit(&name));
+        let is_found = match listed.db {
+            ANY_DB => (0..).map_while(visit_in).any(|is_found| is_found),
+            db => visit_in(db) == Some(true),
+        };
+        if !is_found {
+            self.get().remove(number);
         }
     }
 

@@ -321,8 +321,5 @@ impl<'k> KeyEdit<'k, CacheEntry> {
 
 /// `expires`: when the key expires (Unix ms); 0 keeps the key's expiry.
 fn fate(expires: u64) -> KeyFate {
-    match expires {
-        0 => KeyFate::Keep,
-        at => KeyFate::ExpireAt(at),
-    }
+    KeyFate::until((expires > 0).then_some(expires))
 }

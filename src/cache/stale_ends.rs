@@ -3,12 +3,11 @@
 
 use super::edit::{EntryEdit, EntryKey};
 use super::state::{CacheEntry, EntryKind};
-use crate::deadlines::{ANY_DB, Listed, Listing};
+use crate::deadlines::{Listed, Listing};
 use crate::server::base::clock::Now;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::timer;
 
@@ -116,30 +115,13 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         if slice.is_over() {
             return Some(now.ms() + 1);
         }
-        process(ctx, number, now.ms());
+        ENDS.visit(ctx, number, |name| process(ctx, name, number, now.ms()));
     }
 }
 
-fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(listed) = ENDS.get().key(number) else {
-        return;
-    };
-    let name = ServerString::new(&listed.key);
-    if !cluster::owns(ctx, &name) {
-        return ENDS.get().park(number);
-    }
-    let process = |db| ctx.in_db(db, || process_here(ctx, &name, number, now));
-    let is_found = match listed.db {
-        ANY_DB => (0..).map_while(process).any(|is_found| is_found),
-        db => process(db) == Some(true),
-    };
-    if !is_found {
-        ENDS.get().remove(number);
-    }
-}
-
-/// The same, if the selected database has the entry. Returns whether it has.
-fn process_here(ctx: Ctx<'_>, name: &ServerString<'_>, number: u64, now: u64) -> bool {
+/// Makes the entry that is listed under this number a tombstone, if it is at this key of the selected database and its stale time is
+/// over. Returns whether it is there.
+fn process(ctx: Ctx<'_>, name: &ServerString<'_>, number: u64, now: u64) -> bool {
     let Ok(mut edit) = EntryEdit::open(ctx, name) else {
         return false;
     };

@@ -12,7 +12,6 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster::{is_moving, share_slot};
 use crate::server::services::commit::{Commit, Replicate};
 use crate::server::services::deferred::ask_for_slices;
 use crate::server::services::stream::{EntryId, Stream};
@@ -132,7 +131,8 @@ impl<'k> DelayEdit<'k> {
             Some(stream) => stream,
             empty => {
                 let key = &value.queue.target().stream;
-                empty.insert(open_stream(self.ctx, self.name, key)?)
+                let name = ServerString::new(key);
+                empty.insert(Stream::open_of(self.ctx, self.name, name, false)?)
             }
         };
         let entry = append(stream, &mut self.strings, message, None)?;
@@ -197,7 +197,8 @@ impl<'k> DelayEdit<'k> {
             Some(stream) => Ok(stream),
             empty => {
                 let key = &value.queue.target().stream;
-                open_as_it_is(self.ctx, self.name, key).map(|stream| empty.insert(stream))
+                let name = ServerString::new(key);
+                Stream::open_of(self.ctx, self.name, name, true).map(|stream| empty.insert(stream))
             }
         }
         .and_then(|stream| append(stream, &mut self.strings, queued.message(), Some(entry)));
@@ -298,32 +299,6 @@ impl<'k> DelayEdit<'k> {
             }
         }
     }
-}
-
-/// Opens the stream of the queue at `name`, if messages may be delivered to it now.
-fn open_stream<'k>(ctx: Ctx<'k>, name: &ServerString<'_>, key: &[u8]) -> Result<Stream<'k>, Error> {
-    if !share_slot(ctx, name, &ServerString::new(key)) {
-        return Err(Error::CrossSlot); // a queue that was restored to another hash slot
-    }
-    let stream = open_as_it_is(ctx, name, key)?;
-    // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module
-    // created a second stream, the two could not be merged after the move. The server does not check the stream, because no command names it.
-    if stream.is_new() && is_moving(ctx, name) {
-        return Err(Error::TryAgain);
-    }
-    Ok(stream)
-}
-
-/// The same where this server repeats a delivery of a master.
-fn open_as_it_is<'k>(
-    ctx: Ctx<'k>,
-    name: &ServerString<'_>,
-    key: &[u8],
-) -> Result<Stream<'k>, Error> {
-    if *key == *name.bytes() {
-        return Err(Error::WrongType); // it holds the queue, which was renamed
-    }
-    Stream::open(ctx, ServerString::new(key))
 }
 
 /// Appends a message to a stream, with this id or the next one.

@@ -4,13 +4,11 @@
 use super::edit::DelayEdit;
 use super::native::{self, DELAY, list};
 use super::{COUNTERS, DEADLINES};
-use crate::deadlines::ANY_DB;
 use crate::server::base::clock::Now;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
 use crate::server::services::deferred::{KeyChange, ServerEvent, ask_for_slices};
 use crate::server::services::timer;
 
@@ -47,53 +45,26 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         if slice.is_over() {
             return true;
         }
-        process(ctx, number, now, slice);
+        DEADLINES.visit(ctx, number, |name| process(ctx, name, number, now, slice));
     }
 }
 
-/// Delivers due messages of one queue.
-fn process(ctx: Ctx<'_>, number: u64, now: u64, slice: &Slice) {
-    let Some(place) = DEADLINES.get().key(number) else {
-        return;
+/// Delivers due messages of the queue that is listed under this number, if it is at this key of the selected database. Returns whether
+/// it is.
+fn process(ctx: Ctx<'_>, name: &ServerString<'_>, number: u64, now: u64, slice: &Slice) -> bool {
+    let Some(mut edit) = open_listed(ctx, name, number) else {
+        return false;
     };
-    let name = ServerString::new(&place.key);
-    if !cluster::owns(ctx, &name) {
-        return DEADLINES.get().park(number);
-    }
-    let deliver = |db| process_in(ctx, &name, number, now, slice, db);
-    let is_found = match place.db {
-        ANY_DB => (0..).map_while(deliver).any(|is_found| is_found),
-        db => deliver(db) == Some(true),
-    };
-    if !is_found {
-        DEADLINES.get().remove(number);
-    }
-}
-
-/// The same, if the queue is in this database. Returns whether it is. `None`: there is no such database.
-fn process_in(
-    ctx: Ctx<'_>,
-    name: &ServerString<'_>,
-    number: u64,
-    now: u64,
-    slice: &Slice,
-    db: i32,
-) -> Option<bool> {
-    ctx.in_db(db, || {
-        let Some(mut edit) = open_listed(ctx, name, number) else {
-            return false;
-        };
-        let delivered = edit.deliver_due(now, slice);
-        edit.set_stuck(delivered.is_err());
-        // Queues that are due take turns.
-        edit.relist(if delivered.is_ok() {
-            now
-        } else {
-            now + RETRY_MS
-        });
-        edit.close(c"delay.deliver");
-        true
-    })
+    let delivered = edit.deliver_due(now, slice);
+    edit.set_stuck(delivered.is_err());
+    // Queues that are due take turns.
+    edit.relist(if delivered.is_ok() {
+        now
+    } else {
+        now + RETRY_MS
+    });
+    edit.close(c"delay.deliver");
+    true
 }
 
 /// Opens the key, if it still holds the queue that was listed under this number.

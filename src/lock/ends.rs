@@ -3,33 +3,17 @@
 use super::edit::LockKey;
 use super::state::LockKind;
 use super::{DEADLINES, SERVICE};
-use crate::deadlines::ANY_DB;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
 
 /// So many holds of a lock end in one step.
 const MAX_ENDS_PER_STEP: usize = 256;
 
 /// Ends some of the holds whose leases ended, of the lock that is listed under this number.
 pub(super) fn end_holds(ctx: Ctx<'_>, now: Now, number: u64) {
-    let Some(listed) = DEADLINES.get().key(number) else {
-        return;
-    };
-    let name = ServerString::new(&listed.key);
-    if !cluster::owns(ctx, &name) {
-        return DEADLINES.get().park(number);
-    }
-    let end = |db| ctx.in_db(db, || end_holds_at(ctx, now, &name, number));
-    let is_found = match listed.db {
-        ANY_DB => (0..).map_while(end).any(|is_found| is_found),
-        db => end(db) == Some(true),
-    };
-    if !is_found {
-        DEADLINES.get().remove(number);
-    }
+    DEADLINES.visit(ctx, number, |name| end_holds_at(ctx, now, name, number));
 }
 
 /// Ends some of the holds at a key of the selected database. Returns whether the lock there has this number.

@@ -42,7 +42,7 @@ pub(super) fn guard(call: &Call<'_>) -> Answer {
     }
     key.set_string(text);
     let commit = Commit {
-        key: expires.map_or(KeyFate::Keep, KeyFate::ExpireAt),
+        key: KeyFate::until(expires),
         replicate: Replicate::Set(text, expires),
         is_modified: true,
         event: Some(c"lock.guard"),

@@ -63,7 +63,7 @@ impl<'k> KeyEdit<'k, Limit> {
     ) -> Result<(), Error> {
         let limit = self.key.value().ok_or(Error::BadEffect)?;
         let commit = Commit {
-            key: fate(limit.add(cost)),
+            key: KeyFate::until(limit.add(cost)),
             replicate: Replicate::Verbatim,
             is_modified: true,
             event,
@@ -127,7 +127,7 @@ impl<'k> KeyEdit<'k, Limit> {
     /// Commits a change that replicas receive as an effect.
     fn commit(&mut self, effect: &[u8], expires: Option<u64>, event: &'static CStr) {
         let commit = Commit {
-            key: fate(expires),
+            key: KeyFate::until(expires),
             replicate: Replicate::Effect(c"RATE.APPLY", effect),
             is_modified: true,
             event: Some(event),
@@ -157,7 +157,7 @@ impl<'k> KeyEdit<'k, Limit> {
             }
         }
         let commit = Commit {
-            key: fate(expires),
+            key: KeyFate::until(expires),
             replicate: Replicate::Verbatim,
             is_modified: true,
             event: None,
@@ -191,9 +191,4 @@ pub(super) fn limit_expiry(ctx: Ctx<'_>, name: &ServerString<'_>) {
     {
         key.limit_expiry(ctx, name, end);
     }
-}
-
-/// `expires`: when the key expires (Unix ms); `None` keeps the key's expiry.
-fn fate(expires: Option<u64>) -> KeyFate {
-    expires.map_or(KeyFate::Keep, KeyFate::ExpireAt)
 }

@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster::{is_moving, share_slot};
 use crate::server::services::stream::{EntryId, Stream};
 use std::rc::Rc;
 
@@ -44,22 +43,10 @@ pub(super) fn open_stream<'k>(
     key: &[u8],
     is_following: bool,
 ) -> Result<Stream<'k>, Error> {
-    if *key == *sku.bytes() {
-        return Err(Error::WrongType); // it holds the stock, or is to hold it
-    }
     let last = STATE.get().stream_name.take();
     let same = last.filter(|name| name.bytes() == key);
     let name = same.unwrap_or_else(|| ServerString::new(key));
-    if !is_following && !share_slot(ctx, sku, &name) {
-        return Err(Error::CrossSlot); // a stock that was restored to another hash slot
-    }
-    let stream = Stream::open(ctx, name)?;
-    // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module
-    // created a second stream, the two could not be merged after the move. The server does not check the stream, because commands do not name it.
-    if !is_following && stream.is_new() && is_moving(ctx, sku) {
-        return Err(Error::TryAgain);
-    }
-    Ok(stream)
+    Stream::open_of(ctx, sku, name, is_following)
 }
 
 /// Appends an entry with this id, or the next one.

@@ -4,7 +4,6 @@
 use super::edit::{SLICE_ORDERS, StockEdit};
 use super::native::{STOCK, list};
 use super::{COUNTERS, DEADLINES};
-use crate::deadlines::ANY_DB;
 use crate::error::Error;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
@@ -12,7 +11,6 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::log;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
 use crate::server::services::deferred::{KeyChange, ServerEvent};
 use std::collections::BTreeSet;
 
@@ -32,54 +30,28 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         if at > now.ms() {
             return Some(at);
         }
-        process(ctx, number, now.ms());
+        DEADLINES.visit(ctx, number, |name| process(ctx, name, number, now.ms()));
         if Now::read().micros().saturating_sub(now.micros()) > SLICE_BUDGET_US {
             return Some(now.ms() + 1);
         }
     }
 }
 
-/// Does one slice of the due work of one stock.
-fn process(ctx: Ctx<'_>, number: u64, now: u64) {
-    let Some(listed) = DEADLINES.get().key(number) else {
-        return;
+/// Does one slice of the due work of the stock that is listed under this number, if it is at this key of the selected database.
+/// Returns whether it is.
+fn process(ctx: Ctx<'_>, name: &ServerString<'_>, number: u64, now: u64) -> bool {
+    let Some(mut edit) = open_listed(ctx, name, number) else {
+        return false;
     };
-    let name = ServerString::new(&listed.key);
-    if !cluster::owns(ctx, &name) {
-        return DEADLINES.get().park(number);
+    let ended = edit.end_slice(now, SLICE_ORDERS);
+    let forgotten = edit.forget_slice(now, SLICE_ORDERS);
+    let done = ended.is_ok() && forgotten.is_ok();
+    if ended == Err(Error::StreamFull) {
+        warn_of_full_stream(ctx, &mut edit, number, now);
     }
-    let end = |db| process_in(ctx, &name, number, now, db);
-    let found = match listed.db {
-        ANY_DB => (0..).map_while(end).any(|found| found),
-        db => end(db) == Some(true),
-    };
-    if !found {
-        DEADLINES.get().remove(number);
-    }
-}
-
-/// The same, if the stock is in this database. Returns whether it is; `None`: there is no such database.
-fn process_in(
-    ctx: Ctx<'_>,
-    name: &ServerString<'_>,
-    number: u64,
-    now: u64,
-    db: i32,
-) -> Option<bool> {
-    ctx.in_db(db, || {
-        let Some(mut edit) = open_listed(ctx, name, number) else {
-            return false;
-        };
-        let ended = edit.end_slice(now, SLICE_ORDERS);
-        let forgotten = edit.forget_slice(now, SLICE_ORDERS);
-        let done = ended.is_ok() && forgotten.is_ok();
-        if ended == Err(Error::StreamFull) {
-            warn_of_full_stream(ctx, &mut edit, number, now);
-        }
-        edit.relist(if done { now + 1 } else { now + RETRY_MS });
-        edit.close(None);
-        true
-    })
+    edit.relist(if done { now + 1 } else { now + RETRY_MS });
+    edit.close(None);
+    true
 }
 
 /// Logs that the reservations of a stock cannot end. The log gets one such line for each stock, and ten in all, within

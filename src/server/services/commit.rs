@@ -38,6 +38,12 @@ pub enum KeyFate {
 }
 
 impl KeyFate {
+    /// The key stays. It expires at this time (Unix ms); `None` keeps its expiry.
+    #[inline(always)]
+    pub fn until(expires: Option<u64>) -> Self {
+        expires.map_or(Self::Keep, Self::ExpireAt)
+    }
+
     #[inline(always)]
     fn is_removal(self) -> bool {
         matches!(self, Self::Delete | Self::Remove | Self::Expire)

@@ -5,6 +5,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::OpenKey;
 use crate::server::handles::string::ServerString;
+use crate::server::services::cluster::{is_moving, share_slot};
 use crate::server::services::{commit, deferred};
 use redis_module::raw;
 use std::ffi::c_int;
@@ -71,9 +72,30 @@ impl<'k> Stream<'k> {
         })
     }
 
-    /// Whether the key was empty when it was opened.
-    pub fn is_new(&self) -> bool {
-        self.is_new
+    /// Opens the stream that belongs to the value at the key `owner`. `is_following`: this server repeats a change of a master or an AOF,
+    /// so the hash slots do not matter.
+    ///
+    /// Errors: `WrongType` if the key holds another type, or is `owner`; `CrossSlot` if the value was restored to another hash slot
+    /// than that of its stream; `TryAgain` if the key is empty and its hash slot moves.
+    pub fn open_of(
+        ctx: Ctx<'k>,
+        owner: &ServerString<'_>,
+        name: ServerString<'static>,
+        is_following: bool,
+    ) -> Result<Self, Error> {
+        if *name.bytes() == *owner.bytes() {
+            return Err(Error::WrongType); // the value was renamed, or is about to be created
+        }
+        if !is_following && !share_slot(ctx, owner, &name) {
+            return Err(Error::CrossSlot);
+        }
+        let stream = Self::open(ctx, name)?;
+        // A stream that is not here may be on the node that the hash slot comes from or goes to: if the module created a second
+        // stream, the two could not be merged after the move. The server does not check the stream, because commands do not name it.
+        if !is_following && stream.is_new && is_moving(ctx, owner) {
+            return Err(Error::TryAgain);
+        }
+        Ok(stream)
     }
 
     /// Appends an entry and returns its id. `fields`: names and values in turn, at most 16. `id`: the id on the master, or `None` for
