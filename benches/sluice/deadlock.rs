@@ -1,5 +1,5 @@
 //! The search for deadlocks: how much a wait costs the server where thousands of clients wait that hold what others want, how
-//! soon the clients that wait in vain are refused, and for how long another client's `PING` waits meanwhile.
+//! soon the deadlocked clients are refused, and for how long another client's `PING` waits meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -42,7 +42,7 @@ struct World {
     end: End,
 }
 
-/// Who waits in vain.
+/// The deadlocked clients.
 #[derive(Clone, Copy)]
 enum End {
     /// No client.
@@ -94,7 +94,7 @@ const WORLDS: &[World] = &[
         end: End::Closer(|size| format!("LOCK.ACQUIRE k:0 x:{size} {LEASE} BLOCK 0")),
     },
     World {
-        name: "deadlock: the same, but most of them wait in vain",
+        name: "deadlock: the same, but most of them are deadlocked",
         most: MOST_OF_MANY_KEYS,
         hold: |size| each_its_lock(size + KEYS),
         ask: |_, client| next_locks(client),

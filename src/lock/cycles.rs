@@ -1,7 +1,7 @@
 //! Further deadlocks, once a search has found one: cycles of clients of which each waits for the next one.
 //!
-//! The search for deadlocks finds one client that waits in vain, and must look at all queues again to find the next one. A hundred
-//! clients that wait in vain would need a hundred searches. But most deadlocks are cycles of clients that each wait for the
+//! The search for deadlocks finds one deadlocked client, and must look at all queues again to find the next one. A hundred
+//! deadlocked clients would need a hundred searches. But most deadlocks are cycles of clients that each wait for the
 //! next one whatever the others do, and a walk through the queues finds such a cycle fast. The client that came last closed
 //! the cycle. What no cycle shows, such as the permits of several holders together, is left to the next search.
 //!

@@ -2,15 +2,15 @@
 //!
 //! An owner that does not wait is expected to release what it holds some day. From there the search computes who is served
 //! then, who releases then because nothing is left that it waits for, and so on: the reduction of Holt, "Some deadlock
-//! properties of computer systems" (1972). Whoever is never served waits in vain. A key is looked at once, and
-//! again only when one of its holders gives way, so that the search takes a number of small steps that grows with the waiters,
-//! the keys that they wait for, and those holders that wait themselves.
+//! properties of computer systems" (1972). The other clients are deadlocked. The search reads a key once,
+//! and again only when one of its holders releases it. So the number of its small steps grows with the waiters, the keys that
+//! they wait for, and those holders that wait themselves.
 //!
-//! The search looks only at waiters on whom the doubtful ones depend. Waiters who wait for one key, and whose owners wait for
-//! nothing else, are served and give way as soon as it is their turn; of these only what they want matters.
+//! The search looks only at waiters on which the unverified ones depend. A waiter that waits for one key, and whose owner waits for
+//! nothing else, is served at its turn and then releases. Only its request matters to the search.
 //!
 //! A [`Search`] can stop after any step and go on later. In the meantime clients may leave and holds may end, which the search
-//! takes into account before it says that somebody waits in vain. Clients that come later are checked by the next search.
+//! takes into account before it reports a deadlocked client. Clients that come later are checked by the next search.
 
 mod check;
 mod graph;
@@ -65,7 +65,7 @@ pub struct Search {
     /// The number of the newest limits at the start of the search. A later limit counts only if it
     /// is larger, because its client can be refused.
     last_naming: u64,
-    /// The doubtful waiters by their arrival.
+    /// The unverified waiters by their arrival.
     unverified: BTreeMap<u64, usize>,
     /// The clients without which all others can be served, the newest first. The wait of the last one closed a cycle.
     closing: Vec<Ticket>,
@@ -122,7 +122,7 @@ impl Search {
         search
     }
 
-    /// A search that checks all doubtful waiters that have come until now. Ends with [`Search::conclude`].
+    /// A search that checks all unverified waiters that have arrived until now. Ends with [`Search::conclude`].
     pub fn of_unverified(queues: &mut Queues) -> Self {
         queues.record_changes(true);
         let mut search = Self::empty(queues);
@@ -130,7 +130,7 @@ impl Search {
         search
     }
 
-    /// Takes up to so many steps. `None`: there are more to take. `Some`: who waits in vain, if anybody does.
+    /// Takes up to so many steps. `None`: there are more to take. `Some`: the deadlocked client, if there is one.
     pub fn run(
         &mut self,
         queues: &Queues,
@@ -151,7 +151,7 @@ impl Search {
                 self.tasks.push(SearchTask::Start(0));
                 continue;
             }
-            // The newest goes first: the last who has to go is the one whose coming made the others wait in vain.
+            // The newest is removed first. The last one that must be removed is the client whose arrival closed the deadlock.
             let Some((_, waiter)) = self.unverified.pop_last() else {
                 return Some(self.closing.last().copied());
             };
@@ -169,8 +169,8 @@ impl Search {
         self.remove_waiter(waiter);
     }
 
-    /// The same over several rounds, while the queues change. `None`: there is more to do. `Some`: who waits in vain, if
-    /// anybody does.
+    /// The same over several rounds, while the queues change. `None`: there is more to do. `Some`: the deadlocked
+    /// client, if there is one.
     pub fn go_on(
         &mut self,
         queues: &mut Queues,
@@ -242,7 +242,7 @@ impl Search {
         }
     }
 
-    /// Ends the search. Who came before the one that waits in vain is verified if nobody else was suspected: with several
+    /// Ends the search. The clients before the deadlocked one are verified if no other client was suspected: with several
     /// suspects it is only known that these clients can be served without all of them.
     pub fn conclude(mut self, queues: &mut Queues, deadlocked: Option<Ticket>) -> FinishedSearch {
         self.note_reentries(queues);
@@ -875,7 +875,7 @@ pub struct FinishedSearch {
 }
 
 impl FinishedSearch {
-    /// Takes up to so many steps to find a further client that waits in vain, which must be refused now. There may be more as
+    /// Takes up to so many steps to find a further deadlocked client, which must be refused now. There may be more as
     /// long as [`FinishedSearch::may_find`] says so.
     pub fn find(&mut self, queues: &mut Queues, steps: &mut u64, read: Read<'_>) -> Option<Ticket> {
         self.cycles.go_on(queues, steps, read)

@@ -258,7 +258,7 @@ impl World {
     }
 
     /// Who waits forever, if everybody who does not wait releases all.
-    fn waits_in_vain(self) -> Option<LockWaiter> {
+    fn find_deadlocked(self) -> Option<LockWaiter> {
         self.in_the_end().waiting.into_iter().next()
     }
 
@@ -391,12 +391,14 @@ fn compare_checks(tries: &[Try]) -> Result<(), TestCaseError> {
         } else {
             // Nothing else harms those that wait already.
             let may_harm = attempt.keys[0] >= LOCKS || attempt.upgrade;
-            let in_vain = may_harm.then(|| with_it.clone().waits_in_vain()).flatten();
+            let deadlocked = may_harm
+                .then(|| with_it.clone().find_deadlocked())
+                .flatten();
             prop_assert!(
-                in_vain.is_none(),
-                "{:?} makes {:?} wait in vain",
+                deadlocked.is_none(),
+                "{:?} deadlocks {:?}",
                 attempt,
-                in_vain
+                deadlocked
             );
             world = with_it;
         }
@@ -646,7 +648,7 @@ impl Watched {
         Ok(true)
     }
 
-    /// Refuses a client that waits in vain.
+    /// Refuses a deadlocked client.
     fn refuse(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
         let waiter = self.queues.get(ticket).cloned();
         let waiter = waiter.ok_or_else(|| TestCaseError::fail("it waits no more"))?;
@@ -659,7 +661,7 @@ impl Watched {
 }
 
 /// Nobody is refused who could have been served, whatever changes while the search goes on; and when it has looked at
-/// everybody, nobody is left who waits in vain.
+/// everybody, no deadlocked client is left.
 fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
     let mut watched = Watched {
         world: World::new(),
@@ -708,8 +710,8 @@ fn simulate(events: Vec<Event>) -> Result<(), TestCaseError> {
         slices += 1;
         prop_assert!(slices < 100_000, "the searches do not end");
     }
-    let in_vain = watched.world.waits_in_vain();
-    prop_assert!(in_vain.is_none(), "{:?} waits in vain", in_vain);
+    let deadlocked = watched.world.find_deadlocked();
+    prop_assert!(deadlocked.is_none(), "{:?} is deadlocked", deadlocked);
     Ok(())
 }
 
@@ -744,7 +746,7 @@ fn a_request_that_leaves_no_longer_lets_another_one_of_its_owner_pass() {
         ];
         events.extend([1000; 5].map(Event::Search));
         events.push(Event::Leave(0));
-        simulate(events).expect("nobody is refused or left in vain");
+        simulate(events).expect("no client is refused or left in a deadlock");
     }
 }
 
@@ -771,7 +773,7 @@ fn an_upgrade_of_a_waiting_owner_can_close_a_cycle() {
     ];
     events.extend([1000; 5].map(Event::Search));
     events.push(upgrade);
-    simulate(events).expect("nobody is left in vain");
+    simulate(events).expect("no client is left in a deadlock");
 }
 
 /// The same, but the upgrade waits for another owner that shares the lock. Its own wait can end, but then its owner waits on.
@@ -898,7 +900,7 @@ fn clients_behind_an_upgrade_are_not_verified_by_a_search_without_it() {
         attempt(5, &[0], false, 1, true),
         attempt(5, &[1], false, 1, false),
     ];
-    simulate(events).expect("nobody is refused or left in vain");
+    simulate(events).expect("no client is refused or left in a deadlock");
 }
 
 proptest! {
@@ -1132,7 +1134,7 @@ fn tangle(
     (queues, locks.collect())
 }
 
-/// Refuses all who wait in vain. `many`: one search may find several of them. Returns who was refused, sorted, and the steps.
+/// Refuses all deadlocked clients. `many`: one search may find several of them. Returns who was refused, sorted, and the steps.
 fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (Vec<Ticket>, u64) {
     let mut steps = u64::MAX;
     let mut refused = Vec::new();
@@ -1160,7 +1162,7 @@ fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (
     (refused, u64::MAX - steps)
 }
 
-/// Whoever waits in vain is refused in few searches, and nobody else than in as many searches as there are deadlocks.
+/// All deadlocked clients are refused in few searches, and no others than in as many searches as there are deadlocks.
 #[test]
 fn a_search_finds_many_deadlocks() {
     const OWNERS: usize = 400;
@@ -1212,7 +1214,7 @@ fn deadlocks_among_clients_that_all_depend_on_each_other_are_found_in_linear_tim
 }
 
 /// While a search goes on, thousands of commands come for a semaphore whose holders it knows: it reads those again once, and
-/// only if somebody seems to wait in vain.
+/// only if a client seems to be deadlocked.
 #[test]
 fn commands_for_one_key_do_not_make_a_search_read_its_holders_again_and_again() {
     const SIZE: u64 = 1000;

@@ -87,7 +87,7 @@ fn is_plainly_fine(queues: &Queues, newcomer: Ticket, steps: &mut u64, read: Rea
         first.is_some_and(|first| first != newcomer)
     };
     if queues.leaves_less(newcomer) {
-        return false; // those ahead may wait in vain now
+        return false; // the clients ahead may be deadlocked now
     }
     let owner_waits_twice = queues.owner_waits_twice(newcomer);
     if waiter.keys.len() <= FEW_KEYS && !owner_waits_twice {

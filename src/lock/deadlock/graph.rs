@@ -103,7 +103,7 @@ pub(super) struct WaiterNode {
 /// A step that is still to be taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SearchTask {
-    /// Find the doubtful waiters that came after this one.
+    /// Find the unverified waiters that arrived after this one.
     Unverified(u64),
     /// Find an owner's waiters from this ticket on.
     Owner(usize, Ticket),
@@ -119,13 +119,13 @@ pub(super) enum SearchTask {
     EnterAll(usize, Option<usize>),
     /// Let an owner's waiters after this ticket enter a lock again that it holds.
     Enter(usize, usize, Option<Ticket>),
-    /// Let those owners give way, from this one on, who wait no more.
+    /// Release the holds of all owners that wait for nothing, from this owner on.
     StartOwners(usize),
     /// Serve the first client of a key, if it can be served.
     ServeNext(usize),
     /// Serve a waiter.
     Serve(usize),
-    /// Let an owner give way, with what it holds from this place on.
+    /// Release the holds of an owner, from this index on.
     Release(usize, usize),
     /// See whether holders of a key have gone, after this one.
     Reread(usize, Option<usize>),
