@@ -651,6 +651,8 @@ struct World {
     last_fence: u64,
     may_not_grant: bool,
     away: BTreeSet<usize>,
+    /// Whether a command runs that may open only keys of its own hash slot.
+    is_limited: bool,
     /// When the hand-over wants to be called (Unix ms).
     timer: Option<u64>,
     model: Model,
@@ -792,6 +794,10 @@ impl WaitingClients for World {
 impl LockWorld for World {
     fn may_grant(&mut self) -> bool {
         !self.may_not_grant
+    }
+
+    fn is_limited_to_a_slot(&mut self) -> bool {
+        self.is_limited
     }
 
     fn is_connected(&mut self, client: u64) -> bool {
@@ -1223,7 +1229,9 @@ impl Simulation {
     /// A command has changed the locks at these keys.
     fn changed(&mut self, keys: impl IntoIterator<Item = Key>) -> Verdict {
         let now = self.world.now;
+        self.world.is_limited = self.random.below(2) == 0;
         Handover::keys_changed(&mut self.world, now, keys);
+        self.world.is_limited = false;
         self.verdict()
     }
 
