@@ -10,7 +10,7 @@ use crate::support::cache::{
 use crate::support::{
     KeyspaceEvents, Lines, NOT_AN_INTEGER, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value,
     WRONGTYPE, await_gone, eventually, field_of, follow, now_ms, quiet, served, server_and_client,
-    until_pong, used_memory, wait_for_replica_sync, waiter,
+    still_waits, until_pong, used_memory, wait_for_replica_sync, waiter,
 };
 
 const TEN_YEARS: &str = "315360000000";
@@ -222,12 +222,13 @@ fn beta_rebuilds_sooner_what_takes_longer() {
     // A store without a lease does not say, and leaves what is known.
     client.must("CACHE.SET slow v PX 10000");
     assert_eq!(about(&mut client, "slow", "rebuild_ms"), took);
-    client.must("CACHE.SET unknown v PX 60000");
+    client.must("CACHE.SET unknown v PX 600000");
     assert_eq!(about(&mut client, "unknown", "rebuild_ms"), 0);
 
     // 50 ms * 1000 * -ln(u) is above 10 s for four of five u.
     let mut early = 0;
     for _ in 0..200 {
+        client.must("CACHE.SET slow v PX 10000"); // so that it does not end
         number(
             &client.must("CACHE.FETCH slow LEASE 600000 BETA 0"),
             "HIT v",
@@ -269,41 +270,41 @@ fn beta_rebuilds_sooner_what_takes_longer() {
 #[test]
 fn a_hit_slides_and_rarely_writes() {
     let (_server, _replica, mut client) = counting_server();
-    client.must("CACHE.SET k v PX 60000 STALE 5000");
+    client.must("CACHE.SET k v PX 600000 STALE 5000");
     let before = written(&mut client);
     for _ in 0..100 {
         // More than seven eighths are left, or more than it would be.
-        for slide in ["60000", "1000"] {
+        for slide in ["600000", "1000"] {
             let line = format!("CACHE.FETCH k LEASE 60000 SLIDE {slide}");
-            nearly(number(&client.must(&line), "HIT v"), 60_000);
+            nearly(number(&client.must(&line), "HIT v"), 600_000);
         }
     }
     assert_eq!(written(&mut client), before);
 
-    let reply = client.must("CACHE.FETCH k LEASE 60000 SLIDE 600000");
-    assert_eq!(number(&reply, "HIT v"), 600_000);
+    let reply = client.must("CACHE.FETCH k LEASE 60000 SLIDE 6000000");
+    assert_eq!(number(&reply, "HIT v"), 6_000_000);
     assert!(written(&mut client) > before);
-    nearly(client.must("PTTL k").int(), 605_000);
+    nearly(client.must("PTTL k").int(), 6_005_000);
     assert_eq!(about(&mut client, "k", "stale_ms"), 5000);
     let before = written(&mut client);
     for _ in 0..100 {
-        client.must("CACHE.FETCH k LEASE 60000 SLIDE 600000");
+        client.must("CACHE.FETCH k LEASE 60000 SLIDE 6000000");
     }
     assert_eq!(written(&mut client), before);
 }
 
 #[test]
 fn an_entry_that_is_read_stays_and_one_that_is_not_goes() {
-    let (_server, mut client) = server_and_client();
-    client.must("CACHE.SET read v PX 1500");
-    client.must("CACHE.SET unread v PX 1500");
-    let start = now_ms(&mut client);
-    while now_ms(&mut client) - start < 2000 {
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    client.must("CACHE.SET read v PX 1000000");
+    client.must("CACHE.SET unread v PX 1000000");
+    for _ in 0..4 {
+        server.shift_clock(700_000);
         number(
-            &client.must("CACHE.FETCH read LEASE 60000 SLIDE 1500"),
+            &client.must("CACHE.FETCH read LEASE 60000 SLIDE 1000000"),
             "HIT v",
         );
-        sleep_ms(20);
     }
     assert!(client.must("CACHE.GET unread").is_nil());
     // A null does not slide, and what is stale is not made fresh.
@@ -496,10 +497,14 @@ const ENDS_A_LEASE: &[(&str, &str)] = &[
     ("CACHE.SET k v PX 60000", "SINTERSTORE k none"),
 ];
 
+/// A line that fetches a lease on whatever is there.
+fn any_fetch(key: &str) -> String {
+    format!("CACHE.FETCH {key} LEASE {LONG} EARLY {TEN_YEARS}")
+}
+
 /// Fetches a lease on whatever is there.
 fn any_lease(client: &mut Raw, key: &str) -> i64 {
-    let line = format!("CACHE.FETCH {key} LEASE {LONG} EARLY {TEN_YEARS}");
-    let (state, _, token) = fetched(&client.must(&line));
+    let (state, _, token) = fetched(&client.must(&any_fetch(key)));
     assert_eq!(state, "LEASE", "{key}");
     token
 }
@@ -649,14 +654,15 @@ fn leases_are_for_a_key_of_one_database() {
 #[test]
 fn an_expiry_ends_the_lease_on_what_was_there() {
     let (_server, mut client) = server_and_client();
-    client.must("CACHE.SET k v PX 300");
-    let token = any_lease(&mut client, "k");
+    // One step, so that the entry is still there.
+    let fetch = any_fetch("k");
+    let lines = ["CACHE.SET k v PX 300", &fetch];
+    let token = number(&client.transact(lines)[1], "LEASE v");
     await_gone(&mut client, "k");
     assert!(!stores(&mut client, "k", token));
     // In the moment of the store, too, if nobody has looked since.
     client.must("DEBUG SET-ACTIVE-EXPIRE 0");
-    client.must("CACHE.SET k v PX 300");
-    let token = any_lease(&mut client, "k");
+    let token = number(&client.transact(lines)[1], "LEASE v");
     sleep_ms(320);
     assert!(!stores(&mut client, "k", token));
 }
@@ -694,12 +700,12 @@ fn a_lease_that_is_given_while_an_entry_ends_is_the_only_one() {
 /// Somebody else has seen to it that it stays.
 #[test]
 fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
-    let (server, mut client) = server_and_client();
-    let mut waiter = Raw::connect(&server);
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
     let remain = |client: &mut Raw| {
-        client.must("CACHE.DEL k GRACE 1000 VER 9");
+        client.must("CACHE.DEL k GRACE 600000 VER 9");
         assert_eq!(client.must("PERSIST k"), 1);
-        sleep_ms(1100);
+        server.shift_clock(700_000);
         assert_eq!(client.must("EXISTS k"), 1);
     };
     for line in ["CACHE.SET k v PX 60000 VER 3", "CACHE.SETNULL k PX 5 VER 0"] {
@@ -715,16 +721,20 @@ fn what_remembers_nothing_any_more_goes_when_it_is_next_used() {
     assert_eq!(client.must("EXISTS k"), 0);
     assert!(stores(&mut client, "k", token));
     for pause in [false, true] {
-        client.must("CACHE.DEL k GRACE 1000");
+        client.must("CACHE.DEL k GRACE 600000");
         assert_eq!(client.must("PERSIST k"), 1);
-        client.must("CACHE.FETCH k LEASE 1500");
-        waiter.ask("CACHE.FETCH k LEASE 60000 BLOCK 60000");
-        eventually(SOON, || about(&mut client, "k", "waiters") == 1);
+        client.must("CACHE.FETCH k LEASE 600000");
+        let mut next = waiter(&server, "CACHE.FETCH k LEASE 600000 BLOCK 0");
         if pause {
-            client.must("CLIENT PAUSE 3000 WRITE"); // nothing can be handed to replicas
+            client.must("CLIENT PAUSE 36000000 WRITE"); // nothing can be handed to replicas
         }
-        let (state, value, token) = fetched(&waiter.read());
-        assert_eq!((state.as_str(), value), ("LEASE", None));
+        server.shift_clock(700_000);
+        if pause {
+            sleep_ms(50);
+            still_waits(&mut next);
+            client.must("CLIENT UNPAUSE");
+        }
+        let token = number(&served(&mut next), "LEASE -");
         assert_eq!(client.must("EXISTS k"), 0);
         assert!(stores(&mut client, "k", token));
         client.must("DEL k");
@@ -987,8 +997,10 @@ fn grace_ends_by_itself_and_a_lease_from_it_stores_nothing_even_then() {
     // With a stale value the key outlives the grace, without one it goes with it.
     for stale in ["", " STALE 600000"] {
         client.must("CACHE.SET k v PX 600000");
-        client.must(&format!("CACHE.DEL k GRACE 150{stale}"));
-        let (state, _, from_grace) = fetched(&client.must("CACHE.FETCH k LEASE 600000"));
+        let del = format!("CACHE.DEL k GRACE 150{stale}");
+        // One step, so that the grace period lasts.
+        let replies = client.transact([&*del, "CACHE.FETCH k LEASE 600000"]);
+        let (state, _, from_grace) = fetched(&replies[1]);
         assert_eq!(state, "LEASE");
         eventually(SOON, || {
             let info = client.must("CACHE.INFO k");
@@ -1004,9 +1016,13 @@ fn grace_ends_by_itself_and_a_lease_from_it_stores_nothing_even_then() {
 #[test]
 fn a_lease_from_grace_stores_nothing_over_what_was_stored_without_a_token() {
     let (_server, mut client) = server_and_client();
-    client.must("CACHE.DEL k GRACE 150");
-    client.must("CACHE.SET k plain PX 600000 STALE 600000");
-    let token = any_lease(&mut client, "k");
+    // One step, so that the grace period lasts.
+    let replies = client.transact([
+        "CACHE.DEL k GRACE 150",
+        "CACHE.SET k plain PX 600000 STALE 600000",
+        &any_fetch("k"),
+    ]);
+    let token = number(&replies[2], "LEASE plain");
     eventually(SOON, || about(&mut client, "k", "grace_ms") == 0);
     assert!(!stores(&mut client, "k", token));
     assert_eq!(look(&mut client, "k"), "HIT plain");
@@ -1362,8 +1378,7 @@ fn ask_in_pause(
     client: &mut Raw,
     commands: [&str; 2],
 ) -> Option<[(Raw, Value); 2]> {
-    let mut monitor = Raw::connect(server);
-    monitor.must("MONITOR");
+    client.must("CONFIG SET slowlog-log-slower-than 0");
     let mut askers = commands.map(|_| Raw::connect(server));
     client.must("CLIENT PAUSE 300 ALL");
     for (asker, command) in askers.iter_mut().zip(commands) {
@@ -1374,15 +1389,17 @@ fn ask_in_pause(
         let reply = asker.read();
         (asker, reply)
     });
+    // The newest command is first. `MONITOR` of Valkey 8.1 does not have commands that a pause delayed.
+    let slowlog = client.must("SLOWLOG GET 20");
+    let ran = slowlog
+        .array()
+        .iter()
+        .map(|entry| entry.array()[3].array()[0].text().to_owned());
+    let ran: Vec<String> = ran.collect();
     let names = commands.map(|command| command.split(' ').next().unwrap_or_default());
-    let first = loop {
-        let line = monitor.read();
-        let is_in_line = |name: &&&str| line.text().contains(&format!("\"{name}\""));
-        if let Some(name) = names.iter().find(is_in_line) {
-            break *name;
-        }
-    };
-    (first == names[0]).then_some(replied)
+    let age = |name| ran.iter().position(|command| command == name);
+    let [first, second] = names.map(|name| age(name).expect("the slow log has all commands"));
+    (first > second).then_some(replied)
 }
 
 /// Calls the function with another key each time, until it returns something.
