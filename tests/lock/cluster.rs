@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{
-    HIGH, LOW, Move, await_look, calls, id_of, master_and_replica, node, slot_of, two_nodes,
-    with_changing_masters,
+    HIGH, LOW, Move, await_look, calls, id_of, master_and_replica, node, slot_of, take_over,
+    two_nodes, with_changing_masters,
 };
 use crate::support::lock::fence;
 use crate::support::{
@@ -474,10 +474,7 @@ fn a_manual_failover_takes_the_holds_along() {
                 .starts_with("MOVED ")
         );
 
-        eventually(SOON, || {
-            !Raw::connect(new).call(["CLUSTER", "FAILOVER"]).is_err()
-        });
-        eventually(SOON, || new.info("role").as_deref() == Some("master"));
+        take_over(new);
         for waits in [&mut waits, &mut entry] {
             let reply = waits.read();
             let error = reply.err();

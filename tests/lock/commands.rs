@@ -1,6 +1,8 @@
 //! What the commands of locks reply and do, sentence by sentence of the contract. Nobody waits here: see `waiting.rs`.
 
-use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
+use crate::support::lock::{
+    about, fence, holder, holders, is_watched, lease_of, queue, with_growing_lease,
+};
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value, WRONGTYPE, await_gone,
     eventually, field_of, now_ms, now_us, server_and_client, until_pong, waiter,
@@ -310,9 +312,9 @@ fn native_commands_work_on_locks() {
 #[test]
 fn a_restored_lock_keeps_its_leases_whatever_ttl_it_gets() {
     let (_server, mut client) = server_and_client();
-    client.run("LOCK.ACQUIRE k me PX 2000");
+    let replies = client.transact(["LOCK.ACQUIRE k me PX 2000", "DUMP k"]);
     let end = now_ms(&mut client) + 2000;
-    let dump = client.run("DUMP k");
+    let dump = &replies[1];
     client.run("DEL k");
     let restored = client.call([b"RESTORE".as_slice(), b"k", b"0", dump.bytes()]);
     assert_eq!(restored, "OK");
@@ -1098,10 +1100,10 @@ fn each_change_emits_an_event_of_the_module_class() {
 fn what_changes_nothing_emits_nothing() {
     let (server, mut client) = server_and_client();
     // Long leases: what would make them longer is a change.
-    client.run("LOCK.ACQUIRE k me PX 100000 ID one");
+    client.run("LOCK.ACQUIRE k me PX 600000 ID one");
     client.run("LOCK.ACQUIRE k me ID two");
     client.run("LOCK.RELEASE k me ID rel");
-    client.run("SEM.ACQUIRE s me LIMIT 1");
+    client.run("SEM.ACQUIRE s me LIMIT 1 PX 600000");
     client.run("LOCK.GUARD g 5");
     let mut events = KeyspaceEvents::of(&server, "KEA");
     for line in [
@@ -1299,11 +1301,14 @@ fn tracking_clients_hear_of_every_change() {
 #[test]
 fn tracking_clients_hear_of_the_end_of_a_lease() {
     let (server, mut client) = server_and_client();
-    let mut tracker = Raw::connect(&server);
-    tracker.hello3();
-    tracker.run("CLIENT TRACKING ON");
-    client.run("LOCK.ACQUIRE k me PX 100");
-    tracker.run("LOCK.HELD k me");
+    let mut tracker = with_growing_lease(100, |lease| {
+        let mut tracker = Raw::connect(&server);
+        tracker.hello3();
+        tracker.run("CLIENT TRACKING ON");
+        client.run(&format!("LOCK.ACQUIRE k me PX {lease}"));
+        let held = tracker.run("LOCK.HELD k me");
+        (!held.is_nil()).then_some(tracker)
+    });
     let push = tracker.read_within(SOON);
     let push = push.expect("no invalidation although the lock is gone");
     assert_eq!(push.array()[0], "invalidate");
@@ -1696,8 +1701,7 @@ fn time_that_goes_by_is_taken_off_the_lease() {
     let (_server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me PX 100000");
     eventually(SOON, || lease_of(&client.run("LOCK.INFO k"), "me") < 99_950);
-    let info = client.run("LOCK.INFO k");
-    let left = lease_of(&info, "me");
-    let ttl = client.run("PTTL k").int();
+    let replies = client.transact(["LOCK.INFO k", "PTTL k"]);
+    let (left, ttl) = (lease_of(&replies[0], "me"), replies[1].int());
     assert!((left - 2_000..=left + 1).contains(&ttl), "{left} and {ttl}");
 }

@@ -137,8 +137,8 @@ fn one_release_lets_a_crowd_of_shared_waiters_in() {
     client.run("LOCK.ACQUIRE k first PX 600000");
     crowd.ask_in_order(
         |index| {
-            let owner = owner(index);
-            ["LOCK.ACQUIRE", "k", &owner, "SHARED", "BLOCK", "0"].map(String::from)
+            let words = format!("LOCK.ACQUIRE k {} SHARED PX 600000 BLOCK 0", owner(index));
+            words.split(' ').map(String::from).collect::<Vec<_>>()
         },
         |asked| waiting(&server) == asked as i64,
     );
@@ -508,7 +508,8 @@ fn a_crowd_of_requests_of_one_owner_is_served_in_order_with_bounded_work() {
         let start = busy(&mut client);
         for begin in (0..size).step_by(1000) {
             for number in begin..begin + 1000 {
-                let line = format!("LOCK.ACQUIRE k me BLOCK 0 ID {number} NOTIFY channel");
+                let line =
+                    format!("LOCK.ACQUIRE k me PX 3600000 BLOCK 0 ID {number} NOTIFY channel");
                 client.ask(&line);
             }
             for _ in 0..1000 {

@@ -2,46 +2,39 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::lock::with_growing_lease;
 use crate::support::{
-    Fsync, Lines, Raw, SOON, Server, Shutdown, Value, ask, assert_identical, eventually, pair,
-    server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
+    Builder, Fsync, Lines, Raw, SOON, Server, Shutdown, Value, ask, assert_identical, eventually,
+    pair, server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
 };
 
 /// Both kinds of locks that have several holders.
 const WAYS: [(&str, &str); 2] = [("LOCK.ACQUIRE k", "SHARED"), ("SEM.ACQUIRE k", "LIMIT 9")];
 
 /// Long enough to look at the lock, or move it, before the first hold ends.
-const SHORT: u64 = 1500;
+const SHORT: i64 = 1500;
 
-/// A lock with a hold that ends soon, between two that do not.
-fn hold(client: &mut Raw, way: (&str, &str)) {
-    hold_for(client, way, SHORT);
-}
-
-/// The same with this lease (ms) of the hold that ends.
-fn hold_for(client: &mut Raw, (acquire, how): (&str, &str), lease: u64) {
+/// A lock with a hold of this lease (ms), between two that do not end. Returns a time until which it has not ended.
+fn hold(client: &mut Raw, (acquire, how): (&str, &str), lease: i64) -> Instant {
+    let begun = Instant::now();
     for (owner, lease) in [("a", 600_000), ("b", lease), ("c", 900_000)] {
         client.must(&format!("{acquire} {owner} {how} PX {lease}"));
     }
+    begun + Duration::from_millis(lease.unsigned_abs())
 }
 
 fn ended(server: &Server) -> i64 {
     server.info_int("sluice_lock_expired_leases")
 }
 
-/// Prepares something before the hold ends. If a busy machine takes too long for that, it gets a longer lease.
+/// Prepares something before the hold ends.
 fn in_time<T>(way: (&str, &str), prepare: impl Fn(&Server, &mut Raw) -> T) -> (Server, T) {
-    let prepared = |lease| {
+    with_growing_lease(SHORT, |lease| {
         let (server, mut client) = server_and_client();
-        let start = Instant::now();
-        hold_for(&mut client, way, lease);
+        hold(&mut client, way, lease);
         let prepared = prepare(&server, &mut client);
-        let has_ended = ended(&server) > 0;
-        assert!(!has_ended || start.elapsed() >= Duration::from_millis(lease));
-        (!has_ended).then_some((server, prepared))
-    };
-    let mut leases = (0..3).map(|n| SHORT << (2 * n));
-    leases.find_map(prepared).expect("prepared in time")
+        (ended(&server) == 0).then_some((server, prepared))
+    })
 }
 
 #[test]
@@ -92,32 +85,44 @@ fn it_ends_wherever_the_lock_has_moved() {
 
 #[test]
 fn it_ends_after_a_restart() {
+    let stops: [(Builder, fn(&Server)); 2] = [
+        (Server::builder().rdb(true), |server| {
+            assert!(server.shutdown(Shutdown::Save).success());
+        }),
+        (Server::builder().aof(Fsync::Always), Server::kill9),
+    ];
     for way in WAYS {
-        let server = Server::builder().rdb(true).start();
-        hold(&mut Raw::connect(&server), way);
-        assert!(server.shutdown(Shutdown::Save).success());
-        server.restart();
-        eventually(SOON, || ended(&server) == 1);
-        assert_eq!(ask(&server, "EXISTS k"), 1);
-
-        let server = Server::builder().aof(Fsync::Always).start();
-        hold(&mut Raw::connect(&server), way);
-        server.crash();
-        eventually(SOON, || ended(&server) == 1);
-        assert_eq!(ask(&server, "EXISTS k"), 1);
+        for (builder, stop) in &stops {
+            let server = with_growing_lease(SHORT, |lease| {
+                let server = builder.clone().start();
+                let until = hold(&mut Raw::connect(&server), way, lease);
+                stop(&server);
+                (Instant::now() < until).then_some(server)
+            });
+            server.restart();
+            eventually(SOON, || ended(&server) == 1);
+            assert_eq!(ask(&server, "EXISTS k"), 1);
+        }
     }
 }
 
 #[test]
 fn a_replica_ends_it_when_the_master_says_so_or_when_it_is_the_master() {
     for way in WAYS {
-        let (master, replica) = pair();
-        hold(&mut Raw::connect(&master), way);
-        wait_for_replica_sync(&master, &replica);
+        // The replica has the hold when its master stops.
+        let without_master = |stop: fn(&Server)| {
+            with_growing_lease(SHORT, |lease| {
+                let (master, replica) = pair();
+                let until = hold(&mut Raw::connect(&master), way, lease);
+                wait_for_replica_sync(&master, &replica);
+                stop(&master);
+                (Instant::now() < until).then_some((master, replica, lease))
+            })
+        };
+        let (master, replica, lease) = without_master(Server::stop_signal);
         let before = replica.digest();
         // Not by its own clock.
-        master.stop_signal();
-        let end = unix_ms() + SHORT as i64 + 300;
+        let end = unix_ms() + lease + 300;
         eventually(SOON, || unix_ms() > end);
         assert_eq!(replica.digest(), before);
         assert_eq!(ended(&replica), 0);
@@ -126,13 +131,10 @@ fn a_replica_ends_it_when_the_master_says_so_or_when_it_is_the_master() {
         eventually(SOON, || replica.digest() != before);
         assert_identical(&master, &replica);
 
-        ask(&master, "DEL k");
-        hold(&mut Raw::connect(&master), way);
-        wait_for_replica_sync(&master, &replica);
-        let ended_before = ended(&replica);
-        master.kill9();
+        let (_master, replica, _) = without_master(Server::kill9);
+        assert_eq!(ended(&replica), 0);
         replica.promote();
-        eventually(SOON, || ended(&replica) == ended_before + 1);
+        eventually(SOON, || ended(&replica) == 1);
         assert_eq!(ask(&replica, "EXISTS k"), 1);
     }
 }
@@ -161,14 +163,17 @@ fn locks_that_go_leave_nothing_behind() {
 
 #[test]
 fn very_many_that_end_at_once_give_their_memory_back() {
-    let (server, mut client) = server_and_client();
-    client.must("SEM.ACQUIRE k stays LIMIT 30000 PX 900000");
-    let before = settled_memory(&mut client);
     let script = "for i = 1, 20000 do
-                      redis.call('SEM.ACQUIRE', KEYS[1], 'owner-' .. i, 'LIMIT', 30000, 'PX', 3000)
+                      redis.call('SEM.ACQUIRE', KEYS[1], 'owner-' .. i, 'LIMIT', 30000, 'PX', ARGV[1])
                   end";
-    client.call(["EVAL", script, "1", "k"]);
-    assert!(client.run("MEMORY USAGE k").int() > 1_000_000);
+    let (server, mut client, before) = with_growing_lease(3000, |lease| {
+        let (server, mut client) = server_and_client();
+        client.must("SEM.ACQUIRE k stays LIMIT 30000 PX 900000");
+        let before = settled_memory(&mut client);
+        client.call(["EVAL", script, "1", "k", &lease.to_string()]);
+        let is_large = client.run("MEMORY USAGE k").int() > 1_000_000;
+        is_large.then_some((server, client, before))
+    });
     eventually(SOON, || ended(&server) == 20_000);
     assert!(client.run("MEMORY USAGE k").int() < 20_000);
     let after = settled_memory(&mut client);

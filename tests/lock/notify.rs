@@ -325,7 +325,7 @@ fn a_demotion_moves_the_requests_and_forgets_the_notices() {
     let (old, new) = pair();
     let mut subscriber = Subscriber::of(&old, "channel");
     let mut client = Raw::connect(&old);
-    fence(&client.run("LOCK.ACQUIRE k a ID one NOTIFY channel"));
+    fence(&client.run("LOCK.ACQUIRE k a PX 600000 ID one NOTIFY channel"));
     assert!(
         client
             .run("LOCK.ACQUIRE k b BLOCK 0 ID two NOTIFY channel")
@@ -616,7 +616,7 @@ fn the_caller_needs_the_permission_for_the_channel() {
 fn thousands_of_requests_wait_on_one_connection() {
     const REQUESTS: usize = 10_000;
     let (server, mut client, mut subscriber) = start();
-    fence(&client.run("LOCK.ACQUIRE k holder"));
+    fence(&client.run("LOCK.ACQUIRE k holder PX 600000"));
     let mut shared = Raw::connect(&server);
     let requests = (0..REQUESTS).map(|number| {
         let line = format!("LOCK.ACQUIRE k o{number} PX 600000 BLOCK 0 ID {number} NOTIFY channel");
@@ -641,7 +641,7 @@ fn thousands_of_requests_wait_on_one_connection() {
 fn a_subscriber_that_was_killed_and_comes_back_leaves_nothing_stuck() {
     const REQUESTS: usize = 100;
     let (server, mut client, subscriber) = start();
-    fence(&client.run("LOCK.ACQUIRE k holder"));
+    fence(&client.run("LOCK.ACQUIRE k holder PX 600000"));
     let mut shared = Raw::connect(&server);
     let line = |number: usize| {
         format!("LOCK.ACQUIRE k o{number} PX 600000 BLOCK 0 ID i{number} NOTIFY channel")

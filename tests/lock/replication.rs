@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::lock::with_growing_lease;
 use crate::support::{
     Crowd, EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical,
     differences, eventually, follow, not_before, pair, quiet, unix_ms, wait_for_replica_sync,
@@ -527,7 +528,7 @@ fn a_replica_that_was_paused_catches_up() {
 fn a_late_replica_does_not_lengthen_leases() {
     let (master, replica) = pair();
     replica.stop_signal();
-    ask(&master, "LOCK.ACQUIRE k a PX 5000");
+    ask(&master, "LOCK.ACQUIRE k a PX 600000");
     let end = ask(&master, "PEXPIRETIME k");
     thread::sleep(Duration::from_millis(300));
     replica.cont_signal();
@@ -600,6 +601,18 @@ fn what_belongs_together_takes_effect_together() {
         assert_eq!(groups.len(), 1, "{what}: {groups:#?}");
         groups.into_iter().next().unwrap()
     };
+    // What the server does of its own accord takes several steps, and on a busy machine its time slice can be over after each of
+    // them. So one round of several has to be a single group.
+    let group_in_a_round = |what: &str, round: &mut dyn FnMut() -> Vec<Vec<String>>| {
+        let mut rounds = Vec::new();
+        while rounds.len() < 20 {
+            rounds.push(round());
+            if rounds.last().is_some_and(|groups| groups.len() == 1) {
+                return;
+            }
+        }
+        panic!("{what}: {rounds:#?}");
+    };
     // On a busy machine the time slice is over after the first waiting client, and the others follow by themselves.
     let hands_over = |what: &str, released: &[&str], work: &mut dyn FnMut()| {
         let groups = groups_of(work);
@@ -660,20 +673,25 @@ fn what_belongs_together_takes_effect_together() {
 
     // The server looks for expired keys by itself. If it finds this one first, the hand-over follows in the next round.
     ask(&server, "DEBUG SET-ACTIVE-EXPIRE 0");
-    ask(&server, "LOCK.ACQUIRE t a PX 200");
-    let mut next = waiter(&server, "LOCK.ACQUIRE t b PX 600000 BLOCK 0");
-    group_of("the end of a lease that hands over", &mut || {
-        assert!(next.read().int() > 0);
+    group_in_a_round("the end of a lease that hands over", &mut || {
+        ask(&server, "DEL t");
+        ask(&server, "LOCK.ACQUIRE t a PX 200");
+        let mut next = waiter(&server, "LOCK.ACQUIRE t b PX 600000 BLOCK 0");
+        groups_of(&mut || assert!(next.read().int() > 0))
     });
 
-    let mut watched = Some(Raw::connect(&server));
-    let client = watched.as_mut().expect("it is there");
-    client.must("LOCK.ACQUIRE w a PX 600000 WATCHDOG");
-    client.must("LOCK.ACQUIRE w2 a PX 600000 WATCHDOG");
-    let mut next = waiter(&server, "LOCK.ACQUIRE w b PX 600000 BLOCK 0");
-    group_of("the end of a connection that hands over", &mut || {
-        watched = None;
-        assert!(next.read().int() > 0);
+    group_in_a_round("the end of a connection that hands over", &mut || {
+        ask(&server, "DEL w");
+        let mut client = Raw::connect(&server);
+        client.must("LOCK.ACQUIRE w a PX 600000 WATCHDOG");
+        client.must("LOCK.ACQUIRE w2 a PX 600000 WATCHDOG");
+        let mut watched = Some(client);
+        let mut next = waiter(&server, "LOCK.ACQUIRE w b PX 600000 BLOCK 0");
+        groups_of(&mut || {
+            drop(watched.take());
+            assert!(next.read().int() > 0);
+            eventually(SOON, || ask(&server, "EXISTS w2") == 0);
+        })
     });
 
     let mut client = Raw::connect(&server);
@@ -705,16 +723,19 @@ fn what_belongs_together_takes_effect_together() {
 
 #[test]
 fn a_promoted_replica_honours_what_it_knows() {
-    let (master, replica) = pair();
-    let mut watched = Raw::connect(&master);
-    let held = watched.must("LOCK.ACQUIRE k me PX 600000 ID a").int();
-    watched.must("LOCK.ACQUIRE short me PX 5000");
-    watched.must("LOCK.ACQUIRE dog me PX 5000 WATCHDOG");
-    watched.must("SEM.ACQUIRE sem me LIMIT 2 PERMITS 2 PX 600000");
-    let last = watched.must("LOCK.ACQUIRE last me PX 600000").int();
-    wait_for_replica_sync(&master, &replica);
-    let end = ask(&replica, "PEXPIRETIME short").int();
-    master.kill9();
+    let (_master, replica, held, last, end) = with_growing_lease(5000, |lease| {
+        let (master, replica) = pair();
+        let mut watched = Raw::connect(&master);
+        let held = watched.must("LOCK.ACQUIRE k me PX 600000 ID a").int();
+        watched.must(&format!("LOCK.ACQUIRE short me PX {lease}"));
+        watched.must(&format!("LOCK.ACQUIRE dog me PX {lease} WATCHDOG"));
+        watched.must("SEM.ACQUIRE sem me LIMIT 2 PERMITS 2 PX 600000");
+        let last = watched.must("LOCK.ACQUIRE last me PX 600000").int();
+        wait_for_replica_sync(&master, &replica);
+        let end = ask(&replica, "PEXPIRETIME short").int();
+        master.kill9();
+        (end > 0).then_some((master, replica, held, last, end))
+    });
     replica.promote();
 
     assert_eq!(ask(&replica, "LOCK.HELD k me"), held);
@@ -732,7 +753,7 @@ fn a_promoted_replica_honours_what_it_knows() {
     let served = unix_ms();
     assert!(fence > last);
     assert!(served >= end, "served {} ms early", end - served);
-    assert!(served < end + 10_000, "served {} ms late", served - end);
+    assert!(served < end + 60_000, "served {} ms late", served - end);
     assert!(dog.read().int() > last, "the lease of a WATCHDOG runs down");
     assert_eq!(ask(&replica, "SEM.RELEASE sem me ALL"), 0);
     assert!(sem.read().int() > fence);

@@ -1,4 +1,4 @@
-//! Who waits for locks and semaphores is served in order, in time, and never in vain.
+//! Clients that wait for locks and semaphores are served in order and in time.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -130,12 +130,24 @@ fn a_downgrade_lets_shared_waiters_in() {
 
 // Hand-over
 
+/// Whether there must be another round after those in which the server was so late (us). Some rounds must not be too early, and one
+/// must be in time. The contract: 5 ms while the server is idle. A busy machine delays many, not all.
+#[track_caller]
+fn needs_a_round(lates: &[i64]) -> bool {
+    let least = lates.iter().min().copied().unwrap_or(i64::MAX);
+    assert!(
+        lates.len() < 300 || least <= 6_000,
+        "{least} us late at best"
+    );
+    lates.len() < 12 || least > 6_000
+}
+
 #[test]
 fn an_expiry_serves_within_milliseconds_and_never_too_early() {
     let (server, mut client) = server_and_client();
-    let mut least = i64::MAX;
-    for round in 0..12 {
-        let key = format!("k{round}");
+    let mut lates = Vec::new();
+    while needs_a_round(&lates) {
+        let key = format!("k{}", lates.len());
         let given = fence(&client.call(["LOCK.ACQUIRE", &key, "me", "PX", "100"]));
         let mut next = Raw::connect(&server);
         next.call(["LOCK.ACQUIRE", &key, "you", "BLOCK", "0"]);
@@ -144,27 +156,24 @@ fn an_expiry_serves_within_milliseconds_and_never_too_early() {
         let late = handed - given - 100_000;
         assert!(late >= -1_000, "{late} us: the lease was not over yet");
         assert!(late <= 20_000_000, "{late} us late");
-        least = least.min(late);
+        lates.push(late);
     }
-    // The contract: 5 ms while the server is idle. A busy machine delays many, not all.
-    assert!(least <= 6_000, "{least} us late at best");
 }
 
 #[test]
 fn a_shared_hold_that_ends_within_a_longer_one_serves_in_time_too() {
     let (server, mut client) = server_and_client();
-    let mut least = i64::MAX;
-    for round in 0..8 {
-        let key = format!("s{round}");
+    let mut lates = Vec::new();
+    while needs_a_round(&lates) {
+        let key = format!("s{}", lates.len());
         let given = fence(&client.call(["SEM.ACQUIRE", &key, "short", "LIMIT", "2", "PX", "100"]));
         client.call(["SEM.ACQUIRE", &key, "long", "LIMIT", "2", "PX", "100000"]);
         let mut next = Raw::connect(&server);
         let reply = next.call(["SEM.ACQUIRE", &key, "you", "LIMIT", "2", "BLOCK", "0"]);
         let late = fence(&reply) - given - 100_000;
         assert!(late >= -1_000, "{late} us: the lease was not over yet");
-        least = least.min(late);
+        lates.push(late);
     }
-    assert!(least <= 6_000, "{least} us late at best");
 }
 
 #[test]
@@ -471,10 +480,10 @@ fn expire_and_persist_move_the_moment_at_which_a_waiter_is_served() {
 fn a_renewed_lease_makes_the_waiter_wait_longer() {
     let (server, mut client) = server_and_client();
     let mut next = Raw::connect(&server);
-    client.run("LOCK.ACQUIRE k me PX 5000");
+    client.run("LOCK.ACQUIRE k me PX 600000");
     waits(&server, &mut next, "LOCK.ACQUIRE k you BLOCK 0");
     for _ in 0..10 {
-        client.run("LOCK.RENEW k me PX 5000");
+        client.run("LOCK.RENEW k me PX 600000");
     }
     let renewed = Instant::now();
     client.run("LOCK.RENEW k me PX 300");
@@ -600,10 +609,10 @@ fn those_behind_a_waiter_that_goes_move_up() {
 #[test]
 fn all_kinds_of_waiters_can_be_unblocked() {
     let (server, mut client) = server_and_client();
-    client.run("LOCK.ACQUIRE k me");
-    client.run("SEM.ACQUIRE s me LIMIT 1");
-    client.run("LOCK.ACQUIRE shared me SHARED");
-    client.run("LOCK.ACQUIRE shared you SHARED");
+    client.run("LOCK.ACQUIRE k me PX 600000");
+    client.run("SEM.ACQUIRE s me LIMIT 1 PX 600000");
+    client.run("LOCK.ACQUIRE shared me SHARED PX 600000");
+    client.run("LOCK.ACQUIRE shared you SHARED PX 600000");
     let digest = client.run("DEBUG DIGEST");
     for line in [
         "LOCK.ACQUIRE k you BLOCK 90000",
@@ -1038,10 +1047,8 @@ fn a_request_that_leaves_closes_a_cycle_at_another_lock() {
         let block = if how == "timeout" { 3000 } else { 0 };
         let mut shared = Raw::connect(&server);
         let id = shared.id();
-        shared.ask(&format!(
-            "LOCK.ACQUIRE lock a SHARED BLOCK {block} ID shared"
-        ));
-        await_waiting(&server, 1);
+        let line = format!("LOCK.ACQUIRE lock a SHARED BLOCK {block} ID shared");
+        waits(&server, &mut shared, &line);
         let mut both = waiter(&server, "LOCK.MACQUIRE 2 lock other a BLOCK 0");
         let mut held = waiter(&server, "LOCK.ACQUIRE held a BLOCK 0");
         let mut closing = waiter(&server, "LOCK.ACQUIRE other b SHARED BLOCK 0");
@@ -1451,7 +1458,7 @@ fn a_request_for_several_locks_is_not_starved() {
         let mut served = 0;
         for _ in 0..50 {
             // Long enough for a slow machine, and short for a request that is overtaken all the time.
-            let reply = client.run("LOCK.MACQUIRE 2 k0 k1 many BLOCK 5000");
+            let reply = client.run("LOCK.MACQUIRE 2 k0 k1 many BLOCK 60000");
             if reply.is_nil() {
                 break;
             }
@@ -1556,10 +1563,10 @@ fn no_more_clients_wait_than_the_configuration_allows() {
         .module_args(&["lock-max-waiters", "2"])
         .start();
     let mut client = Raw::connect(&server);
-    client.run("LOCK.ACQUIRE k me");
-    client.run("SEM.ACQUIRE s me LIMIT 1");
-    client.run("LOCK.ACQUIRE shared me SHARED");
-    client.run("LOCK.ACQUIRE shared you SHARED");
+    client.run("LOCK.ACQUIRE k me PX 600000");
+    client.run("SEM.ACQUIRE s me LIMIT 1 PX 600000");
+    client.run("LOCK.ACQUIRE shared me SHARED PX 600000");
+    client.run("LOCK.ACQUIRE shared you SHARED PX 600000");
     let first = waiter(&server, "LOCK.ACQUIRE k a BLOCK 0");
     let _second = waiter(&server, "SEM.ACQUIRE s a LIMIT 1 BLOCK 0");
     let digest = client.run("DEBUG DIGEST");
@@ -1995,7 +2002,7 @@ fn a_cycle_through_a_wait_that_came_before_is_seen() {
 #[test]
 fn a_crowd_that_waits_for_several_locks_at_once_does_not_slow_the_server_down() {
     let (server, mut client) = server_and_client();
-    client.run("LOCK.MACQUIRE 2 k j me");
+    client.run("LOCK.MACQUIRE 2 k j me PX 600000");
     let waiting: Vec<Raw> = (0..400)
         .map(|number| {
             let mut client = Raw::connect(&server);

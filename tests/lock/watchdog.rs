@@ -18,6 +18,22 @@ fn during(client: &mut Raw, ms: i64, mut check: impl FnMut(&mut Raw)) {
     }
 }
 
+/// Waits until the server has renewed the holds at all these keys, looking at `check` all the time.
+#[track_caller]
+fn until_renewed(client: &mut Raw, keys: &[&str], mut check: impl FnMut(&mut Raw)) {
+    let ends = |client: &mut Raw| -> Vec<i64> {
+        let end = |key: &&str| client.call(["PEXPIRETIME", key]).int();
+        keys.iter().map(end).collect()
+    };
+    let first = ends(client);
+    eventually(SOON, || {
+        check(client);
+        let now = ends(client);
+        assert!(now.iter().all(|end| *end > 0), "a hold has ended: {now:?}");
+        now.iter().zip(&first).all(|(end, first)| end > first)
+    });
+}
+
 /// How many holds the server renews.
 #[track_caller]
 fn watched(server: &Server) -> i64 {
@@ -32,10 +48,7 @@ fn await_end_of(client: &mut Raw, id: i64) {
 }
 
 /// A lease that a busy machine renews in time: a third of it passes before the renewal, which may be late by the rest.
-const LEASE: i64 = 2400;
-
-/// A time after which a hold has ended that nobody renews.
-const BEYOND: i64 = LEASE * 3 / 2;
+const LEASE: i64 = 9000;
 
 // Renewal
 
@@ -43,15 +56,15 @@ const BEYOND: i64 = LEASE * 3 / 2;
 fn a_hold_is_renewed_as_long_as_its_connection_lives() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
-    let permits = fence(&holder.run("SEM.ACQUIRE s me LIMIT 3 PERMITS 2 WATCHDOG PX 2400"));
-    during(&mut client, BEYOND, |client| {
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
+    let permits = fence(&holder.run("SEM.ACQUIRE s me LIMIT 3 PERMITS 2 WATCHDOG PX 9000"));
+    during(&mut client, LEASE + 1000, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         let left = client.run("PTTL k").int();
         assert!((1..=LEASE).contains(&left), "{left} ms are left");
         assert!(client.run("LOCK.ACQUIRE k you").is_nil());
     });
-    assert_eq!(client.run("SEM.RENEW s me PX 2400"), permits);
+    assert_eq!(client.run("SEM.RENEW s me PX 9000"), permits);
     assert_eq!(client.run("SEM.INFO s").field("used"), &2);
     // Its fence and its count stay what they were.
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
@@ -74,10 +87,10 @@ fn a_hold_is_renewed_at_a_third_of_its_lease() {
         }
         renewals.len() > 3
     });
-    for pair in renewals.windows(2) {
-        let pause = pair[1] - pair[0];
-        assert!((1950..=4000).contains(&pause), "{pause} ms of {lease}");
-    }
+    // A busy machine delays some renewals, and this test then misses some.
+    let pauses = renewals.windows(2).map(|pair| pair[1] - pair[0]);
+    let least = pauses.min().expect("there are three");
+    assert!((1950..=4000).contains(&least), "{least} ms of {lease}");
 }
 
 #[test]
@@ -114,8 +127,8 @@ fn renew_changes_the_pace() {
     let mut holder = Raw::connect(&server);
     let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 300000"));
     // From another connection: it is the owner's hold all the same.
-    assert_eq!(client.run("LOCK.RENEW k me PX 2400"), given);
-    during(&mut client, BEYOND, |client| {
+    assert_eq!(client.run("LOCK.RENEW k me PX 9000"), given);
+    until_renewed(&mut client, &["k"], |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         assert!(client.run("PTTL k").int() <= LEASE);
     });
@@ -129,10 +142,12 @@ fn renew_changes_the_pace() {
 fn a_longer_lease_on_reentry_is_kept_up() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
     client.run("LOCK.ACQUIRE k me PX 100000");
-    during(&mut client, BEYOND, |client| {
+    // The first lease would be renewed meanwhile.
+    during(&mut client, LEASE / 2, |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
+        about(client.run("PTTL k").int(), 100_000);
     });
     assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
     drop(holder);
@@ -155,12 +170,12 @@ fn expire_ends_a_watched_hold_sooner_too() {
 fn persist_and_a_later_expire_do_not_end_the_watch() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
-    let other = fence(&holder.run("LOCK.ACQUIRE j me WATCHDOG PX 2400"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
+    let other = fence(&holder.run("LOCK.ACQUIRE j me WATCHDOG PX 9000"));
     assert_eq!(client.run("EXPIRE j 100000"), 1);
     client.run("PERSIST k");
     // The connection lives, and nobody has asked for an end that has come.
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k", "j"], |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given, "after PERSIST");
         assert_eq!(client.run("LOCK.HELD j me"), other, "after EXPIRE");
     });
@@ -274,20 +289,20 @@ fn a_hold_granted_after_waiting_is_watched_too() {
     let (server, mut client) = server_and_client();
     client.run("LOCK.ACQUIRE k me");
     client.run("SEM.ACQUIRE s me LIMIT 1");
-    let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0 WATCHDOG PX 2400");
+    let mut lock = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0 WATCHDOG PX 9000");
     let mut permit = waiter(
         &server,
-        "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 2400",
+        "SEM.ACQUIRE s you LIMIT 1 BLOCK 0 WATCHDOG PX 9000",
     );
     let mut many = waiter(
         &server,
-        "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 2400",
+        "LOCK.MACQUIRE 2 k m third BLOCK 0 WATCHDOG PX 9000",
     );
     client.run("LOCK.RELEASE k me");
     client.run("SEM.RELEASE s me");
     let given = fence(&served(&mut lock));
     fence(&served(&mut permit));
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k", "s"], |client| {
         assert_eq!(client.run("LOCK.HELD k you"), given);
         assert_eq!(client.run("SEM.INFO s").field("used"), &1);
     });
@@ -359,11 +374,11 @@ fn a_hold_is_bound_to_the_connection_that_asked_last() {
     let (server, mut client) = server_and_client();
     let mut first = Raw::connect(&server);
     let mut second = Raw::connect(&server);
-    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
-    assert_eq!(second.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"), given);
+    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
+    assert_eq!(second.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"), given);
     assert_eq!(watched(&server), 1);
     drop(first);
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k"], |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 2)]);
@@ -403,24 +418,24 @@ fn a_retry_from_a_new_connection_binds_the_hold_to_it() {
     let (server, mut client) = server_and_client();
     let mut first = Raw::connect(&server);
     let mut retry = Raw::connect(&server);
-    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"));
-    let permits = fence(&first.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"));
-    let many = first.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400 ID one");
+    let given = fence(&first.run("LOCK.ACQUIRE k me WATCHDOG PX 9000 ID one"));
+    let permits = fence(&first.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 9000 ID one"));
+    let many = first.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 9000 ID one");
     assert_eq!(
-        retry.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
+        retry.run("LOCK.ACQUIRE k me WATCHDOG PX 9000 ID one"),
         given
     );
     assert_eq!(
-        retry.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 2400 ID one"),
+        retry.run("SEM.ACQUIRE s me LIMIT 2 WATCHDOG PX 9000 ID one"),
         permits
     );
     assert_eq!(
-        retry.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400 ID one"),
+        retry.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 9000 ID one"),
         many
     );
     // The server notices only now that the first connection is lost.
     drop(first);
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k", "s", "a", "b"], |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
         assert_eq!(client.run("EXISTS k s a b"), 4);
     });
@@ -497,7 +512,7 @@ fn a_connection_that_ends_after_a_rename_releases_what_has_been_renamed() {
 fn a_copy_is_not_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
     assert_eq!(client.run("COPY k copy"), 1);
     assert_eq!(watched(&server), 1);
     // Its lease ends, while the original goes on.
@@ -564,10 +579,10 @@ fn what_ends_the_hold_ends_the_watch() {
 fn upgrade_and_downgrade_leave_the_hold_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    holder.run("LOCK.ACQUIRE k me SHARED WATCHDOG PX 2400");
-    for line in ["LOCK.UPGRADE k me PX 2400", "LOCK.DOWNGRADE k me"] {
+    holder.run("LOCK.ACQUIRE k me SHARED WATCHDOG PX 9000");
+    for line in ["LOCK.UPGRADE k me PX 9000", "LOCK.DOWNGRADE k me"] {
         let given = fence(&client.run(line));
-        during(&mut client, BEYOND, |client| {
+        until_renewed(&mut client, &["k"], |client| {
             assert_eq!(client.run("LOCK.HELD k me"), given);
         });
         assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
@@ -597,12 +612,12 @@ fn a_hold_taken_in_a_transaction_is_watched() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
     holder.run("MULTI");
-    holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400");
-    holder.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 2400");
-    holder.run("SEM.ACQUIRE s me LIMIT 1 WATCHDOG PX 2400");
+    holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000");
+    holder.run("LOCK.MACQUIRE 2 a b me WATCHDOG PX 9000");
+    holder.run("SEM.ACQUIRE s me LIMIT 1 WATCHDOG PX 9000");
     holder.run("EXEC");
     assert_eq!(watched(&server), 4);
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k", "a", "b", "s"], |client| {
         assert_eq!(client.run("EXISTS k a b s"), 4);
     });
     drop(holder);
@@ -684,9 +699,9 @@ fn counters_follow_the_watched_holds() {
 fn waiters_that_give_up_do_not_put_off_the_renewal() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
     // Each wait that ends is a moment at which the server looks at the lock again.
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k"], |client| {
         assert!(client.run("LOCK.ACQUIRE k you BLOCK 50").is_nil());
     });
     assert_eq!(client.run("LOCK.HELD k me"), given);
@@ -696,17 +711,16 @@ fn waiters_that_give_up_do_not_put_off_the_renewal() {
 fn an_end_that_somebody_sets_is_not_put_off_by_renewals() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 2400"));
-    assert_eq!(client.run("PEXPIRE k 1000"), 1);
+    fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG PX 9000"));
+    // Later than the next renewal would be.
+    assert_eq!(client.run("PEXPIRE k 5000"), 1);
     assert!(!is_watched(&client.run("LOCK.INFO k"), "me"));
     await_gone(&mut client, "k");
     // Its owner can take it up again.
-    fence(&holder.run("LOCK.ACQUIRE k me PX 2400 WATCHDOG"));
-    client.run("PEXPIRE k 1000");
-    fence(&holder.run("LOCK.RENEW k me PX 2400"));
-    during(&mut client, BEYOND, |client| {
-        assert_eq!(client.run("EXISTS k"), 1);
-    });
+    fence(&holder.run("LOCK.ACQUIRE k me PX 9000 WATCHDOG"));
+    client.run("PEXPIRE k 5000");
+    fence(&holder.run("LOCK.RENEW k me PX 9000"));
+    until_renewed(&mut client, &["k"], |_| {});
     assert_eq!(watched(&server), 1);
 }
 
@@ -733,17 +747,24 @@ fn a_connection_that_quits_releases_at_once() {
 
 #[test]
 fn maxhold_bounds_what_the_server_renews() {
+    const MAXHOLD: i64 = 10_000; // only a renewal gets there
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
     let begun = now_ms(&mut client);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 5000 PX 2400"));
-    during(&mut client, BEYOND, |client| {
-        assert_eq!(client.run("LOCK.HELD k me"), given);
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG MAXHOLD 10000 PX 9000"));
+    eventually(SOON, || {
+        let held = client.run("LOCK.HELD k me");
+        let passed = now_ms(&mut client) - begun;
+        // Redis 8.0 and later remove a key within the last millisecond of its lease.
+        let may_end = passed >= MAXHOLD - 1;
+        assert!(
+            held == given || (held.is_nil() && may_end),
+            "{held:?} after {passed} ms"
+        );
+        held.is_nil()
     });
     await_gone(&mut client, "k");
-    let ended = now_ms(&mut client);
-    assert!(ended >= begun + 5000, "it ended after {} ms", ended - begun);
-    assert_eq!(watched(&server), 0);
+    eventually(SOON, || watched(&server) == 0);
 }
 
 #[test]
@@ -761,12 +782,13 @@ fn no_lease_of_the_acquisition_reaches_beyond_maxhold() {
 #[test]
 fn a_reentry_moves_lifts_or_leaves_the_bound() {
     let (_server, mut client) = server_and_client();
-    fence(&client.run("LOCK.ACQUIRE left me WATCHDOG MAXHOLD 3000 PX 2400"));
-    fence(&client.run("LOCK.ACQUIRE left me PX 2400"));
-    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG MAXHOLD 3000 PX 2400"));
-    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG PX 2400"));
-    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 3000 PX 2400"));
-    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 600000 PX 2400"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG MAXHOLD 10000 PX 9000"));
+    fence(&client.run("LOCK.ACQUIRE lifted me WATCHDOG PX 9000"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 10000 PX 9000"));
+    fence(&client.run("LOCK.ACQUIRE moved me WATCHDOG MAXHOLD 600000 PX 9000"));
+    // Last, so that the bounds of the others would be over too when it ends.
+    fence(&client.run("LOCK.ACQUIRE left me WATCHDOG MAXHOLD 10000 PX 9000"));
+    fence(&client.run("LOCK.ACQUIRE left me PX 9000"));
     await_gone(&mut client, "left");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(client.run("EXISTS lifted moved"), 2);
@@ -775,12 +797,12 @@ fn a_reentry_moves_lifts_or_leaves_the_bound() {
 #[test]
 fn a_repetition_moves_no_bound() {
     let (server, mut client) = server_and_client();
-    let line = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 3000 PX 2400 ID one";
+    let line = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 10000 PX 9000 ID one";
     let mut holder = Raw::connect(&server);
     let given = fence(&holder.run(line));
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(
-        client.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 9000 ID one"),
         given
     );
     await_gone(&mut client, "k");
@@ -790,7 +812,7 @@ fn a_repetition_moves_no_bound() {
 fn a_lingering_hold_ends_with_its_lease() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG LINGER PX 6000"));
+    let given = fence(&holder.run("LOCK.ACQUIRE k me WATCHDOG LINGER PX 9000"));
     assert!(is_watched(&client.run("LOCK.INFO k"), "me"));
     drop(holder);
     eventually(SOON, || watched(&server) == 0);
@@ -804,20 +826,20 @@ fn a_lingering_hold_ends_with_its_lease() {
 fn a_lingering_hold_is_bound_to_the_connection_that_repeats_its_acquisition() {
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
-    let line = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 2400 ID one";
+    let line = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 9000 ID one";
     let given = fence(&holder.run(line));
     drop(holder);
     eventually(SOON, || watched(&server) == 0);
     let mut second = Raw::connect(&server);
     assert_eq!(second.run(line), given);
     assert_eq!(watched(&server), 1);
-    during(&mut client, BEYOND, |client| {
+    until_renewed(&mut client, &["k"], |client| {
         assert_eq!(client.run("LOCK.HELD k me"), given);
     });
     assert_eq!(holders(&client.run("LOCK.INFO k")), [("me".into(), 1)]);
     // Without LINGER it is released with the connection that asked last.
     assert_eq!(
-        client.run("LOCK.ACQUIRE k me WATCHDOG PX 2400 ID one"),
+        client.run("LOCK.ACQUIRE k me WATCHDOG PX 9000 ID one"),
         given
     );
     drop(second);

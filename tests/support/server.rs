@@ -431,7 +431,7 @@ impl Server {
     }
 
     /// Introduces this cluster node to `other`, again every second until they know each other: a node forgets a handshake that
-    /// does not end within its `cluster-node-timeout`.
+    /// does not end within its `cluster-node-timeout`, which a test may have set to a short time.
     #[track_caller]
     pub fn meet(&self, other: &Self) {
         let bus_port = other.command(["CONFIG", "GET", "cluster-port"]);

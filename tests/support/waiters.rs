@@ -49,7 +49,7 @@ pub fn await_waiting(server: &Server, count: i64) {
     panic!("{last} clients wait, not {count}");
 }
 
-/// A new connection that has sent the command of `line`, once the server has counted it among those that wait.
+/// A new connection that has sent the command of `line`, once the server has blocked it.
 #[track_caller]
 pub fn waiter(server: &Server, line: &str) -> Raw {
     let mut client = Raw::connect(server);
@@ -57,20 +57,23 @@ pub fn waiter(server: &Server, line: &str) -> Raw {
     client
 }
 
-/// Sends the command of `line` and returns once the server has counted the client among those that wait.
+/// Sends the command of `line` and returns once the server has blocked the client, or has answered it.
 #[track_caller]
 pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     let mut control = Raw::connect(server);
-    // Clients that wait for a lock are counted forever, those that wait for an entry only while they wait.
-    let mut counted = || {
-        let info = control.must("INFO sluice");
-        count_of(&info, "sluice_lock_waited")
-            + count_of(&info, "sluice_cache_waiters_now")
-            + count_of(&info, "sluice_once_waiting")
-    };
-    let before = counted();
+    let list = format!("CLIENT LIST ID {}", client.id());
     client.ask(line);
-    eventually(SOON, || counted() > before || client.has_received());
+    // The number of waiting clients would not tell: another one may leave while this one comes.
+    eventually(SOON, || {
+        client.has_received() || is_blocked(&control.must(&list))
+    });
+}
+
+/// Whether the server has blocked the client of this line of `CLIENT LIST`.
+fn is_blocked(line: &Value) -> bool {
+    let mut fields = line.text().split(' ');
+    let flags = fields.find_map(|field| field.strip_prefix("flags="));
+    flags.is_some_and(|flags| flags.contains('b'))
 }
 
 /// Panics unless the client still waits: the server has sent it nothing.

@@ -13,6 +13,8 @@ pub use client::{Client, Lost, Told};
 pub use six::{Six, await_replica};
 pub use slot::Move;
 
+use std::time::{Duration, Instant};
+
 use super::{Builder, Lines as _, Raw, SOON, Server, ask, eventually};
 
 /// A key of a slot that the first of [`two_nodes`] serves.
@@ -52,6 +54,24 @@ pub fn master_and_replica() -> [Server; 2] {
     let replicas = format!("CLUSTER REPLICAS {}", id.text());
     eventually(SOON, || ask(&master, &replicas).array().len() == 1);
     [master, replica]
+}
+
+/// Lets a replica take over from its master, who lives. On a slow machine it is asked again: it gives up after five seconds.
+#[track_caller]
+pub fn take_over(replica: &Server) {
+    const AGAIN: Duration = Duration::from_secs(6);
+    let mut asked: Option<Instant> = None;
+    eventually(SOON * 2, || {
+        if replica.info("role").as_deref() == Some("master") {
+            return true;
+        }
+        if asked.is_none_or(|asked| asked.elapsed() > AGAIN) {
+            // Refused while the replica does not follow yet, and if it has just become a master.
+            let reply = Raw::connect(replica).run("CLUSTER FAILOVER");
+            asked = (!reply.is_err()).then(Instant::now);
+        }
+        false
+    });
 }
 
 /// A connection in another database.

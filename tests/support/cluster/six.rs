@@ -7,7 +7,7 @@ use crate::support::{SOON, Server, Value, ask, eventually, field_of, wait_for_re
 
 /// After so many milliseconds of silence nodes take each other for failing while they get to know each other: they talk
 /// twice as often.
-const GETTING_ACQUAINTED: &str = "1500";
+const GETTING_ACQUAINTED: u32 = 1500;
 
 /// The slots of each master.
 const SHARES: [std::ops::RangeInclusive<u16>; 3] = [0..=5460, 5461..=10922, 10923..=16383];
@@ -29,7 +29,6 @@ impl Six {
     pub fn start(timeout_ms: u32) -> Self {
         let start = || {
             node()
-                .config("cluster-node-timeout", GETTING_ACQUAINTED)
                 .config("cluster-replica-validity-factor", "0")
                 .start()
         };
@@ -39,19 +38,26 @@ impl Six {
             started.map(|node| node.expect("a node")).collect()
         });
         let cluster = Self { nodes };
+        // No replica takes over from a master that stands still meanwhile.
+        cluster.configure("cluster-replica-no-failover yes");
+        cluster.set_timeout(GETTING_ACQUAINTED);
         cluster.join();
         cluster.set_timeout(timeout_ms);
+        cluster.await_health();
+        cluster.configure("cluster-replica-no-failover no");
         cluster
     }
 
     /// From now on a node is taken for failing when it is silent for so many milliseconds.
     #[track_caller]
     pub fn set_timeout(&self, timeout_ms: u32) {
-        for node in &self.nodes {
-            ask(
-                node,
-                &format!("CONFIG SET cluster-node-timeout {timeout_ms}"),
-            );
+        self.configure(&format!("cluster-node-timeout {timeout_ms}"));
+    }
+
+    #[track_caller]
+    fn configure(&self, setting: &str) {
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            ask(node, &format!("CONFIG SET {setting}"));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A slot on its way from one node to another, in the steps that `redis-cli --cluster reshard` takes.
 
 use super::{connect_in, id_of};
-use crate::support::{Server, Value, ask};
+use crate::support::{Lines as _, Raw, SOON, Server, Value, ask, eventually};
 
 /// How many milliseconds a node may take to receive keys.
 const PATIENCE: &str = "20000";
@@ -17,14 +17,8 @@ impl<'a> Move<'a> {
     /// Says to both nodes that the slot is about to move.
     #[track_caller]
     pub fn start(slot: i64, from: &'a Server, to: &'a Server) -> Self {
-        ask(
-            to,
-            &format!("CLUSTER SETSLOT {slot} IMPORTING {}", id_of(from)),
-        );
-        ask(
-            from,
-            &format!("CLUSTER SETSLOT {slot} MIGRATING {}", id_of(to)),
-        );
+        set_slot(to, slot, &format!("IMPORTING {}", id_of(from)));
+        set_slot(from, slot, &format!("MIGRATING {}", id_of(to)));
         Self { slot, from, to }
     }
 
@@ -74,9 +68,9 @@ impl<'a> Move<'a> {
     /// The same, and tells these nodes too, which would hear of it anyway.
     #[track_caller]
     pub fn finish_before(&self, others: &[&Server]) {
-        let line = format!("CLUSTER SETSLOT {} NODE {}", self.slot, id_of(self.to));
+        let owner = format!("NODE {}", id_of(self.to));
         for node in [self.to, self.from].iter().chain(others) {
-            ask(node, &line);
+            set_slot(node, self.slot, &owner);
         }
     }
 
@@ -84,7 +78,19 @@ impl<'a> Move<'a> {
     #[track_caller]
     pub fn cancel(&self) {
         for node in [self.from, self.to] {
-            ask(node, &format!("CLUSTER SETSLOT {} STABLE", self.slot));
+            set_slot(node, self.slot, "STABLE");
         }
     }
+}
+
+/// `CLUSTER SETSLOT`. Valkey refuses it if a replica does not confirm it within two seconds: then it is sent again.
+#[track_caller]
+fn set_slot(node: &Server, slot: i64, how: &str) {
+    let line = format!("CLUSTER SETSLOT {slot} {how}");
+    eventually(SOON, || {
+        let reply = Raw::connect(node).run(&line);
+        let is_late = reply.is_err() && reply.err().starts_with("NOREPLICAS ");
+        assert!(is_late || !reply.is_err(), "{line}: {reply:?}");
+        !is_late
+    });
 }
