@@ -235,7 +235,13 @@ fn reservations_end_at_the_owner_alone_while_their_slot_is_copied() {
     for order in ["a", "b"] {
         for stock in &stocks {
             let line = format!("STOCK.ORDER {stock} {order}");
-            eventually(SOON, || client.must(&line).field("state") == &"expired");
+            eventually(SOON, || {
+                let order = client.run(&line);
+                // Redis keeps the slot only for as long as the delay of its keys lasts.
+                let has_left =
+                    way == Atomic::Redis && order.is_err() && order.err().starts_with("MOVED ");
+                has_left || order.field("state") == &"expired"
+            });
         }
     }
     sleep(A_WHILE); // the copies are overdue
@@ -307,7 +313,7 @@ fn clients_that_are_left_when_a_slot_comes_back_are_served() {
     /// They are redirected before the clients of the entries. They are not blocked: with I/O threads, Redis takes long to block a client.
     const LOCK_REQUESTS: usize = 10_000;
     const WAITERS: usize = 10;
-    let (one, other) = two_nodes(&node().config("cluster-node-timeout", "60000"));
+    let (one, other) = two_nodes(&node());
     let Some(way) = Atomic::of(&one) else {
         return;
     };
@@ -357,8 +363,9 @@ fn a_watched_hold_whose_slot_left_at_once_is_neither_renewed_nor_released() {
     let slot = slot_of(&one, LOW);
     let mut owner = Raw::connect(&one);
     owner.must("LOCK.ACQUIRE bar me PX 4000 WATCHDOG");
+    // On a slow machine, too, it lasts until its owner acquires it on the other node.
     let fence = owner
-        .must("LOCK.ACQUIRE {bar}again me PX 4000 WATCHDOG")
+        .must("LOCK.ACQUIRE {bar}again me PX 20000 WATCHDOG")
         .int();
     let mut leaver = Raw::connect(&one);
     let kept = leaver
@@ -448,7 +455,7 @@ fn fences_rise_after_a_migration_from_a_node_that_pauses_writes() {
 #[test]
 fn a_killed_node_takes_nothing_with_it_of_a_slot_that_is_copied() {
     for dies in ["source", "target"] {
-        let cluster = Six::start(FAILED);
+        let cluster = Six::start(BUSY);
         let Some(way) = Atomic::of(&cluster.nodes()[0]) else {
             return;
         };
@@ -475,10 +482,12 @@ fn a_killed_node_takes_nothing_with_it_of_a_slot_that_is_copied() {
             _ => (to, cluster.replica_of(to)),
         };
         dead.kill9();
+        cluster.set_timeout(FAILED);
         if dies == "target" {
             way.hold(from, false);
         }
         eventually(SOON * 3, || heir.info("role").as_deref() == Some("master"));
+        cluster.set_timeout(BUSY);
         let mut client = Client::of(&cluster);
         eventually(SOON * 3, || {
             let order = client.must(tag, "STOCK.ORDER {b}stock ends");

@@ -21,7 +21,7 @@ use load::Load;
 use support::cache::shown;
 use support::cluster::{
     Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, node, node_of_databases,
-    one_node, slot_of, two_nodes, with_changing_masters,
+    one_node, slot_of, take_over, two_nodes, with_changing_masters,
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
@@ -95,28 +95,21 @@ fn move_slots(cluster: &Six, time: Duration, load: &Load) -> usize {
 fn change_masters(cluster: &Six, time: Duration) -> usize {
     let (masters, replicas) = cluster.nodes().split_at(3);
     for (old, new) in masters.iter().zip(replicas) {
-        // Refused while the replica does not follow yet.
-        eventually(SOON, || !Raw::connect(new).run("CLUSTER FAILOVER").is_err());
-        assert!(becomes_master(new, SOON), "the replica does not take over");
+        take_over(new);
         eventually(SOON, || old.info("role").as_deref() == Some("slave"));
         sleep(time / 3);
     }
     masters.len()
 }
 
-fn becomes_master(node: &Server, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    while Instant::now() < deadline {
-        if node.info("role").as_deref() == Some("master") {
-            return true;
-        }
-        sleep(Duration::from_millis(5));
-    }
-    false
-}
-
-fn await_master(node: &Server) {
-    eventually(SOON * 2, || node.info("role").as_deref() == Some("master"));
+/// Kills a master, and waits until its replica has taken over. Only meanwhile a node that is silent for a while has failed.
+fn kill_master(cluster: &Six, master: &Server, replica: &Server) {
+    master.kill9();
+    cluster.set_timeout(FAILED);
+    eventually(SOON * 3, || {
+        replica.info("role").as_deref() == Some("master")
+    });
+    cluster.set_timeout(BUSY);
 }
 
 // A master dies
@@ -246,8 +239,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
     wait_for_replica_sync(old, new);
     replicas_read_and_redirect(old, new, slot, fence);
 
-    // From here on, somebody is always waiting, and a silent node has failed.
-    cluster.set_timeout(FAILED);
+    // From here on, somebody is always waiting.
     let survivors = Survivors::new(&cluster, new);
     let has_ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -257,8 +249,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
         }
         let _end = EndOnDrop(&has_ended);
         sleep(Duration::from_millis(700));
-        old.kill9();
-        await_master(new);
+        kill_master(&cluster, old, new);
         let sold = || survivors.orders.lock().unwrap().len();
         let sold_before = sold();
         eventually(SOON * 2, || sold() > sold_before + 50);
@@ -347,7 +338,7 @@ fn a_killed_master_is_followed_by_its_replica_which_knows_all() {
 /// clients after the keys. Redis has not: its replica takes keys for free that are on the other node already.
 #[test]
 fn a_replica_that_takes_over_in_the_middle_of_a_move_knows_of_it_on_valkey_only() {
-    let cluster = Six::start(FAILED);
+    let cluster = Six::start(BUSY);
     let tag = TAGS[0];
     let mut client = Client::of(&cluster);
     let fence = client.must(tag, "LOCK.ACQUIRE {b}moved me PX 600000").int();
@@ -361,8 +352,7 @@ fn a_replica_that_takes_over_in_the_middle_of_a_move_knows_of_it_on_valkey_only(
     let moving = Move::start(slot, old, to);
     moving.keys(&["{b}moved"]);
     wait_for_replica_sync(old, new);
-    old.kill9();
-    await_master(new);
+    kill_master(&cluster, old, new);
     let mut at_new = Raw::connect(new);
     let mut ask_new = |line: &str| {
         let mut reply = Value::Nil;

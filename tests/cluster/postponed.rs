@@ -7,21 +7,16 @@ use std::time::Duration;
 use crate::support::cache::lease;
 use crate::support::cluster::{LOW, Move, await_look, node, slot_of, two_nodes};
 use crate::support::{
-    Builder, Lines as _, Raw, SOON, Server, Swarm, await_waiting, encode, eventually, served,
-    waiter, waiting,
+    Lines as _, Raw, SOON, Server, Swarm, await_waiting, encode, eventually, served, waiter,
+    waiting,
 };
 
 /// A key of another slot than that of [`LOW`], which the first of [`two_nodes`] serves as well.
 const OTHER: &str = "b"; // slot 3300
 
-/// A node with such a timeout is not regarded as failed while it serves thousands of clients.
-fn patient_node() -> Builder {
-    node().config("cluster-node-timeout", "60000")
-}
-
 /// A node that serves all slots.
-fn patient_owner_of_all() -> Server {
-    let builder = patient_node().config("cluster-require-full-coverage", "yes");
+fn owner_of_all() -> Server {
+    let builder = node().config("cluster-require-full-coverage", "yes");
     let server = builder.clock(0).start();
     server.own_slots(0..=16383);
     server.await_cluster(1);
@@ -53,7 +48,7 @@ fn wait_for_locks(server: &Server, count: usize) -> Raw {
 #[test]
 fn thousands_are_served_after_a_canceled_migration() {
     const CLIENTS: usize = 20_000;
-    let (one, other) = two_nodes(&patient_node());
+    let (one, other) = two_nodes(&node());
     let mut client = Raw::connect(&one);
     for pause in [300, 350, 400] {
         let _waiting = wait_for_locks(&one, CLIENTS);
@@ -74,7 +69,7 @@ fn thousands_are_served_after_a_canceled_migration() {
 fn clients_of_other_slots_are_served_while_a_slot_migrates() {
     const CLIENTS: usize = 40_000;
     const KEYS_AT_ONCE: usize = 500;
-    let (one, other) = two_nodes(&patient_node());
+    let (one, other) = two_nodes(&node());
     let mut client = wait_for_locks(&one, CLIENTS);
     let spare = |index| format!("{{{LOW}}}spare{index}");
     let acquire = |index| format!("LOCK.ACQUIRE {} other PX 3600000", spare(index));
@@ -105,7 +100,7 @@ fn clients_of_other_slots_are_served_while_a_slot_migrates() {
 #[test]
 fn clients_of_a_slot_that_leaves_are_redirected_while_another_one_migrates() {
     const CLIENTS: usize = 20_000;
-    let (one, other) = two_nodes(&patient_node());
+    let (one, other) = two_nodes(&node());
     let mut client = wait_for_locks(&one, CLIENTS);
     client.must(&format!("LOCK.ACQUIRE {OTHER} holder PX 3600000"));
     let mut waiter = waiter(&one, &format!("LOCK.ACQUIRE {OTHER} waiter BLOCK 0"));
@@ -123,7 +118,7 @@ fn clients_of_a_slot_that_leaves_are_redirected_while_another_one_migrates() {
 /// Redirects `count` requests with these keys, whose first key is held. With the 100 ms between two checks after every 32 clients or
 /// keys, it would take minutes.
 fn check_redirection(count: usize, keys: impl Fn(usize) -> Vec<String>) {
-    let (one, other) = two_nodes(&patient_node());
+    let (one, other) = two_nodes(&node());
     let mut client = Raw::connect(&one);
     for number in 0..count {
         let keys = keys(number);
@@ -160,7 +155,7 @@ fn the_remaining_clients_are_served_after_a_short_outage() {
     // The writers wait for the reader `me`. The readers behind them can share the lock when the writers have received the error.
     const WRITERS: usize = 64;
     const READERS: usize = 20_000;
-    let one = patient_owner_of_all();
+    let one = owner_of_all();
     let mut client = Raw::connect(&one);
     let unused = slot_of(&one, OTHER);
     for pause in [50, 100, 150] {
@@ -188,7 +183,7 @@ fn clients_of_thousands_of_slots_share_slices() {
     const CLIENTS: usize = 3000;
     /// There are about 50 slices, more on a slow machine. One slot in a slice would take 3000.
     const MOST_SLEEPS: i64 = 2000;
-    let server = patient_owner_of_all();
+    let server = owner_of_all();
     let mut subscriber = Raw::connect(&server);
     subscriber.must("SUBSCRIBE channel");
     let mut client = Raw::connect(&server);
@@ -219,7 +214,7 @@ fn a_node_serves_others_between_clients_that_take_long() {
     /// Measured: 3 to 6 writes in a round, and 130 with 64 clients in a slice. A round has a few slices, and a slice up to three clients,
     /// each of which gets its error by one write.
     const MOST_WRITES: i64 = 40;
-    let builder = patient_node().config("maxclients", "3000").clock(0);
+    let builder = node().config("maxclients", "3000").clock(0);
     let (one, other) = two_nodes(&builder);
     let mut client = Raw::connect(&one);
     client.must(&format!("LOCK.ACQUIRE {LOW} holder PX 36000000"));
@@ -247,7 +242,7 @@ fn a_node_sleeps_after_a_canceled_migration() {
     const CONNECTIONS: usize = 8000;
     /// The limit is between the 60 times that an idle node wakes up in a second, and the up to 1000 times of a node with work.
     const MOST_SLEEPS: i64 = 150;
-    let builder = patient_node().config("maxclients", "10000").clock(0);
+    let builder = node().config("maxclients", "10000").clock(0);
     let (one, other) = two_nodes(&builder);
     let mut client = wait_for_locks(&one, LOCKS);
     let mut swarm = Swarm::connect(&one, CONNECTIONS);
@@ -274,7 +269,7 @@ fn a_node_sleeps_after_a_canceled_migration() {
 #[test]
 fn a_lease_in_a_slot_that_has_just_come_is_not_revoked() {
     const SLOTS: usize = 5;
-    let (one, other) = two_nodes(&patient_node());
+    let (one, other) = two_nodes(&node());
     let mut client = Raw::connect(&other);
     let is_of_other = |tag: &String| slot_of(&other, tag) > 8191;
     let mut tags = (0..).map(|index| format!("tag{index}"));

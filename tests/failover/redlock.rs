@@ -19,22 +19,33 @@ const KEY: &str = "report";
 /// A lease that no test waits for: what is free again was released.
 const LONG: Duration = Duration::from_secs(600);
 
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How long clients wait for a reply where no server is silent: a server that runs is never so late.
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// The same where servers are frozen, because clients wait for them in vain. A server that runs may stand still for some seconds.
+const BRIEF: Duration = Duration::from_secs(4);
+
+/// The same where clients compete: who waits for too long in vain tries again.
+const HASTY: Duration = Duration::from_millis(300);
 
 /// Servers with clocks that are so many milliseconds ahead.
 fn servers<const N: usize>(ahead: [i64; N]) -> [Server; N] {
     ahead.map(|ahead| Server::builder().clock(ahead).start())
 }
 
-fn client(servers: &[Server], lease: Duration) -> Redlock {
+fn client(servers: &[Server], lease: Duration, patience: Duration) -> Redlock {
     let address = |server: &Server| format!("redis://127.0.0.1:{}/", server.port());
     let addresses: Vec<_> = servers.iter().map(address).collect();
     let settings = Settings {
         lease,
-        patience: PATIENCE,
+        patience,
         pause: Duration::from_millis(40),
     };
     Redlock::new(&addresses, settings).unwrap()
+}
+
+fn two_clients(servers: &[Server], lease: Duration) -> [Redlock; 2] {
+    [(); 2].map(|()| client(servers, lease, PATIENT))
 }
 
 fn granted(held: &Held) -> Vec<bool> {
@@ -47,10 +58,12 @@ fn is_held(server: &Server) -> bool {
 }
 
 /// A client with connections to all servers, so that a server that freezes is one that the client had.
-fn connected(servers: &[Server], lease: Duration) -> Redlock {
-    let mut client = client(servers, lease);
+fn connected(servers: &[Server]) -> Redlock {
+    let mut client = client(servers, LONG, BRIEF);
     eventually(SOON, || {
-        let held = client.try_acquire(KEY).expect("all servers run");
+        let Some(held) = client.try_acquire(KEY) else {
+            return false;
+        };
         let is_connected = held.fences.iter().all(Option::is_some);
         client.release(held);
         is_connected
@@ -61,7 +74,7 @@ fn connected(servers: &[Server], lease: Duration) -> Redlock {
 #[test]
 fn a_majority_is_enough_and_less_leaves_nothing_behind() {
     let servers = servers([0; 5]);
-    let (mut one, mut other) = (client(&servers, LONG), client(&servers, LONG));
+    let [mut one, mut other] = two_clients(&servers, LONG);
     let held = one.try_acquire(KEY).unwrap();
     assert_eq!(granted(&held), [true; 5]);
     assert!(held.validity() < LONG && held.validity() > LONG / 2);
@@ -96,7 +109,7 @@ fn a_majority_is_enough_and_less_leaves_nothing_behind() {
 #[test]
 fn an_owner_with_a_minority_of_holds_blocks_no_other_owner_and_releases_them() {
     let servers = servers([0; 5]);
-    let mut client = client(&servers, LONG);
+    let mut client = client(&servers, LONG, PATIENT);
     for server in &servers[..2] {
         server.command(["LOCK.ACQUIRE", KEY, "somebody", "PX", "600000"]);
     }
@@ -114,7 +127,7 @@ fn an_owner_with_a_minority_of_holds_blocks_no_other_owner_and_releases_them() {
 #[test]
 fn what_a_frozen_server_grants_late_is_released() {
     let servers = servers([0; 5]);
-    let mut client = connected(&servers, LONG);
+    let mut client = connected(&servers);
     let acquired = |server: &Server| server.info_int("sluice_lock_acquired");
     for frozen in [&servers[..1], &servers[..3]] {
         let before: Vec<_> = frozen.iter().map(acquired).collect();
@@ -151,31 +164,34 @@ fn what_a_frozen_server_grants_late_is_released() {
 #[test]
 fn what_a_frozen_server_grants_to_a_dead_client_ends_by_itself() {
     let servers = servers([0; 5]);
-    let lease = Duration::from_secs(2);
-    let mut client = connected(&servers, lease);
+    let mut client = connected(&servers);
     let before = servers[4].info_int("sluice_lock_acquired");
     servers[4].stop_signal();
     let held = client.try_acquire(KEY).unwrap();
     drop((held, client));
-    sleep(PATIENCE);
     servers[4].cont_signal();
     eventually(SOON, || {
         servers[4].info_int("sluice_lock_acquired") > before
     });
     // Its lease has begun when the server woke up, later than the others'.
+    assert!(servers.iter().all(is_held));
+    for server in &servers {
+        server.shift_clock(HOUR);
+    }
     eventually(SOON, || servers.iter().all(|server| !is_held(server)));
 }
 
 #[test]
 fn clocks_that_are_wrong_do_no_harm_as_long_as_they_run() {
     let servers = servers([HOUR, -HOUR, 0, 0, 0]);
-    let lease = Duration::from_millis(1500);
-    let (mut one, mut other) = (client(&servers, lease), client(&servers, lease));
+    // Long enough for a client or a server that stands still for some seconds.
+    let lease = Duration::from_secs(10);
+    let [mut one, mut other] = two_clients(&servers, lease);
     let mut held = one.try_acquire(KEY).unwrap();
     assert_eq!(granted(&held), [true; 5]);
     for server in &servers {
         let left = server.command(["PTTL", KEY]).int();
-        assert!(left <= 1500, "{left}");
+        assert!(left <= 10_000, "{left}");
     }
     assert!(one.renew(&mut held));
     // Nobody releases it: it ends everywhere, and not before its time.
@@ -190,7 +206,7 @@ fn clocks_that_are_wrong_do_no_harm_as_long_as_they_run() {
 #[test]
 fn a_minority_of_clocks_that_jump_does_no_harm() {
     let servers = servers([0; 5]);
-    let (mut one, mut other) = (client(&servers, LONG), client(&servers, LONG));
+    let [mut one, mut other] = two_clients(&servers, LONG);
     let mut held = one.try_acquire(KEY).unwrap();
     servers[0].shift_clock(HOUR);
     servers[1].shift_clock(HOUR);
@@ -198,10 +214,14 @@ fn a_minority_of_clocks_that_jump_does_no_harm() {
     assert!(one.renew(&mut held));
     one.release(held);
     // A client that dies, and clocks that make its leases longer: the majority frees it in time.
-    let mut dies = client(&servers, Duration::from_secs(1));
-    dies.try_acquire(KEY).unwrap();
+    one.try_acquire(KEY).unwrap();
+    drop(one);
     servers[0].shift_clock(-HOUR);
     servers[1].shift_clock(-HOUR);
+    // More time than the lease passes on all servers.
+    for server in &servers {
+        server.shift_clock(HOUR / 4);
+    }
     let held = other.acquire(KEY, SOON).unwrap();
     assert_eq!(granted(&held), [false, false, true, true, true]);
 }
@@ -212,7 +232,7 @@ fn a_minority_of_clocks_that_jump_does_no_harm() {
 fn a_majority_of_clocks_that_jump_makes_two_holders_and_the_guard_obeys_the_later() {
     // The first holder has a server whose clock, and so whose fences, are ahead of all others.
     let servers = servers([2 * HOUR, 0, 0, 0, 0]);
-    let (mut one, mut other) = (client(&servers, LONG), client(&servers, LONG));
+    let [mut one, mut other] = two_clients(&servers, LONG);
     let mut guard = Guard::default();
     let held = one.try_acquire(KEY).unwrap();
     assert!(guard.admits(&held.fences));
@@ -245,14 +265,19 @@ fn a_restarted_server_remembers_what_it_granted_only_if_it_keeps_a_file() {
                 false => Server::start(),
             })
             .collect();
-        let (mut one, mut other) = (client(&servers, LONG), client(&servers, LONG));
+        let [mut one, mut other] = two_clients(&servers, LONG);
         servers[0].kill9();
         let held = one.try_acquire(KEY).unwrap();
         servers[0].restart();
         servers[1].kill9();
         servers[1].restart();
         // Two of three know nothing of it, unless one remembers.
-        let stolen = other.acquire(KEY, Duration::from_millis(200));
+        let wait = if keeps {
+            Duration::from_millis(200)
+        } else {
+            SOON
+        };
+        let stolen = other.acquire(KEY, wait);
         assert_eq!(stolen.is_none(), keeps);
         let mut guard = Guard::default();
         if let Some(stolen) = stolen {
@@ -270,7 +295,7 @@ struct Stay {
 }
 
 fn compete(servers: &[Server], stays: &Mutex<Vec<Stay>>, stop: &AtomicBool, number: u64) {
-    let mut client = client(servers, Duration::from_millis(1000));
+    let mut client = client(servers, Duration::from_millis(1000), HASTY);
     let mut random = Random(0x5eed_0000_0000 + number);
     while !stop.load(Ordering::Relaxed) {
         let Some(mut held) = client.acquire(KEY, Duration::from_millis(500)) else {
@@ -328,10 +353,10 @@ fn one_at_a_time_while_servers_die_and_freeze() {
         }
         let mut random = Random(0xfa17);
         let start = Instant::now();
-        // On a slow machine until some have held the lock, at most ten times as long.
+        // On a slow machine until some have held the lock, for some minutes at most.
         while start.elapsed() < Duration::from_secs(time)
             || (stays_ref.lock().unwrap().len() <= 4
-                && start.elapsed() < Duration::from_secs(10 * time))
+                && start.elapsed() < Duration::from_secs((10 * time).max(180)))
         {
             fail(&servers, &mut random);
             faults += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::checker::End;
 use crate::faults::Fault;
-use crate::run::{Aftermath, Command, Family, PATIENCE};
+use crate::run::{Aftermath, Command, Family};
 use crate::stocks::{Op, Reply, SOLD_OUT, Stocks};
 use crate::support::{Random, Raw, Value};
 
@@ -295,7 +295,7 @@ impl Family for Buyers {
         Reply::Happened
     }
 
-    fn talk(&self, wire: &mut Raw, op: &Op) -> io::Result<Option<Value>> {
+    fn talk(&self, wire: &mut Raw, op: &Op, patience: Duration) -> io::Result<Option<Value>> {
         let mut command = self.command(op);
         match (self.mutation, op) {
             (
@@ -308,7 +308,7 @@ impl Family for Buyers {
                 },
             ) if keys.len() == 1 => {
                 let key = self.key(keys[0]);
-                let Some(Value::Int(available)) = wire.try_call(["STOCK.GET", &key], PATIENCE)?
+                let Some(Value::Int(available)) = wire.try_call(["STOCK.GET", &key], patience)?
                 else {
                     return Ok(None);
                 };
@@ -316,7 +316,7 @@ impl Family for Buyers {
                     return Ok(Some(Value::Int(SOLD_OUT)));
                 }
                 // Whatever has happened between: only the race shows.
-                let taken = wire.try_call(command, PATIENCE)?;
+                let taken = wire.try_call(command, patience)?;
                 return Ok(taken.map(|_| Value::Int(available - qty)));
             }
             (Some(Mutation::OrderIgnored), Op::Take { order: Some(_), .. }) => {
@@ -327,6 +327,6 @@ impl Family for Buyers {
             }
             _ => {}
         }
-        wire.try_call(command, PATIENCE)
+        wire.try_call(command, patience)
     }
 }

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::proxy::{Direction, Proxy, Trouble};
-use crate::support::{Builder, Fsync, Random, Server};
+use crate::support::{Builder, Fsync, Random, Raw, Server};
 
 /// Nobody listens there: who is made its replica keeps its own dataset.
 const NOWHERE: [&str; 2] = ["127.0.0.1", "1"];
+
+/// The shortest time that clients wait for a reply.
+const LEAST_PATIENCE: Duration = Duration::from_millis(120);
 
 /// A fault; numbers are milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +136,8 @@ pub struct World {
     pub server: Server,
     pub proxy: Proxy,
     pub tally: Arc<Tally>,
+    /// How long a client waits for a reply before it gives up, beside the time that it asked to wait in line.
+    pub patience: Duration,
 }
 
 impl World {
@@ -150,6 +155,7 @@ impl World {
         let server = builder.start();
         let proxy = Proxy::before(server.port(), tally);
         Self {
+            patience: LEAST_PATIENCE.max(20 * time_of_a_write(&proxy)),
             server,
             proxy,
             tally: Arc::clone(tally),
@@ -191,13 +197,22 @@ impl World {
             }
             Fault::Rewrite => {
                 // One that runs already is as good.
-                let _ = crate::support::Raw::connect(server).call(["BGREWRITEAOF"]);
+                let _ = Raw::connect(server).call(["BGREWRITEAOF"]);
             }
-            Fault::Requests(trouble) => proxy.trouble_a_request(trouble),
-            Fault::Replies(trouble) => proxy.trouble_a_reply(trouble),
+            Fault::Requests(trouble) => proxy.trouble_a_request(self.as_late(trouble)),
+            Fault::Replies(trouble) => proxy.trouble_a_reply(self.as_late(trouble)),
         }
         if let Some(kind) = fault.kind() {
             self.tally.add(kind, 1);
+        }
+    }
+
+    /// A late message is later if the clients wait longer.
+    fn as_late(&self, trouble: Trouble) -> Trouble {
+        let ms = |time: Duration| time.as_millis() as u64;
+        match trouble {
+            Trouble::Late(late) => Trouble::Late(late * ms(self.patience) / ms(LEAST_PATIENCE)),
+            _ => trouble,
         }
     }
 
@@ -213,4 +228,16 @@ impl World {
             self.server.command(["CLIENT", "UNBLOCK", id]);
         }
     }
+}
+
+/// How long a write usually takes: with a slow disk, all of them take long.
+fn time_of_a_write(proxy: &Proxy) -> Duration {
+    let mut client = Raw::try_connect(proxy.port()).expect("cannot connect");
+    let mut times = [(); 9].map(|()| {
+        let begun = Instant::now();
+        client.call(["SET", "write", "1"]);
+        begun.elapsed()
+    });
+    times.sort_unstable();
+    times[times.len() / 2]
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::checker::End;
 use crate::faults::Fault;
 use crate::holds::{Holds, Kind, Op, Owner, Reply, Shown};
-use crate::run::{Aftermath, Command, Family, PATIENCE};
+use crate::run::{Aftermath, Command, Family};
 use crate::support::{Random, Raw, Value};
 
 /// A lease that no history outlives.
@@ -92,26 +92,27 @@ impl Holders {
         wire: &mut Raw,
         op: &Op,
         owner: Owner,
-        limit: Duration,
+        patience: Duration,
     ) -> io::Result<Option<Value>> {
-        match wire.try_call(["HELLO", "3"], PATIENCE)? {
+        match wire.try_call(["HELLO", "3"], patience)? {
             Some(Value::Error(text)) => return Ok(Some(Value::Error(text))),
             Some(_) => {}
             None => return Ok(None),
         }
         let channel = format!("{}:{}", self.prefix, owner.name());
-        if wire.try_call(["SUBSCRIBE", &channel], PATIENCE)?.is_none() {
+        if wire.try_call(["SUBSCRIBE", &channel], patience)?.is_none() {
             return Ok(None);
         }
         let mut command = self.command(op);
         command.extend(["NOTIFY".to_owned(), channel.clone()]);
-        let Some(mut reply) = wire.try_call(command, PATIENCE)? else {
+        let Some(mut reply) = wire.try_call(command, patience)? else {
             return Ok(None);
         };
         if matches!(reply, Value::Push(_)) {
             return Ok(None); // the loss of an earlier hold of this owner
         }
         if reply.is_nil() {
+            let limit = patience + Duration::from_millis(self.blocks(op));
             let Some(Value::Push(message)) = wire.try_read(limit)? else {
                 return Ok(None);
             };
@@ -126,15 +127,15 @@ impl Holders {
             };
         }
         // The loss of this hold may come before the replies.
-        let mut next = wire.try_call(["UNSUBSCRIBE", &channel], PATIENCE)?;
+        let mut next = wire.try_call(["UNSUBSCRIBE", &channel], patience)?;
         loop {
             match next {
                 Some(Value::Push(push)) if push[0] == "unsubscribe" => break,
-                Some(Value::Push(_)) => next = wire.try_read(PATIENCE)?,
+                Some(Value::Push(_)) => next = wire.try_read(patience)?,
                 _ => return Ok(None),
             }
         }
-        let back = wire.try_call(["HELLO", "2"], PATIENCE)?;
+        let back = wire.try_call(["HELLO", "2"], patience)?;
         Ok(back.map(|_| reply))
     }
 
@@ -456,16 +457,18 @@ impl Family for Holders {
         Reply::Happened
     }
 
-    fn talk(&self, wire: &mut Raw, op: &Op) -> io::Result<Option<Value>> {
-        let limit = PATIENCE + Duration::from_millis(self.blocks(op));
+    fn talk(&self, wire: &mut Raw, op: &Op, patience: Duration) -> io::Result<Option<Value>> {
         match op {
             Op::Acquire {
                 owner,
                 block: Some(_),
                 id: Some(_),
                 ..
-            } if self.notifies => self.ask_and_listen(wire, op, *owner, limit),
-            _ => wire.try_call(self.command(op), limit),
+            } if self.notifies => self.ask_and_listen(wire, op, *owner, patience),
+            _ => {
+                let limit = patience + Duration::from_millis(self.blocks(op));
+                wire.try_call(self.command(op), limit)
+            }
         }
     }
 

@@ -12,9 +12,6 @@ use crate::checker::{End, Model, Record, Verdict, Who, check, first_wrong_reply}
 use crate::faults::{Fault, World};
 use crate::support::{EndOnDrop, Random, Raw, Value};
 
-/// How long a client waits for a reply before it gives up, beside the time that it asked to wait in line.
-pub const PATIENCE: Duration = Duration::from_millis(120);
-
 /// A server that does not let clients in for this long never will.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -83,8 +80,13 @@ pub trait Family: Sync {
         0
     }
     /// Says it to the server and hears the reply; `None`: there was none in time.
-    fn talk(&self, wire: &mut Raw, op: &OpOf<Self>) -> io::Result<Option<Value>> {
-        let limit = PATIENCE + Duration::from_millis(self.blocks(op));
+    fn talk(
+        &self,
+        wire: &mut Raw,
+        op: &OpOf<Self>,
+        patience: Duration,
+    ) -> io::Result<Option<Value>> {
+        let limit = patience + Duration::from_millis(self.blocks(op));
         wire.try_call(self.command(op), limit)
     }
 }
@@ -265,7 +267,7 @@ fn work<F: Family>(
         let mut connection = wire.take().unwrap_or_else(|| connect(world));
         let op = family.next(me, &mut memory, &mut random);
         let from = recorder.now();
-        let said = family.talk(&mut connection, &op);
+        let said = family.talk(&mut connection, &op, world.patience);
         let now = recorder.now();
         let end = match said {
             Err(error) => End::Unknown(error.to_string()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::checker::End;
 use crate::faults::Fault;
-use crate::run::{Aftermath, Command, Family, PATIENCE};
+use crate::run::{Aftermath, Command, Family};
 use crate::support::{Random, Raw, Value};
 use crate::works::{Op, Reply, Works};
 
@@ -235,9 +235,9 @@ impl Family for Workers {
         }
     }
 
-    fn talk(&self, wire: &mut Raw, op: &Op) -> io::Result<Option<Value>> {
+    fn talk(&self, wire: &mut Raw, op: &Op, patience: Duration) -> io::Result<Option<Value>> {
         let command = self.command(op);
-        let limit = PATIENCE + Duration::from_millis(self.blocks(op));
+        let limit = patience + Duration::from_millis(self.blocks(op));
         match (self.mutation, op) {
             (Some(Mutation::BusyIgnored), Op::Begin { key, .. }) => {
                 let reply = wire.try_call(&command, limit)?;
@@ -245,16 +245,16 @@ impl Family for Workers {
                 if !reply.as_ref().is_some_and(is_busy) {
                     return Ok(reply);
                 }
-                match wire.try_call(["DEL", &self.key(*key)], PATIENCE)? {
+                match wire.try_call(["DEL", &self.key(*key)], patience)? {
                     Some(_) => wire.try_call(&command, limit),
                     None => Ok(None), // the reply is late, and would be taken for the next
                 }
             }
             (Some(Mutation::TokenIgnored), Op::Done { key, result, .. }) => {
                 let key = self.key(*key);
-                let fields = match wire.try_call(["ONCE.INFO", &key], PATIENCE)? {
+                let fields = match wire.try_call(["ONCE.INFO", &key], patience)? {
                     Some(Value::Array(fields)) => fields,
-                    Some(_) => return wire.try_call(&command, PATIENCE),
+                    Some(_) => return wire.try_call(&command, patience),
                     None => return Ok(None),
                 };
                 let token = fields[3].int().to_string();
@@ -266,7 +266,7 @@ impl Family for Workers {
                     "PX",
                     "600000",
                 ];
-                wire.try_call(done, PATIENCE)
+                wire.try_call(done, patience)
             }
             _ => wire.try_call(&command, limit),
         }
