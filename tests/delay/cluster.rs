@@ -53,7 +53,7 @@ fn queue_and_stream_need_one_slot() {
 #[test]
 fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
     const SLOT: i64 = 5061; // of `bar`
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(&node().clock(0));
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     for (index, (first, last)) in [("{bar}q", "{bar}s"), ("{bar}s", "{bar}q")]
         .into_iter()
@@ -63,8 +63,8 @@ fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
         there.must("FLUSHALL");
         here.must("DELAY.SET {bar}q STREAM {bar}s");
         here.must("DELAY.ADD {bar}q before PX 0 VALUES f before");
-        here.must("DELAY.ADD {bar}q a PX 1500 VALUES f a");
-        here.must("DELAY.ADD {bar}q b PX 1510 VALUES f b");
+        here.must("DELAY.ADD {bar}q a PX 20000 VALUES f a");
+        here.must("DELAY.ADD {bar}q b PX 20010 VALUES f b");
         await_entries(&mut here, "{bar}s", 1);
         let moving = Move::start(SLOT, &one, &other);
         moving.keys(&[first]);
@@ -76,6 +76,9 @@ fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
         there.must("ASKING");
         let reply = there.run(set);
         assert!(reply.err().starts_with("TRYAGAIN "), "{reply:?}");
+        // The step is shorter than the time after which the nodes take each other for failing.
+        one.shift_clock(20_010);
+        other.shift_clock(20_010);
         eventually(SOON, || {
             let reply = match is_there {
                 true => {

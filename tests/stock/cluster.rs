@@ -1,11 +1,13 @@
 //! Stocks in a cluster and under access rules: their keys and event streams are known, kept to one slot and to those who
 //! may use them.
 
+use std::thread;
+use std::time::Duration;
+
 use crate::support::cluster::{Move, calls, node, one_node, two_nodes};
 use crate::support::stock::{UNKNOWN, assert_stream_tells_all, await_state, counts, told};
 use crate::support::{
-    Lines, Raw, SOON, Server, Value, ask, eventually, ints, now_ms, reads_keys_in_threads,
-    server_and_client,
+    Lines, Raw, Server, Value, ask, ints, reads_keys_in_threads, server_and_client,
 };
 
 #[track_caller]
@@ -155,7 +157,7 @@ fn asking(client: &mut Raw, line: &str) -> Value {
 #[test]
 fn a_stock_and_its_stream_are_never_told_apart() {
     const SLOT: i64 = 5061;
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(&node().clock(0));
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let (stock, stream) = ("{bar}k", "{bar}s");
     for first in [stock, stream] {
@@ -165,11 +167,10 @@ fn a_stock_and_its_stream_are_never_told_apart() {
             "STOCK.SET {bar}quiet 10",
             "STOCK.RESERVE {bar}k 3 ORDER live PX 600000",
             "STOCK.DEDUCT {bar}k 1 ORDER sold",
-            "STOCK.RESERVE {bar}k 2 ORDER ends PX 900",
+            "STOCK.RESERVE {bar}k 2 ORDER ends PX 20000",
         ] {
             here.must(line);
         }
-        let due = now_ms(&mut here) + 900;
         let moving = Move::start(SLOT, &one, &other);
         moving.keys(&[first]);
         assert_eq!(counts_of_slot(&one, &other, SLOT), [2, 1]);
@@ -218,8 +219,11 @@ fn a_stock_and_its_stream_are_never_told_apart() {
         assert_eq!(reply, 4);
         assert_eq!(here.must("STOCK.DEDUCT {bar}quiet 1"), 9);
 
-        // The reservation's time is up long since, and nobody has made another stream to say so.
-        eventually(SOON, || now_ms(&mut here) > due + 400);
+        // The reservation's time is up long since, and nobody has made another stream to say so. The step is shorter than the
+        // time after which the nodes take each other for failing.
+        one.shift_clock(20_000);
+        other.shift_clock(20_000);
+        thread::sleep(Duration::from_millis(400));
         assert_eq!(counts_of_slot(&one, &other, SLOT), [2, 1]);
 
         moving.keys(&[last, "{bar}quiet"]);
@@ -250,23 +254,25 @@ fn counts_of_slot(one: &Server, other: &Server, slot: i64) -> [i64; 2] {
 /// Of two stocks with one stream, one has followed it already.
 #[test]
 fn stocks_with_one_stream_follow_it_one_by_one() {
-    let (one, other) = two_nodes(&node());
+    let (one, other) = two_nodes(&node().clock(0));
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     for line in [
         "STOCK.SET {bar}1 10 EVENTS {bar}s",
         "STOCK.SET {bar}2 10 EVENTS {bar}s",
-        "STOCK.RESERVE {bar}1 1 ORDER o PX 700",
-        "STOCK.RESERVE {bar}2 2 ORDER o PX 700",
+        "STOCK.RESERVE {bar}1 1 ORDER o PX 20000",
+        "STOCK.RESERVE {bar}2 2 ORDER o PX 20000",
     ] {
         here.must(line);
     }
-    let due = now_ms(&mut here) + 700;
     let moving = Move::start(5061, &one, &other);
     moving.keys(&["{bar}s"]);
     moving.keys(&["{bar}1"]);
     assert_eq!(asking(&mut there, "STOCK.DEDUCT {bar}1 1 ORDER d"), 8);
     assert_eq!(here.run("STOCK.DEDUCT {bar}2 1 ORDER d").err(), SPLIT);
-    eventually(SOON, || now_ms(&mut here) > due + 300);
+    // The step is shorter than the time after which the nodes take each other for failing.
+    one.shift_clock(20_000);
+    other.shift_clock(20_000);
+    thread::sleep(Duration::from_millis(300));
     moving.keys(&["{bar}2"]);
     moving.finish();
     for key in ["{bar}1", "{bar}2"] {
