@@ -21,11 +21,24 @@ fn flash_sale() -> PathBuf {
     profile.expect("target/debug").join("examples/flash_sale")
 }
 
+/// How many sales are tried: on a busy machine, one process can sell everything before the other begins. Then nobody oversells.
+const ATTEMPTS: usize = 5;
+
 #[test]
 fn the_flash_sale_oversells_by_get_and_set_and_not_by_deduct() {
+    let example = flash_sale();
+    let has_oversold = (0..ATTEMPTS).any(|_| sale_oversells(&example));
+    assert!(
+        has_oversold,
+        "no sale of {ATTEMPTS} has oversold in both ways"
+    );
+}
+
+/// Runs the example, which sells by `STOCK.DEDUCT` as it should. Returns whether both ways that race have oversold.
+fn sale_oversells(example: &Path) -> bool {
     let module = std::env::var_os("SLUICE_MODULE");
     let module = module.unwrap_or_else(|| deps().join("libsluice.so").into());
-    let output = Command::new(flash_sale())
+    let output = Command::new(example)
         .env("SLUICE_MODULE", module)
         .args(["--buyers", "1500", "--processes", "2"])
         .output()
@@ -44,6 +57,7 @@ fn the_flash_sale_oversells_by_get_and_set_and_not_by_deduct() {
     };
     assert_eq!([sold, oversold, orders_twice, users_twice], [1000, 0, 0, 0]);
     assert!(resent > 0, "{text}");
-    assert!(row("GET, then SET")[1] > 0, "{text}");
-    assert!(row("local lock")[1] > 0, "{text}");
+    println!("{text}");
+    let [by_get_and_set, by_local_lock] = ["GET, then SET", "local lock"].map(|way| row(way)[1]);
+    by_get_and_set > 0 && by_local_lock > 0
 }

@@ -5,15 +5,15 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::Client;
 use redis::cluster::ClusterClient;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
 use sluice_client::cache::{self, Fetched, Policy};
 use sluice_client::delay::{self, Added};
 use sluice_client::filter::{self, cuckoo};
 use sluice_client::lock::{self, AsyncLock, Lock, RenewedLock};
 use sluice_client::once::{self, Begun};
 use sluice_client::stock::{self, Refusal};
-use sluice_client::{Error, Result, limit, semaphore};
+use sluice_client::{Connect, Error, Result, limit, semaphore};
 
 use crate::LOST;
 use crate::lossy::Lossy;
@@ -23,8 +23,11 @@ use crate::support::{SOON, Server, eventually};
 /// Longer than any test: what is free before was released.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Short, and long enough to be renewed on a busy machine.
-const LEASE: Duration = Duration::from_secs(1);
+/// Renewed every four seconds: a busy machine may stand still for some seconds.
+const LEASE: Duration = Duration::from_secs(12);
+
+/// Longer than the lease, so that only renewals can keep a hold.
+const PAST_LEASE: Duration = Duration::from_secs(14);
 
 const NO_WAIT: Duration = Duration::from_millis(10);
 
@@ -32,12 +35,32 @@ fn client(port: u16) -> Client {
     Client::open(format!("redis://127.0.0.1:{port}/")).expect("a URL")
 }
 
+/// Waits longer than the crate for a connection and for replies: a busy machine may stand still for longer than two seconds.
+#[derive(Clone)]
+struct Patient<C>(C);
+
+impl<C: Connect> Connect for Patient<C> {
+    type Connection = C::Connection;
+
+    fn connect(&self, limit: Duration, reply_limit: Duration) -> RedisResult<C::Connection> {
+        self.0.connect(limit + SOON, reply_limit + SOON)
+    }
+}
+
+/// The same for asynchronous connections.
+fn patience() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(SOON))
+        .set_response_timeout(Some(SOON * 2))
+}
+
 fn is_free(server: &Server) -> bool {
     server.command(["EXISTS", "key"]) == 0
 }
 
 fn watched(server: &Server) -> Option<Lock> {
-    Lock::acquire(&client(server.port()), "key", LONG, NO_WAIT).expect("the server answers")
+    let client = Patient(client(server.port()));
+    Lock::acquire(&client, "key", LONG, NO_WAIT).expect("the server answers")
 }
 
 fn renewed(server: &Server, lease: Duration) -> Option<RenewedLock> {
@@ -81,7 +104,7 @@ fn a_killed_connection_frees_the_lock_and_its_holder_is_told() {
     assert!(!is_free(&server));
     drop(other);
 
-    let mut lock = Lock::acquire(&client(server.port()), "key", LONG, SOON)
+    let mut lock = Lock::acquire(&Patient(client(server.port())), "key", LONG, SOON)
         .expect("connected")
         .expect("it is free");
     server.command(["DEL", "key"]);
@@ -94,19 +117,21 @@ fn renewal_outlasts_the_lease_and_tells_of_a_loss() {
     let server = Server::start();
     let lock = renewed(&server, LEASE).expect("it is free");
     let start = Instant::now();
-    while start.elapsed() < LEASE * 2 {
+    while start.elapsed() < PAST_LEASE {
         assert!(!lock.validity().is_zero() && lock.validity() <= LEASE);
         assert!(watched(&server).is_none());
+        thread::sleep(LEASE / 100);
     }
     server.command(["DEL", "key"]);
     eventually(SOON, || lock.validity().is_zero());
     drop(lock);
 
     // A server that is silent for longer than the lease.
-    let lock = renewed(&server, LEASE).expect("it is free");
+    let lease = Duration::from_secs(1);
+    let lock = renewed(&server, lease).expect("it is free");
     server.stop_signal();
     eventually(SOON, || lock.validity().is_zero());
-    thread::sleep(LEASE / 2);
+    thread::sleep(lease / 2);
     server.cont_signal();
 }
 
@@ -121,7 +146,7 @@ fn a_renewed_lock_can_be_checked_and_released() {
     // With a wait of zero, nobody waits.
     let other = RenewedLock::acquire(&client, "key", LONG, Duration::ZERO).expect("a reply");
     assert!(other.is_none());
-    let other = Lock::acquire(&client, "key", LONG, Duration::ZERO).expect("a reply");
+    let other = Lock::acquire(&Patient(client), "key", LONG, Duration::ZERO).expect("a reply");
     assert!(other.is_none());
     assert!(lock.release().expect("a reply"));
     assert!(is_free(&server));
@@ -139,10 +164,9 @@ fn several_locks_and_permits_are_renewed_too() {
     let server = Server::start();
     let client = client(server.port());
     let keys = ["{l}a", "{l}b"];
-    let lease = LEASE * 3;
-    let both = |wait| RenewedLock::acquire_all(&client, &keys, lease, wait).expect("a reply");
+    let both = |wait| RenewedLock::acquire_all(&client, &keys, LEASE, wait).expect("a reply");
     let permits = |count| {
-        RenewedLock::acquire_permits(&client, "pool", 3, count, lease, Duration::ZERO)
+        RenewedLock::acquire_permits(&client, "pool", 3, count, LEASE, Duration::ZERO)
             .expect("a reply")
     };
     let locks = both(Duration::ZERO).expect("they are free");
@@ -150,10 +174,10 @@ fn several_locks_and_permits_are_renewed_too() {
     assert_eq!(locks.fences().first(), Some(&locks.fence()));
     let two = permits(2).expect("they are free");
     let start = Instant::now();
-    while start.elapsed() < lease * 5 / 4 {
+    while start.elapsed() < PAST_LEASE {
         assert!(!locks.validity().is_zero() && !two.validity().is_zero());
         assert!(both(Duration::ZERO).is_none() && permits(2).is_none());
-        thread::sleep(LEASE / 10);
+        thread::sleep(LEASE / 100);
     }
     assert!(locks.check().expect("a reply") && two.check().expect("a reply"));
     let one = permits(1).expect("one permit is left");
@@ -188,7 +212,8 @@ fn several_locks_and_permits_are_renewed_too() {
 fn a_cluster_redirects_locks_sales_and_work() {
     let (one, other) = two_nodes(&cluster::node());
     let url = format!("redis://127.0.0.1:{}/", other.port());
-    let client = ClusterClient::new([url]).expect("a URL");
+    let client = ClusterClient::builder([url]).connection_timeout(SOON);
+    let client = Patient(client.build().expect("a URL"));
     let key = LOW;
     let renewed = RenewedLock::acquire(&client, key, LONG, Duration::ZERO).expect("a reply");
     let renewed = renewed.expect("it is free");
@@ -210,10 +235,10 @@ fn a_cluster_redirects_locks_sales_and_work() {
     assert!(renewed.release().expect("redirected") && both.release().expect("redirected"));
     assert!(bound.release().expect("a reply"));
 
-    let connection = &mut client.get_connection().expect("connected");
+    let connect = || client.0.get_connection();
+    let connection = &mut connect().expect("connected");
     stock::create(key, 10).query(connection).expect("a reply");
     let sale = stock::deduct(key, 1).order("order-1");
-    let connect = || client.get_connection();
     assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
     assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
     let work = |result: &'static [u8]| {
@@ -227,7 +252,7 @@ fn a_cluster_redirects_locks_sales_and_work() {
 #[test]
 fn work_is_done_once_and_every_caller_gets_its_result() {
     let server = Server::start();
-    let client = client(server.port());
+    let client = Patient(client(server.port()));
     let policy = once::Policy {
         fingerprint: Some("f".into()),
         ..once::Policy::default()
@@ -580,7 +605,13 @@ fn all_families_answer_with_their_types() {
 fn a_cached_value_is_loaded_once() {
     let server = Server::start();
     let connection = &mut server.client();
-    let policy = Policy::default();
+    // No entry and no failure is forgotten before the end of the test.
+    let policy = Policy {
+        fresh: LONG,
+        absent: LONG,
+        back_off: LONG,
+        ..Policy::default()
+    };
     let mut loads = 0;
     for _ in 0..2 {
         let value = cache::get(connection, "user:1", &policy, |_| {
@@ -658,7 +689,7 @@ fn asynchronous_connections_do_the_same() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON * 2));
+        let config = patience();
         let connect = || client.get_multiplexed_async_connection_with_config(&config);
         let own = connect().await.expect("connected");
         let lock = AsyncLock::acquire(own, "key", LONG, NO_WAIT).await;
@@ -746,7 +777,8 @@ fn a_connection_that_breaks_in_the_middle_of_a_reply_is_lost() {
         .expect("a runtime");
     let reply = runtime.block_on(async {
         let client = client(server_that_breaks_off());
-        let connection = client.get_multiplexed_async_connection();
+        let config = patience();
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
         held.query_async(&mut connection.await.expect("connected"))
             .await
     });

@@ -17,6 +17,7 @@ struct Listened {
 impl Listened {
     fn start() -> Self {
         let server = Server::builder()
+            .clock(0)
             .config("enable-module-command", "yes")
             .config("enable-debug-command", "yes")
             .start();
@@ -241,8 +242,8 @@ fn a_listener_to_events_of_waiting_clients_gets_replies() {
 #[test]
 fn a_listener_to_events_of_timers_gets_replies() {
     let mut listened = Listened::start();
-    listened.run(&["LOCK.ACQUIRE lock me WATCHDOG PX 3000"]);
-    listened.run(&["SEM.ACQUIRE sem me LIMIT 2 WATCHDOG PX 3000"]);
+    listened.run(&["LOCK.ACQUIRE lock me WATCHDOG PX 12000"]);
+    listened.run(&["SEM.ACQUIRE sem me LIMIT 2 WATCHDOG PX 12000"]);
     listened.expect("lock.renew lock LOCK.INFO reply");
     listened.expect("sem.renew sem SEM.INFO reply");
     listened.run(&[
@@ -286,12 +287,14 @@ impl Listened {
     }
 
     /// Runs commands without the commands that the listener writes with. Redis 8 does not survive a listener that adds keys in the
-    /// middle of a `SET` with an expiry.
+    /// middle of a `SET` with an expiry. In one write, so that no key of theirs expires before the listener writes again.
     #[track_caller]
     fn run_alone(&mut self, commands: &[&str]) {
-        self.run(&["listener.beside off"]);
-        self.run(commands);
-        self.run(&["listener.beside on", "listener.replies"]);
+        let after = ["listener.beside on", "listener.replies"];
+        let lines = [&["listener.beside off"], commands, &after].concat();
+        for (line, reply) in lines.iter().zip(self.client.run_all(&lines)) {
+            assert!(!reply.is_err(), "{line}: {reply:?}");
+        }
     }
 
     /// Runs the commands of `before`, after which the key `second` expires, and then `command`, in whose middle the listener
@@ -649,11 +652,12 @@ fn a_listener_may_act_on_the_key_whose_queue_is_served() {
     let mut listened = Listened::start();
     listened.run(&[
         "DEBUG SET-ACTIVE-EXPIRE 0",
-        "ONCE.BEGIN work LEASE 3000",
+        "ONCE.BEGIN work LEASE 600000",
         "listener.run expired ONCE.FAIL work 1",
     ]);
     let mut first = listened.wait("ONCE.BEGIN work LEASE 600000 BLOCK 0", 1);
     let mut second = listened.wait("ONCE.BEGIN work LEASE 600000 BLOCK 0", 2);
+    listened.server.shift_clock(700_000);
     let begun = first.read();
     assert_eq!(begun.array()[0], "NEW");
     listened.expect("expired work ONCE.FAIL reply");
@@ -669,12 +673,13 @@ fn a_listener_may_act_on_the_key_whose_queue_is_served() {
     }
 
     listened.run(&[
-        "CACHE.DEL cached GRACE 2900",
-        "CACHE.FETCH cached LEASE 3000",
+        "CACHE.DEL cached GRACE 600000",
+        "CACHE.FETCH cached LEASE 600000",
         "listener.run expired CACHE.DEL cached",
     ]);
     let first = listened.wait("CACHE.FETCH cached LEASE 600000 BLOCK 0", 1);
     let second = listened.wait("CACHE.FETCH cached LEASE 600000 BLOCK 0", 2);
+    listened.server.shift_clock(700_000);
     // The invalidation revokes the lease that a client has just received, and so does the event, if the server tells Sluice of it
     // after the other module. That costs a rebuild, but no client waits on.
     for mut client in [first, second] {
