@@ -362,34 +362,43 @@ fn breaker(client: &mut Raw, name: &str) -> (String, i64, i64, i64) {
     )
 }
 
+/// For how long the breaker of [`fetch`] is open.
+const OPEN_MS: i64 = 600_000;
+
+/// Longer than that.
+const LONG_MS: i64 = 36_000_000;
+
 /// Fetches a key with a breaker that opens after three failures.
-fn fetch(client: &mut Raw, key: &str, open_ms: u64) -> (String, Option<Vec<u8>>, i64) {
-    let line = format!("CACHE.FETCH {key} LEASE 600000 BREAKER db 3 {open_ms}");
+fn fetch(client: &mut Raw, key: &str) -> (String, Option<Vec<u8>>, i64) {
+    let line = format!("CACHE.FETCH {key} LEASE {LONG_MS} BREAKER db 3 {OPEN_MS}");
     fetched(&client.must(&line))
 }
 
 #[test]
 fn a_database_that_is_down_is_asked_three_times_and_then_once_per_open_time() {
-    let (server, mut client) = server_and_client();
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
     let mut waiting = None;
     let mut asked = 0;
     for index in 0..1000 {
         let key = format!("k{index}");
-        let (state, _, n) = fetch(&mut client, &key, 2000);
+        let (state, _, n) = fetch(&mut client, &key);
         match state.as_str() {
             "LEASE" => {
                 asked += 1;
                 if index == 0 {
-                    let line = "CACHE.FETCH k0 LEASE 600000 BREAKER db 3 2000 BLOCK 0";
-                    waiting = Some(waiter(&server, line));
-                    assert_eq!(client.must(&format!("CACHE.FAIL k0 {n} BACKOFF 600000")), 1);
+                    let line =
+                        format!("CACHE.FETCH k0 LEASE {LONG_MS} BREAKER db 3 {OPEN_MS} BLOCK 0");
+                    waiting = Some(waiter(&server, &line));
+                    let fail = format!("CACHE.FAIL k0 {n} BACKOFF {LONG_MS}");
+                    assert_eq!(client.must(&fail), 1);
                 } else {
                     assert_eq!(client.must(&format!("CACHE.FAIL {key} {n}")), 1);
                 }
             }
             _ => {
                 assert_eq!(state, "DOWN");
-                assert!((1..=2000).contains(&n), "{n}");
+                assert!((1..=OPEN_MS).contains(&n), "{n}");
             }
         }
     }
@@ -397,37 +406,39 @@ fn a_database_that_is_down_is_asked_three_times_and_then_once_per_open_time() {
     assert_eq!(shown(&served(&mut waiting.expect("a waiter"))), "DOWN -");
     let (state, failures, retry, trips) = breaker(&mut client, "db");
     assert_eq!((state.as_str(), failures, trips), ("open", 3, 1));
-    assert!((1..=2000).contains(&retry));
+    assert!((1..=OPEN_MS).contains(&retry));
     // A key in its own backoff takes the later of both times, and no trial.
-    let (state, _, n) = fetch(&mut client, "k0", 2000);
+    let (state, _, n) = fetch(&mut client, "k0");
     assert_eq!(state, "DOWN");
-    nearly(n, 600_000);
-    eventually(SOON, || breaker(&mut client, "db").0 == "half-open");
-    assert_eq!(fetch(&mut client, "k0", 2000).0, "DOWN");
+    assert!((OPEN_MS + 1..=LONG_MS).contains(&n), "{n}");
+    server.shift_clock(OPEN_MS + 1);
+    assert_eq!(breaker(&mut client, "db").0, "half-open");
+    assert_eq!(fetch(&mut client, "k0").0, "DOWN");
     assert_eq!(breaker(&mut client, "db").2, 0);
     // One trial, whose own key waits. All others are down.
-    let (state, _, trial) = fetch(&mut client, "k7", 2000);
+    let (state, _, trial) = fetch(&mut client, "k7");
     assert_eq!(state, "LEASE");
-    assert_eq!(fetch(&mut client, "k7", 2000).0, "WAIT");
-    let (state, _, n) = fetch(&mut client, "k8", 2000);
+    assert_eq!(fetch(&mut client, "k7").0, "WAIT");
+    let (state, _, n) = fetch(&mut client, "k8");
     assert_eq!(state, "DOWN");
-    nearly(n, 600_000);
+    nearly(n, LONG_MS);
     assert_eq!(look(&mut client, "k9"), "LEASE -"); // without the breaker
     // A trial that is revoked frees its place.
     client.must("CACHE.DEL k7");
     assert_eq!(breaker(&mut client, "db").2, 0);
     assert!(!stores(&mut client, "k7", trial));
-    let (_, _, trial) = fetch(&mut client, "k8", 2000);
+    let (_, _, trial) = fetch(&mut client, "k8");
     assert_eq!(client.must(&format!("CACHE.FAIL k8 {trial}")), 1);
     let (state, _, _, trips) = breaker(&mut client, "db");
     assert_eq!((state.as_str(), trips), ("open", 2));
     assert_eq!(counter(&mut client, "breaker_trips"), 2);
-    eventually(SOON, || breaker(&mut client, "db").0 == "half-open");
-    let (_, _, trial) = fetch(&mut client, "k8", 2000);
+    server.shift_clock(OPEN_MS + 1);
+    assert_eq!(breaker(&mut client, "db").0, "half-open");
+    let (_, _, trial) = fetch(&mut client, "k8");
     assert!(stores(&mut client, "k8", trial));
     assert_eq!(breaker(&mut client, "db"), ("closed".to_owned(), 0, 0, 2));
     for index in 10..1000 {
-        assert_eq!(fetch(&mut client, &format!("k{index}"), 2000).0, "LEASE");
+        assert_eq!(fetch(&mut client, &format!("k{index}")).0, "LEASE");
     }
 }
 

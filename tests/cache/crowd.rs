@@ -128,18 +128,22 @@ fn loaders_that_die_are_replaced_once_per_lease() {
 #[test]
 fn a_loader_that_fails_is_tried_once_per_backoff() {
     const BACKOFF: Duration = Duration::from_millis(100);
-    const RUN: Duration = Duration::from_millis(950);
     let (server, _client) = server_and_client();
     let (tries, downs) = (AtomicU64::new(0), AtomicU64::new(0));
+    let is_enough = || {
+        let tries = tries.load(Ordering::Relaxed);
+        tries >= 8 && downs.load(Ordering::Relaxed) > tries
+    };
     let start = Instant::now();
     thread::scope(|scope| {
         for number in 0..6 {
-            let (server, tries, downs) = (&server, &tries, &downs);
+            let (server, tries, downs, is_enough) = (&server, &tries, &downs, &is_enough);
             scope.spawn(move || {
                 let mut reader = Raw::connect(server);
                 // Some wait while others try: a failure is an answer for them, too.
                 let block = if number % 2 == 0 { " BLOCK 60000" } else { "" };
-                while start.elapsed() < RUN {
+                // Not for a time: a machine that stands still leaves none for the tries.
+                while !is_enough() && start.elapsed() < SOON {
                     let line = format!("CACHE.FETCH k LEASE 600000{block}");
                     let (state, value, n) = fetched(&reader.must(&line));
                     assert_eq!(value, None);
@@ -161,13 +165,11 @@ fn a_loader_that_fails_is_tried_once_per_backoff() {
             });
         }
     });
+    assert!(is_enough(), "{tries:?} tries, {downs:?} times DOWN");
     let (tries, downs) = (tries.into_inner(), downs.into_inner());
     println!("{tries} tries, {downs} times DOWN");
     let most = start.elapsed().as_millis() / (BACKOFF.as_millis() - 10) + 1;
     assert!(u128::from(tries) <= most, "{tries} tries, {most} at most");
-    // A busy machine tries late, and it goes on trying.
-    assert!(tries >= 3, "{tries} tries");
-    assert!(downs > tries, "{downs} times DOWN");
 }
 
 #[test]

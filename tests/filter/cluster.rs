@@ -1,6 +1,6 @@
 //! Filters in a cluster: slots, and the keys and users of every command.
 
-use crate::support::cluster::one_node;
+use crate::support::cluster::{node, one_node, two_nodes};
 use crate::support::filter::{
     FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, chunk, dump, load,
     number, value_digest,
@@ -43,13 +43,8 @@ fn several_filters_need_one_slot() {
 
 #[test]
 fn filters_go_to_another_node_with_their_slot() {
-    let one = Server::builder().cluster(true).start();
-    let other = Server::builder().cluster(true).start();
-    one.own_slots(0..=9999);
-    other.own_slots(10_000..=16383);
-    one.meet(&other);
-    one.await_cluster(2);
-    other.await_cluster(2);
+    // A node that stands still for a while is not down.
+    let (one, other) = two_nodes(&node().config("cluster-node-timeout", "60000"));
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let ids = [&one, &other].map(|server| server.command(["CLUSTER", "MYID"]).text().to_owned());
     // "bar" is in the slot 5061.
@@ -67,7 +62,7 @@ fn filters_go_to_another_node_with_their_slot() {
         &port,
         "",
         "0",
-        "5000",
+        "60000",
         "KEYS",
         "bar",
         "{bar}cf",
@@ -80,7 +75,7 @@ fn filters_go_to_another_node_with_their_slot() {
     there.must("ASKING");
     assert_eq!(there.run("BF.EXISTS bar i1"), 1);
     assert_eq!(
-        here.call(["MIGRATE", "127.0.0.1", &port, "{bar}like", "0", "5000"]),
+        here.call(["MIGRATE", "127.0.0.1", &port, "{bar}like", "0", "60000"]),
         "OK"
     );
     for client in [&mut there, &mut here] {

@@ -103,7 +103,7 @@ impl Before {
 }
 
 /// No command on a small filter takes longer, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = SOON;
 
 /// Uses what was made of damaged bytes in every way; it must also be saved as something that is loaded.
 #[track_caller]

@@ -399,7 +399,7 @@ fn a_migrated_filter_goes_on_at_the_other_server() {
         // The digest of a value has its expiry in it.
         here.must("COPY large control");
         let digests = ["small", "large"].map(|key| value_digest(&mut here, key));
-        let migrate = format!("MIGRATE 127.0.0.1 {port}  0 5000 KEYS small large");
+        let migrate = format!("MIGRATE 127.0.0.1 {port}  0 60000 KEYS small large");
         let migrate: Vec<&str> = migrate.split(' ').collect();
         assert_eq!(here.call(&migrate), "OK");
         assert_eq!(here.run("EXISTS small large"), 0);
@@ -416,7 +416,7 @@ fn a_migrated_filter_goes_on_at_the_other_server() {
         );
         // Back, over what is there.
         add(&mut here, kind, "small", 0..1);
-        let back = format!("MIGRATE 127.0.0.1 {} small 0 5000", one.port());
+        let back = format!("MIGRATE 127.0.0.1 {} small 0 60000", one.port());
         assert!(there.run(&back).err().contains("BUSYKEY"));
         assert_eq!(there.must(&format!("{back} COPY REPLACE")), "OK");
         assert_eq!(value_digest(&mut here, "small"), digests[0]);

@@ -264,7 +264,7 @@ fn check_that_waiting_clients_follow_a_slot(builder: &Builder) {
         .collect();
     there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
     here.must(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", ids[1]));
-    here.must(&format!("MIGRATE 127.0.0.1 {} bar 0 5000", other.port()));
+    here.must(&format!("MIGRATE 127.0.0.1 {} bar 0 60000", other.port()));
     // The key has gone, the slot has not: nobody begins the work that is busy at the other node.
     for waiter in &mut waiters {
         still_waits(waiter);

@@ -479,7 +479,7 @@ fn a_migrated_limit_goes_on_at_the_other_server() {
         &port.to_string(),
         "",
         "0",
-        "5000",
+        "60000",
         "KEYS",
     ];
     let command = migrate.into_iter().chain(keys.split(' '));
