@@ -11,7 +11,7 @@ import time
 import run  # sets SHOP_STATE before the other modules read it
 import connections
 import settings
-from check import check, noise
+from check import check, is_stale, noise
 from crowd import Crowd
 from http_client import Client, Lost
 from supervisor import Failed
@@ -132,6 +132,18 @@ async def wait_until_quiet(orders, db):
         await asyncio.sleep(0.2)
 
 
+async def wait_for_reader(client, db, product):
+    """Until the reader of the binlog has reported all changes of prices. The last one is of another product, and only it reports it."""
+    deadline = time.monotonic() + QUIET_S
+    await client.request("GET", f"/api/products/{product}")  # the product is cached from now on
+    await connections.query(db, "UPDATE products SET version = version + 1 WHERE id = %s", product)
+    [row] = await connections.query(db, "SELECT * FROM products WHERE id = %s", product)
+    while await is_stale(client, row):
+        if time.monotonic() > deadline:
+            raise Failed(f"The reader of the binlog has not reported all changes after {QUIET_S} s")
+        await asyncio.sleep(0.2)
+
+
 def percentile(times, part):
     return sorted(times)[min(len(times) - 1, int(len(times) * part))] * 1000 if times else 0
 
@@ -178,7 +190,7 @@ async def main(arguments):
         await asyncio.sleep(0.3)  # the last line of the progress
         print("\n  Waiting until unpaid reservations have expired and the shop is quiet", flush=True)
         await wait_until_quiet(orders, db)
-        count = await quiet_check(crowd, client)
+        count = await quiet_check(crowd, client, db, sale["product"])
         for task in background:
             task.cancel()
         await orders.aclose()
@@ -186,7 +198,7 @@ async def main(arguments):
     return [name for name, number in count.items() if number and name != "sold"]
 
 
-async def quiet_check(crowd, client):
+async def quiet_check(crowd, client, db, product):
     """The web server may still start after its kill."""
     for _ in range(100):
         try:
@@ -196,6 +208,7 @@ async def quiet_check(crowd, client):
         except Lost:
             pass
         await asyncio.sleep(0.2)
+    await wait_for_reader(client, db, product)
     return await check(crowd, client)
 
 

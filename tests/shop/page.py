@@ -89,11 +89,16 @@ def eventually(condition):
     return value
 
 
+def stay_away(page, program, down_s):
+    """A program that is away comes back after so long, or at once. A minute: a machine that stands still for seconds misses nothing."""
+    eventually(lambda: page.fetch("/api/break", {"what": program, "down_s": down_s})[0] == 200)
+
+
 def the_countdown_opens_the_button(page):
-    status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 8})
+    status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 20})
     assert status == 201
     eventually(lambda: page.flash() == "countdown")
-    assert re.fullmatch(r"Begins in 0:0\d", page.text("#flash-buy")), page.text("#flash-buy")
+    assert re.fullmatch(r"Begins in 0:\d\d", page.text("#flash-buy")), page.text("#flash-buy")
     assert page.js("return document.getElementById('flash-buy').disabled")
     status, reply = page.fetch("/api/orders", {"product": sale["product"], "qty": 1}, key="too-early")
     assert status == 403 and "not begun" in reply["error"], (status, reply)
@@ -167,12 +172,12 @@ def a_changed_price_is_shown(page):
 
 def an_invalidation_that_fails_raises_an_alarm(page):
     numbers = "return [...document.querySelectorAll('#numbers div')].map((row) => row.textContent).join()"
-    status, _ = page.fetch("/api/break", {"what": "cache", "down_s": 8})
-    assert status == 200
+    stay_away(page, "cache", 60)
     status, _ = page.fetch("/api/products/2/price", {"price_cents": 4400})
     assert status == 200
     eventually(lambda: "delayed invalidations1" in page.js(numbers))
     eventually(lambda: "invalidation alarms1" in page.js(numbers))
+    stay_away(page, "cache", 0)
     eventually(lambda: page.text("#connection") == "live")
     eventually(lambda: "invalidation alarms0" in page.js(numbers) and "delayed invalidations0" in page.js(numbers))
     eventually(lambda: page.text("[data-product='2'] .cents") == "€44.00")
@@ -182,11 +187,13 @@ def a_killed_worker_is_shown_and_its_orders_follow(page):
     service, place = "[data-service=worker]", "return document.getElementById('twice').getBoundingClientRect().top + scrollY"
     before = page.js(place)
     page.click("[data-break=worker]")
+    stay_away(page, "worker", 60)
     eventually(lambda: re.fullmatch(r"order workerback in [1-9]\d* s", page.text(service)))
     assert page.js("return document.querySelector('[data-break=worker]').disabled")
     assert page.js(place) == before, "the buttons keep their place"
     page.click("[data-product='1'] button")
     eventually(lambda: page.states() == ["reserved", "reserved", "cancelled"])
+    stay_away(page, "worker", 0)
     eventually(lambda: page.text(service) == "order workerruns")
     eventually(lambda: "in the database" in page.text(".order small"))
     eventually(lambda: page.rows()["unwritten orders"] == "0")
@@ -207,9 +214,11 @@ def requests_that_are_sent_twice_order_once(page):
 
 def a_stopped_database_is_shown_and_the_shop_goes_on(page):
     page.click("[data-break=mariadb]")
+    stay_away(page, "mariadb", 60)
     eventually(lambda: "MariaDB" in page.text("#connection"))
     page.click("[data-product='3'] button")
     eventually(lambda: page.states()[0] == "reserved" and len(page.states()) == 5)
+    stay_away(page, "mariadb", 0)
     eventually(lambda: page.text("#connection") == "live")
     eventually(lambda: "in the database" in page.text(".order small"))
     assert page.number("oversold") == 0
@@ -230,11 +239,11 @@ def a_sale_without_redis_leaves_no_product(page):
     count = lambda: len(page.fetch("/api/products")[1].get("products", []))
     before = count()
     assert before > 0
-    status, _ = page.fetch("/api/break", {"what": "orders", "down_s": 10})
-    assert status == 200
+    stay_away(page, "orders", 60)
     status, _ = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})
     assert status == 503
     eventually(lambda: "Redis" in page.text("#connection"))
+    stay_away(page, "orders", 0)
     eventually(lambda: page.text("#connection") == "live")
     assert count() == before
     status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})

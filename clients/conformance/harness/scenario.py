@@ -198,26 +198,36 @@ def points(scenario, are_few):
 
 
 async def run(scenario, topology, clients, are_few):
-    """Runs a scenario at all points of its fault. Returns how many times it ran."""
+    """Runs a scenario at all points of its fault. Returns the number of points."""
     count = 0
     for point in points(scenario, are_few):
-        await topology.clear()
-        for name in scenario.get("clients", ["a"]):
-            answer = await clients[name].ask("connect", **topology.config())
-            assert "ok" in answer, f"connect: {answer}"
-        play = Play(scenario, topology, clients, point)
-        try:
-            await play.run()
-            if point:
-                assert any(fault.is_behind or fault.fired.is_set() for fault in play.faults), "the client never sent the command"
-        except Exception as error:
-            raise AssertionError(f"{scenario['name']}, at {point}: {error}") from error
-        finally:
-            for name in scenario.get("clients", ["a"]):
-                clients[name].signal(signal.SIGCONT)
-            for server in topology.servers:
-                server.signal(signal.SIGCONT)
+        for tries_left in reversed(range(scenario.get("tries", 1))):
+            try:
+                faults = await run_at(point, scenario, topology, clients)
+                break
+            except Exception as error:
+                if not tries_left:
+                    raise AssertionError(f"{scenario['name']}, at {point}: {error}") from error
         count += 1
-        if point and any(fault.is_behind for fault in play.faults):
+        if point and any(fault.is_behind for fault in faults):
             break
     return count
+
+
+async def run_at(point, scenario, topology, clients):
+    """Runs a scenario at one point of its fault. Returns its faults."""
+    await topology.clear()
+    for name in scenario.get("clients", ["a"]):
+        answer = await clients[name].ask("connect", **topology.config())
+        assert "ok" in answer, f"connect: {answer}"
+    play = Play(scenario, topology, clients, point)
+    try:
+        await play.run()
+    finally:
+        for name in scenario.get("clients", ["a"]):
+            clients[name].signal(signal.SIGCONT)
+        for server in topology.servers:
+            server.signal(signal.SIGCONT)
+    if point:
+        assert any(fault.is_behind or fault.fired.is_set() for fault in play.faults), "the client never sent the command"
+    return play.faults

@@ -19,6 +19,22 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       const becomes = (names, expected) => eventually(async () =>
         String(await Promise.all(admins.map((admin) => admin.send('EXISTS', ...names)))) === String(expected));
       const all = (count) => ports.map(() => count);
+      /**
+       * The lock, or its refusal, and the errors meanwhile. It asks again if a vote took too long, up to five times: a server or this
+       * process that stands still for two seconds votes against.
+       */
+      const acquire = async (resources) => {
+        for (let calls = 1; ; calls++) {
+          const errors = [];
+          const hear = (error) => errors.push(error);
+          redlock.on('error', hear);
+          const result = await redlock.acquire(resources, 60_000).catch((refusal) => refusal);
+          await Promise.all(result.attempts ?? []); // the last votes may come after the decision
+          redlock.off('error', hear);
+          if (calls === 5 || !errors.some(({ message }) => message.includes('did not answer'))) return [result, errors];
+          if (result instanceof Lock) await result.release();
+        }
+      };
 
       before(async () => {
         admins = await Promise.all(ports.map((port) => connectAdmin(port)));
@@ -35,7 +51,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
 
       test('acquires, extends and releases', async () => {
         const start = Date.now();
-        let lock = await redlock.acquire(['{r}a', '{r}b'], 60_000);
+        let [lock] = await acquire(['{r}a', '{r}b']);
         assert(lock instanceof Lock && lock.expiration > start && lock.expiration <= Date.now() + 60_000 * 0.99);
         assert.equal(lock.fences.length, 2);
         await becomes(['{r}a', '{r}b'], all(2));
@@ -45,7 +61,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         const first = lock;
         lock = await lock.extend(120_000);
         assert(first.expiration === 0 && lock.value === first.value);
-        for (const admin of admins) assert(await admin.send('PTTL', '{r}a') > 60_000);
+        for (const admin of admins) await eventually(async () => await admin.send('PTTL', '{r}a') > 60_000);
         await assert.rejects(first.extend(1000), /already-expired/);
         await lock.release();
         assert.equal(lock.expiration, 0);
@@ -53,19 +69,15 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       });
 
       test('refuses what another lock has', async () => {
-        const errors = [];
-        const hear = (error) => errors.push(error);
-        redlock.on('error', hear);
-        const lock = await redlock.acquire(['{r}a', '{r}b'], 60_000);
+        const [lock] = await acquire(['{r}a', '{r}b']);
         for (const resources of [['{r}a'], ['{r}b', '{r}c']]) {
-          const error = await redlock.acquire(resources, 60_000).catch((refusal) => refusal);
+          const [error, errors] = await acquire(resources);
           assert(error instanceof ExecutionError && error.attempts.length === 3);
           for (const { votesAgainst } of await Promise.all(error.attempts)) {
             for (const vote of votesAgainst.values()) assert(vote instanceof ResourceLockedError);
           }
+          assert(errors.length > 0 && errors.every((one) => one instanceof ResourceLockedError));
         }
-        assert(errors.length > 0 && errors.every((error) => error instanceof ResourceLockedError));
-        redlock.off('error', hear);
         await becomes(['{r}a', '{r}b', '{r}c'], all(2));
         await lock.release();
         await assert.rejects(redlock.acquire(['a'], 0.5), /must be an integer/);
@@ -154,7 +166,7 @@ test('a server that does not answer does not delay the others', async () => {
   await (await redlock.acquire(['before'], 60_000)).release();
   proxy.fallSilent();
   const lock = await (await redlock.acquire(['gone'], 60_000)).extend(60_000);
-  const [{ votesFor, votesAgainst }] = await Promise.all(lock.attempts);
+  const { votesFor, votesAgainst } = await lock.attempts.at(-1); // the last attempt: during an earlier one, this process stood still
   assert.deepEqual([votesFor.size, votesAgainst.size], [2, 1]);
   await lock.release();
   await redlock.acquire(['after'], 60_000);

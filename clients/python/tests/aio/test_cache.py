@@ -16,7 +16,7 @@ async def test_one_caller_loads_and_the_others_wait(sluice, admin):
         return "value"
 
     async def call():
-        return await sluice.cache.get("c", load)
+        return await sluice.cache.get("c", load, Policy(lease=60))
 
     assert set(await together(call, 50)) == {"value"} and loads == ["c"]
     # Of the callers that wait, one blocks a connection.
@@ -34,11 +34,12 @@ async def test_negative_entries_and_failures(sluice):
     async def fail(key):
         raise KeyError(key)
 
+    policy = Policy(lease=60, negative=600, backoff=600)
     for _ in range(2):
-        assert await sluice.cache.get("none", none) is None
+        assert await sluice.cache.get("none", none, policy) is None
     assert loads == ["none"]
     with pytest.raises(KeyError):
-        await sluice.cache.get("f", fail)
+        await sluice.cache.get("f", fail, policy)
     with pytest.raises(LoaderFailed):
         await sluice.cache.get("f", none)
 
@@ -47,7 +48,7 @@ async def test_a_policy_has_all_options(sluice, admin):
     async def load(key):
         return "v"
 
-    policy = Policy(fresh=60, stale=60, jitter=0, early=1, slide=30, guard="names", breaker=Breaker("db", 3, 60))
+    policy = Policy(fresh=60, stale=60, jitter=0, lease=60, early=1, slide=30, guard="names", breaker=Breaker("db", 3, 60))
     assert await sluice.cache.get("a", load, policy) == "v"
     assert 110 < admin.pttl("a") / 1000 <= 120
     assert (await sluice.cache.breaker("db"))["failures"] == 0
@@ -63,7 +64,7 @@ async def test_a_policy_has_all_options(sluice, admin):
         raise ValueError
 
     with pytest.raises(ValueError):
-        await sluice.cache.get("e", fail)
+        await sluice.cache.get("e", fail, Policy(lease=60, backoff=600))
     assert await sluice.cache.get("e", load) == "new"  # the stale value, while no caller may load
 
 
@@ -88,33 +89,41 @@ async def test_many_keys_are_loaded_at_once(sluice, admin):
         asked.append(keys)
         return {key: key.upper() for key in keys if key != "b"}
 
+    policy = Policy(lease=60, negative=600, backoff=600)
     for _ in range(2):
-        assert await sluice.cache.get_many(["a", "b", "a", "c"], load) == {"a": "A", "b": None, "c": "C"}
+        assert await sluice.cache.get_many(["a", "b", "a", "c"], load, policy) == {"a": "A", "b": None, "c": "C"}
     assert asked == [["a", "b", "c"]]
     assert await sluice.cache.get_many([], load) == {}
     # A key that another caller loads comes last: no lease waits for it.
-    admin.execute_command("CACHE.FETCH", "x", "LEASE", 500)
-    assert await sluice.cache.get_many(["x", "y"], load) == {"x": "X", "y": "Y"}
+    token = admin.execute_command("CACHE.FETCH", "x", "LEASE", 600_000)[2]
+
+    async def get():
+        return await sluice.cache.get_many(["x", "y"], load, policy)
+
+    handle = start(get)
+    await eventually(lambda: ["y"] in asked)
+    admin.execute_command("CACHE.FAIL", "x", token)
+    assert await finish(handle) == {"x": "X", "y": "Y"}
     assert asked[1:] == [["y"], ["x"]]
 
     async def fail(keys):
         raise ValueError
 
     with pytest.raises(ValueError):
-        await sluice.cache.get_many(["d", "e"], fail)
+        await sluice.cache.get_many(["d", "e"], fail, policy)
     with pytest.raises(LoaderFailed):
         await sluice.cache.get_many(["d", "e"], load)
 
 
 async def test_a_near_cache_serves_hits_without_a_round_trip(sluice, admin):
-    near, loads = sluice.cache.near(), []
+    near, loads, policy = sluice.cache.near(), [], Policy(lease=60, negative=600)
 
     async def load(key):
         loads.append(key)
         return None if key == "none" else "v"
 
     async def fill():
-        return [await near.get(key, load) for key in ("k", "none")]
+        return [await near.get(key, load, policy) for key in ("k", "none")]
 
     for _ in range(20):
         assert await fill() == ["v", None]
@@ -208,7 +217,7 @@ async def test_a_breaker_is_reset(sluice):
     async def load(key):
         return "v"
 
-    policy = Policy(breaker=Breaker("reset", 1, 600), backoff=0)
+    policy = Policy(breaker=Breaker("reset", 1, 600), lease=60, backoff=0)
     with pytest.raises(ValueError):
         await sluice.cache.get("a", fail, policy)
     with pytest.raises(LoaderFailed):

@@ -19,14 +19,14 @@ def lock_of(connect):
 
 async def test_the_steps_of_a_lock(lock_of, connect, admin):
     client = connect()
-    lock, other = lock_of(client, timeout=10), lock_of(client)
+    lock, other = lock_of(client, timeout=600), lock_of(client)
     assert not await lock.locked() and not await lock.owned()
     assert await lock.acquire(blocking=False) and lock.fence > 0
     assert await lock.locked() and await lock.owned() and not await other.owned()
     assert not await other.acquire(blocking=False) and not await other.acquire(blocking_timeout=0.02)
-    assert await lock.extend(10) and 16_000 < admin.pttl("foo") <= 20_000
-    assert await lock.extend(10, replace_ttl=True) and 8_000 < admin.pttl("foo") <= 10_000
-    assert await lock.reacquire() and 8_000 < admin.pttl("foo") <= 10_000
+    assert await lock.extend(600) and 1_100_000 < admin.pttl("foo") <= 1_200_000
+    assert await lock.extend(600, replace_ttl=True) and 500_000 < admin.pttl("foo") <= 600_000
+    assert await lock.reacquire() and 500_000 < admin.pttl("foo") <= 600_000
     await lock.release()
     with pytest.raises(errors.LockError):
         await lock.release()

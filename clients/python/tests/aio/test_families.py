@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Rate, Refusal, WrongType
+from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Policy, Rate, Refusal, WrongType
 
 from .helpers import eventually, finish, pause, start, together
 
@@ -64,12 +64,12 @@ async def test_a_sale_whose_reply_is_lost_sells_once(make, admin, proxy):
     async def work(token):
         return "result"
 
-    assert await sluice.once.run("o", work, lease=3.0) == "result"
+    assert await sluice.once.run("o", work, lease=8.0) == "result"
 
     async def load(key):
         return "value"
 
-    assert await sluice.cache.get("c", load) == "value"
+    assert await sluice.cache.get("c", load, Policy(lease=60)) == "value"
     assert admin.execute_command("CACHE.GET", "c") == "value"
 
 

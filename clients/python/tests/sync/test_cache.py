@@ -17,7 +17,7 @@ def test_one_caller_loads_and_the_others_wait(sluice, admin):
         return "value"
 
     def call():
-        return sluice.cache.get("c", load)
+        return sluice.cache.get("c", load, Policy(lease=60))
 
     assert set(together(call, 50)) == {"value"} and loads == ["c"]
     # Of the callers that wait, one blocks a connection.
@@ -35,11 +35,12 @@ def test_negative_entries_and_failures(sluice):
     def fail(key):
         raise KeyError(key)
 
+    policy = Policy(lease=60, negative=600, backoff=600)
     for _ in range(2):
-        assert sluice.cache.get("none", none) is None
+        assert sluice.cache.get("none", none, policy) is None
     assert loads == ["none"]
     with pytest.raises(KeyError):
-        sluice.cache.get("f", fail)
+        sluice.cache.get("f", fail, policy)
     with pytest.raises(LoaderFailed):
         sluice.cache.get("f", none)
 
@@ -48,7 +49,7 @@ def test_a_policy_has_all_options(sluice, admin):
     def load(key):
         return "v"
 
-    policy = Policy(fresh=60, stale=60, jitter=0, early=1, slide=30, guard="names", breaker=Breaker("db", 3, 60))
+    policy = Policy(fresh=60, stale=60, jitter=0, lease=60, early=1, slide=30, guard="names", breaker=Breaker("db", 3, 60))
     assert sluice.cache.get("a", load, policy) == "v"
     assert 110 < admin.pttl("a") / 1000 <= 120
     assert (sluice.cache.breaker("db"))["failures"] == 0
@@ -64,7 +65,7 @@ def test_a_policy_has_all_options(sluice, admin):
         raise ValueError
 
     with pytest.raises(ValueError):
-        sluice.cache.get("e", fail)
+        sluice.cache.get("e", fail, Policy(lease=60, backoff=600))
     assert sluice.cache.get("e", load) == "new"  # the stale value, while no caller may load
 
 
@@ -89,33 +90,41 @@ def test_many_keys_are_loaded_at_once(sluice, admin):
         asked.append(keys)
         return {key: key.upper() for key in keys if key != "b"}
 
+    policy = Policy(lease=60, negative=600, backoff=600)
     for _ in range(2):
-        assert sluice.cache.get_many(["a", "b", "a", "c"], load) == {"a": "A", "b": None, "c": "C"}
+        assert sluice.cache.get_many(["a", "b", "a", "c"], load, policy) == {"a": "A", "b": None, "c": "C"}
     assert asked == [["a", "b", "c"]]
     assert sluice.cache.get_many([], load) == {}
     # A key that another caller loads comes last: no lease waits for it.
-    admin.execute_command("CACHE.FETCH", "x", "LEASE", 500)
-    assert sluice.cache.get_many(["x", "y"], load) == {"x": "X", "y": "Y"}
+    token = admin.execute_command("CACHE.FETCH", "x", "LEASE", 600_000)[2]
+
+    def get():
+        return sluice.cache.get_many(["x", "y"], load, policy)
+
+    handle = start(get)
+    eventually(lambda: ["y"] in asked)
+    admin.execute_command("CACHE.FAIL", "x", token)
+    assert finish(handle) == {"x": "X", "y": "Y"}
     assert asked[1:] == [["y"], ["x"]]
 
     def fail(keys):
         raise ValueError
 
     with pytest.raises(ValueError):
-        sluice.cache.get_many(["d", "e"], fail)
+        sluice.cache.get_many(["d", "e"], fail, policy)
     with pytest.raises(LoaderFailed):
         sluice.cache.get_many(["d", "e"], load)
 
 
 def test_a_near_cache_serves_hits_without_a_round_trip(sluice, admin):
-    near, loads = sluice.cache.near(), []
+    near, loads, policy = sluice.cache.near(), [], Policy(lease=60, negative=600)
 
     def load(key):
         loads.append(key)
         return None if key == "none" else "v"
 
     def fill():
-        return [near.get(key, load) for key in ("k", "none")]
+        return [near.get(key, load, policy) for key in ("k", "none")]
 
     for _ in range(20):
         assert fill() == ["v", None]
@@ -209,7 +218,7 @@ def test_a_breaker_is_reset(sluice):
     def load(key):
         return "v"
 
-    policy = Policy(breaker=Breaker("reset", 1, 600), backoff=0)
+    policy = Policy(breaker=Breaker("reset", 1, 600), lease=60, backoff=0)
     with pytest.raises(ValueError):
         sluice.cache.get("a", fail, policy)
     with pytest.raises(LoaderFailed):

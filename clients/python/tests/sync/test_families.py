@@ -3,7 +3,7 @@
 
 import pytest
 
-from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Rate, Refusal, WrongType
+from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Policy, Rate, Refusal, WrongType
 
 from .helpers import eventually, finish, pause, start, together
 
@@ -65,12 +65,12 @@ def test_a_sale_whose_reply_is_lost_sells_once(make, admin, proxy):
     def work(token):
         return "result"
 
-    assert sluice.once.run("o", work, lease=3.0) == "result"
+    assert sluice.once.run("o", work, lease=8.0) == "result"
 
     def load(key):
         return "value"
 
-    assert sluice.cache.get("c", load) == "value"
+    assert sluice.cache.get("c", load, Policy(lease=60)) == "value"
     assert admin.execute_command("CACHE.GET", "c") == "value"
 
 
