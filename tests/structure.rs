@@ -1,5 +1,5 @@
 //! The structure of the sources. In `src/server/`, a file imports from its own layer or from a lower one, and no imports form a
-//! cycle. In the whole crate, a type name occurs once.
+//! cycle. In the whole crate, a type name occurs once. No source is left out of the programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -428,4 +428,66 @@ fn duplicate_type_names_are_found() {
         duplicate_types(&sources.into()),
         ["Key: b, d", "Reply: a, b"]
     );
+}
+
+/// Whether a source declares this module in a file of its own.
+fn declares(source: &str, module: &str) -> bool {
+    let declaration = format!("mod {module};");
+    let is_it = |line: &str| line == declaration || line.ends_with(&format!(" {declaration}"));
+    source
+        .lines()
+        .map(str::trim)
+        .any(|line| !line.starts_with("//") && is_it(line))
+}
+
+/// The Rust files below a folder of the project that no other file declares as a module, so that nobody compiles them. Files in the
+/// folder itself are programs.
+fn undeclared(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut folders: Vec<PathBuf> = vec![root.clone()];
+    let mut undeclared = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let is_root = ["main", "mod", "lib"].contains(&&*name) || folder == root;
+            if is_root || path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let parents = ["main.rs", "mod.rs"].map(|parent| folder.join(parent));
+            let parents = parents.into_iter().chain([folder.with_extension("rs")]);
+            let mut parents = parents.filter_map(|parent| fs::read_to_string(parent).ok());
+            if !parents.any(|source| declares(&source, &name)) {
+                undeclared.push(path.display().to_string());
+            }
+        }
+    }
+    undeclared
+}
+
+#[test]
+fn every_source_is_compiled() {
+    for folder in ["src", "tests", "benches"] {
+        let undeclared = undeclared(folder);
+        assert!(undeclared.is_empty(), "{}", undeclared.join("\n"));
+    }
+}
+
+#[test]
+fn modules_are_declared_by_whole_lines() {
+    let source =
+        "mod first;\n    pub(super) mod second;\n// mod third;\nmod fourth {\n}\nmod fifths;";
+    for (module, is_declared) in [
+        ("first", true),
+        ("second", true),
+        ("third", false),
+        ("fourth", false),
+        ("fifth", false),
+    ] {
+        assert_eq!(declares(source, module), is_declared, "{module}");
+    }
 }

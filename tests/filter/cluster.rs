@@ -1,14 +1,8 @@
 //! Filters in a cluster: slots, and the keys and users of every command.
 
 use crate::support::cluster::{node, one_node, two_nodes};
-use crate::support::filter::{
-    FILTERS, KINDS, Kind, TOO_LARGE, add, add_named, assert_calm, assert_holds, chunk, dump, load,
-    number, value_digest,
-};
-use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow, pair,
-    quiet, reads_keys_in_threads, wait_for_replica_sync,
-};
+use crate::support::filter::{Kind, add, assert_holds, value_digest};
+use crate::support::{Lines, Raw, Server, Value, reads_keys_in_threads};
 
 #[test]
 fn several_filters_need_one_slot() {
@@ -43,8 +37,7 @@ fn several_filters_need_one_slot() {
 
 #[test]
 fn filters_go_to_another_node_with_their_slot() {
-    // A node that stands still for a while is not down.
-    let (one, other) = two_nodes(&node().config("cluster-node-timeout", "60000"));
+    let (one, other) = two_nodes(&node());
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let ids = [&one, &other].map(|server| server.command(["CLUSTER", "MYID"]).text().to_owned());
     // "bar" is in the slot 5061.
