@@ -37,22 +37,25 @@ const { ConnectionBroken, typed } = require('./errors');
  */
 
 /**
- * Waits for a new connection, and closes it if it takes too long.
+ * Waits for a new connection, and closes it if it takes too long. A library may not report the end of a connection that is closed
+ * while it connects.
  *
  * @param {Promise<unknown>} connecting
  * @param {number} ms
  * @param {() => void} close
  */
 async function inTime(connecting, ms, close) {
-  let isLate = false;
-  const timer = setTimeout(() => {
-    isLate = true;
-    close();
-  }, ms);
+  connecting.catch(noop); // it may fail after its time
+  /** @type {NodeJS.Timeout | undefined} */
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => {
+      close();
+      reject(new ConnectionBroken(`No connection within ${ms} ms`));
+    }, ms);
+  });
   try {
-    await connecting;
-  } catch (error) {
-    throw isLate ? new ConnectionBroken(`No connection within ${ms} ms`, { cause: error }) : error;
+    await Promise.race([connecting, late]);
   } finally {
     clearTimeout(timer);
   }
@@ -175,7 +178,7 @@ class NodeRedis {
     const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: this.timeout };
     const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
     own.on('error', noop);
-    await inTime(own.connect(), this.timeout, () => own.destroy());
+    await inTime(own.connect(), this.timeout, () => own.isOpen && own.destroy());
     return own;
   }
 

@@ -307,7 +307,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         const near = other.near({ check: 100 });
         const fill = () => eventually(async () => { await near.get('k', () => 'v').catch(unlessLate); return near.size === 1; });
         await fill();
-        await killConnections(admin, sluice);
+        await killConnections(admin, sluice, client);
         await eventually(() => near.size === 0);
         await fill(); // it has connected again
         proxy.fallSilent();

@@ -15,7 +15,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     let sluice;
     const waiting = () => admin.info('sluice_lock_waiting');
     const isFree = async (key = 'key') => await admin.send('EXISTS', key) === 0;
-    const killAll = () => killConnections(admin, sluice);
+    const killAll = () => killConnections(admin, sluice, client);
 
     before(async () => {
       admin = await connectAdmin();

@@ -52,11 +52,13 @@ async function connectAdmin(port = PORT) {
 }
 
 /**
- * Kills all connections but those of the test and of the client itself: how a client connects again is up to its library, and
- * node-redis 5.12.1 does not always become ready again.
+ * Kills all connections but those of the test and of the client itself, a pool perhaps: how a client connects again is up to its
+ * library, and node-redis does not always become ready again.
  */
-async function killConnections(admin, sluice) {
-  const kept = [await admin.send('CLIENT', 'ID'), await sluice.send('CLIENT ID')].map(String);
+async function killConnections(admin, sluice, client) {
+  // A pool lends each of these requests another member.
+  const members = Array.from({ length: client.totalClients ?? 1 }, () => sluice.send('CLIENT ID'));
+  const kept = [await admin.send('CLIENT', 'ID'), ...await Promise.all(members)].map(String);
   const ids = [...(await admin.send('CLIENT', 'LIST')).matchAll(/^id=(\d+)/gm)].map(([, id]) => id);
   await Promise.all(ids.filter((id) => !kept.includes(id)).map((id) => admin.send('CLIENT', 'KILL', 'ID', id).catch(noop)));
 }
