@@ -2357,3 +2357,38 @@ fn a_request_for_the_exclusive_lock_ends_when_its_owner_begins_to_share_it() {
     fence(&served(&mut shared));
     fence(&client.must("LOCK.ACQUIRE b E SHARED"));
 }
+
+/// The server checks permissions when it receives a command.
+#[test]
+fn a_waiting_client_keeps_the_permissions_that_its_command_had() {
+    let (server, mut client) = server_and_client();
+    client.must("LOCK.ACQUIRE k me PX 600000");
+    client.must("ACL SETUSER user on nopass ~k +lock.acquire +client");
+    let connect = || {
+        let mut connection = Raw::connect(&server);
+        connection.must("AUTH user any");
+        connection
+    };
+    let (mut stays, mut goes) = (connect(), connect());
+    waits(
+        &server,
+        &mut stays,
+        "LOCK.ACQUIRE k first PX 600000 BLOCK 0",
+    );
+    waits(
+        &server,
+        &mut goes,
+        "LOCK.ACQUIRE k second PX 600000 BLOCK 0",
+    );
+    client.must("ACL SETUSER user resetkeys");
+    client.must("LOCK.RELEASE k me");
+    assert!(served(&mut stays).int() > 0);
+    assert!(
+        stays
+            .run("LOCK.ACQUIRE k first")
+            .err()
+            .starts_with("NOPERM")
+    );
+    client.must("CLIENT KILL USER user");
+    await_waiting(&server, 0);
+}
