@@ -137,9 +137,10 @@ impl Listing {
         }
     }
 
-    /// Visits the value that is listed under this number. `visit` runs in the database of the value, with the name of its key, and
-    /// returns whether the key holds the value. If no key holds it, it leaves the list. If this node does not own the hash slot,
-    /// the value is parked, and `visit` does not run.
+    /// Visits the value that is listed under this number. `visit` runs in the database of the value, with the name of its key. It
+    /// compares the number, and returns whether the key holds the value. If the database is unknown, it runs in each one until it
+    /// returns true. If no key holds the value, the value leaves the list. If this node does not own the hash slot, the value is
+    /// parked, and `visit` does not run.
     pub fn visit(
         &self,
         ctx: Ctx<'_>,

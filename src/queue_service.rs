@@ -251,8 +251,7 @@ pub fn handle_event<F: QueueService>(event: &ServerEvent) {
         ServerEvent::Loaded | ServerEvent::Replaced => serve_all::<F>(None),
         ServerEvent::Demoted => dismiss_all::<F>(),
         // The waiting clients are redirected slot by slot.
-        ServerEvent::SlotMayMove(_) | ServerEvent::SlotsMoved(_) | ServerEvent::SlotsDropped(_) => {
-        }
+        ServerEvent::SlotsMayMove | ServerEvent::SlotsMoved(_) | ServerEvent::SlotsDropped(_) => {}
         ServerEvent::Disconnected(_) | ServerEvent::Saving | ServerEvent::Discarded => {}
     }
 }

@@ -321,5 +321,5 @@ impl<'k> KeyEdit<'k, CacheEntry> {
 
 /// `expires`: when the key expires (Unix ms); 0 keeps the key's expiry.
 fn fate(expires: u64) -> KeyFate {
-    KeyFate::until((expires > 0).then_some(expires))
+    KeyFate::keep_until((expires > 0).then_some(expires))
 }

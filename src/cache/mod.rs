@@ -82,8 +82,6 @@ struct CacheState {
     work: QueueWork,
     /// A scan of all queues that checks whether their keys hold a value by now.
     key_check: Option<Scan>,
-    /// The hash slots of this node of a cluster at the last check.
-    own_slots: Option<String>,
 }
 
 impl Default for CacheState {
@@ -92,7 +90,6 @@ impl Default for CacheState {
             rebuilds: Rebuilds::new(Leases::new(random::secret(), random::secret())),
             work: QueueWork::default(),
             key_check: None,
-            own_slots: None,
         }
     }
 }

@@ -10,7 +10,6 @@ use crate::queue_service;
 use crate::server::base::clock::Now;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
-use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 
@@ -82,11 +81,4 @@ pub(super) fn dataset_changed(event: &ServerEvent) {
         }
         _ => {}
     });
-    if matches!(event, ServerEvent::SlotsMoved(_)) {
-        // The leases that are granted from now on outlast a `SlotMayMove` that is still deferred.
-        let mut state = STATE.get();
-        if state.own_slots.is_some() {
-            state.own_slots = cluster::known_own_slots();
-        }
-    }
 }

@@ -3,9 +3,10 @@
 use super::breaker::BreakerRequest;
 use super::budget;
 use super::edit::{EntryEdit, EntryKey};
-use super::lease::{LeaseOffer, LeaseRequest, LeaseStatus, Leases};
+use super::lease::{LeaseOffer, LeaseRequest, LeaseStatus};
 use super::native::CACHE;
 use super::rebuilds::WaitingFetch;
+use super::revoke::has_leases;
 use super::stale_ends;
 use super::state::{CacheEntry, EntryKind, Freshness};
 use super::step::{FetchReply, FetchState, RETRY_MS};
@@ -57,8 +58,8 @@ pub(super) fn offer_lease(
         ..lease_request(length_ms, now)
     };
     let db = ctx.db();
-    if !cluster::is_known_as_own(key) && is_lease_free(db, key, now) {
-        cluster::notice_arrival(ctx);
+    if is_lease_free(db, key, now) {
+        notice_slots(ctx, key);
     }
     let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
@@ -81,18 +82,22 @@ fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
     }
 }
 
-/// While there are leases, the module must hear of each key that is removed, and of each hash slot that moves.
+/// While there are leases, the module must hear of each key that is removed.
 fn watch_for_changes(ctx: Ctx<'_>) {
     deletions::watch_removals(ctx);
-    if ctx.is_cluster() && STATE.get().own_slots.is_none() {
-        update_own_slots(ctx);
-    }
 }
 
-/// If the server's last answer is older than a change, the next answer reports the change.
-fn update_own_slots(ctx: Ctx<'_>) {
-    let own_slots = cluster::last_own_slots(ctx);
-    STATE.get().own_slots = own_slots;
+/// In a cluster: has changes of hash slots reported before a lease of this key is granted. If they were reported later, the lease would be
+/// revoked.
+fn notice_slots(ctx: Ctx<'_>, key: &[u8]) {
+    if !ctx.is_cluster() {
+        return;
+    }
+    if !cluster::is_known_as_own(key) {
+        cluster::notice_changes_now(ctx);
+    } else if !has_leases() {
+        cluster::notice_changes(ctx); // the cron event does so only while there are leases
+    }
 }
 
 /// The queues of clients that wait for entries.
@@ -125,9 +130,7 @@ impl QueueService for CacheQueues {
         name: &ServerString<'_>,
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
-        if !cluster::is_known_as_own(name.bytes()) {
-            cluster::notice_arrival(ctx);
-        }
+        notice_slots(ctx, name.bytes());
         let mut edit = match EntryEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return Self::with(|queues, _| queues.dismiss_head(key, error)),
@@ -206,35 +209,16 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 /// Handles a server event.
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     match event {
-        ServerEvent::SlotMayMove(slot) => slots_may_move(ctx, *slot),
+        ServerEvent::SlotsMayMove => cluster::notice_changes_now(ctx),
         ServerEvent::SlotsMoved(_) => {
             stale_ends::unpark(ctx);
-            // `dataset_changed` has revoked the leases of these slots. After an atomic slot migration, the slots are read only here. If
-            // the value stayed old, the next `SlotMayMove` would revoke leases that were granted since.
-            update_own_slots(ctx);
+            // At an atomic slot migration, the server has not been asked yet.
+            cluster::notice_changes(ctx);
         }
         ServerEvent::Demoted => demote(),
         _ => {}
     }
     queue_service::handle_event::<CacheQueues>(event);
-}
-
-/// A hash slot may move to another node or to this one; `None`: any slots.
-fn slots_may_move(ctx: Ctx<'_>, slot: Option<u16>) {
-    let own_slots = cluster::own_slots(ctx);
-    let mut state = STATE.get();
-    if state.own_slots == own_slots && own_slots.is_some() {
-        return; // the slots are the same: a client without the permission has tried to move one
-    }
-    // This node does not hear of changes of keys on another node.
-    let clear = |leases: &mut Leases| match slot {
-        Some(slot) => leases.clear_slot(slot),
-        None => leases.clear(None),
-    };
-    state.rebuilds.revoke_many(|| Now::read().ms(), clear);
-    state.own_slots = own_slots;
-    drop(state);
-    queue_service::serve_all::<CacheQueues>(None);
 }
 
 /// The server has become a replica. Only masters have leases.
@@ -243,7 +227,6 @@ fn demote() {
     state.rebuilds.clear_leases();
     state.rebuilds.breakers.clear();
     state.key_check = None;
-    state.own_slots = None; // to be read again with the next lease
 }
 
 /// Begins to search for keys of other types that were created while clients wait for an entry there: the server reports no event for a
@@ -300,12 +283,8 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     begin_key_check();
     STATE.get().rebuilds.count_timeouts(Now::read().ms());
-    if ctx.is_cluster() {
-        if STATE.get().rebuilds.leases.is_empty() {
-            STATE.get().own_slots = None; // to be read again with the next lease
-        } else {
-            cluster::notice_changes(ctx);
-        }
+    if ctx.is_cluster() && has_leases() {
+        cluster::notice_changes(ctx);
     }
 }
 

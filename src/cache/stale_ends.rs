@@ -119,8 +119,8 @@ pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     }
 }
 
-/// Makes the entry that is listed under this number a tombstone, if it is at this key of the selected database and its stale time is
-/// over. Returns whether it is there.
+/// If this key of the selected database holds the entry that is listed under this number, ends its stale time or lists it again.
+/// Returns whether the key holds it.
 fn process(ctx: Ctx<'_>, name: &ServerString<'_>, number: u64, now: u64) -> bool {
     let Ok(mut edit) = EntryEdit::open(ctx, name) else {
         return false;

@@ -140,7 +140,7 @@ impl<'k> DelayEdit<'k> {
         let effects_before = self.effects.len();
         persist::put_delivered(&mut self.effects, message.id(), entry);
         if self.key.is_removed() {
-            // A listener to the events of the new stream has deleted the queue with its messages.
+            // A listener to an event of the stream has deleted, renamed or moved the queue, so nothing is delivered.
             self.effects.truncate(effects_before);
             if let Some(stream) = self.stream.take() {
                 stream.retract(entry);

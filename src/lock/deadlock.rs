@@ -151,7 +151,7 @@ impl Search {
                 self.tasks.push(SearchTask::Start(0));
                 continue;
             }
-            // The newest is removed first. The last one that must be removed is the client whose arrival closed the deadlock.
+            // The newest is removed first. The last one that must be removed is the client whose arrival completed the deadlock.
             let Some((_, waiter)) = self.unverified.pop_last() else {
                 return Some(self.closing.last().copied());
             };

@@ -42,7 +42,7 @@ pub(super) fn guard(call: &Call<'_>) -> Answer {
     }
     key.set_string(text);
     let commit = Commit {
-        key: KeyFate::until(expires),
+        key: KeyFate::keep_until(expires),
         replicate: Replicate::Set(text, expires),
         is_modified: true,
         event: Some(c"lock.guard"),

@@ -63,7 +63,7 @@ impl<'k> KeyEdit<'k, Limit> {
     ) -> Result<(), Error> {
         let limit = self.key.value().ok_or(Error::BadEffect)?;
         let commit = Commit {
-            key: KeyFate::until(limit.add(cost)),
+            key: KeyFate::keep_until(limit.add(cost)),
             replicate: Replicate::Verbatim,
             is_modified: true,
             event,
@@ -127,7 +127,7 @@ impl<'k> KeyEdit<'k, Limit> {
     /// Commits a change that replicas receive as an effect.
     fn commit(&mut self, effect: &[u8], expires: Option<u64>, event: &'static CStr) {
         let commit = Commit {
-            key: KeyFate::until(expires),
+            key: KeyFate::keep_until(expires),
             replicate: Replicate::Effect(c"RATE.APPLY", effect),
             is_modified: true,
             event: Some(event),
@@ -157,7 +157,7 @@ impl<'k> KeyEdit<'k, Limit> {
             }
         }
         let commit = Commit {
-            key: KeyFate::until(expires),
+            key: KeyFate::keep_until(expires),
             replicate: Replicate::Verbatim,
             is_modified: true,
             event: None,

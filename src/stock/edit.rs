@@ -354,7 +354,7 @@ impl<'k> StockEdit<'k> {
         let expires = self.key.expires().filter(|_| created.keeps_expiry);
         self.key.replace(Stock::new(created.counts, created.terms));
         let commit = Commit {
-            key: KeyFate::until(expires),
+            key: KeyFate::keep_until(expires),
             ..Commit::default()
         };
         self.key.commit(self.ctx, self.name, &commit);

@@ -476,8 +476,8 @@ fn slots_may_move(arguments: Arguments<'_, '_>) {
         let slot = arguments.next().filter(|_| is(what.bytes(), "setslot"));
         let slot = slot.and_then(|slot| parse_int(slot.bytes()));
         let slot = slot.and_then(|slot| u16::try_from(slot).ok());
-        cluster::slots_may_move();
-        defer_and_wake(ServerEvent::SlotMayMove(slot));
+        cluster::note_possible_move(slot);
+        defer_and_wake(ServerEvent::SlotsMayMove);
     }
 }
 

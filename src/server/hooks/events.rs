@@ -92,7 +92,7 @@ fn run_deferred(ctx: Ctx<'_>) {
         }
         // A pause delays neither of these: when it ends, the slot may already be back.
         let possible = |noted: &ServerEvent| {
-            !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotMayMove(_))
+            !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
         };
         let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
         ANY_DEFERRED.store(!later.is_empty(), Ordering::Relaxed);

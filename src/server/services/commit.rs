@@ -40,7 +40,7 @@ pub enum KeyFate {
 impl KeyFate {
     /// The key stays. It expires at this time (Unix ms); `None` keeps its expiry.
     #[inline(always)]
-    pub fn until(expires: Option<u64>) -> Self {
+    pub fn keep_until(expires: Option<u64>) -> Self {
         expires.map_or(Self::Keep, Self::ExpireAt)
     }
 

@@ -24,10 +24,11 @@ pub enum ServerEvent {
     Flushed(Option<i32>),
     /// Two databases were swapped.
     Swapped(i32, i32),
-    /// A command that may move this hash slot of a cluster has arrived; `None`: several hash slots. Reported only while the
+    /// A command that may move hash slots of a cluster has arrived. Reported only while the
     /// [command filter](crate::server::hooks::deletions) is registered.
-    SlotMayMove(Option<u16>),
-    /// These hash slots of a cluster moved to this node or away from it, or began or ended to do so key by key.
+    SlotsMayMove,
+    /// These hash slots of a cluster moved to this node or away from it, or began or ended to do so key by key, or may have left
+    /// and come back.
     SlotsMoved(Ranges),
     /// The server dropped all keys of these hash slots, which this node does not own, without an event for each key.
     SlotsDropped(Ranges),

@@ -24,7 +24,7 @@ pub(in crate::server) fn learn_cluster(ctx: Ctx<'_>) {
 pub const SLOTS: usize = 16384;
 
 /// Hash slots.
-pub(in crate::server) type SlotSet = BitArr!(for SLOTS, in u64);
+pub type SlotSet = BitArr!(for SLOTS, in u64);
 
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
@@ -174,11 +174,15 @@ impl Nodes {
         &self.own_part
     }
 
-    /// The hash slots that this node owns in exactly one of the two lists.
-    pub fn difference(&self, other: &Self) -> Ranges {
+    /// The hash slots that this node owns in exactly one of the two lists, or that move in only one of them or in another direction.
+    /// Also those that commands have `named`, if the own parts of the lists differ: such a slot may have left and come back.
+    pub fn difference(&self, other: &Self, named: &SlotSet) -> Ranges {
+        let has_changed = self.own_part != other.own_part;
+        let is_named = |slot: u16| has_changed && named[usize::from(slot)];
         let is_any_moving = !self.moving.is_empty() || !other.moving.is_empty();
         let differs = |slot: &u16| {
             self.is_own(*slot) != other.is_own(*slot)
+                || is_named(*slot)
                 || is_any_moving && self.moving.get(slot) != other.moving.get(slot)
         };
         let slots = (0..SLOTS as u16).filter(differs);
@@ -228,12 +232,21 @@ mod tests {
             nodes.own_part(),
             "4 connected 0 5-6 10-20 [93-<-292f] [77->-e7d1]"
         );
+        let none = SlotSet::ZERO;
         let later = Nodes::parse(&text.replace("10-20", "10-12 16-19 30"));
-        assert_eq!(*later.difference(&nodes), [(13, 15), (20, 20), (30, 30)]);
+        assert_eq!(
+            *later.difference(&nodes, &none),
+            [(13, 15), (20, 20), (30, 30)]
+        );
+        let mut named = SlotSet::ZERO;
+        named.set(8, true);
+        let raised = Nodes::parse(&text.replace("1 4 connected", "1 6 connected"));
+        assert_eq!(*raised.difference(&nodes, &named), [(8, 8)]);
+        assert!(nodes.difference(&nodes, &named).is_empty());
         let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
-        assert_eq!(*other.difference(&nodes), [(77, 77), (93, 93)]);
-        assert!(nodes.difference(&nodes).is_empty());
-        assert!(contains(&later.difference(&nodes), 14) && !contains(&[(13, 15)], 16));
+        assert_eq!(*other.difference(&nodes, &none), [(77, 77), (93, 93)]);
+        assert!(nodes.difference(&nodes, &none).is_empty());
+        assert!(contains(&later.difference(&nodes, &none), 14) && !contains(&[(13, 15)], 16));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl<'k> Stream<'k> {
         is_following: bool,
     ) -> Result<Self, Error> {
         if *name.bytes() == *owner.bytes() {
-            return Err(Error::WrongType); // the value was renamed, or is about to be created
+            return Err(Error::WrongType); // the value was renamed to its own stream, or is about to be created there
         }
         if !is_following && !share_slot(ctx, owner, &name) {
             return Err(Error::CrossSlot);

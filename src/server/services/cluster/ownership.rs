@@ -14,7 +14,7 @@ use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, slice_of};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots::{self, Nodes, Ranges, SlotSet, slot_of};
+use crate::server::services::slots::{self, Nodes, Ranges, SLOTS, SlotSet, slot_of};
 use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
@@ -44,6 +44,9 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
+    /// The slots that commands have named that may move them, since the own part of the nodes last changed. A slot that left and
+    /// came back between two replies shows only in the configuration epoch.
+    named: SlotSet,
     /// The slots that moved or were dropped, or that began or ended to move. All their clients are tried again, because the leases
     /// of the cache that they wait for were revoked.
     changed: SlotSet,
@@ -197,29 +200,6 @@ pub fn slot(ctx: Ctx<'_>, key: &[u8]) -> u16 {
     if ctx.is_cluster() { slot_of(key) } else { 0 }
 }
 
-/// What this node serves, as it says itself, with its configuration epoch: it is another one as soon as a slot has come or
-/// gone, is about to, or has gone and come back. `None` outside of a cluster, or if the server does not tell.
-pub fn own_slots(ctx: Ctx<'_>) -> Option<String> {
-    if !ctx.is_cluster() {
-        return None;
-    }
-    current_nodes(ctx).map(|nodes| nodes.own_part().to_owned())
-}
-
-/// The same by the server's last answer, if it is recent.
-pub fn last_own_slots(ctx: Ctx<'_>) -> Option<String> {
-    if !ctx.is_cluster() {
-        return None;
-    }
-    nodes(ctx).map(|nodes| nodes.own_part().to_owned())
-}
-
-/// The same by the server's last answer, however old. It asks nobody, so a family may use it while it hears of a change.
-pub fn known_own_slots() -> Option<String> {
-    let nodes = STATE.get().nodes.clone();
-    nodes.map(|nodes| nodes.own_part().to_owned())
-}
-
 /// Looks whether slots have come or gone of which no event told, and tells the families.
 pub fn notice_changes(ctx: Ctx<'_>) {
     if ctx.is_cluster() {
@@ -230,13 +210,19 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 /// Whether a command that may move slots has arrived since the server was last asked for its slots.
 static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a command has arrived that may move slots.
-pub(in crate::server) fn slots_may_move() {
+/// Notes that a command has arrived that may move this slot; `None`: any slots.
+pub(in crate::server) fn note_possible_move(slot: Option<u16>) {
+    let named = &mut STATE.get().named;
+    match slot {
+        Some(slot) if usize::from(slot) < SLOTS => named.set(slot.into(), true),
+        _ => named.fill(true),
+    }
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
 }
 
 /// Whether the slot of this key is known to be this node's own and not to move. Also true outside of a cluster, and before the first
-/// look at the slots, which reports no change. False after a command that may have moved slots.
+/// look at the slots, which reports no change. But false from a command that may move slots until the server is asked again. Such a
+/// command that runs later than it arrived, after a pause or in a transaction, is not noted again.
 pub fn is_known_as_own(key: &[u8]) -> bool {
     if !slots::is_in_cluster() {
         return true;
@@ -249,9 +235,9 @@ pub fn is_known_as_own(key: &[u8]) -> bool {
     STATE.get().nodes.as_ref().is_none_or(is_own)
 }
 
-/// Asks the server again for its slots. Call this before a lease is granted in a slot that is not [known as own](is_known_as_own): if
-/// the node notices later that the slot has come, or moves no longer, it revokes the lease.
-pub fn notice_arrival(ctx: Ctx<'_>) {
+/// Asks the server again for its slots, and reports changes to the families. Call this before a lease is granted in a slot that is not
+/// [known as own](is_known_as_own): if the node notices later that the slot has come, or moves no longer, it revokes the lease.
+pub fn notice_changes_now(ctx: Ctx<'_>) {
     current_nodes(ctx);
 }
 
@@ -265,9 +251,9 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
             return state.nodes.clone();
         }
     }
-    MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
     let reply = ask_cluster(ctx, c"NODES")?;
     let nodes = Rc::new(Nodes::parse(&reply.part().text()?));
+    MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
     let mut state = STATE.get();
     let before = state.nodes.replace(nodes.clone());
     state.preferred = None;
@@ -275,7 +261,11 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
     if let Some(before) = before {
-        let changed = before.difference(&nodes);
+        let named = STATE.get().named;
+        let changed = before.difference(&nodes, &named);
+        if before.own_part() != nodes.own_part() {
+            STATE.get().named = SlotSet::ZERO;
+        }
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
             let is_own = nodes.is_own(slot);
             if before.is_own(slot) != is_own {
