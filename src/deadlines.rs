@@ -201,7 +201,7 @@ impl Listing {
 /// The key of a listed value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedKey {
-    /// The database, or [`ANY_DB`].
+    /// The database; -1: unknown.
     pub db: i32,
     /// The key.
     pub key: Box<[u8]>,

@@ -85,7 +85,8 @@ fn it_ends_wherever_the_lock_has_moved() {
 
 #[test]
 fn it_ends_after_a_restart() {
-    let stops: [(Builder, fn(&Server)); 2] = [
+    type Stop = fn(&Server);
+    let stops: [(Builder, Stop); 2] = [
         (Server::builder().rdb(true), |server| {
             assert!(server.shutdown(Shutdown::Save).success());
         }),
