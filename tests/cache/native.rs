@@ -557,11 +557,11 @@ fn evicted_entries_are_gone_and_can_be_rebuilt() {
     client.must("CONFIG SET maxmemory-policy volatile-ttl");
     let limit = used_memory(&mut client) - 1_000_000;
     client.must(&format!("CONFIG SET maxmemory {limit}"));
+    // The memory itself does not show the end: the reply with its size takes some, too.
     eventually(SOON, || {
         client.run("SET s v");
-        used_memory(&mut client) < limit
+        server.info_int("evicted_keys") > 100
     });
-    assert!(server.info_int("evicted_keys") > 100);
     client.must("CONFIG SET maxmemory 0");
     let mut rebuilt = 0;
     for number in 0..3000 {
