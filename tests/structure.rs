@@ -1,5 +1,5 @@
 //! The structure of the sources. In `src/server/`, a file imports from its own layer or from a lower one, and no imports form a
-//! cycle. In the whole crate, a type name occurs once. No source is left out of the programs.
+//! cycle. In the whole crate, a type name occurs once. Each source is declared as a module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -164,31 +164,36 @@ fn graph_of(sources: &BTreeMap<Module, String>) -> Graph {
     imports.collect()
 }
 
-/// The sources below a folder of the project.
-fn sources(folder: &str) -> BTreeMap<Module, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut folders: Vec<PathBuf> = vec![root.clone()];
-    let mut sources = BTreeMap::new();
+/// All files below a folder.
+fn files_below(root: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![root.to_owned()];
+    let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
             }
-            let name = path
-                .strip_prefix(&root)
-                .expect("below the root")
-                .with_extension("");
-            let mut module: Module = name
-                .iter()
-                .map(|part| part.to_string_lossy().into())
-                .collect();
-            module.pop_if(|last| last == "mod");
-            sources.insert(module, fs::read_to_string(&path).expect("a source"));
         }
     }
-    sources
+    files
+}
+
+/// The sources below a folder of the project.
+fn sources(folder: &str) -> BTreeMap<Module, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let source_of = |path: PathBuf| {
+        let name = path
+            .strip_prefix(&root)
+            .expect("below the root")
+            .with_extension("");
+        let parts = name.iter().map(|part| part.to_string_lossy().into());
+        let mut module: Module = parts.collect();
+        module.pop_if(|last| last == "mod");
+        (module, fs::read_to_string(&path).expect("a source"))
+    };
+    files_below(&root).into_iter().map(source_of).collect()
 }
 
 // Rules
@@ -440,33 +445,28 @@ fn declares(source: &str, module: &str) -> bool {
         .any(|line| !line.starts_with("//") && is_it(line))
 }
 
-/// The Rust files below a folder of the project that no other file declares as a module, so that nobody compiles them. Files in the
-/// folder itself are programs.
+/// The Rust files below a folder of the project that no other file declares as a module, so that they are not compiled. Files in a
+/// folder without `lib.rs` itself are programs.
 fn undeclared(folder: &str) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut folders: Vec<PathBuf> = vec![root.clone()];
-    let mut undeclared = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let is_root = ["main", "mod", "lib"].contains(&&*name) || folder == root;
-            if is_root || path.extension().is_none_or(|extension| extension != "rs") {
-                continue;
-            }
-            let parents = ["main.rs", "mod.rs"].map(|parent| folder.join(parent));
-            let parents = parents.into_iter().chain([folder.with_extension("rs")]);
-            let mut parents = parents.filter_map(|parent| fs::read_to_string(parent).ok());
-            if !parents.any(|source| declares(&source, &name)) {
-                undeclared.push(path.display().to_string());
-            }
+    let has_library = root.join("lib.rs").exists();
+    let is_undeclared = |path: &PathBuf| {
+        let (name, folder) = (
+            path.file_stem().expect("a name"),
+            path.parent().expect("a folder"),
+        );
+        let name = name.to_string_lossy();
+        let is_root = ["main", "mod", "lib"].contains(&&*name) || folder == root && !has_library;
+        if is_root || path.extension().is_none_or(|extension| extension != "rs") {
+            return false;
         }
-    }
-    undeclared
+        let parents = ["lib.rs", "main.rs", "mod.rs"].map(|parent| folder.join(parent));
+        let parents = parents.into_iter().chain([folder.with_extension("rs")]);
+        let mut parents = parents.filter_map(|parent| fs::read_to_string(parent).ok());
+        !parents.any(|source| declares(&source, &name))
+    };
+    let files = files_below(&root).into_iter().filter(is_undeclared);
+    files.map(|path| path.display().to_string()).collect()
 }
 
 #[test]
