@@ -3,10 +3,10 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::cache::{about, nearly, number};
-use crate::support::cluster::{master_and_replica, one_node, with_changing_masters};
+use crate::support::cluster::{master_and_replica, one_node, take_over, with_changing_masters};
 use crate::support::{
     EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, eventually, pair,
     quiet, server_and_client, wait_for_replica_sync,
@@ -326,16 +326,7 @@ fn manual_failovers_of_a_cluster_under_hits_that_slide_keep_the_datasets_identic
                 eventually(SOON, || ask(now, &replicas).array().len() == 1);
                 let before = now.info_int("sluice_cache_hits");
                 eventually(SOON, || now.info_int("sluice_cache_hits") > before + 20);
-                // The node gives a failover up after five seconds.
-                let mut asked: Option<Instant> = None;
-                eventually(SOON * 2, || {
-                    let is_master = next.info("role").as_deref() == Some("master");
-                    if !is_master && asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
-                        let reply = Raw::connect(next).run("CLUSTER FAILOVER");
-                        asked = (!reply.is_err()).then(Instant::now);
-                    }
-                    is_master
-                });
+                take_over(next);
                 eventually(SOON * 2, || {
                     now.info("role").as_deref() == Some("slave") && is_up(now)
                 });

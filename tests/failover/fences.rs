@@ -9,10 +9,10 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::support::lock::with_growing_lease;
 use crate::support::{
     Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, assert_identical,
     eventually, follow, now_ms, now_us, number_from, still_waits, wait_for_replica_sync, waiter,
+    with_growing_lease,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -419,13 +419,13 @@ fn leases_end_by_the_clock_of_the_new_master() {
 
 // A clock that is set back
 
-/// Leases and waits that begin before the clock is set back, and must not end before, last so many milliseconds: a machine may stand
-/// still for some seconds.
-const BEFORE: i64 = 10_000;
+/// The length of leases and waits that begin before the clock is set back. They must not end before that, although a machine may stall
+/// for some seconds.
+const FIRST_LEASE_MS: i64 = 10_000;
 
-/// More time passes than [`BEFORE`], whatever the clock says.
-fn let_pass() {
-    sleep(Duration::from_millis(BEFORE.unsigned_abs() + 200));
+/// Sleeps for longer than [`FIRST_LEASE_MS`], whatever the clock says.
+fn sleep_past_first_lease() {
+    sleep(Duration::from_millis(FIRST_LEASE_MS.unsigned_abs() + 200));
 }
 
 /// A master with a replica that goes by the machine's clock, so that the datasets can be compared.
@@ -437,29 +437,35 @@ fn watched_master() -> (Server, Server) {
 fn leases_and_waits_that_had_begun_last_longer_on_a_clock_that_is_set_back() {
     let (master, replica) = watched_master();
     let mut client = Raw::connect(&master);
-    let acquire = format!("LOCK.ACQUIRE k me PX {BEFORE}");
+    let acquire = format!("LOCK.ACQUIRE k me PX {FIRST_LEASE_MS}");
     let mut last = client.must(&acquire).int();
-    client.must(&format!("LOCK.ACQUIRE renewed me PX {BEFORE}"));
+    client.must(&format!("LOCK.ACQUIRE renewed me PX {FIRST_LEASE_MS}"));
     client.must("LOCK.ACQUIRE held me PX 7200000");
     let mut served = waiter(&master, "LOCK.ACQUIRE k next PX 600000 BLOCK 0");
-    let timed = format!("LOCK.ACQUIRE held you BLOCK {BEFORE}");
+    let timed = format!("LOCK.ACQUIRE held you BLOCK {FIRST_LEASE_MS}");
     let mut timed = waiter(&master, &timed);
     let mut unblocked = Raw::connect(&master);
     let id = unblocked.id();
-    unblocked.ask(&format!("LOCK.ACQUIRE held other BLOCK {BEFORE}"));
+    unblocked.ask(&format!("LOCK.ACQUIRE held other BLOCK {FIRST_LEASE_MS}"));
     eventually(SOON, || master.info_int("sluice_lock_waiting") == 3);
     master.shift_clock(-HOUR);
-    let_pass();
+    sleep_past_first_lease();
 
     // What had begun goes on for an hour more.
     let left = client.must("PTTL k").int();
-    assert!((HOUR - 60_000..=HOUR + BEFORE).contains(&left), "{left}");
+    assert!(
+        (HOUR - 60_000..=HOUR + FIRST_LEASE_MS).contains(&left),
+        "{left}"
+    );
     for waiting in [&mut served, &mut timed, &mut unblocked] {
         assert_waits(waiting);
     }
     let info = client.must("LOCK.INFO k");
     let lease = info.field("holders").array()[0].field("lease_ms").int();
-    assert!((HOUR - 60_000..=HOUR + BEFORE).contains(&lease), "{lease}");
+    assert!(
+        (HOUR - 60_000..=HOUR + FIRST_LEASE_MS).contains(&lease),
+        "{lease}"
+    );
     let waiter_of_k = &info.field("waiters").array()[0];
     assert_eq!(waiter_of_k.field("waiting_ms"), &0);
     // What begins now takes its time: leases, waits, hand-overs.
@@ -498,7 +504,7 @@ fn watched_holds_live_through_a_clock_that_is_set_back() {
     let (master, replica) = watched_master();
     let mut control = Raw::connect(&master);
     let mut watched = Raw::connect(&master);
-    // A server that stands still for some seconds must be able to renew in time.
+    // A server that stalls for some seconds must be able to renew in time.
     let fence = watched.must("LOCK.ACQUIRE dog me PX 9000 WATCHDOG");
     watched.must("SEM.ACQUIRE sem me LIMIT 1 PX 9000 WATCHDOG");
     eventually(SOON, || master.info_int("sluice_lock_renewed") > 1);
@@ -531,17 +537,22 @@ fn reservations_that_had_begun_last_longer_on_a_clock_that_is_set_back() {
     let mut client = Raw::connect(&master);
     client.must("STOCK.SET sku 100 RETAIN 20000 EVENTS events");
     for order in ["confirmed", "cancelled", "left"] {
-        client.must(&format!("STOCK.RESERVE sku 1 ORDER {order} PX {BEFORE}"));
+        client.must(&format!(
+            "STOCK.RESERVE sku 1 ORDER {order} PX {FIRST_LEASE_MS}"
+        ));
     }
     assert_eq!(client.must("STOCK.DEDUCT sku 1 ORDER sold"), 96);
     master.shift_clock(-HOUR);
-    let_pass();
+    sleep_past_first_lease();
     let now = now_ms(&mut client);
     for order in ["confirmed", "cancelled", "left"] {
         let info = client.must(&format!("STOCK.ORDER sku {order}"));
         assert_eq!(info.field("state"), &"reserved");
         let left = info.field("expires_ms").int() - now;
-        assert!((HOUR - 60_000..=HOUR + BEFORE).contains(&left), "{left}");
+        assert!(
+            (HOUR - 60_000..=HOUR + FIRST_LEASE_MS).contains(&left),
+            "{left}"
+        );
     }
     // New ones end in time.
     client.must("STOCK.RESERVE sku 5 ORDER short PX 50");
@@ -594,8 +605,8 @@ fn full_limits_stay_full_for_longer_on_a_clock_that_is_set_back() {
             format!("RATE.WINDOW sliding 3 {ms} SLIDING"),
         ]
     };
-    let kinds = kinds_of(BEFORE);
-    let once = format!("RATE.ONCE once PX {BEFORE}");
+    let kinds = kinds_of(FIRST_LEASE_MS);
+    let once = format!("RATE.ONCE once PX {FIRST_LEASE_MS}");
     for line in &kinds {
         client.must(&format!("{line} COST 3"));
         // Another of the kind, with room.
@@ -606,7 +617,7 @@ fn full_limits_stay_full_for_longer_on_a_clock_that_is_set_back() {
     for line in &kinds {
         let wait = retry(&client.must(line));
         assert!(
-            (HOUR - 60_000..=HOUR + 3 * BEFORE).contains(&wait),
+            (HOUR - 60_000..=HOUR + 3 * FIRST_LEASE_MS).contains(&wait),
             "{line}: {wait}"
         );
         let roomy = line.replacen(' ', " with-room-", 1);
@@ -638,22 +649,22 @@ fn full_limits_stay_full_for_longer_on_a_clock_that_is_set_back() {
 fn entries_and_rebuilds_last_longer_on_a_clock_that_is_set_back() {
     let (master, replica) = watched_master();
     let mut client = Raw::connect(&master);
-    client.must(&format!("CACHE.SET entry v PX {BEFORE}"));
-    let lease = client.must(&format!("CACHE.FETCH missing LEASE {BEFORE}"));
+    client.must(&format!("CACHE.SET entry v PX {FIRST_LEASE_MS}"));
+    let lease = client.must(&format!("CACHE.FETCH missing LEASE {FIRST_LEASE_MS}"));
     assert_eq!(lease.array()[0], "LEASE");
-    let dead = client.must(&format!("CACHE.FETCH dead LEASE {BEFORE}"));
+    let dead = client.must(&format!("CACHE.FETCH dead LEASE {FIRST_LEASE_MS}"));
     assert_eq!(dead.array()[0], "LEASE");
     let mut blocked = Raw::connect(&master);
     blocked.ask("CACHE.FETCH missing LEASE 2000 BLOCK 60000");
     eventually(SOON, || master.info_int("sluice_cache_waiters_now") == 1);
     master.shift_clock(-HOUR);
-    let_pass();
+    sleep_past_first_lease();
     for (key, state) in [("entry", "HIT"), ("missing", "WAIT"), ("dead", "WAIT")] {
         let reply = client.must(&format!("CACHE.FETCH {key} LEASE 2000"));
         assert_eq!(reply.array()[0], state);
         let left = reply.array()[2].int();
         assert!(
-            (HOUR - 60_000..=HOUR + BEFORE).contains(&left),
+            (HOUR - 60_000..=HOUR + FIRST_LEASE_MS).contains(&left),
             "{key}: {left}"
         );
     }
@@ -686,11 +697,11 @@ fn a_server_sleeps_after_its_clock_was_set_back() {
     let server = clocked(0).start();
     let mut client = Raw::connect(&server);
     client.must("STOCK.SET sku 10");
-    client.must(&format!("STOCK.RESERVE sku 1 ORDER o PX {BEFORE}"));
-    client.must(&format!("LOCK.ACQUIRE k me PX {BEFORE}"));
+    client.must(&format!("STOCK.RESERVE sku 1 ORDER o PX {FIRST_LEASE_MS}"));
+    client.must(&format!("LOCK.ACQUIRE k me PX {FIRST_LEASE_MS}"));
     let _next = waiter(&server, "LOCK.ACQUIRE k you BLOCK 0");
     server.shift_clock(-HOUR);
-    let_pass();
+    sleep_past_first_lease();
     let used = || -> f64 {
         let part = |name: &str| -> f64 { server.info(name).unwrap().parse().unwrap() };
         part("used_cpu_user") + part("used_cpu_sys")

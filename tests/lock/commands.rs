@@ -1,11 +1,10 @@
 //! What the commands of locks reply and do, sentence by sentence of the contract. Nobody waits here: see `waiting.rs`.
 
-use crate::support::lock::{
-    about, fence, holder, holders, is_watched, lease_of, queue, with_growing_lease,
-};
+use crate::support::lock::{about, fence, holder, holders, is_watched, lease_of, queue};
 use crate::support::{
     KeyspaceEvents, Lines, Raw, SOON, SYNTAX, Server, UNSAFE_INTEGER, Value, WRONGTYPE, await_gone,
     eventually, field_of, now_ms, now_us, server_and_client, until_pong, waiter,
+    with_growing_lease,
 };
 
 // ACQUIRE

@@ -1162,7 +1162,7 @@ fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (
     (refused, u64::MAX - steps)
 }
 
-/// All deadlocked clients are refused in few searches, and no others than in as many searches as there are deadlocks.
+/// A few searches refuse all deadlocked clients. Searches that find one deadlock each refuse the same clients.
 #[test]
 fn a_search_finds_many_deadlocks() {
     const OWNERS: usize = 400;

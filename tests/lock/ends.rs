@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::lock::with_growing_lease;
 use crate::support::{
     Builder, Fsync, Lines, Raw, SOON, Server, Shutdown, Value, ask, assert_identical, eventually,
-    pair, server_and_client, settled_memory, unix_ms, wait_for_replica_sync,
+    pair, server_and_client, settled_memory, unix_ms, wait_for_replica_sync, with_growing_lease,
 };
 
 /// Both kinds of locks that have several holders.
@@ -14,7 +13,7 @@ const WAYS: [(&str, &str); 2] = [("LOCK.ACQUIRE k", "SHARED"), ("SEM.ACQUIRE k",
 /// Long enough to look at the lock, or move it, before the first hold ends.
 const SHORT: i64 = 1500;
 
-/// A lock with a hold of this lease (ms), between two that do not end. Returns a time until which it has not ended.
+/// A lock with a hold of this lease (ms), between two that do not end. It does not end before the returned time.
 fn hold(client: &mut Raw, (acquire, how): (&str, &str), lease: i64) -> Instant {
     let begun = Instant::now();
     for (owner, lease) in [("a", 600_000), ("b", lease), ("c", 900_000)] {

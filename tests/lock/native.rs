@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::lock::{DEADLOCK, about, lease_of, with_growing_lease};
+use crate::support::lock::{DEADLOCK, about, lease_of};
 use crate::support::{
     Lines, Random, Raw, SEPARATE, SOON, Server, Shutdown, Value, ask, encode, eventually, pair,
-    settled_memory, unix_ms, wait_for_replica_sync, waits, without_cron,
+    settled_memory, unix_ms, wait_for_replica_sync, waits, with_growing_lease, without_cron,
 };
 
 /// A client that waits in line; `db` is where.
@@ -383,7 +383,7 @@ fn a_renamed_lock_is_held_under_its_new_name() {
 
 #[test]
 fn a_watchdog_follows_a_renamed_or_moved_lock() {
-    const LEASE: i64 = 9000; // it ends if the server gets no time for two thirds of it
+    const LEASE: i64 = 9000; // it ends if the server stalls for two thirds of it
     let server = Server::start();
     for (change, key) in [
         ("RENAME k n", "n"),
@@ -1281,7 +1281,7 @@ fn released_permits_leave_no_deadlines_behind() {
     check_that_no_deadlines_stay(&["SEM.RELEASE s a", "SEM.RELEASE s b"]);
 }
 
-/// A replica gets this command if `DEL` has another name.
+/// A replica receives this command if `DEL` has another name.
 #[test]
 fn permits_that_the_internal_command_deletes_leave_no_deadlines_behind() {
     check_that_no_deadlines_stay(&["SLUICE.APPLY s DEL"]);

@@ -4,11 +4,10 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::support::lock::with_growing_lease;
 use crate::support::ways::Picture;
 use crate::support::{
     EndOnDrop, Fsync, Lines, Raw, SOON, Server, Value, ask, eventually, unix_ms, unix_us,
-    wait_for_replica_sync, waiter, ways,
+    wait_for_replica_sync, waiter, ways, with_growing_lease,
 };
 
 /// Ten minutes: a lease that no test outlives.

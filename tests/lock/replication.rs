@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::lock::with_growing_lease;
 use crate::support::{
     Crowd, EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical,
     differences, eventually, follow, not_before, pair, quiet, unix_ms, wait_for_replica_sync,
-    waiter,
+    waiter, with_growing_lease,
 };
 
 /// Long enough for an answer that must not come to come after all.
@@ -602,7 +601,7 @@ fn what_belongs_together_takes_effect_together() {
         groups.into_iter().next().unwrap()
     };
     // What the server does of its own accord takes several steps, and on a busy machine its time slice can be over after each of
-    // them. So one round of several has to be a single group.
+    // them. So it is enough if one of 20 rounds is a single group.
     let group_in_a_round = |what: &str, round: &mut dyn FnMut() -> Vec<Vec<String>>| {
         let mut rounds = Vec::new();
         while rounds.len() < 20 {

@@ -130,24 +130,24 @@ fn a_downgrade_lets_shared_waiters_in() {
 
 // Hand-over
 
-/// Whether there must be another round after those in which the server was so late (us). Some rounds must not be too early, and one
-/// must be in time. The contract: 5 ms while the server is idle. A busy machine delays many, not all.
+/// Whether another round is needed. `delays_us`: the delay of each round so far. At least 12 rounds check that no lease ends early. One
+/// of at most 300 rounds must be in time (the contract: 5 ms on an idle server).
 #[track_caller]
-fn needs_a_round(lates: &[i64]) -> bool {
-    let least = lates.iter().min().copied().unwrap_or(i64::MAX);
+fn needs_a_round(delays_us: &[i64]) -> bool {
+    let least = delays_us.iter().min().copied().unwrap_or(i64::MAX);
     assert!(
-        lates.len() < 300 || least <= 6_000,
+        delays_us.len() < 300 || least <= 6_000,
         "{least} us late at best"
     );
-    lates.len() < 12 || least > 6_000
+    delays_us.len() < 12 || least > 6_000
 }
 
 #[test]
 fn an_expiry_serves_within_milliseconds_and_never_too_early() {
     let (server, mut client) = server_and_client();
-    let mut lates = Vec::new();
-    while needs_a_round(&lates) {
-        let key = format!("k{}", lates.len());
+    let mut delays_us = Vec::new();
+    while needs_a_round(&delays_us) {
+        let key = format!("k{}", delays_us.len());
         let given = fence(&client.call(["LOCK.ACQUIRE", &key, "me", "PX", "100"]));
         let mut next = Raw::connect(&server);
         next.call(["LOCK.ACQUIRE", &key, "you", "BLOCK", "0"]);
@@ -156,23 +156,23 @@ fn an_expiry_serves_within_milliseconds_and_never_too_early() {
         let late = handed - given - 100_000;
         assert!(late >= -1_000, "{late} us: the lease was not over yet");
         assert!(late <= 20_000_000, "{late} us late");
-        lates.push(late);
+        delays_us.push(late);
     }
 }
 
 #[test]
 fn a_shared_hold_that_ends_within_a_longer_one_serves_in_time_too() {
     let (server, mut client) = server_and_client();
-    let mut lates = Vec::new();
-    while needs_a_round(&lates) {
-        let key = format!("s{}", lates.len());
+    let mut delays_us = Vec::new();
+    while needs_a_round(&delays_us) {
+        let key = format!("s{}", delays_us.len());
         let given = fence(&client.call(["SEM.ACQUIRE", &key, "short", "LIMIT", "2", "PX", "100"]));
         client.call(["SEM.ACQUIRE", &key, "long", "LIMIT", "2", "PX", "100000"]);
         let mut next = Raw::connect(&server);
         let reply = next.call(["SEM.ACQUIRE", &key, "you", "LIMIT", "2", "BLOCK", "0"]);
         let late = fence(&reply) - given - 100_000;
         assert!(late >= -1_000, "{late} us: the lease was not over yet");
-        lates.push(late);
+        delays_us.push(late);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::support::{
     server_and_client, still_waits, waiter, waits, without_cron,
 };
 
-/// Waits until the server's clock has gone on by `ms`, looking at `check` all the time.
+/// Waits until the server's clock has gone on by `ms`, and calls `check` again and again.
 #[track_caller]
 fn during(client: &mut Raw, ms: i64, mut check: impl FnMut(&mut Raw)) {
     let end = now_ms(client) + ms;
@@ -18,7 +18,7 @@ fn during(client: &mut Raw, ms: i64, mut check: impl FnMut(&mut Raw)) {
     }
 }
 
-/// Waits until the server has renewed the holds at all these keys, looking at `check` all the time.
+/// Waits until the server has renewed the holds at all these keys, and calls `check` again and again.
 #[track_caller]
 fn until_renewed(client: &mut Raw, keys: &[&str], mut check: impl FnMut(&mut Raw)) {
     let ends = |client: &mut Raw| -> Vec<i64> {
@@ -87,7 +87,7 @@ fn a_hold_is_renewed_at_a_third_of_its_lease() {
         }
         renewals.len() > 3
     });
-    // A busy machine delays some renewals, and this test then misses some.
+    // A busy machine delays some renewals, and this test then misses some, so only the shortest interval counts.
     let pauses = renewals.windows(2).map(|pair| pair[1] - pair[0]);
     let least = pauses.min().expect("there are three");
     assert!((1950..=4000).contains(&least), "{least} ms of {lease}");
@@ -747,7 +747,7 @@ fn a_connection_that_quits_releases_at_once() {
 
 #[test]
 fn maxhold_bounds_what_the_server_renews() {
-    const MAXHOLD: i64 = 10_000; // only a renewal gets there
+    const MAXHOLD: i64 = 10_000; // longer than the lease: only a renewal reaches it
     let (server, mut client) = server_and_client();
     let mut holder = Raw::connect(&server);
     let begun = now_ms(&mut client);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::once::{assert_filled, fill, token};
 use crate::support::{
     Lines, Random, Raw, SOON, assert_identical, eventually, follow, pair, quiet, random_load,
-    server_and_client, unix_ms, wait_for_replica_sync,
+    server_and_client, stopped_before, unix_ms, wait_for_replica_sync, with_growing_lease,
 };
 
 #[test]
@@ -110,23 +110,12 @@ fn a_replica_is_identical_after_a_random_load() {
 fn a_replica_ends_nothing_by_itself() {
     let (master, replica) = pair();
     let (mut client, mut reader) = (Raw::connect(&master), Raw::connect(&replica));
-    let stops_in_time = |lease_ms: u64| {
-        let line = format!("ONCE.BEGIN k LEASE {lease_ms}");
+    let end = with_growing_lease(200, |lease| {
+        let line = format!("ONCE.BEGIN k LEASE {lease}");
         let replies = client.transact([&*line, "PEXPIRETIME k"]);
         token(&replies[0]);
-        let end = replies[1].int();
-        wait_for_replica_sync(&master, &replica);
-        master.stop_signal();
-        if unix_ms() < end {
-            return Some(end);
-        }
-        master.cont_signal();
-        eventually(SOON, || reader.run("DBSIZE") == 0);
-        None
-    };
-    // On a busy machine the master may end a short lease before it is stopped.
-    let mut leases = [200, 2000, 20_000].into_iter();
-    let end = leases.find_map(stops_in_time).expect("stopped in time");
+        stopped_before(&master, &replica, replies[1].int())
+    });
     eventually(SOON, || unix_ms() > end + 200);
     assert_eq!(reader.run("DBSIZE"), 1);
     master.cont_signal();

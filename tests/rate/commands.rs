@@ -1464,7 +1464,7 @@ fn fifty_workers_share_a_shaper() {
     });
     let mut acts = acts.into_inner().expect("a list");
     acts.sort();
-    // The server's clock may be a bit behind; waits are rounded up to a millisecond.
+    // The server may use a cached time that is a few milliseconds old; waits are rounded up to a millisecond.
     const SLACK: i64 = 50_000;
     for pair in acts.windows(2) {
         assert!(pair[1].2 >= pair[0].1 - SLACK, "{pair:?}");

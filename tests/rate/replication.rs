@@ -8,7 +8,8 @@ use crate::support::rate::{
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, WRONGTYPE, assert_identical, await_role, eventually,
-    follow, now_us, pair, quiet, random_load, server_and_client, unix_ms, wait_for_replica_sync,
+    follow, now_us, pair, quiet, random_load, server_and_client, stopped_before, unix_ms,
+    wait_for_replica_sync, with_growing_lease,
 };
 use sluice::rate::gcra::{Bucket, LeakRate};
 use sluice::rate::persist;
@@ -325,25 +326,14 @@ fn a_replica_refuses_to_decide() {
 fn a_replica_ends_nothing_of_its_own_accord() {
     let (master, replica) = pair();
     let (mut client, mut reader) = (Raw::connect(&master), Raw::connect(&replica));
-    let stops_in_time = |period_ms: u64| {
+    let end = with_growing_lease(300, |period| {
         let replies = client.transact([
-            format!("RATE.WINDOW w 9 {period_ms}"),
-            format!("RATE.ONCE o PX {period_ms}"),
+            format!("RATE.WINDOW w 9 {period}"),
+            format!("RATE.ONCE o PX {period}"),
             "PEXPIRETIME w".into(),
         ]);
-        let end = replies[2].int();
-        wait_for_replica_sync(&master, &replica);
-        master.stop_signal();
-        if unix_ms() < end {
-            return Some(end);
-        }
-        master.cont_signal();
-        eventually(SOON, || reader.run("DBSIZE") == 0);
-        None
-    };
-    // On a busy machine the master may end a short window before it is stopped.
-    let mut periods = [300, 3000, 30_000].into_iter();
-    let end = periods.find_map(stops_in_time).expect("stopped in time");
+        stopped_before(&master, &replica, replies[2].int())
+    });
     eventually(SOON, || unix_ms() > end + 200);
     assert_eq!(reader.run("DBSIZE"), 2);
     master.cont_signal();

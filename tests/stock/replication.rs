@@ -10,6 +10,7 @@ use crate::support::stock::{
 use crate::support::{
     EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
     eventually, follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
+    with_growing_lease,
 };
 
 // The same dataset
@@ -490,8 +491,7 @@ fn a_replica_reads_and_refuses_to_write() {
 
 #[test]
 fn a_replica_ends_and_forgets_nothing_of_its_own_accord() {
-    // On a busy machine the master can end them before it is stopped. Then they get more time.
-    let stopped = |px: u64| {
+    let (master, replica, mut client, mut reader, end) = with_growing_lease(900, |px| {
         let (master, replica) = pair();
         let mut client = Raw::connect(&master);
         client.must(&format!("STOCK.SET k 10 RETAIN {px} EVENTS s"));
@@ -506,10 +506,7 @@ fn a_replica_ends_and_forgets_nothing_of_its_own_accord() {
         let mut reader = Raw::connect(&replica);
         let is_in_time = now_ms(&mut reader) < end;
         is_in_time.then_some((master, replica, client, reader, end))
-    };
-    let mut times = [900, 6000, 24_000].into_iter();
-    let (master, replica, mut client, mut reader, end) =
-        times.find_map(stopped).expect("stopped in time");
+    });
     let digest = replica.digest();
     eventually(SOON, || now_ms(&mut reader) > end + 300);
     assert_eq!(replica.digest(), digest);

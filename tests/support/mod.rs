@@ -48,6 +48,7 @@ pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
 pub use replica::{
     Written, assert_identical, await_role, differences, follow, pair, quiet, random_load,
+    stopped_before,
 };
 pub use server::{Server, Shutdown, program, wait_for_replica_sync};
 pub use setting::number_from;
@@ -58,5 +59,5 @@ pub use talk::{
     unix_ms, unix_us, until_pong, used_memory,
 };
 pub use value::Value;
-pub use wait::{EndOnDrop, eventually, not_before, without_cron};
+pub use wait::{EndOnDrop, eventually, not_before, with_growing_lease, without_cron};
 pub use waiters::{NOW, await_waiting, served, still_waits, waiter, waiting, waits};

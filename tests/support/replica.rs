@@ -8,7 +8,7 @@ use super::builder::Builder;
 use super::client::Raw;
 use super::random::Random;
 use super::server::{Server, wait_for_replica_sync};
-use super::talk::{Lines as _, SOON, field_of};
+use super::talk::{Lines as _, SOON, field_of, unix_ms};
 use super::value::Value;
 use super::wait::EndOnDrop;
 use super::wait::eventually;
@@ -34,6 +34,20 @@ pub fn pair() -> (Server, Server) {
 pub fn follow(master: &Server, replica: &Server) {
     replica.replica_of(master);
     wait_for_replica_sync(master, replica);
+}
+
+/// Stops a master when its replica has its changes. Returns `end` (Unix ms) if that time was not over then. Otherwise the master
+/// goes on, and this waits until both servers have no keys.
+#[track_caller]
+pub fn stopped_before(master: &Server, replica: &Server, end: i64) -> Option<i64> {
+    wait_for_replica_sync(master, replica);
+    master.stop_signal();
+    if unix_ms() < end {
+        return Some(end);
+    }
+    master.cont_signal();
+    eventually(SOON, || Raw::connect(replica).must("DBSIZE") == 0);
+    None
 }
 
 /// Waits until a server that has become a replica or a master is that.

@@ -40,6 +40,20 @@ pub fn not_before(begun: Instant, duration: Duration) {
     );
 }
 
+/// Calls `attempt` with longer and longer leases (ms) until it returns a value. `attempt` returns `None` if the lease ended before the
+/// test was ready. Panics if that happened before the lease had passed.
+#[track_caller]
+pub fn with_growing_lease<T>(shortest: i64, mut attempt: impl FnMut(i64) -> Option<T>) -> T {
+    for lease in [shortest, 10_000, 30_000] {
+        let begun = Instant::now();
+        if let Some(done) = attempt(lease) {
+            return done;
+        }
+        not_before(begun, Duration::from_millis(lease.unsigned_abs()));
+    }
+    panic!("no lease is long enough");
+}
+
 /// A server with `hz 1` makes up in its cron, once a second, for a step that it has missed.
 const MADE_UP: Duration = Duration::from_millis(500);
 

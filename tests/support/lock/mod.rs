@@ -4,9 +4,7 @@ mod history;
 
 pub use history::{Grant, check};
 
-use std::time::{Duration, Instant};
-
-use crate::support::{UNSAFE_INTEGER, Value, not_before};
+use crate::support::{UNSAFE_INTEGER, Value};
 
 /// Who would wait for itself is refused.
 pub const DEADLOCK: &str = "DEADLOCK waiting for this lock would never end";
@@ -63,20 +61,6 @@ pub fn is_watched(info: &Value, owner: &str) -> bool {
         Value::Bool(flag) => *flag,
         other => panic!("watchdog is {other:?}"),
     }
-}
-
-/// What `attempt` returns with the first lease (ms) that is long enough. On a busy machine a short one can end before the test has
-/// done what must come first: then `attempt` returns `None`, for which a lease that ends too early is no excuse.
-#[track_caller]
-pub fn with_growing_lease<T>(shortest: i64, mut attempt: impl FnMut(i64) -> Option<T>) -> T {
-    for lease in [shortest, 10_000, 30_000] {
-        let begun = Instant::now();
-        if let Some(done) = attempt(lease) {
-            return done;
-        }
-        not_before(begun, Duration::from_millis(lease.unsigned_abs()));
-    }
-    panic!("no lease is long enough");
 }
 
 /// Panics unless `left` milliseconds are what a slow machine has left of `lease`.
