@@ -133,7 +133,10 @@ async def wait_until_quiet(orders, db):
 
 
 async def wait_for_reader(client, db, product):
-    """Until the reader of the binlog has reported all changes of prices. The last one is of another product, and only it reports it."""
+    """Waits until the binlog reader has reported all price changes.
+
+    For this, changes a row directly in the database: only the binlog reader can report that change, and it reports it last.
+    """
     deadline = time.monotonic() + QUIET_S
     await client.request("GET", f"/api/products/{product}")  # the product is cached from now on
     await connections.query(db, "UPDATE products SET version = version + 1 WHERE id = %s", product)

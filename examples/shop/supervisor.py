@@ -10,7 +10,7 @@ import signal
 import time
 
 AWAY_S = 0.5  # after an unexpected death
-GLANCE_S = 0.2  # how often a program that is away looks whether its time has changed
+RECHECK_S = 0.2  # while a program is down, the supervisor checks this often whether its start time has changed
 PATIENCE_S = 120
 STOP_S = 3
 PR_SET_PDEATHSIG = 1
@@ -72,10 +72,10 @@ class Supervisor:
             service.restarts += 1
             service.back_at = max(service.back_at, time.monotonic() + AWAY_S)
             while (left := service.back_at - time.monotonic()) > 0:
-                await asyncio.sleep(min(left, GLANCE_S))
+                await asyncio.sleep(min(left, RECHECK_S))
 
     async def kill(self, name, down_s):
-        """SIGKILL, and a start after `down_s`. Of a program that is away, only the start changes."""
+        """Kills a program, and starts it again after `down_s` seconds. If it is already down, changes only its start time."""
         service = self.services[name]
         service.back_at = time.monotonic() + down_s
         if service.state != "away":

@@ -63,7 +63,7 @@ pub(super) fn offer_lease(
     }
     let offer = STATE.get().rebuilds.offer(db, key, &request);
     if let LeaseOffer::Granted(_) = offer {
-        watch_for_changes(ctx);
+        deletions::watch_removals(ctx);
     }
     offer
 }
@@ -82,13 +82,8 @@ fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
     }
 }
 
-/// While there are leases, the module must hear of each key that is removed.
-fn watch_for_changes(ctx: Ctx<'_>) {
-    deletions::watch_removals(ctx);
-}
-
-/// In a cluster: has changes of hash slots reported before a lease of this key is granted. If they were reported later, the lease would be
-/// revoked.
+/// Reports changes of hash slots to the families now. Called before a lease of this key is granted, because a later report would revoke
+/// it.
 fn notice_slots(ctx: Ctx<'_>, key: &[u8]) {
     if !ctx.is_cluster() {
         return;
@@ -160,7 +155,7 @@ impl QueueService for CacheQueues {
                 let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());
                 count_reply(reply);
                 if reply.token().is_some() {
-                    watch_for_changes(ctx);
+                    deletions::watch_removals(ctx);
                 }
                 HeadStep::Served(ticket, Ok(fetched(reply, value)))
             }
@@ -212,7 +207,7 @@ pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
         ServerEvent::SlotsMayMove => cluster::notice_changes_now(ctx),
         ServerEvent::SlotsMoved(_) => {
             stale_ends::unpark(ctx);
-            // At an atomic slot migration, the server has not been asked yet.
+            // At an atomic slot migration, the server has not been asked for its slots yet.
             cluster::notice_changes(ctx);
         }
         ServerEvent::Demoted => demote(),

@@ -71,7 +71,7 @@ impl<'a> Call<'a> {
 const READ: u8 = 0;
 /// Before the command, the module reports deletions to the families. It also reports other events, unless a read-only script runs.
 const READ_AFTER_DELETIONS: u8 = 1;
-/// Before the command, the module reports deletions and other events to the families.
+/// Before the command, the module reports deletions and, outside of a cluster, other events to the families.
 const WRITE: u8 = 2;
 /// Before the command, which may have no arguments, the module reports deletions to the families, and nothing else.
 const READ_WITHOUT_ARGUMENTS: u8 = 3;
@@ -80,8 +80,8 @@ const READ_WITHOUT_ARGUMENTS: u8 = 3;
 /// a string of the server. To ask for its bytes takes 30 instructions.
 const AFTER_KEY: u8 = 8;
 
-/// The entry of a command that writes. Before it, outside of a cluster, the families handle the deferred events that a pause does not
-/// delay.
+/// The entry of a command that writes. Before it, the module reports deletions to the families. Outside of a cluster, it also reports
+/// the other deferred events; in a pause of writes only those that a pause does not delay.
 pub const fn write<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,

@@ -365,7 +365,7 @@ fn breaker(client: &mut Raw, name: &str) -> (String, i64, i64, i64) {
 /// For how long the breaker of [`fetch`] is open.
 const OPEN_MS: i64 = 600_000;
 
-/// Longer than that.
+/// A lease or backoff that is longer than [`OPEN_MS`].
 const LONG_MS: i64 = 36_000_000;
 
 /// Fetches a key with a breaker that opens after three failures.

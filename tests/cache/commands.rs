@@ -1406,7 +1406,7 @@ fn ask_in_pause(
 fn with_keys<T>(mut run: impl FnMut(&str) -> Option<T>) -> T {
     (0..50)
         .find_map(|attempt| run(&format!("k{attempt}")))
-        .expect("the server runs what was put off in order")
+        .expect("the server runs delayed commands in order")
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn a_loader_that_fails_is_tried_once_per_backoff() {
                 let mut reader = Raw::connect(server);
                 // Some wait while others try: a failure is an answer for them, too.
                 let block = if number % 2 == 0 { " BLOCK 60000" } else { "" };
-                // Not for a time: a machine that stands still leaves none for the tries.
+                // Not for a fixed time: if the machine stalls, no time remains for the attempts.
                 while !is_enough() && start.elapsed() < SOON {
                     let line = format!("CACHE.FETCH k LEASE 600000{block}");
                     let (state, value, n) = fetched(&reader.must(&line));

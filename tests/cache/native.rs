@@ -422,7 +422,7 @@ fn a_client_with_a_timeout_of_years_leaves_no_state() {
         client.must("DEL k");
         used_memory(&mut client)
     };
-    // A round on a busy machine may need more for a moment.
+    // On a busy machine, a round can need more memory for a moment.
     let before = (0..10).map(|_| round()).max().unwrap();
     let after = (0..120).map(|_| round()).skip(110).min().unwrap();
     assert!(after - before < 50_000, "{}", after - before);
@@ -557,7 +557,7 @@ fn evicted_entries_are_gone_and_can_be_rebuilt() {
     client.must("CONFIG SET maxmemory-policy volatile-ttl");
     let limit = used_memory(&mut client) - 1_000_000;
     client.must(&format!("CONFIG SET maxmemory {limit}"));
-    // The memory itself does not show the end: the reply with its size takes some, too.
+    // `used_memory` does not show the end of the eviction, because the reply itself uses memory.
     eventually(SOON, || {
         client.run("SET s v");
         server.info_int("evicted_keys") > 100

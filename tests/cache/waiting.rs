@@ -109,7 +109,7 @@ fn all_waiting_clients_receive_a_value_that_expires_at_once() {
         let mut replies = waiters.iter_mut().map(served);
         replies.all(|reply| shown(&reply) == "HIT v")
     };
-    // A server that stands still between two answers gives the next client the lease.
+    // If the server stalls between two answers, the value expires, and the next client receives the lease.
     assert!((0..5).any(|_| all_receive_it()));
 }
 
@@ -920,8 +920,8 @@ fn a_waiting_client_gets_no_lease_when_its_slot_begins_to_migrate() {
     }
 }
 
-/// A node that stands still learns at once that a slot has left it and has come back. Its list of slots shows only the other slot that
-/// begins to move, and the epoch that the return of the slot has raised.
+/// While a node is frozen, a slot leaves it and returns. When the node continues, it learns both in one step. Its line in
+/// `CLUSTER NODES` then differs only by the other slot, which begins to move, and by the configuration epoch.
 #[test]
 fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
     let (one, other) = two_nodes(&node());
@@ -935,7 +935,7 @@ fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
         there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
         there.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[1]));
         there.must("CACHE.DEL bar"); // a writer invalidates the entry
-        sleep(Duration::from_millis(300)); // the news is on its way
+        sleep(Duration::from_millis(300)); // the message of the cluster bus arrives meanwhile
         let lines = [
             format!("{SLOT} IMPORTING {}", ids[1]),
             format!("{SLOT} NODE {}", ids[0]),
@@ -949,7 +949,7 @@ fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
         if has_come_back {
             assert!(!stores(&mut here, LOW, token));
         }
-        // Otherwise the node has read the commands before the news.
+        // Otherwise the node has read the commands before that message.
         here.must(&format!("CLUSTER SETSLOT {other_slot} STABLE"));
         there.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[0]));
         eventually(SOON, || {
@@ -962,7 +962,7 @@ fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
     assert!(has_returned, "the slot does not come back");
 }
 
-/// The module reads the slots again before it grants a lease right behind such a command, and so revokes no lease from after it.
+/// Before the module grants a lease directly after `CLUSTER SETSLOT`, it asks for the slots again. So it does not revoke this lease later.
 #[test]
 fn a_lease_that_is_granted_right_behind_setslot_lasts() {
     let (one, other) = two_nodes(&node());

@@ -21,7 +21,7 @@ fn flash_sale() -> PathBuf {
     profile.expect("target/debug").join("examples/flash_sale")
 }
 
-/// How many sales are tried: on a busy machine, one process can sell everything before the other begins. Then nobody oversells.
+/// How many sales are tried: on a busy machine, one process can sell everything before the other begins. Then no way of selling oversells.
 const ATTEMPTS: usize = 5;
 
 #[test]
@@ -34,7 +34,7 @@ fn the_flash_sale_oversells_by_get_and_set_and_not_by_deduct() {
     );
 }
 
-/// Runs the example, which sells by `STOCK.DEDUCT` as it should. Returns whether both ways that race have oversold.
+/// Runs the example, and checks that `STOCK.DEDUCT` does not oversell. Returns whether both ways that race have oversold.
 fn sale_oversells(example: &Path) -> bool {
     let module = std::env::var_os("SLUICE_MODULE");
     let module = module.unwrap_or_else(|| deps().join("libsluice.so").into());

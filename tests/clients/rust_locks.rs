@@ -37,13 +37,15 @@ fn locks(server: &Server) -> Locks {
     Locks::new(Client::open(url).expect("a URL"))
 }
 
-/// A lock that is free in time. During its wait, a request is repeated if a busy machine delays the reply by more than two seconds.
+/// Acquires a lock that becomes free within `wait`. The crate repeats the request if a busy machine delays the reply by more than two
+/// seconds.
 async fn acquired(locks: &Locks, wait: Duration) -> HeldLock {
     let held = locks.acquire("key", LONG, wait).await;
     held.expect("a reply").expect("it is free in time")
 }
 
-/// Whether the server refuses this request. It is repeated here if its reply is lost: without time to wait, the crate does not.
+/// Whether the server refuses this request. Repeats it if the reply is lost, because the crate does not repeat requests with a wait of
+/// zero.
 async fn is_refused(request: impl AsyncFn() -> Result<Option<HeldLock>>) -> bool {
     let reply = async {
         loop {
@@ -134,7 +136,7 @@ fn a_silent_server_loses_the_lock_after_its_lease() {
             held.expect("a reply").expect("it is free")
         };
         let renewed = acquired("renewed", LEASE).await;
-        // Its lease is shorter, so that the test ends soon. A busy machine may lose it before the server is gone.
+        // Its lease is shorter, so that the test ends soon. On a busy machine, this lease may end before the server is gone.
         let held = acquired("key", LEASE / 4).await;
         sleep(LEASE + LEASE / 8).await;
         assert!(!renewed.validity().is_zero());

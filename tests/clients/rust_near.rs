@@ -182,7 +182,7 @@ fn the_number_of_entries_is_bounded() {
                 store(&server, &key, "value");
                 until_kept(&near, &key, "value").await;
                 assert!(near.len() <= 10);
-                // A server that pauses for too long loses its connection, and with it all entries.
+                // If the server stalls for too long, the near cache drops its connection and all entries.
                 if number >= 50 && near.len() == 10 {
                     break;
                 }

@@ -45,7 +45,7 @@ fn a_node_sleeps_while_clients_wait_for_thousands_of_keys() {
     // It looks about once between two sleeps, and then it may ask for the nodes of the cluster, but not for thousands of keys.
     let before = server.sleeps();
     let calls = server.calls_while_it_sleeps(SLEEPS);
-    let sleeps = server.sleeps() - before; // more than it was to wait for, if this test stands still
+    let sleeps = server.sleeps() - before; // `SLEEPS`, or more if this test stalls
     println!("{calls} commands between {sleeps} sleeps");
     assert!(calls <= 20 * sleeps, "{calls}");
 }

@@ -102,7 +102,7 @@ fn change_masters(cluster: &Six, time: Duration) -> usize {
     masters.len()
 }
 
-/// Kills a master, and waits until its replica has taken over. Only meanwhile a node that is silent for a while has failed.
+/// Kills a master, and waits until its replica has taken over. Only during this time, the short timeout `FAILED` applies.
 fn kill_master(cluster: &Six, master: &Server, replica: &Server) {
     master.kill9();
     cluster.set_timeout(FAILED);

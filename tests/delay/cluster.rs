@@ -76,7 +76,7 @@ fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
         there.must("ASKING");
         let reply = there.run(set);
         assert!(reply.err().starts_with("TRYAGAIN "), "{reply:?}");
-        // The step is shorter than the time after which the nodes take each other for failing.
+        // The clock step is shorter than `cluster-node-timeout`, so no node is marked as failing.
         one.shift_clock(20_010);
         other.shift_clock(20_010);
         eventually(SOON, || {

@@ -162,7 +162,7 @@ fn the_message_after_a_stuck_one_is_delivered_at_its_time() {
         eventually(SOON, || number(&mut client, "q", "stuck") == 1);
         let due = now_ms(&mut client) + 100;
         let add = format!("DELAY.ADD q a PXAT {due} VALUES f w");
-        // In one transaction: the next attempt may not come in between.
+        // In one transaction: no attempt to deliver must run between the two commands.
         client.transact(["DEL s", &add]);
         await_entries(&mut client, "s", 1);
         let stream = client.must("XINFO STREAM s");
@@ -286,7 +286,7 @@ fn queues_take_turns_and_each_database_has_its_streams() {
 /// The server answers other clients between slices while many messages are due together.
 #[test]
 fn many_messages_due_together_are_delivered_in_slices() {
-    // A client that the system stops for a while sees less of it.
+    // If the system stops the client for a while, it sees fewer intermediate states. So one of five attempts is enough.
     let seen: Vec<_> = (0..5)
         .map(|_| rounds_while_many_are_delivered())
         .take_while(|rounds| *rounds < 5)

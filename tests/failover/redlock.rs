@@ -19,14 +19,14 @@ const KEY: &str = "report";
 /// A lease that no test waits for: what is free again was released.
 const LONG: Duration = Duration::from_secs(600);
 
-/// How long clients wait for a reply where no server is silent: a server that runs is never so late.
-const PATIENT: Duration = Duration::from_secs(20);
+/// How long clients wait for a reply where no server is silent. A running server never takes so long.
+const REPLY_LIMIT: Duration = Duration::from_secs(20);
 
-/// The same where servers are frozen, because clients wait for them in vain. A server that runs may stand still for some seconds.
-const BRIEF: Duration = Duration::from_secs(4);
+/// The same where servers are frozen: clients wait this long for each of them. A running server may stall for some seconds.
+const REPLY_LIMIT_FROZEN: Duration = Duration::from_secs(4);
 
-/// The same where clients compete: who waits for too long in vain tries again.
-const HASTY: Duration = Duration::from_millis(300);
+/// The same where clients compete: a client without a reply tries again.
+const REPLY_LIMIT_COMPETING: Duration = Duration::from_millis(300);
 
 /// Servers with clocks that are so many milliseconds ahead.
 fn servers<const N: usize>(ahead: [i64; N]) -> [Server; N] {
@@ -45,7 +45,7 @@ fn client(servers: &[Server], lease: Duration, patience: Duration) -> Redlock {
 }
 
 fn two_clients(servers: &[Server], lease: Duration) -> [Redlock; 2] {
-    [(); 2].map(|()| client(servers, lease, PATIENT))
+    [(); 2].map(|()| client(servers, lease, REPLY_LIMIT))
 }
 
 fn granted(held: &Held) -> Vec<bool> {
@@ -59,7 +59,7 @@ fn is_held(server: &Server) -> bool {
 
 /// A client with connections to all servers, so that a server that freezes is one that the client had.
 fn connected(servers: &[Server]) -> Redlock {
-    let mut client = client(servers, LONG, BRIEF);
+    let mut client = client(servers, LONG, REPLY_LIMIT_FROZEN);
     eventually(SOON, || {
         let Some(held) = client.try_acquire(KEY) else {
             return false;
@@ -109,7 +109,7 @@ fn a_majority_is_enough_and_less_leaves_nothing_behind() {
 #[test]
 fn an_owner_with_a_minority_of_holds_blocks_no_other_owner_and_releases_them() {
     let servers = servers([0; 5]);
-    let mut client = client(&servers, LONG, PATIENT);
+    let mut client = client(&servers, LONG, REPLY_LIMIT);
     for server in &servers[..2] {
         server.command(["LOCK.ACQUIRE", KEY, "somebody", "PX", "600000"]);
     }
@@ -184,7 +184,7 @@ fn what_a_frozen_server_grants_to_a_dead_client_ends_by_itself() {
 #[test]
 fn clocks_that_are_wrong_do_no_harm_as_long_as_they_run() {
     let servers = servers([HOUR, -HOUR, 0, 0, 0]);
-    // Long enough for a client or a server that stands still for some seconds.
+    // Long enough for a client or a server that stalls for some seconds.
     let lease = Duration::from_secs(10);
     let [mut one, mut other] = two_clients(&servers, lease);
     let mut held = one.try_acquire(KEY).unwrap();
@@ -295,7 +295,7 @@ struct Stay {
 }
 
 fn compete(servers: &[Server], stays: &Mutex<Vec<Stay>>, stop: &AtomicBool, number: u64) {
-    let mut client = client(servers, Duration::from_millis(1000), HASTY);
+    let mut client = client(servers, Duration::from_millis(1000), REPLY_LIMIT_COMPETING);
     let mut random = Random(0x5eed_0000_0000 + number);
     while !stop.load(Ordering::Relaxed) {
         let Some(mut held) = client.acquire(KEY, Duration::from_millis(500)) else {

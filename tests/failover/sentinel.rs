@@ -17,7 +17,7 @@ use crate::support::{
     wait_for_replica_sync,
 };
 
-/// A fail-over takes some seconds. If an election of a Sentinel fails, which can happen several times on a slow machine, the next one
+/// A failover takes some seconds. If an election of a Sentinel fails, which can happen several times on a slow machine, the next one
 /// is 20 seconds later.
 const SOON: Duration = Duration::from_secs(180);
 
@@ -112,7 +112,7 @@ impl Group {
     }
 
     /// Freezes the replicas and cuts their links: they will find what their sockets hold, and nothing later. Returns the master and
-    /// them.
+    /// its replicas.
     fn silence_replicas(&self) -> (&Server, Vec<&Server>) {
         let master = self.master();
         let is_replica = |server: &&Server| server.port() != master.port();
@@ -138,8 +138,8 @@ fn named_master(sentinel: &Server) -> Option<u16> {
     address.array()[1].text().parse().ok()
 }
 
-/// Lets a Sentinel watch the group, with times for a test instead of those for a data centre. A master is down after
-/// six seconds, because it may stand still for some.
+/// Lets a Sentinel watch the group, with times for a test instead of those for a data center. A master is down after
+/// six seconds, because it may stall for some.
 fn watch(sentinel: &Server, master: u16) {
     let mut client = Raw::connect(sentinel);
     client.must(
@@ -444,7 +444,7 @@ fn clients_go_on_when_masters_die_and_freeze() {
 
 fn a_master_dies(group: &Group, books: &Books) {
     books.await_progress();
-    // What the master tells its clients at last reaches nobody else.
+    // No replica receives the last writes of the master.
     let (master, replicas) = group.silence_replicas();
     let orders = || books.sold.lock().unwrap().len();
     let before = orders();

@@ -136,7 +136,7 @@ pub struct World {
     pub server: Server,
     pub proxy: Proxy,
     pub tally: Arc<Tally>,
-    /// How long a client waits for a reply before it gives up, beside the time that it asked to wait in line.
+    /// How long a client waits for a reply before it gives up, in addition to the time for which it asked to wait in the queue.
     pub patience: Duration,
 }
 
@@ -230,7 +230,7 @@ impl World {
     }
 }
 
-/// How long a write usually takes: with a slow disk, all of them take long.
+/// The median time of a write. It is long on a slow disk.
 fn time_of_a_write(proxy: &Proxy) -> Duration {
     let mut client = Raw::try_connect(proxy.port()).expect("cannot connect");
     let mut times = [(); 9].map(|()| {

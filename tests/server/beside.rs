@@ -35,9 +35,10 @@ fn value_of(server: &Server, key: &str) -> i64 {
 const ATTEMPTS: usize = 5;
 
 /// The first bytes of a transfer, after which the rest takes seconds.
-const PART: i64 = 50_000;
+const PART_BYTES: i64 = 50_000;
 
-/// A master and a replica that have a dataset, and are in the middle of the transfer of another one; the digest of the first.
+/// A master and a replica that have a dataset, and are in the middle of the transfer of another one. Also returns the digest of the
+/// old dataset.
 fn during_a_transfer() -> (Server, Server, String) {
     let found = (0..ATTEMPTS).find_map(|_| begin_a_transfer());
     found.expect("a transfer that is not over at once")
@@ -115,17 +116,17 @@ fn begin_a_transfer() -> Option<(Server, Server, String)> {
     let filler = "x".repeat(1500);
     change.extend((0..400).map(|number| format!("SET filler{number} {filler}")));
     client.transact(change);
-    let shown = old_dataset(fence);
+    let shown = replies_of_old_dataset(fence);
     let mut reader = Raw::connect(&replica);
     let mut replies = Vec::new();
     let mut is_loading = false;
-    // Until a part of the new dataset is there, or all of it: then this comes too late.
+    // Waits until a part of the new dataset is loaded. If all of it is loaded, the transfer was too fast.
     eventually(SOON, || {
         let lines = shown.iter().map(|(line, _)| *line);
         replies = reader.run_all(lines.chain(["STOCK.GET new1", "INFO everything"]));
         let info = replies.pop().expect("a reply to the last command");
         is_loading = field_of(&info, "async_loading") == 1;
-        let is_part_loaded = is_loading && field_of(&info, "loading_loaded_bytes") > PART;
+        let is_part_loaded = is_loading && field_of(&info, "loading_loaded_bytes") > PART_BYTES;
         let new1 = replies.pop().expect("a reply to the last but one");
         is_part_loaded || !new1.is_nil()
     });
@@ -142,7 +143,7 @@ fn begin_a_transfer() -> Option<(Server, Server, String)> {
 type Check = Box<dyn Fn(&Value) -> bool>;
 
 /// What a replica with the old dataset replies to commands.
-fn old_dataset(fence: i64) -> Vec<(&'static str, Check)> {
+fn replies_of_old_dataset(fence: i64) -> Vec<(&'static str, Check)> {
     let has = |field: &'static str, number: i64| -> Check {
         Box::new(move |info| info.field(field) == &number)
     };

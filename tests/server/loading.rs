@@ -153,8 +153,8 @@ fn lease_of_a_lock(server: &Server) -> i64 {
     Raw::connect(server).transact(lines)[1].int()
 }
 
-/// Panics unless a lease of this length has begun in the same transaction. A transaction has the time at which it began, so the
-/// remaining time may be longer than the lease.
+/// Panics unless `left` ms remain of a lease of `lease` ms that has just begun. In a transaction `left` can be larger, because `PTTL`
+/// uses the start time of the transaction there.
 #[track_caller]
 fn assert_lease(left: i64, lease: i64) {
     assert!((lease / 2..=lease + 1000).contains(&left), "{left}");

@@ -89,8 +89,8 @@ def eventually(condition):
     return value
 
 
-def stay_away(page, program, down_s):
-    """A program that is away comes back after so long, or at once. A minute: a machine that stands still for seconds misses nothing."""
+def keep_down(page, program, down_s):
+    """Kills a program if it runs, and starts it `down_s` seconds from now. Tests use 60 s, which lasts until they have seen the outage."""
     eventually(lambda: page.fetch("/api/break", {"what": program, "down_s": down_s})[0] == 200)
 
 
@@ -172,12 +172,12 @@ def a_changed_price_is_shown(page):
 
 def an_invalidation_that_fails_raises_an_alarm(page):
     numbers = "return [...document.querySelectorAll('#numbers div')].map((row) => row.textContent).join()"
-    stay_away(page, "cache", 60)
+    keep_down(page, "cache", 60)
     status, _ = page.fetch("/api/products/2/price", {"price_cents": 4400})
     assert status == 200
     eventually(lambda: "delayed invalidations1" in page.js(numbers))
     eventually(lambda: "invalidation alarms1" in page.js(numbers))
-    stay_away(page, "cache", 0)
+    keep_down(page, "cache", 0)
     eventually(lambda: page.text("#connection") == "live")
     eventually(lambda: "invalidation alarms0" in page.js(numbers) and "delayed invalidations0" in page.js(numbers))
     eventually(lambda: page.text("[data-product='2'] .cents") == "€44.00")
@@ -187,13 +187,13 @@ def a_killed_worker_is_shown_and_its_orders_follow(page):
     service, place = "[data-service=worker]", "return document.getElementById('twice').getBoundingClientRect().top + scrollY"
     before = page.js(place)
     page.click("[data-break=worker]")
-    stay_away(page, "worker", 60)
+    keep_down(page, "worker", 60)
     eventually(lambda: re.fullmatch(r"order workerback in [1-9]\d* s", page.text(service)))
     assert page.js("return document.querySelector('[data-break=worker]').disabled")
     assert page.js(place) == before, "the buttons keep their place"
     page.click("[data-product='1'] button")
     eventually(lambda: page.states() == ["reserved", "reserved", "cancelled"])
-    stay_away(page, "worker", 0)
+    keep_down(page, "worker", 0)
     eventually(lambda: page.text(service) == "order workerruns")
     eventually(lambda: "in the database" in page.text(".order small"))
     eventually(lambda: page.rows()["unwritten orders"] == "0")
@@ -214,11 +214,11 @@ def requests_that_are_sent_twice_order_once(page):
 
 def a_stopped_database_is_shown_and_the_shop_goes_on(page):
     page.click("[data-break=mariadb]")
-    stay_away(page, "mariadb", 60)
+    keep_down(page, "mariadb", 60)
     eventually(lambda: "MariaDB" in page.text("#connection"))
     page.click("[data-product='3'] button")
     eventually(lambda: page.states()[0] == "reserved" and len(page.states()) == 5)
-    stay_away(page, "mariadb", 0)
+    keep_down(page, "mariadb", 0)
     eventually(lambda: page.text("#connection") == "live")
     eventually(lambda: "in the database" in page.text(".order small"))
     assert page.number("oversold") == 0
@@ -239,11 +239,11 @@ def a_sale_without_redis_leaves_no_product(page):
     count = lambda: len(page.fetch("/api/products")[1].get("products", []))
     before = count()
     assert before > 0
-    stay_away(page, "orders", 60)
+    keep_down(page, "orders", 60)
     status, _ = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})
     assert status == 503
     eventually(lambda: "Redis" in page.text("#connection"))
-    stay_away(page, "orders", 0)
+    keep_down(page, "orders", 0)
     eventually(lambda: page.text("#connection") == "live")
     assert count() == before
     status, sale = page.fetch("/api/sales", {"stock": STOCK, "in_s": 0})

@@ -219,8 +219,8 @@ fn a_stock_and_its_stream_are_never_told_apart() {
         assert_eq!(reply, 4);
         assert_eq!(here.must("STOCK.DEDUCT {bar}quiet 1"), 9);
 
-        // The reservation's time is up long since, and nobody has made another stream to say so. The step is shorter than the
-        // time after which the nodes take each other for failing.
+        // The reservation is due now, and neither node creates a second stream. The clock step is shorter than
+        // `cluster-node-timeout`, so no node is marked as failing.
         one.shift_clock(20_000);
         other.shift_clock(20_000);
         thread::sleep(Duration::from_millis(400));
@@ -269,7 +269,7 @@ fn stocks_with_one_stream_follow_it_one_by_one() {
     moving.keys(&["{bar}1"]);
     assert_eq!(asking(&mut there, "STOCK.DEDUCT {bar}1 1 ORDER d"), 8);
     assert_eq!(here.run("STOCK.DEDUCT {bar}2 1 ORDER d").err(), SPLIT);
-    // The step is shorter than the time after which the nodes take each other for failing.
+    // The clock step is shorter than `cluster-node-timeout`, so no node is marked as failing.
     one.shift_clock(20_000);
     other.shift_clock(20_000);
     thread::sleep(Duration::from_millis(300));

@@ -1902,7 +1902,7 @@ fn overdue_together(client: &mut Raw, px: u32) -> Option<(Vec<i64>, i64)> {
 /// Neither before the first nor only after the last.
 #[test]
 fn clients_are_served_while_many_reservations_end_together() {
-    // A client that the system stops for a while sees less of it.
+    // If the system stops the client for a while, it sees fewer intermediate states. So one of five attempts is enough.
     let seen: Vec<_> = (0..5)
         .map(|_| served_while_many_end())
         .take_while(|served| *served < 5)

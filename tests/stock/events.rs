@@ -140,7 +140,7 @@ fn a_stock_tells_its_name_of_now() {
 fn a_stream_is_in_the_database_of_its_stock() {
     let (_server, mut client) = server_and_client();
     client.run("STOCK.SET k 10 EVENTS s");
-    // In one transaction: the reservation may not end before the stock has moved.
+    // In one transaction: the reservation must not end before the stock has moved.
     let replies = client.transact([
         "STOCK.RESERVE k 1 ORDER o PX 200",
         "MOVE k 3",
@@ -270,7 +270,7 @@ fn a_stock_cannot_be_its_own_stream() {
     assert_eq!(client.run("EXISTS k"), 0);
     client.run("STOCK.SET k 5 EVENTS s");
     assert_eq!(client.run("STOCK.SET k 5 EVENTS k").err(), WRONGTYPE);
-    // It may come to that by RENAME. In one transaction: the reservation may not end before it.
+    // It may come to that by RENAME. In one transaction: the reservation must not end before it.
     let replies = client.transact([
         "STOCK.RESERVE k 1 ORDER o PX 100",
         "STOCK.ORDER k o",

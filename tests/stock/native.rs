@@ -550,7 +550,7 @@ fn flushing_one_database_leaves_the_stocks_of_others() {
         client.must("STOCK.RESERVE k 1 ORDER o PX 150");
         client.must("SELECT 2");
         client.must("STOCK.SET k 10 EVENTS s");
-        // In one transaction: the reservation may not end before the flush.
+        // In one transaction: the reservation must not end before the flush.
         client.transact(["STOCK.RESERVE k 1 ORDER o PX 150", flush]);
         // A new one of the same name has deadlines of its own.
         client.must("STOCK.SET k 20 EVENTS s");

@@ -326,7 +326,7 @@ fn the_deadline_of_a_reservation_stays_the_same_over_a_restart() {
         let server = builder.start();
         let mut client = Raw::connect(&server);
         client.must("STOCK.SET k 10");
-        // In one transaction: the reservation may not end before it is looked at.
+        // In one transaction: the reservation must not end before it is looked at.
         let replies = client.transact(["STOCK.RESERVE k 1 ORDER o PX 500", "STOCK.ORDER k o"]);
         let end = replies[1].field("expires_ms").int();
         assert!(server.terminate().success());

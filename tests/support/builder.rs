@@ -11,10 +11,10 @@ use super::server::{Launch, Server};
 const MODULE_VARIABLE: &str = "SLUICE_MODULE";
 const MODULE_FILE: &str = "libsluice.so";
 
-/// After so many milliseconds of silence, the nodes of a cluster take each other for failing, and a cluster of two masters is down. No
-/// node of a test is silent for so long, even if it stands still for some seconds or serves thousands of clients. Tests that kill
-/// nodes set a shorter time at runtime (`Six::set_timeout`). A long time makes nothing else slow: nodes talk to each other every
-/// second anyway, and a node that had no slots waits for at most five seconds until it is up.
+/// A node that is silent for this many milliseconds is marked as failing. A cluster of two masters is then down. No node of a test is
+/// silent for so long, even if it stalls for some seconds or serves thousands of clients. Tests that kill nodes set a shorter time at
+/// runtime (`Six::set_timeout`). A long time slows down nothing else: nodes exchange messages every second anyway, and a node that had
+/// no slots waits for at most five seconds until it is up.
 const NODE_TIMEOUT_MS: u32 = 60_000;
 
 /// When the append-only file is flushed to the disk (`appendfsync`).

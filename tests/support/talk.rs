@@ -188,14 +188,13 @@ pub fn settled_memory(client: &mut Raw) -> i64 {
     eventually(SOON, || {
         sleep(SPARE_TIME);
         let before = std::mem::replace(&mut last, used_memory(client));
-        (last - before).abs() < 1024 && !moves_tables(client)
+        (last - before).abs() < 1024 && !is_rehashing(client)
     });
     last
 }
 
-/// Whether the server moves a table of keys: on a busy machine, its spare time does not suffice for that. A server that refuses `DEBUG`
-/// does not say.
-fn moves_tables(client: &mut Raw) -> bool {
+/// Whether the server is still rehashing a table of keys. On a busy machine this takes long. Returns false if the server refuses `DEBUG`.
+fn is_rehashing(client: &mut Raw) -> bool {
     let Value::Bulk(tables) = client.run("DEBUG HTSTATS 0") else {
         return false;
     };

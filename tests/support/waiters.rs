@@ -49,7 +49,7 @@ pub fn await_waiting(server: &Server, count: i64) {
     panic!("{last} clients wait, not {count}");
 }
 
-/// A new connection that has sent the command of `line`, once the server has blocked it.
+/// A new connection that has sent `line`. Returns when the server has blocked or answered it.
 #[track_caller]
 pub fn waiter(server: &Server, line: &str) -> Raw {
     let mut client = Raw::connect(server);
@@ -63,7 +63,7 @@ pub fn waits(server: &Server, client: &mut Raw, line: &str) {
     let mut control = Raw::connect(server);
     let list = format!("CLIENT LIST ID {}", client.id());
     client.ask(line);
-    // The number of waiting clients would not tell: another one may leave while this one comes.
+    // The number of waiting clients is not enough: another client may leave when this one arrives.
     eventually(SOON, || {
         client.has_received() || is_blocked(&control.must(&list))
     });

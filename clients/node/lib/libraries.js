@@ -37,15 +37,15 @@ const { ConnectionBroken, typed } = require('./errors');
  */
 
 /**
- * Waits for a new connection, and closes it if it takes too long. A library may not report the end of a connection that is closed
- * while it connects.
+ * Waits for a new connection, and closes it if it takes too long. Some libraries do not report the end of a connection that is closed
+ * during the connect.
  *
  * @param {Promise<unknown>} connecting
  * @param {number} ms
  * @param {() => void} close
  */
 async function inTime(connecting, ms, close) {
-  connecting.catch(noop); // it may fail after its time
+  connecting.catch(noop); // it can fail after the timeout, when no caller waits for it
   /** @type {NodeJS.Timeout | undefined} */
   let timer;
   const late = new Promise((_, reject) => {

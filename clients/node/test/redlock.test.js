@@ -20,17 +20,17 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         String(await Promise.all(admins.map((admin) => admin.send('EXISTS', ...names)))) === String(expected));
       const all = (count) => ports.map(() => count);
       /**
-       * The lock, or its refusal, and the errors meanwhile. It asks again if a vote took too long, up to five times: a server or this
-       * process that stands still for two seconds votes against.
+       * Returns the lock or its refusal, and the errors of the last attempt. Makes at most five attempts while votes are late: if a server
+       * or this process stalls for two seconds, the vote of that server counts as a refusal.
        */
       const acquire = async (resources) => {
         for (let calls = 1; ; calls++) {
           const errors = [];
-          const hear = (error) => errors.push(error);
-          redlock.on('error', hear);
+          const addError = (error) => errors.push(error);
+          redlock.on('error', addError);
           const result = await redlock.acquire(resources, 60_000).catch((refusal) => refusal);
           await Promise.all(result.attempts ?? []); // the last votes may come after the decision
-          redlock.off('error', hear);
+          redlock.off('error', addError);
           if (calls === 5 || !errors.some(({ message }) => message.includes('did not answer'))) return [result, errors];
           if (result instanceof Lock) await result.release();
         }
@@ -166,7 +166,7 @@ test('a server that does not answer does not delay the others', async () => {
   await (await redlock.acquire(['before'], 60_000)).release();
   proxy.fallSilent();
   const lock = await (await redlock.acquire(['gone'], 60_000)).extend(60_000);
-  const { votesFor, votesAgainst } = await lock.attempts.at(-1); // the last attempt: during an earlier one, this process stood still
+  const { votesFor, votesAgainst } = await lock.attempts.at(-1); // only the last attempt: an earlier one can have failed because this process stalled
   assert.deepEqual([votesFor.size, votesAgainst.size], [2, 1]);
   await lock.release();
   await redlock.acquire(['after'], 60_000);

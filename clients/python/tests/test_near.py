@@ -84,7 +84,7 @@ def test_after_random_writes_no_process_serves_an_old_value(admin):
 
 
 def test_a_near_cache_that_hears_no_invalidation_is_found(admin):
-    # A worker that hears nothing for two seconds trusts no entry, so a machine that stands still can hide the old values.
+    # A worker without a message for two seconds trusts no entry, so a stall of the machine can hide the old values.
     assert any(stale_reads(True) for _ in range(3))
 
 

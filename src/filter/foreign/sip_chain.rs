@@ -71,8 +71,8 @@ pub struct SipLink {
     pub bytes: u64,
 }
 
-/// The most hashes. The lowest false positive rate, [`f64::MIN_POSITIVE`], needs 1022 (-log2). A few more follow from the number of bits,
-/// which is rounded up to whole bytes.
+/// The maximum number of hashes. The lowest false positive rate, [`f64::MIN_POSITIVE`], needs 1022: its -log2. The number of bits is
+/// rounded up to whole bytes, which can add a few.
 const MAX_HASHES: u64 = 1100;
 
 impl SipLink {

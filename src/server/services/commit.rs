@@ -1,4 +1,5 @@
-//! Carries out the consequences of steps. Nothing else changes the dataset, except the three ways below.
+//! Carries out the consequences of steps: removal, replication, invalidation and expiry. Only the three ways below do this without a
+//! [`Commit`].
 //!
 //! A family decides a step and describes its consequences as a [`Commit`]. [`TypedKey::commit`] carries them out in one order:
 //! the key's removal, replication, invalidation for clients that watch or track the key, the key's expiry. Keyspace events follow

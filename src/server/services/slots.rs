@@ -174,8 +174,8 @@ impl Nodes {
         &self.own_part
     }
 
-    /// The hash slots that this node owns in exactly one of the two lists, or that move in only one of them or in another direction.
-    /// Also those that commands have `named`, if the own parts of the lists differ: such a slot may have left and come back.
+    /// The hash slots that differ between the two lists: owned in only one, moving in only one, or moving in different directions. If
+    /// the lines of this node differ, also the `named` slots, because they may have left and returned.
     pub fn difference(&self, other: &Self, named: &SlotSet) -> Ranges {
         let has_changed = self.own_part != other.own_part;
         let is_named = |slot: u16| has_changed && named[usize::from(slot)];

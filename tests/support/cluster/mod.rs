@@ -56,7 +56,7 @@ pub fn master_and_replica() -> [Server; 2] {
     [master, replica]
 }
 
-/// Lets a replica take over from its master, who lives. On a slow machine it is asked again: it gives up after five seconds.
+/// Lets a replica take over from its running master. A replica abandons a failover after five seconds, so it is asked again.
 #[track_caller]
 pub fn take_over(replica: &Server) {
     const AGAIN: Duration = Duration::from_secs(6);

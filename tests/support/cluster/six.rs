@@ -7,7 +7,7 @@ use crate::support::{SOON, Server, Value, ask, eventually, field_of, wait_for_re
 
 /// After so many milliseconds of silence nodes take each other for failing while they get to know each other: they talk
 /// twice as often.
-const GETTING_ACQUAINTED: u32 = 1500;
+const JOIN_TIMEOUT_MS: u32 = 1500;
 
 /// The slots of each master.
 const SHARES: [std::ops::RangeInclusive<u16>; 3] = [0..=5460, 5461..=10922, 10923..=16383];
@@ -38,9 +38,9 @@ impl Six {
             started.map(|node| node.expect("a node")).collect()
         });
         let cluster = Self { nodes };
-        // No replica takes over from a master that stands still meanwhile.
+        // No replica takes over from a master that stalls meanwhile.
         cluster.configure("cluster-replica-no-failover yes");
-        cluster.set_timeout(GETTING_ACQUAINTED);
+        cluster.set_timeout(JOIN_TIMEOUT_MS);
         cluster.join();
         cluster.set_timeout(timeout_ms);
         cluster.await_health();

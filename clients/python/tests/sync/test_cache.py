@@ -131,16 +131,16 @@ def test_a_near_cache_serves_hits_without_a_round_trip(sluice, admin):
         pause(0.005)
     assert loads == ["k", "none"]
 
-    def hit():
+    def serves_hits_locally():
         before, hits = admin.info("stats")["total_commands_processed"], near.hits
         for _ in range(500):
             fill()
         commands = admin.info("stats")["total_commands_processed"] - before
         return near.hits == hits + 1000 and commands < 20
 
-    # A machine that stands still for seconds costs hits: the map no longer trusts entries of a server that it did not hear from.
+    # If the machine stalls for some seconds, the near cache no longer trusts its entries: the server has sent nothing meanwhile.
     for _ in range(20):
-        if hit():
+        if serves_hits_locally():
             break
     else:
         pytest.fail("hits take round trips")

@@ -44,11 +44,11 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
-    /// The slots that commands have named that may move them, since the own part of the nodes last changed. A slot that left and
-    /// came back between two replies shows only in the configuration epoch.
+    /// The slots named by commands that may move them (such as `CLUSTER SETSLOT`), since this node's line in `CLUSTER NODES` last
+    /// changed. If a slot has left and returned between two replies, the line shows only another configuration epoch.
     named: SlotSet,
-    /// The slots that moved or were dropped, or that began or ended to move. All their clients are tried again, because the leases
-    /// of the cache that they wait for were revoked.
+    /// The slots that moved, that started or stopped moving, that were dropped, or that may have left and returned. All their clients
+    /// are tried again, because the leases of the cache that they wait for were revoked.
     changed: SlotSet,
 }
 
@@ -220,9 +220,9 @@ pub(in crate::server) fn note_possible_move(slot: Option<u16>) {
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the slot of this key is known to be this node's own and not to move. Also true outside of a cluster, and before the first
-/// look at the slots, which reports no change. But false from a command that may move slots until the server is asked again. Such a
-/// command that runs later than it arrived, after a pause or in a transaction, is not noted again.
+/// Whether the slot of this key is known to be this node's own and not to move. Returns true outside of a cluster, and before the server
+/// was first asked for its slots, because the first reply reports no change. Returns false after a command that may move slots, until the
+/// server is asked again. If a pause or a transaction delays such a command, it may be noted only at its arrival.
 pub fn is_known_as_own(key: &[u8]) -> bool {
     if !slots::is_in_cluster() {
         return true;
@@ -301,7 +301,7 @@ pub(super) fn forget_loss(slot: u16) {
     STATE.get().lost.set(slot.into(), false);
 }
 
-/// The slots with such a change whose clients are not tried again yet.
+/// The [changed](OwnershipState::changed) slots whose waiting clients must still be tried again.
 pub(super) fn changed_slots() -> SlotSet {
     STATE.get().changed
 }
