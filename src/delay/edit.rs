@@ -237,6 +237,9 @@ impl<'k> DelayEdit<'k> {
 
     /// Lists the next delivery, not before `earliest` (Unix ms).
     pub(super) fn relist(&mut self, earliest: u64) {
+        if self.key.is_removed() {
+            return; // a listener to keyspace events has deleted, renamed or moved it
+        }
         let (db, name) = (self.ctx.db(), self.name.bytes());
         if let Some(value) = self.key.value() {
             let at = value.queue.next_due().max(earliest);

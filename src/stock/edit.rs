@@ -371,6 +371,9 @@ impl<'k> StockEdit<'k> {
     /// Lists the next deadline of the stock: not before `earliest` (Unix ms), and a little later for orders that can be
     /// forgotten, so that they are forgotten in batches.
     pub(super) fn relist(&mut self, earliest: u64) {
+        if self.key.is_removed() {
+            return; // a listener to keyspace events has deleted, renamed or moved it
+        }
         let (db, key) = (self.ctx.db(), self.name.bytes());
         if let Some(stock) = self.key.value() {
             let end = stock.next_end().max(earliest);

@@ -579,6 +579,89 @@ fn a_listener_may_delete_a_queue_that_delivers() {
     eventually(SOON, || listened.client.must("XLEN out") == 1);
 }
 
+/// The same for a listener that renames or moves the queue: the message is delivered from where the queue is now.
+#[test]
+fn a_listener_may_rename_or_move_a_queue_that_delivers() {
+    for (change, name, db) in [
+        ("RENAME queue moved", "RENAME", 0),
+        ("MOVE queue 1", "MOVE", 1),
+    ] {
+        let mut listened = Listened::start();
+        listened.run(&[
+            "DELAY.SET queue STREAM out",
+            &format!("listener.run new {change}"),
+            "DELAY.ADD queue id PX 0 VALUES field value",
+        ]);
+        listened.expect(&format!("new queue {name} reply"));
+        listened.run(&[&format!("SELECT {db}")]);
+        eventually(SOON, || listened.client.must("XLEN out") == 1);
+        let entries = listened.client.must("XRANGE out - +");
+        assert_eq!(entries.array().len(), 1, "{change}");
+        listened.run(&["SELECT 0"]);
+        assert_eq!(listened.client.must("EXISTS queue"), 0, "{change}");
+    }
+}
+
+/// A listener renames or moves a stock whose reservation ends: the reservation ends where the stock is now.
+#[test]
+fn a_listener_may_rename_or_move_a_stock_whose_reservation_ends() {
+    for (change, name, db, key) in [
+        ("RENAME stock moved", "RENAME", 0, "moved"),
+        ("MOVE stock 1", "MOVE", 1, "stock"),
+    ] {
+        let mut listened = Listened::start();
+        listened.run(&["STOCK.SET stock 9 EVENTS events"]);
+        // In one transaction, so that the reservation does not end before the listener waits for the stream.
+        let replies = listened.client.transact([
+            "STOCK.RESERVE stock 2 ORDER o PX 50".to_owned(),
+            "DEL events".into(),
+            format!("listener.run new {change}"),
+        ]);
+        assert!(replies.iter().all(|reply| !reply.is_err()), "{replies:?}");
+        listened.expect(&format!("new stock {name} reply"));
+        listened.run(&[&format!("SELECT {db}")]);
+        eventually(SOON, || {
+            listened.client.must(&format!("STOCK.GET {key}")) == 9
+        });
+        assert_eq!(listened.client.must("XLEN events"), 1, "{change}");
+    }
+}
+
+/// A listener writes a stream again as soon as the server has found that it has expired. The module appends to the new stream.
+#[test]
+fn a_listener_may_write_a_stream_that_has_expired() {
+    let mut listened = Listened::start();
+    listened.run(&["DEBUG SET-ACTIVE-EXPIRE 0"]);
+    listened.run(&[
+        "STOCK.SET stock 9 EVENTS events",
+        "DELAY.SET queue STREAM events",
+    ]);
+    for command in [
+        "STOCK.DEDUCT stock 1",
+        "STOCK.MDEDUCT 1 stock 1",
+        "DELAY.ADD queue id PX 0 VALUES field value",
+    ] {
+        eventually(SOON, || {
+            listened.run(&[
+                "DEL events",
+                "XADD events * old entry",
+                "PEXPIRE events 5",
+                "listener.run expired XADD events 5-5 of listener",
+            ]);
+            pass();
+            pass();
+            listened.run(&[command]);
+            // Not if the stream had expired before the listener waited for it.
+            let replies = listened.client.must("listener.replies");
+            let is_expected = |line: &Value| line.text() == "expired events XADD reply";
+            replies.array().iter().any(is_expected)
+        });
+        eventually(SOON, || listened.client.must("XLEN events") == 2);
+        let entries = listened.client.must("XRANGE events - +");
+        assert_eq!(entries.array()[0].array()[0], "5-5", "{command}");
+    }
+}
+
 /// The same for a listener that gives such a key another name, or moves it to another database: the key that the command named is
 /// not there any more, and the value is left where it is now.
 #[test]

@@ -83,6 +83,13 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
     }
 
+    /// Whether the value is open at the key where it was before: a listener to keyspace events has brought it here.
+    pub(in crate::server) fn holds_open_value(&self) -> bool {
+        // SAFETY: the handle is open or null, both of which the function knows.
+        let value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
+        open_value::has_left_key(value.addr())
+    }
+
     /// Whether the value is of this type.
     pub fn holds<T>(&self, native: &NativeType<T>) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.

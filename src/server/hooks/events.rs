@@ -103,6 +103,11 @@ fn run_deferred(ctx: Ctx<'_>) {
         // The holds of a closed connection are searched where they are after all moves.
         ready.sort_by_key(|event| matches!(event, ServerEvent::Disconnected(_)));
         for event in &ready {
+            if let ServerEvent::Changed(db, key, change) = event {
+                let name = ServerString::new(key);
+                let _ = ctx.in_db(*db, || report_change(ctx, &name, *change));
+                continue;
+            }
             for family in crate::enabled_families() {
                 (family.on_event)(ctx, now, event);
                 commit::emit_events(ctx);
@@ -206,14 +211,26 @@ unsafe extern "C" fn on_key(
         }
         if let Some(change) = change
             && native_type::has_live_values()
-            && ctx.peek(&name).is_native()
         {
-            for family in crate::enabled_families() {
-                (family.key_changed)(ctx, &name, change);
-            }
+            report_change(ctx, &name, change);
         }
     });
     raw::REDISMODULE_OK as c_int
+}
+
+/// Reports a change of a key to the families, if the key holds a value of a module.
+fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
+    let key = ctx.peek(name);
+    if !key.is_native() {
+        return;
+    }
+    if key.holds_open_value() {
+        return defer(ServerEvent::Changed(ctx.db(), name.bytes().into(), change));
+    }
+    drop(key);
+    for family in crate::enabled_families() {
+        (family.key_changed)(ctx, name, change);
+    }
 }
 
 unsafe extern "C" fn on_flush(

@@ -54,11 +54,18 @@ pub struct Stream<'k> {
 
 impl<'k> Stream<'k> {
     /// Opens a key; an error if it holds another type.
-    pub fn open(ctx: Ctx<'k>, name: ServerString<'static>) -> Result<Self, Error> {
+    fn open(ctx: Ctx<'k>, name: ServerString<'static>) -> Result<Self, Error> {
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
         // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
         // is closed before the context goes.
-        let key = unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) };
+        let open = || unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) };
+        let mut key = open();
+        if key.is_empty() {
+            // If the server removed an expired key just now, a listener to that event may have written the key again. The handle does
+            // not know that, and the server would abort when the module creates the stream.
+            drop(key);
+            key = open();
+        }
         let is_new = match key.kind() {
             raw::REDISMODULE_KEYTYPE_EMPTY => true,
             raw::REDISMODULE_KEYTYPE_STREAM => false,
