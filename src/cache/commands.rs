@@ -28,7 +28,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedReadKey;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
-use crate::server::services::{scripts, writes};
+use crate::server::services::{cluster, scripts, writes};
 use std::ffi::CStr;
 
 /// A token. All tokens of leases are in this range.
@@ -231,6 +231,9 @@ fn store(
     OPTIONS.read_into(&mut options, cursor, allowed)?;
     options.check(PX)?;
     let (ctx, name) = (call.ctx, call.name(0));
+    if options.number(TOKEN).is_some() {
+        cluster::notice_possible_moves(ctx);
+    }
     let mut edit = open(ctx, &name)?;
     let (now, db) = (Now::read(), ctx.db());
     budget::check_size(ctx, name.bytes(), value)?;

@@ -487,12 +487,8 @@ impl Leases {
         }
     }
 
-    /// Forgets all leases and backoffs of a hash slot, in all databases: Valkey 9 has several in a cluster.
-    pub fn clear_slot(&mut self, slot: u16) {
-        self.clear_slots(&[(slot, slot)]);
-    }
-
-    /// Forgets all leases and backoffs of these ranges of hash slots. The time does not depend on the number of leases.
+    /// Forgets all leases and backoffs of these ranges of hash slots, in all databases: Valkey 9 has several in a cluster. The time does not
+    /// depend on the number of leases.
     pub fn clear_slots(&mut self, ranges: &[(u16, u16)]) {
         for table in &mut self.tables {
             let dbs: Vec<i32> = databases(&table.by_key).collect();

@@ -58,7 +58,7 @@ pub(super) fn offer_lease(
         ..lease_request(length_ms, now)
     };
     let db = ctx.db();
-    if is_lease_free(db, key, now) {
+    if ctx.is_cluster() && is_lease_free(db, key, now) {
         notice_slots(ctx, key);
     }
     let offer = STATE.get().rebuilds.offer(db, key, &request);
@@ -85,9 +85,6 @@ fn lease_request(length_ms: u64, now: Now) -> LeaseRequest<'static> {
 /// Reports changes of hash slots to the families now. Called before a lease of this key is granted, because a later report would revoke
 /// it.
 fn notice_slots(ctx: Ctx<'_>, key: &[u8]) {
-    if !ctx.is_cluster() {
-        return;
-    }
     if !cluster::is_known_as_own(key) {
         cluster::notice_changes_now(ctx);
     } else if !has_leases() {
@@ -204,12 +201,8 @@ pub(super) fn go_on(ctx: Ctx<'_>, slice: &mut Slice) -> bool {
 /// Handles a server event.
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
     match event {
-        ServerEvent::SlotsMayMove => cluster::notice_changes_now(ctx),
-        ServerEvent::SlotsMoved(_) => {
-            stale_ends::unpark(ctx);
-            // At an atomic slot migration, the server has not been asked for its slots yet.
-            cluster::notice_changes(ctx);
-        }
+        ServerEvent::SlotsMayMove => cluster::notice_possible_moves(ctx),
+        ServerEvent::SlotsMoved(_) => stale_ends::unpark(ctx),
         ServerEvent::Demoted => demote(),
         _ => {}
     }
@@ -278,7 +271,7 @@ pub(super) fn cron(ctx: Ctx<'_>) {
     STATE.get().rebuilds.leases.sweep(SWEPT_BY_CRON);
     begin_key_check();
     STATE.get().rebuilds.count_timeouts(Now::read().ms());
-    if ctx.is_cluster() && has_leases() {
+    if has_leases() {
         cluster::notice_changes(ctx);
     }
 }

@@ -617,7 +617,7 @@ fn lease_story(acts: &[Act], most: usize) -> Result<(), TestCaseError> {
                 list.retain(|((of, _), _)| db.is_some_and(|db| *of != db));
             }
             Act::ClearSlot { slot } => {
-                leases.clear_slot(slot);
+                leases.clear_slots(&[(slot, slot)]);
                 list.retain(|((_, key), _)| u16::from(*key) % SLOTS != slot);
             }
         }

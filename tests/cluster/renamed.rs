@@ -92,3 +92,53 @@ fn waiting_clients_of_a_slot_that_left_a_node_with_renamed_commands_are_redirect
     let is_told = told == again || told.err().starts_with("TRYAGAIN ");
     assert!(is_told, "{told:?}");
 }
+
+/// The server does not say which slots it owns, so a lease ends as soon as a command names its slot.
+#[test]
+fn leases_end_when_slots_leave_a_node_with_renamed_commands_and_return() {
+    let server = renamed();
+    let mut client = Raw::connect(&server);
+    let lease = |client: &mut Raw, key: &str| {
+        let fetched = client.must(&format!("CACHE.FETCH {key} LEASE 600000"));
+        assert_eq!(fetched.array()[0], "LEASE", "{key}");
+        fetched.array()[2].int()
+    };
+    for (go, come) in [
+        ("DELSLOTS 5061", "ADDSLOTS 5061"),
+        ("DELSLOTSRANGE 5061 5062", "ADDSLOTSRANGE 5061 5062"),
+        ("FLUSHSLOTS", "ADDSLOTSRANGE 0 16383"),
+    ] {
+        let token = lease(&mut client, LOW);
+        client.must(&format!("cloud {go}"));
+        client.must(&format!("cloud {come}"));
+        eventually(SOON, || !client.run(&format!("EXISTS {LOW}")).is_err());
+        let store = format!("CACHE.SET {LOW} old PX 600000 TOKEN {token}");
+        assert_eq!(client.must(&store), 0, "{go}");
+    }
+    // Only the slot that the command names. A command that the server refuses may end a lease, too.
+    let tokens = [LOW, "baz"].map(|key| lease(&mut client, key));
+    assert!(client.run("cloud SETSLOT 5061 NODE nobody").is_err());
+    assert!(client.run("cloud SETSLOT nothing NODE nobody").is_err());
+    assert!(client.run("cloud SETSLOT 16384 NODE nobody").is_err());
+    for (key, token, stored) in [(LOW, tokens[0], 0), ("baz", tokens[1], 1)] {
+        let store = format!("CACHE.SET {key} v PX 600000 TOKEN {token}");
+        assert_eq!(client.must(&store), stored, "{key}");
+    }
+}
+
+/// A server outside of a cluster has no slots, whatever its commands are called.
+#[test]
+fn a_single_server_without_the_command_cluster_ignores_its_subcommands() {
+    let server = Server::builder()
+        .config("rename-command", "CLUSTER \"\"")
+        .start();
+    let mut client = Raw::connect(&server);
+    let fetched = client.must("CACHE.FETCH k LEASE 600000");
+    let token = fetched.array()[2].int();
+    assert!(client.run("CLUSTER SETSLOT 1 NODE somebody").is_err());
+    assert_eq!(
+        client.must(&format!("CACHE.SET k v PX 600000 TOKEN {token}")),
+        1
+    );
+    assert!(!server.log().contains("rename-command"), "{}", server.log());
+}

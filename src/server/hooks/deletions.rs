@@ -20,6 +20,7 @@ use crate::server::services::deferred::{ServerEvent, defer_and_wake};
 use crate::server::services::deleters;
 use crate::server::services::scripts;
 use crate::server::services::scripts::Transaction;
+use crate::server::services::slots::{SLOTS, is_in_cluster};
 use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -458,27 +459,36 @@ fn deleting(key: Option<&[u8]>) {
     }
 }
 
-/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it.
+/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it. Two commands that assign a slot to another
+/// node and back leave no trace in `CLUSTER NODES` unless the node had begun to import the slot: only then the configuration epoch rises.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
     // Atomic slot migration has events.
-    const MOVING: [&str; 6] = [
-        "setslot",
+    const MOVING_ANY: [&str; 5] = [
         "addslots",
         "addslotsrange",
         "delslots",
         "delslotsrange",
         "flushslots",
     ];
+    if !is_in_cluster() {
+        return;
+    }
     let Some(what) = arguments.next() else {
         return;
     };
-    if MOVING.iter().any(|word| is(what.bytes(), word)) {
-        let slot = arguments.next().filter(|_| is(what.bytes(), "setslot"));
-        let slot = slot.and_then(|slot| parse_int(slot.bytes()));
-        let slot = slot.and_then(|slot| u16::try_from(slot).ok());
-        cluster::note_possible_move(slot);
-        defer_and_wake(ServerEvent::SlotsMayMove);
-    }
+    let slots = if is(what.bytes(), "setslot") {
+        let slot = arguments.next().and_then(|slot| parse_int(slot.bytes()));
+        match slot.and_then(|slot| usize::try_from(slot).ok()) {
+            Some(slot) if slot < SLOTS => slot..=slot,
+            _ => return, // the server refuses the command
+        }
+    } else if MOVING_ANY.iter().any(|word| is(what.bytes(), word)) {
+        0..=SLOTS - 1
+    } else {
+        return;
+    };
+    cluster::note_possible_move(slots);
+    defer_and_wake(ServerEvent::SlotsMayMove);
 }
 
 #[cfg(test)]

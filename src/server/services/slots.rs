@@ -24,7 +24,7 @@ pub(in crate::server) fn learn_cluster(ctx: Ctx<'_>) {
 pub const SLOTS: usize = 16384;
 
 /// Hash slots.
-pub type SlotSet = BitArr!(for SLOTS, in u64);
+pub(in crate::server) type SlotSet = BitArr!(for SLOTS, in u64);
 
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
@@ -174,27 +174,28 @@ impl Nodes {
         &self.own_part
     }
 
-    /// The hash slots that differ between the two lists: owned in only one, moving in only one, or moving in different directions. If
-    /// the lines of this node differ, also the `named` slots, because they may have left and returned.
-    pub fn difference(&self, other: &Self, named: &SlotSet) -> Ranges {
-        let has_changed = self.own_part != other.own_part;
-        let is_named = |slot: u16| has_changed && named[usize::from(slot)];
-        let is_any_moving = !self.moving.is_empty() || !other.moving.is_empty();
+    /// The hash slots that differ between two lists whose lines of this node differ: owned in only one, moving in only one, or moving in
+    /// different directions. Also the `named` slots, because they may have left and returned.
+    pub(in crate::server) fn difference(&self, other: &Self, named: &SlotSet) -> Ranges {
         let differs = |slot: &u16| {
-            self.is_own(*slot) != other.is_own(*slot)
-                || is_named(*slot)
-                || is_any_moving && self.moving.get(slot) != other.moving.get(slot)
+            named[usize::from(*slot)]
+                || self.is_own(*slot) != other.is_own(*slot)
+                || self.moving.get(slot) != other.moving.get(slot)
         };
-        let slots = (0..SLOTS as u16).filter(differs);
-        let mut ranges: Vec<(u16, u16)> = Vec::new();
-        for slot in slots {
-            match ranges.last_mut() {
-                Some((_, last)) if *last + 1 == slot => *last = slot,
-                _ => ranges.push((slot, slot)),
-            }
-        }
-        ranges.into()
+        ranges((0..SLOTS as u16).filter(differs))
     }
+}
+
+/// The ranges of these hash slots, which are in ascending order.
+pub(in crate::server) fn ranges(slots: impl Iterator<Item = u16>) -> Ranges {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == slot => *last = slot,
+            _ => ranges.push((slot, slot)),
+        }
+    }
+    ranges.into()
 }
 
 /// The endpoint for a redirection to the node `ip:port@bus-port[,hostname[,...]]`, by `cluster-preferred-endpoint-type`.
@@ -242,7 +243,6 @@ mod tests {
         named.set(8, true);
         let raised = Nodes::parse(&text.replace("1 4 connected", "1 6 connected"));
         assert_eq!(*raised.difference(&nodes, &named), [(8, 8)]);
-        assert!(nodes.difference(&nodes, &named).is_empty());
         let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
         assert_eq!(*other.difference(&nodes, &none), [(77, 77), (93, 93)]);
         assert!(nodes.difference(&nodes, &none).is_empty());

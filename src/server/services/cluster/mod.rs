@@ -7,10 +7,10 @@ mod waiting;
 pub use migration::{SlotParcel, send_to_importers};
 pub(in crate::server) use migration::{module_options, role_changes, subscribe};
 pub use ownership::{
-    act_on, is_known_as_own, is_moving, notice_changes, notice_changes_now, owned_slots, owns,
-    same_nodes, share_slot, slot,
+    act_on, is_known_as_own, notice_changes, notice_changes_now, notice_possible_moves,
+    owned_slots, owns, same_nodes, slot,
 };
-pub(in crate::server) use ownership::{is_renamed, note_possible_move};
+pub(in crate::server) use ownership::{is_moving, is_renamed, note_possible_move, share_slot};
 pub(in crate::server) use waiting::{
     check_waiting_clients_if_changed, check_waiting_clients_regularly, go_on,
 };

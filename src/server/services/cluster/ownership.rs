@@ -14,10 +14,12 @@ use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, slice_of};
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::slots::{self, Nodes, Ranges, SLOTS, SlotSet, slot_of};
+use crate::server::services::slots::{self, Nodes, Ranges, SlotSet, slot_of};
 use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
+use std::mem;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,9 +110,7 @@ pub(super) fn can_access(slot: u16) -> Option<bool> {
     let function = (*FUNCTION.get_or_init(|| {
         let address = api::function(c"RedisModule_ClusterCanAccessKeysInSlot")?;
         // SAFETY: redismodule.h of Redis 8.4: `int RedisModule_ClusterCanAccessKeysInSlot(int slot)`.
-        Some(unsafe {
-            std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(address)
-        })
+        Some(unsafe { mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, Function>(address) })
     }))?;
     // SAFETY: the function takes any number.
     Some(unsafe { function(c_int::from(slot)) != 0 })
@@ -183,7 +183,7 @@ pub(super) fn moved(ctx: Ctx<'_>, slot: u16) -> Option<Error> {
 }
 
 /// Whether the slot of this key moves to or from another node, key by key. If so, a key that is missing here can be there.
-pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+pub(in crate::server) fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
     if !ctx.is_cluster() {
         return false;
     }
@@ -191,7 +191,11 @@ pub fn is_moving(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
 }
 
 /// Whether a command may use these two keys together. In a cluster, they must be in one slot.
-pub fn share_slot(ctx: Ctx<'_>, one: &ServerString<'_>, other: &ServerString<'_>) -> bool {
+pub(in crate::server) fn share_slot(
+    ctx: Ctx<'_>,
+    one: &ServerString<'_>,
+    other: &ServerString<'_>,
+) -> bool {
     !ctx.is_cluster() || slot_of(one.bytes()) == slot_of(other.bytes())
 }
 
@@ -210,13 +214,9 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 /// Whether a command that may move slots has arrived since the server was last asked for its slots.
 static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a command has arrived that may move this slot; `None`: any slots.
-pub(in crate::server) fn note_possible_move(slot: Option<u16>) {
-    let named = &mut STATE.get().named;
-    match slot {
-        Some(slot) if usize::from(slot) < SLOTS => named.set(slot.into(), true),
-        _ => named.fill(true),
-    }
+/// Notes that a command has arrived that may move these slots.
+pub(in crate::server) fn note_possible_move(slots: RangeInclusive<usize>) {
+    STATE.get().named[slots].fill(true);
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
 }
 
@@ -235,10 +235,29 @@ pub fn is_known_as_own(key: &[u8]) -> bool {
     STATE.get().nodes.as_ref().is_none_or(is_own)
 }
 
+/// Reports changes of slots by commands that have arrived since the server was last asked for its slots. Call this before a value is
+/// stored with the token of a lease: if its slot has left and returned, the lease must be revoked first.
+#[inline]
+pub fn notice_possible_moves(ctx: Ctx<'_>) {
+    if MAY_HAVE_MOVED.load(Ordering::Relaxed) {
+        notice_changes_now(ctx);
+    }
+}
+
 /// Asks the server again for its slots, and reports changes to the families. Call this before a lease is granted in a slot that is not
 /// [known as own](is_known_as_own): if the node notices later that the slot has come, or moves no longer, it revokes the lease.
+#[cold]
 pub fn notice_changes_now(ctx: Ctx<'_>) {
-    current_nodes(ctx);
+    if !ctx.is_cluster() || current_nodes(ctx).is_some() {
+        return;
+    }
+    // The server does not say which slots it owns: `CLUSTER` has another name. Each of the named slots may have moved.
+    MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
+    let named = mem::replace(&mut STATE.get().named, SlotSet::ZERO);
+    if named.any() {
+        let slots = named.iter_ones().map(|slot| slot as u16);
+        slots_have_changed(ServerEvent::SlotsMoved, slots::ranges(slots));
+    }
 }
 
 /// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
@@ -260,12 +279,11 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     state.asked_at_us = start;
     state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
-    if let Some(before) = before {
-        let named = STATE.get().named;
+    if let Some(before) = before
+        && before.own_part() != nodes.own_part()
+    {
+        let named = mem::replace(&mut STATE.get().named, SlotSet::ZERO);
         let changed = before.difference(&nodes, &named);
-        if before.own_part() != nodes.own_part() {
-            STATE.get().named = SlotSet::ZERO;
-        }
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
             let is_own = nodes.is_own(slot);
             if before.is_own(slot) != is_own {
