@@ -37,46 +37,22 @@ const { ConnectionBroken, typed } = require('./errors');
  */
 
 /**
- * Waits for a new connection, and closes it if it takes too long. Some libraries do not report the end of a connection that is closed
- * during the connect.
- *
- * @param {Promise<unknown>} connecting
- * @param {number} ms
- * @param {() => void} close
- */
-async function inTime(connecting, ms, close) {
-  connecting.catch(noop); // it can fail after the timeout, when no caller waits for it
-  /** @type {NodeJS.Timeout | undefined} */
-  let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => {
-      close();
-      reject(new ConnectionBroken(`No connection within ${ms} ms`));
-    }, ms);
-  });
-  try {
-    await Promise.race([connecting, late]);
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-/**
  * The answer of a connection, which is closed if there is none within `ms`.
  *
  * @template T
  * @param {Promise<T>} answer
  * @param {number} ms
  * @param {() => void} close
+ * @param {string} [what] Names what was awaited in the error.
  * @returns {Promise<T>}
  */
-async function answered(answer, ms, close) {
+async function answered(answer, ms, close, what = 'answer') {
   /** @type {NodeJS.Timeout | undefined} */
   let timer;
   const silence = new Promise((_, reject) => {
     timer = setTimeout(() => {
       close();
-      reject(new ConnectionBroken(`No answer within ${ms} ms`)); // not when the library has noticed the end
+      reject(new ConnectionBroken(`No ${what} within ${ms} ms`)); // not when the library has noticed the end
     }, ms);
   });
   try {
@@ -84,6 +60,19 @@ async function answered(answer, ms, close) {
   } finally {
     clearTimeout(timer);
   }
+}
+
+/**
+ * Waits for a new connection, and closes it if it takes too long. Some libraries do not report the end of a connection that is closed
+ * during the connect.
+ *
+ * @param {Promise<unknown>} connecting
+ * @param {number} ms
+ * @param {() => void} close
+ */
+async function connected(connecting, ms, close) {
+  connecting.catch(noop); // it can fail after the timeout, when no caller waits for it
+  await answered(connecting, ms, close, 'connection');
 }
 
 const noop = () => {};
@@ -178,7 +167,7 @@ class NodeRedis {
     const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: this.timeout };
     const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
     own.on('error', noop);
-    await inTime(own.connect(), this.timeout, () => own.isOpen && own.destroy());
+    await connected(own.connect(), this.timeout, () => own.isOpen && own.destroy());
     return own;
   }
 
@@ -263,7 +252,7 @@ class IoRedis {
   async duplicate(node, overrides) {
     const own = node.duplicate({ ...PATIENT, ...overrides });
     own.on('error', noop);
-    await inTime(own.connect(), this.timeout, () => own.disconnect());
+    await connected(own.connect(), this.timeout, () => own.disconnect());
     return own;
   }
 
