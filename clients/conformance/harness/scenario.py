@@ -48,11 +48,11 @@ def agrees(value, expected):
 
 
 class Play:
-    """One run of a scenario at one point of its fault."""
+    """One run of a scenario at one point of its fault. `lease`: the value of `"$lease"` (ms)."""
 
-    def __init__(self, scenario, topology, clients, point):
+    def __init__(self, scenario, topology, clients, point, lease=None):
         self._scenario, self._topology, self._clients, self._point = scenario, topology, clients, point
-        self._saved = {}
+        self._saved = {"lease": lease}
         self._started = {}
         self.faults = []
 
@@ -66,6 +66,10 @@ class Play:
         finally:
             for task, _ in self._started.values():
                 task.cancel()
+
+    def has_lost_reply(self):
+        """Whether a reply did not reach the client. Then the client waits until the lease of this reply ends."""
+        return any(fault.fired.is_set() and fault.side == "reply" and not fault.is_readable for fault in self.faults)
 
     async def _step(self, step):
         if "do" in step:
@@ -122,7 +126,7 @@ class Play:
 
     async def _ask(self, step):
         """Returns the answer. A client that does not repeat by itself is asked again, as its program would."""
-        words = {name: value for name, value in step.items() if name not in RESERVED}
+        words = {name: self._value(value) for name, value in step.items() if name not in RESERVED}
         client = self._clients[step.get("client", "a")]
         is_repeated = step.get("patient") or not client.describe.get("repeats") and step.get("error") != "connection"
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
@@ -201,26 +205,42 @@ async def run(scenario, topology, clients, are_few):
     """Runs a scenario at all points of its fault. Returns the number of points."""
     count = 0
     for point in points(scenario, are_few):
-        for tries_left in reversed(range(scenario.get("tries", 1))):
-            try:
-                faults = await run_at(point, scenario, topology, clients)
-                break
-            except Exception as error:
-                if not tries_left:
-                    raise AssertionError(f"{scenario['name']}, at {point}: {error}") from error
+        try:
+            faults = await run_with_growing_leases(point, scenario, topology, clients)
+        except Exception as error:
+            raise AssertionError(f"{scenario['name']}, at {point}: {error}") from error
         count += 1
         if point and any(fault.is_behind for fault in faults):
             break
     return count
 
 
-async def run_at(point, scenario, topology, clients):
-    """Runs a scenario at one point of its fault. Returns its faults."""
+async def run_with_growing_leases(point, scenario, topology, clients):
+    """Runs a scenario at one point of its fault. Repeats it with the next lease if a lease may have ended too early. Returns its faults."""
+    clock = asyncio.get_running_loop().time
+    *shorter, longest = scenario.get("leases", [None])
+    for lease in shorter:
+        play = Play(scenario, topology, clients, point, lease)
+        begun = clock()
+        try:
+            await run_at(point, play, scenario, topology, clients)
+            return play.faults
+        except Exception as error:
+            milliseconds = (clock() - begun) * 1000
+            if milliseconds < lease * (2 if play.has_lost_reply() else 1):
+                raise
+            print(f"{scenario['name']}, at {point}: failed after {milliseconds:.0f} ms with a lease of {lease} ms: {error}", flush=True)
+    play = Play(scenario, topology, clients, point, longest)
+    await run_at(point, play, scenario, topology, clients)
+    return play.faults
+
+
+async def run_at(point, play, scenario, topology, clients):
+    """Runs a scenario at one point of its fault."""
     await topology.clear()
     for name in scenario.get("clients", ["a"]):
         answer = await clients[name].ask("connect", **topology.config())
         assert "ok" in answer, f"connect: {answer}"
-    play = Play(scenario, topology, clients, point)
     try:
         await play.run()
     finally:
@@ -230,4 +250,3 @@ async def run_at(point, scenario, topology, clients):
             server.signal(signal.SIGCONT)
     if point:
         assert any(fault.is_behind or fault.fired.is_set() for fault in play.faults), "the client never sent the command"
-    return play.faults
