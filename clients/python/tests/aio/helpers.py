@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+from sluice.aio.cache import CONTACT_SECONDS, SILENCE_SECONDS
+
 TASKS = 1000
 WAIT_SECONDS = 60
 LOCK_CLASS = "AsyncLock"
@@ -39,3 +41,9 @@ async def eventually(condition):
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
+
+
+def trusted_until(near):
+    """Until when a near cache serves the entries of its only server if it receives nothing more."""
+    [session] = near._sessions.values()
+    return min(session.contact + CONTACT_SECONDS, session.heard + SILENCE_SECONDS)

@@ -4,6 +4,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from sluice.sync.cache import CONTACT_SECONDS, SILENCE_SECONDS
+
 TASKS = 50
 WAIT_SECONDS = 60
 LOCK_CLASS = "Lock"
@@ -41,3 +43,9 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def trusted_until(near):
+    """Until when a near cache serves the entries of its only server if it receives nothing more."""
+    [session] = near._sessions.values()
+    return min(session.contact + CONTACT_SECONDS, session.heard + SILENCE_SECONDS)
