@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Client;
 use sluice_client::lock::{HeldLock, Locks};
@@ -11,13 +11,16 @@ use sluice_client::{Error, Result};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
-use crate::support::{SOON, Server, eventually};
+use crate::support::{SOON, Server, eventually, not_before};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Renewed every four seconds: a busy machine may stand still for some seconds.
 const LEASE: Duration = Duration::from_secs(12);
+
+/// A later reply is lost for the crate.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
 const TASKS: usize = 1000;
 
@@ -44,13 +47,14 @@ async fn acquired(locks: &Locks, wait: Duration) -> HeldLock {
     held.expect("a reply").expect("it is free in time")
 }
 
-/// Whether the server refuses this request. Repeats it if the reply is lost, because the crate does not repeat requests with a wait of
-/// zero.
+/// Whether the server refuses this request. Repeats it if the reply is too late for the crate, which does not repeat requests with a
+/// wait of zero.
 async fn is_refused(request: impl AsyncFn() -> Result<Option<HeldLock>>) -> bool {
     let reply = async {
         loop {
+            let begun = Instant::now();
             match request().await {
-                Err(Error::Lost(_)) => {}
+                Err(Error::Lost(_)) => not_before(begun, REPLY_LIMIT),
                 reply => break reply.expect("a reply"),
             }
         }
@@ -138,10 +142,16 @@ fn a_silent_server_loses_the_lock_after_its_lease() {
         let renewed = acquired("renewed", LEASE).await;
         // Its lease is shorter, so that the test ends soon. On a busy machine, this lease may end before the server is gone.
         let held = acquired("key", LEASE / 4).await;
-        sleep(LEASE + LEASE / 8).await;
-        assert!(!renewed.validity().is_zero());
+        let end = |lock: &HeldLock| Instant::now() + lock.validity();
+        let first_end = end(&renewed);
+        soon(|| end(&renewed) > first_end + LEASE / 8).await;
         drop(server);
-        timeout(SOON, held.lost()).await.expect("the lease ends");
+        for lock in [&held, &renewed] {
+            let end = end(lock);
+            timeout(SOON, lock.lost()).await.expect("the lease ends");
+            assert!(Instant::now() >= end, "lost before its lease has ended");
+            assert!(lock.validity().is_zero());
+        }
         assert!(held.release().await.is_err());
     });
 }
