@@ -589,44 +589,23 @@ fn number(bytes: &[u8], at: &mut usize, mark: u8) -> usize {
 
 #[test]
 fn what_belongs_together_takes_effect_together() {
-    let server = Server::builder().aof(Fsync::Always).start();
-    let groups_of = |work: &mut dyn FnMut()| {
+    let server = Server::builder().aof(Fsync::Always).clock(0).start();
+    // The server takes these steps in time slices. By this clock, no slice ends early, however busy the machine is.
+    server.freeze_clock(true);
+    let group_of = |what: &str, work: &mut dyn FnMut()| {
         let before = written(&server).len();
         work();
-        written(&server).split_off(before)
-    };
-    let group_of = |what: &str, work: &mut dyn FnMut()| {
-        let groups = groups_of(work);
+        let groups = written(&server).split_off(before);
         assert_eq!(groups.len(), 1, "{what}: {groups:#?}");
         groups.into_iter().next().unwrap()
     };
-    // What the server does of its own accord takes several steps, and on a busy machine its time slice can be over after each of
-    // them. So it is enough if one of 20 rounds is a single group.
-    let group_in_a_round = |what: &str, round: &mut dyn FnMut() -> Vec<Vec<String>>| {
-        let mut rounds = Vec::new();
-        while rounds.len() < 20 {
-            rounds.push(round());
-            if rounds.last().is_some_and(|groups| groups.len() == 1) {
-                return;
-            }
-        }
-        panic!("{what}: {rounds:#?}");
-    };
-    // On a busy machine the time slice is over after the first waiting client, and the others follow by themselves.
     let hands_over = |what: &str, released: &[&str], work: &mut dyn FnMut()| {
-        let groups = groups_of(work);
-        let first = groups.first().unwrap();
-        assert!(
-            first
-                .iter()
-                .zip(released)
-                .all(|(line, effect)| line == effect),
-            "{what}: {groups:#?}"
-        );
-        assert!(first.len() > released.len(), "{what}: {groups:#?}");
-        let others = groups.iter().flatten().skip(released.len());
-        let mut others = others.filter(|line| !line.starts_with("LOCK.APPLY "));
-        assert_eq!(others.next(), None, "{what}: {groups:#?}");
+        let group = group_of(what, work);
+        let (first, others) = group.split_at(released.len());
+        assert_eq!(first, released, "{what}: {group:#?}");
+        assert!(!others.is_empty(), "{what}: {group:#?}");
+        let are_holds = others.iter().all(|line| line.starts_with("LOCK.APPLY "));
+        assert!(are_holds, "{what}: {group:#?}");
     };
 
     ask(&server, "LOCK.ACQUIRE k a PX 600000");
@@ -672,25 +651,22 @@ fn what_belongs_together_takes_effect_together() {
 
     // The server looks for expired keys by itself. If it finds this one first, the hand-over follows in the next round.
     ask(&server, "DEBUG SET-ACTIVE-EXPIRE 0");
-    group_in_a_round("the end of a lease that hands over", &mut || {
-        ask(&server, "DEL t");
-        ask(&server, "LOCK.ACQUIRE t a PX 200");
-        let mut next = waiter(&server, "LOCK.ACQUIRE t b PX 600000 BLOCK 0");
-        groups_of(&mut || assert!(next.read().int() > 0))
+    ask(&server, "LOCK.ACQUIRE t a PX 200");
+    let mut next = waiter(&server, "LOCK.ACQUIRE t b PX 600000 BLOCK 0");
+    group_of("the end of a lease that hands over", &mut || {
+        server.shift_clock(201);
+        assert!(next.read().int() > 0);
     });
 
-    group_in_a_round("the end of a connection that hands over", &mut || {
-        ask(&server, "DEL w");
-        let mut client = Raw::connect(&server);
-        client.must("LOCK.ACQUIRE w a PX 600000 WATCHDOG");
-        client.must("LOCK.ACQUIRE w2 a PX 600000 WATCHDOG");
-        let mut watched = Some(client);
-        let mut next = waiter(&server, "LOCK.ACQUIRE w b PX 600000 BLOCK 0");
-        groups_of(&mut || {
-            drop(watched.take());
-            assert!(next.read().int() > 0);
-            eventually(SOON, || ask(&server, "EXISTS w2") == 0);
-        })
+    let mut client = Raw::connect(&server);
+    client.must("LOCK.ACQUIRE w a PX 600000 WATCHDOG");
+    client.must("LOCK.ACQUIRE w2 a PX 600000 WATCHDOG");
+    let mut watched = Some(client);
+    let mut next = waiter(&server, "LOCK.ACQUIRE w b PX 600000 BLOCK 0");
+    group_of("the end of a connection that hands over", &mut || {
+        drop(watched.take());
+        assert!(next.read().int() > 0);
+        eventually(SOON, || ask(&server, "EXISTS w2") == 0);
     });
 
     let mut client = Raw::connect(&server);
@@ -713,6 +689,7 @@ fn what_belongs_together_takes_effect_together() {
         server.command(["EVAL", script, "2", "e1", "e2"]);
     });
 
+    server.freeze_clock(false);
     let digest = server.digest();
     server.crash();
     assert_eq!(server.digest(), digest);

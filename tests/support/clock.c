@@ -1,6 +1,7 @@
 /* Preloaded into a server: gives it a wall clock that a test shifts, and counts how often the server goes to sleep, and the writes in a
    round of its event loop. The file that SLUICE_TEST_CLOCK names holds the shift in nanoseconds, as 8 bytes that may change at any time,
-   then the counts, then the nanoseconds by which every reading in the main thread sets the clock forward.
+   then the counts, then the nanoseconds by which every reading in the main thread sets the clock forward, then the time at which the
+   machine's clock is frozen (nanoseconds since 1970; 0: it runs).
    CLOCK_MONOTONIC stays as it is. */
 
 #define _GNU_SOURCE
@@ -23,6 +24,7 @@ struct shared {
     int64_t sleeps;
     int64_t most_writes;
     int64_t per_reading;
+    int64_t frozen_at;
 };
 
 static struct shared unshifted;
@@ -53,7 +55,10 @@ int clock_gettime(clockid_t clock, struct timespec *now)
     int64_t step = __atomic_load_n(&shared->per_reading, __ATOMIC_RELAXED);
     if (step != 0 && syscall(SYS_gettid) == getpid())
         __atomic_fetch_add(&shared->shift, step, __ATOMIC_RELAXED);
-    int64_t ns = now->tv_sec * SECOND + now->tv_nsec + __atomic_load_n(&shared->shift, __ATOMIC_RELAXED);
+    int64_t ns = __atomic_load_n(&shared->frozen_at, __ATOMIC_RELAXED);
+    if (ns == 0)
+        ns = now->tv_sec * SECOND + now->tv_nsec;
+    ns += __atomic_load_n(&shared->shift, __ATOMIC_RELAXED);
     now->tv_sec = ns / SECOND;
     now->tv_nsec = ns % SECOND;
     return 0;

@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 
 use super::home::Home;
 use super::library::compile;
+use super::talk::unix_us;
 
 const SOURCE: &str = include_str!("clock.c");
 
@@ -25,7 +26,8 @@ const SHIFT_AT: u64 = 0;
 const SLEEPS_AT: u64 = 8;
 const MOST_WRITES_AT: u64 = 16;
 const PER_READING_AT: u64 = 24;
-const SHARED_LENGTH: u64 = 32;
+const FROZEN_AT: u64 = 32;
+const SHARED_LENGTH: u64 = 40;
 
 /// The library, compiled once for all servers of this process.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -71,6 +73,12 @@ impl Clock {
     pub(super) fn shift_per_reading(&self, us: i64) -> io::Result<()> {
         let ns = us * NS_PER_US;
         self.file.write_all_at(&ns.to_ne_bytes(), PER_READING_AT)
+    }
+
+    /// From now on, only shifts change it. `false`: it runs again.
+    pub(super) fn freeze(&self, is_frozen: bool) -> io::Result<()> {
+        let ns = if is_frozen { unix_us() * NS_PER_US } else { 0 };
+        self.file.write_all_at(&ns.to_ne_bytes(), FROZEN_AT)
     }
 
     /// How often the server has gone to sleep, all its starts together.

@@ -369,6 +369,14 @@ impl Server {
         clock.shift_per_reading(us).expect("cannot set the clock");
     }
 
+    /// From now on, only shifts change its clock, so it finds that no work takes time. `false`: the clock runs again. It was started
+    /// with [`Builder::clock`].
+    #[track_caller]
+    pub fn freeze_clock(&self, is_frozen: bool) {
+        let clock = self.clock.as_ref().expect("it was started without a clock");
+        clock.freeze(is_frozen).expect("cannot freeze the clock");
+    }
+
     /// Begins to count the writes in a round of its event loop; it was started with [`Builder::clock`].
     #[track_caller]
     pub fn count_writes(&self) {
