@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use load::Load;
 use support::cache::shown;
 use support::cluster::{
-    Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, node, node_of_databases,
-    one_node, slot_of, take_over, two_nodes, with_changing_masters,
+    Client, LOW, Lost, Move, Six, await_replica, calls, connect_in, is_master, node,
+    node_of_databases, one_node, slot_of, take_over, two_nodes, with_changing_masters,
 };
 use support::lock::{Grant, check};
 use support::stock::assert_stream_tells_all;
@@ -106,9 +106,7 @@ fn change_masters(cluster: &Six, time: Duration) -> usize {
 fn kill_master(cluster: &Six, master: &Server, replica: &Server) {
     master.kill9();
     cluster.set_timeout(FAILED);
-    eventually(SOON * 3, || {
-        replica.info("role").as_deref() == Some("master")
-    });
+    eventually(SOON * 3, || is_master(replica));
     cluster.set_timeout(BUSY);
 }
 

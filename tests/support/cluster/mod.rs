@@ -10,7 +10,7 @@ mod slot;
 pub use atomic::{A_WHILE, Atomic, owner_of};
 pub use circle::{LATE_MESSAGE, has_defect, with_changing_masters};
 pub use client::{Client, Lost, Told};
-pub use six::{Six, await_replica};
+pub use six::{Six, await_replica, is_master};
 pub use slot::Move;
 
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub fn take_over(replica: &Server) {
     const AGAIN: Duration = Duration::from_secs(6);
     let mut asked: Option<Instant> = None;
     eventually(SOON * 2, || {
-        if replica.info("role").as_deref() == Some("master") {
+        if is_master(replica) {
             return true;
         }
         if asked.is_none_or(|asked| asked.elapsed() > AGAIN) {

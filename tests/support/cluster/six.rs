@@ -174,6 +174,7 @@ pub fn await_replica(node: &Server) {
     });
 }
 
-fn is_master(node: &Server) -> bool {
+/// Whether a node is a master now.
+pub fn is_master(node: &Server) -> bool {
     node.info("role").as_deref() == Some("master")
 }
