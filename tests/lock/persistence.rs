@@ -16,11 +16,6 @@ const LONG: &str = "600000";
 /// How far the clock of fences is set ahead of the server's, in microseconds.
 const ONE_HOUR: i64 = 3_600_000_000;
 
-/// Long enough ago that no command of the server can be in the same millisecond.
-fn sleep_past(at_ms: i64) {
-    eventually(SOON, || unix_ms() > at_ms);
-}
-
 /// Every kind of hold there is, in two databases, none of which ends soon.
 fn fill(server: &Server) {
     let mut client = Raw::connect(server);
@@ -331,7 +326,7 @@ fn a_lease_that_ends_while_the_server_is_down_is_gone_after_the_start() {
         ask(&server, "SEM.ACQUIRE sem short LIMIT 2 PERMITS 2 PX 400");
         let over = unix_ms() + 400;
         assert!(server.terminate().success());
-        sleep_past(over);
+        eventually(SOON, || unix_ms() > over);
         server.restart();
 
         assert_eq!(ask(&server, "EXISTS gone sem"), 0);

@@ -11,7 +11,7 @@ use crate::support::stock::{
 use crate::support::ways::Picture;
 use crate::support::{
     EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, eventually, ints, now_ms,
-    ways,
+    ways, with_growing_lease,
 };
 
 /// Enough orders for several pieces of a saved stock.
@@ -279,7 +279,7 @@ fn reservations_that_ended_while_the_server_was_down_end_right_after_its_start()
             .config("aof-use-rdb-preamble", "no"),
     ] {
         // However long the requests take, no reservation ends before the server does.
-        let reserved = [2000, 10_000].into_iter().find_map(|lease| {
+        let (server, end) = with_growing_lease(2000, |lease| {
             let server = builder.clone().start();
             let mut client = Raw::connect(&server);
             client.must("STOCK.SET k 1000 PERUSER 600 EVENTS s");
@@ -297,7 +297,6 @@ fn reservations_that_ended_while_the_server_was_down_end_right_after_its_start()
             let order = client.must("STOCK.ORDER k o599");
             Some((server, order.get("expires_ms")?.int()))
         });
-        let (server, end) = reserved.expect("600 requests take more than 10 s");
         assert!(server.terminate().success());
         let clock = Server::start();
         let mut clock = Raw::connect(&clock);
