@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::support::cache::{about, nearly, number};
 use crate::support::cluster::{master_and_replica, one_node, take_over, with_changing_masters};
 use crate::support::{
-    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, eventually, pair,
-    quiet, server_and_client, wait_for_replica_sync,
+    EndOnDrop, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical, await_failover,
+    eventually, pair, quiet, server_and_client, wait_for_replica_sync,
 };
 
 const SCRIPT: &str = "return redis.call('CACHE.FETCH', KEYS[1], 'LEASE', 5, 'SLIDE', 900000)";
@@ -302,13 +302,7 @@ fn failovers_under_hits_that_slide_keep_the_datasets_identical() {
                 Some("waiting-for-sync")
             );
             next.cont_signal();
-            eventually(SOON, || {
-                next.info("role").as_deref() == Some("master")
-                    && now.info("role").as_deref() == Some("slave")
-                    && now.info("master_link_status").as_deref() == Some("up")
-                    && next.info("master_failover_state").as_deref() == Some("no-failover")
-            });
-            eventually(SOON, || next.info_int("connected_slaves") == 1);
+            await_failover(now, next);
         }
     });
     assert_identical(&other, &one);

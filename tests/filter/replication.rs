@@ -5,8 +5,8 @@ use crate::support::filter::{
     number, value_digest,
 };
 use crate::support::{
-    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, eventually, follow, pair,
-    quiet, server_and_client, wait_for_replica_sync,
+    Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role, eventually,
+    follow, pair, quiet, server_and_client, wait_for_replica_sync,
 };
 
 const PCALL: &str = "return redis.pcall(unpack(ARGV))";
@@ -855,7 +855,7 @@ fn a_promoted_replica_goes_on_and_keeps_its_own_limits() {
     }
     assert_identical(&master, &second);
     replica.promote();
-    eventually(SOON, || replica.info("role").as_deref() == Some("master"));
+    await_role(&replica, "master");
     let mut promoted = Raw::connect(&replica);
     for kind in KINDS {
         let key = kind.family();

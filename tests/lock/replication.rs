@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     Crowd, EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, ask, assert_identical,
-    differences, eventually, follow, not_before, pair, quiet, unix_ms, wait_for_replica_sync,
-    waiter, with_growing_lease,
+    await_failover, await_role, differences, eventually, follow, not_before, pair, quiet, unix_ms,
+    wait_for_replica_sync, waiter, with_growing_lease,
 };
 
 /// Long enough for an answer that must not come to come after all.
@@ -999,8 +999,8 @@ fn a_failover_hands_over_with_all_leases() {
     old.command(["FAILOVER"]);
     thread::sleep(Duration::from_millis(400));
     new.cont_signal();
-    eventually(SOON, || new.info("role").as_deref() == Some("master"));
-    eventually(SOON, || old.info("role").as_deref() == Some("slave"));
+    await_role(&new, "master");
+    await_role(&old, "slave");
     assert!(waits.read().err().starts_with("UNBLOCKED "));
     let ends = ends.read();
     assert!(ends.is_err() || ends.int() > 0);
@@ -1050,13 +1050,7 @@ fn failovers_under_load_keep_the_datasets_identical() {
             let (now, next) = (servers[turn % 2], servers[(turn + 1) % 2]);
             thread::sleep(Duration::from_millis(250));
             now.command(["FAILOVER"]);
-            eventually(SOON, || {
-                next.info("role").as_deref() == Some("master")
-                    && now.info("role").as_deref() == Some("slave")
-                    && now.info("master_link_status").as_deref() == Some("up")
-                    && next.info("master_failover_state").as_deref() == Some("no-failover")
-            });
-            eventually(SOON, || next.info_int("connected_slaves") == 1);
+            await_failover(now, next);
         }
         stop.store(true, Ordering::Relaxed);
     });

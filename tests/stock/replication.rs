@@ -8,8 +8,8 @@ use crate::support::stock::{
     CLOSED, assert_stream_tells_all, await_state, counts, entries, number, state, told,
 };
 use crate::support::{
-    EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
-    eventually, follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
+    EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_failover,
+    await_role, eventually, follow, ints, now_ms, pair, quiet, random_load, wait_for_replica_sync,
     with_growing_lease,
 };
 
@@ -933,13 +933,7 @@ fn failovers_under_load_keep_the_datasets_identical() {
             let (now, next) = (servers[turn % 2], servers[(turn + 1) % 2]);
             thread::sleep(Duration::from_millis(200));
             now.command(["FAILOVER"]);
-            eventually(SOON, || {
-                next.info("role").as_deref() == Some("master")
-                    && now.info("role").as_deref() == Some("slave")
-                    && now.info("master_link_status").as_deref() == Some("up")
-                    && next.info("master_failover_state").as_deref() == Some("no-failover")
-            });
-            eventually(SOON, || next.info_int("connected_slaves") == 1);
+            await_failover(now, next);
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -56,6 +56,19 @@ pub fn await_role(server: &Server, role: &str) {
     eventually(SOON, || server.info("role").as_deref() == Some(role));
 }
 
+/// Waits until a failover between two servers has ended, and the old master follows the new one.
+#[track_caller]
+pub fn await_failover(old: &Server, new: &Server) {
+    let is = |server: &Server, field, value| server.info(field).as_deref() == Some(value);
+    eventually(SOON, || {
+        is(new, "role", "master")
+            && is(old, "role", "slave")
+            && is(old, "master_link_status", "up")
+            && is(new, "master_failover_state", "no-failover")
+    });
+    eventually(SOON, || new.info_int("connected_slaves") == 1);
+}
+
 /// Panics unless the replica comes to have exactly what its master has.
 #[track_caller]
 pub fn assert_identical(master: &Server, replica: &Server) {
