@@ -253,7 +253,6 @@ pub fn handle_event<F: QueueService>(event: &ServerEvent) {
         // The waiting clients are redirected slot by slot.
         ServerEvent::SlotsMayMove | ServerEvent::SlotsMoved(_) | ServerEvent::SlotsDropped(_) => {}
         ServerEvent::Disconnected(_) | ServerEvent::Saving | ServerEvent::Discarded => {}
-        ServerEvent::Changed(..) => {} // the server part handles it
     }
 }
 

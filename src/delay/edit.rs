@@ -220,6 +220,9 @@ impl<'k> DelayEdit<'k> {
 
     /// Lists the next delivery if the list has a later one. A queue that cannot deliver keeps the time of its next attempt.
     fn list_if_earlier(&mut self) {
+        if self.key.is_removed() {
+            return; // it is listed under its new key, if it has one
+        }
         let (db, name) = (self.ctx.db(), self.name.bytes());
         let Some(value) = self.key.value() else {
             return;
@@ -238,7 +241,7 @@ impl<'k> DelayEdit<'k> {
     /// Lists the next delivery, not before `earliest` (Unix ms).
     pub(super) fn relist(&mut self, earliest: u64) {
         if self.key.is_removed() {
-            return; // a listener to keyspace events has deleted, renamed or moved it
+            return; // it is listed under its new key, if it has one
         }
         let (db, name) = (self.ctx.db(), self.name.bytes());
         if let Some(value) = self.key.value() {

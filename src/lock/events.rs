@@ -49,7 +49,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
         // Waiting clients are looked after slot by slot, and a hold that is renewed is looked at when that is due.
         ServerEvent::SlotsMayMove | ServerEvent::SlotsDropped(_) => {}
         ServerEvent::SlotsMoved(_) => DEADLINES.unpark(ctx),
-        ServerEvent::Changed(..) | ServerEvent::Discarded => {}
+        ServerEvent::Discarded => {}
         ServerEvent::Disconnected(client) => {
             handover.disconnect(*client);
             handover.add_upkeep(Upkeep::Abandon(*client));

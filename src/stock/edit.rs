@@ -372,7 +372,7 @@ impl<'k> StockEdit<'k> {
     /// forgotten, so that they are forgotten in batches.
     pub(super) fn relist(&mut self, earliest: u64) {
         if self.key.is_removed() {
-            return; // a listener to keyspace events has deleted, renamed or moved it
+            return; // it is listed under its new key, if it has one
         }
         let (db, key) = (self.ctx.db(), self.name.bytes());
         if let Some(stock) = self.key.value() {

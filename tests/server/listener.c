@@ -2,7 +2,8 @@
    the reply. `listener.replies` returns a line for each reply, `event key command reply`, and forgets them.
 
    After `listener.beside on`, it also asks about the lock `beside:held` and writes keys of all families, at each event, until
-   `listener.beside off`. After `listener.run <event> <command> <argument> ...`, it runs this command at the next such event. */
+   `listener.beside off`. After `listener.run <event> <command> <argument> ...`, it runs this command at the next such event, and then a
+   writing command of Sluice. */
 
 #include <stdio.h>
 #include <string.h>
@@ -116,15 +117,18 @@ static int on_event(Context *ctx, int class, const char *event, String *key)
         ask(ctx, event, key, "STOCK.INFO", "s");
         ask(ctx, event, key, "CACHE.INFO", "s");
     }
-    if (asks_beside)
-        ask_beside(ctx, event);
     if (*awaited_event && !strcmp(event, awaited_event)) {
         static const char *const formats[] = {"", "", "c", "cc", "ccc", "cccc", "ccccc", "cccccc", "ccccccc"};
         *awaited_event = 0;
         Reply *reply = Call(ctx, argument[0], formats[arguments], argument[1], argument[2], argument[3], argument[4],
                             argument[5], argument[6], argument[7]);
         keep(event, argument[1], (int)strlen(argument[1]), argument[0], reply);
+        reply = Call(ctx, "LOCK.ACQUIRE", "cc", "beside:after", "listener");
+        if (reply)
+            FreeCallReply(reply);
     }
+    if (asks_beside)
+        ask_beside(ctx, event);
     return 0;
 }
 

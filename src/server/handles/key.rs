@@ -83,8 +83,8 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
     }
 
-    /// Whether the value is open at the key where it was before: a listener to keyspace events has brought it here.
-    pub(in crate::server) fn holds_open_value(&self) -> bool {
+    /// Whether the value is still open at another key: a listener to keyspace events has moved it from there to this key.
+    pub(in crate::server) fn holds_moved_open_value(&self) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.
         let value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
         open_value::has_left_key(value.addr())

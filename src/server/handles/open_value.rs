@@ -90,6 +90,11 @@ fn note_removal(address: usize, removal: Removal) {
     ANY_REMOVED.store(true, Ordering::Relaxed);
 }
 
+/// Whether any open value has left the key where it was opened.
+pub(in crate::server) fn has_any_left_key() -> bool {
+    ANY_REMOVED.load(Ordering::Relaxed)
+}
+
 /// Whether the value at this address is open and has left the key where it was opened.
 #[inline(always)]
 pub(in crate::server) fn has_left_key(address: usize) -> bool {

@@ -6,10 +6,12 @@
 
 use crate::server::base::clock::Now;
 use crate::server::base::guard::guard;
+use crate::server::base::main_thread::MainThread;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::{self, Ctx};
 use crate::server::handles::log;
 use crate::server::handles::native_type;
+use crate::server::handles::open_value;
 use crate::server::handles::string::ServerString;
 use crate::server::hooks::deletions;
 use crate::server::hooks::due;
@@ -18,8 +20,8 @@ use crate::server::services::cluster;
 use crate::server::services::commit;
 use crate::server::services::deferred::{
     ABOUT_TO_SLEEP, ANY_DEFERRED, BACKLOG, DEFERRED, FRESH, IS_FLUSHING, KeyChange, LOADS_BESIDE,
-    LOADS_FOR_REPLICA, NOTHING, ServerEvent, WORK, defer, defer_and_wake, defer_slot_change,
-    needs_round, tell_families, wake_event_loop,
+    LOADS_FOR_REPLICA, NOTHING, ServerEvent, WORK, ask_for_a_round, defer, defer_and_wake,
+    defer_slot_change, needs_round, tell_families, wake_event_loop,
 };
 use crate::server::services::import;
 use crate::server::services::info;
@@ -27,6 +29,7 @@ use crate::server::services::memory;
 use crate::server::services::publish;
 use crate::server::services::replicas;
 use crate::server::services::timer;
+use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -81,6 +84,7 @@ fn run_deferred(ctx: Ctx<'_>) {
         return;
     }
     let _nodes = cluster::same_nodes();
+    report_late_changes(ctx);
     let (is_replica, is_paused) = (ctx.is_replica(), ctx.is_paused());
     let now = Now::read();
     // A handler may defer another event, for example of a key that has expired.
@@ -95,7 +99,8 @@ fn run_deferred(ctx: Ctx<'_>) {
             !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
         };
         let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
-        ANY_DEFERRED.store(!later.is_empty(), Ordering::Relaxed);
+        let is_any = !later.is_empty() || !LATE_CHANGES.get().is_empty();
+        ANY_DEFERRED.store(is_any, Ordering::Relaxed);
         *DEFERRED.get() = later;
         if ready.is_empty() {
             return;
@@ -103,11 +108,6 @@ fn run_deferred(ctx: Ctx<'_>) {
         // The holds of a closed connection are searched where they are after all moves.
         ready.sort_by_key(|event| matches!(event, ServerEvent::Disconnected(_)));
         for event in &ready {
-            if let ServerEvent::Changed(db, key, change) = event {
-                let name = ServerString::new(key);
-                let _ = ctx.in_db(*db, || report_change(ctx, &name, *change));
-                continue;
-            }
             for family in crate::enabled_families() {
                 (family.on_event)(ctx, now, event);
                 commit::emit_events(ctx);
@@ -224,12 +224,29 @@ fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     if !key.is_native() {
         return;
     }
-    if key.holds_open_value() {
-        return defer(ServerEvent::Changed(ctx.db(), name.bytes().into(), change));
+    if key.holds_moved_open_value() {
+        let key = (ctx.db(), name.bytes().into());
+        LATE_CHANGES.get().push((key, change));
+        ANY_DEFERRED.store(true, Ordering::Relaxed);
+        return ask_for_a_round();
     }
     drop(key);
     for family in crate::enabled_families() {
         (family.key_changed)(ctx, name, change);
+    }
+}
+
+/// The changes of keys to which a listener to keyspace events has moved an open value. They are reported when no such value is open any
+/// more, also on replicas and in pauses.
+static LATE_CHANGES: MainThread<Vec<(Key, KeyChange)>> = MainThread::new();
+
+fn report_late_changes(ctx: Ctx<'_>) {
+    if open_value::has_any_left_key() {
+        return;
+    }
+    for ((db, key), change) in std::mem::take(&mut *LATE_CHANGES.get()) {
+        let name = ServerString::new(&key);
+        ctx.in_db(db, || report_change(ctx, &name, change));
     }
 }
 
@@ -263,7 +280,15 @@ unsafe extern "C" fn on_swap(
     guard((), || {
         // SAFETY: see above.
         let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
-        defer_slot_change(ServerEvent::Swapped(info.dbnum_first, info.dbnum_second));
+        let (first, second) = (info.dbnum_first, info.dbnum_second);
+        for ((db, _), _) in LATE_CHANGES.get().iter_mut() {
+            *db = match *db {
+                db if db == first => second,
+                db if db == second => first,
+                db => db,
+            };
+        }
+        defer_slot_change(ServerEvent::Swapped(first, second));
     });
 }
 

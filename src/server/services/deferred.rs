@@ -20,9 +20,6 @@ pub enum ServerEvent {
     Touched(i32, Box<[u8]>),
     /// `RESTORE`, `COPY`, `RENAME` or `MOVE` brought a lock or a semaphore to the key, or a client gave it holds by `LOCK.APPLY`.
     Arrived(i32, Box<[u8]>),
-    /// A listener to keyspace events brought a value to this key that a command had open. The families do not receive this event. Instead,
-    /// `key_changed` is called when the value is closed.
-    Changed(i32, Box<[u8]>, KeyChange),
     /// A database was flushed; `None`: all databases.
     Flushed(Option<i32>),
     /// Two databases were swapped.
