@@ -37,13 +37,13 @@ const { ConnectionBroken, typed } = require('./errors');
  */
 
 /**
- * The answer of a connection, which is closed if there is none within `ms`.
+ * Waits for an answer of a connection, which is closed if there is none within `ms`.
  *
  * @template T
  * @param {Promise<T>} answer
  * @param {number} ms
  * @param {() => void} close
- * @param {string} [what] Names what was awaited in the error.
+ * @param {string} [what] What is awaited, for the text of the error.
  * @returns {Promise<T>}
  */
 async function answered(answer, ms, close, what = 'answer') {
@@ -52,7 +52,7 @@ async function answered(answer, ms, close, what = 'answer') {
   const silence = new Promise((_, reject) => {
     timer = setTimeout(() => {
       close();
-      reject(new ConnectionBroken(`No ${what} within ${ms} ms`)); // not when the library has noticed the end
+      reject(new ConnectionBroken(`No ${what} within ${ms} ms`)); // has no effect if the library has already reported the end
     }, ms);
   });
   try {

@@ -459,36 +459,52 @@ fn deleting(key: Option<&[u8]>) {
     }
 }
 
-/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it. Two commands that assign a slot to another
-/// node and back leave no trace in `CLUSTER NODES` unless the node had begun to import the slot: only then the configuration epoch rises.
+/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
-    // Atomic slot migration has events.
-    const MOVING_ANY: [&str; 5] = [
-        "addslots",
-        "addslotsrange",
-        "delslots",
-        "delslotsrange",
-        "flushslots",
-    ];
-    if !is_in_cluster() {
-        return;
+    if is_in_cluster()
+        && let Some(what) = arguments.next()
+        && let Some((ranges, assigns)) = named_slots(what.bytes(), arguments)
+    {
+        cluster::note_possible_move(&ranges, assigns);
+        defer_and_wake(ServerEvent::SlotsMayMove);
     }
-    let Some(what) = arguments.next() else {
-        return;
+}
+
+/// The ranges of slots that a subcommand of `CLUSTER` names (all slots for `FLUSHSLOTS`), and whether it assigns them to this node. `None`
+/// if the subcommand moves no slots, or if the server refuses these arguments. Atomic slot migration is not among them, because it has
+/// events.
+fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u16)>, bool)> {
+    const OTHER_ACTIONS: [&str; 3] = ["importing", "migrating", "stable"];
+    let is_any = |words: &[&str]| words.iter().any(|word| is(what, word));
+    let read = |argument: ServerString<'_>| {
+        let slot = u16::try_from(parse_int(argument.bytes())?).ok()?;
+        (usize::from(slot) < SLOTS).then_some(slot)
     };
-    let slots = if is(what.bytes(), "setslot") {
-        let slot = arguments.next().and_then(|slot| parse_int(slot.bytes()));
-        match slot.and_then(|slot| usize::try_from(slot).ok()) {
-            Some(slot) if slot < SLOTS => slot..=slot,
-            _ => return, // the server refuses the command
+    if is(what, "setslot") {
+        let slot = read(arguments.next()?)?;
+        let action = arguments.next()?;
+        let is_action = |word: &&str| is(action.bytes(), word);
+        let assigns = match is_action(&"node") {
+            true => cluster::is_my_id(arguments.next()?.bytes()),
+            false if OTHER_ACTIONS.iter().any(is_action) => false,
+            false => return None,
+        };
+        Some((vec![(slot, slot)], assigns))
+    } else if is(what, "flushslots") {
+        let all = vec![(0, SLOTS as u16 - 1)];
+        arguments.next().is_none().then_some((all, false))
+    } else if is_any(&["addslots", "delslots"]) {
+        let slots = arguments.map(|slot| read(slot).map(|slot| (slot, slot)));
+        Some((slots.collect::<Option<_>>()?, is(what, "addslots")))
+    } else if is_any(&["addslotsrange", "delslotsrange"]) {
+        let mut ranges = Vec::new();
+        while let Some(first) = arguments.next() {
+            ranges.push((read(first)?, read(arguments.next()?)?));
         }
-    } else if MOVING_ANY.iter().any(|word| is(what.bytes(), word)) {
-        0..=SLOTS - 1
+        Some((ranges, is(what, "addslotsrange")))
     } else {
-        return;
-    };
-    cluster::note_possible_move(slots);
-    defer_and_wake(ServerEvent::SlotsMayMove);
+        None
+    }
 }
 
 #[cfg(test)]

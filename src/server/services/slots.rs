@@ -174,11 +174,11 @@ impl Nodes {
         &self.own_part
     }
 
-    /// The hash slots that differ between two lists whose lines of this node differ: owned in only one, moving in only one, or moving in
-    /// different directions. Also the `named` slots, because they may have left and returned.
-    pub(in crate::server) fn difference(&self, other: &Self, named: &SlotSet) -> Ranges {
+    /// The hash slots that differ between the two lists: owned in only one, moving in only one, or moving in different directions. Also the
+    /// slots that were `assigned` to this node meanwhile, because they may have left and returned.
+    pub(in crate::server) fn difference(&self, other: &Self, assigned: &SlotSet) -> Ranges {
         let differs = |slot: &u16| {
-            named[usize::from(*slot)]
+            assigned[usize::from(*slot)]
                 || self.is_own(*slot) != other.is_own(*slot)
                 || self.moving.get(slot) != other.moving.get(slot)
         };
@@ -239,10 +239,9 @@ mod tests {
             *later.difference(&nodes, &none),
             [(13, 15), (20, 20), (30, 30)]
         );
-        let mut named = SlotSet::ZERO;
-        named.set(8, true);
-        let raised = Nodes::parse(&text.replace("1 4 connected", "1 6 connected"));
-        assert_eq!(*raised.difference(&nodes, &named), [(8, 8)]);
+        let mut assigned = SlotSet::ZERO;
+        assigned.set(8, true);
+        assert_eq!(*nodes.difference(&nodes, &assigned), [(8, 8)]);
         let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
         assert_eq!(*other.difference(&nodes, &none), [(77, 77), (93, 93)]);
         assert!(nodes.difference(&nodes, &none).is_empty());

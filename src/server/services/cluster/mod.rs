@@ -10,7 +10,9 @@ pub use ownership::{
     act_on, is_known_as_own, notice_changes, notice_changes_now, notice_possible_moves,
     owned_slots, owns, same_nodes, slot,
 };
-pub(in crate::server) use ownership::{is_moving, is_renamed, note_possible_move, share_slot};
+pub(in crate::server) use ownership::{
+    is_moving, is_my_id, is_renamed, note_possible_move, share_slot,
+};
 pub(in crate::server) use waiting::{
     check_waiting_clients_if_changed, check_waiting_clients_regularly, go_on,
 };

@@ -19,7 +19,6 @@ use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int};
 use std::mem;
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,9 +45,9 @@ struct OwnershipState {
     /// The slots that this node has lost. The clients that wait there must be redirected, even if this node already imports the
     /// slot again: the keys are on another node.
     lost: SlotSet,
-    /// The slots named by commands that may move them (such as `CLUSTER SETSLOT`), since this node's line in `CLUSTER NODES` last
-    /// changed. If a slot has left and returned between two replies, the line shows only another configuration epoch.
-    named: SlotSet,
+    /// The slots that commands have assigned to this node since the server was last asked for its slots. Such a slot may have left and
+    /// returned in that time. On a server that cannot be asked: all slots that commands may have moved.
+    assigned: SlotSet,
     /// The slots that moved, that started or stopped moving, that were dropped, or that may have left and returned. All their clients
     /// are tried again, because the leases of the cache that they wait for were revoked.
     changed: SlotSet,
@@ -214,10 +213,19 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 /// Whether a command that may move slots has arrived since the server was last asked for its slots.
 static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a command has arrived that may move these slots.
-pub(in crate::server) fn note_possible_move(slots: RangeInclusive<usize>) {
-    STATE.get().named[slots].fill(true);
+/// Notes that a command has arrived that may move the slots of these ranges, and whether it assigns them to this node.
+pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], assigns: bool) {
+    if assigns || CLUSTER_NAME.get().is_some_and(Option::is_none) {
+        for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
+            STATE.get().assigned.set(slot.into(), true);
+        }
+    }
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this is the id of this node of the cluster.
+pub(in crate::server) fn is_my_id(id: &[u8]) -> bool {
+    my_id().is_some_and(|mine| mine.as_bytes() == id)
 }
 
 /// Whether the slot of this key is known to be this node's own and not to move. Returns true outside of a cluster, and before the server
@@ -248,16 +256,18 @@ pub fn notice_possible_moves(ctx: Ctx<'_>) {
 /// [known as own](is_known_as_own): if the node notices later that the slot has come, or moves no longer, it revokes the lease.
 #[cold]
 pub fn notice_changes_now(ctx: Ctx<'_>) {
-    if !ctx.is_cluster() || current_nodes(ctx).is_some() {
-        return;
+    if ctx.is_cluster() && current_nodes(ctx).is_none() {
+        MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
+        let assigned = take_assigned();
+        if assigned.any() {
+            let slots = assigned.iter_ones().map(|slot| slot as u16);
+            slots_have_changed(ServerEvent::SlotsMoved, slots::ranges(slots));
+        }
     }
-    // The server does not say which slots it owns: `CLUSTER` has another name. Each of the named slots may have moved.
-    MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
-    let named = mem::replace(&mut STATE.get().named, SlotSet::ZERO);
-    if named.any() {
-        let slots = named.iter_ones().map(|slot| slot as u16);
-        slots_have_changed(ServerEvent::SlotsMoved, slots::ranges(slots));
-    }
+}
+
+fn take_assigned() -> SlotSet {
+    mem::replace(&mut STATE.get().assigned, SlotSet::ZERO)
 }
 
 /// The nodes and their slots, as the server reported them at most a moment ago. `None`: it did not report them.
@@ -279,11 +289,11 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     state.asked_at_us = start;
     state.reply_time_us = Now::read().micros().saturating_sub(start);
     drop(state);
+    let assigned = take_assigned();
     if let Some(before) = before
-        && before.own_part() != nodes.own_part()
+        && (before.own_part() != nodes.own_part() || assigned.any())
     {
-        let named = mem::replace(&mut STATE.get().named, SlotSet::ZERO);
-        let changed = before.difference(&nodes, &named);
+        let changed = before.difference(&nodes, &assigned);
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
             let is_own = nodes.is_own(slot);
             if before.is_own(slot) != is_own {
@@ -401,8 +411,10 @@ pub(in crate::server) fn is_renamed() -> bool {
     IS_RENAMED.load(Ordering::Relaxed)
 }
 
+/// What `CLUSTER` is called. `None`: the server does not say, so it cannot be asked for its slots.
+static CLUSTER_NAME: OnceLock<Option<CString>> = OnceLock::new();
+
 fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
-    static NAME: OnceLock<Option<CString>> = OnceLock::new();
     let ask = |command: &CStr| {
         // SAFETY: "c" is a NUL-terminated string, which lives through the call.
         let reply = unsafe {
@@ -415,7 +427,7 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
         };
         (!reply.0.is_null()).then_some(reply)
     };
-    let name = NAME.get_or_init(|| {
+    let name = CLUSTER_NAME.get_or_init(|| {
         if ask(c"CLUSTER").is_some() {
             return Some(c"CLUSTER".to_owned());
         }
@@ -423,7 +435,7 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
         let found = present_name(ctx).filter(|name| ask(name).is_some());
         if found.is_none() {
             let line = "the server has no command CLUSTER under that name (rename-command): clients whose slot has left \
-                        this node get TRYAGAIN instead of MOVED";
+                        this node get TRYAGAIN instead of MOVED, and each command that names a slot revokes its leases";
             log::warn_in(ctx, line);
         }
         found
