@@ -1005,8 +1005,13 @@ fn a_lease_ends_if_its_slot_is_lost_to_another_node_and_assigned_again() {
         });
         there.must(&format!("CACHE.DEL {LOW}")); // a writer invalidates the entry
         there.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[0]));
-        for way in &ways_back {
-            here.must(&format!("CLUSTER {way}"));
+        // In one write: the module would see the lost slot between two commands.
+        let lines: Vec<_> = ways_back
+            .iter()
+            .map(|way| format!("CLUSTER {way}"))
+            .collect();
+        for (line, reply) in lines.iter().zip(here.run_all(&lines)) {
+            assert_eq!(reply, "OK", "{line}");
         }
         assert!(is_own(&mut here), "{ways_back:?}");
         assert!(!stores(&mut here, LOW, tokens[0]), "{ways_back:?}");

@@ -643,6 +643,35 @@ fn a_stock_that_a_listener_has_renamed_is_looked_after_in_any_case() {
     }
 }
 
+/// The renamed stock has expired when the module looks after it. Redis 7.0 removes it then, and its listener writes values of all families.
+#[test]
+fn a_listener_may_write_when_a_stock_that_it_renamed_expires() {
+    let mut listened = Listened::start();
+    listened.run(&[
+        "DEBUG SET-ACTIVE-EXPIRE 0",
+        "STOCK.SET stock 9 EVENTS events",
+        "DEL events",
+        "listener.run new RENAME stock moved",
+    ]);
+    let replies = listened.client.transact([
+        "STOCK.DEDUCT stock 1",
+        "PEXPIRE moved 1",
+        "listener.replies",
+        "listener.beside on",
+        "DEBUG SLEEP 0.01",
+    ]);
+    assert_eq!(replies[1], 1, "{replies:?}");
+    assert_eq!(listened.client.must("EXISTS moved"), 0);
+    let replies = listened.client.must("listener.replies");
+    listened.lines = replies
+        .array()
+        .iter()
+        .map(|line| line.text().to_owned())
+        .collect();
+    assert!(!listened.lines.is_empty());
+    listened.check();
+}
+
 /// A listener writes a stream again as soon as the server has found that it has expired. The module appends to the new stream.
 #[test]
 fn a_listener_may_write_a_stream_that_has_expired() {

@@ -24,6 +24,7 @@ use crate::server::services::slots::{SLOTS, is_in_cluster};
 use redis_module::raw;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
+use std::iter;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -459,7 +460,8 @@ fn deleting(key: Option<&[u8]>) {
     }
 }
 
-/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it.
+/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it. A slot that this node has lost to another one
+/// without a command returns by a command that assigns it, and the nodes may then look as before.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
     if is_in_cluster()
         && let Some(what) = arguments.next()
@@ -495,21 +497,43 @@ fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u
         arguments.next().is_none().then_some((all, false))
     } else if is_any(&["addslots", "delslots"]) {
         let slots = arguments.map(|slot| read(slot).map(|slot| (slot, slot)));
-        Some((slots.collect::<Option<_>>()?, is(what, "addslots")))
+        Some((bounded(slots)?, is(what, "addslots")))
     } else if is_any(&["addslotsrange", "delslotsrange"]) {
-        let mut ranges = Vec::new();
-        while let Some(first) = arguments.next() {
-            ranges.push((read(first)?, read(arguments.next()?)?));
-        }
-        Some((ranges, is(what, "addslotsrange")))
+        let ranges = iter::from_fn(|| {
+            let first = arguments.next()?;
+            Some(read(first).zip(arguments.next().and_then(read)))
+        });
+        Some((bounded(ranges)?, is(what, "addslotsrange")))
     } else {
         None
     }
 }
 
+/// The ranges, if each is valid and they have at most as many slots as a cluster. The server refuses to name a slot twice.
+fn bounded(ranges: impl Iterator<Item = Option<(u16, u16)>>) -> Option<Vec<(u16, u16)>> {
+    let mut left = SLOTS;
+    let checked = ranges.map(|range| {
+        let (first, last) = range?;
+        let count = usize::from(last.checked_sub(first)?) + 1;
+        left = left.checked_sub(count)?;
+        Some((first, last))
+    });
+    checked.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_slots_are_valid_and_name_no_more_slots_than_there_are() {
+        let last = SLOTS as u16 - 1;
+        let all = bounded([Some((0, last))].into_iter());
+        assert_eq!(all, Some(vec![(0, last)]));
+        assert!(bounded([Some((0, last)), Some((5, 5))].into_iter()).is_none());
+        assert!(bounded([Some((5, 4))].into_iter()).is_none());
+        assert!(bounded([Some((5, 6)), None].into_iter()).is_none());
+    }
 
     #[test]
     fn watched_names_have_all_of_their_names_and_few_others() {

@@ -32,6 +32,7 @@ use crate::server::services::timer;
 use crate::waiting::Key;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem;
 use std::sync::atomic::Ordering;
 
 /// Lets the families do a slice of their work.
@@ -89,7 +90,7 @@ fn run_deferred(ctx: Ctx<'_>) {
     let now = Now::read();
     // A handler may defer another event, for example of a key that has expired.
     loop {
-        let mut noted = std::mem::take(&mut *DEFERRED.get());
+        let mut noted = mem::take(&mut *DEFERRED.get());
         if is_replica {
             // The master handles changes of keys. A replica handles only events of its own memory and its own AOF.
             noted.retain(|noted| matches!(noted, ServerEvent::Demoted | ServerEvent::Saving));
@@ -244,7 +245,9 @@ fn report_late_changes(ctx: Ctx<'_>) {
     if open_value::has_any_left_key() {
         return;
     }
-    for ((db, key), change) in std::mem::take(&mut *LATE_CHANGES.get()) {
+    // Before the loop, so that the list is not borrowed in it: Redis 7.0 may find that a key has expired, and calls listeners then.
+    let late = mem::take(&mut *LATE_CHANGES.get());
+    for ((db, key), change) in late {
         let name = ServerString::new(&key);
         ctx.in_db(db, || report_change(ctx, &name, change));
     }

@@ -213,11 +213,13 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 /// Whether a command that may move slots has arrived since the server was last asked for its slots.
 static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a command has arrived that may move the slots of these ranges, and whether it assigns them to this node.
+/// Notes that a command has arrived that may move the slots of these ranges, and whether it assigns them to this node. `ranges`: valid
+/// slots in ascending order.
 pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], assigns: bool) {
     if assigns || CLUSTER_NAME.get().is_some_and(Option::is_none) {
-        for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
-            STATE.get().assigned.set(slot.into(), true);
+        let mut state = STATE.get();
+        for (first, last) in ranges {
+            state.assigned[usize::from(*first)..=usize::from(*last)].fill(true);
         }
     }
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
@@ -230,7 +232,12 @@ pub(in crate::server) fn is_my_id(id: &[u8]) -> bool {
 
 /// Whether the slot of this key is known to be this node's own and not to move. Returns true outside of a cluster, and before the server
 /// was first asked for its slots, because the first reply reports no change. Returns false after a command that may move slots, until the
-/// server is asked again. If a pause or a transaction delays such a command, it may be noted only at its arrival.
+/// server is asked again.
+///
+/// A transaction, a pause or Valkey (until the replicas have confirmed `SETSLOT`) can delay such a command, which is noted only at its
+/// arrival. A lease survives if it is granted after that, and the slot leaves and returns within a tenth of a second around the delayed
+/// command. It also survives if a master of the same shard becomes a replica of this node and thereby returns the slot (Redis 7.4 and
+/// later) in so short a time.
 pub fn is_known_as_own(key: &[u8]) -> bool {
     if !slots::is_in_cluster() {
         return true;
@@ -435,7 +442,7 @@ fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
         let found = present_name(ctx).filter(|name| ask(name).is_some());
         if found.is_none() {
             let line = "the server has no command CLUSTER under that name (rename-command): clients whose slot has left \
-                        this node get TRYAGAIN instead of MOVED, and each command that names a slot revokes its leases";
+                        this node get TRYAGAIN instead of MOVED, and each command that may move a slot revokes its leases";
             log::warn_in(ctx, line);
         }
         found
