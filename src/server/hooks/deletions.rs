@@ -472,11 +472,11 @@ fn slots_may_move(arguments: Arguments<'_, '_>) {
     }
 }
 
-/// The ranges of slots that a subcommand of `CLUSTER` names (all slots for `FLUSHSLOTS`), and whether it assigns them to this node. `None`
-/// if the subcommand moves no slots, or if the server refuses these arguments. Atomic slot migration is not among them, because it has
+/// The ranges of slots that a subcommand of `CLUSTER` names (all slots for `FLUSHSLOTS`), and whether it assigns them to this node or lets
+/// it import them. `None` if the subcommand moves no slots, or if the server refuses these arguments. Atomic slot migration is not among them, because it has
 /// events.
 fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u16)>, bool)> {
-    const OTHER_ACTIONS: [&str; 3] = ["importing", "migrating", "stable"];
+    const OTHER_ACTIONS: [&str; 2] = ["migrating", "stable"];
     let is_any = |words: &[&str]| words.iter().any(|word| is(what, word));
     let read = |argument: ServerString<'_>| {
         let slot = u16::try_from(parse_int(argument.bytes())?).ok()?;
@@ -488,6 +488,8 @@ fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u
         let is_action = |word: &&str| is(action.bytes(), word);
         let assigns = match is_action(&"node") {
             true => cluster::is_my_id(arguments.next()?.bytes()),
+            // Valkey ends the import by itself if it learns that the other node does not claim the slot any more.
+            false if is_action(&"importing") => true,
             false if OTHER_ACTIONS.iter().any(is_action) => false,
             false => return None,
         };
