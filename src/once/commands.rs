@@ -31,9 +31,12 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
         options.number_or(LEASE, 0),
         options.bytes(FINGERPRINT).unwrap_or_default(),
     );
-    let (ctx, name) = (call.ctx, call.name(0));
+    let (ctx, name, now) = (call.ctx, call.name(0), Now::read());
+    if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
+        // If the lease has just ended, the work is for the first client that waits.
+        queue_service::serve_name::<OnceQueues>(ctx, now, &name);
+    }
     let mut edit = WorkEdit::open(ctx, &name)?;
-    let now = Now::read();
     edit.remove_if_over(now.ms());
     match decide_begin(edit.work().as_deref(), fingerprint, now.ms()) {
         BeginDecision::Begin => {

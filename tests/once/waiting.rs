@@ -69,6 +69,21 @@ fn the_end_of_a_lease_is_for_the_first_while_nobody_calls() {
     }
 }
 
+/// Who asks when the lease has ended and the server has not served its queue yet does not overtake the clients that wait. A transaction
+/// keeps the server from that.
+#[test]
+fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
+    let server = Server::builder()
+        .config("enable-debug-command", "yes")
+        .start();
+    let mut client = Raw::connect(&server);
+    begin(&mut client, "ONCE.BEGIN k LEASE 600");
+    let mut next = waiter(&server, WAIT);
+    let replies = client.transact(["DEBUG SLEEP 0.7", "ONCE.BEGIN k LEASE 300000"]);
+    busy(&replies[1]);
+    token(&served(&mut next));
+}
+
 #[test]
 fn the_lease_of_a_waiting_client_begins_when_it_is_served() {
     let (server, mut client) = server_and_client();
