@@ -796,6 +796,37 @@ fn a_refused_move_of_a_slot_revokes_no_lease() {
     number(&served(&mut next), "HIT late");
 }
 
+/// The module sees such a command before the server checks it. If the command names more slots than a cluster has, it is ignored.
+#[test]
+fn a_command_that_assigns_a_slot_revokes_its_lease_even_if_it_is_refused() {
+    let (server, mut client) = one_node();
+    let id = id_of(&server);
+    client.must("ACL SETUSER guest on nopass +ping");
+    let mut guest = Raw::connect(&server);
+    guest.must("AUTH guest any");
+    let all_twice = " 0 16383".repeat(2);
+    for (line, is_revoked) in [
+        (format!("SETSLOT {SLOT} IMPORTING {id}"), true),
+        (format!("SETSLOT {SLOT} NODE {id}"), true),
+        (format!("ADDSLOTS {SLOT}"), true),
+        (format!("addslotsrange {SLOT} {SLOT}"), true),
+        (format!("ADDSLOTSRANGE{all_twice}"), false),
+        (format!("ADDSLOTSRANGE {SLOT} 1"), false),
+        (format!("ADDSLOTS {SLOT} 16384"), false),
+        (format!("SETSLOT {SLOT} NODE nobody"), false),
+        (format!("DELSLOTS {SLOT}"), false),
+    ] {
+        let tokens = [LOW, "baz"].map(|key| lease(&mut client, key));
+        let reply = guest.run(&format!("CLUSTER {line}"));
+        assert!(reply.err().starts_with("NOPERM"), "{line}");
+        assert_eq!(stores(&mut client, LOW, tokens[0]), !is_revoked, "{line}");
+        assert!(stores(&mut client, "baz", tokens[1]), "{line}");
+        for key in [LOW, "baz"] {
+            client.must(&format!("CACHE.DEL {key}"));
+        }
+    }
+}
+
 #[test]
 fn leases_end_when_slots_go_and_come_back() {
     let server = Server::builder().cluster(true).start();
