@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::server::base::api;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
-use crate::server::handles::call::{self, CallReply, CallReplyPart};
+use crate::server::handles::call::{self, CallReply};
 use crate::server::handles::context::Ctx;
 use crate::server::handles::log;
 use crate::server::handles::string::{ServerString, slice_of};
@@ -17,7 +17,7 @@ use crate::server::services::deferred::ServerEvent;
 use crate::server::services::slots::{self, Nodes, Ranges, SlotSet, slot_of};
 use crate::waiting::Key;
 use redis_module::raw;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, c_int};
 use std::mem;
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -216,7 +216,7 @@ static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 /// Notes that a command has arrived that may move the slots of these ranges, and whether it assigns them to this node. `ranges`: valid
 /// slots in ascending order.
 pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], assigns: bool) {
-    if assigns || CLUSTER_NAME.get().is_some_and(Option::is_none) {
+    if assigns || is_renamed() {
         let mut state = STATE.get();
         for (first, last) in ranges {
             state.assigned[usize::from(*first)..=usize::from(*last)].fill(true);
@@ -412,56 +412,39 @@ pub(super) fn take_change(ctx: Ctx<'_>) -> bool {
 /// Whether `CLUSTER` is known to have another name. If so, its subcommands are searched under any name.
 static IS_RENAMED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a query has shown that the server has no command with the name `CLUSTER`.
+/// Whether a query has shown that the server has no command with the name `CLUSTER`. Then the server cannot be asked for its slots,
+/// because no server tells its modules the new name.
 #[inline]
 pub(in crate::server) fn is_renamed() -> bool {
     IS_RENAMED.load(Ordering::Relaxed)
 }
 
-/// What `CLUSTER` is called. `None`: the server does not say, so it cannot be asked for its slots.
-static CLUSTER_NAME: OnceLock<Option<CString>> = OnceLock::new();
-
 fn ask_cluster(ctx: Ctx<'_>, what: &CStr) -> Option<CallReply> {
-    let ask = |command: &CStr| {
+    static HAS_CLUSTER: OnceLock<bool> = OnceLock::new();
+    let ask = || {
         // SAFETY: "c" is a NUL-terminated string, which lives through the call.
         let reply = unsafe {
             CallReply(api!(RedisModule_Call(
                 ctx.raw(),
-                command.as_ptr(),
+                c"CLUSTER".as_ptr(),
                 c"c".as_ptr(),
                 what.as_ptr()
             )))
         };
         (!reply.0.is_null()).then_some(reply)
     };
-    let name = CLUSTER_NAME.get_or_init(|| {
-        if ask(c"CLUSTER").is_some() {
-            return Some(c"CLUSTER".to_owned());
-        }
-        IS_RENAMED.store(true, Ordering::Relaxed);
-        let found = present_name(ctx).filter(|name| ask(name).is_some());
-        if found.is_none() {
+    let has_cluster = *HAS_CLUSTER.get_or_init(|| {
+        let has_cluster = ask().is_some();
+        if !has_cluster {
+            IS_RENAMED.store(true, Ordering::Relaxed);
             let line = "the server has no command CLUSTER under that name (rename-command): clients whose slot has left \
-                        this node get TRYAGAIN instead of MOVED, and each command that may move a slot revokes its leases";
+                        this node get TRYAGAIN instead of MOVED, and each command that may move a slot revokes the leases \
+                        of CACHE.FETCH in this slot";
             log::warn_in(ctx, line);
         }
-        found
+        has_cluster
     });
-    ask(name.as_deref()?)
-}
-
-/// What `CLUSTER` is called now, as far as the server tells: only Valkey 9 does.
-fn present_name(ctx: Ctx<'_>) -> Option<CString> {
-    let reply = call::commands(ctx);
-    let commands = reply.part();
-    let is_cluster = |command: &CallReplyPart<'_>| {
-        let subcommands = command.element(9);
-        let first = subcommands.and_then(|all| all.element(0)?.element(0)?.text());
-        first.is_some_and(|name| name.starts_with("cluster|"))
-    };
-    let mut all = (0..commands.len()).filter_map(|index| commands.element(index));
-    let name = all.find(is_cluster)?.element(0)?.text()?;
-    CString::new(name).ok()
+    if has_cluster { ask() } else { None }
 }
 
 /// How this server names nodes to clients.
