@@ -445,8 +445,8 @@ fn declares(source: &str, module: &str) -> bool {
         .any(|line| !line.starts_with("//") && is_it(line))
 }
 
-/// The Rust files below a folder of the project that no other file declares as a module, so that they are not compiled. Files in a
-/// folder without `lib.rs` itself are programs.
+/// The Rust files below a folder of the project that no other file declares as a module, so that they are not compiled. If
+/// the folder has no `lib.rs`, the files directly in it are programs.
 fn undeclared(folder: &str) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let has_library = root.join("lib.rs").exists();

@@ -33,7 +33,7 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
     );
     let (ctx, name, now) = (call.ctx, call.name(0), Now::read());
     if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
-        // If the lease has just ended, the work is for the first client that waits.
+        // If the lease has just ended, the first waiting client gets the work, and not this client.
         queue_service::serve_name::<OnceQueues>(ctx, now, &name);
     }
     let mut edit = WorkEdit::open(ctx, &name)?;

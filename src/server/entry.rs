@@ -81,7 +81,7 @@ const READ_WITHOUT_ARGUMENTS: u8 = 3;
 const AFTER_KEY: u8 = 8;
 
 /// The entry of a command that writes. Before it, the module reports deletions to the families. Outside of a cluster, it also reports
-/// the other deferred events; in a pause of writes only those that a pause does not delay.
+/// the other deferred events. During a pause of writes, it reports only those that the pause does not delay.
 pub const fn write<F>(_run: F) -> Entry
 where
     F: Fn(&Call<'_>) -> Answer + Copy + 'static,

@@ -847,7 +847,7 @@ fn leases_end_when_slots_go_and_come_back() {
             assert!(!stores(&mut client, LOW, token), "{go}");
         }
     }
-    // Who tries what may not be done ends no lease in another slot.
+    // A refused command ends no lease in a slot that it does not assign.
     let token = lease(&mut client, LOW);
     for line in [
         "CLUSTER SETSLOT 5061 NODE nobody",
@@ -963,7 +963,7 @@ fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
     let ids = [&one, &other].map(id_of);
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     let other_slot = SLOT + 1;
-    let mut returns = |is_stored_at_once: bool| {
+    let mut slot_leaves_and_returns = |is_stored_at_once: bool| {
         let token = lease(&mut here, LOW);
         one.stop_signal();
         there.must(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", ids[0]));
@@ -999,7 +999,7 @@ fn a_lease_ends_if_its_slot_leaves_and_comes_back_unseen() {
         has_come_back
     };
     for is_stored_at_once in [false, true] {
-        let has_returned = (0..10).any(|_| returns(is_stored_at_once));
+        let has_returned = (0..10).any(|_| slot_leaves_and_returns(is_stored_at_once));
         assert!(has_returned, "the slot does not come back");
     }
 }

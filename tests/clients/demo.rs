@@ -34,7 +34,7 @@ fn the_flash_sale_oversells_by_get_and_set_and_not_by_deduct() {
     );
 }
 
-/// Runs the example, and checks that `STOCK.DEDUCT` does not oversell. Returns whether both ways that race have oversold.
+/// Runs the example, and checks that `STOCK.DEDUCT` does not oversell. Returns whether both other ways of selling have oversold.
 fn sale_oversells(example: &Path) -> bool {
     let module = std::env::var_os("SLUICE_MODULE");
     let module = module.unwrap_or_else(|| deps().join("libsluice.so").into());

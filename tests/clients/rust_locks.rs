@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// Renewed every four seconds: a busy machine may stand still for some seconds.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A later reply is lost for the crate.
+/// The crate treats a reply as lost if it takes longer.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
 const TASKS: usize = 1000;

@@ -237,7 +237,7 @@ fn reservations_end_at_the_owner_alone_while_their_slot_is_copied() {
             let line = format!("STOCK.ORDER {stock} {order}");
             eventually(SOON, || {
                 let order = client.run(&line);
-                // The test can delay a migration of Redis by a delay of each key, and not stop it. After the copy, the slot leaves.
+                // The test cannot stop a migration of Redis. It only delays the copy of each key, so the slot can leave before the reservation ends.
                 let has_left =
                     way == Atomic::Redis && order.is_err() && order.err().starts_with("MOVED ");
                 has_left || order.field("state") == &"expired"

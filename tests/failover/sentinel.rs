@@ -138,8 +138,8 @@ fn named_master(sentinel: &Server) -> Option<u16> {
     address.array()[1].text().parse().ok()
 }
 
-/// Lets a Sentinel watch the group, with times for a test instead of those for a data center. A master is down after
-/// six seconds, because it may stall for some.
+/// Lets a Sentinel watch the group, with timeouts for a test instead of those for a data center. The Sentinel marks a master as down
+/// only after six seconds of silence, because a running master may stall for some seconds.
 fn watch(sentinel: &Server, master: u16) {
     let mut client = Raw::connect(sentinel);
     client.must(

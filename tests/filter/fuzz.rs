@@ -103,11 +103,11 @@ impl Before {
 }
 
 /// All commands of `use_filter` together need less processor time on the server. Usually, they need at most 25 ms.
-const MOST_TIME: Duration = Duration::from_secs(1);
+const MAX_PROCESSOR_TIME: Duration = Duration::from_secs(1);
 
 /// The processor time that the server has used. Time in which other processes have the processor does not count.
 #[track_caller]
-fn time_used(client: &mut Raw) -> Duration {
+fn processor_time(client: &mut Raw) -> Duration {
     let info = client.must("INFO cpu");
     let seconds = |name: &str| -> f64 {
         let mut lines = info.text().lines();
@@ -139,7 +139,7 @@ fn use_filter(client: &mut Raw, key: &str, what: &dyn std::fmt::Debug) {
         Kind::Bloom => format!("BF.MERGE {key} 1 copy"),
         Kind::Cuckoo => format!("CF.COMPACT {key}"),
     };
-    let before = time_used(client);
+    let before = processor_time(client);
     let lines = [
         format!("{family}.EXISTS {key} i1"),
         format!("{family}.MEXISTS {key} i1 i2 new"),
@@ -190,8 +190,8 @@ fn use_filter(client: &mut Raw, key: &str, what: &dyn std::fmt::Debug) {
         "cannot be loaded as it was saved: {what:?}"
     );
     client.must("DEL copy");
-    let used = time_used(client) - before;
-    assert!(used < MOST_TIME, "{used:?}: {what:?}");
+    let used = processor_time(client) - before;
+    assert!(used < MAX_PROCESSOR_TIME, "{used:?}: {what:?}");
 }
 
 /// A small filter of two layers.
@@ -716,12 +716,12 @@ fn a_filter_of_very_many_layers_keeps_to_the_limit_and_answers() {
         let before = used_memory(&mut client);
         let reply = load_chunk(&mut client, kind, "k", 1, &head);
         if !reply.is_err() {
-            let start = time_used(&mut client);
+            let start = processor_time(&mut client);
             client.call([&kind.name("EXISTS"), "k", "i1"]);
-            let used = time_used(&mut client) - start;
+            let used = processor_time(&mut client) - start;
             let given = used_memory(&mut client) - before;
             println!("{layers} layers: {used:?}, {given} bytes");
-            assert!(used < MOST_TIME, "{used:?}");
+            assert!(used < MAX_PROCESSOR_TIME, "{used:?}");
             let said = client.must("MEMORY USAGE k").int();
             assert!(said * 10 > given * 9, "{said} of {given}");
             if given > 3 * MIB {

@@ -1162,7 +1162,8 @@ fn refuse_all(queues: &mut Queues, locks: &BTreeMap<Key, Lock>, many: bool) -> (
     (refused, u64::MAX - steps)
 }
 
-/// A few searches refuse all deadlocked clients. Searches that find one deadlock each refuse the same clients.
+/// All deadlocked clients are found in few steps if one search may find several. If each search finds only one, the same clients are
+/// refused.
 #[test]
 fn a_search_finds_many_deadlocks() {
     const OWNERS: usize = 400;

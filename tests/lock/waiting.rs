@@ -130,7 +130,8 @@ fn a_downgrade_lets_shared_waiters_in() {
 
 // Hand-over
 
-/// A server whose cron, which would serve the clients of an ended lease too, runs only once a second, and a connection to it.
+/// A server whose cron runs only once a second, and a connection to it. The cron also serves clients when a lease has ended, so a frequent
+/// cron would be in time by chance.
 fn server_with_rare_cron() -> (Server, Raw) {
     let server = Server::builder().config("hz", "1").start();
     let client = Raw::connect(&server);
@@ -1950,8 +1951,8 @@ fn permits_and_locks_do_not_mix_in_one_queue() {
         return redis.call('SEM.ACQUIRE', KEYS[1], 'x', 'LIMIT', 1)";
     let made = client.call(["EVAL", script, "1", "k"]);
     let reply = served(&mut lock);
-    // The lock came to `you` in between, or it is still for `you`, because the slice for waiting clients ended on a busy machine. Or the
-    // semaphore was first.
+    // If the script failed, `you` acquired the lock between its two commands. If it returned nil, the time slice for waiting clients ended
+    // first, and `you` acquired the lock later. Otherwise, the script created the semaphore.
     if made.is_err() || made.is_nil() {
         assert_eq!(fence(&reply), client.run("LOCK.HELD k you").int());
     } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::once::{assert_filled, fill, token};
 use crate::support::{
     Lines, Random, Raw, SOON, assert_identical, eventually, follow, pair, quiet, random_load,
-    server_and_client, stopped_before, unix_ms, wait_for_replica_sync, with_growing_lease,
+    server_and_client, stop_before, unix_ms, wait_for_replica_sync, with_growing_lease,
 };
 
 #[test]
@@ -114,7 +114,7 @@ fn a_replica_ends_nothing_by_itself() {
         let line = format!("ONCE.BEGIN k LEASE {lease}");
         let replies = client.transact([&*line, "PEXPIRETIME k"]);
         token(&replies[0]);
-        stopped_before(&master, &replica, replies[1].int())
+        stop_before(&master, &replica, replies[1].int())
     });
     eventually(SOON, || unix_ms() > end + 200);
     assert_eq!(reader.run("DBSIZE"), 1);

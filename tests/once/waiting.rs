@@ -69,8 +69,8 @@ fn the_end_of_a_lease_is_for_the_first_while_nobody_calls() {
     }
 }
 
-/// Who asks when the lease has ended and the server has not served its queue yet does not overtake the clients that wait. A transaction
-/// keeps the server from that.
+/// If a lease has ended but the server has not served the queue yet, a client that sends `ONCE.BEGIN` does not overtake the waiting
+/// clients. In this test, a transaction delays the service of the queue.
 #[test]
 fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
     let server = Server::builder()

@@ -8,7 +8,7 @@ use crate::support::rate::{
 };
 use crate::support::{
     Fsync, Lines, Random, Raw, SOON, Server, WRONGTYPE, assert_identical, await_role, eventually,
-    follow, now_us, pair, quiet, random_load, server_and_client, stopped_before, unix_ms,
+    follow, now_us, pair, quiet, random_load, server_and_client, stop_before, unix_ms,
     wait_for_replica_sync, with_growing_lease,
 };
 use sluice::rate::gcra::{Bucket, LeakRate};
@@ -332,7 +332,7 @@ fn a_replica_ends_nothing_of_its_own_accord() {
             format!("RATE.ONCE o PX {period}"),
             "PEXPIRETIME w".into(),
         ]);
-        stopped_before(&master, &replica, replies[2].int())
+        stop_before(&master, &replica, replies[2].int())
     });
     eventually(SOON, || unix_ms() > end + 200);
     assert_eq!(reader.run("DBSIZE"), 2);

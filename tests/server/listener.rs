@@ -625,9 +625,9 @@ fn a_listener_may_rename_or_move_a_stock_whose_reservation_ends() {
     }
 }
 
-/// The same if the databases are swapped, or the server becomes a replica for some time, before the module looks after the stock.
+/// The same if the databases are swapped, or the server becomes a replica for some time, before the module handles the rename.
 #[test]
-fn a_stock_that_a_listener_has_renamed_is_looked_after_in_any_case() {
+fn reservations_of_a_renamed_stock_end_after_swapdb_or_a_demotion() {
     for (change, db) in [("SWAPDB 0 1", 1), ("REPLICAOF 127.0.0.1 1", 0)] {
         let mut listened = Listened::start();
         listened.run(&[
@@ -643,7 +643,8 @@ fn a_stock_that_a_listener_has_renamed_is_looked_after_in_any_case() {
     }
 }
 
-/// The renamed stock has expired when the module looks after it. Redis 7.0 removes it then, and its listener writes values of all families.
+/// The renamed stock expires before the module handles the rename. Redis 7.0 then removes the stock, and the listener writes values of all
+/// families.
 #[test]
 fn a_listener_may_write_when_a_stock_that_it_renamed_expires() {
     let mut listened = Listened::start();
@@ -672,7 +673,7 @@ fn a_listener_may_write_when_a_stock_that_it_renamed_expires() {
     listened.check();
 }
 
-/// A listener writes a stream again as soon as the server has found that it has expired. The module appends to the new stream.
+/// When the server removes an expired stream, a listener writes a new one to the same key. The module appends to the new stream.
 #[test]
 fn a_listener_may_write_a_stream_that_has_expired() {
     let mut listened = Listened::start();
@@ -696,7 +697,7 @@ fn a_listener_may_write_a_stream_that_has_expired() {
             pass();
             pass();
             listened.run(&[command]);
-            // Not if the stream had expired before the listener waited for it.
+            // If the stream expired before the listener waited for the event, this reply is missing, and the attempt is repeated.
             let replies = listened.client.must("listener.replies");
             let is_expected = |line: &Value| line.text() == "expired events XADD reply";
             replies.array().iter().any(is_expected)

@@ -75,7 +75,7 @@ impl Clock {
         self.file.write_all_at(&ns.to_ne_bytes(), PER_READING_AT)
     }
 
-    /// From now on, only shifts change it. `false`: it runs again.
+    /// Freezes the clock: from now on, only shifts change it. If `is_frozen` is false, the clock runs again.
     pub(super) fn freeze(&self, is_frozen: bool) -> io::Result<()> {
         let ns = if is_frozen { unix_us() * NS_PER_US } else { 0 };
         self.file.write_all_at(&ns.to_ne_bytes(), FROZEN_AT)

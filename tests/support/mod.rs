@@ -48,7 +48,7 @@ pub use process::{allow_open_files, is_running, largest_child};
 pub use random::Random;
 pub use replica::{
     Written, assert_identical, await_failover, await_role, differences, follow, pair, quiet,
-    random_load, stopped_before,
+    random_load, stop_before,
 };
 pub use server::{Server, Shutdown, program, wait_for_replica_sync};
 pub use setting::number_from;

@@ -36,10 +36,10 @@ pub fn follow(master: &Server, replica: &Server) {
     wait_for_replica_sync(master, replica);
 }
 
-/// Stops a master when its replica has its changes. Returns `end` (Unix ms) if that time was not over then. Otherwise the master
-/// goes on, and this waits until both servers have no keys.
+/// Stops a master after its replica has received all changes. If the master stops before `end` (Unix ms), returns `end`. Otherwise lets
+/// the master continue, waits until both servers have no keys, and returns `None`.
 #[track_caller]
-pub fn stopped_before(master: &Server, replica: &Server, end: i64) -> Option<i64> {
+pub fn stop_before(master: &Server, replica: &Server, end: i64) -> Option<i64> {
     wait_for_replica_sync(master, replica);
     master.stop_signal();
     if unix_ms() < end {

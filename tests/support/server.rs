@@ -369,9 +369,8 @@ impl Server {
         clock.shift_per_reading(us).expect("cannot set the clock");
     }
 
-    /// From now on, only shifts change its clock, so it finds that no work takes time. `false`: the clock runs again. It was started
-    /// with [`Builder::clock`].
-    #[track_caller]
+    /// Freezes the server's clock: from now on, only shifts change it, so the server measures no time for its work. If `is_frozen` is
+    /// false, the clock runs again. The server must have been started with [`Builder::clock`].
     pub fn freeze_clock(&self, is_frozen: bool) {
         let clock = self.clock.as_ref().expect("it was started without a clock");
         clock.freeze(is_frozen).expect("cannot freeze the clock");

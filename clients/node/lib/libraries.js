@@ -37,13 +37,13 @@ const { ConnectionBroken, typed } = require('./errors');
  */
 
 /**
- * Waits for an answer of a connection, which is closed if there is none within `ms`.
+ * Waits for an answer on a connection. If none arrives within `ms` milliseconds, closes the connection.
  *
  * @template T
  * @param {Promise<T>} answer
  * @param {number} ms
  * @param {() => void} close
- * @param {string} [what] What is awaited, for the text of the error.
+ * @param {string} [what] The word for the awaited event in the error message.
  * @returns {Promise<T>}
  */
 async function answered(answer, ms, close, what = 'answer') {
@@ -70,7 +70,7 @@ async function answered(answer, ms, close, what = 'answer') {
  * @param {number} ms
  * @param {() => void} close
  */
-async function connected(connecting, ms, close) {
+async function waitForConnection(connecting, ms, close) {
   connecting.catch(noop); // it can fail after the timeout, when no caller waits for it
   await answered(connecting, ms, close, 'connection');
 }
@@ -167,7 +167,7 @@ class NodeRedis {
     const socket = { ...node.options.socket, reconnectStrategy: false, socketTimeout: 0, connectTimeout: this.timeout };
     const own = node.duplicate({ ...overrides, disableOfflineQueue: false, socket });
     own.on('error', noop);
-    await connected(own.connect(), this.timeout, () => own.isOpen && own.destroy());
+    await waitForConnection(own.connect(), this.timeout, () => own.isOpen && own.destroy());
     return own;
   }
 
@@ -252,7 +252,7 @@ class IoRedis {
   async duplicate(node, overrides) {
     const own = node.duplicate({ ...PATIENT, ...overrides });
     own.on('error', noop);
-    await connected(own.connect(), this.timeout, () => own.disconnect());
+    await waitForConnection(own.connect(), this.timeout, () => own.disconnect());
     return own;
   }
 

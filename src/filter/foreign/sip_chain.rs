@@ -71,8 +71,8 @@ pub struct SipLink {
     pub bytes: u64,
 }
 
-/// The maximum number of hashes. The lowest false positive rate, [`f64::MIN_POSITIVE`], needs 1022: its -log2. The number of bits is
-/// rounded up to whole bytes, which can add a few.
+/// The maximum number of hashes. The lowest false positive rate, [`f64::MIN_POSITIVE`], needs 1022 hashes (-log2 of the rate). The
+/// number of bits is rounded up to whole bytes, which can add a few hashes.
 const MAX_HASHES: u64 = 1100;
 
 impl SipLink {

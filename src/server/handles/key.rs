@@ -83,7 +83,7 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
     }
 
-    /// Whether the value is still open at another key: a listener to keyspace events has moved it from there to this key.
+    /// Whether a listener to keyspace events has moved the value to this key while the module still has it open under its old key.
     pub(in crate::server) fn holds_moved_open_value(&self) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.
         let value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };

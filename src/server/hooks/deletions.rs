@@ -460,23 +460,23 @@ fn deleting(key: Option<&[u8]>) {
     }
 }
 
-/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it. A slot that this node has lost to another one
-/// without a command returns by a command that assigns it, and the nodes may then look as before.
+/// Defers an event if a `CLUSTER` command may move hash slots to this node or away from it. A slot can leave this node
+/// without a command here, and return by a command that assigns it. Then `CLUSTER NODES` may show no difference, so the command itself
+/// is noted.
 fn slots_may_move(arguments: Arguments<'_, '_>) {
     if is_in_cluster()
         && let Some(what) = arguments.next()
-        && let Some((ranges, assigns)) = named_slots(what.bytes(), arguments)
+        && let Some((ranges, is_assignment)) = named_slots(what.bytes(), arguments)
     {
-        cluster::note_possible_move(&ranges, assigns);
+        cluster::note_possible_move(&ranges, is_assignment);
         defer_and_wake(ServerEvent::SlotsMayMove);
     }
 }
 
 /// The ranges of slots that a subcommand of `CLUSTER` names (all slots for `FLUSHSLOTS`), and whether it assigns them to this node or lets
-/// it import them. `None` if the subcommand moves no slots, or if the server refuses these arguments. Atomic slot migration is not among them, because it has
-/// events.
+/// it import them. `None` if the subcommand moves no slots, or if its arguments are invalid. Also `None` for the subcommands of atomic
+/// slot migration, which the server reports by events.
 fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u16)>, bool)> {
-    const OTHER_ACTIONS: [&str; 2] = ["migrating", "stable"];
     let is_any = |words: &[&str]| words.iter().any(|word| is(what, word));
     let read = |argument: ServerString<'_>| {
         let slot = u16::try_from(parse_int(argument.bytes())?).ok()?;
@@ -485,39 +485,43 @@ fn named_slots(what: &[u8], arguments: Arguments<'_, '_>) -> Option<(Vec<(u16, u
     if is(what, "setslot") {
         let slot = read(arguments.next()?)?;
         let action = arguments.next()?;
-        let is_action = |word: &&str| is(action.bytes(), word);
-        let assigns = match is_action(&"node") {
-            true => cluster::is_my_id(arguments.next()?.bytes()),
-            // Valkey ends the import by itself if it learns that the other node does not claim the slot any more.
-            false if is_action(&"importing") => true,
-            false if OTHER_ACTIONS.iter().any(is_action) => false,
-            false => return None,
+        let is_action = |word: &str| is(action.bytes(), word);
+        let is_assignment = if is_action("node") {
+            cluster::is_my_id(arguments.next()?.bytes())
+        } else if is_action("importing") {
+            // If a message shows that the other node no longer claims the slot, Valkey assigns it to this node without another command.
+            true
+        } else if is_action("migrating") || is_action("stable") {
+            false
+        } else {
+            return None;
         };
-        Some((vec![(slot, slot)], assigns))
+        Some((vec![(slot, slot)], is_assignment))
     } else if is(what, "flushslots") {
         let all = vec![(0, SLOTS as u16 - 1)];
         arguments.next().is_none().then_some((all, false))
     } else if is_any(&["addslots", "delslots"]) {
         let slots = arguments.map(|slot| read(slot).map(|slot| (slot, slot)));
-        Some((bounded(slots)?, is(what, "addslots")))
+        Some((checked_ranges(slots)?, is(what, "addslots")))
     } else if is_any(&["addslotsrange", "delslotsrange"]) {
         let ranges = iter::from_fn(|| {
             let first = arguments.next()?;
             Some(read(first).zip(arguments.next().and_then(read)))
         });
-        Some((bounded(ranges)?, is(what, "addslotsrange")))
+        Some((checked_ranges(ranges)?, is(what, "addslotsrange")))
     } else {
         None
     }
 }
 
-/// The ranges, if each is valid and they have at most as many slots as a cluster. The server refuses to name a slot twice.
-fn bounded(ranges: impl Iterator<Item = Option<(u16, u16)>>) -> Option<Vec<(u16, u16)>> {
-    let mut left = SLOTS;
+/// The ranges. `None` if a range is invalid, or if they have more slots than a cluster. The server refuses a command that names a slot
+/// twice.
+fn checked_ranges(ranges: impl Iterator<Item = Option<(u16, u16)>>) -> Option<Vec<(u16, u16)>> {
+    let mut remaining = SLOTS;
     let checked = ranges.map(|range| {
         let (first, last) = range?;
         let count = usize::from(last.checked_sub(first)?) + 1;
-        left = left.checked_sub(count)?;
+        remaining = remaining.checked_sub(count)?;
         Some((first, last))
     });
     checked.collect()
@@ -530,11 +534,11 @@ mod tests {
     #[test]
     fn ranges_of_slots_are_valid_and_name_no_more_slots_than_there_are() {
         let last = SLOTS as u16 - 1;
-        let all = bounded([Some((0, last))].into_iter());
+        let all = checked_ranges([Some((0, last))].into_iter());
         assert_eq!(all, Some(vec![(0, last)]));
-        assert!(bounded([Some((0, last)), Some((5, 5))].into_iter()).is_none());
-        assert!(bounded([Some((5, 4))].into_iter()).is_none());
-        assert!(bounded([Some((5, 6)), None].into_iter()).is_none());
+        assert!(checked_ranges([Some((0, last)), Some((5, 5))].into_iter()).is_none());
+        assert!(checked_ranges([Some((5, 4))].into_iter()).is_none());
+        assert!(checked_ranges([Some((5, 6)), None].into_iter()).is_none());
     }
 
     #[test]

@@ -100,8 +100,8 @@ fn run_deferred(ctx: Ctx<'_>) {
             !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
         };
         let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
-        let is_any = !later.is_empty() || !LATE_CHANGES.get().is_empty();
-        ANY_DEFERRED.store(is_any, Ordering::Relaxed);
+        let is_any_deferred = !later.is_empty() || !LATE_CHANGES.get().is_empty();
+        ANY_DEFERRED.store(is_any_deferred, Ordering::Relaxed);
         *DEFERRED.get() = later;
         if ready.is_empty() {
             return;
@@ -242,10 +242,11 @@ fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
 static LATE_CHANGES: MainThread<Vec<(Key, KeyChange)>> = MainThread::new();
 
 fn report_late_changes(ctx: Ctx<'_>) {
-    if open_value::has_any_left_key() {
+    if open_value::is_any_moved() {
         return;
     }
-    // Before the loop, so that the list is not borrowed in it: Redis 7.0 may find that a key has expired, and calls listeners then.
+    // The list is taken before the loop, so that it is not borrowed during the loop. Redis 7.0 may remove an expired key there and call
+    // listeners, which can add to the list.
     let late = mem::take(&mut *LATE_CHANGES.get());
     for ((db, key), change) in late {
         let name = ServerString::new(&key);

@@ -61,8 +61,8 @@ impl<'k> Stream<'k> {
         let open = || unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) };
         let mut key = open();
         if key.is_empty() {
-            // If the server removed an expired key just now, a listener to that event may have written the key again. The handle does
-            // not know that, and the server would abort when the module creates the stream.
+            // If this call removed an expired key, a listener to that event may have written the key again. The handle still shows an
+            // empty key. If the module created the stream with this handle, the server would abort.
             drop(key);
             key = open();
         }

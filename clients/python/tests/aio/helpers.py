@@ -44,6 +44,6 @@ async def eventually(condition):
 
 
 def trusted_until(near):
-    """Until when a near cache serves the entries of its only server if it receives nothing more."""
+    """Returns the time (`time.monotonic()`) until which a near cache serves its entries if its only server sends nothing more."""
     [session] = near._sessions.values()
     return min(session.contact + CONTACT_SECONDS, session.heard + SILENCE_SECONDS)

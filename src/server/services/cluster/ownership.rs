@@ -213,10 +213,10 @@ pub fn notice_changes(ctx: Ctx<'_>) {
 /// Whether a command that may move slots has arrived since the server was last asked for its slots.
 static MAY_HAVE_MOVED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a command has arrived that may move the slots of these ranges, and whether it assigns them to this node. `ranges`: valid
-/// slots in ascending order.
-pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], assigns: bool) {
-    if assigns || is_renamed() {
+/// Notes that a command has arrived that may move these ranges of slots. `is_assignment`: it assigns them to this node, or lets it import
+/// them. In each range, both slots are valid, and the first is at most the last.
+pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], is_assignment: bool) {
+    if is_assignment || is_renamed() {
         let mut state = STATE.get();
         for (first, last) in ranges {
             state.assigned[usize::from(*first)..=usize::from(*last)].fill(true);
@@ -225,7 +225,7 @@ pub(in crate::server) fn note_possible_move(ranges: &[(u16, u16)], assigns: bool
     MAY_HAVE_MOVED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this is the id of this node of the cluster.
+/// Whether `id` is the id of this node of the cluster.
 pub(in crate::server) fn is_my_id(id: &[u8]) -> bool {
     my_id().is_some_and(|mine| mine.as_bytes() == id)
 }
@@ -234,10 +234,10 @@ pub(in crate::server) fn is_my_id(id: &[u8]) -> bool {
 /// was first asked for its slots, because the first reply reports no change. Returns false after a command that may move slots, until the
 /// server is asked again.
 ///
-/// A transaction, a pause or Valkey (until the replicas have confirmed `SETSLOT`) can delay such a command, which is noted only at its
-/// arrival. A lease survives if it is granted after that, and the slot leaves and returns within a tenth of a second around the delayed
-/// command. It also survives if a master of the same shard becomes a replica of this node and thereby returns the slot (Redis 7.4 and
-/// later) in so short a time.
+/// If a slot leaves and returns within a tenth of a second, a lease in it can survive in two cases. (1) A transaction or a pause delays
+/// the command, or Valkey waits until its replicas have confirmed `SETSLOT`. The command is noted only when it arrives, so a lease that
+/// is granted during this delay survives. (2) A master of the same shard becomes a replica of this node, which then owns the slot again
+/// (Redis 7.4 and later).
 pub fn is_known_as_own(key: &[u8]) -> bool {
     if !slots::is_in_cluster() {
         return true;
@@ -250,8 +250,8 @@ pub fn is_known_as_own(key: &[u8]) -> bool {
     STATE.get().nodes.as_ref().is_none_or(is_own)
 }
 
-/// Reports changes of slots by commands that have arrived since the server was last asked for its slots. Call this before a value is
-/// stored with the token of a lease: if its slot has left and returned, the lease must be revoked first.
+/// If a command that may move slots has arrived since the server was last asked for its slots, asks again and reports the changes. Call
+/// this before a value is stored with the token of a lease: if the slot has left and returned, the lease must be revoked first.
 #[inline]
 pub fn notice_possible_moves(ctx: Ctx<'_>) {
     if MAY_HAVE_MOVED.load(Ordering::Relaxed) {
