@@ -130,11 +130,15 @@ fn waiting<F: QueueService>(db: i32, key: &[u8]) -> usize {
     F::with(|queues, _| queues.waiting(db, key))
 }
 
+/// Whether clients wait for a key of the selected database.
+pub fn has_queue<F: QueueService>(ctx: Ctx<'_>, name: &ServerString<'_>) -> bool {
+    waiting::<F>(ctx.db(), name.bytes()) > 0
+}
+
 /// Serves the clients that wait for a key of the selected database, if there are any.
 pub fn serve_name<F: QueueService>(ctx: Ctx<'_>, now: Now, name: &ServerString<'_>) {
-    let db = ctx.db();
-    if waiting::<F>(db, name.bytes()) > 0 {
-        serve::<F>(ctx, now, &(db, name.bytes().into()));
+    if has_queue::<F>(ctx, name) {
+        serve::<F>(ctx, now, &(ctx.db(), name.bytes().into()));
     }
 }
 

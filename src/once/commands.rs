@@ -31,14 +31,22 @@ pub(super) fn begin(call: &Call<'_>) -> Answer {
         options.number_or(LEASE, 0),
         options.bytes(FINGERPRINT).unwrap_or_default(),
     );
-    let (ctx, name, now) = (call.ctx, call.name(0), Now::read());
-    if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
-        // If the lease has just ended, the first waiting client gets the work, and not this client.
-        queue_service::serve_name::<OnceQueues>(ctx, now, &name);
-    }
+    let (ctx, name) = (call.ctx, call.name(0));
     let mut edit = WorkEdit::open(ctx, &name)?;
+    let now = Now::read();
     edit.remove_if_over(now.ms());
-    match decide_begin(edit.work().as_deref(), fingerprint, now.ms()) {
+    if edit.work().is_none() && has_queue(call) {
+        // The lease has just ended. The first waiting client gets the work, and not this client.
+        drop(edit);
+        serve_first_key(call, now);
+        edit = WorkEdit::open(ctx, &name)?;
+    }
+    let decision = match decide_begin(edit.work().as_deref(), fingerprint, now.ms()) {
+        // The time of the slice is over, so the queue is served later.
+        BeginDecision::Begin if has_queue(call) => BeginDecision::Busy(0),
+        decision => decision,
+    };
+    match decision {
         BeginDecision::Begin => {
             if memory::is_full() && !ctx.is_replay() {
                 return Err(Error::OutOfMemory);
@@ -134,12 +142,17 @@ pub(super) fn fail(call: &Call<'_>) -> Answer {
     Ok(Reply::Int(is_freed.into()))
 }
 
+/// Whether clients wait for the first key.
+fn has_queue(call: &Call<'_>) -> bool {
+    WAITING_CLIENTS.load(Ordering::Relaxed) > 0
+        && queue_service::has_queue::<OnceQueues>(call.ctx, &call.name(0))
+}
+
 /// Serves the clients that wait for the first key.
 fn serve_first_key(call: &Call<'_>, now: Now) {
-    if WAITING_CLIENTS.load(Ordering::Relaxed) == 0 {
-        return;
+    if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
+        queue_service::serve_name::<OnceQueues>(call.ctx, now, &call.name(0));
     }
-    queue_service::serve_name::<OnceQueues>(call.ctx, now, &call.name(0));
 }
 
 /// `ONCE.INFO key`

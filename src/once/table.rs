@@ -10,7 +10,7 @@ pub const TABLE: &[Command] = &[
         name: "ONCE.BEGIN",
         usage: "key LEASE ms [FINGERPRINT f] [BLOCK ms]",
         summary: "Begins work that is done once, or returns its result, or waits for it.",
-        complexity: "O(1)",
+        complexity: "O(1), and O(1) for each waiting client that it answers",
         arity: -4,
         flags: "write fast blocking",
         categories: "write fast blocking",

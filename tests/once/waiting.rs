@@ -1,5 +1,6 @@
 //! Clients that wait get the result, or the work, in order, whatever happens to the key.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{node, two_nodes};
@@ -70,18 +71,34 @@ fn the_end_of_a_lease_is_for_the_first_while_nobody_calls() {
 }
 
 /// If a lease has ended but the server has not served the queue yet, a client that sends `ONCE.BEGIN` does not overtake the waiting
-/// clients. In this test, a transaction delays the service of the queue.
+/// clients, even if the time slice of the service is over before it serves anybody. In this test, a transaction delays the service, and
+/// each reading of the clock takes longer than a slice.
 #[test]
 fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
-    let server = Server::builder()
-        .config("enable-debug-command", "yes")
-        .start();
-    let mut client = Raw::connect(&server);
-    begin(&mut client, "ONCE.BEGIN k LEASE 600");
-    let mut next = waiter(&server, WAIT);
-    let replies = client.transact(["DEBUG SLEEP 0.7", "ONCE.BEGIN k LEASE 300000"]);
-    busy(&replies[1]);
-    token(&served(&mut next));
+    const LEASE_MS: i64 = 500;
+    for (us_per_reading, left_ms) in [(0, 600_000), (1100, 0)] {
+        let is_tested = (0..10).any(|_| {
+            let builder = Server::builder().clock(0);
+            let server = builder.config("enable-debug-command", "yes").start();
+            let mut client = Raw::connect(&server);
+            server.freeze_clock(true);
+            begin(&mut client, &format!("ONCE.BEGIN k LEASE {LEASE_MS}"));
+            let mut next = waiter(&server, WAIT);
+            for line in ["MULTI", "DEBUG SLEEP 0.5", "ONCE.BEGIN k LEASE 300000"] {
+                client.must(line);
+            }
+            client.ask("EXEC");
+            sleep(Duration::from_millis(100));
+            server.shift_clock(LEASE_MS + 1);
+            server.shift_clock_per_reading(us_per_reading);
+            let left = busy(&client.read().array()[1]);
+            server.shift_clock_per_reading(0);
+            token(&served(&mut next));
+            // Otherwise the transaction was over before the clock was shifted.
+            left == left_ms
+        });
+        assert!(is_tested, "{us_per_reading} us");
+    }
 }
 
 #[test]
