@@ -66,10 +66,11 @@ pub struct Nodes {
     /// For each hash slot, the index of its node plus 1; 0: no node owns it.
     owners: Vec<u16>,
     nodes: Vec<Node>,
-    /// The index of this node, or of its master.
+    /// The index of this node.
     own: Option<usize>,
     moving: HashMap<u16, Motion>,
-    own_part: String,
+    /// The hash slots of this node, as `CLUSTER NODES` lists them.
+    own_slots: String,
 }
 
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl Nodes {
         });
         if is_own {
             self.own = Some(number);
-            self.own_part = line.split(' ').skip(6).collect::<Vec<_>>().join(" ");
+            self.own_slots = line.split(' ').skip(8).collect::<Vec<_>>().join(" ");
         }
         for word in words.skip(5) {
             if let Some(moving) = word.strip_prefix('[') {
@@ -169,9 +170,9 @@ impl Nodes {
         Some((&node.id, &node.address))
     }
 
-    /// The configuration epoch and the hash slots of this node, as `CLUSTER NODES` lists them.
-    pub fn own_part(&self) -> &str {
-        &self.own_part
+    /// Whether the hash slots of this node are the same in both lists, and move in the same way.
+    pub fn has_same_slots(&self, other: &Self) -> bool {
+        self.own_slots == other.own_slots
     }
 
     /// The hash slots that may have moved between the two lists: owned in only one, moving in only one, or moving in different directions.
@@ -229,12 +230,9 @@ mod tests {
         assert!(nodes.is_moving(77) && !nodes.is_moving(5) && !nodes.is_moving(9));
         assert_eq!(nodes.server_of(80), Some(("292f", "127.0.0.1:30005@31005")));
         assert_eq!(nodes.server_of(7), None);
-        assert_eq!(
-            nodes.own_part(),
-            "4 connected 0 5-6 10-20 [93-<-292f] [77->-e7d1]"
-        );
         let none = SlotSet::ZERO;
         let later = Nodes::parse(&text.replace("10-20", "10-12 16-19 30"));
+        assert!(!later.has_same_slots(&nodes));
         assert_eq!(
             *later.difference(&nodes, &none),
             [(13, 15), (20, 20), (30, 30)]
@@ -243,8 +241,9 @@ mod tests {
         assigned.set(8, true);
         assert_eq!(*nodes.difference(&nodes, &assigned), [(8, 8)]);
         let raised = Nodes::parse(&text.replace("1 4 connected", "1 6 connected"));
-        assert!(raised.difference(&nodes, &none).is_empty());
+        assert!(raised.has_same_slots(&nodes) && raised.difference(&nodes, &none).is_empty());
         let other = Nodes::parse(&text.replace("[77->-", "[93->-"));
+        assert!(!other.has_same_slots(&nodes));
         assert_eq!(*other.difference(&nodes, &none), [(77, 77), (93, 93)]);
         assert!(nodes.difference(&nodes, &none).is_empty());
         assert!(contains(&later.difference(&nodes, &none), 14) && !contains(&[(13, 15)], 16));

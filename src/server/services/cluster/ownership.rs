@@ -263,7 +263,7 @@ pub fn notice_possible_moves(ctx: Ctx<'_>) {
 /// [known as own](is_known_as_own): if the node notices later that the slot has come, or moves no longer, it revokes the lease.
 #[cold]
 pub fn notice_changes_now(ctx: Ctx<'_>) {
-    if ctx.is_cluster() && current_nodes(ctx).is_none() {
+    if current_nodes(ctx).is_none() {
         MAY_HAVE_MOVED.store(false, Ordering::Relaxed);
         let assigned = take_assigned();
         if assigned.any() {
@@ -298,7 +298,7 @@ pub(super) fn nodes(ctx: Ctx<'_>) -> Option<Rc<Nodes>> {
     drop(state);
     let assigned = take_assigned();
     if let Some(before) = before
-        && (before.own_part() != nodes.own_part() || assigned.any())
+        && (!before.has_same_slots(&nodes) || assigned.any())
     {
         let changed = before.difference(&nodes, &assigned);
         for slot in changed.iter().flat_map(|(first, last)| *first..=*last) {
