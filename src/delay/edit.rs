@@ -220,11 +220,8 @@ impl<'k> DelayEdit<'k> {
 
     /// Lists the next delivery if the list has a later one. A queue that cannot deliver keeps the time of its next attempt.
     fn list_if_earlier(&mut self) {
-        if self.key.is_removed() {
-            return; // it is listed under its new key, if it has one
-        }
         let (db, name) = (self.ctx.db(), self.name.bytes());
-        let Some(value) = self.key.value() else {
+        let Some(value) = self.key.value_at_key() else {
             return;
         };
         let due = value.queue.next_due();
@@ -240,11 +237,8 @@ impl<'k> DelayEdit<'k> {
 
     /// Lists the next delivery, not before `earliest` (Unix ms).
     pub(super) fn relist(&mut self, earliest: u64) {
-        if self.key.is_removed() {
-            return; // it is listed under its new key, if it has one
-        }
         let (db, name) = (self.ctx.db(), self.name.bytes());
-        if let Some(value) = self.key.value() {
+        if let Some(value) = self.key.value_at_key() {
             let at = value.queue.next_due().max(earliest);
             let at = if value.queue.is_empty() { u64::MAX } else { at };
             DEADLINES.list(&mut value.listed, db, name, at);

@@ -371,11 +371,8 @@ impl<'k> StockEdit<'k> {
     /// Lists the next deadline of the stock: not before `earliest` (Unix ms), and a little later for orders that can be
     /// forgotten, so that they are forgotten in batches.
     pub(super) fn relist(&mut self, earliest: u64) {
-        if self.key.is_removed() {
-            return; // it is listed under its new key, if it has one
-        }
         let (db, key) = (self.ctx.db(), self.name.bytes());
-        if let Some(stock) = self.key.value() {
+        if let Some(stock) = self.key.value_at_key() {
             let end = stock.next_end().max(earliest);
             let forget = stock.next_forgettable().max(earliest + FORGET_INTERVAL_MS);
             DEADLINES.list(&mut stock.listed, db, key, end.min(forget));

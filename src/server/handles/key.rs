@@ -408,6 +408,15 @@ impl<'k, T> TypedKey<'k, T> {
         self.value.as_ref().is_some_and(OpenValue::is_removed)
     }
 
+    /// The value, if it is still at the key where it was opened.
+    pub fn value_at_key(&mut self) -> Option<&mut T> {
+        if self.is_removed() {
+            None
+        } else {
+            self.value()
+        }
+    }
+
     /// Lets the key expire at this time (Unix ms). There must be a value.
     #[inline]
     pub(in crate::server) fn expire_at(&mut self, at: u64) {

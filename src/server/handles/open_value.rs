@@ -91,7 +91,7 @@ fn note_removal(address: usize, removal: Removal) {
 }
 
 /// Whether any open value has left the key where it was opened.
-pub(in crate::server) fn is_any_moved() -> bool {
+pub(in crate::server) fn has_any_left_key() -> bool {
     ANY_REMOVED.load(Ordering::Relaxed)
 }
 

@@ -242,7 +242,7 @@ fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
 static LATE_CHANGES: MainThread<Vec<(Key, KeyChange)>> = MainThread::new();
 
 fn report_late_changes(ctx: Ctx<'_>) {
-    if open_value::is_any_moved() {
+    if open_value::has_any_left_key() {
         return;
     }
     // The list is taken before the loop, so that it is not borrowed during the loop. Redis 7.0 may remove an expired key there and call
