@@ -1013,11 +1013,46 @@ fn a_lease_ends_if_its_slot_is_lost_to_another_node_and_assigned_again() {
     let ids = [&one, &other].map(id_of);
     let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
     here.must("CONFIG SET hz 1"); // the module asks ten times less often
-    let slots = |client: &mut Raw| client.must("CLUSTER NODES").text().to_owned();
     let is_own = |client: &mut Raw| {
-        let reply = slots(client);
-        let line = reply.lines().find(|line| line.contains("myself"));
+        let reply = client.must("CLUSTER NODES");
+        let line = reply.text().lines().find(|line| line.contains("myself"));
         line.is_some_and(|line| line.contains(" 0-8191"))
+    };
+    let assign = |client: &mut Raw, id: &str| {
+        client.run(&format!("CLUSTER SETSLOT {SLOT} NODE {id}"));
+    };
+    let mut slot_returns = |lines: &[String]| {
+        eventually(SOON, || {
+            assign(&mut there, &ids[0]);
+            assign(&mut here, &ids[0]);
+            is_own(&mut here)
+        });
+        let tokens = [LOW, "baz"].map(|key| {
+            here.must(&format!("CACHE.DEL {key}"));
+            lease(&mut here, key)
+        });
+        eventually(SOON, || {
+            there.must("CLUSTER BUMPEPOCH");
+            assign(&mut there, &ids[1]);
+            sleep(Duration::from_millis(20));
+            !is_own(&mut here)
+        });
+        there.must(&format!("CACHE.DEL {LOW}")); // a writer invalidates the entry
+        assign(&mut there, &ids[0]);
+        // In one write: the module would see the lost slot between two commands.
+        let replies = here.run_all(lines);
+        assert!(replies.iter().all(|reply| *reply == "OK"), "{replies:?}");
+        let stored = here.run(&format!(
+            "CACHE.SET {LOW} late PX 600000 TOKEN {}",
+            tokens[0]
+        ));
+        // An earlier message of the other node can take the slot once more.
+        let is_tested = is_own(&mut here);
+        if is_tested {
+            assert_eq!(stored, 0, "{lines:?}");
+            assert!(stores(&mut here, "baz", tokens[1]), "{lines:?}");
+        }
+        is_tested
     };
     for ways_back in [
         vec![format!("SETSLOT {SLOT} NODE {}", ids[0])],
@@ -1027,27 +1062,11 @@ fn a_lease_ends_if_its_slot_is_lost_to_another_node_and_assigned_again() {
             format!("ADDSLOTSRANGE {SLOT} {SLOT}"),
         ],
     ] {
-        let tokens = [LOW, "baz"].map(|key| lease(&mut here, key));
-        eventually(SOON, || {
-            there.must("CLUSTER BUMPEPOCH");
-            there.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[1]));
-            sleep(Duration::from_millis(20));
-            !is_own(&mut here)
-        });
-        there.must(&format!("CACHE.DEL {LOW}")); // a writer invalidates the entry
-        there.must(&format!("CLUSTER SETSLOT {SLOT} NODE {}", ids[0]));
-        // In one write: the module would see the lost slot between two commands.
         let lines: Vec<_> = ways_back
             .iter()
             .map(|way| format!("CLUSTER {way}"))
             .collect();
-        for (line, reply) in lines.iter().zip(here.run_all(&lines)) {
-            assert_eq!(reply, "OK", "{line}");
-        }
-        assert!(is_own(&mut here), "{ways_back:?}");
-        assert!(!stores(&mut here, LOW, tokens[0]), "{ways_back:?}");
-        assert!(stores(&mut here, "baz", tokens[1]), "{ways_back:?}");
-        here.must("CACHE.DEL baz");
+        assert!((0..10).any(|_| slot_returns(&lines)), "{lines:?}");
     }
 }
 

@@ -120,9 +120,25 @@ fn leases_end_when_slots_leave_a_node_with_renamed_commands_and_return() {
         assert!(!stores(&mut client, LOW, tokens[0]), "{go}");
         assert_eq!(stores(&mut client, "baz", tokens[1]), !is_baz_named, "{go}");
     }
-    // So does a command that the server refuses.
+    // So do commands that the server refuses, or that move nothing.
+    client.must("ACL SETUSER guest on nopass +ping");
+    let mut guest = Raw::connect(&server);
+    guest.must("AUTH guest any");
+    for line in [
+        "SETSLOT 5061 NODE nobody",
+        "DELSLOTS 5061",
+        "DELSLOTSRANGE 5000 5061",
+        "FLUSHSLOTS",
+        "ADDSLOTS 5061",
+        "ADDSLOTSRANGE 5061 5062",
+    ] {
+        let token = lease(&mut client, LOW);
+        let reply = guest.run(&format!("cloud {line}"));
+        assert!(reply.err().starts_with("NOPERM"), "{line}");
+        assert!(!stores(&mut client, LOW, token), "{line}");
+    }
     let token = lease(&mut client, LOW);
-    assert!(client.run("cloud SETSLOT 5061 NODE nobody").is_err());
+    client.must("cloud SETSLOT 5061 STABLE");
     assert!(!stores(&mut client, LOW, token));
     // Other commands end no lease.
     let token = lease(&mut client, LOW);

@@ -139,12 +139,12 @@ fn server_with_rare_cron() -> (Server, Raw) {
 }
 
 /// Whether another round is needed. `delays_us`: the delay of each round so far. At least 12 rounds check that no lease ends early. One
-/// of at most 50 rounds must be in time (the contract: 5 ms on an idle server).
+/// of at most 300 rounds must be in time (the contract: 5 ms on an idle server).
 #[track_caller]
 fn needs_a_round(delays_us: &[i64]) -> bool {
     let least = delays_us.iter().min().copied().unwrap_or(i64::MAX);
     assert!(
-        delays_us.len() < 50 || least <= 6_000,
+        delays_us.len() < 300 || least <= 6_000,
         "{least} us late at best"
     );
     delays_us.len() < 12 || least > 6_000
