@@ -500,7 +500,8 @@ class Hold {
     if (this.#options.owner === undefined) {
       const title = `${this.#kind.family}.${this.#kind.isMany ? 'M' : ''}ACQUIRE`;
       const words = [title, ...head(this.#kind, this.#owner), ...terms(this.#options), 'ID', this.id, 'NOTIFY', link.channel];
-      const sent = link.send(words);
+      const mailbox = link.listen(this.id);
+      const sent = link.send(words).finally(() => link.waiting.delete(this.id));
       this.#binding = sent;
       const { reply, pair: bound } = await sent;
       const fences = commandOf(title).read(reply);
@@ -509,7 +510,8 @@ class Hold {
         if (fences !== null) await this.#links.client.call(...release(this.#kind, this.id, this.#owner, false)); // another hold
         return true;
       }
-      if (link.pair !== bound) return false;
+      // The server may have published a loss before this process read the reply.
+      if (link.pair !== bound || this.#granted.some((fence) => mailbox.lost.has(fence))) return false;
       if (this.#options.watchdog !== false) pair = bound;
     }
     if (!this.isHeld) return true;

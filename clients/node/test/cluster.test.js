@@ -5,7 +5,7 @@ const assert = require('node:assert/strict');
 const { after, before, describe, test } = require('node:test');
 const { Sluice } = require('../lib');
 const { slotOf } = require('../lib/libraries');
-const { connectAdmin, eventually, lossyProxy, unlessLate } = require('./support');
+const { connectAdmin, eventually, lossyProxy, sleep, unlessLate } = require('./support');
 
 const PORT = Number(process.env.SLUICE_CLUSTER_PORT);
 const noop = () => {};
@@ -66,6 +66,17 @@ async function move(all, key) {
   for (const node of [to, from]) await node.send('CLUSTER', 'SETSLOT', slot, 'NODE', to.id);
 }
 
+/** A proxy before each node, by the port of the node. */
+async function proxiesOf(all) {
+  const proxies = new Map();
+  for (const { port } of all) proxies.set(port, await lossyProxy(port));
+  return proxies;
+}
+
+/** The map that lets a client find the proxies at the addresses that the cluster names. */
+const addresses = (proxies) =>
+  Object.fromEntries([...proxies].map(([port, proxy]) => [`127.0.0.1:${port}`, { host: '127.0.0.1', port: proxy.port }]));
+
 test('hash slots are those of the server', async () => {
   const admin = await connectAdmin(PORT);
   for (const key of ['foo', '{user}:1', '{}x', 'a{b}{c}', '{open', Buffer.from([0, 255])]) {
@@ -114,10 +125,8 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     });
 
     test('a near cache finds one silent node while it reads from the other one', async () => {
-      const proxies = new Map();
-      for (const { port } of all) proxies.set(port, await lossyProxy(port));
-      const map = Object.fromEntries([...proxies].map(([port, proxy]) => [`127.0.0.1:${port}`, { host: '127.0.0.1', port: proxy.port }]));
-      const behind = await connect(map);
+      const proxies = await proxiesOf(all);
+      const behind = await connect(addresses(proxies));
       const other = new Sluice(behind.cluster, { timeout: 300 });
       const near = other.near({ check: 100 });
       const [key, another] = ['bar:near', 'foo:near'].map((name) => `{${name.slice(0, 3)}}${name}`);
@@ -198,7 +207,6 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       const [key] = KEYS;
       for (const isMoved of [false, true]) {
         const hold = await sluice.lock(key, { lease: 600_000 }).acquire();
-        const lost = new Promise((resolve) => hold.signal.addEventListener('abort', resolve));
         if (isMoved) {
           await move(all, key);
           const [node] = await ownerFirst(all, key);
@@ -206,10 +214,31 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         }
         const [owner] = await ownerFirst(all, key);
         await owner.send('DEL', key);
-        await lost;
+        await eventually(() => hold.signal.aborted);
         assert.equal(await owner.send('EXISTS', key), 0);
         await assert.rejects(hold.check(), { name: 'LockLost' });
       }
+    });
+
+    test('a holder learns of a loss while its lock follows a slot', async () => {
+      const [key] = KEYS;
+      const proxies = await proxiesOf(all);
+      const behind = await connect(addresses(proxies));
+      const other = new Sluice(behind.cluster);
+      const hold = await other.lock(key, { lease: 600_000 }).acquire();
+      const [, to] = await ownerFirst(all, key);
+      const proxy = proxies.get(to.port);
+      proxy.delay('LOCK.ACQUIRE', async () => {
+        await to.send('DEL', key);
+        await sleep(100); // the message about the loss arrives before the reply
+      });
+      await move(all, key);
+      await eventually(() => hold.signal.aborted);
+      assert(proxy.isDone());
+      await assert.rejects(hold.check(), { name: 'LockLost' });
+      await other.close();
+      behind.close();
+      for (const one of proxies.values()) one.close();
     });
 
     test('a lock is bound again after its connections broke', async () => {

@@ -84,20 +84,20 @@ async function eventually(condition) {
 
 /**
  * A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks.
- * `loseAfter` calls a function between the reply and the break. `fallSilent` delivers no more replies, or, with a word, none on the
- * present connections whose client has sent this word.
+ * `loseAfter` calls a function between the reply and the break. `delay` calls a function before it delivers the reply. `fallSilent`
+ * delivers no more replies, or, with a word, none on the present connections whose client has sent this word.
  */
 async function lossyProxy(port = PORT) {
-  /** @type {Map<string, () => unknown>} */
-  const lost = new Map();
+  /** @type {Map<string, { act: () => unknown, isLost: boolean }>} */
+  const faults = new Map();
   const sockets = new Set();
   /** @type {Set<{ said: string, isSilent: boolean }>} */
   const connections = new Set();
   let isSilent = false;
   const server = net.createServer((client) => {
     const upstream = net.connect(port, '127.0.0.1');
-    /** @type {(() => unknown) | undefined} */
-    let breaks;
+    /** @type {{ act: () => unknown, isLost: boolean } | undefined} */
+    let fault;
     const connection = { said: '', isSilent: false };
     connections.add(connection);
     const end = () => {
@@ -108,30 +108,41 @@ async function lossyProxy(port = PORT) {
     for (const socket of [client, upstream]) sockets.add(socket.on('error', noop).on('close', end));
     client.on('data', (bytes) => {
       connection.said += bytes.toString('latin1').toLowerCase();
-      for (const [name, act] of lost) {
+      for (const [name, one] of faults) {
         if (bytes.includes(name)) {
-          lost.delete(name);
-          breaks = act;
+          faults.delete(name);
+          fault = one;
         }
       }
       upstream.write(bytes);
     });
     upstream.on('data', async (bytes) => {
-      if (breaks) await Promise.resolve(breaks()).finally(end);
-      else if (!connection.isSilent && !isSilent) client.write(bytes);
+      const { act, isLost } = fault ?? {};
+      if (isLost) {
+        await Promise.resolve(act()).finally(end);
+        return;
+      }
+      if (act) {
+        fault = undefined;
+        upstream.pause();
+        await act();
+        upstream.resume();
+      }
+      if (!connection.isSilent && !isSilent) client.write(bytes);
     });
   });
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   return {
     port: server.address().port,
-    lose: (...names) => names.forEach((name) => lost.set(name, noop)),
-    loseAfter: (name, act) => lost.set(name, act),
+    lose: (...names) => names.forEach((name) => faults.set(name, { act: noop, isLost: true })),
+    loseAfter: (name, act) => faults.set(name, { act, isLost: true }),
+    delay: (name, act) => faults.set(name, { act, isLost: false }),
     fallSilent: (word) => {
       if (word === undefined) isSilent = true;
       else for (const connection of connections) connection.isSilent ||= connection.said.includes(word);
     },
-    isDone: () => lost.size === 0,
+    isDone: () => faults.size === 0,
     close: () => {
       for (const socket of sockets) socket.destroy();
       server.close();

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from sluice.aio.cache import CONTACT_SECONDS, SILENCE_SECONDS
+from sluice.aio.locks import LockSession  # noqa: F401
 
 TASKS = 1000
 WAIT_SECONDS = 60

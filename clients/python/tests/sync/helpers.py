@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.sync.cache import CONTACT_SECONDS, SILENCE_SECONDS
+from sluice.sync.locks import LockSession  # noqa: F401
 
 TASKS = 50
 WAIT_SECONDS = 60

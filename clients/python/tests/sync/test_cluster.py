@@ -5,7 +5,7 @@ import pytest
 
 from sluice import LockLost, Policy, Rate
 
-from .helpers import eventually, is_set, pause, together
+from .helpers import LockSession, eventually, is_set, pause, together
 
 KEYS = "bar", "foo"
 
@@ -39,6 +39,30 @@ def test_a_loss_is_reported(make_for, cluster):
             with sluice.lock(key) as lock:
                 cluster.delete(key)
                 assert is_set(lock.lost)
+
+
+def test_a_loss_is_reported_while_a_lock_follows_its_slot(make_for, cluster, move_slot, monkeypatch):
+    sluice = make_for(cluster)
+    with sluice.lock("foo"):
+        pass  # the session of the other node is open: a new one would bind the lock itself
+    lock = sluice.lock("bar", lease=600)
+    lock.acquire()
+    call = LockSession.call
+    losses = []
+
+    def lose_before_reading(session, *words):
+        reply = call(session, *words)
+        if words[0] == "LOCK.ACQUIRE" and reply == lock.fence and not losses:
+            losses.append(cluster.delete("bar"))
+            pause(0.1)  # the session reads the message about the loss before the lock has the reply
+        return reply
+
+    monkeypatch.setattr(LockSession, "call", lose_before_reading)
+    move_slot("bar")
+    assert is_set(lock.lost)
+    assert losses == [1]
+    with pytest.raises(LockLost):
+        lock.release()
 
 
 def test_commands_find_their_nodes(make_for, cluster):

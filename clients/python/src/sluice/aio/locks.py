@@ -150,6 +150,7 @@ class Lock:
         self._session: LockSession | None = None
         self._last_lost = 0
         self._bound_at: float | None = None  # None: bound to the connection, and valid as long as the server answers
+        self._is_doubtful = False  # whether a message since the last request says that it is lost
         self._granted_at = 0.0
         self._acquired: tuple[int, ...] = ()  # the fences of the acquisition: an upgrade changes the others
         self._holder: Any = None
@@ -580,7 +581,8 @@ class LockSession(Session):
             await self._exchange(*lock._target.undo(lock.owner))
 
     def _leave(self, lock: Lock) -> None:
-        """The hash slot of the lock is on another server now: look for the lock there."""
+        """The lock is lost, or its hash slot is on another server now: look for the lock there."""
+        lock._is_doubtful = True
         if lock._bound_at is None:
             lock._bound_at = self.contact
             spawn(Follower(self._locks, self, lock).run)
@@ -637,6 +639,7 @@ class Follower:
     async def run(self) -> None:
         lock = self._lock
         while lock._id == self._request and not lock.lost.is_set():
+            lock._is_doubtful = False
             await self._locks.look_again(lock.keys[0])
             try:
                 session = await self._locks.session_of(lock)
@@ -645,6 +648,8 @@ class Follower:
                 await sleep(PAUSE_SECONDS)
                 continue
             if reply is not None and lock._target.fences(reply) == lock._acquired:
+                if lock._is_doubtful:  # the new server published a loss, perhaps before this process read the reply
+                    continue
                 lock._bound_at = None
                 return
             if reply is not None:

@@ -151,6 +151,7 @@ class Lock:
         self._session: LockSession | None = None
         self._last_lost = 0
         self._bound_at: float | None = None  # None: bound to the connection, and valid as long as the server answers
+        self._is_doubtful = False  # whether a message since the last request says that it is lost
         self._granted_at = 0.0
         self._acquired: tuple[int, ...] = ()  # the fences of the acquisition: an upgrade changes the others
         self._holder: Any = None
@@ -581,7 +582,8 @@ class LockSession(Session):
             self._exchange(*lock._target.undo(lock.owner))
 
     def _leave(self, lock: Lock) -> None:
-        """The hash slot of the lock is on another server now: look for the lock there."""
+        """The lock is lost, or its hash slot is on another server now: look for the lock there."""
+        lock._is_doubtful = True
         if lock._bound_at is None:
             lock._bound_at = self.contact
             spawn(Follower(self._locks, self, lock).run)
@@ -638,6 +640,7 @@ class Follower:
     def run(self) -> None:
         lock = self._lock
         while lock._id == self._request and not lock.lost.is_set():
+            lock._is_doubtful = False
             self._locks.look_again(lock.keys[0])
             try:
                 session = self._locks.session_of(lock)
@@ -646,6 +649,8 @@ class Follower:
                 sleep(PAUSE_SECONDS)
                 continue
             if reply is not None and lock._target.fences(reply) == lock._acquired:
+                if lock._is_doubtful:  # the new server published a loss, perhaps before this process read the reply
+                    continue
                 lock._bound_at = None
                 return
             if reply is not None:
