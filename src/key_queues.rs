@@ -1,6 +1,6 @@
 //! The queues of clients that each wait for one key, and their deadlines. A waiting client is a ticket here; its blocked client
 //! is kept elsewhere under the same ticket. The queues know no server, no clock and no randomness. `R` is the request that a
-//! client repeats when its turn comes.
+//! client repeats when its turn comes. `O` is an outcome that all clients of a queue share.
 
 use crate::error::Error;
 use crate::reply::Answer;
@@ -29,6 +29,8 @@ pub enum HeadStep<A> {
     Waits(u64),
     /// The client receives this answer, and has left the queue.
     Served(Ticket, A),
+    /// It is the client's turn, but its time is up. It is still in the queue.
+    TimedOut(Ticket),
 }
 
 /// The event at a deadline.
@@ -41,17 +43,29 @@ pub enum QueueDeadline {
 }
 
 /// The queue of one key.
-#[derive(Debug, Default)]
-struct KeyQueue {
+#[derive(Debug)]
+struct KeyQueue<O> {
     tickets: BTreeSet<Ticket>,
     retry_at: Option<u64>,
+    /// An outcome, and the last client that it is for.
+    outcome: Option<(O, Ticket)>,
+}
+
+impl<O> Default for KeyQueue<O> {
+    fn default() -> Self {
+        Self {
+            tickets: BTreeSet::new(),
+            retry_at: None,
+            outcome: None,
+        }
+    }
 }
 
 /// The waiting clients of a family.
 #[derive(Debug)]
-pub struct KeyQueues<R> {
+pub struct KeyQueues<R, O = ()> {
     waiters: BTreeMap<Ticket, KeyWaiter<R>>,
-    queues: WaitQueues<KeyQueue>,
+    queues: WaitQueues<KeyQueue<O>>,
     /// The deadlines by time (Unix ms).
     deadlines: BTreeSet<(u64, QueueDeadline)>,
     /// The tokens of clients that were served and whose replies have not been sent yet.
@@ -61,7 +75,7 @@ pub struct KeyQueues<R> {
     last: Ticket,
 }
 
-impl<R> Default for KeyQueues<R> {
+impl<R, O> Default for KeyQueues<R, O> {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
@@ -74,7 +88,7 @@ impl<R> Default for KeyQueues<R> {
     }
 }
 
-impl<R> KeyQueues<R> {
+impl<R, O> KeyQueues<R, O> {
     /// Begins to index the queues by hash slot.
     pub fn index_slots(&mut self) {
         self.queues.index_slots();
@@ -133,6 +147,29 @@ impl<R> KeyQueues<R> {
     /// The first client of a key's queue.
     pub fn head(&self, db: i32, key: &[u8]) -> Option<Ticket> {
         self.queues.get(db, key)?.tickets.first().copied()
+    }
+
+    /// Whether the time of a waiting client is up. `now` is in Unix ms.
+    pub fn is_late(&self, ticket: Ticket, now: u64) -> bool {
+        let deadline = self.get(ticket).and_then(|waiter| waiter.deadline);
+        deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Gives all clients that wait for a key now this outcome, whatever happens to the key before they are served.
+    pub fn set_outcome(&mut self, db: i32, key: &[u8], outcome: O) {
+        if let Some(queue) = self.queues.get_mut(db, key)
+            && let Some(last) = queue.tickets.last()
+        {
+            queue.outcome = Some((outcome, *last));
+        }
+    }
+
+    /// The outcome for the first client of a key's queue.
+    pub fn outcome(&self, db: i32, key: &[u8]) -> Option<&O> {
+        let queue = self.queues.get(db, key)?;
+        let (outcome, last) = queue.outcome.as_ref()?;
+        queue.tickets.first().filter(|first| *first <= last)?;
+        Some(outcome)
     }
 
     /// Removes the first client of a key's queue, which receives an error.

@@ -24,6 +24,9 @@ pub trait QueueService: 'static {
     /// The request that a client repeats when its turn comes.
     type Request: 'static;
 
+    /// An outcome that all clients of a queue share.
+    type Outcome: 'static;
+
     /// The blocked clients.
     fn blocked() -> &'static BlockedClients;
 
@@ -35,9 +38,12 @@ pub trait QueueService: 'static {
 
     /// Calls a function with the queues and their remaining work. The function must not open keys: the callbacks of a key that
     /// the server finds expired may need both.
-    fn with<T>(run: impl FnOnce(&mut KeyQueues<Self::Request>, &mut QueueWork) -> T) -> T;
+    fn with<T>(
+        run: impl FnOnce(&mut KeyQueues<Self::Request, Self::Outcome>, &mut QueueWork) -> T,
+    ) -> T;
 
-    /// Serves the first client of a key's queue, if there is an answer for it. The client is then not in the queue any more.
+    /// Serves the first client of a key's queue, if there is an answer for it. The client is then not in the queue any more. A client
+    /// whose time is up receives no work and no lease.
     /// `shared`: a copy of the value for all clients of the queue, once one of them needs it.
     fn serve_head(
         ctx: Ctx<'_>,
@@ -192,12 +198,24 @@ fn serve_queue<F: QueueService>(
         match F::serve_head(ctx, now, key, name, &mut shared) {
             HeadStep::Empty => return,
             HeadStep::Waits(at) => return set_retry::<F>(ctx, key, Some(at)),
+            HeadStep::TimedOut(ticket) => time_out::<F>(ctx, ticket),
             HeadStep::Served(ticket, answer) => {
                 F::wait_times().count_between(since_us, now.micros());
                 F::blocked().wake(ticket, answer);
             }
         }
     }
+}
+
+/// Ends the wait of a client whose time is up.
+fn time_out<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket) {
+    let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) else {
+        return;
+    };
+    let now = Now::read();
+    let reply = F::timeout_reply(ctx, &waiter, now);
+    F::wait_times().count_between(waiter.since_us, now.micros());
+    F::blocked().wake(ticket, Ok(reply));
 }
 
 /// Ends the wait of the first client of a queue with an error. Returns whether there was one.
@@ -359,13 +377,8 @@ pub fn due<F: QueueService>(ctx: Ctx<'_>, now: Now) -> Option<u64> {
         }
         match F::with(|queues, _| queues.pop_deadline())? {
             QueueDeadline::Timeout(ticket) => {
-                if let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) {
-                    let now = Now::read();
-                    let reply = F::timeout_reply(ctx, &waiter, now);
-                    F::wait_times().count_between(waiter.since_us, now.micros());
-                    F::blocked().wake(ticket, Ok(reply));
-                    slice.has_answered();
-                }
+                time_out::<F>(ctx, ticket);
+                slice.has_answered();
             }
             QueueDeadline::Retry(key) => {
                 serve_in::<F>(ctx, now, &key, &mut slice);

@@ -195,10 +195,18 @@ impl Rebuilds {
                 }),
             ..*lease
         };
-        let offer = || self.offer(key.0, &key.1, &lease);
+        let now = lease.now_us / 1000;
+        let is_late = self.queue.is_late(ticket, now);
+        let offer = || match self.leases.status(key.0, &key.1, now) {
+            LeaseStatus::Free if is_late => LeaseOffer::Leased(0),
+            _ => self.offer(key.0, &key.1, &lease),
+        };
         let reply = decide_fetch(entry, freshness, &request, || 0, offer).reply;
+        if reply.must_wait() && is_late {
+            return HeadStep::TimedOut(ticket);
+        }
         if reply.must_wait() {
-            let retry_at = lease.now_us / 1000 + reply.n;
+            let retry_at = now + reply.n;
             self.queue.set_retry(key.0, &key.1, Some(retry_at));
             return HeadStep::Waits(retry_at);
         }

@@ -97,6 +97,7 @@ pub(super) struct CacheQueues;
 
 impl QueueService for CacheQueues {
     type Request = WaitingFetch;
+    type Outcome = ();
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
@@ -143,6 +144,7 @@ impl QueueService for CacheQueues {
         match step {
             HeadStep::Empty => HeadStep::Empty,
             HeadStep::Waits(at) => HeadStep::Waits(at),
+            HeadStep::TimedOut(ticket) => HeadStep::TimedOut(ticket),
             HeadStep::Served(ticket, reply) => {
                 let value = entry.as_deref().filter(|_| reply.has_value);
                 if let Some(entry) = value {

@@ -4,10 +4,10 @@ use super::edit::WorkEdit;
 use super::native::ONCE;
 use super::options::{BLOCK, FINGERPRINT, LEASE, OPTIONS, PX};
 use super::serve::{OnceQueues, WaitingBegin};
-use super::state::{BeginDecision, DoneDecision, decide_begin, decide_done, decide_fail};
+use super::state::{BeginDecision, DoneDecision, DoneWork, decide_begin, decide_done, decide_fail};
 use super::{COUNTERS, HOLD_TIMES, HOT, STATE, WAITING_CLIENTS};
 use crate::error::Error;
-use crate::queue_service;
+use crate::queue_service::{self, QueueService};
 use crate::reply::{Answer, Reply};
 use crate::request::{Cursor, MAX_SAFE};
 use crate::server::base::clock::Now;
@@ -112,6 +112,17 @@ pub(super) fn done(call: &Call<'_>) -> Answer {
         }
         DoneDecision::Repeated => edit.repeat(),
         DoneDecision::Refused => {}
+    }
+    if decision != DoneDecision::Refused
+        && has_queue(call)
+        && let Some(work) = edit.work()
+    {
+        let work = DoneWork {
+            fingerprint: work.fingerprint.clone(),
+            until: work.until,
+            result: result.into(),
+        };
+        OnceQueues::with(|queues, _| queues.set_outcome(ctx.db(), name.bytes(), work));
     }
     drop(edit);
     serve_first_key(call, now);

@@ -23,6 +23,7 @@ use crate::server::base::main_thread::MainThread;
 use crate::server::services::blocked::BlockedClients;
 use crate::server::services::info::Counter;
 use serve::{OnceQueues, WaitingBegin};
+use state::DoneWork;
 use std::sync::atomic::AtomicU64;
 
 /// The longest fingerprint in bytes.
@@ -65,7 +66,7 @@ static BLOCKED: BlockedClients = BlockedClients::new(
 #[derive(Default)]
 struct OnceState {
     /// The waiting clients.
-    queue: KeyQueues<WaitingBegin>,
+    queue: KeyQueues<WaitingBegin, DoneWork>,
     /// The work for the queues that remains.
     work: QueueWork,
 }

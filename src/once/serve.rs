@@ -1,7 +1,7 @@
 //! Waiting clients over time: clients that begin to wait, replies to them, timeouts, and server events.
 
 use super::edit::{WorkEdit, limit_expiry};
-use super::state::{BeginDecision, decide_begin, decide_fail};
+use super::state::{BeginDecision, DoneWork, decide_begin, decide_fail, decide_outcome};
 use super::{BLOCKED, COUNTERS, EXPIRED_LEASES, HOT, STATE, WAIT_TIMES, WAITING_CLIENTS};
 use crate::error::Error;
 use crate::general::HotKeys;
@@ -16,12 +16,16 @@ use crate::server::services::blocked::BlockedClients;
 use crate::server::services::cluster;
 use crate::server::services::deferred::ServerEvent;
 use crate::server::services::memory;
+use crate::server::services::replicas;
 use crate::waiting::Key;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The time until a queue is served again if nothing may be changed now.
 const RETRY_MS: u64 = 100;
+
+/// The same if the master has too few replicas. The server counts them once a second.
+const REPLICAS_RETRY_MS: u64 = 1000;
 
 fn reply(state: &'static str, value: Option<Arc<[u8]>>, n: u64) -> Reply {
     Reply::Fetched(Fetched { state, value, n })
@@ -41,6 +45,7 @@ pub(super) struct OnceQueues;
 
 impl QueueService for OnceQueues {
     type Request = WaitingBegin;
+    type Outcome = DoneWork;
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
@@ -54,7 +59,7 @@ impl QueueService for OnceQueues {
         &WAIT_TIMES
     }
 
-    fn with<T>(run: impl FnOnce(&mut KeyQueues<WaitingBegin>, &mut QueueWork) -> T) -> T {
+    fn with<T>(run: impl FnOnce(&mut KeyQueues<WaitingBegin, DoneWork>, &mut QueueWork) -> T) -> T {
         let state = &mut *STATE.get();
         let result = run(&mut state.queue, &mut state.work);
         WAITING_CLIENTS.store(state.queue.len() as u64, Ordering::Relaxed);
@@ -69,6 +74,9 @@ impl QueueService for OnceQueues {
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
         let dismiss = |error| Self::with(|queues, _| queues.dismiss_head(key, error));
+        if let Some(step) = serve_outcome(key, now) {
+            return step;
+        }
         let mut edit = match WorkEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return dismiss(error),
@@ -76,9 +84,10 @@ impl QueueService for OnceQueues {
         // Only now: to open a key that has expired lets listeners run commands, which may serve the queue.
         let head = Self::with(|queues, _| {
             let ticket = queues.head(key.0, &key.1)?;
-            Some((ticket, queues.get(ticket)?.request.clone()))
+            let is_late = queues.is_late(ticket, now.ms());
+            Some((ticket, is_late, queues.get(ticket)?.request.clone()))
         });
-        let Some((ticket, request)) = head else {
+        let Some((ticket, is_late, request)) = head else {
             return HeadStep::Empty;
         };
         let may_act = ctx.may_act();
@@ -88,6 +97,10 @@ impl QueueService for OnceQueues {
         let reply = match decide_begin(edit.work().as_deref(), &request.fingerprint, now.ms()) {
             BeginDecision::Busy(left) => return HeadStep::Waits(now.ms() + left),
             BeginDecision::Begin if !may_act => return HeadStep::Waits(now.ms() + RETRY_MS),
+            BeginDecision::Begin if is_late => return HeadStep::TimedOut(ticket),
+            BeginDecision::Begin if !replicas::are_enough(ctx, now) => {
+                return HeadStep::Waits(now.ms() + REPLICAS_RETRY_MS);
+            }
             BeginDecision::Begin if memory::is_full() => return dismiss(Error::OutOfMemory),
             BeginDecision::Begin => {
                 let token = match edit.begin(request.lease_ms, &request.fingerprint, now) {
@@ -138,6 +151,23 @@ impl QueueService for OnceQueues {
             }
         });
     }
+}
+
+/// Serves the first client of a key's queue if it waited when the work was done.
+fn serve_outcome(key: &Key, now: Now) -> Option<HeadStep<Answer>> {
+    OnceQueues::with(|queues, _| {
+        let ticket = queues.head(key.0, &key.1)?;
+        let work = queues.outcome(key.0, &key.1)?;
+        let fingerprint = &queues.get(ticket)?.request.fingerprint;
+        let BeginDecision::Done(left) = decide_outcome(work, fingerprint, now.ms()) else {
+            COUNTERS.conflicts.count();
+            return Some(queues.dismiss_head(key, Error::OtherFingerprint));
+        };
+        COUNTERS.replayed.count();
+        let reply = reply("DONE", Some(work.result.clone()), left);
+        queues.remove(ticket);
+        Some(HeadStep::Served(ticket, Ok(reply)))
+    })
 }
 
 /// Handles a server event.

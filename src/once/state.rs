@@ -1,5 +1,7 @@
 //! The state machine of work that is done once: busy, then done. It knows no server, no clock and no randomness.
 
+use std::sync::Arc;
+
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnceWork {
@@ -11,6 +13,17 @@ pub struct OnceWork {
     pub until: u64,
     /// The result; `None`: a worker is at it.
     pub result: Option<Box<[u8]>>,
+}
+
+/// Work that was done while clients waited for it. They receive its result also if the key does not last until they are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoneWork {
+    /// The fingerprint of the request; empty: none.
+    pub fingerprint: Box<[u8]>,
+    /// When the result is forgotten (Unix ms).
+    pub until: u64,
+    /// The result.
+    pub result: Arc<[u8]>,
 }
 
 /// The decision about `ONCE.BEGIN`.
@@ -42,11 +55,11 @@ impl OnceWork {
     pub fn is_over(&self, now: u64) -> bool {
         self.until <= now
     }
+}
 
-    /// Whether a request with this fingerprint is the same request; empty: it names none.
-    fn matches(&self, fingerprint: &[u8]) -> bool {
-        fingerprint.is_empty() || self.fingerprint.is_empty() || *self.fingerprint == *fingerprint
-    }
+/// Whether requests with these fingerprints are the same request; empty: none.
+fn is_same_request(fingerprint: &[u8], other: &[u8]) -> bool {
+    fingerprint.is_empty() || other.is_empty() || fingerprint == other
 }
 
 /// The work at a key, if it is not over. The server keeps a key through the millisecond in which it expires, and for as long as
@@ -59,9 +72,18 @@ fn current(work: Option<&OnceWork>, now: u64) -> Option<&OnceWork> {
 pub fn decide_begin(work: Option<&OnceWork>, fingerprint: &[u8], now: u64) -> BeginDecision {
     match current(work, now) {
         None => BeginDecision::Begin,
-        Some(work) if !work.matches(fingerprint) => BeginDecision::Conflict,
+        Some(work) if !is_same_request(&work.fingerprint, fingerprint) => BeginDecision::Conflict,
         Some(work) if work.result.is_some() => BeginDecision::Done(work.until - now),
         Some(work) => BeginDecision::Busy(work.until - now),
+    }
+}
+
+/// Decides about a client that waited when the work was done. `now` is in Unix ms.
+pub fn decide_outcome(work: &DoneWork, fingerprint: &[u8], now: u64) -> BeginDecision {
+    if is_same_request(&work.fingerprint, fingerprint) {
+        BeginDecision::Done(work.until.saturating_sub(now))
+    } else {
+        BeginDecision::Conflict
     }
 }
 

@@ -74,6 +74,10 @@ enum Event {
         ms: u64,
         sweeps: bool,
     },
+    /// Time passes, and the server is too busy to handle deadlines.
+    Stall {
+        ms: u64,
+    },
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -109,6 +113,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => (0..12usize).prop_map(|client| Event::Disconnect { client }),
         1 => Just(Event::Send),
         5 => (0..50u64, any::<bool>()).prop_map(|(ms, sweeps)| Event::Pass { ms, sweeps }),
+        1 => (0..50u64).prop_map(|ms| Event::Stall { ms }),
     ]
 }
 
@@ -214,6 +219,7 @@ impl Subject {
                 .serve_head(&(0, [key].into()), entry, freshness, &lease);
             match step {
                 HeadStep::Empty | HeadStep::Waits(_) => return,
+                HeadStep::TimedOut(ticket) => self.time_out(ticket),
                 HeadStep::Served(ticket, reply) => {
                     let seen = self.seen(key, reply);
                     self.replies.push((ticket, seen));
@@ -345,20 +351,21 @@ impl Subject {
         }
     }
 
+    fn time_out(&mut self, ticket: u64) {
+        let waiter = self.rebuilds.queue.remove(ticket).expect("it waits");
+        let reply = self.rebuilds.timeout_reply(&waiter.key, self.now);
+        let seen = (reply.state, None, Number::Ms(reply.n));
+        self.replies.push((ticket, seen));
+    }
+
     fn pass(&mut self, ms: u64, sweeps: bool) {
         let end = self.now + ms;
         while let Some(at) = self.rebuilds.queue.next_deadline()
             && at <= end
         {
-            self.now = at;
+            self.now = self.now.max(at);
             match self.rebuilds.queue.pop_deadline() {
-                Some(QueueDeadline::Timeout(ticket)) => {
-                    if let Some(waiter) = self.rebuilds.queue.remove(ticket) {
-                        let reply = self.rebuilds.timeout_reply(&waiter.key, at);
-                        let seen = (reply.state, None, Number::Ms(reply.n));
-                        self.replies.push((ticket, seen));
-                    }
-                }
+                Some(QueueDeadline::Timeout(ticket)) => self.time_out(ticket),
                 Some(QueueDeadline::Retry((_, key))) => self.serve(key[0]),
                 None => panic!("there is a deadline"),
             }
@@ -523,6 +530,28 @@ impl World {
         }
     }
 
+    /// What a client whose time is up sees: never a free lease.
+    fn look_late(&mut self, key: u8) -> Seen {
+        let (now, is_free) = (self.now, self.status(key) == LeaseStatus::Free);
+        let entry = self.entry(key);
+        match (is_free && entry.fresh_until <= now, entry.is_served(now)) {
+            (true, true) => (FetchState::Stale, Some(entry.value), Number::Ms(0)),
+            (true, false) => (FetchState::Wait, None, Number::Ms(0)),
+            _ => self.look(key, &plain(0)),
+        }
+    }
+
+    fn time_out(&mut self, ticket: u64) {
+        let waiter = self.waiters.iter().find(|waiter| waiter.ticket == ticket);
+        let left = match self.status(waiter.expect("it waits").key) {
+            LeaseStatus::Leased(left) | LeaseStatus::BackingOff(left) => left,
+            LeaseStatus::Free => RETRY_MS,
+        };
+        self.replies
+            .push((ticket, (FetchState::Wait, None, Number::Ms(left))));
+        self.leave(ticket);
+    }
+
     fn serve(&mut self, key: u8) {
         while let Some(waiter) = self
             .waiters
@@ -531,7 +560,15 @@ impl World {
             .copied()
         {
             self.touch(key, true);
-            let seen = self.look(key, &plain(waiter.lease));
+            let is_late = waiter.deadline.is_some_and(|at| at <= self.now);
+            let seen = match is_late {
+                true => self.look_late(key),
+                false => self.look(key, &plain(waiter.lease)),
+            };
+            if is_late && seen.0 == FetchState::Wait {
+                self.time_out(waiter.ticket);
+                continue;
+            }
             if let (FetchState::Wait, _, Number::Ms(ms)) = seen {
                 self.retry_at[usize::from(key)] = Some(self.now + ms);
                 return;
@@ -646,19 +683,9 @@ impl World {
         while let Some((at, deadline)) = self.next_deadline()
             && at <= end
         {
-            self.now = at;
+            self.now = self.now.max(at);
             match deadline {
-                Ok(ticket) => {
-                    let waiter = self.waiters.iter().find(|waiter| waiter.ticket == ticket);
-                    let key = waiter.expect("it waits").key;
-                    let left = match self.status(key) {
-                        LeaseStatus::Leased(left) | LeaseStatus::BackingOff(left) => left,
-                        LeaseStatus::Free => RETRY_MS,
-                    };
-                    self.replies
-                        .push((ticket, (FetchState::Wait, None, Number::Ms(left))));
-                    self.leave(ticket);
-                }
+                Ok(ticket) => self.time_out(ticket),
                 Err(key) => {
                     self.retry_at[usize::from(key)] = None;
                     self.serve(key);
@@ -821,6 +848,10 @@ fn history(events: &[Event], max_leases: usize) -> Result<(), TestCaseError> {
             Event::Pass { ms, sweeps } => {
                 subject.pass(ms, sweeps);
                 world.pass(ms, sweeps);
+            }
+            Event::Stall { ms } => {
+                subject.now += ms;
+                world.now += ms;
             }
         }
         subject.run_deferred();

@@ -706,6 +706,7 @@ enum Turn {
     Push { db: i32, key: u8 },
     Remove { index: usize },
     Retry { db: i32, key: u8, at: Option<u64> },
+    Outcome { db: i32, key: u8 },
 }
 
 fn any_turn() -> impl Strategy<Value = Turn> {
@@ -714,15 +715,16 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         4 => (0..20usize).prop_map(|index| Turn::Remove { index }),
         2 => (0..3i32, 0..4u8, proptest::option::of(0..9u64))
             .prop_map(|(db, key, at)| Turn::Retry { db, key, at }),
+        1 => (0..3i32, 0..4u8).prop_map(|(db, key)| Turn::Outcome { db, key }),
     ]
 }
 
-/// The queue of each key, and when it is served again.
-type Queues = BTreeMap<(i32, u8), (Vec<u64>, Option<u64>)>;
+/// The queue of each key, each ticket with its outcome, and when it is served again.
+type Queues = BTreeMap<(i32, u8), (Vec<(u64, Option<usize>)>, Option<u64>)>;
 
 fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
     let (mut queue, mut queues) = (KeyQueues::default(), Queues::new());
-    let mut tickets: Vec<u64> = Vec::new();
+    let (mut tickets, mut outcomes): (Vec<u64>, usize) = (Vec::new(), 0);
     for turn in turns {
         match *turn {
             Turn::Push { db, key } => {
@@ -736,7 +738,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                 prop_assert!(tickets.iter().all(|earlier| *earlier < ticket));
                 prop_assert_eq!(queue.get(ticket), Some(&waiter));
                 tickets.push(ticket);
-                queues.entry((db, key)).or_default().0.push(ticket);
+                queues.entry((db, key)).or_default().0.push((ticket, None));
             }
             Turn::Remove { index } => {
                 // Also those that have gone before.
@@ -745,13 +747,13 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                 };
                 let of = queues
                     .iter()
-                    .find(|(_, (tickets_of_key, _))| tickets_of_key.contains(&ticket));
+                    .find(|(_, (of_key, _))| of_key.iter().any(|(other, _)| *other == ticket));
                 let of = of.map(|(of, _)| *of);
                 let removed = queue.remove(ticket).map(|waiter| waiter.key);
                 prop_assert_eq!(removed, of.map(|(db, key)| (db, [key].into())));
                 prop_assert_eq!(queue.get(ticket), None);
                 for (tickets_of_key, _) in queues.values_mut() {
-                    tickets_of_key.retain(|other| *other != ticket);
+                    tickets_of_key.retain(|(other, _)| *other != ticket);
                 }
                 queues.retain(|_, (tickets_of_key, _)| !tickets_of_key.is_empty());
             }
@@ -761,13 +763,22 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                     *retry = at;
                 }
             }
+            Turn::Outcome { db, key } => {
+                outcomes += 1;
+                queue.set_outcome(db, &[key], outcomes);
+                if let Some((tickets_of_key, _)) = queues.get_mut(&(db, key)) {
+                    for (_, outcome) in tickets_of_key {
+                        *outcome = Some(outcomes);
+                    }
+                }
+            }
         }
         same_queues(&queue, &queues)?;
     }
     Ok(())
 }
 
-fn same_queues(queue: &KeyQueues<u8>, queues: &Queues) -> Result<(), TestCaseError> {
+fn same_queues(queue: &KeyQueues<u8, usize>, queues: &Queues) -> Result<(), TestCaseError> {
     let all: usize = queues
         .values()
         .map(|(tickets_of_key, _)| tickets_of_key.len())
@@ -779,6 +790,10 @@ fn same_queues(queue: &KeyQueues<u8>, queues: &Queues) -> Result<(), TestCaseErr
     for db in 0..3 {
         for key in 0..4u8 {
             let (tickets_of_key, retry) = queues.get(&(db, key)).cloned().unwrap_or_default();
+            let outcome = tickets_of_key.first().and_then(|(_, outcome)| *outcome);
+            prop_assert_eq!(queue.outcome(db, &[key]).copied(), outcome);
+            let tickets_of_key: Vec<u64> =
+                tickets_of_key.iter().map(|(ticket, _)| *ticket).collect();
             prop_assert_eq!(queue.head(db, &[key]), tickets_of_key.first().copied());
             prop_assert_eq!(queue.waiting(db, &[key]), tickets_of_key.len());
             prop_assert_eq!(

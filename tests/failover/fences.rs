@@ -9,6 +9,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::support::once::token;
 use crate::support::{
     Builder, Fsync, Lines, Random, Raw, SOON, Server, Shutdown, Value, assert_identical,
     eventually, follow, now_ms, now_us, number_from, still_waits, wait_for_replica_sync, waiter,
@@ -284,15 +285,27 @@ fn a_master_with_one_replica_of_two_hands_nothing_on() {
         let mut client = Raw::connect(&master);
         eventually(SOON, || !client.run("SET s v").is_err());
         client.must("LOCK.ACQUIRE k me PX 600000");
-        let mut next = waiter(&master, "LOCK.ACQUIRE k next BLOCK 0");
+        client.must("SEM.ACQUIRE sem me LIMIT 1 PX 600000");
+        client.must("ONCE.BEGIN o LEASE 600000");
+        let mut waiters = [
+            "LOCK.ACQUIRE k next BLOCK 0",
+            "SEM.ACQUIRE sem next LIMIT 1 BLOCK 0",
+            "ONCE.BEGIN o LEASE 600000 BLOCK 0",
+        ]
+        .map(|line| waiter(&master, line));
         cut_off(&second);
         eventually(SOON, || client.run("SET s v").is_err());
-        master.shift_clock(HOUR); // the lease ends only now
-        eventually(SOON, || client.must("LOCK.INFO k").is_nil());
-        assert_eq!(next.read_within(Duration::from_millis(500)), None);
+        master.shift_clock(HOUR); // the leases end only now
+        for info in ["LOCK.INFO k", "SEM.INFO sem", "ONCE.INFO o"] {
+            eventually(SOON, || client.must(info).is_nil());
+        }
+        sleep(Duration::from_millis(1500)); // longer than the pause until the queue is served again
+        assert!(waiters.iter_mut().all(|next| !next.has_received()));
         assert!(client.must("LOCK.HELD k next").is_nil());
         second.replica_of(&master);
-        assert!(next.read().int() > 0);
+        let [lock, permit, work] = waiters.each_mut().map(Raw::read);
+        assert!(lock.int() > 0 && permit.int() > 0);
+        token(&work);
         drop(first);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::support::Random;
 use sluice::once::state::{
-    BeginDecision, DoneDecision, OnceWork, decide_begin, decide_done, decide_fail,
+    BeginDecision, DoneDecision, DoneWork, OnceWork, decide_begin, decide_done, decide_fail,
+    decide_outcome,
 };
 
 const CALLS: u64 = if cfg!(miri) { 2000 } else { 200_000 };
@@ -47,6 +48,25 @@ fn every_decision_is_that_of_the_model() {
                     },
                 };
                 assert_eq!(decision, expected, "{work:?} {note:?}");
+                if let Some(OnceWork {
+                    fingerprint,
+                    until,
+                    result: Some(result),
+                    ..
+                }) = &work
+                {
+                    // Who waited when it was done is told this also when it is over.
+                    let done = DoneWork {
+                        fingerprint: fingerprint.clone(),
+                        until: *until,
+                        result: (**result).into(),
+                    };
+                    let told = decide_outcome(&done, &bytes, now);
+                    match decision {
+                        BeginDecision::Begin => assert_ne!(told, BeginDecision::Begin),
+                        decision => assert_eq!(told, decision),
+                    }
+                }
                 outcomes[match decision {
                     BeginDecision::Begin => 0,
                     BeginDecision::Busy(_) => 1,

@@ -1,13 +1,12 @@
 //! Clients that wait get the result, or the work, in order, whatever happens to the key.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{node, two_nodes};
 use crate::support::once::{CONFLICT, begin, busy, counter, done, token};
 use crate::support::{
     Builder, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow,
-    not_before, quiet, served, server_and_client, still_waits, waiter, waiting, waits,
+    not_before, quiet, run_delayed, served, server_and_client, still_waits, waiter, waiting, waits,
 };
 
 const WAIT: &str = "ONCE.BEGIN k LEASE 600000 BLOCK 0";
@@ -84,14 +83,11 @@ fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
             server.freeze_clock(true);
             begin(&mut client, &format!("ONCE.BEGIN k LEASE {LEASE_MS}"));
             let mut next = waiter(&server, WAIT);
-            for line in ["MULTI", "DEBUG SLEEP 0.5", "ONCE.BEGIN k LEASE 300000"] {
-                client.must(line);
-            }
-            client.ask("EXEC");
-            sleep(Duration::from_millis(100));
-            server.shift_clock(LEASE_MS + 1);
-            server.shift_clock_per_reading(us_per_reading);
-            let left = busy(&client.read().array()[1]);
+            let reply = run_delayed(&mut client, "ONCE.BEGIN k LEASE 300000", || {
+                server.shift_clock(LEASE_MS + 1);
+                server.shift_clock_per_reading(us_per_reading);
+            });
+            let left = busy(&reply);
             server.shift_clock_per_reading(0);
             token(&served(&mut next));
             // Otherwise the transaction was over before the clock was shifted.
@@ -99,6 +95,70 @@ fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
         });
         assert!(is_tested, "{us_per_reading} us");
     }
+}
+
+/// All clients that wait when the work is done learn its result, even if the key has gone before the server has answered them. In
+/// this test, each reading of the clock takes longer than a time slice, so `ONCE.DONE` itself answers nobody.
+#[test]
+fn a_result_is_for_all_who_wait_even_if_its_key_goes() {
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    server.freeze_clock(true);
+    for (px, removal) in [
+        (600_000, "DEL k"),
+        (600_000, "FLUSHALL"),
+        (600_000, "RENAME k other"),
+        (1, "PING"),
+    ] {
+        let first = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
+        let mut next = waiter(&server, "ONCE.BEGIN k LEASE 600000 BLOCK 0 FINGERPRINT f");
+        let mut waiters = ["", "FINGERPRINT f", "", "FINGERPRINT g"]
+            .map(|how| waiter(&server, &format!("{WAIT} {how}")));
+        client.must(&format!("ONCE.FAIL k {first}"));
+        let token = token(&served(&mut next));
+        server.shift_clock_per_reading(1100);
+        client.send_bytes(format!("ONCE.DONE k {token} r PX {px}\r\n{removal}\r\n").as_bytes());
+        assert_eq!(client.read(), 1);
+        client.read();
+        server.shift_clock_per_reading(0);
+        for waiter in &mut waiters[..3] {
+            assert!(done(&served(waiter), "r") <= px);
+        }
+        assert!(served(&mut waiters[3]).err().starts_with("CONFLICT "));
+        client.must("FLUSHALL");
+        begin(&mut client, "ONCE.BEGIN k LEASE 600000");
+        client.must("FLUSHALL");
+    }
+}
+
+/// A client whose time is up gets no work, even if the server was too busy to tell it in time. In this test, a transaction delays
+/// the end of its wait.
+#[test]
+fn a_client_whose_time_is_up_gets_no_work() {
+    const BLOCK_MS: i64 = 500;
+    let is_tested = (0..10).any(|_| {
+        let builder = Server::builder().clock(0);
+        let server = builder.config("enable-debug-command", "yes").start();
+        let mut client = Raw::connect(&server);
+        server.freeze_clock(true);
+        let first = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
+        let mut late = waiter(
+            &server,
+            &format!("ONCE.BEGIN k LEASE 600000 BLOCK {BLOCK_MS}"),
+        );
+        let mut next = waiter(&server, WAIT);
+        let fail = format!("ONCE.FAIL k {first}");
+        let reply = run_delayed(&mut client, &fail, || server.shift_clock(BLOCK_MS + 1));
+        assert_eq!(reply, 1);
+        let reply = served(&mut late);
+        if reply.array()[0] == "NEW" {
+            return false; // the transaction was over before the clock was shifted
+        }
+        busy(&reply);
+        token(&served(&mut next));
+        true
+    });
+    assert!(is_tested);
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub use setting::number_from;
 pub use swarm::Swarm;
 pub use talk::{
     Lines, NOT_AN_INTEGER, SEPARATE, SOON, SYNTAX, UNSAFE_INTEGER, WRONGTYPE, ask, await_gone,
-    field_of, ints, now_ms, now_us, reads_keys_in_threads, server_and_client, settled_memory,
-    unix_ms, unix_us, until_pong, used_memory,
+    field_of, ints, now_ms, now_us, reads_keys_in_threads, run_delayed, server_and_client,
+    settled_memory, unix_ms, unix_us, until_pong, used_memory,
 };
 pub use value::Value;
 pub use wait::{EndOnDrop, eventually, not_before, with_growing_lease, without_cron};

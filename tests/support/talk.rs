@@ -122,6 +122,19 @@ pub fn ask(server: &Server, line: &str) -> Value {
     server.command(line.split_whitespace())
 }
 
+/// Runs the command of a line in a transaction that lasts half a second before it, and calls a function at that time. If the machine
+/// stalls, the command can run before the function. Returns the command's reply. The server needs `enable-debug-command`.
+#[track_caller]
+pub fn run_delayed(client: &mut Raw, line: &str, meanwhile: impl FnOnce()) -> Value {
+    for line in ["MULTI", "DEBUG SLEEP 0.5", line] {
+        client.must(line);
+    }
+    client.ask("EXEC");
+    sleep(Duration::from_millis(100));
+    meanwhile();
+    client.read().array()[1].clone()
+}
+
 /// An integer field of an INFO text.
 #[track_caller]
 pub fn field_of(info: &Value, name: &str) -> i64 {
