@@ -26,15 +26,20 @@ class Mailbox {
     this.messages = [];
     /** @type {(() => void) | undefined} */
     this.wake = undefined;
-    /** @type {Set<number>} The fences whose loss was published before their grant was read. */
-    this.lost = new Set();
+    /** @type {number} The last fence whose loss was published. The message can arrive before the reply that has the fence. */
+    this.lastLost = 0;
   }
 
   /** @param {string} what @param {number} fence */
   push(what, fence) {
-    if (what === 'lost') this.lost.add(fence);
+    if (what === 'lost') this.lastLost = fence;
     else this.messages.push([what, fence]);
     this.wake?.();
+  }
+
+  /** Whether a hold with these fences, or with later ones, is lost. Fences only rise. @param {number[]} fences */
+  isLost(fences) {
+    return this.lastLost >= Math.min(...fences);
   }
 
   /**
@@ -167,7 +172,8 @@ class Link {
     const [, what, fence, id] = /^(\S+) (\d+) (.*)$/s.exec(message) ?? [];
     this.waiting.get(id)?.push(what, Number(fence));
     const hold = this.holds.get(id);
-    if (what === 'lost' && hold?.fences.includes(Number(fence))) hold.hearLost();
+    // After an upgrade, the message can arrive before the reply that has the new, larger fence.
+    if (what === 'lost' && hold && Number(fence) >= Math.min(...hold.fences)) hold.hearLost();
   }
 
   /** Messages for a request, from now on. @param {string} id */
@@ -175,6 +181,11 @@ class Link {
     const mailbox = new Mailbox();
     this.waiting.set(id, mailbox);
     return mailbox;
+  }
+
+  /** Ends `listen`. @param {string} id @param {Mailbox | undefined} mailbox */
+  listenNoMore(id, mailbox) {
+    if (this.waiting.get(id) === mailbox) this.waiting.delete(id);
   }
 
   /** @param {Hold} hold */

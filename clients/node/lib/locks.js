@@ -184,7 +184,7 @@ class Lock {
         try {
           const home = await this.#links.of(keys[0]);
           if (home !== link) {
-            link?.waiting.delete(id);
+            link?.listenNoMore(id, mailbox);
             link = home;
             mailbox = link.listen(id);
           }
@@ -227,7 +227,7 @@ class Lock {
       throw error;
     } finally {
       signal?.removeEventListener('abort', abort);
-      link?.waiting.delete(id);
+      link?.listenNoMore(id, mailbox);
     }
   }
 
@@ -243,7 +243,7 @@ class Lock {
   #held(link, mailbox, id, owner, fences, since, pair) {
     const hold = new Hold(this.#links, link, this.#kind, this.options, { id, owner, fences, since, pair });
     link.keep(hold);
-    if (fences.some((fence) => mailbox.lost.has(fence))) hold.hearLost();
+    if (mailbox.isLost(fences)) hold.hearLost();
     return hold;
   }
 
@@ -501,7 +501,7 @@ class Hold {
       const title = `${this.#kind.family}.${this.#kind.isMany ? 'M' : ''}ACQUIRE`;
       const words = [title, ...head(this.#kind, this.#owner), ...terms(this.#options), 'ID', this.id, 'NOTIFY', link.channel];
       const mailbox = link.listen(this.id);
-      const sent = link.send(words).finally(() => link.waiting.delete(this.id));
+      const sent = link.send(words).finally(() => link.listenNoMore(this.id, mailbox));
       this.#binding = sent;
       const { reply, pair: bound } = await sent;
       const fences = commandOf(title).read(reply);
@@ -511,7 +511,7 @@ class Hold {
         return true;
       }
       // The server may have published a loss before this process read the reply.
-      if (link.pair !== bound || this.#granted.some((fence) => mailbox.lost.has(fence))) return false;
+      if (link.pair !== bound || mailbox.isLost(this.fences)) return false;
       if (this.#options.watchdog !== false) pair = bound;
     }
     if (!this.isHeld) return true;

@@ -220,26 +220,31 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       }
     });
 
-    test('a holder learns of a loss while its lock follows a slot', async () => {
-      const [key] = KEYS;
-      const proxies = await proxiesOf(all);
-      const behind = await connect(addresses(proxies));
-      const other = new Sluice(behind.cluster);
-      const hold = await other.lock(key, { lease: 600_000 }).acquire();
-      const [, to] = await ownerFirst(all, key);
-      const proxy = proxies.get(to.port);
-      proxy.delay('LOCK.ACQUIRE', async () => {
-        await to.send('DEL', key);
-        await sleep(100); // the message about the loss arrives before the reply
+    for (const isUpgraded of [false, true]) {
+      const name = isUpgraded ? 'an upgraded lock' : 'its lock';
+      test(`a holder learns of a loss while ${name} follows a slot`, async () => {
+        const [key] = KEYS;
+        const proxies = await proxiesOf(all);
+        const behind = await connect(addresses(proxies));
+        const other = new Sluice(behind.cluster);
+        const options = { lease: 600_000 };
+        const hold = await (isUpgraded ? other.readLock(key, options) : other.lock(key, options)).acquire();
+        if (isUpgraded) assert.equal(await hold.upgrade(), true);
+        const [, to] = await ownerFirst(all, key);
+        const proxy = proxies.get(to.port);
+        proxy.delay('LOCK.ACQUIRE', async () => {
+          await to.send('DEL', key);
+          await sleep(100); // the message about the loss arrives before the reply
+        });
+        await move(all, key);
+        await eventually(() => hold.signal.aborted);
+        assert(proxy.isDone());
+        await assert.rejects(hold.check(), { name: 'LockLost' });
+        await other.close();
+        behind.close();
+        for (const one of proxies.values()) one.close();
       });
-      await move(all, key);
-      await eventually(() => hold.signal.aborted);
-      assert(proxy.isDone());
-      await assert.rejects(hold.check(), { name: 'LockLost' });
-      await other.close();
-      behind.close();
-      for (const one of proxies.values()) one.close();
-    });
+    }
 
     test('a lock is bound again after its connections broke', async () => {
       const [key] = KEYS;

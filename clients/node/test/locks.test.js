@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { after, before, beforeEach, describe, test } = require('node:test');
 const { Conflict, ConnectionBroken, Deadlock, LockLost, LockTimeout, Sluice, WrongType } = require('../lib');
-const { ALL, FIRST, LIBRARIES, connectAdmin, disconnect, eventually, killConnections, lossyProxy } = require('./support');
+const { ALL, FIRST, LIBRARIES, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep } = require('./support');
 
 const aborted = async (signal) => signal.aborted || new Promise((resolve) => signal.addEventListener('abort', resolve));
 
@@ -239,6 +239,23 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       proxy.fallSilent('subscribe');
       await admin.send('DEL', 'key');
       await heard;
+      proxy.close();
+      await other.close();
+      disconnect(behind);
+    });
+
+    test('a holder learns of a loss before it has the reply to its upgrade', async () => {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      const hold = await other.readLock('key', { lease: 600_000 }).acquire();
+      proxy.delay('LOCK.UPGRADE', async () => {
+        await admin.send('DEL', 'key');
+        await sleep(100); // the message about the loss arrives before the reply
+      });
+      await hold.upgrade();
+      await eventually(() => hold.signal.aborted);
+      assert(proxy.isDone());
       proxy.close();
       await other.close();
       disconnect(behind);

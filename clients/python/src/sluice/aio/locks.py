@@ -648,10 +648,12 @@ class Follower:
                 await sleep(PAUSE_SECONDS)
                 continue
             if reply is not None and lock._target.fences(reply) == lock._acquired:
-                if lock._is_doubtful:  # the new server published a loss, perhaps before this process read the reply
-                    continue
-                lock._bound_at = None
-                return
+                bound_at, lock._bound_at = lock._bound_at, None
+                if not lock._is_doubtful:  # after the assignment: a message from now on begins another search
+                    return
+                # The new server published a loss, perhaps before this process read the reply.
+                lock._bound_at = bound_at
+                continue
             if reply is not None:
                 with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
                     await session.call(*lock._target.undo(lock.owner))
