@@ -128,6 +128,10 @@ impl<R, O> KeyQueues<R, O> {
             && let Some(queue) = self.queues.numbered_mut(number)
         {
             queue.tickets.remove(&ticket);
+            let first = queue.tickets.first();
+            queue
+                .outcome
+                .take_if(|(_, last)| first.is_none_or(|first| first > last));
             if queue.tickets.is_empty() {
                 if let Some(at) = queue.retry_at {
                     let retry = QueueDeadline::Retry(waiter.key.clone());
@@ -155,7 +159,7 @@ impl<R, O> KeyQueues<R, O> {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Gives all clients that wait for a key now this outcome, whatever happens to the key before they are served.
+    /// Sets the outcome of all clients that wait for a key now. It stays theirs, whatever happens to the key before they are served.
     pub fn set_outcome(&mut self, db: i32, key: &[u8], outcome: O) {
         if let Some(queue) = self.queues.get_mut(db, key)
             && let Some(last) = queue.tickets.last()
@@ -164,12 +168,11 @@ impl<R, O> KeyQueues<R, O> {
         }
     }
 
-    /// The outcome for the first client of a key's queue.
-    pub fn outcome(&self, db: i32, key: &[u8]) -> Option<&O> {
-        let queue = self.queues.get(db, key)?;
-        let (outcome, last) = queue.outcome.as_ref()?;
-        queue.tickets.first().filter(|first| *first <= last)?;
-        Some(outcome)
+    /// The outcome of a waiting client.
+    pub fn outcome_of(&self, ticket: Ticket) -> Option<&O> {
+        let (db, key) = &self.get(ticket)?.key;
+        let (outcome, last) = self.queues.get(*db, key)?.outcome.as_ref()?;
+        (ticket <= *last).then_some(outcome)
     }
 
     /// Removes the first client of a key's queue, which receives an error.

@@ -42,6 +42,9 @@ pub trait QueueService: 'static {
         run: impl FnOnce(&mut KeyQueues<Self::Request, Self::Outcome>, &mut QueueWork) -> T,
     ) -> T;
 
+    /// The answer for a client that has an outcome.
+    fn outcome_answer(outcome: &Self::Outcome, request: &Self::Request, now: Now) -> Answer;
+
     /// Serves the first client of a key's queue, if there is an answer for it. The client is then not in the queue any more. A client
     /// whose time is up receives no work and no lease.
     /// `shared`: a copy of the value for all clients of the queue, once one of them needs it.
@@ -194,6 +197,13 @@ fn serve_queue<F: QueueService>(
             return F::with(|_, work| work.agenda.push_front(key.clone()));
         }
         slice.has_answered();
+        let head = F::with(|queues, _| queues.head(key.0, &key.1));
+        if let Some(ticket) = head
+            && let Some(answer) = outcome_answer::<F>(ticket, now)
+        {
+            finish::<F>(ticket, answer);
+            continue;
+        }
         let since_us = head_since::<F>(key);
         match F::serve_head(ctx, now, key, name, &mut shared) {
             HeadStep::Empty => return,
@@ -207,12 +217,32 @@ fn serve_queue<F: QueueService>(
     }
 }
 
+/// The answer for a waiting client that has an outcome.
+fn outcome_answer<F: QueueService>(ticket: Ticket, now: Now) -> Option<Answer> {
+    F::with(|queues, _| {
+        let outcome = queues.outcome_of(ticket)?;
+        let request = &queues.get(ticket)?.request;
+        Some(F::outcome_answer(outcome, request, now))
+    })
+}
+
+/// Ends the wait of a client with an answer.
+fn finish<F: QueueService>(ticket: Ticket, answer: Answer) {
+    if let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) {
+        F::wait_times().count_between(waiter.since_us, Now::read().micros());
+        F::blocked().wake(ticket, answer);
+    }
+}
+
 /// Ends the wait of a client whose time is up.
 fn time_out<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket) {
+    let now = Now::read();
+    if let Some(answer) = outcome_answer::<F>(ticket, now) {
+        return finish::<F>(ticket, answer);
+    }
     let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) else {
         return;
     };
-    let now = Now::read();
     let reply = F::timeout_reply(ctx, &waiter, now);
     F::wait_times().count_between(waiter.since_us, now.micros());
     F::blocked().wake(ticket, Ok(reply));
@@ -243,12 +273,17 @@ pub fn client_left<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket, departure: Dep
         }
         return Ok(Reply::Nil);
     }
+    let now = Now::read();
+    let is_unblocked = departure == Departure::Unblocked;
+    let answer = is_unblocked
+        .then(|| outcome_answer::<F>(ticket, now))
+        .flatten();
     let waiter = F::with(|queues, _| queues.remove(ticket));
     if let Some(waiter) = &waiter {
-        F::wait_times().count_between(waiter.since_us, Now::read().micros());
+        F::wait_times().count_between(waiter.since_us, now.micros());
     }
-    match waiter.filter(|_| departure == Departure::Unblocked) {
-        Some(waiter) => Ok(F::timeout_reply(ctx, &waiter, Now::read())),
+    match waiter.filter(|_| is_unblocked) {
+        Some(waiter) => answer.unwrap_or_else(|| Ok(F::timeout_reply(ctx, &waiter, now))),
         None => Ok(Reply::Nil),
     }
 }

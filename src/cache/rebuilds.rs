@@ -7,6 +7,7 @@ use super::state::{CacheEntry, EarlyRefresh, Freshness};
 use super::step::{FetchReply, FetchRequest, RETRY_MS, decide_fetch};
 use crate::key_queues::{HeadStep, KeyQueues};
 use crate::waiting::Key;
+use std::convert::Infallible;
 
 /// The request of a client that waits for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct Rebuilds {
     /// The breakers.
     pub breakers: Breakers<LeaseKey>,
     /// The waiting clients.
-    pub queue: KeyQueues<WaitingFetch>,
+    pub queue: KeyQueues<WaitingFetch, Infallible>,
 }
 
 /// The most leases that are checked at a time for whether their time has run out.
@@ -221,7 +222,7 @@ impl Rebuilds {
     pub fn timeout_reply(&self, (db, key): &Key, now: u64) -> FetchReply {
         let left = match self.leases.status(*db, key, now) {
             LeaseStatus::Leased(left) | LeaseStatus::BackingOff(left) => left,
-            LeaseStatus::Free => RETRY_MS, // the table of leases is full
+            LeaseStatus::Free => RETRY_MS, // the table of leases is full, or the next client is about to be served
         };
         FetchReply::wait(left)
     }

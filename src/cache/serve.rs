@@ -27,6 +27,7 @@ use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
 use crate::waiting::{Key, ScanStep};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Counts a reply of `CACHE.FETCH`.
@@ -97,7 +98,7 @@ pub(super) struct CacheQueues;
 
 impl QueueService for CacheQueues {
     type Request = WaitingFetch;
-    type Outcome = ();
+    type Outcome = Infallible;
 
     fn blocked() -> &'static BlockedClients {
         &BLOCKED
@@ -111,9 +112,15 @@ impl QueueService for CacheQueues {
         &WAIT_TIMES
     }
 
-    fn with<T>(run: impl FnOnce(&mut KeyQueues<WaitingFetch>, &mut QueueWork) -> T) -> T {
+    fn with<T>(
+        run: impl FnOnce(&mut KeyQueues<WaitingFetch, Infallible>, &mut QueueWork) -> T,
+    ) -> T {
         let state = &mut *STATE.get();
         run(&mut state.rebuilds.queue, &mut state.work)
+    }
+
+    fn outcome_answer(outcome: &Infallible, _: &WaitingFetch, _now: Now) -> Answer {
+        match *outcome {}
     }
 
     fn serve_head(

@@ -115,13 +115,8 @@ pub(super) fn done(call: &Call<'_>) -> Answer {
     }
     if decision != DoneDecision::Refused
         && has_queue(call)
-        && let Some(work) = edit.work()
+        && let Some(work) = edit.work().as_deref().and_then(DoneWork::of)
     {
-        let work = DoneWork {
-            fingerprint: work.fingerprint.clone(),
-            until: work.until,
-            result: result.into(),
-        };
         OnceQueues::with(|queues, _| queues.set_outcome(ctx.db(), name.bytes(), work));
     }
     drop(edit);

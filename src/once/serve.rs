@@ -66,17 +66,23 @@ impl QueueService for OnceQueues {
         result
     }
 
+    fn outcome_answer(work: &DoneWork, request: &WaitingBegin, now: Now) -> Answer {
+        let BeginDecision::Done(left) = decide_outcome(work, &request.fingerprint, now.ms()) else {
+            COUNTERS.conflicts.count();
+            return Err(Error::OtherFingerprint);
+        };
+        COUNTERS.replayed.count();
+        Ok(reply("DONE", Some(work.result.clone()), left))
+    }
+
     fn serve_head(
         ctx: Ctx<'_>,
         now: Now,
         key: &Key,
         name: &ServerString<'_>,
-        shared: &mut Option<Arc<[u8]>>,
+        _shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer> {
         let dismiss = |error| Self::with(|queues, _| queues.dismiss_head(key, error));
-        if let Some(step) = serve_outcome(key, now) {
-            return step;
-        }
         let mut edit = match WorkEdit::open_to_serve(ctx, name) {
             Ok(edit) => edit,
             Err(error) => return dismiss(error),
@@ -115,11 +121,16 @@ impl QueueService for OnceQueues {
                 COUNTERS.conflicts.count();
                 return dismiss(Error::OtherFingerprint);
             }
-            BeginDecision::Done(left) => {
-                COUNTERS.replayed.count();
-                let result = edit.work().and_then(|work| work.result.as_deref());
-                let result = shared.get_or_insert_with(|| result.unwrap_or_default().into());
-                reply("DONE", Some(result.clone()), left)
+            BeginDecision::Done(_) => {
+                let Some(work) = edit.work().as_deref().and_then(DoneWork::of) else {
+                    return dismiss(Error::Internal);
+                };
+                let answer = Self::outcome_answer(&work, &request, now);
+                Self::with(|queues, _| {
+                    queues.set_outcome(key.0, &key.1, work);
+                    queues.remove(ticket);
+                });
+                return HeadStep::Served(ticket, answer);
             }
         };
         Self::with(|queues, _| queues.remove(ticket));
@@ -134,9 +145,9 @@ impl QueueService for OnceQueues {
             let name = ServerString::new(key);
             let edit = WorkEdit::open_to_serve(ctx, &name);
             edit.ok()
-                .and_then(|mut edit| edit.work().map(|work| work.until))
+                .and_then(|mut edit| edit.work().and_then(|work| work.busy_until()))
         });
-        // Nothing is at the key if the next client is about to be served.
+        // The key is empty or done if the clients are about to be served.
         let left = until.flatten().unwrap_or(0).saturating_sub(now.ms());
         reply("BUSY", None, left)
     }
@@ -151,23 +162,6 @@ impl QueueService for OnceQueues {
             }
         });
     }
-}
-
-/// Serves the first client of a key's queue if it waited when the work was done.
-fn serve_outcome(key: &Key, now: Now) -> Option<HeadStep<Answer>> {
-    OnceQueues::with(|queues, _| {
-        let ticket = queues.head(key.0, &key.1)?;
-        let work = queues.outcome(key.0, &key.1)?;
-        let fingerprint = &queues.get(ticket)?.request.fingerprint;
-        let BeginDecision::Done(left) = decide_outcome(work, fingerprint, now.ms()) else {
-            COUNTERS.conflicts.count();
-            return Some(queues.dismiss_head(key, Error::OtherFingerprint));
-        };
-        COUNTERS.replayed.count();
-        let reply = reply("DONE", Some(work.result.clone()), left);
-        queues.remove(ticket);
-        Some(HeadStep::Served(ticket, Ok(reply)))
-    })
 }
 
 /// Handles a server event.

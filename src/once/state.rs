@@ -55,6 +55,22 @@ impl OnceWork {
     pub fn is_over(&self, now: u64) -> bool {
         self.until <= now
     }
+
+    /// When the lease of the worker ends (Unix ms); `None`: the work is done.
+    pub fn busy_until(&self) -> Option<u64> {
+        self.result.is_none().then_some(self.until)
+    }
+}
+
+impl DoneWork {
+    /// The outcome of work; `None`: it is not done.
+    pub fn of(work: &OnceWork) -> Option<Self> {
+        Some(Self {
+            fingerprint: work.fingerprint.clone(),
+            until: work.until,
+            result: work.result.as_deref()?.into(),
+        })
+    }
 }
 
 /// Whether requests with these fingerprints are the same request; empty: none.

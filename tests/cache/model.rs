@@ -790,8 +790,9 @@ fn same_queues(queue: &KeyQueues<u8, usize>, queues: &Queues) -> Result<(), Test
     for db in 0..3 {
         for key in 0..4u8 {
             let (tickets_of_key, retry) = queues.get(&(db, key)).cloned().unwrap_or_default();
-            let outcome = tickets_of_key.first().and_then(|(_, outcome)| *outcome);
-            prop_assert_eq!(queue.outcome(db, &[key]).copied(), outcome);
+            for (ticket, outcome) in &tickets_of_key {
+                prop_assert_eq!(queue.outcome_of(*ticket).copied(), *outcome);
+            }
             let tickets_of_key: Vec<u64> =
                 tickets_of_key.iter().map(|(ticket, _)| *ticket).collect();
             prop_assert_eq!(queue.head(db, &[key]), tickets_of_key.first().copied());

@@ -115,7 +115,7 @@ fn all_waiting_clients_receive_a_value_that_expires_at_once() {
     all_get(&mut waiters, "HIT v");
 }
 
-/// A client whose time is up gets no lease, even if the server was too busy to tell it in time. In this test, a transaction delays
+/// A client whose time is up gets no lease, even if the server was too busy to answer it in time. In this test, a transaction delays
 /// the end of its wait.
 #[test]
 fn a_client_whose_time_is_up_gets_no_lease() {

@@ -100,7 +100,7 @@ fn nobody_overtakes_waiting_clients_when_a_lease_ends() {
 /// All clients that wait when the work is done learn its result, even if the key has gone before the server has answered them. In
 /// this test, each reading of the clock takes longer than a time slice, so `ONCE.DONE` itself answers nobody.
 #[test]
-fn a_result_is_for_all_who_wait_even_if_its_key_goes() {
+fn a_result_is_for_all_waiting_clients_even_if_its_key_goes() {
     let server = Server::builder().clock(0).start();
     let mut client = Raw::connect(&server);
     server.freeze_clock(true);
@@ -131,7 +131,32 @@ fn a_result_is_for_all_who_wait_even_if_its_key_goes() {
     }
 }
 
-/// A client whose time is up gets no work, even if the server was too busy to tell it in time. In this test, a transaction delays
+/// The time of a waiting client ends after the work was done and before the server has answered it: it gets the result. In this test,
+/// `ONCE.DONE` itself answers nobody, as above, and a transaction delays the end of the wait.
+#[test]
+fn a_client_whose_time_is_up_gets_the_result_if_the_work_was_done_before() {
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    server.freeze_clock(true);
+    let token = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
+    let mut late = waiter(&server, "ONCE.BEGIN k LEASE 600000 BLOCK 500");
+    let mut unblocked = Raw::connect(&server);
+    let id = unblocked.id();
+    waits(&server, &mut unblocked, WAIT);
+    server.shift_clock_per_reading(1100);
+    let lines = format!(
+        "MULTI\r\nONCE.DONE k {token} r PX 600000\r\nDEL k\r\nCLIENT UNBLOCK {id}\r\nEXEC\r\n"
+    );
+    client.send_bytes(lines.as_bytes());
+    let replies: Vec<_> = (0..5).map(|_| client.read()).collect();
+    assert_eq!(replies[4].array()[0], 1);
+    server.shift_clock(501);
+    server.shift_clock_per_reading(0);
+    done(&served(&mut late), "r");
+    done(&served(&mut unblocked), "r");
+}
+
+/// A client whose time is up gets no work, even if the server was too busy to answer it in time. In this test, a transaction delays
 /// the end of its wait.
 #[test]
 fn a_client_whose_time_is_up_gets_no_work() {
