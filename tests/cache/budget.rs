@@ -31,9 +31,14 @@ fn scanned(server: &Server) -> (i64, i64) {
             }
             // The type and the id of the module, the number of the first string and its length are before the letter of the kind.
             let payload = client.call([b"DUMP".as_slice(), key]);
-            if !payload.is_nil() && payload.bytes()[12] != b'G' {
+            let usage = client.call([b"MEMORY".as_slice(), b"USAGE", key]);
+            // The key can expire between two commands.
+            if payload.is_nil() || usage.is_nil() {
+                continue;
+            }
+            if payload.bytes()[12] != b'G' {
                 entries += 1;
-                bytes += client.call([b"MEMORY".as_slice(), b"USAGE", key]).int();
+                bytes += usage.int();
             }
         }
     }
