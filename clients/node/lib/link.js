@@ -26,20 +26,15 @@ class Mailbox {
     this.messages = [];
     /** @type {(() => void) | undefined} */
     this.wake = undefined;
-    /** @type {number} The last fence whose loss was published. The message can arrive before the reply that has the fence. */
-    this.lastLost = 0;
+    /** @type {number[]} The fences whose loss was published. A message can arrive before the reply that has the fence. */
+    this.lost = [];
   }
 
   /** @param {string} what @param {number} fence */
   push(what, fence) {
-    if (what === 'lost') this.lastLost = fence;
+    if (what === 'lost') this.lost.push(fence);
     else this.messages.push([what, fence]);
     this.wake?.();
-  }
-
-  /** Whether a hold with these fences, or with later ones, is lost. Fences only rise. @param {number[]} fences */
-  isLost(fences) {
-    return this.lastLost >= Math.min(...fences);
   }
 
   /**
@@ -171,9 +166,7 @@ class Link {
   #hear(message) {
     const [, what, fence, id] = /^(\S+) (\d+) (.*)$/s.exec(message) ?? [];
     this.waiting.get(id)?.push(what, Number(fence));
-    const hold = this.holds.get(id);
-    // After an upgrade, the message can arrive before the reply that has the new, larger fence.
-    if (what === 'lost' && hold && Number(fence) >= Math.min(...hold.fences)) hold.hearLost();
+    if (what === 'lost') this.holds.get(id)?.hearLost(Number(fence));
   }
 
   /** Messages for a request, from now on. @param {string} id */

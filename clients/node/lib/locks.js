@@ -243,7 +243,7 @@ class Lock {
   #held(link, mailbox, id, owner, fences, since, pair) {
     const hold = new Hold(this.#links, link, this.#kind, this.options, { id, owner, fences, since, pair });
     link.keep(hold);
-    if (mailbox.isLost(fences)) hold.hearLost();
+    for (const fence of mailbox.lost) hold.hearLost(fence);
     return hold;
   }
 
@@ -457,10 +457,14 @@ class Hold {
     if (!this.#released) this.#lost.abort(new LockLost(`${nameOf(this.#kind)} is lost`));
   }
 
-  /** @internal The server published the loss. In a cluster, it also does so when the hash slot moves to another node. */
-  hearLost() {
+  /**
+   * @internal The server published the loss of a fence. In a cluster, it also does so when the hash slot moves to another node.
+   *
+   * @param {number} fence That of an upgrade whose reply has not arrived yet is larger than those of this hold.
+   */
+  hearLost(fence) {
     if (this.#links.client.library.isCluster) this.#follow();
-    else this.lose();
+    else if (this.fences.includes(fence) || fence > Math.max(...this.fences)) this.lose();
   }
 
   /** @internal The watched connection is closed. */
@@ -511,7 +515,7 @@ class Hold {
         return true;
       }
       // The server may have published a loss before this process read the reply.
-      if (link.pair !== bound || mailbox.isLost(this.fences)) return false;
+      if (link.pair !== bound || mailbox.lost.length) return false;
       if (this.#options.watchdog !== false) pair = bound;
     }
     if (!this.isHeld) return true;
