@@ -47,8 +47,8 @@ pub enum QueueDeadline {
 struct KeyQueue<O> {
     tickets: BTreeSet<Ticket>,
     retry_at: Option<u64>,
-    /// An outcome, and the last client that it is for.
-    outcome: Option<(O, Ticket)>,
+    /// Outcomes that not all of their clients have received, in the order of the queue, each with the last client that it is for.
+    outcomes: VecDeque<(O, Ticket)>,
 }
 
 impl<O> Default for KeyQueue<O> {
@@ -56,14 +56,14 @@ impl<O> Default for KeyQueue<O> {
         Self {
             tickets: BTreeSet::new(),
             retry_at: None,
-            outcome: None,
+            outcomes: VecDeque::new(),
         }
     }
 }
 
 /// The waiting clients of a family.
 #[derive(Debug)]
-pub struct KeyQueues<R, O = ()> {
+pub struct KeyQueues<R, O> {
     waiters: BTreeMap<Ticket, KeyWaiter<R>>,
     queues: WaitQueues<KeyQueue<O>>,
     /// The deadlines by time (Unix ms).
@@ -128,10 +128,14 @@ impl<R, O> KeyQueues<R, O> {
             && let Some(queue) = self.queues.numbered_mut(number)
         {
             queue.tickets.remove(&ticket);
-            let first = queue.tickets.first();
-            queue
-                .outcome
-                .take_if(|(_, last)| first.is_none_or(|first| first > last));
+            let first = queue.tickets.first().copied().unwrap_or(Ticket::MAX);
+            while queue
+                .outcomes
+                .front()
+                .is_some_and(|(_, last)| *last < first)
+            {
+                queue.outcomes.pop_front();
+            }
             if queue.tickets.is_empty() {
                 if let Some(at) = queue.retry_at {
                     let retry = QueueDeadline::Retry(waiter.key.clone());
@@ -159,20 +163,22 @@ impl<R, O> KeyQueues<R, O> {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Sets the outcome of all clients that wait for a key now. It stays theirs, whatever happens to the key before they are served.
+    /// Sets the outcome of all clients that wait for a key now and have none.
     pub fn set_outcome(&mut self, db: i32, key: &[u8], outcome: O) {
         if let Some(queue) = self.queues.get_mut(db, key)
             && let Some(last) = queue.tickets.last()
+            && queue.outcomes.back().is_none_or(|(_, other)| other < last)
         {
-            queue.outcome = Some((outcome, *last));
+            queue.outcomes.push_back((outcome, *last));
         }
     }
 
     /// The outcome of a waiting client.
     pub fn outcome_of(&self, ticket: Ticket) -> Option<&O> {
         let (db, key) = &self.get(ticket)?.key;
-        let (outcome, last) = self.queues.get(*db, key)?.outcome.as_ref()?;
-        (ticket <= *last).then_some(outcome)
+        let outcomes = &self.queues.get(*db, key)?.outcomes;
+        let index = outcomes.partition_point(|(_, last)| *last < ticket);
+        outcomes.get(index).map(|(outcome, _)| outcome)
     }
 
     /// Removes the first client of a key's queue, which receives an error.

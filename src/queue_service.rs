@@ -56,8 +56,8 @@ pub trait QueueService: 'static {
         shared: &mut Option<Arc<[u8]>>,
     ) -> HeadStep<Answer>;
 
-    /// The reply of a client whose time is up. It has left the queue.
-    fn timeout_reply(ctx: Ctx<'_>, waiter: &KeyWaiter<Self::Request>, now: Now) -> Reply;
+    /// The answer for a client whose time is up. It has left the queue.
+    fn timeout_answer(ctx: Ctx<'_>, waiter: &KeyWaiter<Self::Request>, now: Now) -> Answer;
 
     /// Takes back the token of a client that left before its reply was sent.
     fn take_back(ctx: Ctx<'_>, now: Now, key: &Key, token: u64);
@@ -243,9 +243,9 @@ fn time_out<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket) {
     let Some(waiter) = F::with(|queues, _| queues.remove(ticket)) else {
         return;
     };
-    let reply = F::timeout_reply(ctx, &waiter, now);
+    let answer = F::timeout_answer(ctx, &waiter, now);
     F::wait_times().count_between(waiter.since_us, now.micros());
-    F::blocked().wake(ticket, Ok(reply));
+    F::blocked().wake(ticket, answer);
 }
 
 /// Ends the wait of the first client of a queue with an error. Returns whether there was one.
@@ -283,7 +283,7 @@ pub fn client_left<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket, departure: Dep
         F::wait_times().count_between(waiter.since_us, now.micros());
     }
     match waiter.filter(|_| is_unblocked) {
-        Some(waiter) => answer.unwrap_or_else(|| Ok(F::timeout_reply(ctx, &waiter, now))),
+        Some(waiter) => answer.unwrap_or_else(|| F::timeout_answer(ctx, &waiter, now)),
         None => Ok(Reply::Nil),
     }
 }

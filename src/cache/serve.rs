@@ -168,9 +168,9 @@ impl QueueService for CacheQueues {
         }
     }
 
-    fn timeout_reply(_ctx: Ctx<'_>, waiter: &KeyWaiter<WaitingFetch>, now: Now) -> Reply {
+    fn timeout_answer(_ctx: Ctx<'_>, waiter: &KeyWaiter<WaitingFetch>, now: Now) -> Answer {
         let reply = STATE.get().rebuilds.timeout_reply(&waiter.key, now.ms());
-        fetched(reply, None)
+        Ok(fetched(reply, None))
     }
 
     fn take_back(_ctx: Ctx<'_>, _now: Now, key: &Key, token: u64) {

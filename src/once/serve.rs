@@ -137,19 +137,26 @@ impl QueueService for OnceQueues {
         HeadStep::Served(ticket, Ok(reply))
     }
 
-    /// The remaining time of the worker's lease.
-    fn timeout_reply(ctx: Ctx<'_>, waiter: &KeyWaiter<WaitingBegin>, now: Now) -> Reply {
-        COUNTERS.busy.count();
-        let (db, key) = &waiter.key;
-        let until = ctx.in_db(*db, || {
+    /// The answer of a `ONCE.BEGIN` that cannot begin: the result, or the remaining time of the worker's lease. It is 0 if the next
+    /// client is about to be served.
+    fn timeout_answer(ctx: Ctx<'_>, waiter: &KeyWaiter<WaitingBegin>, now: Now) -> Answer {
+        let ((db, key), request) = (&waiter.key, &waiter.request);
+        let in_db = ctx.in_db(*db, || {
             let name = ServerString::new(key);
-            let edit = WorkEdit::open_to_serve(ctx, &name);
-            edit.ok()
-                .and_then(|mut edit| edit.work().and_then(|work| work.busy_until()))
+            let mut edit = WorkEdit::open_to_serve(ctx, &name)?;
+            let work = edit.work();
+            let work = work.as_deref();
+            if let Some(done) = work
+                .filter(|work| !work.is_over(now.ms()))
+                .and_then(DoneWork::of)
+            {
+                return Self::outcome_answer(&done, request, now);
+            }
+            COUNTERS.busy.count();
+            let until = work.map_or(0, |work| work.until);
+            Ok(reply("BUSY", None, until.saturating_sub(now.ms())))
         });
-        // The key is empty or done if the clients are about to be served.
-        let left = until.flatten().unwrap_or(0).saturating_sub(now.ms());
-        reply("BUSY", None, left)
+        in_db.unwrap_or_else(|| Ok(reply("BUSY", None, 0)))
     }
 
     /// Frees the key: the client never began the work.

@@ -55,11 +55,6 @@ impl OnceWork {
     pub fn is_over(&self, now: u64) -> bool {
         self.until <= now
     }
-
-    /// When the lease of the worker ends (Unix ms); `None`: the work is done.
-    pub fn busy_until(&self) -> Option<u64> {
-        self.result.is_none().then_some(self.until)
-    }
 }
 
 impl DoneWork {

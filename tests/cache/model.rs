@@ -768,7 +768,7 @@ fn queue_story(turns: &[Turn]) -> Result<(), TestCaseError> {
                 queue.set_outcome(db, &[key], outcomes);
                 if let Some((tickets_of_key, _)) = queues.get_mut(&(db, key)) {
                     for (_, outcome) in tickets_of_key {
-                        *outcome = Some(outcomes);
+                        outcome.get_or_insert(outcomes);
                     }
                 }
             }

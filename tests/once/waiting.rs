@@ -6,7 +6,8 @@ use crate::support::cluster::{node, two_nodes};
 use crate::support::once::{CONFLICT, begin, busy, counter, done, token};
 use crate::support::{
     Builder, Lines, Raw, SOON, Server, WRONGTYPE, await_role, await_waiting, eventually, follow,
-    not_before, quiet, run_delayed, served, server_and_client, still_waits, waiter, waiting, waits,
+    late_and_next_answer, not_before, quiet, run_delayed, served, server_and_client, still_waits,
+    waiter, waiting, waits,
 };
 
 const WAIT: &str = "ONCE.BEGIN k LEASE 600000 BLOCK 0";
@@ -131,59 +132,70 @@ fn a_result_is_for_all_waiting_clients_even_if_its_key_goes() {
     }
 }
 
-/// The time of a waiting client ends after the work was done and before the server has answered it: it gets the result. In this test,
-/// `ONCE.DONE` itself answers nobody, as above, and a transaction delays the end of the wait.
+/// `CLIENT UNBLOCK` names a client after the work was done and before the server has answered it: it gets the result. In this test,
+/// each reading of the clock takes longer than a time slice, so the commands themselves answer nobody.
 #[test]
-fn a_client_whose_time_is_up_gets_the_result_if_the_work_was_done_before() {
+fn a_client_that_is_unblocked_gets_the_result_of_work_that_is_done() {
     let server = Server::builder().clock(0).start();
     let mut client = Raw::connect(&server);
     server.freeze_clock(true);
-    let token = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
-    let mut late = waiter(&server, "ONCE.BEGIN k LEASE 600000 BLOCK 500");
-    let mut unblocked = Raw::connect(&server);
-    let id = unblocked.id();
-    waits(&server, &mut unblocked, WAIT);
-    server.shift_clock_per_reading(1100);
-    let lines = format!(
-        "MULTI\r\nONCE.DONE k {token} r PX 600000\r\nDEL k\r\nCLIENT UNBLOCK {id}\r\nEXEC\r\n"
-    );
-    client.send_bytes(lines.as_bytes());
-    let replies: Vec<_> = (0..5).map(|_| client.read()).collect();
-    assert_eq!(replies[4].array()[0], 1);
-    server.shift_clock(501);
-    server.shift_clock_per_reading(0);
-    done(&served(&mut late), "r");
-    done(&served(&mut unblocked), "r");
+    for is_renamed in [false, true] {
+        let token = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
+        let other = begin(&mut client, "ONCE.BEGIN other LEASE 600000");
+        client.must(&format!("ONCE.DONE other {other} r PX 600000"));
+        let mut unblocked = Raw::connect(&server);
+        let id = unblocked.id();
+        waits(&server, &mut unblocked, WAIT);
+        let finish = match is_renamed {
+            true => "RENAME other k".to_string(),
+            false => format!("ONCE.DONE k {token} r PX 600000"),
+        };
+        server.shift_clock_per_reading(1100);
+        let replies = client.pipeline(
+            ["MULTI", &finish, &format!("CLIENT UNBLOCK {id}"), "EXEC"]
+                .map(|line| line.split(' ').map(String::from).collect::<Vec<_>>()),
+        );
+        assert_eq!(replies[3].array()[1], 1);
+        server.shift_clock_per_reading(0);
+        done(&served(&mut unblocked), "r");
+        client.must("FLUSHALL");
+    }
 }
 
-/// A client whose time is up gets no work, even if the server was too busy to answer it in time. In this test, a transaction delays
-/// the end of its wait.
+/// Other work that comes to the key and is done changes nothing for clients that waited for the first work.
+#[test]
+fn each_client_gets_the_result_of_the_work_that_it_waited_for() {
+    let server = Server::builder().clock(0).start();
+    let mut client = Raw::connect(&server);
+    server.freeze_clock(true);
+    let first = begin(&mut client, "ONCE.BEGIN k LEASE 600000 FINGERPRINT f");
+    let other = begin(&mut client, "ONCE.BEGIN other LEASE 600000 FINGERPRINT g");
+    let wait = format!("{WAIT} FINGERPRINT f");
+    let mut waiters = [waiter(&server, &wait), waiter(&server, &wait)];
+    server.shift_clock_per_reading(1100);
+    let done_first = format!("ONCE.DONE k {first} r PX 600000");
+    let done_other = format!("ONCE.DONE k {other} s PX 600000");
+    let replies = client.pipeline(
+        ["MULTI", &done_first, "RENAME other k", &done_other, "EXEC"]
+            .map(|line| line.split(' ').map(String::from).collect::<Vec<_>>()),
+    );
+    assert_eq!(replies[4].array()[2], 1);
+    server.shift_clock_per_reading(0);
+    for waiter in &mut waiters {
+        done(&served(waiter), "r");
+    }
+}
+
+/// A client whose time is up gets no work, even if the server was too busy to answer it in time.
 #[test]
 fn a_client_whose_time_is_up_gets_no_work() {
-    const BLOCK_MS: i64 = 500;
-    let is_tested = (0..10).any(|_| {
-        let builder = Server::builder().clock(0);
-        let server = builder.config("enable-debug-command", "yes").start();
-        let mut client = Raw::connect(&server);
-        server.freeze_clock(true);
-        let first = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
-        let mut late = waiter(
-            &server,
-            &format!("ONCE.BEGIN k LEASE 600000 BLOCK {BLOCK_MS}"),
-        );
-        let mut next = waiter(&server, WAIT);
-        let fail = format!("ONCE.FAIL k {first}");
-        let reply = run_delayed(&mut client, &fail, || server.shift_clock(BLOCK_MS + 1));
-        assert_eq!(reply, 1);
-        let reply = served(&mut late);
-        if reply.array()[0] == "NEW" {
-            return false; // the transaction was over before the clock was shifted
-        }
-        busy(&reply);
-        token(&served(&mut next));
-        true
-    });
-    assert!(is_tested);
+    let hold = |client: &mut Raw| {
+        let token = begin(client, "ONCE.BEGIN k LEASE 600000");
+        format!("ONCE.FAIL k {token}")
+    };
+    let (late, next) = late_and_next_answer(hold, "ONCE.BEGIN k LEASE 600000", "NEW");
+    busy(&late);
+    token(&next);
 }
 
 #[test]

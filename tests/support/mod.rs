@@ -60,4 +60,6 @@ pub use talk::{
 };
 pub use value::Value;
 pub use wait::{EndOnDrop, eventually, not_before, with_growing_lease, without_cron};
-pub use waiters::{NOW, await_waiting, served, still_waits, waiter, waiting, waits};
+pub use waiters::{
+    NOW, await_waiting, late_and_next_answer, served, still_waits, waiter, waiting, waits,
+};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::client::Raw;
 use super::server::Server;
-use super::talk::{Lines as _, SOON, field_of};
+use super::talk::{Lines as _, SOON, field_of, run_delayed};
 use super::value::Value;
 use super::wait::eventually;
 
@@ -89,4 +89,33 @@ pub fn served(client: &mut Raw) -> Value {
     client
         .read_within(SOON)
         .unwrap_or_else(|| panic!("nobody serves this waiter"))
+}
+
+/// Lets a key go free after the time of its first waiting client is up and before the server has answered this client: a transaction
+/// delays the end of the wait. Returns the answers for this client and for the next one. `hold` takes the key and returns the line that
+/// frees it. `wait` is the line of a client that waits, without `BLOCK`. `granted` is the state of an answer that grants the key.
+#[track_caller]
+pub fn late_and_next_answer(
+    hold: impl Fn(&mut Raw) -> String,
+    wait: &str,
+    granted: &str,
+) -> (Value, Value) {
+    const BLOCK_MS: i64 = 500;
+    for _ in 0..10 {
+        let builder = Server::builder().clock(0);
+        let server = builder.config("enable-debug-command", "yes").start();
+        let mut client = Raw::connect(&server);
+        server.freeze_clock(true);
+        let free = hold(&mut client);
+        let mut late = waiter(&server, &format!("{wait} BLOCK {BLOCK_MS}"));
+        let mut next = waiter(&server, &format!("{wait} BLOCK 0"));
+        let reply = run_delayed(&mut client, &free, || server.shift_clock(BLOCK_MS + 1));
+        assert_eq!(reply, 1);
+        let answer = served(&mut late);
+        // Otherwise the transaction was over before the clock was shifted.
+        if answer.array()[0] != granted {
+            return (answer, served(&mut next));
+        }
+    }
+    panic!("the client whose time was up was granted the key");
 }
