@@ -303,6 +303,7 @@ class Hold {
   #pair;
   #granted;
   #isFollowing = false;
+  #isChanging = false;
   /** @type {Promise<unknown> | undefined} The request that binds this hold to another connection. */
   #binding;
   #lost = new AbortController();
@@ -373,8 +374,7 @@ class Hold {
     const ask = (/** @type {Bytes} */ key) => (family === 'LOCK'
       ? this.#links.client.call('LOCK.HELD', [key, this.#owner])
       : this.#links.client.call('SEM.RENEW', [key, this.#owner, 'PX', this.lease])); // there is no SEM.HELD
-    const fences = await Promise.all(keys.map(ask));
-    if (fences.some((fence, at) => fence !== this.fences[at])) this.lose();
+    if (!this.#holds(await Promise.all(keys.map(ask)))) this.lose();
     this.signal.throwIfAborted();
   }
 
@@ -387,12 +387,37 @@ class Hold {
   async renew(lease = this.lease) {
     const sent = performance.now();
     const { family, keys } = this.#kind;
-    const fences = await Promise.all(keys.map((key) =>
-      this.#links.client.call(`${family}.RENEW`, [key, this.#owner, 'PX', Math.ceil(lease)])));
-    if (fences.some((fence, at) => fence !== this.fences[at])) this.lose();
+    const renew = (/** @type {Bytes} */ key) => this.#links.client.call(`${family}.RENEW`, [key, this.#owner, 'PX', Math.ceil(lease)]);
+    if (!this.#holds(await Promise.all(keys.map(renew)))) this.lose();
     if (this.signal.aborted) return false;
     this.validUntil = sent + lease;
     return true;
+  }
+
+  /**
+   * Whether the owner still has this hold, if the server reports these fences.
+   *
+   * @param {(number | null)[]} fences
+   */
+  #holds(fences) {
+    // The server can report the new, larger fence of an upgrade or a downgrade before this process reads its reply.
+    return fences.every((fence, at) => fence === this.fences[at] || (this.#isChanging && fence !== null && fence > this.fences[at]));
+  }
+
+  /**
+   * Sends a command that turns a shared hold into the exclusive one or back. Returns its new fence.
+   *
+   * @param {() => Promise<number | null>} send
+   */
+  async #change(send) {
+    this.#isChanging = true;
+    try {
+      const fence = await send();
+      if (fence !== null) this.fences = [fence];
+      return fence;
+    } finally {
+      this.#isChanging = false;
+    }
   }
 
   /**
@@ -405,10 +430,9 @@ class Hold {
   async upgrade({ wait = 0 } = {}) {
     const args = [this.keys[0], this.#owner];
     const { client } = this.#links;
-    const fence = wait > 0
-      ? await client.callBlocking('LOCK.UPGRADE', args, wait === Infinity ? 0 : Math.ceil(wait))
-      : await client.call('LOCK.UPGRADE', args);
-    if (fence !== null) this.fences = [fence];
+    const fence = await this.#change(() => (wait > 0
+      ? client.callBlocking('LOCK.UPGRADE', args, wait === Infinity ? 0 : Math.ceil(wait))
+      : client.call('LOCK.UPGRADE', args)));
     return fence !== null;
   }
 
@@ -418,9 +442,8 @@ class Hold {
    * @returns {Promise<boolean>} false: the lock is lost.
    */
   async downgrade() {
-    const fence = await this.#links.client.call('LOCK.DOWNGRADE', [this.keys[0], this.#owner]);
+    const fence = await this.#change(() => this.#links.client.call('LOCK.DOWNGRADE', [this.keys[0], this.#owner]));
     if (fence === null) this.lose();
-    else this.fences = [fence];
     return fence !== null;
   }
 

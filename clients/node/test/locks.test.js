@@ -261,6 +261,41 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       disconnect(behind);
     });
 
+    test('a holder that checks its lock during an upgrade keeps it', async () => {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      const hold = await other.readLock('key', { lease: 600_000 }).acquire();
+      proxy.delay('LOCK.UPGRADE', () => hold.check());
+      assert.equal(await hold.upgrade({ wait: 1000 }), true);
+      assert(proxy.isDone() && hold.isHeld);
+      await hold.check();
+      await other.close();
+      disconnect(behind);
+      proxy.close();
+    });
+
+    test('several locks of which one was lost and granted again are held', async () => {
+      const hold = await sluice.lock('{k}1').acquire();
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      const wait = other.lock(['{k}1', '{k}2'], { wait: 60_000 }).acquire();
+      await eventually(async () => await admin.info('sluice_lock_waiting') === 1);
+      proxy.before('LOCK.MACQUIRE', async () => {
+        await admin.send('DEL', '{k}2');
+        await sleep(100); // the message about the loss arrives before the reply
+      });
+      await hold.release();
+      const both = await wait;
+      assert(proxy.isDone() && both.isHeld);
+      await both.check();
+      await both.release();
+      await other.close();
+      disconnect(behind);
+      proxy.close();
+    });
+
     test('a silent server ends no wait too late', async () => {
       const proxy = await lossyProxy();
       const behind = await connect(proxy.port);

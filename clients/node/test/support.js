@@ -84,11 +84,12 @@ async function eventually(condition) {
 
 /**
  * A proxy that loses replies: `lose` names the commands of which the next request gets none, and its connection breaks.
- * `loseAfter` calls a function between the reply and the break. `delay` calls a function before it delivers the reply. `fallSilent`
- * delivers no more replies, or, with a word, none on the present connections whose client has sent this word.
+ * `loseAfter` calls a function between the reply and the break. `before` calls a function before it delivers the request, `delay`
+ * before it delivers the reply. `fallSilent` delivers no more replies, or, with a word, none on the present connections whose
+ * client has sent this word.
  */
 async function lossyProxy(port = PORT) {
-  /** @type {Map<string, { act: () => unknown, isLost: boolean }>} */
+  /** @type {Map<string, { act: () => unknown, isLost?: boolean, isEarly?: boolean }>} */
   const faults = new Map();
   const sockets = new Set();
   /** @type {Set<{ said: string, isSilent: boolean }>} */
@@ -96,7 +97,7 @@ async function lossyProxy(port = PORT) {
   let isSilent = false;
   const server = net.createServer((client) => {
     const upstream = net.connect(port, '127.0.0.1');
-    /** @type {{ act: () => unknown, isLost: boolean } | undefined} */
+    /** @type {{ act: () => unknown, isLost?: boolean } | undefined} */
     let fault;
     const connection = { said: '', isSilent: false };
     connections.add(connection);
@@ -106,13 +107,18 @@ async function lossyProxy(port = PORT) {
       upstream.destroy();
     };
     for (const socket of [client, upstream]) sockets.add(socket.on('error', noop).on('close', end));
-    client.on('data', (bytes) => {
+    client.on('data', async (bytes) => {
       connection.said += bytes.toString('latin1').toLowerCase();
       for (const [name, one] of faults) {
-        if (bytes.includes(name)) {
-          faults.delete(name);
+        if (!bytes.includes(name)) continue;
+        faults.delete(name);
+        if (!one.isEarly) {
           fault = one;
+          continue;
         }
+        client.pause();
+        await one.act();
+        client.resume();
       }
       upstream.write(bytes);
     });
@@ -137,7 +143,8 @@ async function lossyProxy(port = PORT) {
     port: server.address().port,
     lose: (...names) => names.forEach((name) => faults.set(name, { act: noop, isLost: true })),
     loseAfter: (name, act) => faults.set(name, { act, isLost: true }),
-    delay: (name, act) => faults.set(name, { act, isLost: false }),
+    before: (name, act) => faults.set(name, { act, isEarly: true }),
+    delay: (name, act) => faults.set(name, { act }),
     fallSilent: (word) => {
       if (word === undefined) isSilent = true;
       else for (const connection of connections) connection.isSilent ||= connection.said.includes(word);
