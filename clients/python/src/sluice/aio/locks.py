@@ -635,6 +635,9 @@ class Follower:
         self._old = old
         self._lock = lock
         self._request = lock._id
+        self._owner = lock.owner
+        self._words = lock._words(None)
+        self._acquired = lock._acquired
 
     async def run(self) -> None:
         lock = self._lock
@@ -643,11 +646,15 @@ class Follower:
             await self._locks.look_again(lock.keys[0])
             try:
                 session = await self._locks.session_of(lock)
-                reply = await session.call(*lock._words(None))
+                reply = await session.call(*self._words)
             except (*self._locks.library.broken, self._locks.library.error_reply):
                 await sleep(PAUSE_SECONDS)
                 continue
-            if reply is not None and lock._target.fences(reply) == lock._acquired:
+            is_held = lock._id == self._request  # otherwise released meanwhile, and perhaps acquired again
+            is_same = reply is not None and lock._target.fences(reply) == self._acquired
+            if is_same and not is_held:
+                return
+            if is_same:
                 bound_at, lock._bound_at = lock._bound_at, None
                 if not lock._is_doubtful:  # after the assignment: a message from now on begins another search
                     return
@@ -656,8 +663,9 @@ class Follower:
                 continue
             if reply is not None:
                 with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
-                    await session.call(*lock._target.undo(lock.owner))
-            lock._lose()
+                    await session.call(*lock._target.undo(self._owner))
+            if is_held:
+                lock._lose()
 
 
 class Locks:

@@ -636,6 +636,9 @@ class Follower:
         self._old = old
         self._lock = lock
         self._request = lock._id
+        self._owner = lock.owner
+        self._words = lock._words(None)
+        self._acquired = lock._acquired
 
     def run(self) -> None:
         lock = self._lock
@@ -644,11 +647,15 @@ class Follower:
             self._locks.look_again(lock.keys[0])
             try:
                 session = self._locks.session_of(lock)
-                reply = session.call(*lock._words(None))
+                reply = session.call(*self._words)
             except (*self._locks.library.broken, self._locks.library.error_reply):
                 sleep(PAUSE_SECONDS)
                 continue
-            if reply is not None and lock._target.fences(reply) == lock._acquired:
+            is_held = lock._id == self._request  # otherwise released meanwhile, and perhaps acquired again
+            is_same = reply is not None and lock._target.fences(reply) == self._acquired
+            if is_same and not is_held:
+                return
+            if is_same:
                 bound_at, lock._bound_at = lock._bound_at, None
                 if not lock._is_doubtful:  # after the assignment: a message from now on begins another search
                     return
@@ -657,8 +664,9 @@ class Follower:
                 continue
             if reply is not None:
                 with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
-                    session.call(*lock._target.undo(lock.owner))
-            lock._lose()
+                    session.call(*lock._target.undo(self._owner))
+            if is_held:
+                lock._lose()
 
 
 class Locks:
