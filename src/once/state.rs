@@ -15,7 +15,7 @@ pub struct OnceWork {
     pub result: Option<Box<[u8]>>,
 }
 
-/// Work that was done while clients waited for it. They receive its result also if the key does not last until they are served.
+/// Work that was done while clients waited for it. They receive its result even if the key is deleted before they are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoneWork {
     /// The fingerprint of the request; empty: none.
