@@ -71,6 +71,7 @@ static void ask_beside(Context *ctx, const char *event)
         {"STOCK.DEDUCT", "beside:stock", "1"},
         {"BF.ADD", "beside:bloom", "item"},
         {"CF.ADD", "beside:cuckoo", "item"},
+        {"CF.DEL", "beside:cuckoo", "item"},
         {"CACHE.FETCH", "beside:cached", "LEASE", "600000"},
         {"CACHE.SET", "beside:cached", "value", "PX", "600000"},
         {"CACHE.DEL", "beside:cached"},
