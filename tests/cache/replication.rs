@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::support::cache::{about, counter, fetched, lease, look, nearly, stores};
 use crate::support::{
     EndOnDrop, Fsync, Lines, Random, Raw, SOON, Server, Value, assert_identical, await_role,
-    eventually, follow, now_ms, pair, quiet, served, until_pong, wait_for_replica_sync, waiter,
+    differences, eventually, follow, now_ms, pair, quiet, served, until_pong,
+    wait_for_replica_sync, waiter,
 };
 use sluice::cache::persist::put_effect;
 use sluice::cache::state::{CacheEntry, EntryKind, EntryTag};
@@ -149,7 +150,8 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
     assert_identical(&master, &last);
     let digest = master.digest();
     last.crash();
-    assert_eq!(last.digest(), digest);
+    let is_same = last.digest() == digest;
+    assert!(is_same, "{}", differences(&master, &last));
     let mut client = Raw::connect(&master);
     for name in ["hits", "stale", "leases", "refused_sets", "early"] {
         assert!(counter(&mut client, name) > 0, "{name}");
