@@ -74,6 +74,15 @@ def test_changes_of_many_threads_are_not_lost(cache):
     assert sum(in_threads(lambda: caches["default"].add("one", 1), 20)) == 1
 
 
+def test_a_change_that_fails_stops_no_other(cache, admin):
+    cache.set("text", "text")
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            cache.incr("text")
+        assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    assert cache.touch("text", 60) and cache.get("text") == "text"
+
+
 def test_clearing_leaves_locks_and_other_caches(cache, admin):
     caches["other"].set("k", 1)
     cache.sluice.stock.create("sku", 1)

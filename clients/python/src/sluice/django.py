@@ -170,7 +170,11 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
             if value is None:
                 return None
             if state == "LEASE":
-                new = change(value)
+                try:
+                    new = change(value)
+                except BaseException:
+                    self.sluice.run(bool, "CACHE.FAIL", name, token)
+                    raise
                 left = self.sluice.run(int, "PTTL", name) / 1000
                 if left > 0 and self.sluice.run(bool, *(policy or Policy(fresh=left, jitter=0)).store(name, new), "TOKEN", token):
                     return new
