@@ -16,6 +16,7 @@ CODES = {
     "ClusterDownError": "CLUSTERDOWN",
     "MasterDownError": "MASTERDOWN",
     "MovedError": "MOVED",
+    "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",
     "TryAgainError": "TRYAGAIN",
 }

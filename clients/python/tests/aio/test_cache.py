@@ -232,6 +232,48 @@ async def test_a_breaker_is_reset(sluice):
     assert await sluice.cache.get("b", load, policy) == "v"
 
 
+async def test_a_value_that_is_not_stored_is_returned(sluice, admin):
+    async def load(key):
+        return "v" * 2000
+
+    async def load_many(keys):
+        return {key: "v" * 2000 for key in keys}
+
+    near = sluice.cache.near()
+    for option, value in ("sluice.cache-max-bytes", 1000), ("maxmemory", 1), ("min-replicas-to-write", 1):
+        # With too few replicas, the entry cannot be invalidated: the lease is given back, and that is a failure of the loader.
+        breaker = None if option == "min-replicas-to-write" else Breaker("refused", 1, 600)
+        policy = Policy(lease=600, breaker=breaker)
+        admin.config_set(option, value)
+        try:
+            assert await sluice.cache.get("k", load, policy) == "v" * 2000
+            assert await near.get("k", load, policy) == "v" * 2000
+            assert await sluice.cache.get_many(["k", "l"], load_many, policy) == {"k": "v" * 2000, "l": "v" * 2000}
+            assert await sluice.cache.read("k") is None
+        finally:
+            admin.config_set(option, 0)
+        assert await sluice.cache.get("k", load, policy) == "v" * 2000
+        assert await sluice.cache.delete("k") is True
+
+
+async def test_a_near_cache_remembers_no_request_that_it_keeps_nothing_of(sluice):
+    async def load(key):
+        return None
+
+    async def fail(key):
+        raise ValueError
+
+    near = sluice.cache.near()
+    await sluice.bloom.add("names", "b")
+    for number in range(50):
+        assert await near.get(f"id:{number}", load, Policy(guard="names")) is None
+    with pytest.raises(ValueError):
+        await near.get("f", fail)
+    with pytest.raises(LoaderFailed):
+        await near.get("f", fail)
+    assert not near._map._marks
+
+
 async def test_a_near_cache_reads_many_keys_in_one_round_trip(make, admin, proxy):
     near = make(proxy.port).cache.near()
     keys = [f"key:{number}" for number in range(100)]

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, TypeVar
 
-from ..errors import LoaderFailed, typed
+from ..errors import CommandError, LoaderFailed, typed
 from ..library import Endpoint, Library, code_of
 from ..replies import Key, Policy, Value, Word, fetched, fields, option, same
 from .families import POLL_SECONDS, Family
@@ -23,6 +23,9 @@ K = TypeVar("K", bound=Key)
 DEFAULT = Policy()
 
 CONNECTION_ATTEMPTS = 3
+
+# The codes of a server that cannot store now.
+REFUSED_STORES = ("OOM", "NOREPLICAS", "MISCONF")
 
 # The oldest answer of the server with which the map of a near cache is trusted.
 CONTACT_SECONDS = 2.0
@@ -45,7 +48,8 @@ class Cache(Family):
             policy: How long the entry is fresh, and other times.
 
         Returns:
-            The value, as the client returns values, or None if no value exists.
+            The value, as the client returns values, or None if no value exists. Also a loaded value that the server refuses to
+            store, for example because its memory is full.
 
         Raises:
             LoaderFailed: The loader failed a moment ago or its breaker is open, and no older value exists.
@@ -160,8 +164,20 @@ class Cache(Family):
         except BaseException:
             self._failed(key, number, policy)
             raise
-        self._run(bool, *policy.store(key, loaded), "TOKEN", number)
+        self._store(key, loaded, number, policy)
         return self._sluice.value(loaded)
+
+    def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
+        """Stores a loaded value. If the server refuses that, for example because its memory is full, ends the lease."""
+        try:
+            self._run(bool, *policy.store(key, value), "TOKEN", token)
+        except CommandError as refusal:
+            if not is_refused_store(refusal):
+                raise
+            try:
+                self._run(bool, "CACHE.DEL", key)
+            except CommandError:
+                self._run(bool, "CACHE.FAIL", key, token)
 
     def _failed(self, key: Key, token: int, policy: Policy) -> bool:
         return self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
@@ -179,7 +195,7 @@ class Cache(Family):
                     self._failed(key, token, policy)
                 raise
             for key, token in leases.items():
-                self._run(bool, *policy.store(key, loaded.get(key)), "TOKEN", token)
+                self._store(key, loaded.get(key), token, policy)
                 values[key] = self._sluice.value(loaded.get(key))
 
         def load_one(key: K) -> Value | None:
@@ -290,16 +306,20 @@ class NearCache:
         marks = [self._map.ask(key, session) for key in keys]
         replies: dict[K, tuple[str, Any, int]] = {}
         failure: Exception | None = None
-        for key, mark, reply in zip(keys, marks, session.call_many([policy.fetch(key) for key in keys])):
-            if isinstance(reply, library.error_reply):
-                if code_of(reply) in REDIRECTED:
-                    self._map.clear(session)
-                else:
-                    failure = reply
-                continue
-            state, value, number = replies[key] = fetched(reply)
-            if state in ("HIT", "NULL"):  # the other states change without an invalidation
-                self._map.put(key, value, asked + number / 1000, mark)
+        try:
+            for key, mark, reply in zip(keys, marks, session.call_many([policy.fetch(key) for key in keys])):
+                if isinstance(reply, library.error_reply):
+                    if code_of(reply) in REDIRECTED:
+                        self._map.clear(session)
+                    else:
+                        failure = reply
+                    continue
+                state, value, number = replies[key] = fetched(reply)
+                if state in ("HIT", "NULL"):  # the other states change without an invalidation
+                    self._map.put(key, value, asked + number / 1000, mark)
+        finally:
+            for key, mark in zip(keys, marks):
+                self._map.forget(key, mark)
         if failure is not None:
             raise typed(failure) from failure
         return replies
@@ -336,11 +356,17 @@ class NearMap:
             known, session = self._marks.get(name, (None, None))
             if known is not mark or session is None:
                 return
-            del self._marks[name]
             self._entries.pop(name, None)
             while len(self._entries) >= self._size:
                 del self._entries[next(iter(self._entries))]
             self._entries[name] = value, until, session
+
+    def forget(self, key: Key, mark: object) -> None:
+        """Runs after a request."""
+        name = name_of(key)
+        with self._guard:
+            if self._marks.get(name, (None, None))[0] is mark:
+                del self._marks[name]
 
     def drop(self, name: bytes) -> None:
         with self._guard:
@@ -381,6 +407,10 @@ class NearSession(Session):
     def _turn_deaf(self) -> None:
         self._map.clear(self)
 
+    def _drop_wire(self) -> None:
+        self._map.clear(self)  # the server reports the changes of what this connection has read
+        super()._drop_wire()
+
     def _hear(self, message: Any) -> None:
         if message[2] is None:  # FLUSHALL, or the server tracks too many keys
             self._map.clear(self)
@@ -397,6 +427,12 @@ class NearSession(Session):
         if self._library.is_cluster and reply != self._topology:
             self._topology = reply
             self._map.clear(self)  # another server can have the keys now
+
+
+def is_refused_store(error: CommandError) -> bool:
+    """Returns whether the server cannot store a value now, or never this one."""
+    reply = error.__cause__
+    return isinstance(reply, Exception) and (code_of(reply) in REFUSED_STORES or "larger than cache-max-bytes" in str(reply))
 
 
 def name_of(key: Key) -> bytes:
