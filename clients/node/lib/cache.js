@@ -2,7 +2,7 @@
 // Cached values: one caller at a time loads a value, in all processes.
 
 const { keyName } = require('./commands');
-const { LoaderFailed, WaitTimeout } = require('./errors');
+const { LoaderFailed, ServerError, WaitTimeout } = require('./errors');
 const { span } = require('./tracing');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -47,6 +47,9 @@ const { span } = require('./tracing');
 /** The longest BLOCK of one request, in milliseconds. */
 const BLOCK_MS = 2000;
 
+/** The replies of a server that cannot store a value now, or never this one. */
+const REFUSED_STORE = /^(OOM|NOREPLICAS|MISCONF) |larger than cache-max-bytes/;
+
 /** @param {FetchOptions} options @returns {Word[]} */
 function fetchWords({ lease = 10_000, early, beta, slide, guard, breaker }) {
   /** @type {Word[]} */
@@ -77,7 +80,8 @@ class Cache {
 
   /**
    * The cached value. If it is missing, one caller of all processes calls `loader(key)`, and the others wait for its value.
-   * Callers of this process that ask for the same key at the same time share one request, with the options of the first one.
+   * Callers of this process that ask for the same key at the same time share one request, with the options of the first one. A
+   * loaded value that the server refuses to store, for example because its memory is full, is returned all the same.
    *
    * @template {Bytes} K
    * @template T
@@ -213,8 +217,25 @@ class Cache {
         this.#client.call('CACHE.FAIL', [key, token, ...(backoff ? ['BACKOFF', backoff] : [])])));
       throw error;
     }
-    await Promise.all([...leases].map(([key, token]) => this.#store(key, encoded.get(key), options, token)));
+    await Promise.all([...leases].map(([key, token]) => this.#storeLoaded(key, encoded.get(key), options, token)));
     return values;
+  }
+
+  /**
+   * Stores a loaded value. If the server refuses that, for example because its memory is full, ends the lease.
+   *
+   * @param {Bytes} key
+   * @param {string | Buffer | null} value
+   * @param {StoreOptions} options
+   * @param {number} token
+   */
+  async #storeLoaded(key, value, options, token) {
+    try {
+      await this.#store(key, value, options, token);
+    } catch (error) {
+      if (!(error instanceof ServerError && REFUSED_STORE.test(error.message))) throw error;
+      await this.delete(key).catch(() => this.#client.call('CACHE.FAIL', [key, token]));
+    }
   }
 
   /**

@@ -221,6 +221,27 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       await assert.rejects(cache.get('busy', unexpected, { wait: 20 }), WaitTimeout);
     });
 
+    test('cache: a value that is not stored is returned', async () => {
+      const { cache } = sluice;
+      const value = 'v'.repeat(2000);
+      for (const [option, refusal] of [['sluice.cache-max-bytes', 1000], ['maxmemory', 1], ['min-replicas-to-write', 1]]) {
+        await admin.send('CONFIG', 'SET', option, refusal);
+        try {
+          // With too few replicas, the entry cannot be invalidated: the lease is given back, and that is a failure of the loader.
+          const breaker = option === 'min-replicas-to-write' ? undefined : { name: 'refused', failures: 1, open: 600_000 };
+          const options = { lease: 600_000, breaker };
+          assert.equal(await cache.get('k', () => value, options), value);
+          const values = await cache.getMany(['k', 'l'], (keys) => new Map(keys.map((key) => [key, value])), options);
+          assert.deepEqual(values, new Map([['k', value], ['l', value]]));
+          assert.equal(await cache.peek('k'), null);
+        } finally {
+          await admin.send('CONFIG', 'SET', option, 0);
+        }
+        assert.equal(await cache.get('k', () => value), value);
+        assert.equal(await cache.delete('k'), true);
+      }
+    });
+
     test('cache: codecs keep values, and bytes are unharmed', async () => {
       const { cache } = sluice;
       for (const [codec, value, wrong] of [[json, { a: [1, null] }, BYTES], [text, 'Änn', 7], [buffer, BYTES, 7]]) {
