@@ -58,6 +58,8 @@ class Catalog:
                 return await self._rebuilt(key, load, n, value)
             if state == "DOWN" and value is None:
                 raise Unavailable(key)
+            if state == "MISS" and value is None:
+                return await self._loaded(load)  # a replica: it grants no leases
             if state in ("HIT", "NULL"):
                 self.near.set(key, value, n, changes, asked)
             if state != "WAIT":

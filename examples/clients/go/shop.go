@@ -40,6 +40,9 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 			if state == "DOWN" && value == nil {
 				return nil, ErrLoader
 			}
+			if state == "MISS" && value == nil {
+				return load(ctx, key) // a replica: it grants no leases
+			}
 			return value, nil // HIT, STALE, DOWN with an old value; nil for NULL and ABSENT
 		}
 		loaded, err := load(ctx, key)
