@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::cluster::ClusterClient;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
-use sluice_client::cache::{self, Fetched, Policy};
+use sluice_client::cache::{self, Fetched, Near, Policy};
 use sluice_client::delay::{self, Added};
 use sluice_client::filter::{self, cuckoo};
 use sluice_client::lock::{self, AsyncLock, Lock, RenewedLock};
@@ -18,7 +18,7 @@ use sluice_client::{Connect, Error, Result, limit, semaphore};
 use crate::LOST;
 use crate::lossy::Lossy;
 use crate::support::cluster::{self, HIGH, LOW, Move, two_nodes};
-use crate::support::{SOON, Server, eventually};
+use crate::support::{SOON, Server, eventually, wait_for_replica_sync};
 
 /// Longer than any test: what is free before was released.
 const LONG: Duration = Duration::from_secs(600);
@@ -678,6 +678,77 @@ fn a_cached_value_is_loaded_once() {
         .guard("names", "bob")
         .query(connection);
     assert_eq!(absent.expect("a reply"), Fetched::Absent);
+}
+
+/// A policy whose leases do not end before the end of the test.
+fn with_long_leases() -> Policy {
+    Policy {
+        lease: LONG,
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn a_value_that_is_not_stored_is_returned() {
+    let server = Server::start();
+    let client = client(server.port());
+    let connection = &mut server.client();
+    let policy = with_long_leases();
+    let loaded = vec![b'v'; 2000];
+    let near = Near::new(client.clone(), 10);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    for (option, refusal) in [
+        ("sluice.cache-max-bytes", "1000"),
+        ("maxmemory", "1"),
+        ("min-replicas-to-write", "1"),
+    ] {
+        server.command(["CONFIG", "SET", option, refusal]);
+        let load = || Ok::<_, Error>(Some(loaded.clone()));
+        // The first one ends its lease, so that the others get one.
+        let value = cache::get(connection, "key", &policy, |_| load());
+        assert_eq!(value.expect("a value"), Some(loaded.clone()), "{option}");
+        runtime.block_on(async {
+            let config = patience();
+            let own = client.get_multiplexed_async_connection_with_config(&config);
+            let own = &mut own.await.expect("connected");
+            let value = cache::get_async(own, "key", &policy, async |_| load());
+            assert_eq!(value.await.expect("a value"), Some(loaded.clone()));
+            let value = near.get("key", &policy, async |_| load());
+            assert_eq!(value.await.expect("a value"), Some(loaded.clone()));
+        });
+        let entry = cache::peek("key").query(connection);
+        assert_eq!(entry.expect("a reply"), None, "{option}");
+        server.command(["CONFIG", "SET", option, "0"]);
+        let value = cache::get(connection, "key", &policy, |_| load());
+        assert_eq!(value.expect("a value"), Some(loaded.clone()), "{option}");
+        assert_eq!(server.command(["CACHE.DEL", "key"]), 1);
+    }
+}
+
+#[test]
+fn what_a_replica_does_not_have_is_loaded() {
+    let (master, replica) = (Server::start(), Server::start());
+    replica.replica_of(&master);
+    wait_for_replica_sync(&master, &replica);
+    let connection = &mut replica.client();
+    let policy = with_long_leases();
+    let near = Near::new(client(replica.port()), 10);
+    let load = || Ok::<_, Error>(Some(b"Ann".to_vec()));
+    let value = cache::get(connection, "user:1", &policy, |_| load());
+    assert_eq!(value.expect("loaded").as_deref(), Some(&b"Ann"[..]));
+    let failed = cache::get(connection, "user:1", &policy, |_| Err(Error::WrongType));
+    assert!(matches!(failed, Err(Error::WrongType)), "{failed:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let value = runtime.block_on(near.get("user:1", &policy, async |_| load()));
+    assert_eq!(value.expect("loaded").as_deref(), Some(&b"Ann"[..]));
+    let none = cache::get(connection, "user:1", &policy, |_| Ok::<_, Error>(None));
+    assert_eq!(none.expect("loaded"), None);
 }
 
 #[test]

@@ -165,6 +165,11 @@ pub fn fail(key: impl ToRedisArgs, token: u64, back_off: Duration) -> Request<bo
         .time("BACKOFF", back_off)
 }
 
+/// Gives a lease back. The next caller may load at once.
+pub(crate) fn give_back(key: impl ToRedisArgs, token: u64) -> Request<bool> {
+    Request::new("CACHE.FAIL").arg(key).arg(token)
+}
+
 /// The state of an entry. `None` if the key does not exist.
 pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
     Request::new("CACHE.INFO").arg(key)
@@ -213,8 +218,8 @@ const WAIT: Duration = Duration::from_secs(2);
 
 /// The next step of [`get`] after a reply.
 pub(crate) enum Step {
-    /// Loads the value with this token.
-    Load(u64),
+    /// Loads the value. With the token of a lease, stores it. Without one, the server is a replica, and nothing is stored.
+    Load(Option<u64>),
     Return(Option<Vec<u8>>),
     /// Sends the request again: another caller has a lease, which ends after this time.
     Again(Duration),
@@ -229,8 +234,9 @@ impl Policy {
         Ok(match fetched {
             Fetched::Hit(value, _) | Fetched::Stale(value) => Step::Return(Some(value)),
             Fetched::Down(Some(value), _) | Fetched::Miss(Some(value)) => Step::Return(Some(value)),
-            Fetched::Absent | Fetched::Miss(None) => Step::Return(None),
-            Fetched::Lease(token, _) => Step::Load(token),
+            Fetched::Absent => Step::Return(None),
+            Fetched::Miss(None) => Step::Load(None),
+            Fetched::Lease(token, _) => Step::Load(Some(token)),
             Fetched::Wait(time) => Step::Again(time),
             Fetched::Down(None, _) => return Err(Error::LoaderFailed),
         })
@@ -251,7 +257,8 @@ impl Policy {
 }
 
 /// Returns a value from the cache, or from the loader: one caller at a time loads, the others wait. `None`: there is no value. The
-/// connection is occupied while the caller waits.
+/// connection is occupied while the caller waits. A replica grants no leases: for an entry that it does not have, the caller loads and
+/// does not store. A value that the server refuses to store, for example because its memory is full, is returned, and its lease ends.
 ///
 /// # Errors
 /// The loader failed, for this caller or a moment ago ([`Error::LoaderFailed`]), or the request failed.
@@ -269,11 +276,20 @@ pub fn get<E: From<Error>>(
         }
     };
     let loaded = load(key).inspect_err(|_| {
-        let _ = fail(key, token, policy.back_off).query(connection);
+        if let Some(token) = token {
+            let _ = fail(key, token, policy.back_off).query(connection);
+        }
     })?;
-    policy
-        .store(key, loaded.as_deref(), token)
-        .query(connection)?;
+    if let Some(token) = token {
+        let store = policy.store(key, loaded.as_deref(), token);
+        if let Err(error) = store.query(connection) {
+            if !error.is_refused_store() {
+                return Err(error.into());
+            }
+            let invalidated = invalidate(key).query(connection);
+            let _ = invalidated.or_else(|_| give_back(key, token).query(connection));
+        }
+    }
     Ok(loaded)
 }
 
@@ -299,13 +315,23 @@ pub async fn get_async<E: From<Error>>(
     let loaded = match load(key).await {
         Ok(loaded) => loaded,
         Err(error) => {
-            let _ = fail(key, token, policy.back_off)
-                .query_async(connection)
-                .await;
+            if let Some(token) = token {
+                let fail = fail(key, token, policy.back_off);
+                let _ = fail.query_async(connection).await;
+            }
             return Err(error);
         }
     };
-    let store = policy.store(key, loaded.as_deref(), token);
-    store.query_async(connection).await?;
+    if let Some(token) = token {
+        let store = policy.store(key, loaded.as_deref(), token);
+        if let Err(error) = store.query_async(connection).await {
+            if !error.is_refused_store() {
+                return Err(error.into());
+            }
+            if invalidate(key).query_async(connection).await.is_err() {
+                let _ = give_back(key, token).query_async(connection).await;
+            }
+        }
+    }
     Ok(loaded)
 }

@@ -72,6 +72,16 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Whether the server cannot store a value now, or never this one: the memory is full, the value is larger than
+    /// `cache-max-bytes`, replicas are missing, or the last save failed.
+    pub(crate) fn is_refused_store(&self) -> bool {
+        let Self::Redis(error) = self else {
+            return false;
+        };
+        matches!(error.code(), Some("OOM" | "NOREPLICAS" | "MISCONF"))
+            || error.to_string().contains("larger than cache-max-bytes")
+    }
 }
 
 #[cfg(feature = "tokio-comp")]

@@ -11,7 +11,7 @@ use redis::{Client, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cache::{Fetched, Policy, Step};
+use crate::cache::{Fetched, Policy, Step, give_back, invalidate};
 use crate::connect::{REPLY_LIMIT, open_resp3, send_until_replied};
 use crate::error::{Error, Result};
 use crate::request::{Reply, Request, read};
@@ -223,13 +223,24 @@ impl Near {
         };
         match load(key).await {
             Ok(loaded) => {
-                let store = policy.store(key, loaded.as_deref(), token);
-                self.shared.send_until_replied(&store).await?;
+                if let Some(token) = token {
+                    let store = policy.store(key, loaded.as_deref(), token);
+                    if let Err(error) = self.shared.send_until_replied(&store).await {
+                        if !error.is_refused_store() {
+                            return Err(error.into());
+                        }
+                        if self.shared.send(&invalidate(key)).await.is_err() {
+                            let _ = self.shared.send(&give_back(key, token)).await;
+                        }
+                    }
+                }
                 Ok(loaded)
             }
             Err(error) => {
-                let fail = crate::cache::fail(key, token, policy.back_off);
-                let _ = self.shared.send(&fail).await;
+                if let Some(token) = token {
+                    let fail = crate::cache::fail(key, token, policy.back_off);
+                    let _ = self.shared.send(&fail).await;
+                }
                 Err(error)
             }
         }
