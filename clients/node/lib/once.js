@@ -43,7 +43,7 @@ class Once {
 
   /**
    * Calls `work` once for this key, whichever process asks, and returns its result to each caller. If `work` fails, the next
-   * caller does it.
+   * caller does it. If only its result cannot be encoded, the key is free after the lease.
    *
    * @template T
    * @param {Bytes} key
@@ -65,14 +65,15 @@ class Once {
     }
     if (begun.state === 'DONE') return codec.decode(begun.result);
     const { token } = begun;
-    let bytes;
+    let result;
     try {
-      const result = await span('sluice.work', {}, async () => work(token));
-      bytes = codec.encode(result === undefined ? null : result);
+      result = await span('sluice.work', {}, async () => work(token));
     } catch (error) {
       await this.fail(key, token).catch(() => {});
       throw error;
     }
+    // The work is done: if its result cannot be stored, the key must not become free at once.
+    const bytes = codec.encode(result === undefined ? null : result);
     if (!await this.done(key, token, bytes, remember)) throw new LeaseLost(`The work on ${key} took longer than its lease`);
     return codec.decode(Buffer.from(bytes));
   }

@@ -133,6 +133,8 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.equal(await sluice.once.run('fails', async () => undefined), null); // the next caller did it
       assert.deepEqual(await sluice.once.run('bytes', () => BYTES, { codec: buffer }), BYTES);
       assert.deepEqual(await sluice.once.run('bytes', () => assert.fail(), { codec: buffer }), BYTES);
+      await assert.rejects(sluice.once.run('unstored', async () => 1n), TypeError); // the work is done, but JSON has no BigInt
+      assert.equal((await sluice.once.info('unstored')).state, 'busy');
       await assert.rejects(sluice.once.run('lost', () => admin.send('DEL', 'lost')), LeaseLost);
       const { state, token } = await sluice.once.begin('by hand');
       assert.equal(state, 'NEW');
