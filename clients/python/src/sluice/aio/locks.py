@@ -545,6 +545,7 @@ class LockSession(Session):
         super().__init__(locks.library, endpoint, locks.channel)
         self.held: dict[str, Lock] = {}
         self._locks = locks
+        self._unused_id = uuid.uuid4().hex
         self._waiting: dict[str, Mailbox] = {}
 
     def expect(self, request: str) -> Mailbox:
@@ -605,7 +606,7 @@ class LockSession(Session):
 
     def _heartbeat(self) -> tuple[Word, ...] | None:
         for lock in list(self.held.values()):
-            return lock._target.cancel("heartbeat")  # a replica refuses it, unlike PING
+            return lock._target.cancel(self._unused_id)  # a replica refuses it, unlike PING
         return ("PING",) if self._waiting else None
 
     def _pause(self) -> float:
