@@ -24,6 +24,7 @@ public final class SluiceLock implements Lock {
   }
 
   private static final long TEN_YEARS_MS = 315_360_000_000L; // the longest BLOCK
+  private static final int REPLY_MS = 5000; // how long a reply may take beyond BLOCK
 
   private final HostAndPort server;
   private final String key;
@@ -57,7 +58,10 @@ public final class SluiceLock implements Lock {
       try {
         Object reply = call("LOCK.ACQUIRE", words.toArray(String[]::new));
         isHeld = reply != null;
-        if (isHeld) fence = (Long) reply;
+        if (isHeld) {
+          fence = (Long) reply;
+          own.getConnection().setSoTimeout(REPLY_MS); // a dead network must not delay check() and unlock()
+        }
         return isHeld;
       } finally {
         if (!isHeld) own.close();
@@ -78,7 +82,7 @@ public final class SluiceLock implements Lock {
 
   @Override
   public boolean tryLock() {
-    return reenter() || keepIf(new Hold(5000));
+    return reenter() || keepIf(new Hold(REPLY_MS));
   }
 
   @Override
@@ -92,7 +96,7 @@ public final class SluiceLock implements Lock {
     if (Thread.interrupted()) throw new InterruptedException();
     long waitMs = Math.min(unit.toMillis(time), TEN_YEARS_MS);
     if (waitMs <= 0) return tryLock(); // BLOCK 0 is without limit
-    return reenter() || waitFor(new Hold(waitMs + 5000), waitMs);
+    return reenter() || waitFor(new Hold(waitMs + REPLY_MS), waitMs);
   }
 
   /** Releases the lock; throws LockLostException if it was lost before. */
