@@ -61,7 +61,7 @@ uninstall: ## remove the files of `make install` (the same PREFIX and DESTDIR)
 #: Develop it
 
 test: build prepare-tests ## run all tests on a real server (SERVER=/path/to/redis-server for another one)
-	@SLUICE_MODULE='$(CURDIR)/$(module)' cargo test --workspace
+	@SLUICE_MODULE='$(CURDIR)/$(module)' scripts/test
 
 matrix: build prepare-tests ## run all tests on nine servers and print a table (SERVERS='redis-8.6 valkey-9.1' TESTS='--test server')
 	@SLUICE_MODULE='$(CURDIR)/$(module)' TESTS='$(TESTS)' scripts/matrix $(SERVERS)
