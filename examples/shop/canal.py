@@ -6,7 +6,6 @@ The position is stored after each transaction: a reader that dies reads the tran
 
 import asyncio
 import logging
-import time
 
 import pymysql
 from pymysqlreplication import BinLogStreamReader
@@ -33,21 +32,16 @@ def now(connection):
 def keys_of(event):
     for row in event.rows:
         values = row.get("after_values") or row["values"]
-        yield f"product:{values['id']}", values["id"], values["version"]
+        yield f"product:{values['id']}", values["id"]
         if not isinstance(event, UpdateRowsEvent):
-            yield CATALOG, values["id"], values["version"]
+            yield CATALOG, values["id"]
 
 
-def wait_until_visible(connection, product_id, version):
+def wait_until_visible(connection, product_id):
     """The binlog has a transaction shortly before other connections see it. An invalidation in between would come too early:
-    the next reader would store the old row."""
-    while True:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT version FROM shop.products WHERE id = %s", (product_id,))
-            row = cursor.fetchone()
-        if row is None or row[0] >= version:
-            return
-        time.sleep(0.005)
+    the next reader would store the old row. The transaction keeps the lock of the row until others see its change."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM shop.products WHERE id = %s LOCK IN SHARE MODE", (product_id,))
 
 
 async def follow(orders, cache):
@@ -65,15 +59,15 @@ async def follow(orders, cache):
         changes = {}
         for event in reader:
             if isinstance(event, XidEvent):  # the end of a transaction
-                for key, (product_id, version) in changes.items():
-                    wait_until_visible(connection, product_id, version)
+                for key, product_id in changes.items():
+                    wait_until_visible(connection, product_id)
                     while not await invalidate(cache, orders, key):
                         await asyncio.sleep(0.1)
                 if changes:
                     await orders.set(POSITION, f"{reader.log_file} {reader.log_pos}")
                     changes = {}
             else:
-                changes |= {key: (product_id, version) for key, product_id, version in keys_of(event)}
+                changes |= dict(keys_of(event))
     finally:
         reader.close()
         connection.close()
