@@ -37,7 +37,7 @@ fn wait(server: &Server) -> Swarm {
 #[test]
 fn a_node_sleeps_while_clients_wait_for_thousands_of_keys() {
     const SLEEPS: i64 = 20;
-    let builder = node().config("maxclients", "10000").clock(0);
+    let builder = node().many_that_block(10_000).clock(0);
     let server = builder.start();
     server.own_slots(0..=16383);
     server.await_cluster(1);
@@ -70,7 +70,7 @@ fn a_node_whose_cron_event_is_frequent_checks_no_more_often() {
 /// A slot leaves in which thousands wait: all are told.
 #[test]
 fn thousands_are_told_that_their_slot_has_left() {
-    let (one, other) = two_nodes(&node().config("maxclients", "10000"));
+    let (one, other) = two_nodes(&node().many_that_block(10_000));
     let call = |owner: &str| format!("LOCK.ACQUIRE bar {owner} PX 600000 BLOCK 0");
     Raw::connect(&one).must(&call("me"));
     let mut swarm = Swarm::connect(&one, CLIENTS);

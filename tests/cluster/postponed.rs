@@ -214,7 +214,7 @@ fn a_node_serves_others_between_clients_that_take_long() {
     /// Measured: 3 to 6 writes in a round, and 130 with 64 clients in a slice. A round has a few slices, and a slice up to three clients,
     /// each of which gets its error by one write.
     const MOST_WRITES: i64 = 40;
-    let builder = node().config("maxclients", "3000").clock(0);
+    let builder = node().many_that_block(3_000).clock(0);
     let (one, other) = two_nodes(&builder);
     let mut client = Raw::connect(&one);
     client.must(&format!("LOCK.ACQUIRE {LOW} holder PX 36000000"));
@@ -242,7 +242,7 @@ fn a_node_sleeps_after_a_canceled_migration() {
     const CONNECTIONS: usize = 8000;
     /// The limit is between the 60 times that an idle node wakes up in a second, and the up to 1000 times of a node with work.
     const MOST_SLEEPS: i64 = 150;
-    let builder = node().config("maxclients", "10000").clock(0);
+    let builder = node().many_that_block(10_000).clock(0);
     let (one, other) = two_nodes(&builder);
     let mut client = wait_for_locks(&one, LOCKS);
     let mut swarm = Swarm::connect(&one, CONNECTIONS);

@@ -64,6 +64,13 @@ impl Builder {
         }
     }
 
+    /// For this many connections, of which thousands begin to block at once. Redis 8.6 pauses an I/O thread for each of them
+    /// (docs/operations.md): with more than one, it would not reply for minutes on a busy machine.
+    pub fn many_that_block(self, connections: usize) -> Self {
+        self.config("maxclients", &connections.to_string())
+            .config("io-threads", "1")
+    }
+
     /// Saves an RDB file when the server shuts down or gets SIGTERM; the default saves nothing by itself.
     pub fn rdb(self, saves: bool) -> Self {
         // A point that no test reaches: what counts is that there is one.
