@@ -48,7 +48,7 @@ const { span } = require('./tracing');
 const BLOCK_MS = 2000;
 
 /** The replies of a server that cannot store a value now, or never this one. */
-const REFUSED_STORE = /^(OOM|NOREPLICAS|MISCONF) |larger than cache-max-bytes/;
+const REFUSED_STORE = /^(OOM|NOREPLICAS|MISCONF|READONLY) |larger than cache-max-bytes/;
 
 /** @param {FetchOptions} options @returns {Word[]} */
 function fetchWords({ lease = 10_000, early, beta, slide, guard, breaker }) {
@@ -81,7 +81,8 @@ class Cache {
   /**
    * The cached value. If it is missing, one caller of all processes calls `loader(key)`, and the others wait for its value.
    * Callers of this process that ask for the same key at the same time share one request, with the options of the first one. A
-   * loaded value that the server refuses to store, for example because its memory is full, is returned all the same.
+   * loaded value is also returned if the server refuses to store it, for example because its memory is full. The server and a
+   * breaker then count a failed load.
    *
    * @template {Bytes} K
    * @template T
@@ -222,7 +223,7 @@ class Cache {
   }
 
   /**
-   * Stores a loaded value. If the server refuses that, for example because its memory is full, ends the lease.
+   * Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back.
    *
    * @param {Bytes} key
    * @param {string | Buffer | null} value
@@ -234,7 +235,7 @@ class Cache {
       await this.#store(key, value, options, token);
     } catch (error) {
       if (!(error instanceof ServerError && REFUSED_STORE.test(error.message))) throw error;
-      await this.delete(key).catch(() => this.#client.call('CACHE.FAIL', [key, token]));
+      await this.#client.call('CACHE.FAIL', [key, token]).catch(() => {}); // then the lease ends by itself
     }
   }
 

@@ -165,11 +165,6 @@ pub fn fail(key: impl ToRedisArgs, token: u64, back_off: Duration) -> Request<bo
         .time("BACKOFF", back_off)
 }
 
-/// Gives a lease back. The next caller may load at once.
-pub(crate) fn give_back(key: impl ToRedisArgs, token: u64) -> Request<bool> {
-    Request::new("CACHE.FAIL").arg(key).arg(token)
-}
-
 /// The state of an entry. `None` if the key does not exist.
 pub fn info(key: impl ToRedisArgs) -> Request<Option<Info>> {
     Request::new("CACHE.INFO").arg(key)
@@ -258,7 +253,8 @@ impl Policy {
 
 /// Returns a value from the cache, or from the loader: one caller at a time loads, the others wait. `None`: there is no value. The
 /// connection is occupied while the caller waits. A replica grants no leases: for an entry that it does not have, the caller loads and
-/// does not store. A value that the server refuses to store, for example because its memory is full, is returned, and its lease ends.
+/// does not store. The loaded value is also returned if the server refuses to store it, for example because its memory is full. The server
+/// and a breaker then count a failed load.
 ///
 /// # Errors
 /// The loader failed, for this caller or a moment ago ([`Error::LoaderFailed`]), or the request failed.
@@ -286,8 +282,7 @@ pub fn get<E: From<Error>>(
             if !error.is_refused_store() {
                 return Err(error.into());
             }
-            let invalidated = invalidate(key).query(connection);
-            let _ = invalidated.or_else(|_| give_back(key, token).query(connection));
+            let _ = fail(key, token, Duration::ZERO).query(connection);
         }
     }
     Ok(loaded)
@@ -328,9 +323,8 @@ pub async fn get_async<E: From<Error>>(
             if !error.is_refused_store() {
                 return Err(error.into());
             }
-            if invalidate(key).query_async(connection).await.is_err() {
-                let _ = give_back(key, token).query_async(connection).await;
-            }
+            let fail = fail(key, token, Duration::ZERO);
+            let _ = fail.query_async(connection).await;
         }
     }
     Ok(loaded)

@@ -74,13 +74,15 @@ impl Error {
     }
 
     /// Whether the server cannot store a value now, or never this one: the memory is full, the value is larger than
-    /// `cache-max-bytes`, replicas are missing, or the last save failed.
+    /// `cache-max-bytes`, replicas are missing, the last save failed, or the server is a replica by now.
     pub(crate) fn is_refused_store(&self) -> bool {
         let Self::Redis(error) = self else {
             return false;
         };
-        matches!(error.code(), Some("OOM" | "NOREPLICAS" | "MISCONF"))
-            || error.to_string().contains("larger than cache-max-bytes")
+        matches!(
+            error.code(),
+            Some("OOM" | "NOREPLICAS" | "MISCONF" | "READONLY")
+        ) || error.to_string().contains("larger than cache-max-bytes")
     }
 }
 

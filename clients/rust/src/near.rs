@@ -11,7 +11,7 @@ use redis::{Client, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cache::{Fetched, Policy, Step, give_back, invalidate};
+use crate::cache::{Fetched, Policy, Step};
 use crate::connect::{REPLY_LIMIT, open_resp3, send_until_replied};
 use crate::error::{Error, Result};
 use crate::request::{Reply, Request, read};
@@ -229,9 +229,8 @@ impl Near {
                         if !error.is_refused_store() {
                             return Err(error.into());
                         }
-                        if self.shared.send(&invalidate(key)).await.is_err() {
-                            let _ = self.shared.send(&give_back(key, token)).await;
-                        }
+                        let fail = crate::cache::fail(key, token, Duration::ZERO);
+                        let _ = self.shared.send(&fail).await;
                     }
                 }
                 Ok(loaded)

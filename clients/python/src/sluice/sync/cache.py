@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, TypeVar
@@ -25,7 +26,7 @@ DEFAULT = Policy()
 CONNECTION_ATTEMPTS = 3
 
 # The codes of a server that cannot store now.
-REFUSED_STORES = ("OOM", "NOREPLICAS", "MISCONF")
+REFUSED_STORES = ("OOM", "NOREPLICAS", "MISCONF", "READONLY")
 
 # The oldest answer of the server with which the map of a near cache is trusted.
 CONTACT_SECONDS = 2.0
@@ -48,8 +49,8 @@ class Cache(Family):
             policy: How long the entry is fresh, and other times.
 
         Returns:
-            The value, as the client returns values, or None if no value exists. Also a loaded value that the server refuses to
-            store, for example because its memory is full.
+            The value, as the client returns values, or None if no value exists. It is also returned if the server refuses to store
+            it, for example because its memory is full. The server and a breaker then count a failed load.
 
         Raises:
             LoaderFailed: The loader failed a moment ago or its breaker is open, and no older value exists.
@@ -168,16 +169,18 @@ class Cache(Family):
         return self._sluice.value(loaded)
 
     def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
-        """Stores a loaded value. If the server refuses that, for example because its memory is full, ends the lease."""
+        """Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back."""
         try:
             self._run(bool, *policy.store(key, value), "TOKEN", token)
         except CommandError as refusal:
             if not is_refused_store(refusal):
                 raise
-            try:
-                self._run(bool, "CACHE.DEL", key)
-            except CommandError:
-                self._run(bool, "CACHE.FAIL", key, token)
+            self._give_back(key, token)
+
+    def _give_back(self, key: Key, token: int) -> None:
+        """Lets the next caller load at once. If that fails, the lease ends by itself."""
+        with contextlib.suppress(CommandError, *self._sluice.library.broken):
+            self._run(bool, "CACHE.FAIL", key, token)
 
     def _failed(self, key: Key, token: int, policy: Policy) -> bool:
         return self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
@@ -362,7 +365,7 @@ class NearMap:
             self._entries[name] = value, until, session
 
     def forget(self, key: Key, mark: object) -> None:
-        """Runs after a request."""
+        """Removes the mark of a finished request."""
         name = name_of(key)
         with self._guard:
             if self._marks.get(name, (None, None))[0] is mark:
@@ -408,7 +411,7 @@ class NearSession(Session):
         self._map.clear(self)
 
     def _drop_wire(self) -> None:
-        self._map.clear(self)  # the server reports the changes of what this connection has read
+        self._map.clear(self)  # without this connection, the server no longer reports changes of what it has read
         super()._drop_wire()
 
     def _hear(self, message: Any) -> None:
