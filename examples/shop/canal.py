@@ -6,6 +6,7 @@ The position is stored after each transaction: a reader that dies reads the tran
 
 import asyncio
 import logging
+import time
 
 import pymysql
 from pymysqlreplication import BinLogStreamReader
@@ -32,16 +33,23 @@ def now(connection):
 def keys_of(event):
     for row in event.rows:
         values = row.get("after_values") or row["values"]
-        yield f"product:{values['id']}", values["id"]
+        yield f"product:{values['id']}"
         if not isinstance(event, UpdateRowsEvent):
-            yield CATALOG, values["id"]
+            yield CATALOG
 
 
-def wait_until_visible(connection, product_id):
+def wait_until_visible(connection, position):
     """The binlog has a transaction shortly before other connections see it. An invalidation in between would come too early:
-    the next reader would store the old row. The transaction keeps the lock of the row until others see its change."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM shop.products WHERE id = %s LOCK IN SHARE MODE", (product_id,))
+    the next reader would store the old row. A snapshot knows the position in the binlog up to which it sees all transactions."""
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
+            status = dict(cursor.fetchall())
+            cursor.execute("COMMIT")
+        if (status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])) >= position:
+            return
+        time.sleep(0.005)
 
 
 async def follow(orders, cache):
@@ -56,18 +64,19 @@ async def follow(orders, cache):
         log_pos=int(byte), only_schemas=["shop"], only_tables=["products"], slave_heartbeat=1,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent, XidEvent])
     try:
-        changes = {}
+        changes = set()
         for event in reader:
             if isinstance(event, XidEvent):  # the end of a transaction
-                for key, product_id in changes.items():
-                    wait_until_visible(connection, product_id)
+                if changes:
+                    wait_until_visible(connection, (reader.log_file, reader.log_pos))
+                for key in changes:
                     while not await invalidate(cache, orders, key):
                         await asyncio.sleep(0.1)
                 if changes:
                     await orders.set(POSITION, f"{reader.log_file} {reader.log_pos}")
-                    changes = {}
+                    changes = set()
             else:
-                changes |= dict(keys_of(event))
+                changes.update(keys_of(event))
     finally:
         reader.close()
         connection.close()

@@ -63,7 +63,7 @@ class Catalog:
             if state in ("HIT", "NULL"):
                 self.near.set(key, value, n, changes, asked)
             if state != "WAIT":
-                return value  # HIT, STALE, or DOWN with an old value; None for NULL and ABSENT
+                return value  # HIT, STALE, DOWN or MISS with an old value; None for NULL and ABSENT
 
     async def _rebuilt(self, key, load, token, old):
         try:

@@ -9,7 +9,7 @@ CREATE TABLE products (
   stock        INT NOT NULL,                -- the total quantity, the `total` of STOCK.SET
   is_flash     BOOLEAN NOT NULL,
   starts_at_ms BIGINT NOT NULL,             -- Unix time: no orders before
-  version      INT NOT NULL DEFAULT 1       -- rises with each change
+  version      INT NOT NULL DEFAULT 1       -- rises with each change by the shop
 );
 
 -- One row for each order. The worker writes it from the events of the stock.

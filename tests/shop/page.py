@@ -171,7 +171,7 @@ def a_changed_price_is_shown(page):
         eventually(lambda: page.text(selector) == f"€{cents / 100:.2f}")
 
 
-def what_an_administrator_types_is_shown(page):
+def a_manual_update_is_shown(page):
     """The statement changes no version. The entry is fresh for an hour, so only the reader of the binlog can do it."""
     for cents in range(4500, 4510):
         statement = f"UPDATE products SET price_cents = {cents} WHERE id = 1"
@@ -339,7 +339,7 @@ TESTS = [
     the_board_shows_the_numbers_of_the_database,
     a_refund_returns_the_item,
     a_changed_price_is_shown,
-    what_an_administrator_types_is_shown,
+    a_manual_update_is_shown,
     an_invalidation_that_fails_raises_an_alarm,
     a_killed_worker_is_shown_and_its_orders_follow,
     requests_that_are_sent_twice_order_once,
