@@ -634,7 +634,7 @@ fn memory_usage_of_large_filters_is_truthful() {
 
 #[test]
 fn memory_usage_of_filters_that_have_grown_is_truthful() {
-    /// So many that the buffers of the connection, which the server makes smaller with time, make no difference.
+    /// Enough items that the buffers of the connection, which shrink with time, do not matter.
     const ITEMS: u64 = 300_000;
     let (_server, mut client) = server_and_client();
     for (kind, line) in [

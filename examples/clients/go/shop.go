@@ -43,7 +43,7 @@ func Cached(ctx context.Context, client redis.UniversalClient, key string,
 			if state == "MISS" && value == nil {
 				return load(ctx, key) // a replica: it grants no leases
 			}
-			return value, nil // HIT, STALE, DOWN with an old value; nil for NULL and ABSENT
+			return value, nil // HIT, STALE, DOWN or MISS with an old value; nil for NULL and ABSENT
 		}
 		loaded, err := load(ctx, key)
 		if err != nil {

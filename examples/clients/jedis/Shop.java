@@ -37,7 +37,7 @@ public final class Shop {
       String known = text(reply.get(1));
       if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
       if (state.equals("MISS") && known == null) return load.apply(key); // a replica: it grants no leases
-      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN with an old value; null for NULL and ABSENT
+      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN or MISS with an old value; null for NULL and ABSENT
       Object token = reply.get(2);
       String value;
       try {

@@ -57,12 +57,11 @@ public final class SluiceLock implements Lock {
       boolean isHeld = false;
       try {
         Object reply = call("LOCK.ACQUIRE", words.toArray(String[]::new));
-        isHeld = reply != null;
-        if (isHeld) {
-          fence = (Long) reply;
-          own.getConnection().setSoTimeout(REPLY_MS); // a dead network must not delay check() and unlock()
-        }
-        return isHeld;
+        if (reply == null) return false;
+        fence = (Long) reply;
+        own.getConnection().setSoTimeout(REPLY_MS); // so that check() and unlock() fail after 5 s on a dead network
+        isHeld = true;
+        return true;
       } finally {
         if (!isHeld) own.close();
       }

@@ -46,7 +46,7 @@ public class Shop {
       String known = text(reply.get(1));
       if (state.equals("DOWN") && known == null) throw new IllegalStateException("it could not be loaded a moment ago: " + key);
       if (state.equals("MISS") && known == null) return load.apply(key); // a replica: it grants no leases
-      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN with an old value; null for NULL and ABSENT
+      if (!state.equals("LEASE")) return known; // HIT, STALE, DOWN or MISS with an old value; null for NULL and ABSENT
       String value;
       try {
         value = load.apply(key);
