@@ -19,6 +19,7 @@ settings.configure(CACHES={
     } for name, prefix in (("default", ""), ("other", "o*"))})
 django.setup()
 
+from sluice import CommandError  # noqa: E402
 from sluice.django import SluiceCache, cached  # noqa: E402  # Django must have its settings
 
 
@@ -81,6 +82,20 @@ def test_a_change_that_fails_stops_no_other(cache, admin):
             cache.incr("text")
         assert admin.info("sluice")["sluice_cache_leases_now"] == 0
     assert cache.touch("text", 60) and cache.get("text") == "text"
+
+
+def test_a_refused_store_stops_no_other(cache, admin):
+    cache.set("n", 1)
+    admin.config_set("maxmemory", 1)
+    try:
+        for change in lambda: cache.incr("n"), lambda: cache.add("new", 1), lambda: cache.touch("n", 60):
+            with pytest.raises(CommandError):
+                change()
+            assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    finally:
+        admin.config_set("maxmemory", 0)
+    admin.persist(cache.make_key("n"))
+    assert cache.incr("n") == 2
 
 
 def test_clearing_leaves_locks_and_other_caches(cache, admin):

@@ -279,10 +279,10 @@ pub fn get<E: From<Error>>(
     if let Some(token) = token {
         let store = policy.store(key, loaded.as_deref(), token);
         if let Err(error) = store.query(connection) {
+            let _ = fail(key, token, Duration::ZERO).query(connection);
             if !error.is_refused_store() {
                 return Err(error.into());
             }
-            let _ = fail(key, token, Duration::ZERO).query(connection);
         }
     }
     Ok(loaded)
@@ -320,11 +320,11 @@ pub async fn get_async<E: From<Error>>(
     if let Some(token) = token {
         let store = policy.store(key, loaded.as_deref(), token);
         if let Err(error) = store.query_async(connection).await {
+            let fail = fail(key, token, Duration::ZERO);
+            let _ = fail.query_async(connection).await;
             if !error.is_refused_store() {
                 return Err(error.into());
             }
-            let fail = fail(key, token, Duration::ZERO);
-            let _ = fail.query_async(connection).await;
         }
     }
     Ok(loaded)

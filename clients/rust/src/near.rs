@@ -226,11 +226,11 @@ impl Near {
                 if let Some(token) = token {
                     let store = policy.store(key, loaded.as_deref(), token);
                     if let Err(error) = self.shared.send_until_replied(&store).await {
+                        let fail = crate::cache::fail(key, token, Duration::ZERO);
+                        let _ = self.shared.send(&fail).await;
                         if !error.is_refused_store() {
                             return Err(error.into());
                         }
-                        let fail = crate::cache::fail(key, token, Duration::ZERO);
-                        let _ = self.shared.send(&fail).await;
                     }
                 }
                 Ok(loaded)

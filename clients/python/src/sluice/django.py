@@ -7,6 +7,7 @@ In the settings:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -14,7 +15,7 @@ import os
 import pickle
 import threading
 import time
-from typing import Any, Callable, Iterable, Mapping, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 from django.core.cache import caches
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
@@ -29,6 +30,7 @@ FOREVER_SECONDS = 315_360_000.0
 LEASE_SECONDS = 30.0
 PAUSE_SECONDS = 0.005
 SCAN_COUNT = 1000
+NO_EXPIRY = -1  # a reply of PTTL
 
 _clients: dict[Any, Sluice] = {}
 _guard = threading.Lock()
@@ -78,8 +80,9 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
         while True:
             state, _, token = self.sluice.run(fetched, *policy.fetch(name, self.sluice.block_seconds))
             if state == "LEASE":
-                if self.sluice.run(bool, *policy.store(name, self._dump(value)), "TOKEN", token):
-                    return True
+                with self._lease(name, token):
+                    if self.sluice.run(bool, *policy.store(name, self._dump(value)), "TOKEN", token):
+                        return True
             elif state != "WAIT":
                 return False
 
@@ -170,15 +173,23 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
             if value is None:
                 return None
             if state == "LEASE":
-                try:
+                with self._lease(name, token):
                     new = change(value)
-                except BaseException:
-                    self.sluice.run(bool, "CACHE.FAIL", name, token)
-                    raise
-                left = self.sluice.run(int, "PTTL", name) / 1000
-                if left > 0 and self.sluice.run(bool, *(policy or Policy(fresh=left, jitter=0)).store(name, new), "TOKEN", token):
-                    return new
+                    left = self.sluice.run(int, "PTTL", name)
+                    fresh = FOREVER_SECONDS if left == NO_EXPIRY else left / 1000
+                    if fresh > 0 and self.sluice.run(
+                            bool, *(policy or Policy(fresh=fresh, jitter=0)).store(name, new), "TOKEN", token):
+                        return new
             time.sleep(PAUSE_SECONDS)
+
+    @contextlib.contextmanager
+    def _lease(self, name: Any, token: int) -> Iterator[None]:
+        """Gives a lease back if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.sluice.cache._failed(name, token)
+            raise
 
 
 def cached(timeout: Any = DEFAULT_TIMEOUT, *, key: str | None = None, cache: str = "default") -> Callable[[Callable[..., T]], Any]:

@@ -256,6 +256,20 @@ def test_a_value_that_is_not_stored_is_returned(sluice, admin):
             admin.config_set(option, 0)
 
 
+def test_a_value_that_cannot_be_sent_leaves_no_lease(sluice, admin):
+    def load(key):
+        return {}
+
+    def load_many(keys):
+        return {"a": "v", "b": {}}
+
+    for get, keys, loader in (sluice.cache.get, "k", load), (sluice.cache.get_many, ["a", "b", "c"], load_many):
+        with pytest.raises(Exception, match="Invalid input"):
+            get(keys, loader, Policy(lease=600, backoff=0.0))
+        assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    assert sluice.cache.read("a") == "v"
+
+
 def test_a_near_cache_remembers_no_request_that_it_keeps_nothing_of(sluice):
     def load(key):
         return None

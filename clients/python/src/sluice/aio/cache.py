@@ -161,10 +161,10 @@ class Cache(Family):
             return value
         try:
             loaded = await loader(key)
+            await self._store(key, loaded, number, policy)
         except BaseException:
-            await shield(self._failed(key, number, policy))
+            await shield(self._failed(key, number, policy.backoff))
             raise
-        await self._store(key, loaded, number, policy)
         return self._sluice.value(loaded)
 
     async def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
@@ -174,15 +174,12 @@ class Cache(Family):
         except CommandError as refusal:
             if not is_refused_store(refusal):
                 raise
-            await shield(self._give_back(key, token))
+            await shield(self._failed(key, token))
 
-    async def _give_back(self, key: Key, token: int) -> None:
-        """Lets the next caller load at once. If that fails, the lease ends by itself."""
+    async def _failed(self, key: Key, token: int, backoff: float = 0.0) -> None:
+        """Gives a lease back, unless the value is stored. If that fails, the lease ends by itself."""
         with contextlib.suppress(CommandError, *self._sluice.library.broken):
-            await self._run(bool, "CACHE.FAIL", key, token)
-
-    async def _failed(self, key: Key, token: int, policy: Policy) -> bool:
-        return await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
+            await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
     async def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Awaitable[Mapping[K, Value | None]]], policy: Policy) -> dict[K, Any]:
@@ -192,13 +189,13 @@ class Cache(Family):
         if leases:
             try:
                 loaded = await loader(list(leases))
+                for key, token in leases.items():
+                    await self._store(key, loaded.get(key), token, policy)
+                    values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
-                    await shield(self._failed(key, token, policy))
+                    await shield(self._failed(key, token, policy.backoff))
                 raise
-            for key, token in leases.items():
-                await self._store(key, loaded.get(key), token, policy)
-                values[key] = self._sluice.value(loaded.get(key))
 
         async def load_one(key: K) -> Value | None:
             return (await loader([key])).get(key)

@@ -162,10 +162,10 @@ class Cache(Family):
             return value
         try:
             loaded = loader(key)
+            self._store(key, loaded, number, policy)
         except BaseException:
-            self._failed(key, number, policy)
+            self._failed(key, number, policy.backoff)
             raise
-        self._store(key, loaded, number, policy)
         return self._sluice.value(loaded)
 
     def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
@@ -175,15 +175,12 @@ class Cache(Family):
         except CommandError as refusal:
             if not is_refused_store(refusal):
                 raise
-            self._give_back(key, token)
+            self._failed(key, token)
 
-    def _give_back(self, key: Key, token: int) -> None:
-        """Lets the next caller load at once. If that fails, the lease ends by itself."""
+    def _failed(self, key: Key, token: int, backoff: float = 0.0) -> None:
+        """Gives a lease back, unless the value is stored. If that fails, the lease ends by itself."""
         with contextlib.suppress(CommandError, *self._sluice.library.broken):
-            self._run(bool, "CACHE.FAIL", key, token)
-
-    def _failed(self, key: Key, token: int, policy: Policy) -> bool:
-        return self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", policy.backoff or None))
+            self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
     def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Mapping[K, Value | None]], policy: Policy) -> dict[K, Any]:
@@ -193,13 +190,13 @@ class Cache(Family):
         if leases:
             try:
                 loaded = loader(list(leases))
+                for key, token in leases.items():
+                    self._store(key, loaded.get(key), token, policy)
+                    values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
-                    self._failed(key, token, policy)
+                    self._failed(key, token, policy.backoff)
                 raise
-            for key, token in leases.items():
-                self._store(key, loaded.get(key), token, policy)
-                values[key] = self._sluice.value(loaded.get(key))
 
         def load_one(key: K) -> Value | None:
             return (loader([key])).get(key)
