@@ -97,7 +97,9 @@ class Cache {
     const name = keyName(key);
     let flight = this.#flights.get(name);
     if (!flight) {
-      flight = this.#get(key, loader, options).finally(() => this.#flights.delete(name));
+      flight = this.#get(key, loader, options).finally(() => {
+        if (this.#flights.get(name) === flight) this.#flights.delete(name);
+      });
       this.#flights.set(name, flight);
     }
     return flight;
@@ -223,7 +225,8 @@ class Cache {
   }
 
   /**
-   * Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back.
+   * Stores a loaded value. If that fails, gives the lease back. Throws nothing if the server refuses to store a value now, for
+   * example because its memory is full.
    *
    * @param {Bytes} key
    * @param {string | Buffer | null} value
@@ -234,8 +237,8 @@ class Cache {
     try {
       await this.#store(key, value, options, token);
     } catch (error) {
-      if (!(error instanceof ServerError && REFUSED_STORE.test(error.message))) throw error;
       await this.#client.call('CACHE.FAIL', [key, token]).catch(() => {}); // then the lease ends by itself
+      if (!(error instanceof ServerError && REFUSED_STORE.test(error.message))) throw error;
     }
   }
 
@@ -267,7 +270,8 @@ class Cache {
    */
   async set(key, value, options = {}) {
     const { codec = this.#codec } = options;
-    return this.#store(key, value === null || value === undefined ? null : codec.encode(value), options);
+    const bytes = value === null || value === undefined ? null : codec.encode(value);
+    return this.#store(key, bytes, options).finally(() => this.#joinNoLoad(key));
   }
 
   /**
@@ -285,7 +289,12 @@ class Cache {
     if (stale) words.push('STALE', stale);
     if (grace) words.push('GRACE', grace);
     if (version !== undefined) words.push('VER', version);
-    return this.#client.call('CACHE.DEL', words);
+    return this.#client.call('CACHE.DEL', words).finally(() => this.#joinNoLoad(key));
+  }
+
+  /** The next `get` joins no load that may have begun before the change. @param {Bytes} key */
+  #joinNoLoad(key) {
+    this.#flights.delete(keyName(key));
   }
 
   /**

@@ -242,6 +242,21 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       }
     });
 
+    test('cache: a change ends the share in older loads', async () => {
+      const { cache } = sluice;
+      for (const change of [() => cache.delete('k'), () => cache.set('k', 'new')]) {
+        await cache.delete('k');
+        let finish;
+        const older = cache.get('k', () => new Promise((resolve) => { finish = () => resolve('old'); }));
+        await eventually(() => finish);
+        await change();
+        assert.equal(await cache.get('k', () => 'new'), 'new');
+        finish();
+        assert.equal(await older, 'old');
+        assert.equal(await cache.get('k', () => assert.fail()), 'new');
+      }
+    });
+
     test('cache: codecs keep values, and bytes are unharmed', async () => {
       const { cache } = sluice;
       for (const [codec, value, wrong] of [[json, { a: [1, null] }, BYTES], [text, 'Änn', 7], [buffer, BYTES, 7]]) {
