@@ -293,16 +293,19 @@ fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
     while excess(more) > 0 {
         // An entry that takes the place of thousands may exceed the budget for a moment. Entries that exceed it for another
         // reason, such as a lower budget, are evicted in the rounds of the event loop, and a command evicts twice its own bytes.
+    let mut is_fruitful = true;
         let is_bounded = excess(more) <= allowance || evicted >= 2 * stored;
         let is_enough = excess(more) > allowance && evicted >= 2 * stored;
-        if is_enough || is_bounded && slice.is_over() {
+        if is_enough || (is_bounded || !is_fruitful) && slice.is_over() {
             return;
         }
         let before = ENTRIES.get().bytes();
         if !evict_next() {
             return;
         }
-        evicted += before.saturating_sub(ENTRIES.get().bytes());
+        let freed = before.saturating_sub(ENTRIES.get().bytes());
+        is_fruitful = freed > 0; // see `evict_in_slice`
+        evicted += freed;
     }
 }
 

@@ -980,6 +980,29 @@ fn entries_are_evicted_when_a_hash_slot_has_arrived() {
     assert!(!log.contains("internal error"), "{log}");
 }
 
+/// The entries of a hash slot that is not this node's may not be evicted. A command does not look through all of them.
+#[test]
+fn a_command_looks_for_entries_to_evict_for_a_slice_only() {
+    const ENTRIES: usize = 200_000;
+    let (server, mut client) = one_node();
+    client.must("CONFIG SET cluster-require-full-coverage no");
+    for first in (0..ENTRIES).step_by(1000) {
+        let keys = first..first + 1000;
+        client.run_all(keys.map(|number| format!("CACHE.SET {{away}}{number} v PX 6000000")));
+    }
+    let slot = slot_of(&server, "{away}");
+    client.must(&format!("CLUSTER DELSLOTS {slot}"));
+    set_budget(&mut client, "1mb");
+    let times = (0..20).map(|number| {
+        let begin = Instant::now();
+        client.must(&format!("CACHE.SET here:{number} v PX 600000"));
+        begin.elapsed()
+    });
+    let quickest = times.min().unwrap_or_default();
+    assert!(quickest < Duration::from_millis(10), "{quickest:?}");
+    assert!(counted(&server).0 as usize >= ENTRIES);
+}
+
 /// While a hash slot arrives at once, its entries count, but only its old node may evict them. What this node stores meanwhile
 /// finds nothing else to evict.
 #[test]
