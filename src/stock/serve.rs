@@ -7,6 +7,7 @@ use super::{COUNTERS, DEADLINES};
 use crate::error::Error;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
+use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::log;
@@ -14,24 +15,22 @@ use crate::server::handles::string::ServerString;
 use crate::server::services::deferred::{KeyChange, ServerEvent};
 use std::collections::BTreeSet;
 
-/// The longest time for due work before the server serves clients again.
-const SLICE_BUDGET_US: u64 = 1000;
-
 /// The time until the next attempt if the changes of a stock cannot be announced.
 const RETRY_MS: u64 = 100;
 
-/// Does due work within the time budget. Returns when to continue (Unix ms).
+/// Does due work until a slice is over. Returns when to continue (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {
     if DEADLINES.get().is_empty() || !ctx.may_act() {
         return None; // the cron event asks again
     }
+    let slice = Slice::begin();
     loop {
         let (at, number) = DEADLINES.get().first()?;
         if at > now.ms() {
             return Some(at);
         }
         DEADLINES.visit(ctx, number, |name| process(ctx, name, number, now.ms()));
-        if Now::read().micros().saturating_sub(now.micros()) > SLICE_BUDGET_US {
+        if slice.is_over() {
             return Some(now.ms() + 1);
         }
     }
