@@ -237,13 +237,15 @@ impl<K: Which> Native for Typed<K> {
 pub(super) fn left_key(lock: &Lock, db: i32, key: &[u8]) {
     let now = Now::read().ms();
     // Redis 8.0 and later remove a key in the last millisecond of its life.
-    let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
-    for (_, hold) in lock.holds().iter_with_ended().filter(ended) {
-        EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
-        lease_ended(hold);
+    if lock.holds().has_due(now + 1) {
+        let ended = |(_, hold): &(&[u8], &Hold)| hold.until <= now;
+        for (_, hold) in lock.holds().iter_with_ended().filter(ended) {
+            EXPIRED_LEASES.fetch_add(1, Ordering::Relaxed);
+            lease_ended(hold);
+        }
     }
     forget_deadline(lock);
-    if notices_of(lock).next().is_some() {
+    if !NOTICES.get().is_empty() && notices_of(lock).next().is_some() {
         NOTICES.get().leave(notices_of(lock));
         ask_for_slices();
     }

@@ -100,6 +100,11 @@ impl Notices {
         Some(listed.notice)
     }
 
+    /// Whether there is no notice.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
     /// Whether the hold with this notice has left its key.
     pub(super) fn is_adrift(&self, number: u64) -> bool {
         self.adrift.contains(&number)
