@@ -45,8 +45,8 @@ struct Work {
 }
 
 enum Task {
-    /// The clients receive this error: the slot has left this node, or the cluster is down.
-    Refuse(Error),
+    /// The clients receive this error: the slot has left this node, or the cluster is down. `None`: see [`error_for`].
+    Refuse(Option<Error>),
     /// The clients are served, in a pass over all queues of all families.
     Serve {
         /// The index of the family.
@@ -64,7 +64,7 @@ fn families() -> impl Iterator<Item = InSlots> {
 }
 
 impl Work {
-    fn refuse(slot: usize, error: Error) -> Self {
+    fn refuse(slot: usize, error: Option<Error>) -> Self {
         Self {
             slot: slot as u16,
             task: Task::Refuse(error),
@@ -86,6 +86,12 @@ impl Work {
     fn step(&mut self, ctx: Ctx<'_>, slice: &mut Slice) -> bool {
         match &mut self.task {
             Task::Refuse(error) => {
+                if error.is_none() {
+                    *error = error_for(ctx, self.slot);
+                }
+                let Some(error) = error else {
+                    return false;
+                };
                 let mut are_all_listed = true;
                 for family in families() {
                     let queues = (family.queues)(self.slot, 0, STEP_SIZE);
@@ -200,7 +206,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         work.extend(
             waiting
                 .iter_ones()
-                .map(|slot| Work::refuse(slot, Error::ClusterDown)),
+                .map(|slot| Work::refuse(slot, Some(Error::ClusterDown))),
         );
     } else {
         let has_left = which_left(ctx, &waiting);
@@ -209,7 +215,7 @@ fn check_waiting_clients(ctx: Ctx<'_>) {
         serve.retain(|work| !has_left[usize::from(work.slot)]);
         for slot in has_left.iter_ones() {
             postponed.set(slot, true);
-            work.extend(error_for(ctx, slot as u16).map(|error| Work::refuse(slot, error)));
+            work.push_back(Work::refuse(slot, None));
         }
         let mut begins = postponed & !has_left;
         for work in &serve {
@@ -316,7 +322,8 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         let has_more = work.step(ctx, &mut slice);
         match work.task {
             Task::Refuse(_) if has_more => STATE.get().work.push_front(work),
-            Task::Refuse(_) => forget_loss(work.slot),
+            Task::Refuse(None) => {} // they go on waiting
+            Task::Refuse(Some(_)) => forget_loss(work.slot),
             Task::Serve { .. } if has_more => STATE.get().work.push_back(work), // other slots first
             Task::Serve { .. } => {}
         }
