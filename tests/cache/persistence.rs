@@ -17,7 +17,7 @@ fn fill(server: &Server) {
     for line in [
         "CACHE.SET plain v PX 600000",
         "CACHE.SET all v PX 600000 STALE 700000 VER 5",
-        "CACHE.SET jittered v PX 600000 STALE 1000 JITTER 100",
+        "CACHE.SET jittered v PX 600000 STALE 1000 JITTER 50",
         "CACHE.SETNULL null PX 600000 JITTER 50",
         "CACHE.SET zero v PX 600000 VER 0",
         "CACHE.SET most v PX 315360000000 STALE 315360000000 VER 9007199254740991",

@@ -21,7 +21,7 @@ fn every_change_arrives_as_it_is() {
     for line in [
         "CACHE.SET k v PX 600000",
         "CACHE.SET k longer PX 600000 STALE 5000 VER 7",
-        "CACHE.SET k v PX 600000 JITTER 100",
+        "CACHE.SET k v PX 600000 JITTER 50",
         "CACHE.SETNULL k PX 600000 JITTER 33 STALE 77",
         "CACHE.SET k v PX 60000 STALE 5000",
         "CACHE.FETCH k LEASE 5 SLIDE 900000",
@@ -101,6 +101,8 @@ fn random_line(random: &mut Random, token: &mut (u64, i64)) -> String {
 #[test]
 fn a_chain_of_replicas_is_identical_after_a_random_load() {
     const SEED: u64 = 0xcac4e;
+    /// Of each client in each round, however slow the machine is.
+    const MIN_COMMANDS: usize = 500;
     let (master, replica) = pair();
     let last = quiet()
         .aof(Fsync::No)
@@ -118,7 +120,9 @@ fn a_chain_of_replicas_is_identical_after_a_random_load() {
                     let mut random = Random(SEED + round * 10 + number);
                     let mut client = Raw::connect(master);
                     let mut token = (0, 0);
-                    while !stop.load(Ordering::Relaxed) {
+                    let mut commands = 0;
+                    while commands < MIN_COMMANDS || !stop.load(Ordering::Relaxed) {
+                        commands += 1;
                         let line = random_line(&mut random, &mut token);
                         let reply = client.run(&line);
                         match &reply {
@@ -282,7 +286,7 @@ fn a_replica_that_was_away_has_the_masters_times() {
     let (master, replica) = pair();
     let mut client = Raw::connect(&master);
     replica.stop_signal();
-    client.must("CACHE.SET k v PX 600000 STALE 5000 JITTER 100");
+    client.must("CACHE.SET k v PX 600000 STALE 5000 JITTER 50");
     client.must("CACHE.SET s v PX 60000");
     client.must("CACHE.FETCH s LEASE 5 SLIDE 600000");
     client.must("CACHE.DEL t GRACE 600000");
