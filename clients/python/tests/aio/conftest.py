@@ -88,7 +88,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
     async def main():
         try:
-            await asyncio.wait_for(pyfuncitem.obj(**arguments), 120)
+            await asyncio.wait_for(pyfuncitem.obj(**arguments), 600)
         finally:
             for one in pyfuncitem.funcargs.get("opened", []):
                 await close(one)
