@@ -101,6 +101,12 @@ impl Builder {
         self
     }
 
+    /// Loads the debug build of the module, whichever module is under test.
+    pub fn debug_module(self) -> Self {
+        let path = quoted(&debug_module_path());
+        self.no_module().config("loadmodule", &path)
+    }
+
     /// A Sentinel: it watches the masters that `SENTINEL MONITOR` names, and has neither data nor modules.
     pub fn sentinel(mut self) -> Self {
         self.sentinel = true;
@@ -209,6 +215,11 @@ pub fn module_path() -> PathBuf {
             .canonicalize()
             .unwrap_or_else(|error| panic!("{MODULE_VARIABLE} is {}: {error}", path.display()));
     }
+    debug_module_path()
+}
+
+/// The module that `cargo test` built with the tests, with the checks of a debug build; panics when it is not built.
+fn debug_module_path() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its file");
     // `cargo test` builds the module of the same sources beside the tests. The one in the folder above is older: only
     // `cargo build` puts it there.
