@@ -141,6 +141,8 @@ pub(crate) struct Draw {
     dumps: VecDeque<(Vec<u8>, Vec<u8>)>,
     chunks: VecDeque<(i64, Vec<u8>)>,
     tokens: VecDeque<i64>,
+    /// The tokens of `ONCE.BEGIN`.
+    turns: VecDeque<i64>,
 }
 
 impl Draw {
@@ -151,6 +153,7 @@ impl Draw {
             dumps: VecDeque::new(),
             chunks: VecDeque::new(),
             tokens: VecDeque::new(),
+            turns: VecDeque::new(),
         }
     }
 
@@ -247,7 +250,8 @@ impl Draw {
                 .one(&["0", "1", "20", "100", "1000", "60000"])
                 .to_string(),
             "database" => self.random.below(2).to_string(),
-            "token" => self.token().to_string(),
+            "token" => self.one_of_kept(|draw| &draw.tokens).to_string(),
+            "turn" => self.one_of_kept(|draw| &draw.turns).to_string(),
             "word" => self.random.one(WORDS).to_string(),
             "script" => "return redis.pcall(unpack(ARGV))".into(),
             "call" => {
@@ -342,13 +346,20 @@ impl Draw {
                     keep(&mut self.tokens, *token);
                 }
             }
+            Value::Array(parts) if is("ONCE.BEGIN") => {
+                if let [state, _, Value::Int(token)] = &parts[..]
+                    && *state == "NEW"
+                {
+                    keep(&mut self.turns, *token);
+                }
+            }
             _ => {}
         }
     }
 
-    fn token(&mut self) -> i64 {
-        let place = self.below(KEPT);
-        self.tokens.get(place).copied().unwrap_or(7)
+    fn one_of_kept(&mut self, kept: fn(&Self) -> &VecDeque<i64>) -> i64 {
+        let index = self.below(KEPT);
+        kept(self).get(index).copied().unwrap_or(7)
     }
 
     /// The key and the bytes of a dump.

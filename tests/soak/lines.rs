@@ -193,8 +193,8 @@ pub(crate) const OURS: &[(u32, &str)] = &[
     // Work that is done once
     (5, "ONCE.BEGIN $work LEASE $ms [FINGERPRINT $item]"),
     (1, "ONCE.BEGIN $work LEASE $ms BLOCK $moment"),
-    (4, "ONCE.DONE $work $token $value PX $ms"),
-    (2, "ONCE.FAIL $work $token"),
+    (4, "ONCE.DONE $work $turn $value PX $ms"),
+    (2, "ONCE.FAIL $work $turn"),
     (1, "ONCE.INFO $work"),
     // Delay queues
     (1, "DELAY.SET $queue STREAM $stream [MAXLEN $number]"),
