@@ -42,6 +42,7 @@ fn fill(server: &Server) {
         "SEM.ACQUIRE sem b LIMIT 12 PERMITS 4 PX 700000",
         "SEM.ACQUIRE sem a LIMIT 11 PERMITS 2 PX 650000 ID s2",
         "SEM.RELEASE sem a PERMITS 1 ID s3",
+        "SEM.MACQUIRE 2 all 9 tenant 3 me PERMITS 2 PX 600000 ID sm",
         "LOCK.GUARD resource 12345",
         "SELECT 3",
         "LOCK.ACQUIRE plain other PX 600000",
@@ -135,6 +136,12 @@ fn check_what_was_filled(server: &Server) {
     let again = client.must("LOCK.MACQUIRE 2 m1 m2 me PX 600000 ID mm");
     assert_eq!(again.array()[0], client.must("LOCK.HELD m1 me"));
     assert_eq!(again.array()[1], client.must("LOCK.HELD m2 me"));
+    let permits = client.must("SEM.MACQUIRE 2 all 9 tenant 3 me PERMITS 2 PX 600000 ID sm");
+    for (key, fence) in ["all", "tenant"].iter().zip(permits.array()) {
+        let info = client.must(&format!("SEM.INFO {key}"));
+        assert_eq!(info.field("used"), &2);
+        assert_eq!(info.field("holders").array()[0].field("fence"), fence);
+    }
     assert_eq!(server.digest(), digest, "a repetition changed something");
 
     // An id that is not the last one is a new request.

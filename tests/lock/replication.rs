@@ -44,7 +44,7 @@ impl Random {
         let shared = if self.below(3) > 0 { "SHARED" } else { "" };
         let permits = 1 + self.below(3);
         let limit = 3 + self.below(4);
-        match self.below(30) {
+        match self.below(32) {
             0..=8 => {
                 format!("LOCK.ACQUIRE {lock} {owner} {shared} PX {px} {block} {watchdog} {id}")
             }
@@ -68,6 +68,10 @@ impl Random {
             26 => format!("COPY {lock} {other} REPLACE"),
             27 => format!("DEL {lock}"),
             28 => format!("MOVE {lock} 1"),
+            29 => format!(
+                "SEM.MACQUIRE 2 t0 {limit} t1 {limit} {owner} PERMITS {permits} PX {px} {block} {watchdog} {id}"
+            ),
+            30 => format!("SEM.MRELEASE 2 t0 t1 {owner} {id}"),
             _ => format!("LOCK.GUARD g{} {}", self.below(3), 1 + self.below(1000)),
         }
     }
@@ -226,6 +230,9 @@ fn each_effect_arrives_as_it_is() {
         "SEM.ACQUIRE s b LIMIT 5 PX 600000",
         "SEM.RELEASE s a PERMITS 2 ID i",
         "SEM.RENEW s a PX 900000",
+        "SEM.MACQUIRE 2 all 9 tenant 3 a PERMITS 2 PX 600000 ID i",
+        "SEM.MACQUIRE 2 tenant 3 all 9 b PX 700000",
+        "SEM.MRELEASE 2 all tenant a ID r",
         "PEXPIRE k 450000",
         "PERSIST k",
         "PEXPIRE z 999999999",
@@ -272,6 +279,8 @@ fn a_repeated_request_can_be_waited_for() {
         "LOCK.MRELEASE 2 a b me ID r",
         "SEM.ACQUIRE s me LIMIT 3 PERMITS 2 PX 600000 ID a",
         "SEM.RELEASE s me ID r",
+        "SEM.MACQUIRE 2 s 3 t 2 me PERMITS 2 PX 600000 ID m",
+        "SEM.MRELEASE 2 s t me ID mr",
         // Requests without an id that find what they ask for:
         "LOCK.ACQUIRE u me SHARED PX 600000",
         "LOCK.UPGRADE u me PX 1000",
