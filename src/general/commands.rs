@@ -1,15 +1,16 @@
 //! The commands of no family.
 
-use super::sketch::{HotKey, MAX_KEYS};
+use super::options::{COUNT, OPTIONS, RESET};
+use super::sketch::HotKey;
 use crate::Family;
 use crate::error::Error;
 use crate::reply::{Answer, Reply};
-use crate::request::{MAX_SAFE, is};
+use crate::request::{Cursor, MAX_SAFE, is};
 use crate::server::entry::Call;
 use crate::server::services::permissions::ReadableKeys;
 
 /// The default of `COUNT`.
-const DEFAULT_COUNT: usize = 10;
+const DEFAULT_COUNT: u64 = 10;
 
 /// `SLUICE.HOT [family] [COUNT n | RESET]`
 ///
@@ -17,28 +18,12 @@ const DEFAULT_COUNT: usize = 10;
 /// `ERR unknown family`.
 pub(super) fn hot(call: &Call<'_>) -> Answer {
     let mut cursor = call.cursor();
-    let is_option = |word: &[u8]| is(word, "COUNT") || is(word, "RESET");
-    let first = cursor.arguments().first().copied();
-    let mut named = None;
-    if let Some(name) = first.filter(|word| !is_option(word)) {
-        cursor.next();
-        let is_named = |family: &&Family| is(name, family.name);
-        let family = crate::enabled_families().find(is_named);
-        named = Some(family.ok_or(Error::UnknownFamily)?.name);
-    }
-    let (mut count, mut resets) = (DEFAULT_COUNT, false);
-    match cursor.next() {
-        None => {}
-        Some(word) if is(word, "COUNT") => {
-            count = cursor.uint("COUNT", 1..=MAX_KEYS as i64)? as usize;
-        }
-        Some(word) if is(word, "RESET") => resets = true,
-        Some(_) => return Err(Error::Syntax),
-    }
-    cursor.end()?;
+    let named = family_of(&mut cursor)?;
+    let options = OPTIONS.read(&mut cursor, COUNT | RESET)?;
+    let count = options.number_or(COUNT, DEFAULT_COUNT) as usize;
     let families =
         crate::enabled_families().filter(|family| named.is_none_or(|name| name == family.name));
-    if resets {
+    if options.has(RESET) {
         families
             .filter_map(|family| family.hot)
             .for_each(|hot| hot.reset());
@@ -63,6 +48,19 @@ pub(super) fn hot(call: &Call<'_>) -> Answer {
         }
     }
     Ok(Reply::Array(rows))
+}
+
+/// The name of the family that comes first, unless the options begin at once.
+fn family_of(cursor: &mut Cursor<'_>) -> Result<Option<&'static str>, Error> {
+    let first = cursor.arguments().first().copied();
+    let is_option = |word: &[u8]| is(word, "COUNT") || is(word, "RESET");
+    let Some(name) = first.filter(|word| !is_option(word)) else {
+        return Ok(None);
+    };
+    cursor.next();
+    let is_named = |family: &&Family| is(name, family.name);
+    let family = crate::enabled_families().find(is_named);
+    Ok(Some(family.ok_or(Error::UnknownFamily)?.name))
 }
 
 fn row(family: &'static str, measure: &'static str, key: &HotKey) -> Reply {

@@ -3,6 +3,7 @@
 
 mod commands;
 pub mod memory;
+mod options;
 pub mod sketch;
 pub mod table;
 
@@ -30,7 +31,7 @@ struct Sketches {
 }
 
 /// Smaller values are not counted, in bytes.
-const LARGE_VALUE: usize = 16 * 1024;
+const LARGE_VALUE_BYTES: usize = 16 * 1024;
 
 impl HotKeys {
     /// No keys.
@@ -69,7 +70,7 @@ impl HotKeys {
     /// A value of this size is stored at a key of the selected database.
     #[inline(always)]
     pub fn stores(&self, ctx: Ctx<'_>, name: &ServerString<'_>, size: usize) {
-        if size >= LARGE_VALUE {
+        if size >= LARGE_VALUE_BYTES {
             self.count_bytes(ctx, name, size);
         }
     }

@@ -5,7 +5,7 @@
 pub const MAX_KEYS: usize = 64;
 
 /// The longest name of a key in a sketch, in bytes. Keys with longer names are not counted.
-pub const MAX_NAME: usize = 512;
+pub const MAX_NAME_BYTES: usize = 512;
 
 /// A key with its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl SpaceSaving {
     /// Adds to the count of a key. If the sketch is full, a new key takes the place and the count of the key with the smallest
     /// count.
     pub fn add(&mut self, db: i32, name: &[u8], count: u64) {
-        if name.len() > MAX_NAME {
+        if name.len() > MAX_NAME_BYTES {
             return;
         }
         let is_key = |key: &&mut HotKey| key.db == db && *key.name == *name;
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn names_that_are_too_long_are_not_counted() {
         let mut sketch = SpaceSaving::default();
-        sketch.add(0, &[0; MAX_NAME + 1], 1);
+        sketch.add(0, &[0; MAX_NAME_BYTES + 1], 1);
         assert!(sketch.sorted().is_empty());
-        sketch.add(0, &[0; MAX_NAME], 1);
+        sketch.add(0, &[0; MAX_NAME_BYTES], 1);
         assert_eq!(sketch.sorted().len(), 1);
     }
 
