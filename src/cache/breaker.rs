@@ -157,7 +157,7 @@ impl<K> Breakers<K> {
     }
 
     /// Uses the breaker of a name, if it is known.
-    pub fn touch(&mut self, name: &[u8]) -> Option<&Breaker<K>> {
+    pub fn use_known(&mut self, name: &[u8]) -> Option<&Breaker<K>> {
         let number = *self.numbers.get(name)?;
         self.use_numbered(number);
         self.breakers.get(&number)
@@ -172,21 +172,18 @@ impl<K> Breakers<K> {
         Some(breaker)
     }
 
-    /// The terms of a lease that is granted with this request. The breaker is known from now on, unless `most` is 0. If there are
-    /// more than `most`, those that were used least recently are forgotten.
-    pub fn terms(&mut self, request: &BreakerRequest<'_>, most: usize) -> Option<BreakerTerms> {
-        if most == 0 {
-            return None;
-        }
+    /// The terms of a lease that is granted with this request. The breaker is known from now on. If there are more than `most`,
+    /// those that were used least recently are forgotten.
+    pub fn terms(&mut self, request: &BreakerRequest<'_>, most: usize) -> BreakerTerms {
         let number = match self.numbers.get(request.name) {
             Some(number) => *number,
             None => self.begin(request.name, most),
         };
-        Some(BreakerTerms {
+        BreakerTerms {
             number,
             failures: request.failures,
             open_ms: request.open_ms,
-        })
+        }
     }
 
     fn begin(&mut self, name: &[u8], most: usize) -> u64 {

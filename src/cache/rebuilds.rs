@@ -122,11 +122,11 @@ impl Rebuilds {
     pub fn offer(&mut self, db: i32, key: &[u8], request: &LeaseRequest<'_>) -> LeaseOffer {
         let now = request.now_us / 1000;
         self.count_timeouts_with(db, key, now);
-        let Some(breaker) = request.breaker else {
+        let Some(breaker) = request.breaker.filter(|_| request.max_breakers > 0) else {
             return self.leases.offer(db, key, request);
         };
         let lease_key = self.leases.locate(db, key);
-        self.breakers.touch(breaker.name);
+        self.breakers.use_known(breaker.name);
         let delay = self.breaker_delay(breaker.name, Some(lease_key), now);
         if delay > 0 {
             return LeaseOffer::BackingOff(match self.leases.status(db, key, now) {
@@ -138,9 +138,8 @@ impl Rebuilds {
             self.leases.skip_timeouts(now); // none of these leases has a breaker
         }
         let offer = self.leases.offer(db, key, request);
-        if let LeaseOffer::Granted(token) = offer
-            && let Some(terms) = self.breakers.terms(&breaker, request.max_breakers)
-        {
+        if let LeaseOffer::Granted(token) = offer {
+            let terms = self.breakers.terms(&breaker, request.max_breakers);
             self.leases.set_breaker(lease_key, Some(terms));
             let trial = Trial {
                 key: lease_key,

@@ -36,10 +36,10 @@ enum Event {
         backoff_ms: u64,
     },
     /// The key changes.
-    Void {
+    Revoke {
         key: u8,
     },
-    VoidAll,
+    RevokeAll,
     Reset {
         name: u8,
     },
@@ -62,8 +62,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => (0..KEYS).prop_map(|key| Event::Succeed { key }),
         4 => (0..KEYS, prop_oneof![Just(0u64), 1..60u64])
             .prop_map(|(key, backoff_ms)| Event::Fail { key, backoff_ms }),
-        1 => (0..KEYS).prop_map(|key| Event::Void { key }),
-        1 => Just(Event::VoidAll),
+        1 => (0..KEYS).prop_map(|key| Event::Revoke { key }),
+        1 => Just(Event::RevokeAll),
         1 => (0..NAMES).prop_map(|name| Event::Reset { name }),
         5 => (0..40u64).prop_map(|ms| Event::Pass { ms }),
     ]
@@ -263,11 +263,11 @@ fn history(events: &[Event]) -> Result<(), TestCaseError> {
                     }
                 }
             }
-            Event::Void { key } => {
+            Event::Revoke { key } => {
                 subject.revoke(0, &[key], || now);
                 world.leases.remove(&key);
             }
-            Event::VoidAll => {
+            Event::RevokeAll => {
                 subject.revoke_many(|| now, |leases| leases.clear(None));
                 world.leases.clear();
                 world.backoffs.clear();
@@ -742,4 +742,17 @@ fn a_server_remembers_its_own_breakers_and_no_more_than_it_may() {
     let (master, replica) = pair();
     Raw::connect(&master).must("CACHE.FETCH k LEASE 5 BREAKER a 1 5");
     assert!(Raw::connect(&replica).must("CACHE.BREAKER a").is_nil());
+}
+
+#[test]
+fn without_names_no_breaker_has_an_effect() {
+    let (_server, mut client) = server_and_client();
+    let fetch = |key: &str| format!("CACHE.FETCH {key} LEASE 600000 BREAKER b 1 600000");
+    let token = number(&client.must(&fetch("k")), "LEASE -");
+    client.must(&format!("CACHE.FAIL k {token}"));
+    assert_eq!(shown(&client.must(&fetch("k"))), "DOWN -");
+    client.must("CONFIG SET sluice.cache-max-breakers 0");
+    assert_eq!(shown(&client.must(&fetch("k"))), "LEASE -");
+    client.must("CONFIG SET sluice.cache-max-breakers 1");
+    assert_eq!(shown(&client.must(&fetch("other"))), "DOWN -");
 }
