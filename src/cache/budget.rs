@@ -4,7 +4,7 @@
 
 use super::edit::{EntryEdit, EntryKey};
 use super::native::{CACHE, CacheEntryType};
-use super::sieve::{CountedSection, Place, Sieve, Victim, VictimSearch};
+use super::sieve::{CountedSection, EntryPosition, Sieve, Victim, VictimSearch};
 use super::state::{CacheEntry, EntryKind};
 use super::{COUNTERS, MAX_BYTES};
 use crate::error::Error;
@@ -32,7 +32,7 @@ static WORK: MainThread<BudgetWork> = MainThread::new();
 #[derive(Default)]
 struct BudgetWork {
     /// The entry that a command has stored last. It is evicted after all others.
-    last_stored: Option<Place>,
+    last_stored: Option<EntryPosition>,
     /// Entries that are larger than the budget, which came by `RESTORE`, `COPY` or a file.
     oversized: Vec<Victim>,
     /// The bytes that were stored since the last slice without making room.
@@ -81,8 +81,8 @@ pub(super) fn value_bytes(entry: &CacheEntry) -> u64 {
 
 /// The bytes that an entry counts; 0 if it is not counted.
 fn counted_bytes(entry: &CacheEntry, key: &[u8]) -> u64 {
-    match entry.tag.place() {
-        Some(place) if ENTRIES.get().is_counted(place) => entry_bytes(entry, key.len()),
+    match entry.tag.position() {
+        Some(position) if ENTRIES.get().is_counted(position) => entry_bytes(entry, key.len()),
         _ => 0,
     }
 }
@@ -90,33 +90,36 @@ fn counted_bytes(entry: &CacheEntry, key: &[u8]) -> u64 {
 /// Counts an entry that was stored, changed or invalidated. `before`: what [`value_bytes`] returned before the change.
 pub(super) fn entry_has_changed(db: i32, key: &[u8], entry: &CacheEntry, before: u64) {
     let mut entries = ENTRIES.get();
-    let place = entry.tag.place().filter(|place| entries.is_counted(*place));
-    match (place, entry.kind() != EntryKind::Tombstone) {
-        (None, false) => entry.tag.set_place(None),
+    let position = entry
+        .tag
+        .position()
+        .filter(|position| entries.is_counted(*position));
+    match (position, entry.kind() != EntryKind::Tombstone) {
+        (None, false) => entry.tag.set_position(None),
         (None, true) => {
             let bytes = entry_bytes(entry, key.len());
             entry
                 .tag
-                .set_place(entries.add(section(db, key), key, bytes, false));
+                .set_position(entries.add(section(db, key), key, bytes, false));
         }
-        (Some(place), true) => {
+        (Some(position), true) => {
             let after = value_bytes(entry);
             if after != before {
-                entries.resize(place, section(db, key), before, after); // only the difference counts: the key has not changed
+                entries.resize(position, section(db, key), before, after); // only the difference counts: the key has not changed
             }
-            entries.touch(place);
+            entries.mark_used(position);
         }
-        (Some(place), false) => {
+        (Some(position), false) => {
             let bytes = before + key_usage(key.len()) as u64;
-            entries.remove(place, section(db, key), key, bytes);
-            entry.tag.set_place(None);
+            entries.remove(position, section(db, key), key, bytes);
+            entry.tag.set_position(None);
         }
     }
 }
 
 /// A command has stored an entry.
 pub(super) fn entry_is_stored(entry: &CacheEntry) {
-    WORK.get().last_stored = entry.tag.place();
+    WORK.get().last_stored = entry.tag.position();
 }
 
 /// Counts an entry that is loaded with a dataset or by `RESTORE`.
@@ -135,9 +138,9 @@ pub(super) fn entry_arrives(ctx: Ctx<'_>, key: &[u8], entry: &CacheEntry) {
 
 /// Counts an entry unless it is counted already.
 fn count_once(db: i32, key: &[u8], entry: &CacheEntry) {
-    let is_counted = |place: Place| ENTRIES.get().is_counted(place);
-    if !entry.tag.place().is_some_and(is_counted) {
-        forget_place(entry); // `RESTORE` during a load has counted it as a part of the file
+    let is_counted = |position: EntryPosition| ENTRIES.get().is_counted(position);
+    if !entry.tag.position().is_some_and(is_counted) {
+        forget_position(entry); // `RESTORE` during a load has counted it as a part of the file
         count_arrival(db, key, entry, false);
     }
 }
@@ -147,47 +150,47 @@ fn count_arrival(db: i32, key: &[u8], entry: &CacheEntry, is_incoming: bool) {
         return;
     }
     let bytes = entry_bytes(entry, key.len());
-    let place = ENTRIES.get().add(section(db, key), key, bytes, is_incoming);
-    entry.tag.set_place(place);
-    if let Some(place) = place
+    let position = ENTRIES.get().add(section(db, key), key, bytes, is_incoming);
+    entry.tag.set_position(position);
+    if let Some(position) = position
         && budget().is_some_and(|max| bytes > max)
     {
         let oversized = &mut WORK.get().oversized;
         if oversized.len() < MAX_OVERSIZED {
             let key = key.into();
-            oversized.push(Victim { db, key, place });
+            oversized.push(Victim { db, key, position });
         }
     }
 }
 
 /// Takes an entry out of the sums that leaves its key.
 pub(super) fn entry_leaves(db: i32, key: &[u8], entry: &CacheEntry) {
-    if let Some(place) = entry.tag.take_place() {
+    if let Some(position) = entry.tag.take_position() {
         let bytes = entry_bytes(entry, key.len());
-        ENTRIES.get().remove(place, section(db, key), key, bytes);
+        ENTRIES.get().remove(position, section(db, key), key, bytes);
     }
 }
 
 /// An entry is freed. It is counted only if it was part of a file and never got its key, or if the server empties a database.
 pub(super) fn entry_is_freed(entry: &CacheEntry) {
     if !deferred::is_flushing() {
-        forget_place(entry);
+        forget_position(entry);
     }
 }
 
 /// Takes an entry out of the sums whose key is not known.
-fn forget_place(entry: &CacheEntry) {
-    if let Some(place) = entry.tag.take_place() {
+fn forget_position(entry: &CacheEntry) {
+    if let Some(position) = entry.tag.take_position() {
         let bytes = |key_length| entry_bytes(entry, key_length);
-        ENTRIES.get().remove_unknown(place, bytes);
+        ENTRIES.get().remove_unknown(position, bytes);
     }
 }
 
 /// An entry was read.
 #[inline]
 pub(super) fn entry_is_used(entry: &CacheEntry) {
-    if let Some(place) = entry.tag.place() {
-        ENTRIES.get().touch(place);
+    if let Some(position) = entry.tag.position() {
+        ENTRIES.get().mark_used(position);
     }
 }
 
@@ -256,7 +259,7 @@ pub(super) fn bytes_without_room(
 /// Makes room for `more` bytes before a command stores an entry at this key. `keep`: the entry that it replaces. In a cluster, a
 /// command must not open keys of other hash slots. There room is made right after the command; a transaction or a script that
 /// stores more than that allows evicts what it has stored itself.
-pub(super) fn make_room(ctx: Ctx<'_>, key: &[u8], keep: Option<Place>, more: u64) {
+pub(super) fn make_room(ctx: Ctx<'_>, key: &[u8], keep: Option<EntryPosition>, more: u64) {
     deferred::ask_for_slices();
     if !ctx.may_act() {
         return;
@@ -290,10 +293,10 @@ fn make_room_after_command(ctx: Ctx<'_>) {
 fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
     let (slice, mut evicted) = (Slice::begin(), 0);
     let allowance = tenth().max(stored);
+    let mut is_fruitful = true;
     while excess(more) > 0 {
         // An entry that takes the place of thousands may exceed the budget for a moment. Entries that exceed it for another
         // reason, such as a lower budget, are evicted in the rounds of the event loop, and a command evicts twice its own bytes.
-    let mut is_fruitful = true;
         let is_bounded = excess(more) <= allowance || evicted >= 2 * stored;
         let is_enough = excess(more) > allowance && evicted >= 2 * stored;
         if is_enough || (is_bounded || !is_fruitful) && slice.is_over() {
@@ -310,7 +313,7 @@ fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
 }
 
 /// Evicts an entry of this section, one of those that were stored last. Returns false if there is none among the last.
-fn evict_newest(ctx: Ctx<'_>, section: CountedSection, keep: Option<Place>) -> bool {
+fn evict_newest(ctx: Ctx<'_>, section: CountedSection, keep: Option<EntryPosition>) -> bool {
     let found = ENTRIES.get().newest_of(section, keep, NEWEST_BATCHES);
     found.is_some_and(|victim| evict(ctx, &victim, |_| true))
 }
@@ -382,7 +385,7 @@ fn owned_sections(ctx: Ctx<'_>) -> impl Fn(CountedSection) -> bool + use<> {
 }
 
 /// Evicts the next entry, or continues the search for it. Returns false if there is none that may be evicted.
-fn evict_next(ctx: Ctx<'_>, keep: Option<Place>) -> bool {
+fn evict_next(ctx: Ctx<'_>, keep: Option<EntryPosition>) -> bool {
     let mut steps = SEARCH_STEPS;
     let is_owned = owned_sections(ctx);
     let found = ENTRIES.get().search(keep, is_owned, &mut steps);
@@ -395,21 +398,21 @@ fn evict_next(ctx: Ctx<'_>, keep: Option<Place>) -> bool {
         VictimSearch::Found(victim) => {
             if !evict(ctx, &victim, |_| true) {
                 // The entry has gone without an event.
-                ENTRIES.get().remove_unknown(victim.place, |_| 0);
+                ENTRIES.get().remove_unknown(victim.position, |_| 0);
             }
             true
         }
     }
 }
 
-/// Evicts this entry, if it is still at its place and `wanted` accepts its bytes.
+/// Evicts this entry, if it is still at its position and `wanted` accepts its bytes.
 fn evict(ctx: Ctx<'_>, victim: &Victim, wanted: impl FnOnce(u64) -> bool) -> bool {
     let evict = || {
         let name = ServerString::new(&victim.key);
         // The server removes the key now if it has expired.
         let mut edit = EntryEdit::open(ctx, &name).ok()?;
         let entry = edit.entry()?;
-        let is_same = entry.tag.place() == Some(victim.place);
+        let is_same = entry.tag.position() == Some(victim.position);
         if is_same && wanted(entry_bytes(entry, victim.key.len())) {
             edit.evict(Now::read().ms());
             COUNTERS.evicted.count();
@@ -417,7 +420,7 @@ fn evict(ctx: Ctx<'_>, victim: &Victim, wanted: impl FnOnce(u64) -> bool) -> boo
         is_same.then_some(())
     };
     let is_same = ctx.in_db(victim.db, evict).flatten().is_some();
-    is_same || !ENTRIES.get().is_counted(victim.place)
+    is_same || !ENTRIES.get().is_counted(victim.position)
 }
 
 /// Whether memory of entries that have gone is to be freed, or entries are to be counted. Replicas do that, too.
@@ -457,11 +460,11 @@ fn merge_some(ctx: Ctx<'_>) -> bool {
         ctx.in_db(entry.db, || {
             if let Ok(mut key) = TypedKey::of(ctx.peek(&name), &CACHE)
                 && let Some(value) = key.value()
-                && value.tag.place() == Some(entry.place)
-                && let Some(place) = ENTRIES.get().relocate(&mut merge, index)
+                && value.tag.position() == Some(entry.position)
+                && let Some(position) = ENTRIES.get().relocate(&mut merge, index)
             {
-                value.tag.set_place(Some(place));
-                place_has_changed(entry.place, place);
+                value.tag.set_position(Some(position));
+                position_has_changed(entry.position, position);
             }
         });
     }
@@ -469,14 +472,14 @@ fn merge_some(ctx: Ctx<'_>) -> bool {
     true
 }
 
-fn place_has_changed(before: Place, place: Place) {
+fn position_has_changed(before: EntryPosition, position: EntryPosition) {
     let work = &mut *WORK.get();
     if work.last_stored == Some(before) {
-        work.last_stored = Some(place);
+        work.last_stored = Some(position);
     }
     for victim in &mut work.oversized {
-        if victim.place == before {
-            victim.place = place;
+        if victim.position == before {
+            victim.position = position;
         }
     }
 }

@@ -274,7 +274,7 @@ fn store(
     if step.admitted.is_ok()
         && let Some(more) = budget::bytes_without_room(name.bytes(), value, entry.as_deref())
     {
-        let replaced = entry.and_then(|entry| entry.tag.place());
+        let replaced = entry.and_then(|entry| entry.tag.position());
         drop(edit); // another key is opened
         budget::make_room(ctx, name.bytes(), replaced, more);
         edit = open(ctx, &name)?;

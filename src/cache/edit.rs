@@ -271,7 +271,7 @@ impl<'k> KeyEdit<'k, CacheEntry> {
         if let Some(entry) = self.key.value() {
             let state = EntryBefore::of(entry);
             let before = std::mem::replace(entry, head);
-            entry.tag.set_place(before.tag.place());
+            entry.tag.set_position(before.tag.position());
             if keeps_value {
                 entry.set_kind(before.kind());
                 entry.bytes = before.bytes;

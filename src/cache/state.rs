@@ -1,6 +1,6 @@
 //! The state machine of a cached entry. It knows no server, no clock and no randomness.
 
-use super::sieve::Place;
+use super::sieve::EntryPosition;
 use crate::deadlines::Listed;
 use crate::request::MAX_SAFE;
 use std::cell::Cell;
@@ -28,17 +28,17 @@ pub struct CacheEntry {
     pub grace: Option<Box<EntryGrace>>,
 }
 
-/// The kind of an entry, and its place in the queue of all entries. The place is no part of the dataset: entries in different
-/// places are equal, and a copy has no place.
+/// The kind of an entry, and its position in the queue of all entries. The position is no part of the dataset: entries in different
+/// positions are equal, and a copy has no position.
 ///
-/// Two bits are the kind, thirty are the place, so that an entry has 48 bytes.
+/// Two bits are the kind, thirty are the position, so that an entry has 48 bytes.
 pub struct EntryTag(Cell<u32>);
 
 impl EntryTag {
     const KIND_SHIFT: u32 = 30;
-    const PLACE: u32 = (1 << Self::KIND_SHIFT) - 1;
+    const POSITION: u32 = (1 << Self::KIND_SHIFT) - 1;
 
-    /// The tag of an entry without a place.
+    /// The tag of an entry without a position.
     pub fn new(kind: EntryKind) -> Self {
         Self(Cell::new((kind as u32) << Self::KIND_SHIFT))
     }
@@ -51,23 +51,23 @@ impl EntryTag {
         }
     }
 
-    /// The place, if the entry is counted.
-    pub fn place(&self) -> Option<Place> {
-        NonZeroU32::new(self.0.get() & Self::PLACE).map(Place::numbered)
+    /// The position, if the entry is counted.
+    pub fn position(&self) -> Option<EntryPosition> {
+        NonZeroU32::new(self.0.get() & Self::POSITION).map(EntryPosition::numbered)
     }
 
-    /// Sets the place.
-    pub fn set_place(&self, place: Option<Place>) {
-        let place = place.map_or(0, |place| place.number().get());
+    /// Sets the position.
+    pub fn set_position(&self, position: Option<EntryPosition>) {
+        let position = position.map_or(0, |position| position.number().get());
         self.0
-            .set(self.0.get() & !Self::PLACE | place & Self::PLACE);
+            .set(self.0.get() & !Self::POSITION | position & Self::POSITION);
     }
 
-    /// Removes the place and returns it.
-    pub fn take_place(&self) -> Option<Place> {
-        let place = self.place();
-        self.set_place(None);
-        place
+    /// Removes the position and returns it.
+    pub fn take_position(&self) -> Option<EntryPosition> {
+        let position = self.position();
+        self.set_position(None);
+        position
     }
 }
 
@@ -282,11 +282,11 @@ impl CacheEntry {
         self.tag.kind()
     }
 
-    /// Changes the kind. The entry keeps its place.
+    /// Changes the kind. The entry keeps its position.
     pub fn set_kind(&mut self, kind: EntryKind) {
-        let place = self.tag.place();
+        let position = self.tag.position();
         self.tag = EntryTag::new(kind);
-        self.tag.set_place(place);
+        self.tag.set_position(position);
     }
 
     /// The freshness now (Unix ms). `expires`: when the key expires, if it does.

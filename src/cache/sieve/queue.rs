@@ -1,0 +1,101 @@
+//! The queue of the batches of one dataset, and what its entries count.
+
+use super::CountedSection;
+use super::batch::NO_BATCH;
+use std::collections::BTreeMap;
+
+/// The entries of a section that are in the cache.
+#[derive(Debug, Default, Clone)]
+pub(super) struct SectionTotals {
+    pub(super) section: CountedSection,
+    pub(super) entries: u64,
+    pub(super) bytes: u64,
+    pub(super) is_dropped: bool,
+}
+
+/// The batches of one dataset, from the oldest entry to the newest.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Its number. Each queue has another one.
+    pub(super) number: u32,
+    pub(super) oldest: u32,
+    pub(super) newest: u32,
+    /// The batch and the index that the hand comes to next. `NO_BATCH`: the oldest entry.
+    pub(super) hand: (u32, u32),
+    /// How often the hand has come to the end since it found an entry.
+    pub(super) laps: u32,
+    /// The sections by their numbers, which are in the batches.
+    pub(super) totals: Vec<SectionTotals>,
+    pub(super) unused_numbers: Vec<u32>,
+    pub(super) numbers: BTreeMap<CountedSection, u32>,
+    /// The name that was added last, if it is in the newest batch.
+    pub(super) last: Vec<u8>,
+    pub(super) entries: u64,
+    pub(super) bytes: u64,
+    /// The number of batches.
+    pub(super) batches: u32,
+    /// The batch that the present pass of merges comes to next. `NO_BATCH`: there is no pass.
+    pub(super) merging: u32,
+    /// How many entries were removed since the last pass of merges began.
+    pub(super) removed: u64,
+}
+
+impl Queue {
+    pub(super) fn new(number: u32) -> Self {
+        Self {
+            number,
+            oldest: NO_BATCH,
+            newest: NO_BATCH,
+            hand: (NO_BATCH, 0),
+            laps: 0,
+            totals: Vec::new(),
+            unused_numbers: Vec::new(),
+            numbers: BTreeMap::new(),
+            last: Vec::new(),
+            entries: 0,
+            bytes: 0,
+            batches: 0,
+            merging: NO_BATCH,
+            removed: 0,
+        }
+    }
+
+    /// The number of a section, which is a new one if the section has none.
+    pub(super) fn number_of(&mut self, section: CountedSection) -> u32 {
+        *self.numbers.entry(section).or_insert_with(|| {
+            let totals = SectionTotals {
+                section,
+                ..SectionTotals::default()
+            };
+            match self.unused_numbers.pop() {
+                Some(number) => {
+                    self.totals[number as usize] = totals;
+                    number
+                }
+                None => {
+                    self.totals.push(totals);
+                    self.totals.len() as u32 - 1
+                }
+            }
+        })
+    }
+
+    /// No name of a dropped section is left: their numbers are free.
+    pub(super) fn reuse_dropped_numbers(&mut self) {
+        for (totals, number) in self.totals.iter_mut().zip(0..) {
+            if std::mem::take(&mut totals.is_dropped) {
+                self.unused_numbers.push(number);
+            }
+        }
+    }
+
+    /// Takes a section out of the sums.
+    pub(super) fn drop_section(&mut self, section: CountedSection) {
+        if let Some(number) = self.numbers.remove(&section) {
+            let totals = &mut self.totals[number as usize];
+            totals.is_dropped = true;
+            self.entries -= totals.entries;
+            self.bytes -= totals.bytes;
+        }
+    }
+}
