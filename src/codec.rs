@@ -34,7 +34,7 @@ fn put_long_uint(out: &mut Vec<u8>, mut value: u64) {
 /// Appends integers, as [`put_uint`] does.
 #[inline(always)]
 pub fn put_uints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
-    out.reserve(N * MAX_UINT_LEN);
+    out.reserve(N * MAX_UINT_BYTES);
     for value in values {
         put_uint(out, value);
     }
@@ -52,7 +52,7 @@ fn spread(value: u64) -> (u64, usize) {
 }
 
 /// The most bytes of an integer.
-const MAX_UINT_LEN: usize = 10;
+const MAX_UINT_BYTES: usize = 10;
 
 /// The number of bytes that [`put_uint`] appends, 1 to 10.
 pub fn uint_len(value: u64) -> usize {

@@ -3,33 +3,34 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The largest request whose block size is learned, in bytes.
-const SMALL: usize = 1024;
+const SMALL_BYTES: usize = 1024;
 
 /// The distance of learned requests, in bytes: allocators round requests up to at least this.
-const STEP: usize = 8;
+const STEP_BYTES: usize = 8;
 
 /// The block sizes for requests of 8, 16, 24... bytes. The size classes of a distribution's jemalloc are 16 bytes apart, those of
 /// the jemalloc that Redis bundles are 8 bytes apart. The block sizes of glibc are 24, 24, 24, 40, 40...
-static GIVEN: [AtomicUsize; SMALL / STEP] = [const { AtomicUsize::new(0) }; SMALL / STEP];
+static GIVEN: [AtomicUsize; SMALL_BYTES / STEP_BYTES] =
+    [const { AtomicUsize::new(0) }; SMALL_BYTES / STEP_BYTES];
 
 /// Whether the allocator has size classes for larger blocks, too, as jemalloc has.
 static HAS_CLASSES: AtomicBool = AtomicBool::new(true);
 
 /// Above this size, newer versions of jemalloc round requests to pages and not to size classes.
-const LARGE: usize = 32 * 1024;
+const LARGE_BYTES: usize = 32 * 1024;
 
 /// The size of a page if the allocator rounds large requests to pages, otherwise 0.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Learns the block sizes of the allocator. `ask` returns the block size for a request, both in bytes.
 pub fn learn(ask: impl Fn(usize) -> usize) {
-    for (given, size) in GIVEN.iter().zip((STEP..).step_by(STEP)) {
+    for (given, size) in GIVEN.iter().zip((STEP_BYTES..).step_by(STEP_BYTES)) {
         given.store(ask(size), Ordering::Relaxed);
     }
-    let one_more = ask(SMALL + 1);
-    HAS_CLASSES.store(one_more == size_class(SMALL + 1), Ordering::Relaxed);
-    let page = match ask(LARGE + 1) {
-        large if large < size_class(LARGE + 1) => large.saturating_sub(LARGE),
+    let one_more = ask(SMALL_BYTES + 1);
+    HAS_CLASSES.store(one_more == size_class(SMALL_BYTES + 1), Ordering::Relaxed);
+    let page = match ask(LARGE_BYTES + 1) {
+        large if large < size_class(LARGE_BYTES + 1) => large.saturating_sub(LARGE_BYTES),
         _ => 0,
     };
     PAGE.store(page, Ordering::Relaxed);
@@ -40,10 +41,10 @@ pub fn block_size(size: usize) -> usize {
     if size == 0 {
         return 0;
     }
-    match GIVEN.get((size - 1) / STEP) {
+    match GIVEN.get((size - 1) / STEP_BYTES) {
         Some(given) => given.load(Ordering::Relaxed).max(size),
         None if HAS_CLASSES.load(Ordering::Relaxed) => match PAGE.load(Ordering::Relaxed) {
-            page if page > 0 && size > LARGE => size.next_multiple_of(page),
+            page if page > 0 && size > LARGE_BYTES => size.next_multiple_of(page),
             _ => size_class(size),
         },
         // The overhead of the allocator is negligible.
@@ -82,7 +83,7 @@ mod tests {
             assert_eq!(block_size(size), given, "{size}");
         }
         learn(|size| match size {
-            ..=LARGE => quantum(size),
+            ..=LARGE_BYTES => quantum(size),
             _ => size.next_multiple_of(4096),
         });
         for (size, given) in [

@@ -292,7 +292,7 @@ pub fn client_left<F: QueueService>(ctx: Ctx<'_>, ticket: Ticket, departure: Dep
 pub fn handle_event<F: QueueService>(event: &ServerEvent) {
     match event {
         ServerEvent::Unlinked(db, key)
-        | ServerEvent::Touched(db, key)
+        | ServerEvent::Changed(db, key)
         | ServerEvent::Arrived(db, key) => {
             if waiting::<F>(*db, key) == 0 {
                 return;

@@ -4,15 +4,15 @@
 //! blocks reads one cache line per item. It needs more bits than a classic Bloom filter, because the loads of its blocks differ;
 //! see [`super::shape`].
 
-use crate::server::services::cache_lines::LINE_SIZE;
+use crate::server::services::cache_lines::LINE_BYTES;
 use bitvec::order::Lsb0;
 use bitvec::view::BitView;
 
 /// The number of bits of a block.
-pub const BLOCK_BITS: usize = LINE_SIZE * 8;
+pub const BLOCK_BITS: usize = LINE_BYTES * 8;
 
 /// A block.
-pub type Block = [u8; LINE_SIZE];
+pub type Block = [u8; LINE_BYTES];
 
 /// The number of probes that one 64-bit word provides, at nine bits per probe.
 const PER_WORD: u32 = 7;
@@ -93,7 +93,7 @@ mod tests {
             others in prop::collection::vec(any::<u64>(), 100),
             probes in 1u32..50,
         ) {
-            let mut block = [0; LINE_SIZE];
+            let mut block = [0; LINE_BYTES];
             let mut model = BTreeSet::new();
             for item in &items {
                 set(&mut block, *item, probes);

@@ -1,7 +1,7 @@
 //! The table of a layer: buckets of slots. A slot contains a fingerprint; 0 stands for a free slot.
 
 use crate::filter::hash::{Hash, reduce};
-use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
+use crate::server::services::cache_lines::{CacheLines, LINE_BYTES, is_zero};
 
 /// The arrangement of fingerprints in the memory of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Grid {
     pub fn lines(self) -> u64 {
         let bucket = self.bucket_size * self.width;
         let bytes = u128::from(bucket) * (u128::from(self.base) << self.fine);
-        u64::try_from(bytes.div_ceil(LINE_SIZE as u128)).unwrap_or(u64::MAX)
+        u64::try_from(bytes.div_ceil(LINE_BYTES as u128)).unwrap_or(u64::MAX)
     }
 
     /// The buckets and the fingerprint of an item: partial-key cuckoo hashing (Fan, Andersen, Kaminsky and Mitzenmacher,
@@ -91,7 +91,7 @@ impl Grid {
     pub fn prefetch(self, lines: &CacheLines, candidates: CandidateBuckets) {
         for bucket in candidates.buckets {
             let byte = bucket * self.bucket_size * self.width;
-            lines.prefetch(byte as usize / LINE_SIZE);
+            lines.prefetch(byte as usize / LINE_BYTES);
         }
     }
 
@@ -102,12 +102,12 @@ impl Grid {
         let mut at = bucket as usize * size;
         let end = at + size;
         std::iter::from_fn(move || {
-            let start = at % LINE_SIZE;
-            let length = (LINE_SIZE - start).min(end - at);
+            let start = at % LINE_BYTES;
+            let length = (LINE_BYTES - start).min(end - at);
             if length == 0 {
                 return None;
             }
-            let line = lines.line(at / LINE_SIZE);
+            let line = lines.line(at / LINE_BYTES);
             at += length;
             Some(&line[start..start + length])
         })
@@ -120,7 +120,7 @@ impl Grid {
 
     fn slot(self, bucket: u64, slot: u64) -> (usize, usize) {
         let byte = ((bucket * self.bucket_size + slot) * self.width) as usize;
-        (byte / LINE_SIZE, byte % LINE_SIZE)
+        (byte / LINE_BYTES, byte % LINE_BYTES)
     }
 
     /// The fingerprint in a slot; 0: the slot is free.
@@ -162,13 +162,13 @@ impl Grid {
     #[inline(always)] // a call would save and restore more registers than it uses
     pub fn find(self, lines: &CacheLines, bucket: u64, fingerprint: u32) -> Option<u64> {
         let size = self.bucket_size * self.width;
-        if size != WORD as u64 {
+        if size != WORD_BYTES as u64 {
             return self.find_in_pieces(lines, bucket, fingerprint);
         }
         // The default size of buckets.
         let word = bucket as usize;
-        let line = lines.line(word / (LINE_SIZE / WORD));
-        let word = line.as_chunks().0[word % (LINE_SIZE / WORD)];
+        let line = lines.line(word / (LINE_BYTES / WORD_BYTES));
+        let word = line.as_chunks().0[word % (LINE_BYTES / WORD_BYTES)];
         let found = match self.width {
             1 => find_in_word::<1>(word, fingerprint),
             2 => find_in_word::<2>(word, fingerprint),
@@ -216,12 +216,12 @@ impl Grid {
 }
 
 /// The number of bytes that are compared in one step.
-const WORD: usize = 8;
+const WORD_BYTES: usize = 8;
 
 /// The first slot of `WIDTH` bytes with this fingerprint. Exclusive or turns such a slot into zeros. Then a subtraction of one from
 /// each slot sets the highest bit of the first zero slot, which was not set (Mycroft's test; Warren, "Hacker's Delight", 6-1).
 #[inline]
-fn find_in_word<const WIDTH: usize>(word: [u8; WORD], wanted: u32) -> Option<usize> {
+fn find_in_word<const WIDTH: usize>(word: [u8; WORD_BYTES], wanted: u32) -> Option<usize> {
     let ones = u64::MAX / (u64::MAX >> (64 - 8 * WIDTH));
     let highest = ones << (8 * WIDTH - 1);
     let apart = u64::from_le_bytes(word) ^ ones.wrapping_mul(wanted.into());
@@ -233,10 +233,10 @@ fn find<const WIDTH: usize>(piece: &[u8], wanted: u32) -> Option<usize> {
     let (words, rest) = piece.as_chunks();
     for (index, word) in words.iter().enumerate() {
         if let Some(slot) = find_in_word::<WIDTH>(*word, wanted) {
-            return Some(index * WORD / WIDTH + slot);
+            return Some(index * WORD_BYTES / WIDTH + slot);
         }
     }
-    let before = words.len() * WORD / WIDTH;
+    let before = words.len() * WORD_BYTES / WIDTH;
     let wanted = wanted.to_le_bytes();
     let mut slots = rest.chunks_exact(WIDTH);
     let found = slots.position(|slot| *slot == wanted[..WIDTH]);

@@ -97,7 +97,7 @@ pub fn scandump<K: FilterKind>(call: &Call<'_>) -> Answer {
         match (iterator.checked_sub(1), foreign) {
             (None, Some((_, header))) => (1, header),
             (Some(from), Some((foreign, _))) => {
-                let chunk = foreign.chunk(from, persist::MAX_CHUNK);
+                let chunk = foreign.chunk(from, persist::MAX_CHUNK_BYTES);
                 chunk.map_or((0, Vec::new()), |(end, piece)| (end + 1, piece))
             }
             (None, _) => {

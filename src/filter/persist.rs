@@ -30,19 +30,19 @@ use super::foreign::{ForeignHeader, ForeignShape};
 use super::hash::Hash;
 use super::state::{Filter, FilterHeader, FilterKind, MAX_ITEMS};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint};
-use crate::server::services::cache_lines::{CacheLines, LINE_SIZE, is_zero};
+use crate::server::services::cache_lines::{CacheLines, LINE_BYTES, is_zero};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The version of the encoding.
 pub const VERSION: u8 = 1;
 
-const CHECK_SIZE: usize = 8;
+const CHECK_BYTES: usize = 8;
 
 /// The most bytes of a piece in RDB and AOF.
-const PIECE_SIZE: usize = 256 * 1024;
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// The most bytes of a chunk in the reply of `SCANDUMP`, with the check.
-pub const MAX_CHUNK: usize = 16 << 20;
+pub const MAX_CHUNK_BYTES: usize = 16 << 20;
 
 /// Appends the header of a filter.
 pub fn put_header<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader<K>) {
@@ -141,7 +141,7 @@ pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u
     let segments = filter
         .arrays()
         .flat_map(|lines| (0..lines.segments()).map(|at| lines.segment(at)));
-    let pieces = segments.flat_map(|segment| segment.chunks(PIECE_SIZE));
+    let pieces = segments.flat_map(|segment| segment.chunks(PIECE_BYTES));
     let pieces = pieces.map(move |piece| {
         let start = position;
         position += piece.len() as u64;
@@ -150,7 +150,7 @@ pub fn used_pieces<K: FilterKind>(filter: &Filter<K>) -> impl Iterator<Item = (u
     pieces.filter(|(_, piece)| !is_zero(piece))
 }
 
-/// The next piece from a position on, of at most [`MAX_CHUNK`] bytes, and its end. `None`: only zeros remain. A piece never spans
+/// The next piece from a position on, of at most [`MAX_CHUNK_BYTES`] bytes, and its end. `None`: only zeros remain. A piece never spans
 /// two layers, so a layer that was added after the header was read has pieces of its own.
 pub fn chunk<K: FilterKind>(filter: &Filter<K>, from: u64) -> Option<(u64, Vec<u8>)> {
     let mut start = 0; // the position of the layer
@@ -181,14 +181,14 @@ fn chunk_of(lines: &CacheLines, from: u64) -> Option<(u64, Vec<u8>)> {
         };
         let start = at as u64 * size + skipped as u64;
         let rest = lines.segment(at).get(skipped..).unwrap_or_default();
-        let pieces = rest.chunks(PIECE_SIZE).enumerate();
-        pieces.map(move |(index, piece)| (start + (index * PIECE_SIZE) as u64, piece))
+        let pieces = rest.chunks(PIECE_BYTES).enumerate();
+        pieces.map(move |(index, piece)| (start + (index * PIECE_BYTES) as u64, piece))
     });
     let mut rest = pieces.skip_while(|(_, piece)| is_zero(piece));
     let (start, first) = rest.next()?;
     let mut bytes = first.to_vec();
     for (_, piece) in rest {
-        if is_zero(piece) || bytes.len() + piece.len() + CHECK_SIZE > MAX_CHUNK {
+        if is_zero(piece) || bytes.len() + piece.len() + CHECK_BYTES > MAX_CHUNK_BYTES {
             break;
         }
         bytes.extend(piece);
@@ -197,12 +197,12 @@ fn chunk_of(lines: &CacheLines, from: u64) -> Option<(u64, Vec<u8>)> {
 }
 
 fn size_of_lines(lines: &CacheLines) -> u64 {
-    (lines.len() * LINE_SIZE) as u64
+    (lines.len() * LINE_BYTES) as u64
 }
 
 /// The position of a piece that ends at `end`. Error: the piece is too short or too long.
 pub fn start_of(piece: &[u8], end: u64) -> Result<u64, Corrupt> {
-    let length = piece.len().checked_sub(CHECK_SIZE).ok_or(Corrupt)?;
+    let length = piece.len().checked_sub(CHECK_BYTES).ok_or(Corrupt)?;
     end.checked_sub(length as u64).ok_or(Corrupt)
 }
 
@@ -311,7 +311,7 @@ pub fn put_header_effect<K: FilterKind>(out: &mut Vec<u8>, header: &FilterHeader
 pub fn put_piece_effect(out: &mut Vec<u8>, seed: u64, position: u64, data: &[u8]) {
     out.push(b'P');
     put_uint(out, position);
-    put_uint(out, (data.len() + CHECK_SIZE) as u64);
+    put_uint(out, (data.len() + CHECK_BYTES) as u64);
     put_piece(out, seed, position, data);
 }
 

@@ -5,7 +5,7 @@ use super::foreign::{ForeignHeader, ForeignLayers, ForeignShape};
 use super::hash::Hash;
 use crate::codec::{Corrupt, Reader};
 use crate::error::Error;
-use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
+use crate::server::services::cache_lines::{CacheLines, LINE_BYTES};
 use crate::server::services::native::NativeType;
 use std::ffi::CStr;
 
@@ -161,7 +161,7 @@ impl<K: FilterKind> FilterHeader<K> {
         let foreign = foreign.map(|shape| shape.lines().saturating_add(shape.count() as u64));
         let sizes = self.layers.iter().map(lines).chain(foreign);
         sizes.fold(0, |sum: u64, lines| {
-            sum.saturating_add(lines.saturating_mul(LINE_SIZE as u64))
+            sum.saturating_add(lines.saturating_mul(LINE_BYTES as u64))
         })
     }
 
@@ -220,7 +220,7 @@ impl<K: FilterKind> Filter<K> {
 
     /// The bytes of all layers.
     pub fn size(&self) -> u64 {
-        let sizes = self.arrays().map(|lines| (lines.len() * LINE_SIZE) as u64);
+        let sizes = self.arrays().map(|lines| (lines.len() * LINE_BYTES) as u64);
         sizes.sum()
     }
 
@@ -272,7 +272,7 @@ impl<K: FilterKind> Filter<K> {
 
     /// The bytes of a layer of this shape.
     pub fn layer_size(&self, shape: &K::LayerShape) -> u64 {
-        K::lines(&self.parameters, shape).saturating_mul(LINE_SIZE as u64)
+        K::lines(&self.parameters, shape).saturating_mul(LINE_BYTES as u64)
     }
 
     /// Adds a layer. `None`: there is not enough memory, and nothing changes.

@@ -74,7 +74,7 @@ pub(super) fn apply_effects(call: &Call<'_>) -> Answer {
         let (db, key) = (ctx.db(), name.bytes().into());
         deferred::defer(match gives_holds {
             true => ServerEvent::Arrived(db, key),
-            false => ServerEvent::Touched(db, key),
+            false => ServerEvent::Changed(db, key),
         });
     }
     Ok(Reply::Ok)

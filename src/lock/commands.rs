@@ -11,7 +11,7 @@ use super::search::plan_rechecks;
 use super::slices::serve;
 use super::state::{Acquire, LockKind, Released, RequestedMode, Upgraded};
 use super::world::ServerClients;
-use super::{HOT, LockService, MAX_ID, SERVICE};
+use super::{HOT, LockService, MAX_REQUEST_ID_BYTES, SERVICE};
 use crate::error::Error;
 use crate::options::{OptionSet, Options};
 use crate::reply::{Answer, Reply};
@@ -326,7 +326,7 @@ pub(super) fn sem_cancel(call: &Call<'_>) -> Answer {
 fn cancel_requests(call: &Call<'_>, kind: LockKind) -> Answer {
     let mut cursor = call.cursor();
     cursor.value()?;
-    let id = cursor.name("request-id", MAX_ID)?;
+    let id = cursor.name("request-id", MAX_REQUEST_ID_BYTES)?;
     let (ctx, now, name) = (call.ctx, Now::read(), call.name(0));
     TypedKey::of(ctx.open(&name), kind.native())?;
     let key = (ctx.db(), name.bytes().into());

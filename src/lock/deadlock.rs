@@ -435,12 +435,12 @@ impl Search {
             }
         };
         let node = &mut self.keys[key];
-        let place = QueuePosition {
+        let position = QueuePosition {
             waiter,
             is_ready: false,
             reenters: false,
         };
-        node.waiting.insert(ticket, place);
+        node.waiting.insert(ticket, position);
         node.of_owners.insert((self.waiters[waiter].owner, ticket));
         node.is_semaphore = queues
             .get(ticket)
@@ -531,19 +531,19 @@ impl Search {
         node.is_listed = false;
         let (queue, passed) = (node.queue, node.passed);
         let first = node.waiting.first_key_value();
-        if let Some(waiter) = first.map(|(_, place)| place.waiter)
+        if let Some(waiter) = first.map(|(_, position)| position.waiter)
             && node.ends_at_once(&self.waiters[waiter])
         {
             return self.end_at_once(key, waiter);
         }
-        let Some((ticket, place)) = node.waiting.iter_mut().next() else {
+        let Some((ticket, position)) = node.waiting.iter_mut().next() else {
             return;
         };
-        if place.is_ready {
+        if position.is_ready {
             return; // it lacks others
         }
         let ticket = *ticket;
-        let waiter = &self.waiters[place.waiter];
+        let waiter = &self.waiters[position.waiter];
         // Those who are taken to wait no more leave everything to it.
         let is_done = |ticket: Ticket| {
             let known = self.waiter_of_ticket.get(&ticket);
@@ -623,10 +623,10 @@ impl Search {
             }
         };
         if can_be_had {
-            let waiter = place.waiter;
-            place.is_ready = true;
+            let waiter = position.waiter;
+            position.is_ready = true;
             if own && !node.is_semaphore {
-                place.reenters = true;
+                position.reenters = true;
                 self.note_reentry(key, waiter);
             }
             self.can_have_one(waiter);
@@ -674,7 +674,7 @@ impl Search {
             let key = self.waiters[waiter].keys[index];
             let node = &mut self.keys[key];
             let first = node.waiting.first_key_value();
-            if first.is_some_and(|(first, place)| *first == ticket && !place.reenters) {
+            if first.is_some_and(|(first, position)| *first == ticket && !position.reenters) {
                 node.passed = Some(ticket);
             }
             let is_new = !node.held.contains_key(&owner);
@@ -704,17 +704,17 @@ impl Search {
         };
         self.tasks.push(SearchTask::Enter(key, owner, Some(ticket)));
         let waiter = self.keys[key].waiting.get(&ticket);
-        if let Some(waiter) = waiter.map(|place| place.waiter)
+        if let Some(waiter) = waiter.map(|position| position.waiter)
             && self.keys[key].ends_at_once(&self.waiters[waiter])
         {
             return self.end_at_once(key, waiter);
         }
-        if let Some(place) = self.keys[key].waiting.get_mut(&ticket)
-            && !place.is_ready
-            && self.waiters[place.waiter].want != Want::Upgrade
+        if let Some(position) = self.keys[key].waiting.get_mut(&ticket)
+            && !position.is_ready
+            && self.waiters[position.waiter].want != Want::Upgrade
         {
-            (place.is_ready, place.reenters) = (true, true);
-            let waiter = place.waiter;
+            (position.is_ready, position.reenters) = (true, true);
+            let waiter = position.waiter;
             self.note_reentry(key, waiter);
             self.can_have_one(waiter);
         }

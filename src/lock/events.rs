@@ -27,7 +27,7 @@ pub(super) fn on_event(ctx: Ctx<'_>, now: Now, event: &ServerEvent) {
             handover.add_upkeep(Upkeep::Reconcile((*db, (**key).into())));
         }
         // No owner has gained a hold, so no new deadlock is possible.
-        ServerEvent::Touched(db, key) => handover.reconcile_later((*db, (**key).into())),
+        ServerEvent::Changed(db, key) => handover.reconcile_later((*db, (**key).into())),
         ServerEvent::Arrived(db, key) => {
             handover.queues.recheck(*db, key);
             handover.reconcile_later((*db, (**key).into()));

@@ -47,13 +47,13 @@ use search::DeadlockSearch;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The longest owner in bytes.
-pub const MAX_OWNER: usize = 1024;
+pub const MAX_OWNER_BYTES: usize = 1024;
 
 /// The longest request id in bytes.
-pub const MAX_ID: usize = 128;
+pub const MAX_REQUEST_ID_BYTES: usize = 128;
 
 /// The longest channel in bytes.
-const MAX_CHANNEL: usize = 1024;
+const MAX_CHANNEL_BYTES: usize = 1024;
 
 /// The family's registration.
 pub const FAMILY: Family = Family {
@@ -61,7 +61,7 @@ pub const FAMILY: Family = Family {
     commands: &[table::TABLE],
     types: native::TYPES,
     settings: &[&DEFAULT_LEASE, &MAX_WAITERS, &MAX_WAITED_KEYS],
-    key_changed: native::touched,
+    key_changed: native::key_changed,
     dataset_changed: events::dataset_changed,
     follows_client: watchdog::follows_client,
     on_event: events::on_event,

@@ -33,7 +33,7 @@ pub const TYPES: &[fn(Ctx<'_>) -> bool] = &[register::<Typed<Locks>>, register::
 pub const USAGE: &[TypeUsage] = &[usage_of::<Typed<Locks>>(), usage_of::<Typed<Sems>>()];
 
 /// Notes that a lock or a semaphore came to this key, or that its expiry changed.
-pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
+pub fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     if LOCK.live() + SEM.live() == 0 {
         return;
     }
@@ -56,7 +56,7 @@ pub fn touched(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
             let (db, key) = (ctx.db(), name.bytes().into());
             defer(match change {
                 KeyChange::Arrival => ServerEvent::Arrived(db, key),
-                KeyChange::Expiry => ServerEvent::Touched(db, key),
+                KeyChange::Expiry => ServerEvent::Changed(db, key),
             });
         }
     }

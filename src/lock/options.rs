@@ -3,7 +3,7 @@
 use super::handover::Handover;
 use super::queue::{Listener, LockWaiter, Want};
 use super::state::{Acquire, Amount, RequestedMode, Watchdog};
-use super::{DEFAULT_LEASE, MAX_CHANNEL, MAX_ID, MAX_OWNER};
+use super::{DEFAULT_LEASE, MAX_CHANNEL_BYTES, MAX_OWNER_BYTES, MAX_REQUEST_ID_BYTES};
 use crate::error::Error;
 use crate::options::{OptionArgument, OptionSet, OptionTable, Options};
 use crate::request::{Cursor, MAX_SAFE, TEN_YEARS_MS};
@@ -31,7 +31,7 @@ pub(super) const RENEWAL: OptionSet = WATCHDOG | MAXHOLD | LINGER;
 /// All options of the family.
 pub(super) static OPTIONS: OptionTable<11> = OptionTable::new([
     (PX, "PX", OptionArgument::Integer(1, TEN_YEARS_MS)),
-    (ID, "ID", OptionArgument::Name(MAX_ID)),
+    (ID, "ID", OptionArgument::Name(MAX_REQUEST_ID_BYTES)),
     (ALL, "ALL", OptionArgument::None),
     (BLOCK, "BLOCK", OptionArgument::Integer(0, TEN_YEARS_MS)),
     (LIMIT, "LIMIT", OptionArgument::Integer(1, MAX_SAFE)),
@@ -40,7 +40,7 @@ pub(super) static OPTIONS: OptionTable<11> = OptionTable::new([
     (WATCHDOG, "WATCHDOG", OptionArgument::None),
     (MAXHOLD, "MAXHOLD", OptionArgument::Integer(1, TEN_YEARS_MS)),
     (LINGER, "LINGER", OptionArgument::None),
-    (NOTIFY, "NOTIFY", OptionArgument::Name(MAX_CHANNEL)),
+    (NOTIFY, "NOTIFY", OptionArgument::Name(MAX_CHANNEL_BYTES)),
 ])
 .exclusive(&[ALL | PERMITS])
 .dependent(&[(MAXHOLD, WATCHDOG), (LINGER, WATCHDOG), (NOTIFY, ID)]);
@@ -170,5 +170,5 @@ impl<'a> LockOptions<'a> {
 
 /// Reads an owner: 1 to 1024 bytes.
 pub(super) fn owner<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
-    cursor.name("owner", MAX_OWNER)
+    cursor.name("owner", MAX_OWNER_BYTES)
 }

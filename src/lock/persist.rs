@@ -20,7 +20,7 @@
 
 use super::holds::{Hold, Receipt};
 use super::state::{Lock, Mode};
-use super::{MAX_ID, MAX_OWNER};
+use super::{MAX_OWNER_BYTES, MAX_REQUEST_ID_BYTES};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, put_uints};
 use crate::request::MAX_SAFE;
 
@@ -105,7 +105,7 @@ pub fn effects(input: &[u8]) -> Result<Vec<LockEffect<'_>>, Corrupt> {
                 let (owner, hold) = hold(&mut reader)?;
                 LockEffect::Held(mode, owner, hold)
             }
-            b'G' => LockEffect::Gone(reader.bytes(1, MAX_OWNER)?),
+            b'G' => LockEffect::Gone(reader.bytes(1, MAX_OWNER_BYTES)?),
             b'X' => LockEffect::Expired(reader.uint(0, MAX)?),
             b'C' => LockEffect::Clamped(reader.uint(0, MAX)?),
             b'F' => LockEffect::Fence(reader.uint(1, MAX)?),
@@ -211,7 +211,7 @@ pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
 }
 
 fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
-    let owner = reader.bytes(1, MAX_OWNER)?;
+    let owner = reader.bytes(1, MAX_OWNER_BYTES)?;
     let count = reader.uint(1, MAX)?;
     let fence = reader.uint(1, MAX)?;
     let until = reader.uint(0, MAX)?;
@@ -224,7 +224,7 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
             return Ok(None);
         }
         Ok(Some(Box::new(Receipt {
-            id: reader.bytes(1, MAX_ID)?.into(),
+            id: reader.bytes(1, MAX_REQUEST_ID_BYTES)?.into(),
             reply: reader.uint(0, MAX)?,
         })))
     };

@@ -203,7 +203,7 @@ pub(super) fn apply_effect(call: &Call<'_>) -> Answer {
     let (ctx, name) = (call.ctx, call.name(0));
     WorkEdit::open(ctx, &name)?.apply(effect, result)?;
     if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 {
-        defer(ServerEvent::Touched(ctx.db(), key.into()));
+        defer(ServerEvent::Changed(ctx.db(), key.into()));
     }
     Ok(Reply::Ok)
 }

@@ -45,7 +45,7 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyCha
     }
     let has_waiting_clients = WAITING_CLIENTS.load(Ordering::Relaxed) > 0;
     if (outlives || has_waiting_clients) && !ctx.is_replica() {
-        defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
+        defer(ServerEvent::Changed(ctx.db(), name.bytes().into()));
     }
 }
 

@@ -173,7 +173,7 @@ impl QueueService for OnceQueues {
 
 /// Handles a server event.
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
-    if let ServerEvent::Touched(db, key) = event {
+    if let ServerEvent::Changed(db, key) = event {
         cluster::act_on(ctx, &(*db, (**key).into()), |name| limit_expiry(ctx, name));
     }
     if WAITING_CLIENTS.load(Ordering::Relaxed) > 0 || *event == ServerEvent::Demoted {

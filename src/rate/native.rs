@@ -37,13 +37,13 @@ pub(super) fn key_changed(ctx: Ctx<'_>, name: &ServerString<'_>, _change: KeyCha
         && let Some(end) = key.value().and_then(|limit| limit.end())
         && key.outlives(end)
     {
-        defer(ServerEvent::Touched(ctx.db(), name.bytes().into()));
+        defer(ServerEvent::Changed(ctx.db(), name.bytes().into()));
     }
 }
 
 /// Lets such a key expire at the limit's end.
 pub(super) fn handle_event(ctx: Ctx<'_>, _now: Now, event: &ServerEvent) {
-    if let ServerEvent::Touched(db, key) = event {
+    if let ServerEvent::Changed(db, key) = event {
         cluster::act_on(ctx, &(*db, (**key).into()), |name| limit_expiry(ctx, name));
     }
 }

@@ -43,7 +43,7 @@ fn through_chunks<K: FilterKind>(filter: &Filter<K>) -> Filter<K> {
     let mut copy = loaded.build().expect("memory");
     let mut end = 0;
     while let Some((next, piece)) = persist::chunk(filter, end) {
-        assert!(next > end && piece.len() <= persist::MAX_CHUNK);
+        assert!(next > end && piece.len() <= persist::MAX_CHUNK_BYTES);
         let start = persist::start_of(&piece, next).expect("a piece");
         persist::load_piece(&mut copy, start, &piece).expect("its own piece");
         end = next;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use crate::support::filter::{
-    BAD_DATA, Chunk, FILTERS, ITEM_EXISTS, ITEMS, KINDS, Kind, MAX_CHUNK, TOO_LARGE, add,
+    BAD_DATA, Chunk, FILTERS, ITEM_EXISTS, ITEMS, KINDS, Kind, MAX_CHUNK_BYTES, TOO_LARGE, add,
     add_named, assert_calm, assert_holds, chunk, dump, held, held_named, load, load_chunk, number,
     value_digest,
 };
@@ -368,7 +368,11 @@ fn a_large_filter_is_rewritten_in_pieces() {
         let most = *lengths.iter().max().expect("some");
         assert!(most <= 1 << 20, "{kind:?}: a string of {most}");
         let size = number(&mut client, kind, "k", "Size") as usize;
-        assert!(size > MAX_CHUNK && base.len() > size, "{}", base.len());
+        assert!(
+            size > MAX_CHUNK_BYTES && base.len() > size,
+            "{}",
+            base.len()
+        );
         // Of the other one only what is used.
         assert!(base.len() < size + 1_000_000, "{}", base.len());
         let incremental = fs::read(server.aof_file(".incr.")).unwrap();

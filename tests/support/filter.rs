@@ -48,7 +48,7 @@ pub fn server_and_both() -> (Server, Raw, Raw) {
 }
 
 /// The most that a reply of `SCANDUMP` may hold.
-pub const MAX_CHUNK: usize = 16 << 20;
+pub const MAX_CHUNK_BYTES: usize = 16 << 20;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +225,7 @@ pub fn dump(client: &mut Raw, kind: Kind, key: &str) -> Vec<Chunk> {
     loop {
         let (iterator, data) = chunks.last().expect("a chunk");
         assert!(*iterator > 0 && !data.is_empty());
-        assert!(data.len() <= MAX_CHUNK, "a chunk of {}", data.len());
+        assert!(data.len() <= MAX_CHUNK_BYTES, "a chunk of {}", data.len());
         let next = chunk(client, kind, key, *iterator);
         if next == (0, Vec::new()) {
             return chunks;

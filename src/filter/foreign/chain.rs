@@ -281,7 +281,7 @@ impl Chain {
 mod tests {
     use super::*;
     use crate::filter::foreign::{ForeignHeader, ForeignShape};
-    use crate::server::services::cache_lines::LINE_SIZE;
+    use crate::server::services::cache_lines::LINE_BYTES;
 
     /// A link as RedisBloom makes it with the option for exact numbers of bits, in the layout since 2.2.5.
     fn link(entries: u64, error: f64) -> Link {
@@ -452,7 +452,7 @@ mod tests {
                 let byte = usize::try_from(bit / 8).expect("a place");
                 assert!(!filter.holds(item));
                 let array = filter.arrays_mut().next().expect("an array");
-                array.line_mut(byte / LINE_SIZE)[byte % LINE_SIZE] |= 1 << (bit % 8);
+                array.line_mut(byte / LINE_BYTES)[byte % LINE_BYTES] |= 1 << (bit % 8);
             }
             assert!(filter.holds(item));
         }

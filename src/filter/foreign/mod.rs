@@ -11,7 +11,7 @@ pub mod tables;
 
 use crate::codec::{Corrupt, Reader, put_uint};
 use crate::filter::state::MAX_ITEMS;
-use crate::server::services::cache_lines::{CacheLines, LINE_SIZE};
+use crate::server::services::cache_lines::{CacheLines, LINE_BYTES};
 use chain::{Chain, Link};
 use sip_chain::{SipChain, SipLink};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use tables::{Hashing, Tables};
 pub const FIXED_SHARE: f64 = 64.0;
 
 /// The least bytes of a chunk that ends within an array: RedisBloom has chunks of 10 MiB up to version 2.2.0, later of 16 MiB.
-const LEAST_PART: u64 = 10 << 20;
+const MIN_CHUNK_BYTES: u64 = 10 << 20;
 
 /// The numbers of a foreign filter, without its arrays.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,7 +77,7 @@ pub struct ArrayBytes<'a>(&'a CacheLines);
 impl ArrayBytes<'_> {
     #[inline]
     fn byte(self, index: u64) -> u8 {
-        let (line, byte) = (index as usize / LINE_SIZE, index as usize % LINE_SIZE);
+        let (line, byte) = (index as usize / LINE_BYTES, index as usize % LINE_BYTES);
         self.0.line(line)[byte]
     }
 }
@@ -113,7 +113,7 @@ impl ForeignShape {
     /// The cache lines of all arrays.
     pub fn lines(&self) -> u64 {
         let lines = self.sizes().into_iter();
-        let lines = lines.map(|size| size.div_ceil(LINE_SIZE as u64));
+        let lines = lines.map(|size| size.div_ceil(LINE_BYTES as u64));
         lines.fold(0, u64::saturating_add)
     }
 
@@ -301,7 +301,7 @@ impl ForeignHeader {
     /// Allocates the filter. All its bytes are zero. `None`: there is not enough memory.
     pub fn build(self) -> Option<ForeignLayers> {
         let sizes = self.shape.sizes().into_iter();
-        let lines = sizes.map(|size| size.div_ceil(LINE_SIZE as u64));
+        let lines = sizes.map(|size| size.div_ceil(LINE_BYTES as u64));
         let arrays = lines.map(|lines| CacheLines::zeroed(usize::try_from(lines).ok()?));
         let arrays = arrays.collect::<Option<_>>()?;
         Some(ForeignLayers::new(self, arrays))
@@ -408,7 +408,7 @@ impl ForeignLayers {
         let Some((table, slot)) = tables.find(item, arrays) else {
             return false;
         };
-        let (line, byte) = (slot as usize / LINE_SIZE, slot as usize % LINE_SIZE);
+        let (line, byte) = (slot as usize / LINE_BYTES, slot as usize % LINE_BYTES);
         self.arrays[table].line_mut(line)[byte] = 0;
         tables.items = tables.items.saturating_sub(1);
         tables.deleted = (tables.deleted + 1).min(MAX_ITEMS);
@@ -564,7 +564,7 @@ impl ForeignLayers {
             }
             Some(next) if from != next => return Err(Corrupt),
             // Only the end of an array has so short a chunk, so the header's array is larger than that of the dumped filter.
-            Some(_) if end - from < (size - place).min(LEAST_PART) => return Err(Corrupt),
+            Some(_) if end - from < (size - place).min(MIN_CHUNK_BYTES) => return Err(Corrupt),
             // The rest of a filter that was saved after some of its chunks.
             None if !self.is_kept_by(index, place, bytes) => return Err(Corrupt),
             _ => {}

@@ -23,7 +23,7 @@ fn rewrite<K: FilterKind>(filter: &Filter<K>, command: &CStr, out: &mut AofWrite
         return Filters::<K>::rewrite(filter, out);
     };
     out.command_with(command, b"1", &header);
-    for (end, piece) in foreign.chunks(persist::MAX_CHUNK) {
+    for (end, piece) in foreign.chunks(persist::MAX_CHUNK_BYTES) {
         out.command_with(command, (end + 1).to_string().as_bytes(), &piece);
     }
 }

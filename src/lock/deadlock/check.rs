@@ -25,18 +25,18 @@ pub struct Budget {
 
 impl Budget {
     /// The maximum number of steps of a command: some tenths of a millisecond.
-    const PER_COMMAND: u64 = 1000;
+    const STEPS_PER_COMMAND: u64 = 1000;
     /// The maximum number of steps of all commands in a millisecond: one round of the event loop can execute many commands.
-    const PER_MS: u64 = 400;
+    const STEPS_PER_MS: u64 = 400;
     /// The maximum number of unused steps that later commands may use.
-    const MOST: u64 = 4 * Self::PER_COMMAND;
+    const MAX_STEPS: u64 = 4 * Self::STEPS_PER_COMMAND;
 
     /// Calls `check` with the steps that a command may take at this time (Unix ms), from which it subtracts those it takes.
     pub fn spend<T>(&mut self, now: u64, check: impl FnOnce(&mut u64) -> T) -> T {
-        let added = now.abs_diff(self.at).saturating_mul(Self::PER_MS);
-        self.left = self.left.saturating_add(added).min(Self::MOST);
+        let added = now.abs_diff(self.at).saturating_mul(Self::STEPS_PER_MS);
+        self.left = self.left.saturating_add(added).min(Self::MAX_STEPS);
         self.at = now;
-        let given = self.left.min(Self::PER_COMMAND);
+        let given = self.left.min(Self::STEPS_PER_COMMAND);
         let mut steps = given;
         let result = check(&mut steps);
         self.left -= given - steps;

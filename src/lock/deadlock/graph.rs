@@ -53,7 +53,7 @@ pub(super) struct Held {
     pub(super) served: u64,
 }
 
-/// A waiter's place in the queue of one key.
+/// A waiter's position in the queue of one key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueuePosition {
     pub(super) waiter: usize,
@@ -107,7 +107,7 @@ pub(super) enum SearchTask {
     Unverified(u64),
     /// Find an owner's waiters from this ticket on.
     Owner(usize, Ticket),
-    /// Find a waiter's keys from this place on.
+    /// Find a waiter's keys from this index on.
     Keys(usize, usize),
     /// Find the entangled waiters of a key up to this ticket.
     Queue(usize, Ticket),

@@ -90,16 +90,17 @@ fn run_deferred(ctx: Ctx<'_>) {
     let now = Now::read();
     // A handler may defer another event, for example of a key that has expired.
     loop {
-        let mut noted = mem::take(&mut *DEFERRED.get());
+        let mut deferred = mem::take(&mut *DEFERRED.get());
         if is_replica {
             // The master handles changes of keys. A replica handles only events of its own memory and its own AOF.
-            noted.retain(|noted| matches!(noted, ServerEvent::Demoted | ServerEvent::Saving));
+            deferred
+                .retain(|deferred| matches!(deferred, ServerEvent::Demoted | ServerEvent::Saving));
         }
         // A pause delays neither of these: when it ends, the slot may already be back.
-        let possible = |noted: &ServerEvent| {
-            !is_paused || matches!(noted, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
+        let possible = |deferred: &ServerEvent| {
+            !is_paused || matches!(deferred, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
         };
-        let (mut ready, later): (Vec<_>, Vec<_>) = noted.into_iter().partition(possible);
+        let (mut ready, later): (Vec<_>, Vec<_>) = deferred.into_iter().partition(possible);
         let is_any_deferred = !later.is_empty() || !LATE_CHANGES.get().is_empty();
         ANY_DEFERRED.store(is_any_deferred, Ordering::Relaxed);
         *DEFERRED.get() = later;

@@ -11,12 +11,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bytes of a cache line on nearly all servers.
-pub const LINE_SIZE: usize = 64;
+pub const LINE_BYTES: usize = 64;
 
 /// One cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub struct CacheLine(pub [u8; LINE_SIZE]);
+pub struct CacheLine(pub [u8; LINE_BYTES]);
 
 /// Log2 of the smallest and of the largest number of lines in a segment: 4 KiB and 4 MiB.
 const MIN_SHIFT: u32 = 6;
@@ -69,7 +69,7 @@ impl CacheLines {
         let made = Segments::new(len, shift, Carving::Whole);
         let made = made.or_else(|| Segments::new(len, shift, Carving::Carved))?;
         ARRAYS.fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(len * LINE_SIZE, Ordering::Relaxed);
+        BYTES.fetch_add(len * LINE_BYTES, Ordering::Relaxed);
         Some(made.finish())
     }
 
@@ -93,7 +93,7 @@ impl CacheLines {
 
     /// The bytes of a segment. The last segment may have fewer.
     pub fn segment_size(&self) -> usize {
-        LINE_SIZE << self.shift
+        LINE_BYTES << self.shift
     }
 
     /// The number of segments.
@@ -103,7 +103,7 @@ impl CacheLines {
 
     /// The line with this index. Panics if there is none.
     #[inline]
-    pub fn line(&self, index: usize) -> &[u8; LINE_SIZE] {
+    pub fn line(&self, index: usize) -> &[u8; LINE_BYTES] {
         let at = self.at(index);
         // SAFETY: `at` is a line of this array.
         unsafe { &(*at).0 }
@@ -111,7 +111,7 @@ impl CacheLines {
 
     /// The same line for a change.
     #[inline]
-    pub fn line_mut(&mut self, index: usize) -> &mut [u8; LINE_SIZE] {
+    pub fn line_mut(&mut self, index: usize) -> &mut [u8; LINE_BYTES] {
         let at = self.at(index);
         // SAFETY: `at` is a line of this array, which stays borrowed as long as the line.
         unsafe { &mut (*at).0 }
@@ -160,7 +160,7 @@ impl CacheLines {
     pub fn memory(&self) -> usize {
         let carved = match self.carving {
             Carving::Whole => 0,
-            Carving::Carved => LINE_SIZE,
+            Carving::Carved => LINE_BYTES,
         };
         let segments = (0..self.segments()).map(|at| block_size(self.layout(at).size() + carved));
         block_size(size_of_val(&*self.segments)) + segments.sum::<usize>()
@@ -175,7 +175,7 @@ impl CacheLines {
         let moved = unsafe { relocate.block(self.segments[segment].as_ptr().cast()) };
         if let Some(moved) = NonNull::new(moved) {
             self.segments[segment] = moved.cast();
-            assert_eq!(moved.addr().get() % LINE_SIZE, 0);
+            assert_eq!(moved.addr().get() % LINE_BYTES, 0);
         }
     }
 
@@ -187,7 +187,7 @@ impl CacheLines {
 impl Drop for CacheLines {
     fn drop(&mut self) {
         ARRAYS.fetch_sub(1, Ordering::Relaxed);
-        BYTES.fetch_sub(self.len * LINE_SIZE, Ordering::Relaxed);
+        BYTES.fetch_sub(self.len * LINE_BYTES, Ordering::Relaxed);
         for segment in 0..self.segments() {
             let block = self.segments[segment].cast();
             // SAFETY: the block was allocated with this layout and in this way, and only this array owns it.
@@ -251,8 +251,8 @@ impl Drop for Segments {
 
 /// Whether all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    let (chunks, rest) = bytes.as_chunks::<LINE_SIZE>();
-    let or = |chunk: &[u8; LINE_SIZE]| chunk.iter().fold(0, |all, byte| all | byte);
+    let (chunks, rest) = bytes.as_chunks::<LINE_BYTES>();
+    let or = |chunk: &[u8; LINE_BYTES]| chunk.iter().fold(0, |all, byte| all | byte);
     chunks.iter().all(|chunk| or(chunk) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
@@ -266,20 +266,20 @@ mod tests {
             let mut lines = CacheLines::zeroed(len).expect("memory");
             assert!(lines.segments() <= 32);
             for index in 0..len {
-                assert_eq!(*lines.line(index), [0; LINE_SIZE]);
-                assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);
-                *lines.line_mut(index) = [index as u8 | 1; LINE_SIZE];
+                assert_eq!(*lines.line(index), [0; LINE_BYTES]);
+                assert_eq!(lines.line(index).as_ptr().addr() % LINE_BYTES, 0);
+                *lines.line_mut(index) = [index as u8 | 1; LINE_BYTES];
             }
             let copy = lines.try_clone().expect("memory");
             for index in 0..len {
                 lines.prefetch(index);
-                assert_eq!(*lines.line(index), [index as u8 | 1; LINE_SIZE]);
+                assert_eq!(*lines.line(index), [index as u8 | 1; LINE_BYTES]);
                 assert_eq!(copy.line(index), lines.line(index));
             }
             let bytes: usize = (0..lines.segments())
                 .map(|at| lines.segment(at).len())
                 .sum();
-            assert_eq!(bytes, len * LINE_SIZE);
+            assert_eq!(bytes, len * LINE_BYTES);
         }
     }
 
@@ -290,11 +290,11 @@ mod tests {
                 .expect("memory")
                 .finish();
             ARRAYS.fetch_add(1, Ordering::Relaxed);
-            BYTES.fetch_add(200 * LINE_SIZE, Ordering::Relaxed);
+            BYTES.fetch_add(200 * LINE_BYTES, Ordering::Relaxed);
             for index in 0..200 {
-                assert_eq!(*lines.line(index), [0; LINE_SIZE]);
-                assert_eq!(lines.line(index).as_ptr().addr() % LINE_SIZE, 0);
-                *lines.line_mut(index) = [1; LINE_SIZE];
+                assert_eq!(*lines.line(index), [0; LINE_BYTES]);
+                assert_eq!(lines.line(index).as_ptr().addr() % LINE_BYTES, 0);
+                *lines.line_mut(index) = [1; LINE_BYTES];
             }
         }
     }

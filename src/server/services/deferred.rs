@@ -17,7 +17,7 @@ pub enum ServerEvent {
     Unlinked(i32, Box<[u8]>),
     /// The expiry of a key of the module changed, or a command such as `RESTORE` created or changed the key. For locks and
     /// semaphores: no owner has gained a hold. If one may have, the event is [`ServerEvent::Arrived`].
-    Touched(i32, Box<[u8]>),
+    Changed(i32, Box<[u8]>),
     /// `RESTORE`, `COPY`, `RENAME` or `MOVE` brought a lock or a semaphore to the key, or a client gave it holds by `LOCK.APPLY`.
     Arrived(i32, Box<[u8]>),
     /// A database was flushed; `None`: all databases.

@@ -201,8 +201,8 @@ pub(in crate::server) fn ranges(slots: impl Iterator<Item = u16>) -> Ranges {
 
 /// The endpoint for a redirection to the node `ip:port@bus-port[,hostname[,...]]`, by `cluster-preferred-endpoint-type`.
 pub fn endpoint(address: &str, preferred: &str) -> Option<String> {
-    let (place, rest) = address.split_once('@')?;
-    let (ip, port) = place.rsplit_once(':')?;
+    let (ip_and_port, rest) = address.split_once('@')?;
+    let (ip, port) = ip_and_port.rsplit_once(':')?;
     let hostname = rest.split(',').nth(1).unwrap_or_default();
     let host = match preferred {
         "hostname" if hostname.is_empty() => "?",

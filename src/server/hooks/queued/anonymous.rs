@@ -77,8 +77,8 @@ impl Anonymous {
             return;
         }
         let remove = |clients: &mut Vec<u64>| {
-            if let Ok(place) = clients.binary_search(&client) {
-                clients.remove(place);
+            if let Ok(index) = clients.binary_search(&client) {
+                clients.remove(index);
             }
         };
         if let Some(search) = &mut self.search {
