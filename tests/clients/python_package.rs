@@ -9,7 +9,7 @@ use super::support::cluster::{self, two_nodes};
 use super::{folder, python};
 
 /// In seconds: many times the usual duration.
-const PATIENCE: &str = "600";
+const PATIENCE: &str = "1800";
 
 /// Runs the tests of the package with a client library and a protocol.
 #[track_caller]

@@ -6,12 +6,20 @@ import inspect
 import pytest
 
 from settings import CLUSTER, PORT, PROTOCOL, classes
-from sluice.aio import Sluice
+from sluice.aio import Lock, Sluice
 
 
 @pytest.fixture(autouse=True)
 def short_heartbeats(monkeypatch):
     monkeypatch.setattr("sluice.aio.session.HEARTBEAT_SECONDS", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def long_times(monkeypatch):
+    """A machine that stands still for many seconds loses no lock, and ends no wait, except where a test names a time."""
+    defaults = Lock.__init__.__kwdefaults__
+    for name in "wait", "lease":
+        monkeypatch.setitem(defaults, name, 60.0)
 
 
 @pytest.fixture

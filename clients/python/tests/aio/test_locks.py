@@ -26,7 +26,7 @@ async def test_many_callers_share_one_connection_and_one_subscription(sluice, ad
 
     async def work():
         nonlocal inside, most
-        async with sluice.lock("k", wait=600) as lock:
+        async with sluice.lock("k", wait=500) as lock:
             inside += 1
             most = max(most, inside)
             fences.append(lock.fence)

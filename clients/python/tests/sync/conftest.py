@@ -4,11 +4,20 @@ import pytest
 
 from settings import CLUSTER, PORT, PROTOCOL, classes
 from sluice import Sluice
+from sluice.sync import Lock
 
 
 @pytest.fixture(autouse=True)
 def short_heartbeats(monkeypatch):
     monkeypatch.setattr("sluice.sync.session.HEARTBEAT_SECONDS", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def long_times(monkeypatch):
+    """A machine that stands still for many seconds loses no lock, and ends no wait, except where a test names a time."""
+    defaults = Lock.__init__.__kwdefaults__
+    for name in "wait", "lease":
+        monkeypatch.setitem(defaults, name, 60.0)
 
 
 @pytest.fixture

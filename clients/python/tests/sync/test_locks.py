@@ -27,7 +27,7 @@ def test_many_callers_share_one_connection_and_one_subscription(sluice, admin):
 
     def work():
         nonlocal inside, most
-        with sluice.lock("k", wait=600) as lock:
+        with sluice.lock("k", wait=500) as lock:
             inside += 1
             most = max(most, inside)
             fences.append(lock.fence)
