@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 fn crowded_server() -> Server {
-    Server::builder().config("maxclients", "10000").start()
+    Server::builder().many_that_block(10_000).start()
 }
 
 fn words(line: &str) -> Vec<String> {

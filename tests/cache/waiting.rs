@@ -128,7 +128,7 @@ fn a_client_whose_time_is_up_gets_no_lease() {
 fn all_waiting_clients_receive_the_stored_value() {
     const SIZE: usize = 500;
     const VALUE: usize = 1 << 20;
-    let server = Server::builder().config("maxclients", "2000").start();
+    let server = Server::builder().many_that_block(2_000).start();
     let mut client = Raw::connect(&server);
     let token = lease(&mut client, "k").to_string();
     let mut crowd = Crowd::connect(&server, SIZE);

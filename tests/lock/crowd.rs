@@ -18,7 +18,7 @@ fn owner(index: usize) -> String {
 }
 
 fn crowded_server() -> Server {
-    Server::builder().config("maxclients", "10000").start()
+    Server::builder().many_that_block(10_000).start()
 }
 
 /// Waits until the server needs no more memory than `before`, give or take what it keeps for the next clients.

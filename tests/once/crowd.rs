@@ -17,7 +17,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// A server, a client that is at the work `k`, its token, and a crowd that waits for its end.
 fn waiting_crowd() -> (Server, Raw, i64, Crowd, MutexGuard<'static, ()>) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Server::builder().config("maxclients", "12000").start();
+    let server = Server::builder().many_that_block(12_000).start();
     let mut client = Raw::connect(&server);
     let token = begin(&mut client, "ONCE.BEGIN k LEASE 600000");
     let mut crowd = Crowd::connect(&server, SIZE);
