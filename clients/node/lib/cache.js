@@ -130,7 +130,7 @@ class Cache {
    */
   async getMany(keys, loader, options = {}) {
     const distinct = [...new Set(keys)];
-    const replies = await Promise.all(distinct.map((key) => this.fetch(key, options)));
+    const replies = await this.repliesOf(distinct, (key) => this.fetch(key, options));
     return this.settle(distinct, replies, loader, options);
   }
 
@@ -148,6 +148,33 @@ class Cache {
   /** @internal @param {FetchOptions} options */
   wordsOf(options) {
     return fetchWords(options);
+  }
+
+  /**
+   * @internal The replies of CACHE.FETCH. If that of one key is an error, gives the leases of the others back.
+   * @param {any[]} keys
+   * @param {(key: any) => Promise<[State, Buffer | null, number]>} request
+   * @returns {Promise<[State, Buffer | null, number][]>}
+   */
+  async repliesOf(keys, request) {
+    /** @type {[State, Buffer | null, number][]} */
+    const replies = [];
+    /** @type {Map<any, number>} */
+    const leases = new Map();
+    /** @type {unknown[]} */
+    const errors = [];
+    const settled = await Promise.allSettled(keys.map(request));
+    settled.forEach((one, at) => {
+      if (one.status === 'rejected') {
+        errors.push(one.reason);
+      } else {
+        replies.push(one.value);
+        if (one.value[0] === 'LEASE') leases.set(keys[at], one.value[2]);
+      }
+    });
+    if (!errors.length) return replies;
+    await Promise.allSettled([...leases].map(([key, token]) => this.#client.call('CACHE.FAIL', [key, token])));
+    throw errors[0];
   }
 
   /**
@@ -187,8 +214,7 @@ class Cache {
       if (waiting.length && performance.now() >= deadline) throw new WaitTimeout(`Another caller loads ${waiting[0]}`);
       // No lease of this caller waits for these.
       const block = Math.ceil(Math.max(Math.min(deadline - performance.now(), BLOCK_MS), 1));
-      replies = await Promise.all(waiting.map((key) =>
-        this.#client.callBlocking('CACHE.FETCH', [key, ...fetchWords(options)], block)));
+      replies = await this.repliesOf(waiting, (key) => this.#client.callBlocking('CACHE.FETCH', [key, ...fetchWords(options)], block));
       open = waiting;
     }
     if (failed) throw failed;

@@ -133,7 +133,7 @@ class NearCache {
       }
     }
     if (!missing.length) return values;
-    const replies = await Promise.all(missing.map((key) => this.#fetch(key, options)));
+    const replies = await this.#cache.repliesOf(missing, (key) => this.#fetch(key, options));
     for (const [key, value] of await this.#cache.settle(missing, replies, loader, options)) values.set(key, value);
     return values;
   }

@@ -308,6 +308,16 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.deepEqual(loads, [['b', 'none']]);
     });
 
+    test('cache: an error of one key gives the other leases back', async () => {
+      await admin.send('LOCK.ACQUIRE', 'lock', 'me');
+      const near = sluice.near();
+      for (const cache of [sluice.cache, near]) {
+        await assert.rejects(cache.getMany(['a', 'lock', 'b'], () => assert.fail(), { lease: 600_000 }), /WRONGTYPE/);
+        assert.equal(await admin.info('sluice_cache_leases_now'), 0);
+      }
+      near.close();
+    });
+
     test('near cache: hits cost no round trip, and changes arrive', async () => {
       const near = sluice.near({ size: 2, check: 600_000 });
       const none = () => assert.fail('it is cached');

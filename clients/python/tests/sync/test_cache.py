@@ -118,6 +118,18 @@ def test_many_keys_are_loaded_at_once(sluice, admin):
         sluice.cache.get_many(["d", "e"], load)
 
 
+def test_an_error_of_one_key_gives_the_other_leases_back(sluice, admin):
+    admin.execute_command("LOCK.ACQUIRE", "lock", "me")
+
+    def load(keys):
+        raise AssertionError("one key is a lock")
+
+    for cache in sluice.cache, sluice.cache.near():
+        with pytest.raises(WrongType):
+            cache.get_many(["a", "lock", "b"], load, Policy(lease=600))
+        assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+
+
 def test_a_near_cache_serves_hits_without_a_round_trip(sluice, admin):
     near, loads, policy = sluice.cache.near(), [], Policy(lease=60, negative=600)
 

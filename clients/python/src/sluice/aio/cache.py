@@ -76,8 +76,17 @@ class Cache(Family):
             LoaderFailed: The loader failed a moment ago or its breaker is open, and a key has no older value.
         """
         keys = list(dict.fromkeys(keys))
-        replies = [fetched(reply) for reply in await self._sluice.run_many([policy.fetch(key) for key in keys])]
-        return await self._settle_many(keys, replies, loader, policy)
+        replies: dict[K, tuple[str, Any, int]] = {}
+        failure: Exception | None = None
+        for key, reply in zip(keys, await self._sluice.run_each([policy.fetch(key) for key in keys])):
+            if isinstance(reply, self._sluice.library.error_reply):
+                failure = reply
+            else:
+                replies[key] = fetched(reply)
+        if failure is not None:
+            await self._give_back(replies)
+            raise typed(failure) from failure
+        return await self._settle_many(keys, list(replies.values()), loader, policy)
 
     async def read(self, key: Key) -> Any:
         """Returns the cached value without loading it, or None."""
@@ -181,6 +190,12 @@ class Cache(Family):
         with contextlib.suppress(CommandError, *self._sluice.library.broken):
             await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
+    async def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
+        """Gives the leases among these replies of CACHE.FETCH back, because the reply for another key is an error."""
+        for key, (state, _, number) in replies.items():
+            if state == "LEASE":
+                await shield(self._failed(key, number))
+
     async def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Awaitable[Mapping[K, Value | None]]], policy: Policy) -> dict[K, Any]:
         """Returns the values for these replies of CACHE.FETCH. Loads all keys with a lease at once."""
@@ -270,6 +285,14 @@ class NearCache:
     async def _fetch(self, keys: Sequence[K], policy: Policy) -> list[tuple[str, Any, int]]:
         """Returns the replies of CACHE.FETCH, in one round trip to each server."""
         replies: dict[K, tuple[str, Any, int]] = {}
+        try:
+            await self._fetch_into(replies, keys, policy)
+        except CommandError:
+            await self._cache._give_back(replies)
+            raise
+        return [replies[key] for key in keys]
+
+    async def _fetch_into(self, replies: dict[K, tuple[str, Any, int]], keys: Sequence[K], policy: Policy) -> None:
         for attempt in range(1, CONNECTION_ATTEMPTS + 1):
             groups: dict[NearSession, list[K]] = {}
             for key in keys:
@@ -277,7 +300,7 @@ class NearCache:
                     groups.setdefault(await self._session_of(key), []).append(key)
             for session, group in groups.items():
                 try:
-                    replies.update(await self._fetch_from(session, group, policy))
+                    await self._fetch_from(replies, session, group, policy)
                 except self._sluice.library.broken:
                     if attempt == CONNECTION_ATTEMPTS:
                         raise
@@ -288,7 +311,6 @@ class NearCache:
         for key in keys:
             if key not in replies:  # its hash slot is moving: the client follows it, and the map does not keep the value
                 replies[key] = await self._cache._fetch(key, policy, 0.0)
-        return [replies[key] for key in keys]
 
     async def _session_of(self, key: Key) -> "NearSession":
         library = self._sluice.library
@@ -298,12 +320,12 @@ class NearCache:
             session = self._sessions.setdefault(endpoint.name, NearSession(library, endpoint, self._map))
         return session
 
-    async def _fetch_from(self, session: "NearSession", keys: Sequence[K], policy: Policy) -> dict[K, tuple[str, Any, int]]:
-        """Returns the replies, without the keys that the server does not have any more."""
+    async def _fetch_from(self, replies: dict[K, tuple[str, Any, int]], session: "NearSession", keys: Sequence[K],
+                          policy: Policy) -> None:
+        """Adds the replies, without the keys that the server does not have any more."""
         library = self._sluice.library
         asked = time.monotonic()
         marks = [self._map.ask(key, session) for key in keys]
-        replies: dict[K, tuple[str, Any, int]] = {}
         failure: Exception | None = None
         try:
             for key, mark, reply in zip(keys, marks, await session.call_many([policy.fetch(key) for key in keys])):
@@ -321,7 +343,6 @@ class NearCache:
                 self._map.forget(key, mark)
         if failure is not None:
             raise typed(failure) from failure
-        return replies
 
 
 class NearMap:

@@ -111,6 +111,28 @@ class Sluice:
 
         return list(await self._attempt(send if repeat else send_each_once, "pipeline", repeat)) if commands else []
 
+    async def run_each(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Sends idempotent commands in one pipeline, and returns their replies, also error replies.
+
+        Args:
+            commands: The commands and their arguments.
+
+        Raises:
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+
+        async def send() -> Any:
+            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
+            for words in commands:
+                pipe.execute_command(*words)
+            replies = await pipe.execute(raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, self.library.broken):
+                    raise reply
+            return replies
+
+        return list(await self._attempt(send, "pipeline", True)) if commands else []
+
     async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool) -> Any:
         with span(name):
             for attempt in range(1, ATTEMPTS + 1):

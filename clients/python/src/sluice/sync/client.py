@@ -112,6 +112,28 @@ class Sluice:
 
         return list(self._attempt(send if repeat else send_each_once, "pipeline", repeat)) if commands else []
 
+    def run_each(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Sends idempotent commands in one pipeline, and returns their replies, also error replies.
+
+        Args:
+            commands: The commands and their arguments.
+
+        Raises:
+            ConnectionError: The server does not answer. The exception is that of the client library.
+        """
+
+        def send() -> Any:
+            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
+            for words in commands:
+                pipe.execute_command(*words)
+            replies = pipe.execute(raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, self.library.broken):
+                    raise reply
+            return replies
+
+        return list(self._attempt(send, "pipeline", True)) if commands else []
+
     def _attempt(self, send: Callable[[], Any], name: str, repeat: bool) -> Any:
         with span(name):
             for attempt in range(1, ATTEMPTS + 1):
