@@ -53,8 +53,8 @@ struct EntryCount {
 /// Whether the last search found no entry that may be evicted. The cron event lets it search again.
 static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
-/// The most batches or names that a search checks before it reads the clock again.
-const SEARCH_STEPS: usize = 500;
+/// The most batches that a search checks before it reads the clock again.
+const SEARCH_STEPS: usize = 100;
 
 /// How long a slice of evictions takes, in microseconds. The reply to a command waits for one or two slices.
 const EVICTION_SLICE_US: u64 = 500;
@@ -299,7 +299,11 @@ fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
         // reason, such as a lower budget, are evicted in the rounds of the event loop, and a command evicts twice its own bytes.
         let is_bounded = excess(more) <= allowance || evicted >= 2 * stored;
         let is_enough = excess(more) > allowance && evicted >= 2 * stored;
-        if is_enough || (is_bounded || !is_fruitful) && slice.is_over() {
+        if is_enough || is_bounded && slice.is_over() {
+            return;
+        }
+        if !is_fruitful && slice.is_over() {
+            WORK.get().owed += more.max(stored); // the rounds of the event loop go on
             return;
         }
         let before = ENTRIES.get().bytes();
@@ -346,7 +350,11 @@ fn evict_in_slice(ctx: Ctx<'_>) {
     let mut evicted = 0;
     let mut is_fruitful = true;
     while has_evictions() {
-        if slice.is_over() && (excess(0) <= tenth() || evicted >= owed || !is_fruitful) {
+        if slice.is_over() && (excess(0) <= tenth() || evicted >= owed) {
+            return;
+        }
+        if slice.is_over() && !is_fruitful {
+            WORK.get().owed += owed - evicted;
             return;
         }
         let before = ENTRIES.get().bytes();

@@ -15,7 +15,7 @@ use super::revoke::{key_has_changed, revoke};
 use super::serve::{CacheQueues, count_reply, offer_lease};
 use super::state::{EntryKind, EntryVersion, Freshness, Invalidation, is_due_to_slide};
 use super::step::{FetchReply, FetchRequest, StoreRequest, decide_fetch, decide_store};
-use super::{COUNTERS, HOLD_TIMES, HOT, MAX_LEASES, STATE};
+use super::{COUNTERS, HOLD_TIMES, HOT, MAX_BREAKERS, MAX_LEASES, STATE};
 use crate::error::Error;
 use crate::options::Options;
 use crate::queue_service;
@@ -371,7 +371,8 @@ pub(super) fn breaker(call: &Call<'_>) -> Answer {
     if options.has(RESET) {
         return Ok(Reply::Int(rebuilds.breakers.reset(name).into()));
     }
-    let Some(breaker) = rebuilds.breakers.get(name) else {
+    let breaker = rebuilds.breakers.get(name);
+    let Some(breaker) = breaker.filter(|_| MAX_BREAKERS.get() > 0) else {
         return Ok(Reply::Nil);
     };
     let state = match breaker.state(now) {

@@ -753,6 +753,7 @@ fn without_names_no_breaker_has_an_effect() {
     assert_eq!(shown(&client.must(&fetch("k"))), "DOWN -");
     client.must("CONFIG SET sluice.cache-max-breakers 0");
     assert_eq!(shown(&client.must(&fetch("k"))), "LEASE -");
+    assert!(client.must("CACHE.BREAKER b").is_nil());
     client.must("CONFIG SET sluice.cache-max-breakers 1");
     assert_eq!(shown(&client.must(&fetch("other"))), "DOWN -");
 }

@@ -90,13 +90,13 @@ impl Batch {
     }
 }
 
-pub(super) fn put_name(out: &mut Vec<u8>, last: &[u8], key: &[u8], number: u32) {
+pub(super) fn put_name(out: &mut Vec<u8>, last: &[u8], key: &[u8], section: u32) {
     let shared = last
         .iter()
         .zip(key)
         .take_while(|(one, other)| one == other)
         .count();
-    for number in [shared as u32, (key.len() - shared) as u32, number] {
+    for number in [shared as u32, (key.len() - shared) as u32, section] {
         put_number(out, number);
     }
     out.extend_from_slice(&key[shared..]);

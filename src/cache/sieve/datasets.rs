@@ -50,7 +50,7 @@ impl Sieve {
     fn drop_sections(&mut self, goes: impl Fn(CountedSection) -> bool) {
         let sections: Vec<_> = self
             .here
-            .numbers
+            .section_numbers
             .keys()
             .copied()
             .filter(|section| goes(*section))
@@ -76,20 +76,20 @@ impl Sieve {
         for totals in &mut queue.totals {
             totals.section.0 = swapped(totals.section.0);
         }
-        let sections = std::mem::take(&mut queue.numbers).into_iter();
-        queue.numbers = sections
+        let sections = std::mem::take(&mut queue.section_numbers).into_iter();
+        queue.section_numbers = sections
             .map(|((db, slot), number)| ((swapped(db), slot), number))
             .collect();
     }
 
-    /// The dataset that was loaded beside the present one has taken its position.
+    /// The dataset that was loaded beside the present one has replaced it.
     pub fn replace(&mut self) {
         self.drop_queue();
         self.last_queue += 1;
         let next = Queue::new(self.last_queue);
         self.here = std::mem::replace(&mut self.incoming, next);
         let in_first = |section: &CountedSection| section.0 == 0;
-        self.may_misplace = self.here.entries > 0 && self.here.numbers.keys().all(in_first);
+        self.may_misplace = self.here.entries > 0 && self.here.section_numbers.keys().all(in_first);
     }
 
     /// The dataset that was loaded beside the present one is given up.
@@ -112,7 +112,7 @@ impl Sieve {
                 self.sweep(id);
                 self.swept = newer;
                 if newer == NO_BATCH {
-                    self.here.reuse_dropped_numbers();
+                    self.here.reuse_dropped_section_numbers();
                 }
             } else {
                 return false;

@@ -115,7 +115,7 @@ impl Sieve {
             false => &mut self.here,
             true => &mut self.incoming,
         };
-        let number = queue.number_of(section);
+        let number = queue.section_number(section);
         let batch = self.batches.get_mut(id as usize)?.as_mut()?;
         put_name(&mut batch.names, &queue.last, key, number);
         queue.last.clear();
@@ -198,7 +198,7 @@ impl Sieve {
     ) {
         let number = match self.is_counted(position) {
             false => return,
-            true if self.are_positions_certain() => self.here.number_of(section),
+            true if self.are_positions_certain() => self.here.section_number(section),
             true => match self.read(position) {
                 Some((_, number, _)) => number,
                 None => return,
@@ -247,26 +247,36 @@ impl Sieve {
                 .filter(|position| position.batch() == id as usize)
                 .map_or(0, EntryPosition::bit);
             let candidates = batch.live & !batch.used & !kept & ahead;
-            if candidates == 0 {
-                batch.used &= !ahead;
-                self.here.hand = (batch.newer, 0);
-                continue;
+            let (mut found, mut dropped) = (None, 0_u64);
+            if candidates != 0 {
+                batch.each_name(|index, number, key| {
+                    let totals = &self.here.totals[number as usize];
+                    if found.is_some() || candidates & 1 << index == 0 {
+                        // The entry stays.
+                    } else if totals.is_dropped {
+                        dropped |= 1 << index;
+                    } else if may_evict(totals.section) {
+                        let (db, position) = (totals.section.0, EntryPosition::new(id, index));
+                        let key = key.into();
+                        found = Some((index, Victim { db, key, position }));
+                    }
+                });
             }
-            let found = candidates.trailing_zeros();
-            let passed = ahead & ((1 << found) - 1);
-            batch.used &= !passed;
-            self.here.hand = (id, found + 1);
-            let position = EntryPosition::new(id, found);
-            let Some((_, number, key)) = self.read(position) else {
-                continue;
+            let passed = match &found {
+                Some((index, _)) => ahead & ((1 << index) - 1),
+                None => ahead,
             };
-            let totals = &self.here.totals[number as usize];
-            if totals.is_dropped {
-                self.take_out(position);
-            } else if may_evict(totals.section) {
-                let (db, key) = (totals.section.0, key.into());
+            batch.used &= !passed;
+            self.here.hand = match &found {
+                Some((index, _)) => (id, index + 1),
+                None => (batch.newer, 0),
+            };
+            for index in (0..BATCH_NAMES).filter(|index| dropped & 1 << index != 0) {
+                self.take_out(EntryPosition::new(id, index));
+            }
+            if let Some((_, victim)) = found {
                 self.here.laps = 0;
-                return VictimSearch::Found(Victim { db, key, position });
+                return VictimSearch::Found(victim);
             }
         }
     }
@@ -279,7 +289,7 @@ impl Sieve {
         keep: Option<EntryPosition>,
         batches: usize,
     ) -> Option<Victim> {
-        let number = *self.here.numbers.get(&section)?;
+        let number = *self.here.section_numbers.get(&section)?;
         let mut id = self.here.newest;
         for _ in 0..batches {
             let batch = self.batch(id)?;
@@ -395,7 +405,7 @@ impl Sieve {
             false => &mut self.here,
             true => &mut self.incoming,
         };
-        let number = queue.number_of(section);
+        let number = queue.section_number(section);
         let totals = &mut queue.totals[number as usize];
         totals.entries -= 1;
         totals.bytes -= bytes;
@@ -460,7 +470,7 @@ impl Sieve {
         if self.swept == id {
             self.swept = newer;
             if newer == NO_BATCH {
-                self.here.reuse_dropped_numbers();
+                self.here.reuse_dropped_section_numbers();
             }
         }
     }

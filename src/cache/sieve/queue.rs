@@ -4,7 +4,7 @@ use super::CountedSection;
 use super::batch::NO_BATCH;
 use std::collections::BTreeMap;
 
-/// The entries of a section that are in the cache.
+/// The sums of the entries of a section.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SectionTotals {
     pub(super) section: CountedSection,
@@ -26,8 +26,8 @@ pub(super) struct Queue {
     pub(super) laps: u32,
     /// The sections by their numbers, which are in the batches.
     pub(super) totals: Vec<SectionTotals>,
-    pub(super) unused_numbers: Vec<u32>,
-    pub(super) numbers: BTreeMap<CountedSection, u32>,
+    pub(super) unused_section_numbers: Vec<u32>,
+    pub(super) section_numbers: BTreeMap<CountedSection, u32>,
     /// The name that was added last, if it is in the newest batch.
     pub(super) last: Vec<u8>,
     pub(super) entries: u64,
@@ -49,8 +49,8 @@ impl Queue {
             hand: (NO_BATCH, 0),
             laps: 0,
             totals: Vec::new(),
-            unused_numbers: Vec::new(),
-            numbers: BTreeMap::new(),
+            unused_section_numbers: Vec::new(),
+            section_numbers: BTreeMap::new(),
             last: Vec::new(),
             entries: 0,
             bytes: 0,
@@ -61,13 +61,13 @@ impl Queue {
     }
 
     /// The number of a section, which is a new one if the section has none.
-    pub(super) fn number_of(&mut self, section: CountedSection) -> u32 {
-        *self.numbers.entry(section).or_insert_with(|| {
+    pub(super) fn section_number(&mut self, section: CountedSection) -> u32 {
+        *self.section_numbers.entry(section).or_insert_with(|| {
             let totals = SectionTotals {
                 section,
                 ..SectionTotals::default()
             };
-            match self.unused_numbers.pop() {
+            match self.unused_section_numbers.pop() {
                 Some(number) => {
                     self.totals[number as usize] = totals;
                     number
@@ -80,18 +80,18 @@ impl Queue {
         })
     }
 
-    /// No name of a dropped section is left: their numbers are free.
-    pub(super) fn reuse_dropped_numbers(&mut self) {
+    /// No name of a dropped section is left: its number is free.
+    pub(super) fn reuse_dropped_section_numbers(&mut self) {
         for (totals, number) in self.totals.iter_mut().zip(0..) {
             if std::mem::take(&mut totals.is_dropped) {
-                self.unused_numbers.push(number);
+                self.unused_section_numbers.push(number);
             }
         }
     }
 
     /// Takes a section out of the sums.
     pub(super) fn drop_section(&mut self, section: CountedSection) {
-        if let Some(number) = self.numbers.remove(&section) {
+        if let Some(number) = self.section_numbers.remove(&section) {
             let totals = &mut self.totals[number as usize];
             totals.is_dropped = true;
             self.entries -= totals.entries;

@@ -16,14 +16,19 @@ impl Random {
 /// The queue as a list, the oldest first: the position, the section, the key, the bytes, whether it was used.
 type List = Vec<(EntryPosition, CountedSection, Vec<u8>, u64, bool)>;
 
-/// The index of the entry to evict, by hand.
-fn sieve_by_hand(list: &mut List, hand: &mut usize, keep: Option<EntryPosition>) -> Option<usize> {
+/// The index of the entry to evict, by hand. `stays`: a database whose entries stay.
+fn sieve_by_hand(
+    list: &mut List,
+    hand: &mut usize,
+    keep: Option<EntryPosition>,
+    stays: i32,
+) -> Option<usize> {
     for _ in 0..3 * list.len() {
         if *hand >= list.len() {
             *hand = 0;
         }
         let entry = &mut list[*hand];
-        if !entry.4 && Some(entry.0) != keep {
+        if !entry.4 && Some(entry.0) != keep && entry.1.0 != stays {
             return Some(*hand);
         }
         entry.4 = false;
@@ -121,8 +126,9 @@ fn the_queue_is_a_list_with_a_hand() {
                     let keep = (random.below(2) == 0)
                         .then(|| list.last().map(|last| last.0))
                         .flatten();
-                    let found = sieve.search(keep, |_| true, &mut 10_000);
-                    match sieve_by_hand(&mut list, &mut hand, keep) {
+                    let stays = random.below(6) as i32; // there are three databases
+                    let found = sieve.search(keep, |section| section.0 != stays, &mut 10_000);
+                    match sieve_by_hand(&mut list, &mut hand, keep, stays) {
                         Some(index) => {
                             let (position, section, key, bytes, _) = list.remove(index);
                             let victim = Victim {
