@@ -108,7 +108,7 @@ impl QueuedMessage {
         self.due.saturating_sub(now)
     }
 
-    /// The place of the message in the order of delivery.
+    /// The position of the message in the order of delivery.
     pub(super) fn rank(&self) -> (u64, u64) {
         (self.due, self.arrival)
     }

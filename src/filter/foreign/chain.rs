@@ -449,7 +449,7 @@ mod tests {
                 let hash = first.wrapping_add(index.wrapping_mul(second));
                 let bit = u128::from(hash) % u128::from(range);
                 high += u64::from(bit >> 32 > 0);
-                let byte = usize::try_from(bit / 8).expect("a place");
+                let byte = usize::try_from(bit / 8).expect("an offset");
                 assert!(!filter.holds(item));
                 let array = filter.arrays_mut().next().expect("an array");
                 array.line_mut(byte / LINE_BYTES)[byte % LINE_BYTES] |= 1 << (bit % 8);

@@ -333,7 +333,7 @@ impl ForeignLayers {
         self.next_chunk = Some(0);
     }
 
-    /// From now on, a chunk that removes no items is accepted at any place. A server decides so where it does not know which chunks
+    /// From now on, a chunk that removes no items is accepted at any offset. A server decides so where it does not know which chunks
     /// came before: an AOF rewrite writes also those that are still missing, as zeros, and a replica can have been restarted.
     pub fn expect_any_chunk(&mut self) {
         self.next_chunk = None;
@@ -421,7 +421,7 @@ impl ForeignLayers {
         self.range(index, 0, self.shape.size(index).unwrap_or(0) as usize)
     }
 
-    /// `length` bytes of an array, from a place on.
+    /// `length` bytes of an array, from an offset on.
     fn range(&self, index: usize, from: usize, length: usize) -> Vec<u8> {
         let array = &self.arrays[index];
         let size = array.segment_size();
@@ -446,7 +446,7 @@ impl ForeignLayers {
         Ok(())
     }
 
-    /// Whether an array has these bytes at this place.
+    /// Whether an array has these bytes at this offset.
     fn contains(&self, index: usize, from: u64, mut bytes: &[u8]) -> bool {
         let array = &self.arrays[index];
         let size = array.segment_size() as u64;
@@ -462,7 +462,7 @@ impl ForeignLayers {
         bytes.is_empty()
     }
 
-    /// Whether an array that gets these bytes at this place contains all its items afterwards.
+    /// Whether an array that gets these bytes at this offset contains all its items afterwards.
     fn is_kept_by(&self, index: usize, from: u64, bytes: &[u8]) -> bool {
         let own = self.range(index, from as usize, bytes.len());
         let mut pairs = own.iter().zip(bytes);
@@ -517,19 +517,19 @@ impl ForeignLayers {
     pub fn chunk(&self, from: u64, most: usize) -> Option<(u64, Vec<u8>)> {
         let step = self.bytes_per_step();
         let from = from.checked_mul(step)?;
-        let (index, skipped, size) = self.place(from)?;
+        let (index, skipped, size) = self.offset_of(from)?;
         let length = (size - skipped).min(most as u64);
         let bytes = self.range(index, skipped as usize, length as usize);
         Some(((from + length) / step, bytes))
     }
 
-    /// The array that has the byte at a position, the place of the byte in it, and its size.
-    fn place(&self, position: u64) -> Option<(usize, u64, u64)> {
+    /// The array that has the byte at a position, the offset of the byte in it, and its size.
+    fn offset_of(&self, position: u64) -> Option<(usize, u64, u64)> {
         let later = self.starts.partition_point(|start| *start <= position);
         let index = later.checked_sub(1)?;
         let size = self.shape.size(index)?;
-        let place = position - self.starts[index];
-        (place < size).then_some((index, place, size))
+        let offset = position - self.starts[index];
+        (offset < size).then_some((index, offset, size))
     }
 
     /// All chunks of `SCANDUMP` of at most `most` bytes, each with the step at its end.
@@ -547,29 +547,29 @@ impl ForeignLayers {
     }
 
     /// Sets the bytes of a chunk that ends at this step. Error: it does not lie within one array, or does not follow the chunk
-    /// before, or is too short for its place, or would remove items of a filter that did not come in chunks.
-    /// The beginning of a chunk is known from its length alone, so the bytes of a chunk that was cut would come to a wrong place.
+    /// before, or is too short for its offset, or would remove items of a filter that did not come in chunks.
+    /// The beginning of a chunk is known from its length alone, so the bytes of a chunk that was cut would come to a wrong offset.
     pub fn load_chunk(&mut self, end: u64, bytes: &[u8]) -> Result<(), Corrupt> {
         let end = end.checked_mul(self.bytes_per_step()).ok_or(Corrupt)?;
         let from = end.checked_sub(bytes.len() as u64).ok_or(Corrupt)?;
-        let (index, place, size) = self.place(from).ok_or(Corrupt)?;
-        if bytes.is_empty() || end - from > size - place {
+        let (index, offset, size) = self.offset_of(from).ok_or(Corrupt)?;
+        if bytes.is_empty() || end - from > size - offset {
             return Err(Corrupt);
         }
         match self.next_chunk {
             Some(next) if end <= next => {
                 // A repetition changes nothing.
-                let is_same = self.contains(index, place, bytes);
+                let is_same = self.contains(index, offset, bytes);
                 return is_same.then_some(()).ok_or(Corrupt);
             }
             Some(next) if from != next => return Err(Corrupt),
             // Only the end of an array has so short a chunk, so the header's array is larger than that of the dumped filter.
-            Some(_) if end - from < (size - place).min(MIN_CHUNK_BYTES) => return Err(Corrupt),
+            Some(_) if end - from < (size - offset).min(MIN_CHUNK_BYTES) => return Err(Corrupt),
             // The rest of a filter that was saved after some of its chunks.
-            None if !self.is_kept_by(index, place, bytes) => return Err(Corrupt),
+            None if !self.is_kept_by(index, offset, bytes) => return Err(Corrupt),
             _ => {}
         }
-        self.copy_to(index, place, bytes);
+        self.copy_to(index, offset, bytes);
         self.next_chunk = self.next_chunk.map(|_| end);
         Ok(())
     }

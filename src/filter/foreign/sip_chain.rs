@@ -109,12 +109,12 @@ impl SipLink {
     fn holds(&self, array: ArrayBytes<'_>, [first, second]: [u64; 2]) -> bool {
         let bits = self.bytes * 8;
         (0..self.hashes).all(|index| {
-            let place = match index {
+            let hash = match index {
                 0 => first,
                 1 => second,
                 _ => first.wrapping_add(index.wrapping_mul(second)) % PRIME,
             };
-            let bit = place % bits;
+            let bit = hash % bits;
             array.byte(bit / 8) & 1 << (bit % 8) != 0
         })
     }

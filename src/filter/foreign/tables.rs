@@ -166,16 +166,16 @@ impl Tables {
 
     /// Reads the first chunk of `CF.SCANDUMP`, of any version of RedisBloom.
     pub fn read_dump(header: &[u8]) -> Result<Self, Corrupt> {
-        const BYTES: usize = 38;
-        const BYTES_OF_32_BITS: usize = 32;
-        const BYTES_WITH_ADDRESS: usize = 46;
+        const HEADER_BYTES: usize = 38;
+        const HEADER_BYTES_OF_32_BITS: usize = 32;
+        const HEADER_BYTES_WITH_ADDRESS: usize = 46;
         let items = get_u64(header, 0)?;
         let buckets = get_u64(header, 8)?;
         let deleted = get_u64(header, 16)?;
         let count = get_u64(header, 24)?;
         match header.len() {
-            BYTES_OF_32_BITS => return Self::of_32_bits(count, buckets, items, deleted),
-            BYTES | BYTES_WITH_ADDRESS => {}
+            HEADER_BYTES_OF_32_BITS => return Self::of_32_bits(count, buckets, items, deleted),
+            HEADER_BYTES | HEADER_BYTES_WITH_ADDRESS => {}
             _ => return Err(Corrupt),
         }
         let expansion = u64::from(get_u16(header, 36)?);

@@ -65,11 +65,11 @@ pub(in crate::server) fn is_any_deferred() -> bool {
 /// opened during a command as one of the command's slot.
 #[inline]
 pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
-    let is_noted = ANY_DEFERRED.load(Ordering::Relaxed);
+    let is_deferred = ANY_DEFERRED.load(Ordering::Relaxed);
     // A backlog waits for the next round: commands do not take turns with it.
     let is_work = WORK.load(Ordering::Relaxed) == FRESH;
-    if (is_noted || is_work) && !ctx.is_cluster() {
-        if is_noted {
+    if (is_deferred || is_work) && !ctx.is_cluster() {
+        if is_deferred {
             run_deferred(ctx);
         }
         if WORK.load(Ordering::Relaxed) == FRESH {
@@ -90,17 +90,16 @@ fn run_deferred(ctx: Ctx<'_>) {
     let now = Now::read();
     // A handler may defer another event, for example of a key that has expired.
     loop {
-        let mut deferred = mem::take(&mut *DEFERRED.get());
+        let mut events = mem::take(&mut *DEFERRED.get());
         if is_replica {
             // The master handles changes of keys. A replica handles only events of its own memory and its own AOF.
-            deferred
-                .retain(|deferred| matches!(deferred, ServerEvent::Demoted | ServerEvent::Saving));
+            events.retain(|event| matches!(event, ServerEvent::Demoted | ServerEvent::Saving));
         }
         // A pause delays neither of these: when it ends, the slot may already be back.
-        let possible = |deferred: &ServerEvent| {
-            !is_paused || matches!(deferred, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
+        let possible = |event: &ServerEvent| {
+            !is_paused || matches!(event, ServerEvent::Demoted | ServerEvent::SlotsMayMove)
         };
-        let (mut ready, later): (Vec<_>, Vec<_>) = deferred.into_iter().partition(possible);
+        let (mut ready, later): (Vec<_>, Vec<_>) = events.into_iter().partition(possible);
         let is_any_deferred = !later.is_empty() || !LATE_CHANGES.get().is_empty();
         ANY_DEFERRED.store(is_any_deferred, Ordering::Relaxed);
         *DEFERRED.get() = later;

@@ -163,7 +163,7 @@ impl ByClient {
         let Some(deletions) = self.clients.get_mut(&client) else {
             return;
         };
-        let ordered = (deletions.position, client);
+        let position_and_client = (deletions.position, client);
         let has_run = match (state_of(client), deletions.stage) {
             (ClientState::Free, DeletionStage::Arrived) => true, // it ran at once, and its leases were revoked when it arrived
             (ClientState::InTransaction, DeletionStage::Arrived) => {
@@ -172,12 +172,12 @@ impl ByClient {
             }
             (ClientState::Blocked, DeletionStage::Arrived) => {
                 deletions.stage = DeletionStage::Delayed { rounds: 0 };
-                self.delayed.insert(ordered);
+                self.delayed.insert(position_and_client);
                 false
             }
             // Until `EXEC` has run, the client is in a transaction.
             (ClientState::Blocked | ClientState::InTransaction, DeletionStage::Ending) => {
-                self.delayed.insert(ordered);
+                self.delayed.insert(position_and_client);
                 false
             }
             (ClientState::Blocked, DeletionStage::Delayed { .. }) => false,

@@ -45,7 +45,7 @@ struct Work {
 }
 
 enum Task {
-    /// The clients receive this error: the slot has left this node, or the cluster is down. `None`: see [`error_for`].
+    /// The clients receive this error: the slot has left this node, or the cluster is down. `None`: it is not made yet.
     Refuse(Option<Error>),
     /// The clients are served, in a pass over all queues of all families.
     Serve {
