@@ -336,7 +336,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
     test('a thousand tasks share two connections', async () => {
       const before = await admin.info('connected_clients');
       let count = 0;
-      const lock = sluice.lock('counter', { wait: 60_000 });
+      const lock = sluice.lock('counter', { wait: 600_000 });
       await Promise.all(Array.from({ length: 1000 }, () => lock.run(async () => {
         const read = count;
         await new Promise(setImmediate); // another task would count here, too
