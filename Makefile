@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help deps run build test matrix faults soak load monitoring-test hints-test valgrind miri asan audit bench instructions demo shop \
   conformance shop-load filter-rates hit-rates lint install uninstall clean prepare prepare-tests prepare-shop prepare-valgrind dist \
-  dist-node dist-python dist-test prepare-cross msrv deb
+  dist-node dist-python dist-rust dist-test prepare-cross msrv deb
 
 PORT ?= 6379
 SERVER ?= redis-server
@@ -137,7 +137,7 @@ clean: ## remove the build (the datasets of `make run`, in data/, stay)
 
 #: Release it
 
-dist: prepare prepare-cross dist-python dist-node ## packages for all platforms, client packages and checksums, in target/dist (PLATFORMS=aarch64)
+dist: prepare prepare-cross dist-python dist-node dist-rust ## packages for all platforms, client packages and checksums, in target/dist (PLATFORMS=aarch64)
 	@scripts/package all $(PLATFORMS)
 
 dist-test: prepare ## the core of the suite with each tarball of `make dist`, for arm64 under qemu (PLATFORMS=aarch64 TESTS='--test lock')
@@ -147,6 +147,11 @@ dist-node: ## the Node package clients/node, in target/dist (npm pack)
 	@scripts/prepare-node
 	@mkdir -p target/dist
 	@cd clients/node && npm pack --silent --pack-destination ../../target/dist
+
+dist-rust: ## the crate clients/rust, in target/dist, after a build of its files alone (cargo package)
+	@mkdir -p target/dist
+	@cargo package --quiet --allow-dirty -p sluice-client --target-dir target
+	@cp target/package/sluice-client-*.crate target/dist
 
 deb: prepare ## a Debian package, and its checksum, in target/dist (installs cargo-deb)
 	@scripts/package deb
