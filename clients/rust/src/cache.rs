@@ -1,5 +1,6 @@
 //! Cached values without cache stampede: `CACHE.*`.
 
+use std::thread;
 use std::time::Duration;
 
 use redis::{ConnectionLike, ToRedisArgs, Value};
@@ -211,6 +212,9 @@ impl Default for Policy {
 /// Callers that wait ask again after so long.
 const WAIT: Duration = Duration::from_secs(2);
 
+/// The pause before that, if the server could not let the caller wait, for example because it has granted `cache-max-leases` leases.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// The next step of [`get`] after a reply.
 pub(crate) enum Step {
     /// Loads the value. With the token of a lease, stores it. Without one, the server is a replica, and nothing is stored.
@@ -268,7 +272,7 @@ pub fn get<E: From<Error>>(
         match Policy::step(policy.fetch(key).query(connection)?)? {
             Step::Load(token) => break token,
             Step::Return(value) => return Ok(value),
-            Step::Again(_) => {}
+            Step::Again(time) => thread::sleep(time.min(PAUSE)),
         }
     };
     let loaded = load(key).inspect_err(|_| {
@@ -304,6 +308,9 @@ pub async fn get_async<E: From<Error>>(
         match Policy::step(policy.fetch(key).query_async(connection).await?)? {
             Step::Load(token) => break token,
             Step::Return(value) => return Ok(value),
+            #[cfg(feature = "tokio-comp")]
+            Step::Again(time) => tokio::time::sleep(time.min(PAUSE)).await,
+            #[cfg(not(feature = "tokio-comp"))]
             Step::Again(_) => {}
         }
     };
