@@ -368,11 +368,12 @@ pub(super) fn breaker(call: &Call<'_>) -> Answer {
     let now = Now::read().ms();
     let rebuilds = &mut STATE.get().rebuilds;
     rebuilds.count_timeouts(now);
+    let has_names = MAX_BREAKERS.get() > 0; // otherwise breakers have no effect
     if options.has(RESET) {
-        return Ok(Reply::Int(rebuilds.breakers.reset(name).into()));
+        let is_known = has_names && rebuilds.breakers.reset(name);
+        return Ok(Reply::Int(is_known.into()));
     }
-    let breaker = rebuilds.breakers.get(name);
-    let Some(breaker) = breaker.filter(|_| MAX_BREAKERS.get() > 0) else {
+    let Some(breaker) = rebuilds.breakers.get(name).filter(|_| has_names) else {
         return Ok(Reply::Nil);
     };
     let state = match breaker.state(now) {

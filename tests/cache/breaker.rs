@@ -754,6 +754,7 @@ fn without_names_no_breaker_has_an_effect() {
     client.must("CONFIG SET sluice.cache-max-breakers 0");
     assert_eq!(shown(&client.must(&fetch("k"))), "LEASE -");
     assert!(client.must("CACHE.BREAKER b").is_nil());
+    assert_eq!(client.must("CACHE.BREAKER b RESET"), 0);
     client.must("CONFIG SET sluice.cache-max-breakers 1");
     assert_eq!(shown(&client.must(&fetch("other"))), "DOWN -");
 }
