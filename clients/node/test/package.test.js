@@ -152,14 +152,15 @@ test('the code of the README prints what it says', async () => {
   const readme = await fs.readFile(path.join(HOME, 'README.md'), 'utf8');
   const blocks = [...readme.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language, text]) => ({ language, text }));
   await admin.send('FLUSHALL');
-  const runs = blocks.map(async ({ language, text }, at) => {
-    if (language !== 'js' || text.startsWith('// server.mjs')) return 0;
+  let ran = 0;
+  // One after the other: twenty programs that start at once do not connect in time on a busy machine.
+  for (const [at, { language, text }] of blocks.entries()) {
+    if (language !== 'js' || text.startsWith('// server.mjs')) continue;
     const output = blocks[at + 1]?.language === 'text' ? blocks[at + 1].text : '';
     const printed = await program(`readme-${at}.mjs`, text);
     assert.equal(printed.replaceAll(/\d{16}/g, '1795392000000000'), output, text);
-    return 1;
-  });
-  const ran = (await Promise.all(runs)).reduce((sum, one) => sum + one);
+    ran += 1;
+  }
   assert(ran >= 8, `${ran}`);
 });
 
