@@ -101,10 +101,7 @@ class Sluice:
         """
 
         async def send() -> Any:
-            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
-            for words in commands:
-                pipe.execute_command(*words)
-            return await pipe.execute()
+            return await self._pipeline(commands)
 
         async def send_each_once() -> Any:
             return await send_once(self.client, self.library, commands)
@@ -122,16 +119,18 @@ class Sluice:
         """
 
         async def send() -> Any:
-            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
-            for words in commands:
-                pipe.execute_command(*words)
-            replies = await pipe.execute(raise_on_error=False)
-            for reply in replies:
-                if isinstance(reply, self.library.broken):
-                    raise reply
+            replies = await self._pipeline(commands, raise_on_error=False)
+            if any(isinstance(reply, self.library.broken) for reply in replies):
+                return await self._pipeline(commands)  # the library looks for the new masters only if it raises the error
             return replies
 
         return list(await self._attempt(send, "pipeline", True)) if commands else []
+
+    async def _pipeline(self, commands: Sequence[Sequence[Word]], **options: bool) -> Any:
+        pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
+        for words in commands:
+            pipe.execute_command(*words)
+        return await pipe.execute(**options)
 
     async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool) -> Any:
         with span(name):

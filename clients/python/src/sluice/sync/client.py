@@ -102,10 +102,7 @@ class Sluice:
         """
 
         def send() -> Any:
-            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
-            for words in commands:
-                pipe.execute_command(*words)
-            return pipe.execute()
+            return self._pipeline(commands)
 
         def send_each_once() -> Any:
             return send_once(self.client, self.library, commands)
@@ -123,16 +120,18 @@ class Sluice:
         """
 
         def send() -> Any:
-            pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
-            for words in commands:
-                pipe.execute_command(*words)
-            replies = pipe.execute(raise_on_error=False)
-            for reply in replies:
-                if isinstance(reply, self.library.broken):
-                    raise reply
+            replies = self._pipeline(commands, raise_on_error=False)
+            if any(isinstance(reply, self.library.broken) for reply in replies):
+                return self._pipeline(commands)  # the library looks for the new masters only if it raises the error
             return replies
 
         return list(self._attempt(send, "pipeline", True)) if commands else []
+
+    def _pipeline(self, commands: Sequence[Sequence[Word]], **options: bool) -> Any:
+        pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))
+        for words in commands:
+            pipe.execute_command(*words)
+        return pipe.execute(**options)
 
     def _attempt(self, send: Callable[[], Any], name: str, repeat: bool) -> Any:
         with span(name):
