@@ -212,7 +212,8 @@ impl Default for Policy {
 /// Callers that wait ask again after so long.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// The pause before that, if the server could not let the caller wait, for example because it has granted `cache-max-leases` leases.
+/// The longest pause between two requests. The server replies at once if it cannot let the caller wait, for example because
+/// `cache-max-leases` leases exist.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The next step of [`get`] after a reply.
@@ -293,7 +294,8 @@ pub fn get<E: From<Error>>(
 }
 
 /// The same as [`get`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits:
-/// use one of its own, with a response time-out of more than two seconds.
+/// use one of its own, with a response time-out of more than two seconds. Without the feature `tokio-comp`, the caller asks again
+/// without a pause if the server cannot let it wait.
 ///
 /// # Errors
 /// See [`get`].

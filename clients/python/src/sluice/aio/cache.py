@@ -170,9 +170,13 @@ class Cache(Family):
             return value
         try:
             loaded = await loader(key)
-            await self._store(key, loaded, number, policy)
         except BaseException:
             await shield(self._failed(key, number, policy.backoff))
+            raise
+        try:
+            await self._store(key, loaded, number, policy)
+        except BaseException:
+            await shield(self._failed(key, number))
             raise
         return self._sluice.value(loaded)
 
@@ -191,7 +195,7 @@ class Cache(Family):
             await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
     async def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
-        """Gives the leases among these replies of CACHE.FETCH back, because the reply for another key is an error."""
+        """Gives the leases among these replies of CACHE.FETCH back, because there is no reply for another key."""
         for key, (state, _, number) in replies.items():
             if state == "LEASE":
                 await shield(self._failed(key, number))
@@ -204,12 +208,18 @@ class Cache(Family):
         if leases:
             try:
                 loaded = await loader(list(leases))
+            except BaseException:
+                for key, token in leases.items():
+                    await shield(self._failed(key, token, policy.backoff))
+                raise
+            try:
                 for key, token in leases.items():
                     await self._store(key, loaded.get(key), token, policy)
                     values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
-                    await shield(self._failed(key, token, policy.backoff))
+                    if key not in values:
+                        await shield(self._failed(key, token))
                 raise
 
         async def load_one(key: K) -> Value | None:
@@ -287,7 +297,7 @@ class NearCache:
         replies: dict[K, tuple[str, Any, int]] = {}
         try:
             await self._fetch_into(replies, keys, policy)
-        except CommandError:
+        except BaseException:
             await self._cache._give_back(replies)
             raise
         return [replies[key] for key in keys]

@@ -109,22 +109,35 @@ class Sluice:
         return list(await self._attempt(send if repeat else send_each_once, "pipeline", repeat)) if commands else []
 
     async def run_each(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Sends idempotent commands in one pipeline, and returns their replies, also error replies.
+        """Sends commands in one pipeline, and returns their replies, also error replies.
 
         Args:
-            commands: The commands and their arguments.
+            commands: The commands and their arguments. A command without a reply is sent again.
 
         Raises:
             ConnectionError: The server does not answer. The exception is that of the client library.
         """
 
-        async def send() -> Any:
-            replies = await self._pipeline(commands, raise_on_error=False)
-            if any(isinstance(reply, self.library.broken) for reply in replies):
-                return await self._pipeline(commands)  # the library looks for the new masters only if it raises the error
-            return replies
+        replies: dict[int, Any] = {}
 
-        return list(await self._attempt(send, "pipeline", True)) if commands else []
+        async def send() -> Any:
+            missing = [index for index in range(len(commands)) if index not in replies]
+            found = await self._pipeline([commands[index] for index in missing], raise_on_error=False)
+            broken = None
+            for index, reply in zip(missing, found):
+                if isinstance(reply, self.library.broken):
+                    broken = reply
+                else:
+                    replies[index] = reply
+            if broken is not None:
+                key = key_of(commands[missing[0]])
+                if isinstance(key, (str, bytes)):
+                    await self.look_again(key)
+                raise broken
+
+        if commands:
+            await self._attempt(send, "pipeline", True)
+        return [replies[index] for index in range(len(commands))]
 
     async def _pipeline(self, commands: Sequence[Sequence[Word]], **options: bool) -> Any:
         pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))

@@ -171,9 +171,13 @@ class Cache(Family):
             return value
         try:
             loaded = loader(key)
-            self._store(key, loaded, number, policy)
         except BaseException:
             self._failed(key, number, policy.backoff)
+            raise
+        try:
+            self._store(key, loaded, number, policy)
+        except BaseException:
+            self._failed(key, number)
             raise
         return self._sluice.value(loaded)
 
@@ -192,7 +196,7 @@ class Cache(Family):
             self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
     def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
-        """Gives the leases among these replies of CACHE.FETCH back, because the reply for another key is an error."""
+        """Gives the leases among these replies of CACHE.FETCH back, because there is no reply for another key."""
         for key, (state, _, number) in replies.items():
             if state == "LEASE":
                 self._failed(key, number)
@@ -205,12 +209,18 @@ class Cache(Family):
         if leases:
             try:
                 loaded = loader(list(leases))
+            except BaseException:
+                for key, token in leases.items():
+                    self._failed(key, token, policy.backoff)
+                raise
+            try:
                 for key, token in leases.items():
                     self._store(key, loaded.get(key), token, policy)
                     values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
-                    self._failed(key, token, policy.backoff)
+                    if key not in values:
+                        self._failed(key, token)
                 raise
 
         def load_one(key: K) -> Value | None:
@@ -288,7 +298,7 @@ class NearCache:
         replies: dict[K, tuple[str, Any, int]] = {}
         try:
             self._fetch_into(replies, keys, policy)
-        except CommandError:
+        except BaseException:
             self._cache._give_back(replies)
             raise
         return [replies[key] for key in keys]
