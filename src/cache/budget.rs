@@ -53,7 +53,7 @@ struct EntryCount {
 /// Whether the last search found no entry that may be evicted. The cron event lets it search again.
 static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
-/// The most batches that a search checks before it reads the clock again.
+/// The most batches that one search checks. The caller reads the clock between two searches.
 const SEARCH_STEPS: usize = 100;
 
 /// How long a slice of evictions takes, in microseconds. The reply to a command waits for one or two slices.
@@ -503,7 +503,7 @@ fn recount_if_misplaced(ctx: Ctx<'_>) {
         entries.begin_count();
         WORK.get().count = Some(EntryCount::default());
     } else {
-        entries.is_well_placed();
+        entries.confirm_database_0();
     }
 }
 

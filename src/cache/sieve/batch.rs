@@ -50,11 +50,11 @@ pub(super) struct Batch {
     pub(super) live: u64,
     /// The indexes of entries that were used since the hand came by.
     pub(super) used: u64,
-    /// The number of indexes that were given away.
+    /// The number of indexes that were assigned. Removed names keep theirs.
     pub(super) count: u32,
     pub(super) older: u32,
     pub(super) newer: u32,
-    /// The queue that the batch is in; a queue that was dropped is none of both.
+    /// The number of the batch's queue. If neither queue has it, the queue was dropped.
     pub(super) queue: u32,
 }
 

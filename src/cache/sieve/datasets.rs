@@ -27,8 +27,8 @@ impl Sieve {
         self.may_misplace
     }
 
-    /// All entries are in database 0 indeed.
-    pub fn is_well_placed(&mut self) {
+    /// The caller has checked that all entries are in database 0.
+    pub fn confirm_database_0(&mut self) {
         self.may_misplace = false;
     }
 

@@ -475,7 +475,7 @@ impl Sieve {
         }
     }
 
-    /// The number of the section and the name at a position.
+    /// Whether the entry at a position is in the incoming dataset, the number of its section, and its name.
     fn read(&self, position: EntryPosition) -> Option<(bool, u32, Vec<u8>)> {
         let is_incoming = self.is_incoming(position)?;
         let mut found = None;

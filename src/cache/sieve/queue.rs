@@ -1,4 +1,4 @@
-//! The queue of the batches of one dataset, and what its entries count.
+//! The queue of the batches of one dataset, and the sums of its entries.
 
 use super::CountedSection;
 use super::batch::NO_BATCH;
@@ -16,7 +16,7 @@ pub(super) struct SectionTotals {
 /// The batches of one dataset, from the oldest entry to the newest.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Its number. Each queue has another one.
+    /// Its number, which no other queue has.
     pub(super) number: u32,
     pub(super) oldest: u32,
     pub(super) newest: u32,

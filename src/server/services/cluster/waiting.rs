@@ -45,7 +45,7 @@ struct Work {
 }
 
 enum Task {
-    /// The clients receive this error: the slot has left this node, or the cluster is down. `None`: it is not made yet.
+    /// The clients receive this error: the slot has left this node, or the cluster is down. `None`: the first step looks for the error.
     Refuse(Option<Error>),
     /// The clients are served, in a pass over all queues of all families.
     Serve {
@@ -322,7 +322,7 @@ pub(in crate::server) fn go_on(ctx: Ctx<'_>) {
         let has_more = work.step(ctx, &mut slice);
         match work.task {
             Task::Refuse(_) if has_more => STATE.get().work.push_front(work),
-            Task::Refuse(None) => {} // they go on waiting
+            Task::Refuse(None) => {} // no error: they go on waiting, and the slot stays postponed
             Task::Refuse(Some(_)) => forget_loss(work.slot),
             Task::Serve { .. } if has_more => STATE.get().work.push_back(work), // other slots first
             Task::Serve { .. } => {}
