@@ -758,3 +758,19 @@ fn without_names_no_breaker_has_an_effect() {
     client.must("CONFIG SET sluice.cache-max-breakers 1");
     assert_eq!(shown(&client.must(&fetch("other"))), "DOWN -");
 }
+
+#[test]
+fn a_new_name_removes_up_to_sixteen_if_there_are_too_many() {
+    let (_server, mut client) = server_and_client();
+    let names: Vec<_> = (0..40).map(|number| format!("b{number}")).collect();
+    for name in &names {
+        client.must(&format!(
+            "CACHE.FETCH {name} LEASE 600000 BREAKER {name} 1 5"
+        ));
+    }
+    client.must("CONFIG SET sluice.cache-max-breakers 2");
+    client.must("CACHE.FETCH k LEASE 600000 BREAKER new 1 5");
+    let is_known = |name: &String| !client.must(&format!("CACHE.BREAKER {name}")).is_nil();
+    let known: Vec<_> = names.iter().map(is_known).collect();
+    assert_eq!(known, [vec![false; 16], vec![true; 24]].concat());
+}
