@@ -39,6 +39,9 @@ struct BudgetWork {
     owed: u64,
     /// The bytes that the running command of a cluster has stored without making room.
     stored: u64,
+    /// Whether a search has found nothing in this round of the event loop, in a whole slice or among all entries. Later commands of the
+    /// round do not search.
+    is_fruitless: bool,
     /// The count of all entries after a dataset was loaded.
     count: Option<EntryCount>,
 }
@@ -264,14 +267,17 @@ pub(super) fn make_room(ctx: Ctx<'_>, key: &[u8], keep: Option<EntryPosition>, m
     if !ctx.may_act() {
         return;
     }
-    if !ctx.is_cluster() || after_command::may_open_all_slots() {
+    let may_search = !ctx.is_cluster() || after_command::may_open_all_slots();
+    if may_search && !WORK.get().is_fruitless {
         make_room_for(more, more, || evict_next(ctx, keep));
         return;
     }
-    WORK.get().stored += more;
-    after_command::run(ctx, make_room_after_command);
+    if !may_search {
+        WORK.get().stored += more;
+        after_command::run(ctx, make_room_after_command);
+    }
     // In a transaction or a script, earlier commands have used up the allowance.
-    if WORK.get().stored > more && excess(more) > tenth() {
+    if (may_search || WORK.get().stored > more) && excess(more) > tenth() {
         make_room_for(more, more, || {
             evict_newest(ctx, section(ctx.db(), key), keep)
         });
@@ -283,7 +289,9 @@ fn make_room_after_command(ctx: Ctx<'_>) {
         let work = &mut *WORK.get();
         (std::mem::take(&mut work.stored), work.last_stored)
     };
-    if ctx.may_act() {
+    if WORK.get().is_fruitless {
+        WORK.get().owed += stored;
+    } else if ctx.may_act() {
         make_room_for(0, stored, || evict_next(ctx, keep));
     }
 }
@@ -303,7 +311,9 @@ fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
             return;
         }
         if !is_fruitful && slice.is_over() {
-            WORK.get().owed += more.max(stored); // the rounds of the event loop go on
+            let work = &mut *WORK.get();
+            work.is_fruitless = true;
+            work.owed += more.max(stored); // the rounds of the event loop go on
             return;
         }
         let before = ENTRIES.get().bytes();
@@ -330,6 +340,7 @@ fn tenth() -> u64 {
 /// Evicts entries, frees memory of entries that have gone and counts entries, in slices. Returns whether work is left.
 pub(super) fn go_on(ctx: Ctx<'_>, slice: &Slice) -> bool {
     let may_act = ctx.may_act();
+    WORK.get().is_fruitless = false;
     if may_act {
         evict_in_slice(ctx);
     }
@@ -401,6 +412,7 @@ fn evict_next(ctx: Ctx<'_>, keep: Option<EntryPosition>) -> bool {
         VictimSearch::Unfinished => true,
         VictimSearch::None => {
             IS_STUCK.store(true, Ordering::Relaxed);
+            WORK.get().is_fruitless = true;
             false
         }
         VictimSearch::Found(victim) => {

@@ -1000,6 +1000,14 @@ fn a_command_looks_for_entries_to_evict_for_a_slice_only() {
     });
     let quickest = times.min().unwrap_or_default();
     assert!(quickest < Duration::from_millis(10), "{quickest:?}");
+    // One search for all commands of a transaction.
+    let begin = Instant::now();
+    client.transact((0..10_000).map(|number| format!("CACHE.SET {{t}}{number} v PX 600000")));
+    assert!(
+        begin.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begin.elapsed()
+    );
     assert!(counted(&server).0 as usize >= ENTRIES);
 }
 
