@@ -111,6 +111,8 @@ pub enum Error {
     NoChannel,
     /// The caller's user may not read a key that the server has not found among the arguments.
     NoKey,
+    /// The command that emitted the event which a module listens to has not finished with the key.
+    KeyInUse,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -193,6 +195,7 @@ impl fmt::Display for Error {
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
             }
+            Error::KeyInUse => f.write_str("ERR the key is in use by another command"),
             Error::BadEffect => f.write_str("ERR invalid replicated effect"),
             Error::Internal => f.write_str("ERR internal error"),
         }

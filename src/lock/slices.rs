@@ -12,12 +12,19 @@ use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
+use crate::server::services::native::is_any_key_open;
 use crate::server::services::replicas;
 use crate::waiting::Key;
 use std::sync::atomic::Ordering;
 
-/// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones.
+/// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones. All go on in later
+/// ones if another command, which has emitted the event that a listener handles now, has keys open: it may have those of the queues.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
+    if is_any_key_open() {
+        let handover = &mut SERVICE.get().handover;
+        keys.into_iter().for_each(|key| handover.serve_later(key));
+        return deferred::ask_for_slices();
+    }
     let _nodes = cluster::same_nodes();
     let mut world = ServerWorld { ctx, now };
     if Handover::keys_changed(&mut world, now.ms(), keys) {

@@ -260,7 +260,7 @@ impl<'k, T> TypedReadKey<'k, T> {
     }
 }
 
-/// The value of a key that may hold values of these types. Error: it holds another one.
+/// The value of a key that may hold values of these types. Error: it holds another one, or the value is open.
 #[inline(always)]
 fn open_value_of<T>(
     key: &OpenKey<'_>,
@@ -274,10 +274,8 @@ fn open_value_of<T>(
         // key panic before that.
         unsafe {
             let value = api!(RedisModule_ModuleTypeGetValue(key.raw));
-            if open_value::has_left_key(value.addr()) {
-                return Err(Error::Internal); // a command works on it that has opened it at another key
-            }
-            NonNull::new(value.cast::<T>()).map(|value| OpenValue::new(value))
+            let value = NonNull::new(value.cast::<T>());
+            value.map(|value| OpenValue::new(value)).transpose()?
         }
     } else {
         None
@@ -296,8 +294,8 @@ pub struct TypedKey<'k, T: 'static> {
 }
 
 impl<'k, T> TypedKey<'k, T> {
-    /// The key as one that may hold this type; an error if it holds another. Panics if the value is open already: a command
-    /// on several keys checks that their names differ before it opens them.
+    /// The key as one that may hold this type. Error: it holds another one, or the value is open: a listener to keyspace events runs
+    /// a command in the middle of the one that opened it.
     #[inline(always)] // the result is large: it stays where it is used
     pub fn of(key: OpenKey<'k>, native: &'static NativeType<T>) -> Result<Self, Error> {
         Self::of_any(key, native, &[])
@@ -356,7 +354,8 @@ impl<'k, T> TypedKey<'k, T> {
         };
         assert_eq!(status, raw::REDISMODULE_OK as c_int, "set a value");
         // SAFETY: `to_raw` returned the value, which stays as in `of_any`.
-        self.value = NonNull::new(value).map(|value| unsafe { OpenValue::new(value) });
+        let value = NonNull::new(value).map(|value| unsafe { OpenValue::new(value) });
+        self.value = value.map(|value| value.expect("nobody has opened a new value"));
     }
 
     /// Deletes the key.

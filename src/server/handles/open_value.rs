@@ -1,5 +1,6 @@
 //! The value of an open key, of which the module has one handle at a time.
 
+use crate::error::Error;
 use crate::server::base::main_thread::MainThread;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,21 +13,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(in crate::server) struct OpenValue<T>(NonNull<T>);
 
 impl<T> OpenValue<T> {
-    /// The value at this address. Panics if it is open already.
+    /// The value at this address. Error: it is open already.
     ///
     /// # Safety
     /// The value is a `T` of this module's, which a `Box` has allocated. It stays until the result is dropped: whoever would free
     /// it calls [`keep_removed`] first.
     #[inline(always)]
-    pub(in crate::server) unsafe fn new(value: NonNull<T>) -> Self {
-        open(value.addr().get());
-        Self(value)
+    pub(in crate::server) unsafe fn new(value: NonNull<T>) -> Result<Self, Error> {
+        open(value.addr().get())?;
+        Ok(Self(value))
     }
 
     /// The value.
     #[inline(always)]
     pub(in crate::server) fn get(&mut self) -> &mut T {
-        // SAFETY: the promise of `new`. This is the only `OpenValue` of the value, because `open` panics for a second one, and it is
+        // SAFETY: the promise of `new`. This is the only `OpenValue` of the value, because `open` refuses a second one, and it is
         // borrowed as long as the reference.
         unsafe { self.0.as_mut() }
     }
@@ -125,12 +126,18 @@ static OPEN_VALUES: MainThread<HashSet<usize, BuildHasherDefault<AddressHasher>>
     MainThread::new();
 
 #[inline(always)]
-fn open(address: usize) {
+fn open(address: usize) -> Result<(), Error> {
     if OPEN_VALUE.load(Ordering::Relaxed) == 0 {
         OPEN_VALUE.store(address, Ordering::Relaxed);
-    } else {
-        open_another(address);
+        return Ok(());
     }
+    open_another(address)
+}
+
+/// Whether the module has a key open with its value.
+#[inline(always)]
+pub fn is_any_key_open() -> bool {
+    OPEN_VALUE.load(Ordering::Relaxed) != 0
 }
 
 /// Whether the value at this address is open.
@@ -156,13 +163,17 @@ fn is_open(address: usize) -> bool {
 }
 
 #[cold]
-fn open_another(address: usize) {
+fn open_another(address: usize) -> Result<(), Error> {
+    if is_open(address) {
+        return Err(Error::KeyInUse);
+    }
     let mut values = OPEN_VALUES.get();
     let before = OPEN_VALUE.swap(SEVERAL, Ordering::Relaxed);
     if before != SEVERAL {
         values.insert(before);
     }
-    assert!(values.insert(address), "a key is opened twice");
+    values.insert(address);
+    Ok(())
 }
 
 #[inline(always)]
@@ -216,32 +227,34 @@ mod tests {
         let pointers = values.iter().map(|value| &raw const **value);
         let addresses: Vec<usize> = pointers.map(|value| value.addr()).collect();
         // SAFETY: the values outlive what is opened.
-        let mut open = |index: usize| unsafe { OpenValue::new(NonNull::from(&mut *values[index])) };
+        let mut try_open =
+            |index: usize| unsafe { OpenValue::new(NonNull::from(&mut *values[index])) };
 
         let is_refused =
             |index: usize| panic::catch_unwind(|| expect_closed(|| addresses[index])).is_err();
-        let mut first = open(0);
+        let mut first = try_open(0).expect("it is closed");
         *first.get() += 7;
         assert!(is_refused(0) && !is_refused(1));
         drop(first);
         assert!(!is_refused(0));
-        let mut opened: Vec<OpenValue<u32>> = (0..1000).map(&mut open).collect();
+        let opened = (0..1000).map(&mut try_open);
+        let mut opened: Vec<OpenValue<u32>> = opened.map(Result::unwrap).collect();
         assert_eq!(*opened[0].get(), 7);
         assert!(is_refused(0) && is_refused(999));
         for index in [0, 1, 500, 999] {
-            panic::catch_unwind(panic::AssertUnwindSafe(|| open(index)))
-                .err()
-                .expect("refused while it is open");
+            assert_eq!(try_open(index).err(), Some(Error::KeyInUse));
         }
 
         opened.remove(0); // the first is closed before the others
-        let again = open(0);
-        assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| open(0))).is_err());
+        let again = try_open(0).expect("it is closed");
+        assert_eq!(try_open(0).err(), Some(Error::KeyInUse));
+        assert!(is_any_key_open());
         drop(again);
         drop(opened);
+        assert!(!is_any_key_open());
         assert_eq!(OPEN_VALUE.load(Ordering::Relaxed), 0);
         assert!(OPEN_VALUES.get().is_empty());
-        drop(open(999));
+        drop(try_open(999).expect("it is closed"));
 
         // A removed value is left to its handle.
         assert!(!keep_removed(addresses[0]));
@@ -249,7 +262,7 @@ mod tests {
         let copy = value.clone();
         let address = (&raw const *value).addr();
         // SAFETY: nobody else frees the value.
-        let mut removed = unsafe { OpenValue::new(NonNull::from(value)) };
+        let mut removed = unsafe { OpenValue::new(NonNull::from(value)) }.unwrap();
         assert!(!removed.is_removed());
         assert!(keep_removed(address));
         assert!(removed.is_removed());
@@ -263,7 +276,7 @@ mod tests {
         assert!(!ANY_REMOVED.load(Ordering::Relaxed));
         let mut kept = Box::new(7);
         // SAFETY: the value outlives what is opened.
-        let moved = unsafe { OpenValue::new(NonNull::from(&mut *kept)) };
+        let moved = unsafe { OpenValue::new(NonNull::from(&mut *kept)) }.unwrap();
         leaves_key((&raw const *kept).addr());
         assert!(moved.is_removed());
         drop(moved);

@@ -62,13 +62,14 @@ pub(in crate::server) fn is_any_deferred() -> bool {
 }
 
 /// Before a command: lets the families handle deferred events. Not in a cluster, where newer servers count every key that is
-/// opened during a command as one of the command's slot.
+/// opened during a command as one of the command's slot. And not before a command of a listener that handles an event while another
+/// command has keys open.
 #[inline]
 pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
     let is_deferred = ANY_DEFERRED.load(Ordering::Relaxed);
     // A backlog waits for the next round: commands do not take turns with it.
     let is_work = WORK.load(Ordering::Relaxed) == FRESH;
-    if (is_deferred || is_work) && !ctx.is_cluster() {
+    if (is_deferred || is_work) && !ctx.is_cluster() && !open_value::is_any_key_open() {
         if is_deferred {
             run_deferred(ctx);
         }
