@@ -49,6 +49,7 @@ impl Sieve {
     /// Everything in these sections has gone without an event for each key.
     fn drop_sections(&mut self, goes: impl Fn(CountedSection) -> bool) {
         let sections: Vec<_> = self
+            .queues
             .here
             .section_numbers
             .keys()
@@ -56,18 +57,18 @@ impl Sieve {
             .filter(|section| goes(*section))
             .collect();
         for section in sections {
-            self.here.drop_section(section);
+            self.queues.here.drop_section(section);
         }
-        if self.here.entries == 0 {
+        if self.queues.here.entries == 0 {
             self.drop_queue();
         } else {
-            self.swept = self.here.oldest;
+            self.swept = self.queues.here.oldest;
         }
     }
 
     /// Two databases have changed places.
     pub fn swap(&mut self, first: i32, second: i32) {
-        let queue = &mut self.here;
+        let queue = &mut self.queues.here;
         let swapped = |db| match db {
             db if db == first => second,
             db if db == second => first,
@@ -87,15 +88,16 @@ impl Sieve {
         self.drop_queue();
         self.last_queue += 1;
         let next = Queue::new(self.last_queue);
-        self.here = std::mem::replace(&mut self.incoming, next);
+        self.queues.here = std::mem::replace(&mut self.queues.incoming, next);
         let in_first = |section: &CountedSection| section.0 == 0;
-        self.may_misplace = self.here.entries > 0 && self.here.section_numbers.keys().all(in_first);
+        self.may_misplace =
+            self.queues.here.entries > 0 && self.queues.here.section_numbers.keys().all(in_first);
     }
 
     /// The dataset that was loaded beside the present one is given up.
     pub fn discard(&mut self) {
         self.last_queue += 1;
-        let dropped = std::mem::replace(&mut self.incoming, Queue::new(self.last_queue));
+        let dropped = std::mem::replace(&mut self.queues.incoming, Queue::new(self.last_queue));
         self.dropped.push(dropped.oldest);
     }
 
@@ -112,7 +114,7 @@ impl Sieve {
                 self.sweep(id);
                 self.swept = newer;
                 if newer == NO_BATCH {
-                    self.here.reuse_dropped_section_numbers();
+                    self.queues.here.reuse_dropped_section_numbers();
                 }
             } else {
                 return false;
@@ -130,7 +132,7 @@ impl Sieve {
         let Some(batch) = self.batch(id) else {
             return;
         };
-        let totals = &self.here.totals;
+        let totals = &self.queues.here.totals;
         let mut dead = 0;
         batch.each_name(|index, number, _| {
             if totals[number as usize].is_dropped {
@@ -145,7 +147,7 @@ impl Sieve {
 
     fn drop_queue(&mut self) {
         self.last_queue += 1;
-        let dropped = std::mem::replace(&mut self.here, Queue::new(self.last_queue));
+        let dropped = std::mem::replace(&mut self.queues.here, Queue::new(self.last_queue));
         self.dropped.push(dropped.oldest);
         self.swept = NO_BATCH;
     }

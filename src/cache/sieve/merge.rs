@@ -30,7 +30,7 @@ pub(super) const MERGED_NAMES: u32 = 48;
 impl Sieve {
     /// Whether entries are to be moved out of batches with few names. Entries that are used for long remain alone in their batches.
     pub fn wants_merges(&self) -> bool {
-        let queue = &self.here;
+        let queue = &self.queues.here;
         let is_sparse =
             u64::from(queue.batches) * u64::from(MERGED_NAMES / 2) > queue.entries + 512;
         let is_due = queue.removed > queue.entries / 8 + 64;
@@ -41,26 +41,26 @@ impl Sieve {
     /// Begins to move the entries of the next two batches, if they have few names. Looks at so many batches. The caller
     /// [moves](Self::relocate) each entry, [ends](Self::end_merge) the merge, and does nothing else meanwhile.
     pub fn begin_merge(&mut self, steps: usize) -> Option<BatchMerge> {
-        if self.here.merging == NO_BATCH {
-            self.here.removed = 0;
-            self.here.merging = self.here.oldest;
+        if self.queues.here.merging == NO_BATCH {
+            self.queues.here.removed = 0;
+            self.queues.here.merging = self.queues.here.oldest;
         }
         for _ in 0..steps {
-            let first = self.here.merging;
+            let first = self.queues.here.merging;
             let second = self.batch(first)?.newer;
             let (Some(one), Some(other)) = (self.batch(first), self.batch(second)) else {
-                self.here.merging = NO_BATCH;
+                self.queues.here.merging = NO_BATCH;
                 return None;
             };
             // The next name of the newest batch refers to its last one.
             if other.newer == NO_BATCH {
-                self.here.merging = NO_BATCH;
+                self.queues.here.merging = NO_BATCH;
                 return None;
             }
             if one.live.count_ones() + other.live.count_ones() <= MERGED_NAMES {
                 return self.begin_merge_of(first, second);
             }
-            self.here.merging = second;
+            self.queues.here.merging = second;
         }
         None
     }
@@ -69,13 +69,13 @@ impl Sieve {
         let (mut entries, mut passed) = (Vec::new(), None);
         for id in [first, second] {
             let batch = self.batch(id)?;
-            let (hand, index_of_hand) = self.here.hand;
+            let (hand, index_of_hand) = self.queues.here.hand;
             let mut behind = 0;
             batch.each_name(|index, number, key| {
                 let position = EntryPosition::new(id, index);
                 if batch.live & position.bit() != 0 {
                     behind += usize::from(index < index_of_hand);
-                    let db = self.here.totals[number as usize].section.0;
+                    let db = self.queues.here.totals[number as usize].section.0;
                     let key = key.into();
                     entries.push((Victim { db, key, position }, number));
                 }
@@ -127,13 +127,13 @@ impl Sieve {
         batch.names.shrink_to_fit();
         let next = batch.newer;
         // It takes no more names, and may merge with the next batch.
-        self.here.merging = merge.target;
+        self.queues.here.merging = merge.target;
         if merge.passed.is_some() {
-            self.here.hand = (merge.target, merge.passed_moved);
+            self.queues.here.hand = (merge.target, merge.passed_moved);
         }
         if batch.live == 0 {
             self.unlink(merge.target, false);
-            self.here.merging = next;
+            self.queues.here.merging = next;
         }
     }
 }

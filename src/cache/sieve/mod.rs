@@ -14,7 +14,7 @@ mod queue;
 mod tests;
 
 use batch::{BATCH_NAMES, Batch, NO_BATCH, put_name};
-use queue::Queue;
+use queue::{Queue, Queues};
 
 pub use batch::EntryPosition;
 pub use merge::BatchMerge;
@@ -49,8 +49,7 @@ pub enum VictimSearch {
 pub struct Sieve {
     batches: Vec<Option<Box<Batch>>>,
     unused: Vec<u32>,
-    here: Queue,
-    incoming: Queue,
+    queues: Queues,
     last_queue: u32,
     /// The first batches of queues that were dropped: their memory is freed in slices.
     dropped: Vec<u32>,
@@ -70,8 +69,10 @@ impl Default for Sieve {
         Self {
             batches: Vec::new(),
             unused: Vec::new(),
-            here: Queue::new(0),
-            incoming: Queue::new(1),
+            queues: Queues {
+                here: Queue::new(0),
+                incoming: Queue::new(1),
+            },
             last_queue: 1,
             dropped: Vec::new(),
             swept: NO_BATCH,
@@ -86,12 +87,12 @@ impl Default for Sieve {
 impl Sieve {
     /// The number of entries.
     pub fn entries(&self) -> u64 {
-        self.here.entries
+        self.queues.here.entries
     }
 
     /// The bytes of all entries.
     pub fn bytes(&self) -> u64 {
-        self.here.bytes
+        self.queues.here.bytes
     }
 
     /// Adds an entry as the newest. `None`: there is no position left.
@@ -105,16 +106,13 @@ impl Sieve {
         if !is_incoming {
             self.return_hand();
         }
-        let newest = self.queue(is_incoming).newest;
+        let newest = self.queues.of(is_incoming).newest;
         let is_full = |batch: &Batch| batch.count == BATCH_NAMES;
         let id = match self.batch(newest) {
             Some(batch) if !is_full(batch) => newest,
             _ => self.begin_batch(is_incoming)?,
         };
-        let queue = match is_incoming {
-            false => &mut self.here,
-            true => &mut self.incoming,
-        };
+        let queue = self.queues.of_mut(is_incoming);
         let number = queue.section_number(section);
         let batch = self.batches.get_mut(id as usize)?.as_mut()?;
         put_name(&mut batch.names, &queue.last, key, number);
@@ -137,14 +135,14 @@ impl Sieve {
 
     /// Returns the hand to the oldest entry if it is behind the newest one. Otherwise it would come to each new entry first.
     fn return_hand(&mut self) {
-        let (mut id, mut index) = self.here.hand;
+        let (mut id, mut index) = self.queues.here.hand;
         while let Some(batch) = self.batch(id) {
             if batch.live & u64::MAX.checked_shl(index).unwrap_or(0) != 0 {
                 break;
             }
             (id, index) = (batch.newer, 0);
         }
-        self.here.hand = (id, index);
+        self.queues.here.hand = (id, index);
     }
 
     /// Whether the entry at this position is counted.
@@ -175,7 +173,7 @@ impl Sieve {
         let Some((is_incoming, number, key)) = self.read(position) else {
             return;
         };
-        let totals = &self.queue(is_incoming).totals[number as usize];
+        let totals = &self.queues.of(is_incoming).totals[number as usize];
         let (section, is_dropped) = (totals.section, totals.is_dropped);
         self.take_out(position);
         if !is_dropped {
@@ -198,15 +196,15 @@ impl Sieve {
     ) {
         let number = match self.is_counted(position) {
             false => return,
-            true if self.are_positions_certain() => self.here.section_number(section),
+            true if self.are_positions_certain() => self.queues.here.section_number(section),
             true => match self.read(position) {
                 Some((_, number, _)) => number,
                 None => return,
             },
         };
-        let totals = &mut self.here.totals[number as usize];
+        let totals = &mut self.queues.here.totals[number as usize];
         totals.bytes = totals.bytes - before + after;
-        self.here.bytes = self.here.bytes - before + after;
+        self.queues.here.bytes = self.queues.here.bytes - before + after;
     }
 
     /// An entry was used.
@@ -230,15 +228,15 @@ impl Sieve {
                 return VictimSearch::Unfinished;
             }
             *steps -= 1;
-            if self.batch(self.here.hand.0).is_none() {
-                self.here.laps += 1;
-                self.here.hand = (self.here.oldest, 0);
-                if self.here.laps > 2 || self.here.oldest == NO_BATCH {
-                    self.here.laps = 0;
+            if self.batch(self.queues.here.hand.0).is_none() {
+                self.queues.here.laps += 1;
+                self.queues.here.hand = (self.queues.here.oldest, 0);
+                if self.queues.here.laps > 2 || self.queues.here.oldest == NO_BATCH {
+                    self.queues.here.laps = 0;
                     return VictimSearch::None;
                 }
             }
-            let (id, index) = self.here.hand;
+            let (id, index) = self.queues.here.hand;
             let Some(batch) = self.batches.get_mut(id as usize).and_then(Option::as_mut) else {
                 continue;
             };
@@ -250,7 +248,7 @@ impl Sieve {
             let (mut found, mut dropped) = (None, 0_u64);
             if candidates != 0 {
                 batch.each_name(|index, number, key| {
-                    let totals = &self.here.totals[number as usize];
+                    let totals = &self.queues.here.totals[number as usize];
                     if found.is_some() || candidates & 1 << index == 0 {
                         // The entry stays.
                     } else if totals.is_dropped {
@@ -267,7 +265,7 @@ impl Sieve {
                 None => ahead,
             };
             batch.used &= !passed;
-            self.here.hand = match &found {
+            self.queues.here.hand = match &found {
                 Some((index, _)) => (id, index + 1),
                 None => (batch.newer, 0),
             };
@@ -275,7 +273,7 @@ impl Sieve {
                 self.take_out(EntryPosition::new(id, index));
             }
             if let Some((_, victim)) = found {
-                self.here.laps = 0;
+                self.queues.here.laps = 0;
                 return VictimSearch::Found(victim);
             }
         }
@@ -289,8 +287,8 @@ impl Sieve {
         keep: Option<EntryPosition>,
         batches: usize,
     ) -> Option<Victim> {
-        let number = *self.here.section_numbers.get(&section)?;
-        let mut id = self.here.newest;
+        let number = *self.queues.here.section_numbers.get(&section)?;
+        let mut id = self.queues.here.newest;
         for _ in 0..batches {
             let batch = self.batch(id)?;
             let (mut used, mut unused) = (None, None);
@@ -314,14 +312,6 @@ impl Sieve {
         None
     }
 
-    fn queue(&self, is_incoming: bool) -> &Queue {
-        if is_incoming {
-            &self.incoming
-        } else {
-            &self.here
-        }
-    }
-
     fn batch(&self, id: u32) -> Option<&Batch> {
         self.batches.get(id as usize)?.as_deref()
     }
@@ -332,8 +322,8 @@ impl Sieve {
         let batch = self.batch(id).filter(|_| id >= self.first_counted)?;
         match batch.queue {
             _ if batch.live & position.bit() == 0 => None,
-            queue if queue == self.here.number => Some(false),
-            queue if queue == self.incoming.number => Some(true),
+            queue if queue == self.queues.here.number => Some(false),
+            queue if queue == self.queues.incoming.number => Some(true),
             _ => None,
         }
     }
@@ -360,7 +350,7 @@ impl Sieve {
         let batch = Batch {
             older,
             newer,
-            queue: self.here.number,
+            queue: self.queues.here.number,
             ..Batch::default()
         };
         self.batches[id as usize] = Some(Box::new(batch));
@@ -370,16 +360,13 @@ impl Sieve {
         if let Some(Some(newer)) = self.batches.get_mut(newer as usize) {
             newer.older = id;
         }
-        self.here.batches += 1;
+        self.queues.here.batches += 1;
         Some(id)
     }
 
     fn begin_batch(&mut self, is_incoming: bool) -> Option<u32> {
         let id = self.unused_id()?;
-        let queue = match is_incoming {
-            false => &mut self.here,
-            true => &mut self.incoming,
-        };
+        let queue = self.queues.of_mut(is_incoming);
         queue.batches += 1;
         let older = std::mem::replace(&mut queue.newest, id);
         queue.last.clear();
@@ -401,10 +388,7 @@ impl Sieve {
     }
 
     fn count_out(&mut self, is_incoming: bool, section: CountedSection, bytes: u64) {
-        let queue = match is_incoming {
-            false => &mut self.here,
-            true => &mut self.incoming,
-        };
+        let queue = self.queues.of_mut(is_incoming);
         let number = queue.section_number(section);
         let totals = &mut queue.totals[number as usize];
         totals.entries -= 1;
@@ -418,7 +402,7 @@ impl Sieve {
     fn take_out(&mut self, position: EntryPosition) -> Option<bool> {
         let is_incoming = self.is_incoming(position)?;
         let id = position.batch();
-        let newest = self.queue(is_incoming).newest;
+        let newest = self.queues.of(is_incoming).newest;
         let batch = self.batches[id].as_mut()?;
         batch.live &= !position.bit();
         batch.used &= !position.bit();
@@ -453,10 +437,7 @@ impl Sieve {
         if let Some(Some(newer)) = self.batches.get_mut(newer as usize) {
             newer.older = older;
         }
-        let queue = match is_incoming {
-            false => &mut self.here,
-            true => &mut self.incoming,
-        };
+        let queue = self.queues.of_mut(is_incoming);
         if queue.oldest == id {
             queue.oldest = newer;
         }
@@ -470,7 +451,7 @@ impl Sieve {
         if self.swept == id {
             self.swept = newer;
             if newer == NO_BATCH {
-                self.here.reuse_dropped_section_numbers();
+                self.queues.here.reuse_dropped_section_numbers();
             }
         }
     }

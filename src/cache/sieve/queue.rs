@@ -40,6 +40,29 @@ pub(super) struct Queue {
     pub(super) removed: u64,
 }
 
+/// The queue of the dataset, and that of a dataset that is being loaded beside it.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) here: Queue,
+    pub(super) incoming: Queue,
+}
+
+impl Queues {
+    pub(super) fn of(&self, is_incoming: bool) -> &Queue {
+        match is_incoming {
+            false => &self.here,
+            true => &self.incoming,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, is_incoming: bool) -> &mut Queue {
+        match is_incoming {
+            false => &mut self.here,
+            true => &mut self.incoming,
+        }
+    }
+}
+
 impl Queue {
     pub(super) fn new(number: u32) -> Self {
         Self {

@@ -63,12 +63,12 @@ fn merge(sieve: &mut Sieve, list: &mut List) {
         assert!(count < 100, "a pass ends");
     }
     let mut lives = Vec::new();
-    let mut id = sieve.here.oldest;
+    let mut id = sieve.queues.here.oldest;
     while let Some(batch) = sieve.batch(id) {
         lives.push(batch.live.count_ones());
         id = batch.newer;
     }
-    assert_eq!(lives.len(), sieve.here.batches as usize);
+    assert_eq!(lives.len(), sieve.queues.here.batches as usize);
     lives.pop(); // the newest batch is left alone
     assert!(
         lives
