@@ -309,6 +309,20 @@ def orders_of_an_older_shop_are_not_shown(page):
     assert page.states() == [] and "Nothing yet" in page.text("#my-orders")
 
 
+def a_page_without_products_says_so(page):
+    for server in ("mariadb", "cache"):
+        keep_down(page, server, 60)
+    page.browser.refresh()
+    eventually(lambda: page.text("#flash-hint") == "The products do not load. The page tries again.")
+    for button in ("#crowd", "#price"):
+        page.click(button)
+        eventually(lambda: page.text("#toast") == "The page has no products yet.")
+        page.js("document.getElementById('toast').textContent = ''")
+    for server in ("mariadb", "cache"):
+        keep_down(page, server, 0)
+    eventually(lambda: page.text("#flash-name"))
+
+
 def the_page_fits_a_phone(page):
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
@@ -350,6 +364,7 @@ TESTS = [
     an_order_costs_what_it_did_when_it_was_reserved,
     a_refused_order_sets_no_price,
     orders_of_an_older_shop_are_not_shown,
+    a_page_without_products_says_so,
     the_page_fits_a_phone,
     the_page_has_no_errors,
 ]

@@ -150,6 +150,7 @@ export class Board {
 
   async changePrice(forget) {
     const others = this.shop.products().filter((product) => !product.is_flash);
+    if (others.length === 0) return this.shop.toast("The page has no products yet.");
     const product = others[Math.floor(Math.random() * others.length)];
     const price_cents = Math.max(100, Math.round((product.price_cents * (0.8 + 0.4 * Math.random())) / 100) * 100);
     const { status } = await this.shop.insist(`/api/products/${product.id}/price`, { body: { price_cents, forget } });
@@ -161,7 +162,8 @@ export class Board {
   /** Shoppers with names and addresses of their own. Each wants one item; most of them pay. */
   async sendCrowd(button) {
     const product = this.shop.flashProduct();
-    if (product.starts_at_ms > Date.now()) return this.shop.toast("Send the crowd when the sale has begun.");
+    if (!product) return this.shop.toast("The page has no products yet.");
+    if (product.starts_at_ms > this.shop.now()) return this.shop.toast("Send the crowd when the sale has begun.");
     button.disabled = true;
     const results = {};
     let next = 0;

@@ -151,7 +151,7 @@ async function refreshProducts() {
   try {
     const asked = Date.now();
     const reply = await fetch("/api/products");
-    if (!reply.ok) return;
+    if (!reply.ok) return showNoProducts();
     const { products: rows, now_ms, shop } = await reply.json();
     forgetOtherShop(shop);
     measureSkew(asked, now_ms);
@@ -164,8 +164,13 @@ async function refreshProducts() {
     showProducts(before);
     showFlash();
   } catch (error) {
-    // the next round tries again
+    showNoProducts(); // the next round tries again
   }
+}
+
+/** Says why the page is empty. Products that it already shows stay. */
+function showNoProducts() {
+  if (products.length === 0) $("flash-hint").textContent = "The products do not load. The page tries again.";
 }
 
 /** The quickest request measures best. A jump of a clock counts at once. */
@@ -255,7 +260,7 @@ function toast(text) {
   toastTimer = setTimeout(() => $("toast").classList.remove("shown"), 3000);
 }
 
-new Board({ insist, toast, products: () => products, flashProduct, refreshProducts, setStocks });
+new Board({ insist, toast, now, products: () => products, flashProduct, refreshProducts, setStocks });
 refreshProducts();
 refreshOrders();
 setInterval(() => { showFlash(); showOrders(); }, 250);
