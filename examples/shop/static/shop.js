@@ -114,7 +114,7 @@ function showOrders() {
     const row = rowOf(id);
     const left = secondsTo(order.pay_until_ms);
     const isOpen = order.state === "reserved" && left > 0;
-    const texts = { reserved: left ? `reserved, ${left} s to pay` : "ends now", sold: "paid", cancelled: order.payment ? "refunded" : "canceled", expired: "expired" };
+    const texts = { reserved: left ? `reserved, ${left} s to pay` : "ends now", sold: "paid", cancelled: order.payment === "refunded" ? "refunded" : "canceled", expired: "expired" };
     const details = [id.slice(0, 8), order.isWritten ? "in the database" : "on its way to the database"];
     const isClosed = order.state === "cancelled" || order.state === "expired";
     if (order.payment) details.push(order.payment === "refunded" ? `${money(order.cents)} returned` : `${money(order.cents)}${isClosed ? " returns" : ""}`);
