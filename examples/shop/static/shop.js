@@ -123,6 +123,7 @@ function showOrders() {
     row.querySelector(".pill").textContent = texts[order.state];
     row.querySelector(".pill").className = `pill ${{ reserved: "warn", sold: "good" }[order.state] ?? ""}`;
     row.dataset.state = order.state;
+    row.querySelector(".actions").hidden = !isOpen && order.state !== "sold"; // an empty cell still has a gap
     row.querySelector("[data-verb=pay]").hidden = !isOpen;
     row.querySelector("[data-verb=refund]").hidden = !isOpen && order.state !== "sold";
     row.querySelector("[data-verb=refund]").textContent = order.state === "sold" ? "Refund" : "Cancel";
