@@ -53,6 +53,7 @@ export class Board {
   connected(text, mood) {
     $("connection").textContent = text;
     $("connection").className = `pill ${mood}`;
+    $("board").classList.toggle("old", mood === "bad");
   }
 
   show(n) {
