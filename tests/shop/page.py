@@ -200,6 +200,7 @@ def a_killed_worker_is_shown_and_its_orders_follow(page):
     keep_down(page, "worker", 60)
     eventually(lambda: re.fullmatch(r"order workerback in [1-9]\d* s", page.text(service)))
     assert page.js("return document.querySelector('[data-break=worker]').disabled")
+    assert page.text("#books-note") == "Reserved and sold are old until the order worker is back."
     assert page.js(place) == before, "the buttons keep their place"
     page.click("[data-product='1'] button")
     eventually(lambda: page.states() == ["reserved", "reserved", "cancelled"])

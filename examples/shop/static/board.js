@@ -8,6 +8,8 @@ const PARALLEL = 4; // a browser opens six connections to a server, and the boar
 
 const NAMES = { mariadb: "MariaDB", orders: "Redis (orders)", cache: "Redis (cache)", web: "web", worker: "order worker", canal: "binlog reader", retrier: "retries", "settle-1": "job 1", "settle-2": "job 2" };
 
+const BOOKS_NOTE = "Oversold: all products. The other numbers: this flash sale.";
+
 const cents = (number) => `€${Math.round(number / 100).toLocaleString("en")}`;
 
 /** The name of a row, its value, and "warn" or "bad" if it needs attention. */
@@ -67,6 +69,8 @@ export class Board {
     $("n-reserved").textContent = flash?.reserved ?? "–";
     $("n-sold").textContent = flash?.sold ?? "–";
     $("n-oversold").textContent = n.oversold ?? "–";
+    const away = n.silent?.includes("mariadb") ? "MariaDB" : (n.services?.worker?.state ?? "runs") !== "runs" ? "the order worker" : null;
+    setText($("books-note"), away ? `Reserved and sold are old until ${away} is back.` : BOOKS_NOTE);
     $("oversold-tile").className = `tile ${n.oversold ? "bad" : "good"}`;
     $("n-orders").textContent = n.silent?.includes("orders") ? "–" : n.orders_s ?? 0;
     $("n-queries").textContent = n.silent?.includes("mariadb") ? "–" : n.queries_s ?? 0;
