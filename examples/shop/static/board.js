@@ -60,7 +60,8 @@ export class Board {
 
   show(n) {
     const silent = (n.silent ?? []).map((name) => NAMES[name] ?? name);
-    if (silent.length) this.connected(`no reply: ${silent.join(", ")}`, "warn");
+    if (silent.length > 1) this.connected(`no reply: ${silent.length} servers`, "warn"); // all names are too long for a phone
+    else if (silent.length) this.connected(`no reply: ${silent[0]}`, "warn");
     else this.connected("live", "good");
     if (!n.silent?.includes("orders")) this.shop.setStocks(n.stocks ?? {});
     const shown = this.shop.flashProduct()?.id;
