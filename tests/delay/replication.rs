@@ -146,6 +146,41 @@ fn a_replica_delivers_when_it_is_promoted_and_not_before() {
     assert_eq!(number(&mut reader, "q", "messages"), 1);
 }
 
+/// The master dies in the middle of a delivery of many messages that are due together.
+#[test]
+fn a_replica_that_is_promoted_during_a_delivery_delivers_the_rest() {
+    let dies_amid = |count: i64| {
+        let (master, replica) = pair();
+        let mut client = Raw::connect(&master);
+        client.must("DELAY.SET q STREAM s");
+        // The queue cannot deliver, because another type is at the key of its stream.
+        client.must("SET s value");
+        let script = "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+                redis.call('DELAY.ADD', KEYS[1], 'm' .. n, 'PXAT', 1 + n, 'VALUES', 'n', n) end";
+        for first in (0..count).step_by(5000) {
+            let (first, last) = (first.to_string(), (first + 4999).to_string());
+            client.call(["EVAL", script, "1", "q", &first, &last]);
+        }
+        wait_for_replica_sync(&master, &replica);
+        let mut reader = Raw::connect(&replica);
+        client.must("DEL s");
+        eventually(SOON, || {
+            let length = reader.run("XLEN s");
+            !length.is_err() && length.int() > 0
+        });
+        master.kill9();
+        let left = number(&mut reader, "q", "messages");
+        replica.promote();
+        let entries = await_entries(&mut reader, "s", count);
+        let expected: Vec<String> = (0..count).map(|n| format!("n {n}")).collect();
+        assert!(entries == expected, "{} entries", entries.len());
+        assert_eq!(number(&mut reader, "q", "messages"), 0);
+        left > 0
+    };
+    let mut counts = [50_000, 200_000, 800_000].into_iter();
+    assert!(counts.any(dies_amid), "each delivery was over too early");
+}
+
 #[test]
 fn a_replica_that_joins_receives_the_whole_queue() {
     let master = quiet().start();

@@ -28,11 +28,17 @@ pub fn entries(client: &mut Raw, stream: &str) -> Vec<String> {
 /// Waits until a stream has so many entries, and returns them; see [`entries`].
 #[track_caller]
 pub fn await_entries(client: &mut Raw, stream: &str, count: i64) -> Vec<String> {
-    let line = format!("XLEN {stream}");
-    eventually(SOON, || client.must(&line).int() >= count);
+    await_at_least(client, stream, count);
     let entries = entries(client, stream);
     assert_eq!(entries.len() as i64, count, "{entries:?}");
     entries
+}
+
+/// Waits until a stream has so many entries, or more.
+#[track_caller]
+pub fn await_at_least(client: &mut Raw, stream: &str, count: i64) {
+    let line = format!("XLEN {stream}");
+    eventually(SOON, || client.must(&line).int() >= count);
 }
 
 /// The ids of the messages that `DELAY.RANGE` returns.
