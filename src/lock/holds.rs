@@ -26,6 +26,18 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// The bound of the renewals. `None`: nobody has asked for renewals, as far as is known.
+    pub fn bound(&self) -> Option<u64> {
+        let of_receipt = || {
+            let receipt = self.acquired.as_ref()?;
+            (receipt.bound < u64::MAX).then_some(receipt.bound)
+        };
+        self.watch
+            .as_ref()
+            .map(|watch| watch.bound)
+            .or_else(of_receipt)
+    }
+
     fn end_by(&mut self, limit: u64) {
         if self.until > limit {
             self.until = limit;
@@ -43,6 +55,9 @@ pub struct Receipt {
     pub id: Box<[u8]>,
     /// The integer that was answered.
     pub reply: u64,
+    /// Of an acquisition: the [bound](Watch::bound) that a repetition keeps when the watch of the hold is not known any more, after a
+    /// restart or a failover. `u64::MAX`: none.
+    pub bound: u64,
 }
 
 /// A WATCHDOG: the server renews the hold while a connection lives.

@@ -9,8 +9,9 @@
 //!         | 'C' limit                         no hold lasts longer than limit
 //!         | 'F' fence                         fences up to this one were given, perhaps for other locks
 //! mode    = 0 (exclusive) | 1 (shared) | 2 limit (semaphore)
-//! hold    = owner count fence until flags [id reply] [id reply]
-//! flags   = 1: the last acquisition had a request id, 2: the last release had one
+//! hold    = owner count fence until flags [id reply [bound]] [id reply]
+//! flags   = 1: the last acquisition had a request id, 2: the last release had one,
+//!           4: no renewal lasts longer than bound
 //! ```
 //!
 //! A `RELEASE` depends on nothing but the lock and is replicated as it came.
@@ -30,6 +31,7 @@ pub const VERSION: u8 = 1;
 const MAX: u64 = MAX_SAFE as u64;
 const ACQUIRED: u8 = 1;
 const RELEASED: u8 = 2;
+const BOUNDED: u8 = 4;
 
 /// One change of a lock as a replica or an AOF gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +201,9 @@ fn mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
 pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     put_bytes(out, owner);
     let flag = |receipt: &Option<Box<Receipt>>, bit| if receipt.is_some() { bit } else { 0 };
-    let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED);
+    let bound = hold.acquired.as_ref().map_or(u64::MAX, |last| last.bound);
+    let is_bounded = if bound < u64::MAX { BOUNDED } else { 0 };
+    let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED) | is_bounded;
     put_uints(out, [hold.count, hold.fence, hold.until, flags.into()]);
     if flags == 0 {
         return;
@@ -207,6 +211,9 @@ pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     for receipt in [&hold.acquired, &hold.released].into_iter().flatten() {
         put_bytes(out, &receipt.id);
         put_uint(out, receipt.reply);
+        if receipt.bound < u64::MAX {
+            put_uint(out, receipt.bound);
+        }
     }
 }
 
@@ -216,7 +223,8 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
     let fence = reader.uint(1, MAX)?;
     let until = reader.uint(0, MAX)?;
     let flags = reader.byte()?;
-    if flags & !(ACQUIRED | RELEASED) != 0 {
+    let is_bounded = flags & BOUNDED != 0;
+    if flags & !(ACQUIRED | RELEASED | BOUNDED) != 0 || is_bounded && flags & ACQUIRED == 0 {
         return Err(Corrupt);
     }
     let mut receipt = |bit: u8| -> Result<Option<Box<Receipt>>, Corrupt> {
@@ -226,6 +234,10 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
         Ok(Some(Box::new(Receipt {
             id: reader.bytes(1, MAX_REQUEST_ID_BYTES)?.into(),
             reply: reader.uint(0, MAX)?,
+            bound: match is_bounded && bit == ACQUIRED {
+                true => reader.uint(0, MAX)?,
+                false => u64::MAX,
+            },
         })))
     };
     let hold = Hold {
@@ -245,19 +257,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_receipt() -> impl Strategy<Value = Option<Box<Receipt>>> {
+    fn any_receipt(
+        bound: impl Strategy<Value = u64>,
+    ) -> impl Strategy<Value = Option<Box<Receipt>>> {
         let id = proptest::collection::vec(any::<u8>(), 1..20);
-        proptest::option::of((id, 0..=MAX).prop_map(|(id, reply)| {
+        proptest::option::of((id, 0..=MAX, bound).prop_map(|(id, reply, bound)| {
             Box::new(Receipt {
                 id: id.into(),
                 reply,
+                bound,
             })
         }))
     }
 
     fn any_hold() -> impl Strategy<Value = Hold> {
         let numbers = (1..1000u64, 1..=MAX, 0..=MAX);
-        (numbers, any_receipt(), any_receipt()).prop_map(
+        let acquired = any_receipt(prop_oneof![Just(u64::MAX), 0..=MAX]);
+        (numbers, acquired, any_receipt(Just(u64::MAX))).prop_map(
             |((count, fence, until), acquired, released)| Hold {
                 count,
                 fence,

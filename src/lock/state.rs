@@ -286,7 +286,7 @@ impl Lock {
             Admission::Repeat(reply) => {
                 // A retry on a new connection: the WATCHDOG must not end with the old one.
                 self.holds.change(request.owner, |hold| {
-                    let bound = hold.watch.as_ref().map(|watch| watch.bound);
+                    let bound = hold.bound();
                     watch(hold, request, now, bound);
                 });
                 Acquired::Repeated(reply)
@@ -296,8 +296,10 @@ impl Lock {
                 let fence = self.holds.change(request.owner, |hold| {
                     hold.count += counts(request.mode);
                     hold.until = hold.until.max(until);
+                    let bound = hold.bound();
                     hold.acquired = receipt(request.id, hold.fence);
                     watch(hold, request, now, None);
+                    keep_bound(hold, bound);
                     hold.fence
                 });
                 fence.map_or(Acquired::Busy, Acquired::Reentered)
@@ -318,6 +320,7 @@ impl Lock {
                     notice: 0,
                 };
                 watch(&mut hold, request, now, None);
+                keep_bound(&mut hold, None);
                 self.holds.insert(request.owner, hold);
                 Acquired::Granted(fence)
             }
@@ -514,8 +517,17 @@ fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
         Box::new(Receipt {
             id: id.into(),
             reply,
+            bound: u64::MAX,
         })
     })
+}
+
+/// Stores the bound of the renewals for a repetition of the acquisition. `before`: the bound before the acquisition.
+fn keep_bound(hold: &mut Hold, before: Option<u64>) {
+    if let Some(receipt) = &mut hold.acquired {
+        let bound = hold.watch.as_ref().map(|watch| watch.bound).or(before);
+        receipt.bound = bound.unwrap_or(u64::MAX);
+    }
 }
 
 /// Binds the hold to the connection that asked last; without one, leaves it as it is. The renewals keep the bound `kept`, or

@@ -141,6 +141,8 @@ struct Held {
     acquired: Option<(u8, u64)>,
     released: Option<(u8, u64)>,
     watch: Option<Watched>,
+    /// The bound of the last acquisition, if that had an id: a repetition keeps it when a reload has ended the watch.
+    kept_bound: Option<u64>,
 }
 
 /// How the server renews a hold.
@@ -161,8 +163,11 @@ impl Held {
             return;
         };
         let mut bound = (asked.max_hold != u64::MAX).then(|| now + asked.max_hold);
-        if let Some(before) = self.watch.take().filter(|_| is_repetition) {
-            bound = before.bound;
+        if is_repetition {
+            bound = match self.watch.take() {
+                Some(before) => before.bound,
+                None => self.kept_bound.or(bound),
+            };
         }
         self.watch = Some(Watched {
             client: Some(asked.client),
@@ -226,8 +231,14 @@ impl Model {
             }
             held.count += permits;
             held.until = held.until.max(until);
+            let before = match &held.watch {
+                Some(watch) => watch.bound,
+                None => held.kept_bound,
+            };
             held.acquired = id.map(|id| (id, held.fence));
             held.watch(watch, lease, now, false);
+            let bound = held.watch.as_ref().map_or(before, |watch| watch.bound);
+            held.kept_bound = bound.filter(|_| id.is_some());
             let fence = held.fence;
             self.limit = limit;
             return Acquired::Reentered(fence);
@@ -250,8 +261,11 @@ impl Model {
             acquired: id.map(|id| (id, fence)),
             released: None,
             watch: None,
+            kept_bound: None,
         };
         held.watch(watch, lease, now, false);
+        let bound = held.watch.as_ref().and_then(|watch| watch.bound);
+        held.kept_bound = bound.filter(|_| id.is_some());
         self.holds.push(held);
         Acquired::Granted(fence)
     }
@@ -326,6 +340,10 @@ fn seen(lock: &Lock) -> Vec<Held> {
                 bound: Some(watch.bound).filter(|bound| *bound != u64::MAX),
                 lingers: watch.lingers,
             }),
+            kept_bound: hold
+                .acquired
+                .as_ref()
+                .and_then(|receipt| Some(receipt.bound).filter(|bound| *bound != u64::MAX)),
         })
         .collect()
 }

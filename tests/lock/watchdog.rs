@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::lock::{about, fence, holder, holders, is_watched};
 use crate::support::{
-    Lines, Raw, SOON, Server, await_gone, await_waiting, eventually, now_ms, served,
-    server_and_client, still_waits, waiter, waits, without_cron,
+    Fsync, Lines, Raw, SOON, Server, await_gone, await_role, await_waiting, eventually, now_ms,
+    quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter, waits,
+    with_growing_lease, without_cron,
 };
 
 /// Waits until the server's clock has gone on by `ms`, and calls `check` again and again.
@@ -806,6 +807,62 @@ fn a_repetition_moves_no_bound() {
         given
     );
     await_gone(&mut client, "k");
+}
+
+/// The server that has the dataset of `server` afterwards, which may be the same.
+type Restart = fn(Server) -> Server;
+
+/// A restart and a failover forget for which connections the server renews holds, but not until when.
+#[test]
+fn a_repetition_after_a_restart_moves_no_bound() {
+    let restarts: [(fn() -> Server, Restart); 3] = [
+        (
+            || quiet().aof(Fsync::Always).start(),
+            |server| {
+                server.crash();
+                server
+            },
+        ),
+        (
+            || quiet().rdb(true).start(),
+            |server| {
+                server.save_in_background();
+                server.crash();
+                server
+            },
+        ),
+        (
+            || quiet().start(),
+            |server| {
+                let replica = quiet().start();
+                replica.replica_of(&server);
+                wait_for_replica_sync(&server, &replica);
+                server.kill9();
+                replica.promote();
+                await_role(&replica, "master");
+                replica
+            },
+        ),
+    ];
+    for (start, restart) in restarts {
+        with_growing_lease(2000, |lease| {
+            let server = start();
+            let mut client = Raw::connect(&server);
+            let first = format!(
+                "LOCK.ACQUIRE k me WATCHDOG MAXHOLD {} LINGER PX {lease} ID one",
+                2 * lease
+            );
+            let given = fence(&client.run(&first));
+            let reentry = format!("LOCK.ACQUIRE k me PX {lease} ID two");
+            assert_eq!(client.run(&reentry), given);
+            let server = restart(server);
+            let mut client = Raw::connect(&server);
+            let repetition = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 600000 PX 600000 ID two";
+            let is_held = client.run(repetition) == given;
+            let is_held = is_held && client.run("LOCK.HELD k me") == given;
+            is_held.then(|| await_gone(&mut client, "k"))
+        });
+    }
 }
 
 #[test]
