@@ -4,10 +4,12 @@
 #![allow(dead_code, unreachable_pub)]
 
 mod caches;
+mod delays;
 mod filters;
 mod locks;
 mod rates;
 mod stocks;
+mod works;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
@@ -16,10 +18,12 @@ use std::time::Duration;
 use crate::support::cluster::{Client, Six, Told};
 use crate::support::{EndOnDrop, Random};
 use caches::Caches;
+use delays::Delays;
 use filters::Filters;
 use locks::Locks;
 use rates::Rates;
 use stocks::Stocks;
+use works::Works;
 
 /// Clients that wait for locks and semaphores most of the time.
 const WAITING: usize = 5;
@@ -34,6 +38,8 @@ struct Place {
     filters: Filters,
     caches: Caches,
     rates: Rates,
+    works: Works,
+    delays: Delays,
 }
 
 /// The work of all clients.
@@ -56,6 +62,8 @@ impl<'a> Load<'a> {
             filters: Filters::prepare(&mut client, tag),
             caches: Caches::new(tag),
             rates: Rates::new(tag),
+            works: Works::new(tag),
+            delays: Delays::prepare(&mut client, tag),
         };
         Self {
             cluster,
@@ -103,10 +111,12 @@ impl<'a> Load<'a> {
             if index < WAITING {
                 place.locks.step(&mut client, &mut random, &id);
             } else {
-                match random.below(8) {
+                match random.below(12) {
                     0..4 => place.stocks.step(&mut client, &mut random, &id),
                     4 | 5 => place.caches.step(&mut client, &mut random),
                     6 => place.filters.step(&mut client, &mut random, &id),
+                    7..9 => place.works.step(&mut client, &mut random),
+                    9..11 => place.delays.step(&mut client, &mut random, &id),
                     _ => place.rates.step(&mut client, &mut random),
                 }
             }
@@ -125,6 +135,8 @@ impl<'a> Load<'a> {
             place.filters.check(&mut client);
             place.caches.check();
             place.rates.check(&mut client);
+            place.works.check(&mut client);
+            place.delays.check(&mut client);
         }
     }
 }
