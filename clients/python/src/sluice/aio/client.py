@@ -13,7 +13,7 @@ from ..tracing import span
 from .cache import Cache
 from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
 from .locks import Lock, LockOptions, Locks, Target
-from .runtime import Mutex, initialize, sleep
+from .runtime import Mutex, Requests, initialize, sleep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,6 +47,7 @@ class Sluice:
         self.library = Library(client)
         self._locks = Locks(client, self.library, self.run)
         self._mutex = Mutex()
+        self._requests = Requests()
         self.stock = Stock(self)
         self.limit = Limit(self)
         self.once = Once(self)
@@ -63,6 +64,7 @@ class Sluice:
 
     async def close(self) -> None:
         """Releases all locks and closes the connections of locks and near caches. The client stays open."""
+        await self._requests.close()
         await self.cache.close()
         await self._locks.close()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from typing import Any
 
 from ..library import Library
 from ..replies import ms
+from .runtime import Requests
 from .runtime import sleep as pause
 
 # Without a timeout, a lock of redis-py is held until its release. This is the longest lease.
@@ -28,6 +30,7 @@ class LockMixin:
         """Registers nothing: the commands of the module need no scripts."""
         self._client: Any = vars(self).get("redis") or vars(self)["valkey"]
         self._library = Library(self._client)
+        self._requests = Requests()
 
     @property
     def fence(self) -> int | None:
@@ -35,7 +38,11 @@ class LockMixin:
         return getattr(self.local, "fence", None)
 
     async def acquire(self, sleep: Any = None, blocking: Any = None, blocking_timeout: Any = None, token: Any = None) -> bool:
-        """Acquires the lock. The arguments are those of redis-py. `sleep` is only used while a lock of redis-py has the key."""
+        """Acquires the lock. The arguments are those of redis-py. `sleep` is only used while a lock of redis-py has the key.
+
+        If a task of asyncio is canceled during the call, a lock that it gets is released, in the background. With `token`, the caller
+        releases it. If the reply of the server is lost, the lock ends after `timeout`.
+        """
         owner = uuid.uuid4().hex.encode() if token is None else self._client.get_encoder().encode(token)
         seconds = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         if not (self.blocking if blocking is None else blocking):
@@ -43,7 +50,7 @@ class LockMixin:
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = self._library.block if deadline is None else max(deadline - time.monotonic(), 0)
-            if await self._is_acquired(owner, min(left, self._library.block)):
+            if await self._is_acquired(owner, min(left, self._library.block), is_new=token is None):
                 self.local.token = owner
                 return True
             left = 1.0 if deadline is None else deadline - time.monotonic()
@@ -53,7 +60,7 @@ class LockMixin:
                 await pause(min(self.sleep if sleep is None else sleep, left))
 
     async def do_acquire(self, token: Any) -> bool:
-        return await self._is_acquired(token, 0)
+        return await self._is_acquired(token, 0, is_new=False)
 
     async def locked(self) -> bool:
         """Returns whether any process holds the lock."""
@@ -82,10 +89,18 @@ class LockMixin:
 
     _is_foreign = False
 
-    async def _is_acquired(self, owner: Any, block: float) -> bool:
+    async def _is_acquired(self, owner: Any, block: float, is_new: bool) -> bool:
         lease = ms(self.timeout) if self.timeout else LONGEST_MS
         words: list[Any] = ["LOCK.ACQUIRE", self.name, owner, "PX", lease, "ID", owner]
-        fence = await self._send(*words, *(["BLOCK", ms(block)] if block > 0 else []))
+
+        words += ["BLOCK", ms(block)] if block > 0 else []
+
+        async def release(fence: Any) -> None:
+            if fence is not None and is_new:  # the caller that named the token can have acquired the lock before
+                with contextlib.suppress(self._library.failures, OSError):
+                    await self._send("LOCK.RELEASE", self.name, owner, "ALL")
+
+        fence = await self._requests.run(lambda: self._send(*words), release)
         self.local.fence = fence
         return fence is not None
 

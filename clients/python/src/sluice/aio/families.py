@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar, overload
 
-from ..errors import LockLost
+from ..errors import CommandError, LockLost
 from ..replies import (
     Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
     message, message_times, ms, nothing, option, stock_reply,
@@ -255,6 +256,9 @@ class Once(Family):
     async def begin(self, key: Key, *, lease: float, fingerprint: Value | None = None, wait: float = 0.0) -> Begun:
         """Begins work. `run` is the whole protocol.
 
+        If a task of asyncio is canceled during the call, its key becomes free again. If the reply of the server is lost, no client
+        knows the token: the key is free when the lease ends.
+
         Args:
             key: The idempotency key.
             lease: The seconds that the work may take.
@@ -267,10 +271,17 @@ class Once(Family):
         """
         words: list[Word] = ["LEASE", ms(lease), *([] if fingerprint is None else ["FINGERPRINT", fingerprint])]
         deadline = time.monotonic() + wait
+
+        async def give_back(reply: Begun) -> None:
+            if reply.state == "NEW":
+                with contextlib.suppress(CommandError, *self._sluice.library.broken):  # then the lease ends by itself
+                    await self.fail(key, reply.token)
+
         while True:
             left = deadline - time.monotonic()
             block = min(left, self._sluice.block_seconds)
-            reply = await self._run(begun, "ONCE.BEGIN", key, *words, *option("BLOCK", block if block > 0 else None))
+            request = [*words, *option("BLOCK", block if block > 0 else None)]
+            reply = await self._sluice._requests.run(lambda: self._run(begun, "ONCE.BEGIN", key, *request), give_back)
             if reply.state != "BUSY" or left <= 0:
                 return reply
             if block <= 0:

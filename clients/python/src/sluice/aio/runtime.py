@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Awaitable, Callable
+from typing import Any, Awaitable, Callable, TypeVar
 
 from ..library import Endpoint, Library
+
+T = TypeVar("T")
+
+# How long the request of a canceled task waits for its reply. After it, the connection is closed.
+REPLY_SECONDS = 5.0
 
 Mutex = asyncio.Lock
 Event = asyncio.Event
@@ -31,6 +36,44 @@ class Mailbox:
             return await asyncio.wait_for(self._queue.get(), seconds)
         except asyncio.TimeoutError:
             return None
+
+
+class Requests:
+    """Requests whose replies can grant something: a lease, a lock, the right to work."""
+
+    def __init__(self) -> None:
+        self._abandoned: set[Handle] = set()
+
+    async def run(self, send: Callable[[], Awaitable[T]], give_back: Callable[[T], Awaitable[object]]) -> T:
+        """Sends a request. If the caller is canceled meanwhile, the request continues without it, and its reply is given back.
+
+        Args:
+            send: Sends the request and returns its reply.
+            give_back: Runs with a reply that no caller gets.
+        """
+        request = asyncio.ensure_future(send())
+        try:
+            await asyncio.wait([request])
+        except asyncio.CancelledError:
+            handle = asyncio.get_running_loop().create_task(self._abandon(request, give_back))
+            self._abandoned.add(handle)  # the event loop itself does not keep it
+            handle.add_done_callback(self._abandoned.discard)
+            raise
+        return request.result()
+
+    async def close(self) -> None:
+        """Waits for the requests of canceled callers."""
+        while self._abandoned:
+            await asyncio.wait(list(self._abandoned))
+
+    @staticmethod
+    async def _abandon(request: asyncio.Future[T], give_back: Callable[[T], Awaitable[object]]) -> None:
+        done, _ = await asyncio.wait([request], timeout=REPLY_SECONDS)
+        if not done:
+            request.cancel()  # closes its connection
+            await asyncio.wait([request])
+        if not request.cancelled() and request.exception() is None:
+            await give_back(request.result())
 
 
 def spawn(run: Callable[[], Awaitable[None]]) -> Handle:

@@ -33,7 +33,12 @@ CONTACT_SECONDS = 2.0
 
 
 class Cache(Family):
-    """Cached values. One caller at a time loads a value; the others wait for it or get the stale one."""
+    """Cached values. One caller at a time loads a value; the others wait for it or get the stale one.
+
+    If a task of asyncio is canceled, it loads nothing, and its lease is returned: the next caller loads. If the server grants the lease
+    after the cancellation, it is returned in the background. If the reply of the server is lost, for example because the connection
+    breaks or the event loop ends, no client knows the token: the lease ends by itself after `Policy.lease`.
+    """
 
     def __init__(self, sluice: "Sluice") -> None:
         super().__init__(sluice)
@@ -77,16 +82,7 @@ class Cache(Family):
             LoaderFailed: The loader failed a moment ago or its breaker is open, and a key has no older value.
         """
         keys = list(dict.fromkeys(keys))
-        replies: dict[K, tuple[str, Any, int]] = {}
-        failure: Exception | None = None
-        for key, reply in zip(keys, self._sluice.run_each([policy.fetch(key) for key in keys])):
-            if isinstance(reply, self._sluice.library.error_reply):
-                failure = reply
-            else:
-                replies[key] = fetched(reply)
-        if failure is not None:
-            self._give_back(replies)
-            raise typed(failure) from failure
+        replies = self._sluice._requests.run(lambda: self._fetch_many(keys, policy), self._give_back)
         return self._settle_many(keys, list(replies.values()), loader, policy)
 
     def read(self, key: Key) -> Any:
@@ -158,7 +154,24 @@ class Cache(Family):
         return [] if version is None else ["VER", version]
 
     def _fetch(self, key: Key, policy: Policy, block: float) -> tuple[str, Any, int]:
-        return self._run(fetched, *policy.fetch(key, block))
+        def give_back(reply: tuple[str, Any, int]) -> None:
+            self._give_back({key: reply})
+
+        return self._sluice._requests.run(lambda: self._run(fetched, *policy.fetch(key, block)), give_back)
+
+    def _fetch_many(self, keys: Sequence[K], policy: Policy) -> dict[K, tuple[str, Any, int]]:
+        """Returns the replies of CACHE.FETCH, in one round trip. If one of them is an error, gives the leases of the others back."""
+        replies: dict[K, tuple[str, Any, int]] = {}
+        failure: Exception | None = None
+        for key, reply in zip(keys, self._sluice.run_each([policy.fetch(key) for key in keys])):
+            if isinstance(reply, self._sluice.library.error_reply):
+                failure = reply
+            else:
+                replies[key] = fetched(reply)
+        if failure is not None:
+            self._give_back(replies)
+            raise typed(failure) from failure
+        return replies
 
     def _settle(self, key: K, reply: tuple[str, Any, int], loader: Callable[[K], Value | None],
                       policy: Policy) -> Any:
@@ -171,8 +184,8 @@ class Cache(Family):
             return value
         try:
             loaded = loader(key)
-        except BaseException:
-            self._failed(key, number, policy.backoff)
+        except BaseException as error:
+            self._failed(key, number, backoff_after(error, policy))
             raise
         try:
             self._store(key, loaded, number, policy)
@@ -196,7 +209,7 @@ class Cache(Family):
             self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
 
     def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
-        """Gives the leases among these replies of CACHE.FETCH back, because there is no reply for another key."""
+        """Gives the leases among these replies of CACHE.FETCH back: no caller loads their values."""
         for key, (state, _, number) in replies.items():
             if state == "LEASE":
                 self._failed(key, number)
@@ -209,9 +222,9 @@ class Cache(Family):
         if leases:
             try:
                 loaded = loader(list(leases))
-            except BaseException:
+            except BaseException as error:
                 for key, token in leases.items():
-                    self._failed(key, token, policy.backoff)
+                    self._failed(key, token, backoff_after(error, policy))
                 raise
             try:
                 for key, token in leases.items():
@@ -296,11 +309,16 @@ class NearCache:
     def _fetch(self, keys: Sequence[K], policy: Policy) -> list[tuple[str, Any, int]]:
         """Returns the replies of CACHE.FETCH, in one round trip to each server."""
         replies: dict[K, tuple[str, Any, int]] = {}
-        try:
-            self._fetch_into(replies, keys, policy)
-        except BaseException:
-            self._cache._give_back(replies)
-            raise
+
+        def fetch() -> dict[K, tuple[str, Any, int]]:
+            try:
+                self._fetch_into(replies, keys, policy)
+            except BaseException:
+                self._cache._give_back(replies)
+                raise
+            return replies
+
+        self._sluice._requests.run(fetch, self._cache._give_back)
         return [replies[key] for key in keys]
 
     def _fetch_into(self, replies: dict[K, tuple[str, Any, int]], keys: Sequence[K], policy: Policy) -> None:
@@ -458,6 +476,11 @@ class NearSession(Session):
         if self._library.is_cluster and reply != self._topology:
             self._topology = reply
             self._map.clear(self)  # another server can have the keys now
+
+
+def backoff_after(error: BaseException, policy: Policy) -> float:
+    """Returns the seconds without another load. A loader that was canceled did not fail: the next caller loads at once."""
+    return policy.backoff if isinstance(error, Exception) else 0.0
 
 
 def is_refused_store(error: CommandError) -> bool:

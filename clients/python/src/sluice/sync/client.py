@@ -14,7 +14,7 @@ from ..tracing import span
 from .cache import Cache
 from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
 from .locks import Lock, LockOptions, Locks, Target
-from .runtime import Mutex, initialize, sleep
+from .runtime import Mutex, Requests, initialize, sleep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,6 +48,7 @@ class Sluice:
         self.library = Library(client)
         self._locks = Locks(client, self.library, self.run)
         self._mutex = Mutex()
+        self._requests = Requests()
         self.stock = Stock(self)
         self.limit = Limit(self)
         self.once = Once(self)
@@ -64,6 +65,7 @@ class Sluice:
 
     def close(self) -> None:
         """Releases all locks and closes the connections of locks and near caches. The client stays open."""
+        self._requests.close()
         self.cache.close()
         self._locks.close()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from ..library import Endpoint, Library
+
+T = TypeVar("T")
 
 Mutex = threading.Lock
 Event = threading.Event
@@ -33,6 +35,16 @@ class Mailbox:
             return self._queue.get(timeout=seconds)
         except queue.Empty:
             return None
+
+
+class Requests:
+    """Requests whose replies can grant something. Threads cannot be canceled: each caller gets its reply."""
+
+    def run(self, send: Callable[[], T], give_back: Callable[[T], object]) -> T:
+        return send()
+
+    def close(self) -> None:
+        """The client of asyncio needs it."""
 
 
 def spawn(run: Callable[[], None]) -> Handle:
