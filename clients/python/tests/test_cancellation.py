@@ -191,6 +191,48 @@ def test_a_lock_whose_reply_is_on_its_way_is_released(admin, proxy):
     run(proxy, main)
 
 
+def test_a_lock_is_released_although_the_connection_breaks_during_the_cancellation(admin, proxy):
+    async def main(sluice):
+        for lost in "LOCK.CANCEL", "LOCK.RELEASE":
+            lock = sluice.lock("k", lease=600)
+            proxy.holds = ["LOCK.ACQUIRE"]
+            task = asyncio.create_task(lock.acquire())
+            await eventually(proxy.is_held.is_set)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            proxy.loses = [lost]
+            proxy.deliver.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await eventually(lambda: not admin.exists("k"))
+            assert not proxy.loses
+            proxy.is_held.clear()
+            proxy.deliver.clear()
+
+    run(proxy, main)
+
+
+def test_a_lock_that_is_acquired_again_after_two_cancellations_stays(admin, proxy):
+    async def main(sluice):
+        lock = sluice.lock("k", lease=600)
+        proxy.holds = ["LOCK.ACQUIRE"]
+        task = asyncio.create_task(lock.acquire())
+        await eventually(proxy.is_held.is_set)
+        task.cancel()
+        await asyncio.sleep(0.01)  # the request is withdrawn when its reply is there
+        await cancel(task)
+        again = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0.01)
+        proxy.deliver.set()
+        assert await again
+        await lock.check()
+        assert len(admin.execute_command("LOCK.INFO", "k")) and not lock.lost.is_set()
+        await lock.release()
+        assert not admin.exists("k")
+
+    run(proxy, main)
+
+
 def test_a_lock_of_the_client_library_whose_reply_is_on_its_way_is_released(admin, proxy):
     lock_class = importlib.import_module(f"sluice.compat.{CLIENT}_lock").AsyncLock
 

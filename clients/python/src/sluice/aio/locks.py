@@ -449,12 +449,24 @@ class Lock:
                 return ()
 
     async def _give_up(self) -> None:
-        session, request = self._session, self._id
+        """Withdraws the request, whether it waits or was granted meanwhile. If the connection breaks, tries again in the background.
+
+        The request does not wait any more then, but can have been granted.
+        """
+        session, words = self._session, (self._target.cancel(self._id), self._target.release(self.owner))
         self._forget()
-        if session is not None:
-            with contextlib.suppress(*self._locks.library.broken, self._locks.library.error_reply):
-                await session.call(*self._target.cancel(request))
-                await session.call(*self._target.release(self.owner))
+        if session is None or await session.withdraw(words):
+            return
+        if self._named_owner is not None:
+            return  # the owner can acquire the lock again meanwhile: this hold ends with its lease
+
+        async def try_again() -> None:
+            for _ in range(1, RELEASE_ATTEMPTS):
+                await sleep(PAUSE_SECONDS)
+                if await session.withdraw(words):
+                    break
+
+        spawn(try_again)
 
     def _forget(self) -> None:
         if self._session is not None:
@@ -555,6 +567,13 @@ class LockSession(Session):
 
     def expect_no_more(self, request: str) -> None:
         self._waiting.pop(request, None)
+
+    async def withdraw(self, commands: Sequence[Sequence[Word]]) -> bool:
+        """Sends the commands that withdraw a request. Returns false if the connection broke before their replies."""
+        with contextlib.suppress(*self._library.broken):
+            await self.call_many(commands)
+            return True
+        return False
 
     async def _greet(self) -> None:
         # The holds belong to the closed connection, and messages can be lost: bind the holds to this connection.
