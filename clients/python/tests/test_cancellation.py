@@ -94,9 +94,11 @@ def test_a_lease_that_is_granted_after_a_wait_is_returned(admin, proxy, what):
 def test_a_timeout_returns_the_lease(admin, proxy):
     async def main(sluice):
         proxy.holds = ["CACHE.FETCH"]
+        task = asyncio.create_task(sluice.cache.get("k", load, POLICY))
+        await eventually(proxy.is_held.is_set)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(sluice.cache.get("k", load, POLICY), 0.2)
-        assert proxy.is_held.is_set() and leases(admin) == 1
+            await asyncio.wait_for(task, 0.01)
+        assert leases(admin) == 1
         proxy.deliver.set()
         await sluice.close()  # waits for the reply
         assert leases(admin) == 0
@@ -167,6 +169,22 @@ def test_canceled_work_that_has_not_begun_leaves_its_key_free(admin, proxy):
         await cancel(task)
         proxy.deliver.set()
         await eventually(lambda: not admin.exists("job"))
+
+    run(proxy, main)
+
+
+def test_canceled_work_is_not_begun_again(admin, proxy):
+    async def main(sluice):
+        has_begun = asyncio.Event()
+
+        async def work(token):
+            has_begun.set()
+            await asyncio.sleep(WAIT_SECONDS)
+
+        task = asyncio.create_task(sluice.once.run("job", work, lease=600))
+        await has_begun.wait()
+        await cancel(task)  # the work can have had its effect
+        assert (await sluice.once.begin("job", lease=600)).state == "BUSY"
 
     run(proxy, main)
 

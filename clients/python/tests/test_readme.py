@@ -72,5 +72,5 @@ def test_the_other_examples_run(admin, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed == [
         "fencing token: True", "exclusive, fencing token: True", "1 holder", "available: 2", "Ann", "{'user:ann': 'Ann', 'user:bob': 'Ann'}", "Ann", "allowed",
-        "receipt 17", "receipt 17", "True False", "fencing token: True", "Ann",
+        "receipt 17", "receipt 17", "receipt 18", "True False", "fencing token: True", "Ann",
     ]

@@ -14,8 +14,8 @@ from .sync import Sluice
 def once_per_task(sluice: Sluice, *, lease: float = 300.0, remember: float = 86_400.0) -> Callable[[Callable[..., Any]], Any]:
     """Returns a decorator: a task that the broker delivers twice runs once, and both deliveries get its result.
 
-    If the worker dies, another delivery runs the task when the lease ends. If the task raises, `Retry` included, the next delivery
-    runs it again.
+    If the worker dies, another delivery runs the task when the lease ends. The same holds if the task raises `OutcomeUnknown` or
+    `TimeoutError`. If the task raises another exception, `Retry` included, the next delivery runs it again.
 
     Args:
         sluice: The client of the package.

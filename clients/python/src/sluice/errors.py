@@ -6,6 +6,9 @@ library (`ConnectionError` or `TimeoutError` of redis-py or valkey-py).
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+
 
 class SluiceError(Exception):
     """The base class of all exceptions of this package."""
@@ -17,6 +20,14 @@ class LockTimeout(SluiceError):
 
 class LockLost(SluiceError):
     """The lock, or the lease of work, was lost before its end. Another owner may hold it: roll the work back."""
+
+
+class OutcomeUnknown(SluiceError):
+    """Raise it in the work of `once.run` if the work may have had its effect, for example because a payment provider did not answer.
+
+    The key then stays busy until its lease ends, so no other caller begins meanwhile. `TimeoutError` and a cancellation have the same
+    effect. After all other exceptions, the next caller does the work.
+    """
 
 
 class LoaderFailed(SluiceError):
@@ -49,6 +60,15 @@ class NoSuchQueue(CommandError):
 
 class FilterError(CommandError):
     """The filter is full, does not exist, or its parameters are not permitted."""
+
+
+# In Python 3.10 these are three classes.
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
+
+
+def is_outcome_unknown(error: BaseException) -> bool:
+    """Returns whether work that raised this can have had its effect. What is no `Exception` ends the task or the process."""
+    return isinstance(error, (OutcomeUnknown, *_TIMEOUTS)) or not isinstance(error, Exception)
 
 
 _KINDS = (

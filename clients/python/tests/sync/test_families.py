@@ -3,7 +3,7 @@
 
 import pytest
 
-from sluice import CommandError, Conflict, FilterError, NoSuchQueue, Policy, Rate, Refusal, WrongType
+from sluice import CommandError, Conflict, FilterError, NoSuchQueue, OutcomeUnknown, Policy, Rate, Refusal, WrongType
 
 from .helpers import eventually, finish, pause, start, together
 
@@ -120,6 +120,29 @@ def test_work_is_done_once(sluice):
     with pytest.raises(KeyError):
         sluice.once.run("p", fail)
     assert sluice.once.run("p", work) == "result 2"
+
+
+def test_work_whose_outcome_is_unknown_is_not_begun_again(sluice, admin):
+    def work(token):
+        raise AssertionError("the first work can have been done")
+
+    for number, error in enumerate((OutcomeUnknown("no answer"), TimeoutError("no answer"))):
+        def lose(token):
+            raise error
+
+        with pytest.raises(type(error)):
+            sluice.once.run(f"o{number}", lose, lease=600)
+        assert admin.pttl(f"o{number}") > 500_000
+        assert (sluice.once.begin(f"o{number}", lease=600)).state == "BUSY"
+
+
+def test_the_error_of_work_is_raised_although_its_key_cannot_be_freed(sluice, admin):
+    def fail(token):
+        admin.set("o", "a string")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        sluice.once.run("o", fail)
 
 
 def test_the_steps_of_work_that_is_done_once(sluice):

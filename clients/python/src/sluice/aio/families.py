@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, TypeVar, overload
 
-from ..errors import CommandError, LockLost
+from ..errors import CommandError, LockLost, is_outcome_unknown
 from ..replies import (
     Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
     message, message_times, ms, nothing, option, stock_reply,
@@ -225,8 +225,11 @@ class Once(Family):
 
         Args:
             key: The idempotency key.
-            work: The work. It gets the fencing token and returns the result, a string or bytes. If it raises, the key is free.
-            lease: The seconds that the work may take. If it takes longer, another caller may begin.
+            work: The work. It gets the fencing token and returns the result, a string or bytes. If it raises, the key is free, and the
+                next caller does the work. After `OutcomeUnknown`, `TimeoutError` or a cancellation, the work may have had its effect:
+                the key is busy until the lease ends. Convert the timeouts of other libraries into `OutcomeUnknown`.
+            lease: The seconds that the work may take. If it takes longer, another caller may begin. The next worker after an unknown
+                outcome finds out first whether the work was done, for example from the payment provider.
             fingerprint: The digest of the request, at most 512 bytes.
             remember: The seconds for which the result is remembered.
 
@@ -246,8 +249,9 @@ class Once(Family):
             return reply.result
         try:
             result = await work(reply.token)
-        except BaseException:
-            await shield(self.fail(key, reply.token))
+        except BaseException as error:
+            if not is_outcome_unknown(error):
+                await shield(self._give_back(key, reply))
             raise
         if not await shield(self.done(key, reply.token, result, remember=remember)):
             raise LockLost(key)
@@ -273,9 +277,7 @@ class Once(Family):
         deadline = time.monotonic() + wait
 
         async def give_back(reply: Begun) -> None:
-            if reply.state == "NEW":
-                with contextlib.suppress(CommandError, *self._sluice.library.broken):  # then the lease ends by itself
-                    await self.fail(key, reply.token)
+            await self._give_back(key, reply)
 
         while True:
             left = deadline - time.monotonic()
@@ -286,6 +288,12 @@ class Once(Family):
                 return reply
             if block <= 0:
                 await sleep(min(left, reply.seconds, POLL_SECONDS))
+
+    async def _give_back(self, key: Key, reply: Begun) -> None:
+        """Frees the key of work that is not done. If that fails, the lease ends by itself."""
+        if reply.state == "NEW":
+            with contextlib.suppress(CommandError, *self._sluice.library.broken):
+                await self.fail(key, reply.token)
 
     async def done(self, key: Key, token: int, result: Value, *, remember: float = 86_400.0) -> bool:
         """Stores the result for `remember` seconds. Returns false if another worker has begun since, or the lease ended."""
