@@ -173,8 +173,24 @@ class Cache {
       }
     });
     if (!errors.length) return replies;
-    await Promise.allSettled([...leases].map(([key, token]) => this.#client.call('CACHE.FAIL', [key, token])));
+    await this.#giveBack(leases);
     throw errors[0];
+  }
+
+  /**
+   * @internal Gives a lease back that is granted to a caller that does not wait any more.
+   * @param {any} key
+   * @param {Promise<[State, Buffer | null, number]>} late
+   */
+  async giveBackLate(key, late) {
+    const [state, , token] = await late.catch(() => ['MISS', null, 0]);
+    if (state === 'LEASE') await this.#giveBack(new Map([[key, Number(token)]]));
+  }
+
+  /** Gives leases back whose values are not loaded. If that fails, they end by themselves. @param {Map<any, number>} leases The tokens. */
+  async #giveBack(leases, backoff = 0) {
+    await Promise.allSettled([...leases].map(([key, token]) =>
+      this.#client.call('CACHE.FAIL', [key, token, ...(backoff ? ['BACKOFF', backoff] : [])])));
   }
 
   /**
@@ -198,14 +214,22 @@ class Cache {
       const waiting = [];
       /** @type {any[]} */
       const unleased = [];
+      /** @type {[any, Buffer | null][]} */
+      const found = [];
       open.forEach((key, at) => {
         const [state, value, n] = replies[at];
         if (state === 'LEASE') leases.set(key, n);
         else if (state === 'MISS') unleased.push(key); // a replica: it gives no leases, and stores nothing
         else if (state === 'WAIT') waiting.push(key);
         else if (state === 'DOWN' && value === null) failed ??= new LoaderFailed(`The loader of ${key} failed a moment ago`, n);
-        else values.set(key, value === null ? null : codec.decode(value));
+        else found.push([key, value]);
       });
+      try {
+        for (const [key, value] of found) values.set(key, value === null ? null : codec.decode(value));
+      } catch (error) {
+        await this.#giveBack(leases);
+        throw error;
+      }
       if (leases.size) for (const [key, value] of await this.#load(leases, loader, options)) values.set(key, value);
       if (unleased.length) {
         const loaded = await loader(unleased);
@@ -242,8 +266,7 @@ class Cache {
         values.set(key, bytes === null ? null : codec.decode(Buffer.from(bytes)));
       }
     } catch (error) {
-      await Promise.allSettled([...leases].map(([key, token]) =>
-        this.#client.call('CACHE.FAIL', [key, token, ...(backoff ? ['BACKOFF', backoff] : [])])));
+      await this.#giveBack(leases, backoff);
       throw error;
     }
     await Promise.all([...leases].map(([key, token]) => this.#storeLoaded(key, encoded.get(key), options, token)));

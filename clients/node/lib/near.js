@@ -211,7 +211,9 @@ class NearCache {
       } catch (error) {
         const failure = typed(error);
         if (!(failure instanceof ConnectionBroken) && !/^(MOVED|ASK) /.test(failure.message)) throw failure;
-        return await answered(this.#cache.fetch(key, options), timeout, noop); // not kept in this process, until it is connected again
+        // The value is not kept in this process, until it is connected again.
+        const late = this.#cache.fetch(key, options);
+        return await answered(late, timeout, () => { this.#cache.giveBackLate(key, late); });
       }
       const [state, value, n] = reply;
       // The other states change without a message. A message that came before the reply may be of this value.

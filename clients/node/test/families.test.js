@@ -318,6 +318,30 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       near.close();
     });
 
+    test('cache: a value that cannot be decoded gives the other leases back', async () => {
+      await admin.send('CACHE.SET', 'raw', 'no JSON', 'PX', 600_000);
+      const near = sluice.near();
+      for (const cache of [sluice.cache, near]) {
+        await assert.rejects(cache.getMany(['a', 'raw', 'b'], () => assert.fail(), { lease: 600_000 }), SyntaxError);
+        assert.equal(await admin.info('sluice_cache_leases_now'), 0);
+      }
+      near.close();
+    });
+
+    test('near cache: a lease that is granted after the timeout is given back', () => withLossy(async (other, proxy) => {
+      const near = other.near();
+      await other.cache.peek('k'); // the client is connected
+      let deliver;
+      proxy.lose('TRACKING');
+      proxy.delay('CACHE.FETCH', () => new Promise((resolve) => { deliver = resolve; }));
+      await assert.rejects(near.get('k', () => assert.fail(), { lease: 600_000 }), ConnectionBroken);
+      await eventually(() => deliver);
+      assert.equal(await admin.info('sluice_cache_leases_now'), 1);
+      deliver();
+      await eventually(async () => await admin.info('sluice_cache_leases_now') === 0);
+      near.close();
+    }, { timeout: 300 }));
+
     test('near cache: hits cost no round trip, and changes arrive', async () => {
       const near = sluice.near({ size: 2, check: 600_000 });
       const none = () => assert.fail('it is cached');
