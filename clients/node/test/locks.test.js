@@ -139,6 +139,27 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       await (await wait).release();
     });
 
+    test('a lock whose reply is on its way when the wait is aborted is released', async () => {
+      const proxy = await lossyProxy();
+      const behind = await connect(proxy.port);
+      const other = new Sluice(behind);
+      for (const options of [{}, { owner: 'me' }]) {
+        const controller = new AbortController();
+        let deliver;
+        proxy.delay('LOCK.ACQUIRE', () => new Promise((resolve) => { deliver = resolve; }));
+        const wait = other.lock('key', { ...options, lease: 600_000, signal: controller.signal }).acquire();
+        await eventually(() => deliver);
+        assert.equal(await isFree(), false);
+        controller.abort(new RangeError('enough'));
+        await assert.rejects(wait, RangeError); // at once
+        deliver();
+        await eventually(isFree);
+      }
+      await other.close();
+      disconnect(behind);
+      proxy.close();
+    });
+
     test('an aborted wait leaves the queue', async () => {
       await sluice.lock('key').run(async () => {
         const controller = new AbortController();
