@@ -56,6 +56,12 @@ class LockLost extends SluiceError {}
 /** The lease of an idempotency key ended before the work did. Another caller may do the work again. */
 class LeaseLost extends SluiceError {}
 
+/**
+ * Throw it in the work of `once.run` if the work may have had its effect, for example because a payment provider did not answer. The
+ * key then stays busy until its lease ends, so no other caller begins meanwhile.
+ */
+class OutcomeUnknown extends SluiceError {}
+
 /** Another caller still loads the value or does the work at the end of the waiting time. */
 class WaitTimeout extends SluiceError {}
 
@@ -111,6 +117,7 @@ module.exports = {
   LockTimeout,
   LockLost,
   LeaseLost,
+  OutcomeUnknown,
   WaitTimeout,
   LoaderFailed,
   typed,

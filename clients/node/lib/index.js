@@ -6,8 +6,8 @@ const { Client } = require('./client');
 const { buffer, json, text } = require('./codecs');
 const { Delay } = require('./delay');
 const {
-  Conflict, ConnectionBroken, Deadlock, FilterError, LeaseLost, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, ServerError, SluiceError,
-  TooManyWaiting, WaitTimeout, WrongType,
+  Conflict, ConnectionBroken, Deadlock, FilterError, LeaseLost, LoaderFailed, LockLost, LockTimeout, NoSuchQueue, OutcomeUnknown,
+  ServerError, SluiceError, TooManyWaiting, WaitTimeout, WrongType,
 } = require('./errors');
 const { Bloom, Cuckoo } = require('./filters');
 const { Limit } = require('./limit');
@@ -197,6 +197,7 @@ module.exports = {
   LockLost,
   LockTimeout,
   NoSuchQueue,
+  OutcomeUnknown,
   ServerError,
   SluiceError,
   TooManyWaiting,

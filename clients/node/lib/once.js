@@ -1,7 +1,7 @@
 'use strict';
 // Idempotency keys: work that is done once, and whose result all callers get.
 
-const { LeaseLost, WaitTimeout } = require('./errors');
+const { LeaseLost, OutcomeUnknown, WaitTimeout } = require('./errors');
 const { span } = require('./tracing');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -27,6 +27,13 @@ const BLOCK_MS = 2000;
 
 const DAY_MS = 86_400_000;
 
+/**
+ * Whether work that threw this may have had its effect: a timeout or an abort does not prove that it had none.
+ *
+ * @param {any} error
+ */
+const isOutcomeUnknown = (error) => error instanceof OutcomeUnknown || error?.name === 'TimeoutError' || error?.name === 'AbortError';
+
 class Once {
   #client;
   #codec;
@@ -44,6 +51,9 @@ class Once {
   /**
    * Calls `work` once for this key, whichever process asks, and returns its result to each caller. If `work` fails, the next
    * caller does it. If only its result cannot be encoded, the key is free after the lease.
+   *
+   * After an `OutcomeUnknown`, and after an error with the name `TimeoutError` or `AbortError`, as those of an `AbortSignal`, `work` may
+   * have had its effect: the key is busy until the lease ends. Convert the timeouts of other libraries into `OutcomeUnknown`.
    *
    * @template T
    * @param {Bytes} key
@@ -69,7 +79,7 @@ class Once {
     try {
       result = await span('sluice.work', {}, async () => work(token));
     } catch (error) {
-      await this.fail(key, token).catch(() => {});
+      if (!isOutcomeUnknown(error)) await this.fail(key, token).catch(() => {});
       throw error;
     }
     // The work is done: if its result cannot be stored, the key must not become free at once.

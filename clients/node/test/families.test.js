@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { after, before, beforeEach, describe, test } = require('node:test');
 const {
-  Conflict, ConnectionBroken, FilterError, LeaseLost, LoaderFailed, NoSuchQueue, ServerError, Sluice, WaitTimeout, buffer, json, text,
+  Conflict, ConnectionBroken, FilterError, LeaseLost, LoaderFailed, NoSuchQueue, OutcomeUnknown, ServerError, Sluice, WaitTimeout, buffer, json, text,
 } = require('../lib');
 const { LIBRARIES, connectAdmin, disconnect, eventually, killConnections, lossyProxy, sleep, unlessLate } = require('./support');
 
@@ -116,6 +116,25 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       await limit.gcraMany(many);
       assert.deepEqual([(await limit.gcraMany(many)).allowed, (await limit.gcraMany(many)).index], [false, 1]);
       assert.deepEqual([await limit.once('once', 60_000), await limit.once('once', 60_000)], [true, false]);
+    });
+
+    test('once: work whose outcome is unknown is not begun again', async () => {
+      const { once } = sluice;
+      const controller = new AbortController();
+      controller.abort();
+      const unknown = [
+        ['OutcomeUnknown', () => { throw new OutcomeUnknown('no answer'); }],
+        ['TimeoutError', () => new Promise((_, reject) => {
+          AbortSignal.timeout(1).addEventListener('abort', ({ target }) => reject(target.reason));
+        })],
+        ['AbortError', () => fetch('http://localhost:1', { signal: controller.signal })],
+      ];
+      for (const [name, work] of unknown) {
+        await assert.rejects(once.run(name, work, { lease: 600_000 }), { name });
+        await assert.rejects(once.run(name, () => assert.fail('it can have been done'), { lease: 600_000, wait: 0 }), WaitTimeout);
+      }
+      await assert.rejects(once.run('free', () => { throw new ConnectionBroken('of another server'); }), ConnectionBroken);
+      assert.equal(await once.info('free'), null);
     });
 
     test('once: work is done once, and all get its result', async () => {
