@@ -105,6 +105,29 @@ async def test_a_command_that_is_not_idempotent_is_sent_once(make_for, distant_c
         assert sum(len(network.loses) for network in nodes.values()) == 1
 
 
+async def test_a_node_without_replies_leaves_no_lease_on_the_other_one(make_for, distant_cluster, nodes, cluster):
+    sluice = make_for(distant_cluster)
+
+    async def load(keys):
+        raise AssertionError("one key has no reply")
+
+    network = nodes[await port_of(cluster, "foo")]
+    network.meanwhile = lambda: network.loses.append("CACHE.FETCH")
+    near = sluice.cache.near()
+    for get_many in sluice.cache.get_many, near.get_many:
+        network.loses = ["CACHE.FETCH"]
+        with pytest.raises(sluice.library.broken):
+            await get_many(["bar", "foo"], load, Policy(lease=600))
+        network.loses = []
+        assert await cluster.execute_command("CACHE.INFO", "bar") is None
+
+
+async def port_of(cluster, key):
+    """Returns the port of the node that has the key."""
+    await cluster.exists(key)
+    return cluster.get_node_from_key(key).port
+
+
 POLICY = Policy(fresh=600, jitter=0)
 
 

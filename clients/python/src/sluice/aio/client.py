@@ -110,27 +110,28 @@ class Sluice:
 
         return list(await self._attempt(send if repeat else send_each_once, "pipeline", repeat)) if commands else []
 
-    async def run_each(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    async def run_each(self, commands: Sequence[Sequence[Word]], replies: dict[int, Any] | None = None) -> list[Any]:
         """Sends commands in one pipeline, and returns their replies, also error replies.
 
         Args:
             commands: The commands and their arguments. A command without a reply is sent again.
+            replies: Gets each reply by the position of its command, also if the method raises because others are missing.
 
         Raises:
             ConnectionError: The server does not answer. The exception is that of the client library.
         """
 
-        replies: dict[int, Any] = {}
+        known = {} if replies is None else replies
 
         async def send() -> Any:
-            missing = [index for index in range(len(commands)) if index not in replies]
+            missing = [index for index in range(len(commands)) if index not in known]
             found = await self._pipeline([commands[index] for index in missing], raise_on_error=False)
             broken = None
             for index, reply in zip(missing, found):
                 if isinstance(reply, self.library.broken):
                     broken = reply
                 else:
-                    replies[index] = reply
+                    known[index] = reply
             if broken is not None:
                 key = key_of(commands[missing[0]])
                 if isinstance(key, (str, bytes)):
@@ -139,7 +140,7 @@ class Sluice:
 
         if commands:
             await self._attempt(send, "pipeline", True)
-        return [replies[index] for index in range(len(commands))]
+        return [known[index] for index in range(len(commands))]
 
     async def _pipeline(self, commands: Sequence[Sequence[Word]], **options: bool) -> Any:
         pipe = self.client.pipeline(**({} if self.library.is_cluster else {"transaction": False}))

@@ -160,18 +160,22 @@ class Cache(Family):
         return self._sluice._requests.run(lambda: self._run(fetched, *policy.fetch(key, block)), give_back)
 
     def _fetch_many(self, keys: Sequence[K], policy: Policy) -> dict[K, tuple[str, Any, int]]:
-        """Returns the replies of CACHE.FETCH, in one round trip. If one of them is an error, gives the leases of the others back."""
-        replies: dict[K, tuple[str, Any, int]] = {}
-        failure: Exception | None = None
-        for key, reply in zip(keys, self._sluice.run_each([policy.fetch(key) for key in keys])):
-            if isinstance(reply, self._sluice.library.error_reply):
-                failure = reply
-            else:
-                replies[key] = fetched(reply)
-        if failure is not None:
-            self._give_back(replies)
-            raise typed(failure) from failure
-        return replies
+        """Returns the replies of CACHE.FETCH, in one round trip. If one is an error or is missing, gives the leases of the others back."""
+        found: dict[int, Any] = {}
+        error_reply = self._sluice.library.error_reply
+
+        def replies() -> dict[K, tuple[str, Any, int]]:
+            return {key: fetched(found[at]) for at, key in enumerate(keys) if at in found and not isinstance(found[at], error_reply)}
+
+        try:
+            self._sluice.run_each([policy.fetch(key) for key in keys], found)
+            for reply in found.values():
+                if isinstance(reply, error_reply):
+                    raise typed(reply) from reply
+        except BaseException:
+            self._give_back(replies())
+            raise
+        return replies()
 
     def _settle(self, key: K, reply: tuple[str, Any, int], loader: Callable[[K], Value | None],
                       policy: Policy) -> Any:

@@ -452,7 +452,7 @@ class Lock:
     def _give_up(self) -> None:
         """Withdraws the request, whether it waits or was granted meanwhile. If the connection breaks, tries again in the background.
 
-        The request does not wait any more then, but can have been granted.
+        A broken connection ends the wait, but the request can have been granted.
         """
         session, words = self._session, (self._target.cancel(self._id), self._target.release(self.owner))
         self._forget()
