@@ -15,7 +15,8 @@ def once_per_task(sluice: Sluice, *, lease: float = 300.0, remember: float = 86_
     """Returns a decorator: a task that the broker delivers twice runs once, and both deliveries get its result.
 
     If the worker dies, another delivery runs the task when the lease ends. The same holds if the task raises `OutcomeUnknown` or
-    `TimeoutError`. If the task raises another exception, `Retry` included, the next delivery runs it again.
+    `TimeoutError`. If the task raises another exception, `Retry` included, the next delivery runs it again. `SoftTimeLimitExceeded` of
+    Celery is such an exception: if the task may have had its effect, catch it and raise `OutcomeUnknown`.
 
     Args:
         sluice: The client of the package.
