@@ -570,11 +570,11 @@ class LockSession(Session):
         self._waiting.pop(request, None)
 
     def withdraw(self, commands: Sequence[Sequence[Word]]) -> bool:
-        """Sends the commands that withdraw a request. Returns false if the connection broke before their replies."""
+        """Sends the commands that withdraw a request. Returns false if another attempt is needed."""
         with contextlib.suppress(*self._library.broken):
             self.call_many(commands)
             return True
-        return False
+        return self._is_closed
 
     def _greet(self) -> None:
         # The holds belong to the closed connection, and messages can be lost: bind the holds to this connection.
