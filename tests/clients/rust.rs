@@ -11,7 +11,7 @@ use sluice_client::cache::{self, Fetched, Near, Policy};
 use sluice_client::delay::{self, Added};
 use sluice_client::filter::{self, cuckoo};
 use sluice_client::lock::{self, AsyncLock, Lock, RenewedLock};
-use sluice_client::once::{self, Begun};
+use sluice_client::once::{self, Begun, Failure};
 use sluice_client::stock::{self, Refusal};
 use sluice_client::{Connect, Error, Result, limit, semaphore};
 
@@ -243,7 +243,8 @@ fn a_cluster_redirects_locks_sales_and_work() {
     assert_eq!(sale.query_until_replied(connect).expect("a reply"), Ok(9));
     let work = |result: &'static [u8]| {
         let policy = once::Policy::default();
-        once::run(&client, "work", &policy, |_| Ok::<_, Error>(result.into())).expect("a result")
+        let done = once::run(&client, "work", &policy, |_| Ok(result.into()));
+        done.unwrap_or_else(|error: Error| panic!("{error}"))
     };
     assert_eq!(work(b"first"), b"first");
     assert_eq!(work(b"second"), b"first");
@@ -260,15 +261,21 @@ fn work_is_done_once_and_every_caller_gets_its_result() {
     let run = |policy: &once::Policy, result: Result<&str>| {
         once::run(&client, "work", policy, |token| {
             assert!(token > 0);
-            result.map(|result| result.as_bytes().to_vec())
+            Ok(result?.as_bytes().to_vec())
         })
     };
+    // Nobody else does work that may have been done.
+    let unknown = once::run(&client, "charged", &policy, |_| {
+        Err(Failure::Unknown(Error::LoaderFailed))
+    });
+    assert!(matches!(unknown, Err(Error::LoaderFailed)));
+    assert_eq!(server.command(["EXISTS", "charged"]), 1);
     // Who fails leaves the work to the next caller.
     let failed = run(&policy, Err(Error::LoaderFailed));
     assert!(matches!(failed, Err(Error::LoaderFailed)));
     thread::scope(|scope| {
         let first = scope.spawn(|| {
-            once::run(&client, "work", &policy, |_| -> Result<_> {
+            once::run(&client, "work", &policy, |_| -> Result<_, Failure<Error>> {
                 thread::sleep(Duration::from_millis(300));
                 Ok(b"first".to_vec())
             })
@@ -287,7 +294,7 @@ fn work_is_done_once_and_every_caller_gets_its_result() {
         lease: Duration::from_millis(20),
         ..once::Policy::default()
     };
-    let late = once::run(&client, "late", &short, |_| -> Result<_> {
+    let late = once::run(&client, "late", &short, |_| -> Result<_, Failure<Error>> {
         eventually(SOON, || server.command(["EXISTS", "late"]) == 0);
         Ok(Vec::new())
     });
@@ -782,20 +789,24 @@ fn asynchronous_connections_do_the_same() {
         }
         assert_eq!(loads, 1);
         let policy = once::Policy::default();
-        let failed = once::run_async(connection, "work", &policy, async |_| {
-            Err::<Vec<u8>, _>(Error::LoaderFailed)
-        });
-        assert!(matches!(failed.await, Err(Error::LoaderFailed)));
+        for (key, failure) in [
+            ("work", Failure::NoEffect(Error::LoaderFailed)),
+            ("charged", Failure::Unknown(Error::LoaderFailed)),
+        ] {
+            let failed = once::run_async(connection, key, &policy, async |_| Err(failure));
+            assert!(matches!(failed.await, Err(Error::LoaderFailed)));
+        }
+        assert_eq!(server.command(["EXISTS", "work", "charged"]), 1);
         for result in [&b"first"[..], b"second"] {
             let done = once::run_async(connection, "work", &policy, async |token| {
                 assert!(token > 0);
-                Ok::<_, Error>(result.to_vec())
+                Ok::<_, Failure<Error>>(result.to_vec())
             });
             assert_eq!(done.await.expect("a result"), b"first");
         }
         let late = once::run_async(connection, "late", &policy, async |_| {
             server.command(["DEL", "late"]);
-            Ok::<_, Error>(Vec::new())
+            Ok::<_, Failure<Error>>(Vec::new())
         });
         assert!(matches!(late.await, Err(Error::LeaseEnded)));
         stock::create("sku", 1)

@@ -107,19 +107,36 @@ impl Policy {
     }
 }
 
+/// Why the work of [`run`] has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure<E> {
+    /// The work had no effect: the next caller does it at once.
+    NoEffect(E),
+    /// The work may have had its effect, for example because a payment provider did not answer. The key stays busy until the lease
+    /// ends. The next worker finds out first whether the work was done.
+    Unknown(E),
+}
+
+impl<E> From<E> for Failure<E> {
+    /// The work had no effect.
+    fn from(error: E) -> Self {
+        Self::NoEffect(error)
+    }
+}
+
 /// Callers that wait for a result ask again after this time.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Returns the result of the work with this key. One caller does the work, with its token, and the others wait for its result.
+/// Returns the result of the work with this key. One caller does the work, with its token, and the others wait for its result. If the
+/// work panics, the key stays busy until the lease ends, as after [`Failure::Unknown`].
 ///
 /// # Errors
-/// The work failed, and the next caller does it; its lease ended before the result was stored ([`Error::LeaseEnded`]); or a
-/// request failed.
+/// The work failed; its lease ended before the result was stored ([`Error::LeaseEnded`]); or a request failed.
 pub fn run<E: From<Error>>(
     client: &impl Connect,
     key: &str,
     policy: &Policy,
-    work: impl FnOnce(i64) -> Result<Vec<u8>, E>,
+    work: impl FnOnce(i64) -> Result<Vec<u8>, Failure<E>>,
 ) -> Result<Vec<u8>, E> {
     let begin = policy.begin(key);
     let mut connection = connect(client, WAIT).map_err(Error::from)?;
@@ -130,9 +147,14 @@ pub fn run<E: From<Error>>(
             Begun::Busy(_) => {}
         }
     };
-    let result = work(token).inspect_err(|_| {
-        let _ = fail(key, token).query(&mut connection);
-    })?;
+    let result = match work(token) {
+        Ok(result) => result,
+        Err(Failure::Unknown(error)) => return Err(error),
+        Err(Failure::NoEffect(error)) => {
+            let _ = fail(key, token).query(&mut connection);
+            return Err(error);
+        }
+    };
     let done = done(key, token, &result, policy.remembered);
     let is_stored = done.query_until_replied(|| connect(client, Duration::ZERO))?;
     stored(result, is_stored)
@@ -140,7 +162,8 @@ pub fn run<E: From<Error>>(
 
 /// The same as [`run`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits: use
 /// one of its own, with a response time-out of more than two seconds. If the connection breaks before the result is stored, the
-/// request is repeated once, which succeeds if the connection connects again by itself.
+/// request is repeated once, which succeeds if the connection connects again by itself. If the future is dropped during the work, the key
+/// stays busy until the lease ends.
 ///
 /// # Errors
 /// See [`run`].
@@ -149,7 +172,7 @@ pub async fn run_async<E: From<Error>>(
     connection: &mut impl redis::aio::ConnectionLike,
     key: &str,
     policy: &Policy,
-    work: impl AsyncFnOnce(i64) -> Result<Vec<u8>, E>,
+    work: impl AsyncFnOnce(i64) -> Result<Vec<u8>, Failure<E>>,
 ) -> Result<Vec<u8>, E> {
     let begin = policy.begin(key);
     let token = loop {
@@ -161,7 +184,8 @@ pub async fn run_async<E: From<Error>>(
     };
     let result = match work(token).await {
         Ok(result) => result,
-        Err(error) => {
+        Err(Failure::Unknown(error)) => return Err(error),
+        Err(Failure::NoEffect(error)) => {
             let _ = fail(key, token).query_async(connection).await;
             return Err(error);
         }
