@@ -111,7 +111,7 @@ pub enum Error {
     NoChannel,
     /// The caller's user may not read a key that the server has not found among the arguments.
     NoKey,
-    /// The command that emitted the event which a module listens to has not finished with the key.
+    /// Another command has the value open. This one runs in a listener to an event of that command.
     KeyInUse,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,

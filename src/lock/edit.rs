@@ -18,6 +18,7 @@ use crate::server::handles::context::Ctx;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::commit::{Commit, KeyFate, Replicate};
+use crate::server::services::native::open_together;
 use crate::server::services::timer;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -611,16 +612,16 @@ pub(super) fn with_open_keys<'k, T>(
     event: &'static CStr,
     step: impl FnOnce(&mut Handover, &mut OpenKeys<'_, 'k>) -> T,
 ) -> Result<T, Error> {
-    let (mut opened, mut failure) = (Vec::with_capacity(names.len()), None);
-    for (name, key) in names.clone().zip(ctx.open_all(names.clone())) {
-        match TypedKey::of(key, kind.native()) {
-            Ok(key) => opened.push((name, key)),
-            Err(error) => {
-                failure = Some(error);
-                break;
+    let (opened, failure) = open_together(|| {
+        let mut opened = Vec::with_capacity(names.len());
+        for name in names.clone() {
+            match TypedKey::of(ctx.open(name), kind.native()) {
+                Ok(key) => opened.push((name, key)),
+                Err(error) => return (opened, Some(error)),
             }
         }
-    }
+        (opened, None)
+    });
     let mut service = SERVICE.get();
     let LockService {
         handover, steps, ..

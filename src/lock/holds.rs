@@ -55,8 +55,8 @@ pub struct Receipt {
     pub id: Box<[u8]>,
     /// The integer that was answered.
     pub reply: u64,
-    /// Of an acquisition: the [bound](Watch::bound) that a repetition keeps when the watch of the hold is not known any more, after a
-    /// restart or a failover. `u64::MAX`: none.
+    /// Of an acquisition: the [bound](Watch::bound) that a repetition keeps after a restart or a failover, which forget the watch of the
+    /// hold. `u64::MAX`: none.
     pub bound: u64,
 }
 

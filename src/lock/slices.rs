@@ -12,15 +12,15 @@ use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
-use crate::server::services::native::is_any_key_open;
+use crate::server::services::native::is_any_value_open;
 use crate::server::services::replicas;
 use crate::waiting::Key;
 use std::sync::atomic::Ordering;
 
-/// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones. All go on in later
-/// ones if another command, which has emitted the event that a listener handles now, has keys open: it may have those of the queues.
+/// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones. If this is a command
+/// of a listener, and the command that emitted the event has values open, all slices are later: a value may be at a key of a queue.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
-    if is_any_key_open() {
+    if is_any_value_open() {
         let handover = &mut SERVICE.get().handover;
         keys.into_iter().for_each(|key| handover.serve_later(key));
         return deferred::ask_for_slices();

@@ -18,6 +18,7 @@ use crate::server::entry::Call;
 use crate::server::handles::context::Ctx;
 use crate::server::handles::string::ServerString;
 use crate::server::services::memory;
+use crate::server::services::native::open_together;
 use std::ffi::CStr;
 
 /// The cost of a request.
@@ -158,7 +159,10 @@ pub(super) fn mgcra(call: &Call<'_>) -> Answer {
     let cost = cost(&options);
     let names: Vec<_> = (0..count).map(|key| call.name(1 + key * 4)).collect();
     refuse_growth(call.ctx, &names[0], cost)?;
-    let mut edits = LimitEdit::open_all(call.ctx, &names)?;
+    let mut edits = open_together(|| {
+        let open = |name| LimitEdit::open(call.ctx, name);
+        names.iter().map(open).collect::<Result<Vec<_>, Error>>()
+    })?;
     let mut before: Vec<Option<Bucket>> = Vec::with_capacity(count);
     for edit in &mut edits {
         before.push(match edit.limit() {

@@ -25,16 +25,6 @@ impl<'k> KeyEdit<'k, Limit> {
         Self::of(ctx, name, ctx.open(name), &RATE)
     }
 
-    /// Opens several keys, which are all different.
-    pub(super) fn open_all(
-        ctx: Ctx<'k>,
-        names: &'k [ServerString<'k>],
-    ) -> Result<Vec<Self>, Error> {
-        let keys = names.iter().zip(ctx.open_all(names.iter()));
-        keys.map(|(name, key)| Self::of(ctx, name, key, &RATE))
-            .collect()
-    }
-
     /// The limit.
     #[inline]
     pub(super) fn limit(&mut self) -> Option<&mut Limit> {

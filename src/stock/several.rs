@@ -14,6 +14,7 @@ use crate::server::entry::Call;
 use crate::server::handles::key::TypedKey;
 use crate::server::handles::string::ServerString;
 use crate::server::services::cluster;
+use crate::server::services::native::open_together;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -96,12 +97,13 @@ fn step_all(
     let names: Vec<ServerString<'_>> = (0..requests.len())
         .map(|index| call.name(1 + index * stride))
         .collect();
-    let keys = names.iter().zip(ctx.open_all(names.iter()));
-    let edits = keys.map(|(name, key)| {
-        let key = TypedKey::of(key, &STOCK)?; // nothing has changed yet
-        Ok(StockEdit::for_call(call, name, key))
-    });
-    let mut edits = edits.collect::<Result<Vec<_>, Error>>()?;
+    let mut edits = open_together(|| {
+        let open = |name| {
+            let key = TypedKey::of(ctx.open(name), &STOCK)?; // nothing has changed yet
+            Ok(StockEdit::for_call(call, name, key))
+        };
+        names.iter().map(open).collect::<Result<Vec<_>, Error>>()
+    })?;
     let most = (SLICE_ORDERS / edits.len().max(1)).max(1);
     for (edit, request) in edits.iter_mut().zip(requests) {
         edit.end_overdue(now, request.order, most);

@@ -101,26 +101,33 @@ fn messages_wait_while_queue_and_stream_are_on_different_nodes() {
     }
 }
 
-/// The same with many messages, of which some are due before the keys move, some while they do, and the others afterwards.
+/// Many messages, of which some are due before the keys move and others afterwards.
 #[test]
 fn many_messages_are_delivered_once_while_their_keys_move() {
     const COUNT: usize = 20_000;
-    let (one, other) = two_nodes(&node());
-    let slot = slot_of(&one, "{bar}q");
-    let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
-    here.must("DELAY.SET {bar}q STREAM {bar}s");
-    let lines =
-        (0..COUNT).map(|n| format!("DELAY.ADD {{bar}}q m{n} PX {} VALUES n {n}", 1 + n / 8));
-    here.run_all(lines);
-    await_at_least(&mut here, "{bar}s", 100);
-    let moving = Move::start(slot, &one, &other);
-    moving.keys(&["{bar}q", "{bar}s"]);
-    moving.finish();
-    let entries = await_entries(&mut there, "{bar}s", COUNT as i64);
-    let expected: Vec<_> = (0..COUNT).map(|n| format!("n {n}")).collect();
-    assert!(entries == expected, "{} entries", entries.len());
-    assert_eq!(number(&mut there, "{bar}q", "messages"), 0);
-    assert!(!here.run("EXISTS {bar}s").err().is_empty());
+    let moves_amid = |per_ms: usize| {
+        let (one, other) = two_nodes(&node());
+        let slot = slot_of(&one, "{bar}q");
+        let (mut here, mut there) = (Raw::connect(&one), Raw::connect(&other));
+        here.must("DELAY.SET {bar}q STREAM {bar}s");
+        let lines = (0..COUNT).map(|n| {
+            let px = 1 + n / per_ms;
+            format!("DELAY.ADD {{bar}}q m{n} PX {px} VALUES n {n}")
+        });
+        here.run_all(lines);
+        await_at_least(&mut here, "{bar}s", 100);
+        let moving = Move::start(slot, &one, &other);
+        moving.keys(&["{bar}q", "{bar}s"]);
+        moving.finish();
+        let left = number(&mut there, "{bar}q", "messages");
+        let entries = await_entries(&mut there, "{bar}s", COUNT as i64);
+        let expected: Vec<_> = (0..COUNT).map(|n| format!("n {n}")).collect();
+        assert!(entries == expected, "{} entries", entries.len());
+        assert_eq!(number(&mut there, "{bar}q", "messages"), 0);
+        left > 0
+    };
+    // A busy machine needs more time for the move.
+    assert!([8, 1].into_iter().any(moves_amid), "each move was too late");
 }
 
 #[test]

@@ -169,6 +169,9 @@ fn a_replica_that_is_promoted_during_a_delivery_delivers_the_rest() {
             !length.is_err() && length.int() > 0
         });
         master.kill9();
+        eventually(SOON, || {
+            replica.info("master_link_status").as_deref() == Some("down")
+        });
         let left = number(&mut reader, "q", "messages");
         replica.promote();
         let entries = await_entries(&mut reader, "s", count);

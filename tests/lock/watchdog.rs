@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::lock::{about, fence, holder, holders, is_watched};
 use crate::support::{
     Fsync, Lines, Raw, SOON, Server, await_gone, await_role, await_waiting, eventually, now_ms,
-    quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter, waits,
+    pair, quiet, served, server_and_client, still_waits, wait_for_replica_sync, waiter, waits,
     with_growing_lease, without_cron,
 };
 
@@ -809,60 +809,66 @@ fn a_repetition_moves_no_bound() {
     await_gone(&mut client, "k");
 }
 
-/// The server that has the dataset of `server` afterwards, which may be the same.
-type Restart = fn(Server) -> Server;
-
 /// A restart and a failover forget for which connections the server renews holds, but not until when.
 #[test]
 fn a_repetition_after_a_restart_moves_no_bound() {
-    let restarts: [(fn() -> Server, Restart); 3] = [
-        (
-            || quiet().aof(Fsync::Always).start(),
-            |server| {
-                server.crash();
-                server
-            },
-        ),
-        (
-            || quiet().rdb(true).start(),
-            |server| {
-                server.save_in_background();
-                server.crash();
-                server
-            },
-        ),
-        (
-            || quiet().start(),
-            |server| {
-                let replica = quiet().start();
-                replica.replica_of(&server);
-                wait_for_replica_sync(&server, &replica);
-                server.kill9();
-                replica.promote();
-                await_role(&replica, "master");
-                replica
-            },
-        ),
-    ];
-    for (start, restart) in restarts {
-        with_growing_lease(2000, |lease| {
-            let server = start();
-            let mut client = Raw::connect(&server);
-            let first = format!(
-                "LOCK.ACQUIRE k me WATCHDOG MAXHOLD {} LINGER PX {lease} ID one",
-                2 * lease
-            );
-            let given = fence(&client.run(&first));
-            let reentry = format!("LOCK.ACQUIRE k me PX {lease} ID two");
-            assert_eq!(client.run(&reentry), given);
-            let server = restart(server);
-            let mut client = Raw::connect(&server);
-            let repetition = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 600000 PX 600000 ID two";
-            let is_held = client.run(repetition) == given;
-            let is_held = is_held && client.run("LOCK.HELD k me") == given;
-            is_held.then(|| await_gone(&mut client, "k"))
-        });
-    }
+    a_repetition_moves_no_bound_after(
+        || (quiet().aof(Fsync::Always).start(), None),
+        |server, _| {
+            server.crash();
+            server
+        },
+    );
+    a_repetition_moves_no_bound_after(
+        || (quiet().rdb(true).start(), None),
+        |server, _| {
+            server.save_in_background();
+            server.crash();
+            server
+        },
+    );
+}
+
+#[test]
+fn a_repetition_after_a_failover_moves_no_bound() {
+    a_repetition_moves_no_bound_after(
+        || {
+            let (master, replica) = pair();
+            (master, Some(replica))
+        },
+        |master, replica| {
+            let replica = replica.expect("a replica");
+            wait_for_replica_sync(&master, &replica);
+            master.kill9();
+            replica.promote();
+            await_role(&replica, "master");
+            replica
+        },
+    );
+}
+
+/// `start` returns a server and perhaps its replica. `restart` returns the server that has the dataset afterwards.
+#[track_caller]
+fn a_repetition_moves_no_bound_after(
+    start: fn() -> (Server, Option<Server>),
+    restart: fn(Server, Option<Server>) -> Server,
+) {
+    with_growing_lease(2000, |lease| {
+        let (server, replica) = start();
+        let mut client = Raw::connect(&server);
+        let max_hold = 2 * lease;
+        let given = fence(&client.run(&format!(
+            "LOCK.ACQUIRE k me WATCHDOG MAXHOLD {max_hold} LINGER PX {lease} ID one"
+        )));
+        let reentry = format!("LOCK.ACQUIRE k me PX {lease} ID two");
+        assert_eq!(client.run(&reentry), given);
+        let server = restart(server, replica);
+        let mut client = Raw::connect(&server);
+        let repetition = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 600000 PX 600000 ID two";
+        let is_held = client.run(repetition) == given;
+        let is_held = is_held && client.run("LOCK.HELD k me") == given;
+        is_held.then(|| await_gone(&mut client, "k"))
+    });
 }
 
 #[test]

@@ -326,18 +326,6 @@ impl<'c> Ctx<'c> {
         self.open_to_write(name)
     }
 
-    /// Opens several keys for reading and writing. A key that has expired is not there.
-    pub fn open_all<'k>(
-        self,
-        names: impl Iterator<Item = &'k ServerString<'k>> + Clone,
-    ) -> Vec<OpenKey<'k>>
-    where
-        'c: 'k,
-    {
-        let open = || names.clone().map(|name| self.open_to_write(name));
-        native_type::open_together(|| open().collect())
-    }
-
     /// Opens a key for reading.
     pub fn open_to_read<'k>(self, name: &'k ServerString<'_>) -> ReadKey<'k>
     where

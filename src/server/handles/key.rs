@@ -83,11 +83,11 @@ impl OpenKey<'_> {
         self.kind() == raw::REDISMODULE_KEYTYPE_MODULE
     }
 
-    /// Whether a listener to keyspace events has moved the value to this key while the module still has it open under its old key.
-    pub(in crate::server) fn holds_moved_open_value(&self) -> bool {
+    /// Whether the value is open, under this key or under the one from which a listener to keyspace events has moved it.
+    pub(in crate::server) fn holds_open_value(&self) -> bool {
         // SAFETY: the handle is open or null, both of which the function knows.
         let value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
-        open_value::has_left_key(value.addr())
+        open_value::is_open_at(value.addr())
     }
 
     /// Whether the value is of this type.

@@ -32,9 +32,9 @@ pub(in crate::server) fn count_change() {
     CHANGES.store(changes().wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Opens several keys at once, without their values. To open a key that has expired makes the server emit events, whose listeners may
-/// use all keys, and change those that were opened before. Then they are opened again.
-pub(in crate::server) fn open_together<T>(mut open: impl FnMut() -> T) -> T {
+/// Opens several keys at once. To open a key that has expired makes the server emit events, whose listeners may change the keys
+/// that were opened before. Then they are opened again.
+pub fn open_together<T>(mut open: impl FnMut() -> T) -> T {
     for _ in 0..MAX_ATTEMPTS {
         let before = changes();
         let opened = open();

@@ -20,8 +20,11 @@ impl<T> OpenValue<T> {
     /// it calls [`keep_removed`] first.
     #[inline(always)]
     pub(in crate::server) unsafe fn new(value: NonNull<T>) -> Result<Self, Error> {
-        open(value.addr().get())?;
-        Ok(Self(value))
+        if open(value.addr().get()) {
+            Ok(Self(value))
+        } else {
+            Err(Error::KeyInUse)
+        }
     }
 
     /// The value.
@@ -91,11 +94,6 @@ fn note_removal(address: usize, removal: Removal) {
     ANY_REMOVED.store(true, Ordering::Relaxed);
 }
 
-/// Whether any open value has left the key where it was opened.
-pub(in crate::server) fn has_any_left_key() -> bool {
-    ANY_REMOVED.load(Ordering::Relaxed)
-}
-
 /// Whether the value at this address is open and has left the key where it was opened.
 #[inline(always)]
 pub(in crate::server) fn has_left_key(address: usize) -> bool {
@@ -125,18 +123,19 @@ const SEVERAL: usize = 1;
 static OPEN_VALUES: MainThread<HashSet<usize, BuildHasherDefault<AddressHasher>>> =
     MainThread::new();
 
+/// Returns false if the value at this address is open already.
 #[inline(always)]
-fn open(address: usize) -> Result<(), Error> {
+fn open(address: usize) -> bool {
     if OPEN_VALUE.load(Ordering::Relaxed) == 0 {
         OPEN_VALUE.store(address, Ordering::Relaxed);
-        return Ok(());
+        return true;
     }
     open_another(address)
 }
 
-/// Whether the module has a key open with its value.
+/// Whether any value is open. A command that finds one runs in a listener to an event of the command that has it open.
 #[inline(always)]
-pub fn is_any_key_open() -> bool {
+pub fn is_any_value_open() -> bool {
     OPEN_VALUE.load(Ordering::Relaxed) != 0
 }
 
@@ -163,17 +162,13 @@ fn is_open(address: usize) -> bool {
 }
 
 #[cold]
-fn open_another(address: usize) -> Result<(), Error> {
-    if is_open(address) {
-        return Err(Error::KeyInUse);
-    }
+fn open_another(address: usize) -> bool {
     let mut values = OPEN_VALUES.get();
     let before = OPEN_VALUE.swap(SEVERAL, Ordering::Relaxed);
     if before != SEVERAL {
         values.insert(before);
     }
-    values.insert(address);
-    Ok(())
+    values.insert(address)
 }
 
 #[inline(always)]
@@ -248,10 +243,10 @@ mod tests {
         opened.remove(0); // the first is closed before the others
         let again = try_open(0).expect("it is closed");
         assert_eq!(try_open(0).err(), Some(Error::KeyInUse));
-        assert!(is_any_key_open());
+        assert!(is_any_value_open());
         drop(again);
         drop(opened);
-        assert!(!is_any_key_open());
+        assert!(!is_any_value_open());
         assert_eq!(OPEN_VALUE.load(Ordering::Relaxed), 0);
         assert!(OPEN_VALUES.get().is_empty());
         drop(try_open(999).expect("it is closed"));

@@ -62,14 +62,14 @@ pub(in crate::server) fn is_any_deferred() -> bool {
 }
 
 /// Before a command: lets the families handle deferred events. Not in a cluster, where newer servers count every key that is
-/// opened during a command as one of the command's slot. And not before a command of a listener that handles an event while another
-/// command has keys open.
+/// opened during a command as one of the command's slot. A command of a listener does not do so either while the command that emitted
+/// the event has values open.
 #[inline]
 pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
     let is_deferred = ANY_DEFERRED.load(Ordering::Relaxed);
     // A backlog waits for the next round: commands do not take turns with it.
     let is_work = WORK.load(Ordering::Relaxed) == FRESH;
-    if (is_deferred || is_work) && !ctx.is_cluster() && !open_value::is_any_key_open() {
+    if (is_deferred || is_work) && !ctx.is_cluster() && !open_value::is_any_value_open() {
         if is_deferred {
             run_deferred(ctx);
         }
@@ -226,7 +226,7 @@ fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     if !key.is_native() {
         return;
     }
-    if key.holds_moved_open_value() {
+    if key.holds_open_value() {
         let key = (ctx.db(), name.bytes().into());
         LATE_CHANGES.get().push((key, change));
         ANY_DEFERRED.store(true, Ordering::Relaxed);
@@ -238,12 +238,12 @@ fn report_change(ctx: Ctx<'_>, name: &ServerString<'_>, change: KeyChange) {
     }
 }
 
-/// The changes of keys to which a listener to keyspace events has moved an open value. They are reported when no such value is open any
+/// The changes that a listener to keyspace events has made to keys whose values are open. They are reported when no value is open any
 /// more, also on replicas and in pauses.
 static LATE_CHANGES: MainThread<Vec<(Key, KeyChange)>> = MainThread::new();
 
 fn report_late_changes(ctx: Ctx<'_>) {
-    if open_value::has_any_left_key() {
+    if open_value::is_any_value_open() {
         return;
     }
     // The list is taken before the loop, so that it is not borrowed during the loop. Redis 7.0 may remove an expired key there and call

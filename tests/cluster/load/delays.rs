@@ -34,13 +34,15 @@ impl Delays {
 
     /// Adds a message, and sometimes cancels it, perhaps too late.
     pub(super) fn step(&self, client: &mut Client<'_>, random: &mut Random, id: &str) {
-        let (queue, px) = (&self.queue, random.below(50));
+        let is_canceled = random.below(4) == 0;
+        let (queue, px) = (
+            &self.queue,
+            random.below(if is_canceled { 2000 } else { 50 }),
+        );
         let add = format!("DELAY.ADD {queue} {id} PX {px} VALUES id {id}");
         assert_eq!(client.must(&self.tag, &add), 1, "{add}");
         self.counts.lock().unwrap().added.insert(id.into());
-        if random.below(4) == 0
-            && client.must(&self.tag, &format!("DELAY.CANCEL {queue} {id}")) == 1
-        {
+        if is_canceled && client.must(&self.tag, &format!("DELAY.CANCEL {queue} {id}")) == 1 {
             self.counts.lock().unwrap().canceled.insert(id.into());
         }
     }
