@@ -14,7 +14,7 @@ mod queue;
 mod tests;
 
 use batch::{BATCH_NAMES, Batch, NO_BATCH, put_name};
-use queue::{Queue, Queues};
+use queue::{DatasetQueues, Queue};
 
 pub use batch::EntryPosition;
 pub use merge::BatchMerge;
@@ -49,7 +49,7 @@ pub enum VictimSearch {
 pub struct Sieve {
     batches: Vec<Option<Box<Batch>>>,
     unused: Vec<u32>,
-    queues: Queues,
+    queues: DatasetQueues,
     last_queue: u32,
     /// The first batches of queues that were dropped: their memory is freed in slices.
     dropped: Vec<u32>,
@@ -69,7 +69,7 @@ impl Default for Sieve {
         Self {
             batches: Vec::new(),
             unused: Vec::new(),
-            queues: Queues {
+            queues: DatasetQueues {
                 here: Queue::new(0),
                 incoming: Queue::new(1),
             },

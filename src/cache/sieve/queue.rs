@@ -42,12 +42,12 @@ pub(super) struct Queue {
 
 /// The queue of the dataset, and that of a dataset that is being loaded beside it.
 #[derive(Debug)]
-pub(super) struct Queues {
+pub(super) struct DatasetQueues {
     pub(super) here: Queue,
     pub(super) incoming: Queue,
 }
 
-impl Queues {
+impl DatasetQueues {
     pub(super) fn of(&self, is_incoming: bool) -> &Queue {
         match is_incoming {
             false => &self.here,
