@@ -17,6 +17,7 @@ use crate::server::services::timer;
 use std::cell::RefMut;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::ops::Bound::{Excluded, Included};
 
 /// Stands for an unknown database.
 const ANY_DB: i32 = -1;
@@ -26,6 +27,9 @@ pub const BYTES_PER_VALUE: usize = 128;
 
 /// The values that the list looks at before it reads the clock again.
 const STEP_SIZE: usize = 64;
+
+/// A family visits a value that cannot do its due work again after this time at the latest.
+pub const MAX_RETRY_MS: u64 = 1000;
 
 /// The position of a value in the list. The value contains it. It is not part of the dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +171,9 @@ impl Listing {
     /// Asks for slices if work is left. To be called about ten times a second.
     pub fn cron(&self, ctx: Ctx<'_>) {
         self.unpark(ctx);
-        if self.here.get().has_remains() {
+        let here = &mut *self.here.get();
+        here.follow_clock(Now::read().ms());
+        if here.has_remains() || here.is_bringing_forward() {
             deferred::ask_for_slices();
         }
     }
@@ -179,8 +185,19 @@ impl Listing {
                 return true;
             }
         }
-        if !self.here.get().is_unparking() || !ctx.may_act() {
+        if !ctx.may_act() {
             return false; // the cron event asks again
+        }
+        while self.here.get().is_bringing_forward() {
+            let now = Now::read().ms();
+            self.here.get().bring_forward(now, STEP_SIZE);
+            timer::arm(ctx, now);
+            if slice.is_over() {
+                return true;
+            }
+        }
+        if !self.here.get().is_unparking() {
+            return false;
         }
         let owns = cluster::owned_slots(ctx);
         let mut returned = 0;
@@ -340,6 +357,10 @@ pub struct Deadlines {
     former: VecDeque<ListedValues>,
     /// The parked values of hash slots from this one on return to the list if this node owns them. `None`: none do now.
     unparks_from: Option<u16>,
+    /// The time (Unix ms) at the last call of [`Deadlines::follow_clock`].
+    clock: u64,
+    /// The values from here on, up to a time (Unix ms), are [brought forward](Deadlines::bring_forward). `None`: no value is.
+    brings_forward: Option<((u64, u64), u64)>,
 }
 
 impl Deadlines {
@@ -468,6 +489,46 @@ impl Deadlines {
         (returned, true)
     }
 
+    /// Notes the time. If the clock was set back, a value that is to be visited again has a time of the old clock, which may be far away:
+    /// all values with times up to then are brought forward.
+    pub fn follow_clock(&mut self, now: u64) {
+        let before = mem::replace(&mut self.clock, now);
+        if now < before {
+            self.brings_forward = Some(((now, u64::MAX), before + MAX_RETRY_MS));
+        }
+    }
+
+    /// Whether values are to be brought forward.
+    pub fn is_bringing_forward(&self) -> bool {
+        self.brings_forward.is_some()
+    }
+
+    /// Brings `most` values forward to `now` (Unix ms). Each is visited once, and listed again.
+    pub fn bring_forward(&mut self, now: u64, most: usize) {
+        let Some((from, until)) = self.brings_forward else {
+            return;
+        };
+        let later = (Excluded(from), Included((until, u64::MAX)));
+        let brought: Vec<_> = self
+            .values
+            .by_time
+            .range(later)
+            .take(most)
+            .copied()
+            .collect();
+        self.brings_forward = match brought.last() {
+            Some(last) if brought.len() == most => Some((*last, until)),
+            _ => None,
+        };
+        for (at, number) in brought {
+            if let Some(value) = self.values.by_number.get_mut(&number) {
+                self.values.by_time.remove(&(at, number));
+                self.values.by_time.insert((now, number));
+                value.at = now;
+            }
+        }
+    }
+
     /// The first time (Unix ms), and the number of its value, which [`Deadlines::key`] may find removed.
     pub fn first(&self) -> Option<(u64, u64)> {
         self.values.by_time.first().copied()
@@ -574,6 +635,33 @@ mod tests {
             (*at, db, &*value.key)
         });
         shown.collect()
+    }
+
+    #[test]
+    fn values_are_visited_early_if_the_clock_was_set_back() {
+        let mut list = Deadlines::default();
+        list.follow_clock(1_000_000);
+        let times = [900_000, 950_000, 1_000_500, 1_001_000, 1_001_101, 5_000_000];
+        for at in times {
+            let number = list.next_number();
+            list.set(number, 0, b"k", at);
+        }
+        list.follow_clock(1_000_100);
+        assert!(!list.is_bringing_forward());
+        list.follow_clock(900_000);
+        let mut steps = 0;
+        while list.is_bringing_forward() {
+            list.bring_forward(900_000, 2);
+            // The first value is visited and listed at its own time again.
+            list.set(2, 0, b"k", 950_000);
+            steps += 1;
+        }
+        let listed: Vec<u64> = list.values.by_time.iter().map(|(at, _)| *at).collect();
+        assert_eq!(
+            listed,
+            [900_000, 900_000, 900_000, 950_000, 1_001_101, 5_000_000]
+        );
+        assert!(steps <= 3);
     }
 
     fn slots(ranges: &[(u16, u16)]) -> Ranges {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::delay::{await_entries, entries, number};
-use crate::support::{Lines, Raw, SOON, Server, eventually, now_ms, server_and_client};
+use crate::support::{Lines, Raw, SOON, Server, eventually, now_ms, quiet, server_and_client};
 
 #[test]
 fn messages_are_delivered_in_the_order_of_time_and_arrival() {
@@ -137,6 +137,24 @@ fn a_stream_of_another_type_makes_messages_wait_and_they_are_tried_again() {
 }
 
 /// Nothing waits for the stream any more.
+/// The time of the next attempt is a time of the old clock.
+#[test]
+fn a_stuck_queue_is_tried_again_soon_if_the_clock_is_set_back() {
+    const HOUR: i64 = 3_600_000;
+    let server = quiet().clock(0).start();
+    let mut client = Raw::connect(&server);
+    client.must("DELAY.SET q STREAM s");
+    client.must("SET s value");
+    client.must("DELAY.ADD q overdue PXAT 1 VALUES f v");
+    eventually(SOON, || number(&mut client, "q", "stuck") == 1);
+    // The module has looked at the clock in the cron event.
+    eventually(SOON, || server.info_int("uptime_in_seconds") >= 2);
+    server.shift_clock(-HOUR);
+    client.must("DEL s");
+    await_entries(&mut client, "s", 1);
+    assert_eq!(number(&mut client, "q", "stuck"), 0);
+}
+
 #[test]
 fn a_queue_is_not_stuck_without_a_due_message() {
     let (server, mut client) = server_and_client();
