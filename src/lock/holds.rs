@@ -5,6 +5,7 @@ use crate::deadlines::Listed;
 use crate::linear_hash::{HashEntry, LinearHash};
 use std::collections::BTreeMap;
 use std::mem;
+use std::num::NonZeroU64;
 
 /// One owner's hold of one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,10 +29,7 @@ pub struct Hold {
 impl Hold {
     /// The bound of the renewals. `None`: nobody has asked for renewals, as far as is known.
     pub fn bound(&self) -> Option<u64> {
-        let of_receipt = || {
-            let receipt = self.acquired.as_ref()?;
-            (receipt.bound < u64::MAX).then_some(receipt.bound)
-        };
+        let of_receipt = || Some(self.acquired.as_ref()?.bound?.get());
         self.watch
             .as_ref()
             .map(|watch| watch.bound)
@@ -56,8 +54,8 @@ pub struct Receipt {
     /// The integer that was answered.
     pub reply: u64,
     /// Of an acquisition: the [bound](Watch::bound) that a repetition keeps after a restart or a failover, which forget the watch of the
-    /// hold. `u64::MAX`: none.
-    pub bound: u64,
+    /// hold. `None`: nobody had asked for renewals.
+    pub bound: Option<NonZeroU64>,
 }
 
 /// A WATCHDOG: the server renews the hold while a connection lives.

@@ -11,7 +11,7 @@
 //! mode    = 0 (exclusive) | 1 (shared) | 2 limit (semaphore)
 //! hold    = owner count fence until flags [id reply [bound]] [id reply]
 //! flags   = 1: the last acquisition had a request id, 2: the last release had one,
-//!           4: no renewal lasts longer than bound
+//!           4: the renewals have a bound, 8: they have none
 //! ```
 //!
 //! A `RELEASE` depends on nothing but the lock and is replicated as it came.
@@ -24,6 +24,7 @@ use super::state::{Lock, Mode};
 use super::{MAX_OWNER_BYTES, MAX_REQUEST_ID_BYTES};
 use crate::codec::{Corrupt, Reader, put_bytes, put_uint, put_uints};
 use crate::request::MAX_SAFE;
+use std::num::NonZeroU64;
 
 /// The version of the encoding that this build writes.
 pub const VERSION: u8 = 1;
@@ -32,6 +33,7 @@ const MAX: u64 = MAX_SAFE as u64;
 const ACQUIRED: u8 = 1;
 const RELEASED: u8 = 2;
 const BOUNDED: u8 = 4;
+const UNBOUNDED: u8 = 8;
 
 /// One change of a lock as a replica or an AOF gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,9 +203,12 @@ fn mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
 pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     put_bytes(out, owner);
     let flag = |receipt: &Option<Box<Receipt>>, bit| if receipt.is_some() { bit } else { 0 };
-    let bound = hold.acquired.as_ref().map_or(u64::MAX, |last| last.bound);
-    let is_bounded = if bound < u64::MAX { BOUNDED } else { 0 };
-    let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED) | is_bounded;
+    let renewals = match hold.acquired.as_ref().and_then(|last| last.bound) {
+        None => 0,
+        Some(NonZeroU64::MAX) => UNBOUNDED,
+        Some(_) => BOUNDED,
+    };
+    let flags = flag(&hold.acquired, ACQUIRED) | flag(&hold.released, RELEASED) | renewals;
     put_uints(out, [hold.count, hold.fence, hold.until, flags.into()]);
     if flags == 0 {
         return;
@@ -211,8 +216,8 @@ pub fn put_hold(out: &mut Vec<u8>, owner: &[u8], hold: &Hold) {
     for receipt in [&hold.acquired, &hold.released].into_iter().flatten() {
         put_bytes(out, &receipt.id);
         put_uint(out, receipt.reply);
-        if receipt.bound < u64::MAX {
-            put_uint(out, receipt.bound);
+        if let Some(bound) = receipt.bound.filter(|bound| *bound < NonZeroU64::MAX) {
+            put_uint(out, bound.get());
         }
     }
 }
@@ -223,8 +228,12 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
     let fence = reader.uint(1, MAX)?;
     let until = reader.uint(0, MAX)?;
     let flags = reader.byte()?;
-    let is_bounded = flags & BOUNDED != 0;
-    if flags & !(ACQUIRED | RELEASED | BOUNDED) != 0 || is_bounded && flags & ACQUIRED == 0 {
+    let renewals = flags & (BOUNDED | UNBOUNDED);
+    let is_without_request = renewals != 0 && flags & ACQUIRED == 0;
+    if flags & !(ACQUIRED | RELEASED | renewals) != 0
+        || is_without_request
+        || renewals == BOUNDED | UNBOUNDED
+    {
         return Err(Corrupt);
     }
     let mut receipt = |bit: u8| -> Result<Option<Box<Receipt>>, Corrupt> {
@@ -234,9 +243,10 @@ fn hold<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], Hold), Corrupt> {
         Ok(Some(Box::new(Receipt {
             id: reader.bytes(1, MAX_REQUEST_ID_BYTES)?.into(),
             reply: reader.uint(0, MAX)?,
-            bound: match is_bounded && bit == ACQUIRED {
-                true => reader.uint(0, MAX)?,
-                false => u64::MAX,
+            bound: match renewals {
+                BOUNDED if bit == ACQUIRED => NonZeroU64::new(reader.uint(1, MAX)?),
+                UNBOUNDED if bit == ACQUIRED => Some(NonZeroU64::MAX),
+                _ => None,
             },
         })))
     };
@@ -258,7 +268,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_receipt(
-        bound: impl Strategy<Value = u64>,
+        bound: impl Strategy<Value = Option<NonZeroU64>>,
     ) -> impl Strategy<Value = Option<Box<Receipt>>> {
         let id = proptest::collection::vec(any::<u8>(), 1..20);
         proptest::option::of((id, 0..=MAX, bound).prop_map(|(id, reply, bound)| {
@@ -272,8 +282,9 @@ mod tests {
 
     fn any_hold() -> impl Strategy<Value = Hold> {
         let numbers = (1..1000u64, 1..=MAX, 0..=MAX);
-        let acquired = any_receipt(prop_oneof![Just(u64::MAX), 0..=MAX]);
-        (numbers, acquired, any_receipt(Just(u64::MAX))).prop_map(
+        let acquired =
+            any_receipt(prop_oneof![Just(0), Just(u64::MAX), 1..=MAX].prop_map(NonZeroU64::new));
+        (numbers, acquired, any_receipt(Just(None))).prop_map(
             |((count, fence, until), acquired, released)| Hold {
                 count,
                 fence,

@@ -6,6 +6,7 @@
 use super::holds::{Hold, Holds, Receipt, Watch};
 use crate::deadlines::Listed;
 use crate::request::MAX_SAFE;
+use std::num::NonZeroU64;
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -517,7 +518,7 @@ fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
         Box::new(Receipt {
             id: id.into(),
             reply,
-            bound: u64::MAX,
+            bound: None,
         })
     })
 }
@@ -526,7 +527,7 @@ fn receipt(id: Option<&[u8]>, reply: u64) -> Option<Box<Receipt>> {
 fn keep_bound(hold: &mut Hold, before: Option<u64>) {
     if let Some(receipt) = &mut hold.acquired {
         let bound = hold.watch.as_ref().map(|watch| watch.bound).or(before);
-        receipt.bound = bound.unwrap_or(u64::MAX);
+        receipt.bound = bound.and_then(NonZeroU64::new);
     }
 }
 

@@ -141,8 +141,9 @@ struct Held {
     acquired: Option<(u8, u64)>,
     released: Option<(u8, u64)>,
     watch: Option<Watched>,
-    /// The bound of the last acquisition, if that had an id: a repetition keeps it when a reload has ended the watch.
-    kept_bound: Option<u64>,
+    /// The bound of the last acquisition, if that had an id: a repetition keeps it when a reload has ended the watch. The outer `None`:
+    /// nobody had asked for renewals.
+    kept_bound: Option<Option<u64>>,
 }
 
 /// How the server renews a hold.
@@ -166,7 +167,7 @@ impl Held {
         if is_repetition {
             bound = match self.watch.take() {
                 Some(before) => before.bound,
-                None => self.kept_bound.or(bound),
+                None => self.kept_bound.unwrap_or(bound),
             };
         }
         self.watch = Some(Watched {
@@ -232,12 +233,15 @@ impl Model {
             held.count += permits;
             held.until = held.until.max(until);
             let before = match &held.watch {
-                Some(watch) => watch.bound,
+                Some(watch) => Some(watch.bound),
                 None => held.kept_bound,
             };
             held.acquired = id.map(|id| (id, held.fence));
             held.watch(watch, lease, now, false);
-            let bound = held.watch.as_ref().map_or(before, |watch| watch.bound);
+            let bound = held
+                .watch
+                .as_ref()
+                .map_or(before, |watch| Some(watch.bound));
             held.kept_bound = bound.filter(|_| id.is_some());
             let fence = held.fence;
             self.limit = limit;
@@ -264,7 +268,7 @@ impl Model {
             kept_bound: None,
         };
         held.watch(watch, lease, now, false);
-        let bound = held.watch.as_ref().and_then(|watch| watch.bound);
+        let bound = held.watch.as_ref().map(|watch| watch.bound);
         held.kept_bound = bound.filter(|_| id.is_some());
         self.holds.push(held);
         Acquired::Granted(fence)
@@ -343,7 +347,8 @@ fn seen(lock: &Lock) -> Vec<Held> {
             kept_bound: hold
                 .acquired
                 .as_ref()
-                .and_then(|receipt| Some(receipt.bound).filter(|bound| *bound != u64::MAX)),
+                .and_then(|receipt| receipt.bound)
+                .map(|bound| Some(bound.get()).filter(|bound| *bound != u64::MAX)),
         })
         .collect()
 }

@@ -847,6 +847,24 @@ fn a_repetition_after_a_failover_moves_no_bound() {
     );
 }
 
+/// Where the acquisition set no bound, a repetition after a restart sets none.
+#[test]
+fn a_repetition_after_a_restart_sets_no_bound() {
+    let server = quiet().aof(Fsync::Always).start();
+    let mut client = Raw::connect(&server);
+    let first = "LOCK.ACQUIRE k me WATCHDOG LINGER PX 600000 ID one";
+    let given = fence(&client.run(first));
+    server.crash();
+    let mut client = Raw::connect(&server);
+    let repetition = "LOCK.ACQUIRE k me WATCHDOG MAXHOLD 1 LINGER PX 600000 ID one";
+    assert_eq!(client.run(repetition), given);
+    // A renewal by the server is cut to the bound, and this one is due.
+    client.run("LOCK.RENEW k me PX 9000");
+    until_renewed(&mut client, &["k"], |client| {
+        assert_eq!(client.run("LOCK.HELD k me"), given);
+    });
+}
+
 /// `start` returns a server and perhaps its replica. `restart` returns the server that has the dataset afterwards.
 #[track_caller]
 fn a_repetition_moves_no_bound_after(
