@@ -113,6 +113,8 @@ pub enum Error {
     NoKey,
     /// Another command has the value open. This one runs in a listener to an event of that command.
     KeyInUse,
+    /// A listener to an event of this command has removed a key of the command.
+    KeyRemoved,
     /// The serialized effect of a replicated command cannot be read.
     BadEffect,
     /// Something that should be impossible; the server's log has the details.
@@ -195,6 +197,7 @@ impl fmt::Display for Error {
             Error::NotAllowed => {
                 f.write_str("NOPERM this internal command needs the permission to RESTORE the key")
             }
+            Error::KeyRemoved => f.write_str("ERR the key was removed during the command"),
             Error::KeyInUse => f.write_str("ERR the key is in use by another command"),
             Error::BadEffect => f.write_str("ERR invalid replicated effect"),
             Error::Internal => f.write_str("ERR internal error"),

@@ -14,7 +14,6 @@ use crate::server::services::blocked::{BlockedClients, Departure};
 use crate::server::services::cluster;
 use crate::server::services::deferred;
 use crate::server::services::deferred::ServerEvent;
-use crate::server::services::native::is_any_value_open;
 use crate::server::services::timer;
 use crate::waiting::{Agenda, InSlots, Key, Scan, ScanStep, Ticket};
 use std::collections::VecDeque;
@@ -153,9 +152,9 @@ pub fn serve_name<F: QueueService>(ctx: Ctx<'_>, now: Now, name: &ServerString<'
 }
 
 /// Serves a key's queue in order, as far as there are answers for its clients. A long queue is served in slices.
-/// If this is a command of a listener, and the command that emitted the event has values open, the first slice is later, too.
+/// If this is a command of a module, the first slice is later, too: a listener may run it in the middle of another command.
 fn serve<F: QueueService>(ctx: Ctx<'_>, now: Now, key: &Key) {
-    if is_any_value_open() {
+    if ctx.may_be_nested() {
         serve_later::<F>(key.clone());
         return deferred::ask_for_slices();
     }

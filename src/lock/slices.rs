@@ -12,15 +12,14 @@ use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
 use crate::server::services::cluster;
 use crate::server::services::deferred;
-use crate::server::services::native::is_any_value_open;
 use crate::server::services::replicas;
 use crate::waiting::Key;
 use std::sync::atomic::Ordering;
 
 /// Serves the queues of keys that have changed, in order. The first slice is now; the rest goes on in later ones. If this is a command
-/// of a listener, and the command that emitted the event has values open, all slices are later: a value may be at a key of a queue.
+/// of a module, all slices are later: a listener may run it in the middle of another command, which uses a key of a queue.
 pub(super) fn serve(ctx: Ctx<'_>, now: Now, keys: impl IntoIterator<Item = Key>) {
-    if is_any_value_open() {
+    if ctx.may_be_nested() {
         let handover = &mut SERVICE.get().handover;
         keys.into_iter().for_each(|key| handover.serve_later(key));
         return deferred::ask_for_slices();

@@ -304,7 +304,7 @@ impl<'k> StockEdit<'k> {
     /// Checks that the stock is still at its key. A listener to the events of an event stream that is created may delete the stock.
     pub(super) fn check_presence(&self) -> Result<(), Error> {
         match self.key.is_removed() {
-            true => Err(Error::Internal),
+            true => Err(Error::KeyRemoved),
             false => Ok(()),
         }
     }

@@ -581,6 +581,40 @@ fn a_release_while_a_command_has_keys_open_is_handed_over_afterwards() {
     }
 }
 
+/// `RENAME` finds that the lock at its destination has expired. A listener to this event releases another lock, and so a client could get
+/// both. The server does not survive a key that comes to the destination in the middle of the command.
+#[test]
+fn a_release_in_the_middle_of_a_rename_is_handed_over_afterwards() {
+    let mut listened = Listened::start();
+    let mut waiter = None;
+    eventually(SOON, || {
+        listened.run(&[
+            "DEL first second third",
+            "LOCK.ACQUIRE second me PX 600000",
+            "LOCK.ACQUIRE third me PX 600000",
+            "listener.run expired LOCK.RELEASE second me",
+            "LOCK.ACQUIRE first me PX 500",
+        ]);
+        waiter = Some(listened.wait("LOCK.MACQUIRE 2 second first you PX 600000 BLOCK 0", 1));
+        // In one write, so that nothing but the command meets the expired lock.
+        listened
+            .client
+            .run_all(["DEBUG SLEEP 0.6", "RENAME third first"]);
+        let replies = listened.client.must("listener.replies");
+        let is_released = |line: &Value| line.text() == "expired second LOCK.RELEASE reply";
+        let is_done = replies.array().iter().any(is_released);
+        if !is_done {
+            waiter = None;
+            await_waiting(&listened.server, 0);
+        }
+        is_done
+    });
+    assert!(listened.client.must("LOCK.HELD first me").int() > 0);
+    assert_eq!(listened.client.must("LOCK.RELEASE first me"), 0);
+    let granted = waiter.expect("a waiting client").read();
+    assert_eq!(granted.array().len(), 2);
+}
+
 /// A change of the expiry of a key that a command has open is handled afterwards.
 #[test]
 fn a_listener_may_change_the_expiry_of_a_key_that_a_command_has_open() {

@@ -2,6 +2,7 @@
 
 use crate::server::handles::key::{OpenKey, ReadKey};
 use crate::server::handles::native_type;
+use crate::server::handles::open_value;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::ServerString;
 use redis_module::raw;
@@ -150,6 +151,16 @@ impl<'c> Ctx<'c> {
         // SAFETY: the context is alive.
         let id = unsafe { api!(RedisModule_GetClientId(self.raw())) };
         is_connected(id).then_some(id)
+    }
+
+    /// Whether another command may be in progress, because a listener to keyspace events runs this one in the middle of it. True for each
+    /// command that a module calls, except in a transaction or a script, where the server does not tell.
+    pub fn may_be_nested(self) -> bool {
+        const INNER: u32 = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        const OUTER: u32 = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
+        // SAFETY: the context is alive.
+        let flags = || unsafe { api!(RedisModule_GetContextFlags(self.raw())) as u32 };
+        open_value::is_any_value_open() || flags() & (INNER | OUTER) == INNER
     }
 
     fn has_flags(self, flags: u32) -> bool {

@@ -135,7 +135,7 @@ fn open(address: usize) -> bool {
 
 /// Whether any value is open. A command that finds one runs in a listener to an event of the command that has it open.
 #[inline(always)]
-pub fn is_any_value_open() -> bool {
+pub(in crate::server) fn is_any_value_open() -> bool {
     OPEN_VALUE.load(Ordering::Relaxed) != 0
 }
 

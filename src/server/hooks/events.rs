@@ -62,14 +62,14 @@ pub(in crate::server) fn is_any_deferred() -> bool {
 }
 
 /// Before a command: lets the families handle deferred events. Not in a cluster, where newer servers count every key that is
-/// opened during a command as one of the command's slot. A command of a listener does not do so either while the command that emitted
-/// the event has values open.
+/// opened during a command as one of the command's slot. And not before a command of a module, which a listener may run in the middle of
+/// another command.
 #[inline]
 pub(in crate::server) fn run_deferred_before_command(ctx: Ctx<'_>) {
     let is_deferred = ANY_DEFERRED.load(Ordering::Relaxed);
     // A backlog waits for the next round: commands do not take turns with it.
     let is_work = WORK.load(Ordering::Relaxed) == FRESH;
-    if (is_deferred || is_work) && !ctx.is_cluster() && !open_value::is_any_value_open() {
+    if (is_deferred || is_work) && !ctx.is_cluster() && !ctx.may_be_nested() {
         if is_deferred {
             run_deferred(ctx);
         }

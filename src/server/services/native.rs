@@ -12,7 +12,6 @@ use crate::server::handles::log;
 use crate::server::handles::native_type::{self, DELETING};
 pub use crate::server::handles::native_type::{NativeType, open_together};
 use crate::server::handles::open_value;
-pub use crate::server::handles::open_value::is_any_value_open;
 use crate::server::handles::server_info::Version;
 use crate::server::handles::string::{ServerString, bytes_of};
 use redis_module::raw;
