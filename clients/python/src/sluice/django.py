@@ -80,8 +80,8 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
         while True:
             state, _, token = self.sluice.run(fetched, *policy.fetch(name, self.sluice.block_seconds))
             if state == "LEASE":
-                with self._lease(name, token):
-                    if self.sluice.run(bool, *policy.store(name, self._dump(value)), "TOKEN", token):
+                with self._lease(name, token) as ends_at:
+                    if self.sluice.run(bool, *policy.store(name, self._dump(value)), "TOKEN", token, until=ends_at):
                         return True
             elif state != "WAIT":
                 return False
@@ -169,26 +169,27 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
         while True:
             state, value, token = self.sluice.run(fetched, *words)
             if state == "LEASE" and value is None:
-                self.sluice.run(bool, "CACHE.FAIL", name, token)
+                self.sluice.run(bool, "CACHE.FAIL", name, token, until=time.monotonic() + LEASE_SECONDS)
             if value is None:
                 return None
             if state == "LEASE":
-                with self._lease(name, token):
+                with self._lease(name, token) as ends_at:
                     new = change(value)
                     left = self.sluice.run(int, "PTTL", name)
                     fresh = FOREVER_SECONDS if left == NO_EXPIRY else left / 1000
                     if fresh > 0 and self.sluice.run(
-                            bool, *(policy or Policy(fresh=fresh, jitter=0)).store(name, new), "TOKEN", token):
+                            bool, *(policy or Policy(fresh=fresh, jitter=0)).store(name, new), "TOKEN", token, until=ends_at):
                         return new
             time.sleep(PAUSE_SECONDS)
 
     @contextlib.contextmanager
-    def _lease(self, name: Any, token: int) -> Iterator[None]:
-        """Gives a lease back if the block raises."""
+    def _lease(self, name: Any, token: int) -> Iterator[float]:
+        """Gives a lease back if the block raises. The block gets the end of the lease, by `time.monotonic`."""
+        ends_at = time.monotonic() + LEASE_SECONDS
         try:
-            yield
+            yield ends_at
         except BaseException:
-            self.sluice.cache._failed(name, token)
+            self.sluice.cache._failed(name, token, ends_at)
             raise
 
 

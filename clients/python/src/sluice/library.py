@@ -9,6 +9,9 @@ from typing import Any, Mapping
 CONNECT_SECONDS = 5.0
 BLOCK_SECONDS = 1.0
 
+# The texts of a pool whose connections are all in use.
+POOL_ERRORS = ("Too many connections", "No connection available")
+
 # The libraries have classes for these codes, and remove the code from the text.
 CODES = {
     "AskError": "ASK",
@@ -67,6 +70,7 @@ class Library:
         self.failures: type[Exception] = getattr(errors, "RedisError", None) or errors.ValkeyError
         self.connection_error: type[Exception] = errors.ConnectionError
         self.broken: tuple[type[Exception], ...] = (errors.ConnectionError, errors.TimeoutError, OSError)
+        self._max_connections: type[Exception] = errors.MaxConnectionsError
         self.not_owned: type[Exception] = errors.LockNotOwnedError
         self.is_cluster = hasattr(client, "get_node_from_key")
         retry = importlib.import_module(f"{name}.asyncio.retry" if is_async else f"{name}.retry").Retry
@@ -74,6 +78,13 @@ class Library:
         is_shared = getattr(client, "single_connection_client", False) or getattr(client, "connection", None) is not None
         patience = self._options_of(client).get("socket_timeout") or BLOCK_SECONDS * 2
         self.block: float = 0.0 if is_shared else min(BLOCK_SECONDS, patience / 2)
+
+    def is_unsent(self, error: Exception) -> bool:
+        """Returns whether an error proves that nothing was sent: all connections of the pool were in use."""
+        if isinstance(error, self._max_connections):
+            return True
+        # Not all pools have a class for it.
+        return type(error) is self.connection_error and str(error).rstrip(".") in POOL_ERRORS
 
     def _options_of(self, client: Any) -> Mapping[str, Any]:
         options: Mapping[str, Any]

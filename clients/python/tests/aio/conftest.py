@@ -1,11 +1,12 @@
 """The fixtures of asyncio tests, and the event loop that runs a test and closes its clients."""
 
 import asyncio
+import importlib
 import inspect
 
 import pytest
 
-from settings import CLUSTER, PORT, PROTOCOL, classes
+from settings import CLIENT, CLUSTER, PORT, PROTOCOL, classes
 from sluice.aio import Lock, Sluice
 
 
@@ -57,6 +58,24 @@ def make_for(opened):
 def make(make_for, connect):
     """Creates a `Sluice` object and its client."""
     return lambda port=PORT, **options: make_for(connect(port, **options))
+
+
+@pytest.fixture
+def make_small(make_for, opened):
+    """Creates a `Sluice` object whose client has one connection, in a pool that raises (`at once`) or that waits before (`later`)."""
+
+    def make_small(raises, port=PORT):
+        options = {"port": port, "protocol": PROTOCOL, "decode_responses": True, "socket_timeout": 60, "max_connections": 1}
+        kind = classes(".asyncio")[0]
+        if raises == "at once":
+            client = kind(**options)
+        else:
+            module = importlib.import_module(CLIENT + ".asyncio")
+            client = kind(connection_pool=module.BlockingConnectionPool(timeout=0.01, **options))
+        opened.append(client)
+        return make_for(client)
+
+    return make_small
 
 
 @pytest.fixture

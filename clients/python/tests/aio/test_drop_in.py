@@ -66,3 +66,19 @@ async def test_it_and_the_lock_of_the_library_exclude_each_other(lock_of, connec
     await theirs.release()
     assert await ours.acquire(blocking_timeout=60)
     assert not await theirs.acquire(blocking=False)
+
+
+async def test_a_release_waits_for_a_free_connection(lock_of, make_small, admin):
+    client = make_small("at once").client
+
+    async def wait():
+        await client.execute_command("BLPOP", "no list", 0.6)
+
+    for timeout in 600, None:
+        lock = lock_of(client, timeout=timeout)
+        assert await lock.acquire()
+        handle = start(wait)
+        await eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+        await lock.release()
+        assert not admin.exists("foo")
+        await finish(handle)

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from sluice import LockLost, Rate, Refusal
+from sluice import LockLost, Policy, Rate, Refusal
 
-from .helpers import eventually
+from .helpers import eventually, finish, start
 
 RATE = Rate(1, 3600, burst=9)
 
@@ -239,3 +239,108 @@ async def test_a_lock_that_ended_before_its_lost_release_is_lost(make, admin, pr
     with pytest.raises(LockLost):
         await lock.release()
     await eventually(lambda: not admin.exists("lock"))
+
+
+async def fill(sluice, admin, seconds=0.6):
+    """Another call occupies the only connection of the client for some time."""
+
+    async def wait():
+        await sluice.client.execute_command("BLPOP", "no list", seconds)
+
+    handle = start(wait)
+    await eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+    return handle
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+async def test_the_end_of_work_waits_for_a_free_connection(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+
+    async def work(token):
+        handles.append(await fill(sluice, admin))
+        return "charged"
+
+    async def fail(token):
+        handles.append(await fill(sluice, admin))
+        raise KeyError
+
+    assert await sluice.once.run("done", work, lease=600) == "charged"
+    assert (await sluice.once.begin("done", lease=600)).result == "charged"
+    with pytest.raises(KeyError):
+        await sluice.once.run("failed", fail, lease=600)
+    assert not admin.exists("failed")
+    for key, end in ("begun", lambda token: sluice.once.done("begun", token, "r")), ("freed", lambda token: sluice.once.fail("freed", token)):
+        begun = await sluice.once.begin(key, lease=600)
+        handles.append(await fill(sluice, admin))
+        assert await end(begun.token)
+    for handle in handles:
+        await finish(handle)
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+async def test_the_end_of_a_load_waits_for_a_free_connection(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+    policy = Policy(lease=600, backoff=600)
+
+    async def load(key):
+        handles.append(await fill(sluice, admin))
+        return "value"
+
+    async def load_many(keys):
+        return {key: await load(key) for key in keys[:1]}
+
+    async def fail(key):
+        handles.append(await fill(sluice, admin))
+        raise KeyError
+
+    assert await sluice.cache.get("one", load, policy) == "value"
+    assert admin.execute_command("CACHE.GET", "one") == "value"
+    assert await sluice.cache.get_many(["a", "b"], load_many, policy) == {"a": "value", "b": None}
+    assert admin.execute_command("CACHE.GET", "a") == "value"
+    with pytest.raises(KeyError):
+        await sluice.cache.get("failed", fail, policy)
+    assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    for handle in handles:
+        await finish(handle)
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+async def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_ended(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+
+    async def work(token):
+        handles.append(await fill(sluice, admin, 3))
+        return "charged"
+
+    began = time.monotonic()
+    with pytest.raises(sluice.library.broken):
+        await sluice.once.run("k", work, lease=0.5)
+    assert time.monotonic() - began > 0.5
+    admin.rpush("no list", "end")
+    await finish(handles[0])
+
+
+async def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection(make_small, admin):
+    sluice = make_small("at once")
+    handle = await fill(sluice, admin, 60)
+    with pytest.raises(sluice.library.broken):
+        await sluice.once.begin("k", lease=600)
+    with pytest.raises(sluice.library.broken):
+        await sluice.limit.gcra("limit", RATE)
+    admin.rpush("no list", "end")
+    await finish(handle)
+
+
+async def test_the_client_knows_the_errors_of_a_request_that_was_not_sent(make_small, admin):
+    for raises in "at once", "later":
+        sluice = make_small(raises)
+        handle = await fill(sluice, admin, 60)
+        with pytest.raises(sluice.library.broken) as error:
+            await sluice.cache.read("k")
+        assert sluice.library.is_unsent(error.value)
+        admin.rpush("no list", "end")
+        await finish(handle)
+    assert not sluice.library.is_unsent(sluice.library.connection_error("Connection closed by server."))

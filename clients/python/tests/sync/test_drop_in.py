@@ -67,3 +67,19 @@ def test_it_and_the_lock_of_the_library_exclude_each_other(lock_of, connect, adm
     theirs.release()
     assert ours.acquire(blocking_timeout=60)
     assert not theirs.acquire(blocking=False)
+
+
+def test_a_release_waits_for_a_free_connection(lock_of, make_small, admin):
+    client = make_small("at once").client
+
+    def wait():
+        client.execute_command("BLPOP", "no list", 0.6)
+
+    for timeout in 600, None:
+        lock = lock_of(client, timeout=timeout)
+        assert lock.acquire()
+        handle = start(wait)
+        eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+        lock.release()
+        assert not admin.exists("foo")
+        finish(handle)

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from sluice import LockLost, Rate, Refusal
+from sluice import LockLost, Policy, Rate, Refusal
 
-from .helpers import eventually
+from .helpers import eventually, finish, start
 
 RATE = Rate(1, 3600, burst=9)
 
@@ -240,3 +240,108 @@ def test_a_lock_that_ended_before_its_lost_release_is_lost(make, admin, proxy):
     with pytest.raises(LockLost):
         lock.release()
     eventually(lambda: not admin.exists("lock"))
+
+
+def fill(sluice, admin, seconds=0.6):
+    """Another call occupies the only connection of the client for some time."""
+
+    def wait():
+        sluice.client.execute_command("BLPOP", "no list", seconds)
+
+    handle = start(wait)
+    eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+    return handle
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+def test_the_end_of_work_waits_for_a_free_connection(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+
+    def work(token):
+        handles.append(fill(sluice, admin))
+        return "charged"
+
+    def fail(token):
+        handles.append(fill(sluice, admin))
+        raise KeyError
+
+    assert sluice.once.run("done", work, lease=600) == "charged"
+    assert (sluice.once.begin("done", lease=600)).result == "charged"
+    with pytest.raises(KeyError):
+        sluice.once.run("failed", fail, lease=600)
+    assert not admin.exists("failed")
+    for key, end in ("begun", lambda token: sluice.once.done("begun", token, "r")), ("freed", lambda token: sluice.once.fail("freed", token)):
+        begun = sluice.once.begin(key, lease=600)
+        handles.append(fill(sluice, admin))
+        assert end(begun.token)
+    for handle in handles:
+        finish(handle)
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+def test_the_end_of_a_load_waits_for_a_free_connection(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+    policy = Policy(lease=600, backoff=600)
+
+    def load(key):
+        handles.append(fill(sluice, admin))
+        return "value"
+
+    def load_many(keys):
+        return {key: load(key) for key in keys[:1]}
+
+    def fail(key):
+        handles.append(fill(sluice, admin))
+        raise KeyError
+
+    assert sluice.cache.get("one", load, policy) == "value"
+    assert admin.execute_command("CACHE.GET", "one") == "value"
+    assert sluice.cache.get_many(["a", "b"], load_many, policy) == {"a": "value", "b": None}
+    assert admin.execute_command("CACHE.GET", "a") == "value"
+    with pytest.raises(KeyError):
+        sluice.cache.get("failed", fail, policy)
+    assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    for handle in handles:
+        finish(handle)
+
+
+@pytest.mark.parametrize("raises", ["at once", "later"])
+def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_ended(make_small, admin, raises):
+    sluice = make_small(raises)
+    handles = []
+
+    def work(token):
+        handles.append(fill(sluice, admin, 3))
+        return "charged"
+
+    began = time.monotonic()
+    with pytest.raises(sluice.library.broken):
+        sluice.once.run("k", work, lease=0.5)
+    assert time.monotonic() - began > 0.5
+    admin.rpush("no list", "end")
+    finish(handles[0])
+
+
+def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection(make_small, admin):
+    sluice = make_small("at once")
+    handle = fill(sluice, admin, 60)
+    with pytest.raises(sluice.library.broken):
+        sluice.once.begin("k", lease=600)
+    with pytest.raises(sluice.library.broken):
+        sluice.limit.gcra("limit", RATE)
+    admin.rpush("no list", "end")
+    finish(handle)
+
+
+def test_the_client_knows_the_errors_of_a_request_that_was_not_sent(make_small, admin):
+    for raises in "at once", "later":
+        sluice = make_small(raises)
+        handle = fill(sluice, admin, 60)
+        with pytest.raises(sluice.library.broken) as error:
+            sluice.cache.read("k")
+        assert sluice.library.is_unsent(error.value)
+        admin.rpush("no list", "end")
+        finish(handle)
+    assert not sluice.library.is_unsent(sluice.library.connection_error("Connection closed by server."))

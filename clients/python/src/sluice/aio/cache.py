@@ -81,7 +81,10 @@ class Cache(Family):
             LoaderFailed: The loader failed a moment ago or its breaker is open, and a key has no older value.
         """
         keys = list(dict.fromkeys(keys))
-        replies = await self._sluice._requests.run(lambda: self._fetch_many(keys, policy), self._give_back)
+        async def give_back(replies: Mapping[K, tuple[str, Any, int]]) -> None:
+            await self._give_back(replies, policy)
+
+        replies = await self._sluice._requests.run(lambda: self._fetch_many(keys, policy), give_back)
         return await self._settle_many(keys, list(replies.values()), loader, policy)
 
     async def read(self, key: Key) -> Any:
@@ -154,7 +157,7 @@ class Cache(Family):
 
     async def _fetch(self, key: Key, policy: Policy, block: float) -> tuple[str, Any, int]:
         async def give_back(reply: tuple[str, Any, int]) -> None:
-            await self._give_back({key: reply})
+            await self._give_back({key: reply}, policy)
 
         return await self._sluice._requests.run(lambda: self._run(fetched, *policy.fetch(key, block)), give_back)
 
@@ -172,7 +175,7 @@ class Cache(Family):
                 if isinstance(reply, error_reply):
                     raise typed(reply) from reply
         except BaseException:
-            await self._give_back(replies())
+            await self._give_back(replies(), policy)
             raise
         return replies()
 
@@ -185,37 +188,39 @@ class Cache(Family):
             return self._sluice.value(await loader(key))
         if state != "LEASE":
             return value
+        ends_at = time.monotonic() + policy.lease
         try:
             loaded = await loader(key)
         except BaseException as error:
-            await shield(self._failed(key, number, backoff_after(error, policy)))
+            await shield(self._failed(key, number, ends_at, backoff_after(error, policy)))
             raise
         try:
-            await self._store(key, loaded, number, policy)
+            await self._store(key, loaded, number, ends_at, policy)
         except BaseException:
-            await shield(self._failed(key, number))
+            await shield(self._failed(key, number, ends_at))
             raise
         return self._sluice.value(loaded)
 
-    async def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
+    async def _store(self, key: Key, value: Value | None, token: int, ends_at: float, policy: Policy) -> None:
         """Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back."""
         try:
-            await self._run(bool, *policy.store(key, value), "TOKEN", token)
+            await self._run(bool, *policy.store(key, value), "TOKEN", token, until=ends_at)
         except CommandError as refusal:
             if not is_refused_store(refusal):
                 raise
-            await shield(self._failed(key, token))
+            await shield(self._failed(key, token, ends_at))
 
-    async def _failed(self, key: Key, token: int, backoff: float = 0.0) -> None:
+    async def _failed(self, key: Key, token: int, ends_at: float, backoff: float = 0.0) -> None:
         """Gives a lease back, unless the value is stored. If that fails, the lease ends by itself."""
         with contextlib.suppress(CommandError, *self._sluice.library.broken):
-            await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
+            await self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None), until=ends_at)
 
-    async def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
+    async def _give_back(self, replies: Mapping[K, tuple[str, Any, int]], policy: Policy) -> None:
         """Gives the leases among these replies of CACHE.FETCH back: no caller loads their values."""
+        ends_at = time.monotonic() + policy.lease
         for key, (state, _, number) in replies.items():
             if state == "LEASE":
-                await shield(self._failed(key, number))
+                await shield(self._failed(key, number, ends_at))
 
     async def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Awaitable[Mapping[K, Value | None]]], policy: Policy) -> dict[K, Any]:
@@ -223,20 +228,21 @@ class Cache(Family):
         values: dict[K, Any] = {}
         leases = {key: number for key, (state, _, number) in zip(keys, replies) if state == "LEASE"}
         if leases:
+            ends_at = time.monotonic() + policy.lease
             try:
                 loaded = await loader(list(leases))
             except BaseException as error:
                 for key, token in leases.items():
-                    await shield(self._failed(key, token, backoff_after(error, policy)))
+                    await shield(self._failed(key, token, ends_at, backoff_after(error, policy)))
                 raise
             try:
                 for key, token in leases.items():
-                    await self._store(key, loaded.get(key), token, policy)
+                    await self._store(key, loaded.get(key), token, ends_at, policy)
                     values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
                     if key not in values:
-                        await shield(self._failed(key, token))
+                        await shield(self._failed(key, token, ends_at))
                 raise
 
         async def load_one(key: K) -> Value | None:
@@ -317,11 +323,14 @@ class NearCache:
             try:
                 await self._fetch_into(replies, keys, policy)
             except BaseException:
-                await self._cache._give_back(replies)
+                await self._cache._give_back(replies, policy)
                 raise
             return replies
 
-        await self._sluice._requests.run(fetch, self._cache._give_back)
+        async def give_back(replies: Mapping[K, tuple[str, Any, int]]) -> None:
+            await self._cache._give_back(replies, policy)
+
+        await self._sluice._requests.run(fetch, give_back)
         return [replies[key] for key in keys]
 
     async def _fetch_into(self, replies: dict[K, tuple[str, Any, int]], keys: Sequence[K], policy: Policy) -> None:

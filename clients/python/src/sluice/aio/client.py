@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Mapping, Sequence, TypeVar
 
 from ..errors import typed
@@ -68,7 +69,7 @@ class Sluice:
         await self.cache.close()
         await self._locks.close()
 
-    async def run(self, read: Callable[[Any], T], *words: Word, repeat: bool = True) -> T:
+    async def run(self, read: Callable[[Any], T], *words: Word, repeat: bool = True, until: float = 0.0) -> T:
         """Sends one command.
 
         Args:
@@ -77,6 +78,8 @@ class Sluice:
             repeat: Whether the command is idempotent, also if another client acts between the command and its repetition. If so, it
                 is sent again after a broken connection. Otherwise it is sent once, even if the client library repeats commands by
                 itself.
+            until: The end of what the command ends, for example of a lease, by `time.monotonic`. If all connections of the pool are in
+                use, the command is sent again until then.
 
         Returns:
             The result of `read`.
@@ -87,8 +90,8 @@ class Sluice:
         """
         name = str(words[0])
         if repeat:
-            return read(await self._attempt(lambda: self.client.execute_command(*words), name, True))
-        return read((await self._attempt(lambda: send_once(self.client, self.library, [words]), name, False))[0])
+            return read(await self._attempt(lambda: self.client.execute_command(*words), name, True, until))
+        return read((await self._attempt(lambda: send_once(self.client, self.library, [words]), name, False, until))[0])
 
     async def run_many(self, commands: Sequence[Sequence[Word]], *, repeat: bool = True) -> list[Any]:
         """Sends commands in one pipeline, without a transaction, and returns their replies.
@@ -148,12 +151,12 @@ class Sluice:
             pipe.execute_command(*words)
         return await pipe.execute(**options)
 
-    async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool) -> Any:
+    async def _attempt(self, send: Callable[[], Awaitable[Any]], name: str, repeat: bool, until: float = 0.0) -> Any:
         with span(name):
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     if self.library.block:
-                        return await send()
+                        return await send_until(until, self.library, send)
                     async with self._mutex:  # one connection: not all versions of the libraries protect it
                         return await send()
                 except self.library.error_reply as error:
@@ -243,6 +246,17 @@ class Sluice:
         """
         words: list[Word] = [] if seconds is None else ["PX", round(seconds * 1000)]
         return await self.run(bool, "LOCK.GUARD", key, fence, *words)
+
+
+async def send_until(until: float, library: Library, send: Callable[[], Awaitable[T]]) -> T:
+    """Sends a request. While all connections of the pool are in use, tries again until a time by `time.monotonic`."""
+    while True:
+        try:
+            return await send()
+        except library.broken as error:
+            if not library.is_unsent(error) or time.monotonic() >= until:
+                raise
+        await sleep(PAUSE_SECONDS)
 
 
 async def send_once(client: Any, library: Library, commands: Sequence[Sequence[Word]]) -> list[Any]:

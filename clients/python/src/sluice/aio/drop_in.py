@@ -9,11 +9,15 @@ from typing import Any
 
 from ..library import Library
 from ..replies import ms
+from .client import send_until
 from .runtime import Requests
 from .runtime import sleep as pause
 
 # Without a timeout, a lock of redis-py is held until its release. This is the longest lease.
 LONGEST_MS = 315_360_000_000
+
+# How long a release waits for a free connection of the pool if the lock has no timeout.
+RELEASE_SECONDS = 60.0
 
 
 class LockMixin:
@@ -71,7 +75,7 @@ class LockMixin:
         return self.local.token is not None and await self._send("LOCK.HELD", self.name, self.local.token) is not None
 
     async def do_release(self, expected_token: Any) -> None:
-        if await self._send("LOCK.RELEASE", self.name, expected_token, "ALL") is None:
+        if await self._release(expected_token) is None:
             raise self._not_owned("Cannot release a lock that's no longer owned")
 
     async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Any:
@@ -98,11 +102,15 @@ class LockMixin:
         async def release(fence: Any) -> None:
             if fence is not None and is_new:  # the caller that named the token can have acquired the lock before
                 with contextlib.suppress(self._library.failures, OSError):
-                    await self._send("LOCK.RELEASE", self.name, owner, "ALL")
+                    await self._release(owner)
 
         fence = await self._requests.run(lambda: self._send(*words), release)
         self.local.fence = fence
         return fence is not None
+
+    async def _release(self, owner: Any) -> Any:
+        until = time.monotonic() + (self.timeout or RELEASE_SECONDS)
+        return await send_until(until, self._library, lambda: self._send("LOCK.RELEASE", self.name, owner, "ALL"))
 
     async def _send(self, *words: Any) -> Any:
         """Sends a command. If the key has a lock of redis-py itself, a string, this lock is not held."""

@@ -82,7 +82,10 @@ class Cache(Family):
             LoaderFailed: The loader failed a moment ago or its breaker is open, and a key has no older value.
         """
         keys = list(dict.fromkeys(keys))
-        replies = self._sluice._requests.run(lambda: self._fetch_many(keys, policy), self._give_back)
+        def give_back(replies: Mapping[K, tuple[str, Any, int]]) -> None:
+            self._give_back(replies, policy)
+
+        replies = self._sluice._requests.run(lambda: self._fetch_many(keys, policy), give_back)
         return self._settle_many(keys, list(replies.values()), loader, policy)
 
     def read(self, key: Key) -> Any:
@@ -155,7 +158,7 @@ class Cache(Family):
 
     def _fetch(self, key: Key, policy: Policy, block: float) -> tuple[str, Any, int]:
         def give_back(reply: tuple[str, Any, int]) -> None:
-            self._give_back({key: reply})
+            self._give_back({key: reply}, policy)
 
         return self._sluice._requests.run(lambda: self._run(fetched, *policy.fetch(key, block)), give_back)
 
@@ -173,7 +176,7 @@ class Cache(Family):
                 if isinstance(reply, error_reply):
                     raise typed(reply) from reply
         except BaseException:
-            self._give_back(replies())
+            self._give_back(replies(), policy)
             raise
         return replies()
 
@@ -186,37 +189,39 @@ class Cache(Family):
             return self._sluice.value(loader(key))
         if state != "LEASE":
             return value
+        ends_at = time.monotonic() + policy.lease
         try:
             loaded = loader(key)
         except BaseException as error:
-            self._failed(key, number, backoff_after(error, policy))
+            self._failed(key, number, ends_at, backoff_after(error, policy))
             raise
         try:
-            self._store(key, loaded, number, policy)
+            self._store(key, loaded, number, ends_at, policy)
         except BaseException:
-            self._failed(key, number)
+            self._failed(key, number, ends_at)
             raise
         return self._sluice.value(loaded)
 
-    def _store(self, key: Key, value: Value | None, token: int, policy: Policy) -> None:
+    def _store(self, key: Key, value: Value | None, token: int, ends_at: float, policy: Policy) -> None:
         """Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back."""
         try:
-            self._run(bool, *policy.store(key, value), "TOKEN", token)
+            self._run(bool, *policy.store(key, value), "TOKEN", token, until=ends_at)
         except CommandError as refusal:
             if not is_refused_store(refusal):
                 raise
-            self._failed(key, token)
+            self._failed(key, token, ends_at)
 
-    def _failed(self, key: Key, token: int, backoff: float = 0.0) -> None:
+    def _failed(self, key: Key, token: int, ends_at: float, backoff: float = 0.0) -> None:
         """Gives a lease back, unless the value is stored. If that fails, the lease ends by itself."""
         with contextlib.suppress(CommandError, *self._sluice.library.broken):
-            self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None))
+            self._run(bool, "CACHE.FAIL", key, token, *option("BACKOFF", backoff or None), until=ends_at)
 
-    def _give_back(self, replies: Mapping[K, tuple[str, Any, int]]) -> None:
+    def _give_back(self, replies: Mapping[K, tuple[str, Any, int]], policy: Policy) -> None:
         """Gives the leases among these replies of CACHE.FETCH back: no caller loads their values."""
+        ends_at = time.monotonic() + policy.lease
         for key, (state, _, number) in replies.items():
             if state == "LEASE":
-                self._failed(key, number)
+                self._failed(key, number, ends_at)
 
     def _settle_many(self, keys: Sequence[K], replies: Sequence[tuple[str, Any, int]],
                            loader: Callable[[list[K]], Mapping[K, Value | None]], policy: Policy) -> dict[K, Any]:
@@ -224,20 +229,21 @@ class Cache(Family):
         values: dict[K, Any] = {}
         leases = {key: number for key, (state, _, number) in zip(keys, replies) if state == "LEASE"}
         if leases:
+            ends_at = time.monotonic() + policy.lease
             try:
                 loaded = loader(list(leases))
             except BaseException as error:
                 for key, token in leases.items():
-                    self._failed(key, token, backoff_after(error, policy))
+                    self._failed(key, token, ends_at, backoff_after(error, policy))
                 raise
             try:
                 for key, token in leases.items():
-                    self._store(key, loaded.get(key), token, policy)
+                    self._store(key, loaded.get(key), token, ends_at, policy)
                     values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():
                     if key not in values:
-                        self._failed(key, token)
+                        self._failed(key, token, ends_at)
                 raise
 
         def load_one(key: K) -> Value | None:
@@ -318,11 +324,14 @@ class NearCache:
             try:
                 self._fetch_into(replies, keys, policy)
             except BaseException:
-                self._cache._give_back(replies)
+                self._cache._give_back(replies, policy)
                 raise
             return replies
 
-        self._sluice._requests.run(fetch, self._cache._give_back)
+        def give_back(replies: Mapping[K, tuple[str, Any, int]]) -> None:
+            self._cache._give_back(replies, policy)
+
+        self._sluice._requests.run(fetch, give_back)
         return [replies[key] for key in keys]
 
     def _fetch_into(self, replies: dict[K, tuple[str, Any, int]], keys: Sequence[K], policy: Policy) -> None:

@@ -10,11 +10,15 @@ from typing import Any
 
 from ..library import Library
 from ..replies import ms
+from .client import send_until
 from .runtime import Requests
 from .runtime import sleep as pause
 
 # Without a timeout, a lock of redis-py is held until its release. This is the longest lease.
 LONGEST_MS = 315_360_000_000
+
+# How long a release waits for a free connection of the pool if the lock has no timeout.
+RELEASE_SECONDS = 60.0
 
 
 class LockMixin:
@@ -72,7 +76,7 @@ class LockMixin:
         return self.local.token is not None and self._send("LOCK.HELD", self.name, self.local.token) is not None
 
     def do_release(self, expected_token: Any) -> None:
-        if self._send("LOCK.RELEASE", self.name, expected_token, "ALL") is None:
+        if self._release(expected_token) is None:
             raise self._not_owned("Cannot release a lock that's no longer owned")
 
     def do_extend(self, additional_time: Any, replace_ttl: bool) -> Any:
@@ -99,11 +103,15 @@ class LockMixin:
         def release(fence: Any) -> None:
             if fence is not None and is_new:  # the caller that named the token can have acquired the lock before
                 with contextlib.suppress(self._library.failures, OSError):
-                    self._send("LOCK.RELEASE", self.name, owner, "ALL")
+                    self._release(owner)
 
         fence = self._requests.run(lambda: self._send(*words), release)
         self.local.fence = fence
         return fence is not None
+
+    def _release(self, owner: Any) -> Any:
+        until = time.monotonic() + (self.timeout or RELEASE_SECONDS)
+        return send_until(until, self._library, lambda: self._send("LOCK.RELEASE", self.name, owner, "ALL"))
 
     def _send(self, *words: Any) -> Any:
         """Sends a command. If the key has a lock of redis-py itself, a string, this lock is not held."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Key)
 
 POLL_SECONDS = 0.02
+LEASE_SECONDS = 30.0
 
 
 class Family:
@@ -220,7 +221,7 @@ class Once(Family):
         super().__init__(sluice)
         self._turns = Turns()
 
-    def run(self, key: Key, work: Callable[[int], Value], *, lease: float = 30.0,
+    def run(self, key: Key, work: Callable[[int], Value], *, lease: float = LEASE_SECONDS,
                   fingerprint: Value | None = None, remember: float = 86_400.0) -> Any:
         """Does work once. Other callers wait for its result, in this process and in all others.
 
@@ -248,13 +249,14 @@ class Once(Family):
                     reply = self.begin(key, lease=lease, fingerprint=fingerprint, wait=lease)
         if reply.state == "DONE":
             return reply.result
+        ends_at = time.monotonic() + lease
         try:
             result = work(reply.token)
         except BaseException as error:
             if not is_outcome_unknown(error):
-                self._give_back(key, reply)
+                self._give_back(key, reply, ends_at)
             raise
-        if not self.done(key, reply.token, result, remember=remember):
+        if not self._done(key, reply.token, result, remember, ends_at):
             raise LockLost(key)
         return self._sluice.value(result)
 
@@ -278,7 +280,7 @@ class Once(Family):
         deadline = time.monotonic() + wait
 
         def give_back(reply: Begun) -> None:
-            self._give_back(key, reply)
+            self._give_back(key, reply, time.monotonic() + lease)
 
         while True:
             left = deadline - time.monotonic()
@@ -290,19 +292,45 @@ class Once(Family):
             if block <= 0:
                 sleep(min(left, reply.seconds, POLL_SECONDS))
 
-    def _give_back(self, key: Key, reply: Begun) -> None:
+    def _give_back(self, key: Key, reply: Begun, ends_at: float) -> None:
         """Frees the key of work that is not done. If that fails, the lease ends by itself."""
         if reply.state == "NEW":
             with contextlib.suppress(CommandError, *self._sluice.library.broken):
-                self.fail(key, reply.token)
+                self._fail(key, reply.token, ends_at)
 
-    def done(self, key: Key, token: int, result: Value, *, remember: float = 86_400.0) -> bool:
-        """Stores the result for `remember` seconds. Returns false if another worker has begun since, or the lease ended."""
-        return self._run(bool, "ONCE.DONE", key, token, result, "PX", ms(remember))
+    def done(self, key: Key, token: int, result: Value, *, remember: float = 86_400.0, lease: float = LEASE_SECONDS) -> bool:
+        """Stores the result. The work has been done: do not lose it.
 
-    def fail(self, key: Key, token: int) -> bool:
-        """Frees the key: the next caller does the work. Returns false if another worker has begun since."""
-        return self._run(bool, "ONCE.FAIL", key, token)
+        Args:
+            key: The idempotency key.
+            token: The token of `begin`.
+            result: The result.
+            remember: The seconds for which the result is remembered.
+            lease: The remaining seconds of the lease. If all connections of the pool are in use, the method tries again for so long.
+
+        Returns:
+            False if another worker has begun since, or the lease ended.
+        """
+        return self._done(key, token, result, remember, time.monotonic() + lease)
+
+    def fail(self, key: Key, token: int, *, lease: float = LEASE_SECONDS) -> bool:
+        """Frees the key: the next caller does the work.
+
+        Args:
+            key: The idempotency key.
+            token: The token of `begin`.
+            lease: The remaining seconds of the lease. If all connections of the pool are in use, the method tries again for so long.
+
+        Returns:
+            False if another worker has begun since, or the lease ended.
+        """
+        return self._fail(key, token, time.monotonic() + lease)
+
+    def _done(self, key: Key, token: int, result: Value, remember: float, ends_at: float) -> bool:
+        return self._run(bool, "ONCE.DONE", key, token, result, "PX", ms(remember), until=ends_at)
+
+    def _fail(self, key: Key, token: int, ends_at: float) -> bool:
+        return self._run(bool, "ONCE.FAIL", key, token, until=ends_at)
 
     def info(self, key: Key) -> dict[str, Any] | None:
         """Returns the fields of `ONCE.INFO`, or None if the key does not exist."""
