@@ -84,6 +84,39 @@ def test_a_canceled_task_leaves_nothing_behind(admin):
     asyncio.run(main())
 
 
+def test_work_of_the_other_client_is_an_error(admin):
+    calls = []
+
+    async def asynchronous(argument):
+        calls.append(argument)
+        return "result"
+
+    def synchronous(argument):
+        calls.append(argument)
+        return "result"
+
+    with sluice.Sluice(classes()[0](port=PORT)) as client:
+        policy = sluice.Policy(backoff=0)
+        for call in (lambda: client.once.run("o", asynchronous, lease=600), lambda: client.cache.get("c", asynchronous, policy),
+                     lambda: client.cache.get_many(["c"], asynchronous, policy)):
+            with pytest.raises(TypeError, match="coroutine.*sluice.aio"):
+                call()
+        assert not calls and not admin.exists("o")  # the work has not begun: the key is free
+
+    async def main():
+        client = classes(".asyncio")[0](port=PORT)
+        async with sluice.aio.Sluice(client) as tasks:
+            for call in (lambda: tasks.once.run("p", synchronous, lease=600), lambda: tasks.cache.get("d", synchronous, policy),
+                         lambda: tasks.cache.get_many(["d"], synchronous, policy)):
+                with pytest.raises(TypeError, match="coroutine function"):
+                    await call()
+            assert len(calls) == 3
+            assert (await tasks.once.begin("p", lease=600)).state == "BUSY"  # the work has been done
+        await client.aclose()
+
+    asyncio.run(main())
+
+
 def test_the_callback_of_a_loss_may_use_locks(admin):
     with sluice.Sluice(classes()[0](port=PORT)) as client:
         done = threading.Event()

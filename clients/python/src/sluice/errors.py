@@ -62,13 +62,17 @@ class FilterError(CommandError):
     """The filter is full, does not exist, or its parameters are not permitted."""
 
 
+class WrongResult(TypeError):
+    """Work or a loader returned a value that cannot be stored. The work has had its effect."""
+
+
 # In Python 3.10 these are three classes.
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
 
 
 def is_outcome_unknown(error: BaseException) -> bool:
     """Returns whether work that raised this can have had its effect. What is no `Exception` ends the task or the process."""
-    return isinstance(error, (OutcomeUnknown, *_TIMEOUTS)) or not isinstance(error, Exception)
+    return isinstance(error, (OutcomeUnknown, WrongResult, *_TIMEOUTS)) or not isinstance(error, Exception)
 
 
 _KINDS = (

@@ -52,6 +52,7 @@ class Library:
         name: `redis` or `valkey`.
         error_reply: The exception for an error that the server replied with.
         broken: The exceptions for a broken connection.
+        data_error: The exception for an argument that is neither text nor bytes nor a number.
         not_owned: The exception for a lock that is not held any more.
         failures: All exceptions of the library.
         is_cluster: Whether the client is one of a cluster.
@@ -71,6 +72,7 @@ class Library:
         self.connection_error: type[Exception] = errors.ConnectionError
         self.broken: tuple[type[Exception], ...] = (errors.ConnectionError, errors.TimeoutError, OSError)
         self._max_connections: type[Exception] = errors.MaxConnectionsError
+        self.data_error: type[Exception] = errors.DataError
         self.not_owned: type[Exception] = errors.LockNotOwnedError
         self.is_cluster = hasattr(client, "get_node_from_key")
         retry = importlib.import_module(f"{name}.asyncio.retry" if is_async else f"{name}.retry").Retry

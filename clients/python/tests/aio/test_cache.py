@@ -84,6 +84,30 @@ async def test_values_have_one_type(make, admin):
             assert [await sluice.cache.get("k", load) for _ in range(2)] == [value, value]
 
 
+async def test_a_value_that_cannot_be_stored_is_an_error_of_the_loader(sluice, admin):
+    async def load(key):
+        return {"name": "Ann"}
+
+    async def load_many(keys):
+        return {key: "text" if key == "a" else {} for key in keys}
+
+    async def load_list(keys):
+        return ["text"]
+
+    policy = Policy(lease=600, backoff=0)
+    near = sluice.cache.near()
+    for call in (lambda: sluice.cache.get("k", load, policy), lambda: near.get("k", load, policy),
+                 lambda: sluice.cache.get_many(["a", "k"], load_many, policy)):
+        with pytest.raises(TypeError, match="loader .*k.* returned a dict.*json.dumps"):
+            await call()
+        assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    with pytest.raises(TypeError, match="loader .*list.*dict"):
+        await sluice.cache.get_many(["a", "k"], load_list, policy)
+    assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    with pytest.raises(TypeError, match="value .*k.* a dict.*json.dumps"):
+        await sluice.cache.set("k", {})
+
+
 async def test_many_keys_are_loaded_at_once(sluice, admin):
     asked = []
 
@@ -275,7 +299,7 @@ async def test_a_value_that_cannot_be_sent_leaves_no_lease(sluice, admin):
         return {"a": "v", "b": {}}
 
     for get, keys, loader in (sluice.cache.get, "k", load), (sluice.cache.get_many, ["a", "b", "c"], load_many):
-        with pytest.raises(Exception, match="Invalid input"):
+        with pytest.raises(Exception, match="cannot be stored"):
             await get(keys, loader, Policy(lease=600, backoff=0.0))
         assert admin.info("sluice")["sluice_cache_leases_now"] == 0
     assert await sluice.cache.read("a") == "v"

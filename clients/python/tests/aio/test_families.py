@@ -144,6 +144,24 @@ async def test_the_error_of_work_is_raised_although_its_key_cannot_be_freed(slui
         await sluice.once.run("o", fail)
 
 
+async def test_a_result_that_cannot_be_stored_keeps_the_key_busy(sluice, admin):
+    for number, (result, name) in enumerate(((None, "None"), ({"charged": 30}, "a dict"), (True, "a bool"))):
+        async def work(token):
+            return result
+
+        with pytest.raises(TypeError, match=f"work .*o{number}.* returned {name}.*json.dumps"):
+            await sluice.once.run(f"o{number}", work, lease=600)
+        assert (await sluice.once.begin(f"o{number}", lease=600)).state == "BUSY"  # the work has been done
+    begun = await sluice.once.begin("steps", lease=600)
+    with pytest.raises(TypeError, match="result .*steps.* None.*json.dumps"):
+        await sluice.once.done("steps", begun.token, None)
+
+    async def number(token):
+        return 17
+
+    assert [await sluice.once.run("number", number) for _ in range(2)] == ["17", "17"]  # a number becomes text
+
+
 async def test_the_steps_of_work_that_is_done_once(sluice):
     once = sluice.once
     first = await once.begin("o", lease=60)

@@ -270,7 +270,8 @@ async def test_the_end_of_work_waits_for_a_free_connection(make_small, admin, ra
     with pytest.raises(KeyError):
         await sluice.once.run("failed", fail, lease=600)
     assert not admin.exists("failed")
-    for key, end in ("begun", lambda token: sluice.once.done("begun", token, "r")), ("freed", lambda token: sluice.once.fail("freed", token)):
+    ends = {"begun": lambda token: sluice.once.done("begun", token, "r"), "freed": lambda token: sluice.once.fail("freed", token)}
+    for key, end in ends.items():
         begun = await sluice.once.begin(key, lease=600)
         handles.append(await fill(sluice, admin))
         assert await end(begun.token)

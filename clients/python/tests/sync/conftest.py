@@ -73,7 +73,7 @@ def make_small(make_for, opened):
             client = kind(**options)
         else:
             module = importlib.import_module(CLIENT + "")
-            client = kind(connection_pool=module.BlockingConnectionPool(timeout=0.01, **options))
+            client = kind.from_pool(module.BlockingConnectionPool(timeout=0.01, **options))  # closes the pool with the client
         opened.append(client)
         return make_for(client)
 

@@ -85,6 +85,30 @@ def test_values_have_one_type(make, admin):
             assert [sluice.cache.get("k", load) for _ in range(2)] == [value, value]
 
 
+def test_a_value_that_cannot_be_stored_is_an_error_of_the_loader(sluice, admin):
+    def load(key):
+        return {"name": "Ann"}
+
+    def load_many(keys):
+        return {key: "text" if key == "a" else {} for key in keys}
+
+    def load_list(keys):
+        return ["text"]
+
+    policy = Policy(lease=600, backoff=0)
+    near = sluice.cache.near()
+    for call in (lambda: sluice.cache.get("k", load, policy), lambda: near.get("k", load, policy),
+                 lambda: sluice.cache.get_many(["a", "k"], load_many, policy)):
+        with pytest.raises(TypeError, match="loader .*k.* returned a dict.*json.dumps"):
+            call()
+        assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    with pytest.raises(TypeError, match="loader .*list.*dict"):
+        sluice.cache.get_many(["a", "k"], load_list, policy)
+    assert admin.info("sluice")["sluice_cache_leases_now"] == 0
+    with pytest.raises(TypeError, match="value .*k.* a dict.*json.dumps"):
+        sluice.cache.set("k", {})
+
+
 def test_many_keys_are_loaded_at_once(sluice, admin):
     asked = []
 
@@ -276,7 +300,7 @@ def test_a_value_that_cannot_be_sent_leaves_no_lease(sluice, admin):
         return {"a": "v", "b": {}}
 
     for get, keys, loader in (sluice.cache.get, "k", load), (sluice.cache.get_many, ["a", "b", "c"], load_many):
-        with pytest.raises(Exception, match="Invalid input"):
+        with pytest.raises(Exception, match="cannot be stored"):
             get(keys, loader, Policy(lease=600, backoff=0.0))
         assert admin.info("sluice")["sluice_cache_leases_now"] == 0
     assert sluice.cache.read("a") == "v"

@@ -11,7 +11,7 @@ from ..errors import CommandError, LoaderFailed, typed
 from ..library import Endpoint, Library, code_of
 from ..replies import Key, Policy, Value, Word, fetched, fields, option, same
 from .families import POLL_SECONDS, Family
-from .runtime import endpoint_of, shield, sleep
+from .runtime import endpoint_of, result_of, shield, sleep
 from .session import REDIRECTED, SILENCE_SECONDS, Session
 from .turns import Turns
 
@@ -49,7 +49,9 @@ class Cache(Family):
 
         Args:
             key: The key of the entry.
-            loader: Loads the value of the key. One caller at a time calls it, over all processes. None means that no value exists.
+            loader: Loads the value of the key: a `str` or `bytes`, for example of `json.dumps`. None means that no value exists. An `int`
+                or a `float` becomes text. One caller at a time calls it, across all processes. If it takes longer than `Policy.lease`,
+                by default 3 seconds, another caller loads, too.
             policy: How long the entry is fresh, and other times.
 
         Returns:
@@ -58,6 +60,7 @@ class Cache(Family):
 
         Raises:
             LoaderFailed: The loader failed a moment ago or its breaker is open, and no older value exists.
+            TypeError: The loader returned a value that cannot be stored, for example a `dict`. It counts as a failed load.
         """
         reply = await self._fetch(key, policy, 0.0)
         if reply[0] == "WAIT":
@@ -96,13 +99,18 @@ class Cache(Family):
 
         Args:
             key: The key of the entry.
-            value: The value.
+            value: The value, a `str` or `bytes`. An `int` or a `float` becomes text.
             policy: How long the entry is fresh.
             version: The version of the value, for example of its row in the database.
 
         Returns:
             False if the entry has a newer version.
+
+        Raises:
+            TypeError: The value cannot be stored, for example a `dict`.
         """
+        if value is not None:
+            self._sluice.check(value, f"the value of key {key!r} is")
         return await self._run(bool, *policy.store(key, value), *self._version(version), repeat=False)
 
     async def delete(self, key: Key, *, stale: float | None = None, grace: float | None = None, version: int | None = None) -> bool:
@@ -185,12 +193,12 @@ class Cache(Family):
         if state == "DOWN" and value is None:
             raise LoaderFailed(key)
         if state == "MISS" and value is None:  # a replica, which gives no leases
-            return self._sluice.value(await loader(key))
+            return self._sluice.value(await self._load(key, loader))
         if state != "LEASE":
             return value
         ends_at = time.monotonic() + policy.lease
         try:
-            loaded = await loader(key)
+            loaded = await self._load(key, loader)
         except BaseException as error:
             await shield(self._failed(key, number, ends_at, backoff_after(error, policy)))
             raise
@@ -200,6 +208,20 @@ class Cache(Family):
             await shield(self._failed(key, number, ends_at))
             raise
         return self._sluice.value(loaded)
+
+    async def _load(self, key: K, loader: Callable[[K], Awaitable[Value | None]]) -> Value | None:
+        return self._checked(key, await result_of(loader, "loader", key))
+
+    async def _load_many(self, keys: list[K], loader: Callable[[list[K]], Awaitable[Mapping[K, Value | None]]]) -> Mapping[K, Value | None]:
+        values = await result_of(loader, "loader", keys)
+        if not isinstance(values, Mapping):
+            raise TypeError(f"the loader of get_many returned a {type(values).__name__}: return a dict with the value of each key")
+        return values
+
+    def _checked(self, key: Key, value: Value | None) -> Value | None:
+        if value is not None:
+            self._sluice.check(value, f"the loader of key {key!r} returned")
+        return value
 
     async def _store(self, key: Key, value: Value | None, token: int, ends_at: float, policy: Policy) -> None:
         """Stores a loaded value. If the server refuses that, for example because its memory is full, gives the lease back."""
@@ -230,14 +252,14 @@ class Cache(Family):
         if leases:
             ends_at = time.monotonic() + policy.lease
             try:
-                loaded = await loader(list(leases))
+                loaded = await self._load_many(list(leases), loader)
             except BaseException as error:
                 for key, token in leases.items():
                     await shield(self._failed(key, token, ends_at, backoff_after(error, policy)))
                 raise
             try:
                 for key, token in leases.items():
-                    await self._store(key, loaded.get(key), token, ends_at, policy)
+                    await self._store(key, self._checked(key, loaded.get(key)), token, ends_at, policy)
                     values[key] = self._sluice.value(loaded.get(key))
             except BaseException:
                 for key, token in leases.items():

@@ -7,7 +7,7 @@ import inspect
 import time
 from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Mapping, Sequence, TypeVar
 
-from ..errors import typed
+from ..errors import WrongResult, typed
 from ..library import Library
 from ..replies import Key, Value, Word
 from ..tracing import span
@@ -177,6 +177,19 @@ class Sluice:
             return None
         encoder = self.client.get_encoder()
         return encoder.decode(encoder.encode(value))
+
+    def check(self, value: Any, what: str) -> None:
+        """Raises a `TypeError` if a value cannot be stored: its type is not `str`, `bytes`, `int` or `float`.
+
+        Args:
+            value: The value.
+            what: What has the value, for the text of the error.
+        """
+        try:
+            self.client.get_encoder().encode(value)
+        except (self.library.data_error, UnicodeError) as error:
+            name = "None" if value is None else f"a {type(value).__name__}"
+            raise WrongResult(f"{what} {name}, which cannot be stored: use a str or bytes, for example json.dumps(...)") from error
 
     async def look_again(self, key: Key) -> None:
         """In a cluster, lets the client follow a redirection and so learn where the key is."""

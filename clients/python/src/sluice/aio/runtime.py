@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from typing import Any, Awaitable, Callable, TypeVar
 
+from ..errors import WrongResult
 from ..library import Endpoint, Library
 
 T = TypeVar("T")
@@ -103,6 +105,14 @@ async def stop(handle: Handle) -> None:
 def call_soon(callback: Callable[[], object]) -> None:
     """Calls a callback of the user. If it fails, the event loop logs the error."""
     asyncio.get_running_loop().call_soon(callback)
+
+
+async def result_of(function: Callable[..., Awaitable[T]], name: str, argument: Any) -> T:
+    """Calls a function of the user, the argument `name` of a method."""
+    result = function(argument)
+    if not inspect.isawaitable(result):
+        raise WrongResult(f"{name} must be a coroutine function: sluice.aio awaits what it returns, not a {type(result).__name__}")
+    return await result
 
 
 async def receive(connection: Any, seconds: float) -> Any:

@@ -12,7 +12,7 @@ from ..replies import (
     Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
     message, message_times, ms, nothing, option, stock_reply,
 )
-from .runtime import sleep
+from .runtime import result_of, sleep
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -227,9 +227,10 @@ class Once(Family):
 
         Args:
             key: The idempotency key.
-            work: The work. It gets the fencing token and returns the result, a string or bytes. If it raises, the key is free, and the
-                next caller does the work. After `OutcomeUnknown`, `TimeoutError` or a cancellation, the work may have had its effect:
-                the key is busy until the lease ends. Convert the timeouts of other libraries into `OutcomeUnknown`.
+            work: The work. It gets the fencing token and returns the result: a `str` or `bytes`, for example of `json.dumps`. An `int`
+                or a `float` becomes text. If it raises, the key is free, and the next caller does the work. After `OutcomeUnknown`,
+                `TimeoutError` or a cancellation, the work may have had its effect: the key is busy until the lease ends. Convert the
+                timeouts of other libraries into `OutcomeUnknown`.
             lease: The seconds that the work may take. If it takes longer, another caller may begin. The next worker after an unknown
                 outcome finds out first whether the work was done, for example from the payment provider.
             fingerprint: The digest of the request, at most 512 bytes.
@@ -241,6 +242,10 @@ class Once(Family):
         Raises:
             Conflict: The key was used before with another fingerprint.
             LockLost: The lease ended before the work did: roll the work back. Its result is not stored.
+            TypeError: The work returned a value that cannot be stored, for example None or a `dict`. The work has been done, so the key
+                is busy until the lease ends.
+            ConnectionError: The server does not answer. The exception is that of the client library. After the work, the key is busy
+                until the lease ends. If all connections of the pool are in use after the work, the method waits for one until then.
         """
         reply = self.begin(key, lease=lease, fingerprint=fingerprint)
         if reply.state == "BUSY":
@@ -251,7 +256,8 @@ class Once(Family):
             return reply.result
         ends_at = time.monotonic() + lease
         try:
-            result = work(reply.token)
+            result = result_of(work, "work", reply.token)
+            self._sluice.check(result, f"the work of once.run for key {key!r} returned")
         except BaseException as error:
             if not is_outcome_unknown(error):
                 self._give_back(key, reply, ends_at)
@@ -304,13 +310,17 @@ class Once(Family):
         Args:
             key: The idempotency key.
             token: The token of `begin`.
-            result: The result.
+            result: The result, a `str` or `bytes`. An `int` or a `float` becomes text.
             remember: The seconds for which the result is remembered.
             lease: The remaining seconds of the lease. If all connections of the pool are in use, the method tries again for so long.
 
         Returns:
             False if another worker has begun since, or the lease ended.
+
+        Raises:
+            TypeError: The result cannot be stored, for example None or a `dict`.
         """
+        self._sluice.check(result, f"the result of key {key!r} is")
         return self._done(key, token, result, remember, time.monotonic() + lease)
 
     def fail(self, key: Key, token: int, *, lease: float = LEASE_SECONDS) -> bool:

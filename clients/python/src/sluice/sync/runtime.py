@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 import time
@@ -63,6 +64,15 @@ def stop(handle: Handle) -> None:
 def call_soon(callback: Callable[[], object]) -> None:
     """Calls a callback of the user, in a thread of its own: it may use locks and may fail."""
     threading.Thread(target=callback, name="sluice-lost", daemon=True).start()
+
+
+def result_of(function: Callable[..., T], name: str, argument: Any) -> T:
+    """Calls a function of the user, the argument `name` of a method."""
+    result = function(argument)
+    if inspect.iscoroutine(result):
+        result.close()  # it has not begun
+        raise TypeError(f"{name} must not be a coroutine function: only sluice.aio awaits what it returns")
+    return result
 
 
 def receive(connection: Any, seconds: float) -> Any:
