@@ -20,7 +20,8 @@ BLOCKS = re.findall(r"^```python *([^\n]*)\n(.*?)^```", README.read_text(), re.D
 def code(name):
     """The examples of a name, for the server of the tests."""
     text = "\n".join(text for other, text in BLOCKS if other == name)
-    return text.replace("Redis(decode", f"Redis(port={PORT}, socket_timeout=60, decode")
+    options = f"port={PORT}, socket_timeout=60, "
+    return text.replace("Redis(decode", f"Redis({options}decode").replace("ConnectionPool(max", f"ConnectionPool({options}max")
 
 
 def start(name, folder, *arguments, **options):
@@ -56,10 +57,13 @@ def test_the_shop_sells_as_the_readme_says(admin, tmp_path):
             method = "POST" if "buy" in path else "GET"
             assert ask(url + path, method=method)[1] == json.loads(reply), path
         assert ask(url + "/buy?user=ann&order=3", method="POST")[0] == 409
-        assert any(ask(url + "/buy?user=ann&order=2", method="POST")[0] == 429 for _ in range(1000))
-        assert admin.xlen("sku:1:events") == 3  # the creation and two sales
+        assert any(ask(url + "/buy?user=ann&order=3", method="POST")[0] == 429 for _ in range(1000))
+        for _ in range(20):  # a repetition uses no quota, and no other user can block an order
+            assert ask(url + "/buy?user=ann&order=2", method="POST") == (200, {"available": 8})
+        assert ask(url + "/buy?user=bob&order=2", method="POST") == (200, {"available": 7})
+        assert admin.xlen("sku:1:events") == 4  # the creation and three sales
         worker = start("worker.py", tmp_path, stdout=subprocess.PIPE, text=True)
-        assert [worker.stdout.readline() for _ in range(2)] == [f"sold to ann with order {order}\n" for order in (1, 2)]
+        assert [worker.stdout.readline() for _ in range(2)] == [f"sold to ann with order ann:{order}\n" for order in (1, 2)]
     finally:
         for program in filter(None, (shop, worker)):
             program.kill()
@@ -72,5 +76,7 @@ def test_the_other_examples_run(admin, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed == [
         "fencing token: True", "exclusive, fencing token: True", "1 holder", "available: 2", "Ann", "{'user:ann': 'Ann', 'user:bob': 'Ann'}", "Ann", "allowed",
-        "receipt 17", "receipt 17", "receipt 18", "True False", "fencing token: True", "Ann",
+        "receipt 17", "receipt 17", "receipt 18",
+        "[201, 'ann:k1'] [201, 'ann:k1'] [422, 'the key was used for another request']",
+        "[200, 'receipt 19'] [200, 'receipt 19'] [409, 'UNKNOWN']", "True False", "fencing token: True", "Ann",
     ]

@@ -40,7 +40,7 @@ def once_per_task(sluice: Sluice, *, lease: float = 300.0, remember: float = 86_
 
 def one_at_a_time(sluice: Sluice, *, key: str | None = None, wait: float = 0.0, retry: float = 10.0,
                   lease: float = 30.0) -> Callable[[Callable[..., Any]], Any]:
-    """Returns a decorator: at most one run of the task at a time, over all workers.
+    """Returns a decorator: at most one run of the task at a time, across all workers.
 
     Args:
         sluice: The client of the package.

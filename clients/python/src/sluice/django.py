@@ -194,7 +194,7 @@ class SluiceCache(BaseCache):  # type: ignore[misc]
 
 
 def cached(timeout: Any = DEFAULT_TIMEOUT, *, key: str | None = None, cache: str = "default") -> Callable[[Callable[..., T]], Any]:
-    """Returns a decorator that caches the results of a function. One caller at a time runs the function, over all processes.
+    """Returns a decorator that caches the results of a function. One caller at a time runs the function, across all processes.
 
     Args:
         timeout: The seconds for which a result is fresh. None: forever. The default is that of the cache.

@@ -17,7 +17,14 @@ Word = Union[str, bytes, int, float]
 
 
 class Refusal(enum.IntEnum):
-    """Why a stock refused a change. Nothing was changed."""
+    """Why a stock refused a change. Nothing was changed.
+
+    Attributes:
+        SOLD_OUT: The available quantity is too small. Not remembered: a repetition can succeed later.
+        OVER_USER_LIMIT: The user would have more than `per_user`. Not remembered, either.
+        CLOSED: The order is canceled, or its reservation has lapsed. It stays so.
+        UNKNOWN: No such order, or no such stock.
+    """
 
     SOLD_OUT = -1
     OVER_USER_LIMIT = -2
@@ -65,12 +72,14 @@ class StockReplies(Mapping[T, StockReply], Generic[T]):
 
 @dataclass(frozen=True)
 class Rate:
-    """A rate limit: `count` requests in `period` seconds, evenly, and `burst` more at once.
+    """A rate limit: `count` requests in `period` seconds, evenly. An unused limit allows `burst + 1` requests at once.
+
+    So `Rate(10, 1.0)` allows one request each 0.1 seconds, and never two at once.
 
     Attributes:
         count: The number of requests in a period.
         period: The length of a period in seconds.
-        burst: How many more requests are allowed at once, after a quiet time.
+        burst: How many more requests than one are allowed at once, after a quiet time. 0: one at a time.
     """
 
     count: int
@@ -197,7 +206,8 @@ class Policy:
         stale: For how much longer the value is served while one caller loads it again.
         negative: For how long the answer that no value exists is fresh.
         jitter: Each time becomes up to so many percent longer or shorter, so that entries do not expire together.
-        lease: How long a loader may take. After it, another caller may load.
+        lease: How long a loader may take. After it, another caller may load, and the value of the first is then not stored. Set it to
+            more than the longest load.
         backoff: After a failed loader, no caller loads the key for so long. 0: the next caller tries at once.
         early: If less than that is left of the fresh time, one caller loads, and the others get the old value.
         beta: The same at random, by XFetch. 1 is a good value.

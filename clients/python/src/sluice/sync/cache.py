@@ -35,6 +35,9 @@ CONTACT_SECONDS = 2.0
 class Cache(Family):
     """Cached values. One caller at a time loads a value; the others wait for it or get the stale one.
 
+    While another process loads a value, one caller of this process waits with a connection of the pool for each key; the other callers
+    wait for this one. A loader occupies no connection, but its value needs one.
+
     If a task of asyncio is canceled, it loads nothing, and its lease is returned: the next caller loads. If the server grants the lease
     after the cancellation, it is returned in the background. If the reply of the server is lost, for example because the connection
     breaks or the event loop ends, no client knows the token: the lease ends by itself after `Policy.lease`.

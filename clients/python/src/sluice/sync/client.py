@@ -28,7 +28,11 @@ PAUSE_SECONDS = 0.05
 
 
 class Sluice:
-    """All command families over one client. All tasks or threads may share it.
+    """All command families over one client. All tasks or threads of a process may share it.
+
+    Each command, also one that waits, occupies a connection of the client's pool. Locks, semaphores and near caches have connections of
+    their own. The default pool of redis-py 8 has 100 connections and raises `MaxConnectionsError` above it. For many tasks or threads,
+    use a `BlockingConnectionPool`, for example with `max_connections=50, timeout=10`: it waits for a free connection.
 
     Args:
         client: A client of redis-py or valkey-py, also one of a cluster or of Sentinel. The caller closes it.

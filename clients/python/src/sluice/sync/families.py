@@ -39,8 +39,10 @@ def order_words(order: Value, user: Value | None) -> list[Word]:
 class Stock(Family):
     """Inventory. A change returns a `StockReply`, which is false after a refusal.
 
-    Each change has an order id. A repetition with the same id and arguments changes nothing and returns the first reply. So create
-    the id before the first attempt and store it with the order.
+    Each change has an order id. Create the id before the first attempt and store it with the order. A repetition of `deduct` or
+    `reserve` with the same id and arguments changes nothing and returns the first reply, as long as the order is reserved or sold. If
+    it was canceled, or its reservation has lapsed, the reply is `CLOSED`. A refusal is not remembered: after `SOLD_OUT`, a repetition
+    can succeed. Ids are remembered for `retain` seconds after the order was sold, canceled or lapsed.
     """
 
     def create(self, key: Key, total: int, *, replace: bool = False, per_user: int | None = None,
@@ -53,12 +55,12 @@ class Stock(Family):
             replace: Whether an existing stock is replaced, with its orders. Then the command is not repeated: another client can have
                 sold meanwhile.
             per_user: The largest quantity of one user. Then each change needs `user`.
-            retain: The seconds for which finished orders are remembered. The default is one day.
+            retain: The seconds for which an order is remembered after it was sold, canceled or lapsed. The default is one day.
             events: The key of a stream, in the same hash slot, which gets each change.
             max_events: The approximate length of that stream. The default is 100000.
 
         Returns:
-            False if the stock exists and `replace` is false.
+            False if the stock exists and `replace` is false. Then nothing is changed, also none of its options.
         """
         return self._run(is_set, "STOCK.SET", key, total, *([] if replace else ["NX"]),
                                *self._settings(per_user, retain, events, max_events), repeat=not replace)
@@ -85,7 +87,13 @@ class Stock(Family):
         return self._run(stock_reply, "STOCK.ADD", key, delta, "ORDER", order)
 
     def deduct(self, key: Key, qty: int = 1, *, order: Value, user: Value | None = None) -> StockReply:
-        """Sells, once for each order id.
+        """Sells, once for each order id. If the order was canceled meanwhile, a repetition returns `CLOSED`.
+
+        Args:
+            key: The key of the stock.
+            qty: The quantity.
+            order: The order id, 1 to 512 bytes. In a service, make it an id of this user: `f"{user}:{id}"`.
+            user: The buyer. Needed if the stock has `per_user`.
 
         Raises:
             Conflict: The order id was used before with other arguments.
@@ -95,17 +103,33 @@ class Stock(Family):
     def reserve(self, key: Key, qty: int = 1, *, order: Value, seconds: float, user: Value | None = None) -> StockReply:
         """Reserves for a time, once for each order id. Without `confirm` in time, the server returns the quantity to the stock.
 
+        A repetition neither reserves more nor lengthens the time. If the reservation has lapsed or was canceled, it returns `CLOSED`.
+
+        Args:
+            key: The key of the stock.
+            qty: The quantity.
+            order: The order id, 1 to 512 bytes. In a service, make it an id of this user: `f"{user}:{id}"`.
+            seconds: How long the reservation lasts.
+            user: The buyer. Needed if the stock has `per_user`.
+
         Raises:
             Conflict: The order id was used before with other arguments.
         """
         return self._run(stock_reply, "STOCK.RESERVE", key, qty, *order_words(order, user), "PX", ms(seconds))
 
     def confirm(self, key: Key, order: Value) -> StockReply:
-        """Sells a reservation. `quantity` of the reply is that of the order."""
+        """Sells a reservation. `quantity` of the reply is that of the order, also of a repetition.
+
+        Confirm before the charge: a lapsed reservation returns `CLOSED`, an unknown order `UNKNOWN`. If the charge is declined, `cancel`
+        returns the quantity to the stock.
+        """
         return self._run(stock_reply, "STOCK.CONFIRM", key, order)
 
     def cancel(self, key: Key, order: Value) -> StockReply:
-        """Returns a reservation or a sale to the stock. `quantity` of the reply is that of the order."""
+        """Returns a reservation or a sale to the stock. `quantity` of the reply is that of the order.
+
+        It closes the order id, also an unknown one: a later `deduct` or `reserve` with this id returns `CLOSED`.
+        """
         return self._run(stock_reply, "STOCK.CANCEL", key, order)
 
     def deduct_many(self, items: Mapping[K, int], *, order: Value, user: Value | None = None) -> StockReplies[K]:
@@ -154,7 +178,7 @@ class Limit(Family):
     """
 
     def gcra(self, key: Key, rate: Rate, *, cost: int = 1, peek: bool = False, ahead: float = 0.0) -> Decision:
-        """Allows `rate.count` requests in `rate.period` seconds, evenly, and `rate.burst` more at once.
+        """Allows `rate.count` requests in `rate.period` seconds, evenly. An unused limit allows `rate.burst + 1` requests at once.
 
         Args:
             key: The key of the limit.
@@ -176,8 +200,8 @@ class Limit(Family):
             seconds: The length of the window.
             cost: What the request consumes.
             peek: Whether nothing is consumed.
-            kind: FIXED: the window starts at the first request. SLIDING: also weighs the window before. EXACT: no span of that
-                length ever has more requests.
+            kind: FIXED: the window starts at the first request; around its end, up to twice the limit can pass in that length. SLIDING:
+                also counts the part of the window before that lies in it. EXACT: no span of that length ever has more requests.
         """
         kinds: list[Word] = [] if kind == "FIXED" else [kind]
         return self._run(decision, "RATE.WINDOW", key, limit, ms(seconds), *kinds, *self._options(cost, peek, 0.0),
@@ -224,6 +248,9 @@ class Once(Family):
     def run(self, key: Key, work: Callable[[int], Value], *, lease: float = LEASE_SECONDS,
                   fingerprint: Value | None = None, remember: float = 86_400.0) -> Any:
         """Does work once. Other callers wait for its result, in this process and in all others.
+
+        While another process does the work, one caller of this process waits with a connection of the pool for each key; the other
+        callers wait for this one. The work itself occupies no connection, but its result needs one.
 
         Args:
             key: The idempotency key.
