@@ -84,6 +84,20 @@ def test_a_canceled_task_leaves_nothing_behind(admin):
     asyncio.run(main())
 
 
+def test_a_client_of_the_other_kind_is_an_error():
+    with pytest.raises(TypeError, match="sluice.Sluice needs a client for threads.*asyncio.*sluice.aio.Sluice"):
+        sluice.Sluice(classes(".asyncio")[0](port=PORT))
+    with pytest.raises(TypeError, match="sluice.aio.Sluice needs a client of .*asyncio"):
+        sluice.aio.Sluice(classes()[0](port=PORT))
+
+
+def test_a_server_without_the_module_is_named():
+    unknown = importlib.import_module(f"{CLIENT}.exceptions").ResponseError("unknown command 'STOCK.GET', with args beginning with: 'sku' ")
+    error = sluice.errors.typed(unknown)
+    assert type(error) is sluice.CommandError
+    assert str(error) == "unknown command 'STOCK.GET': the server does not have the module Sluice, or an older version (INFO sluice)"
+
+
 def test_work_of_the_other_client_is_an_error(admin):
     calls = []
 

@@ -91,6 +91,9 @@ _KINDS = (
 def typed(error: Exception) -> CommandError:
     """Returns the exception of this package for an error reply."""
     text = str(error)
+    if text.removeprefix("ERR ").startswith("unknown command"):
+        command = text.split(", with args")[0]
+        return CommandError(f"{command}: the server does not have the module Sluice, or an older version (INFO sluice)")
     for part, kind in _KINDS:
         if part in text:
             return kind(text)

@@ -55,6 +55,7 @@ class Library:
         data_error: The exception for an argument that is neither text nor bytes nor a number.
         not_owned: The exception for a lock that is not held any more.
         failures: All exceptions of the library.
+        is_async: Whether the client is one for asyncio.
         is_cluster: Whether the client is one of a cluster.
         block: The seconds for which a command may block its connection. 0 if all callers share one connection.
     """
@@ -65,7 +66,7 @@ class Library:
         if name is None:
             raise TypeError(f"expected a client of redis-py or valkey-py, not {type(client).__name__}")
         self.name: str = name
-        is_async = any(f"{name}.asyncio" in kind.__module__ for kind in type(client).__mro__)
+        self.is_async = any(f"{name}.asyncio" in kind.__module__ for kind in type(client).__mro__)
         errors = importlib.import_module(f"{name}.exceptions")
         self.error_reply: type[Exception] = errors.ResponseError
         self.failures: type[Exception] = getattr(errors, "RedisError", None) or errors.ValkeyError
@@ -75,7 +76,7 @@ class Library:
         self.data_error: type[Exception] = errors.DataError
         self.not_owned: type[Exception] = errors.LockNotOwnedError
         self.is_cluster = hasattr(client, "get_node_from_key")
-        retry = importlib.import_module(f"{name}.asyncio.retry" if is_async else f"{name}.retry").Retry
+        retry = importlib.import_module(f"{name}.asyncio.retry" if self.is_async else f"{name}.retry").Retry
         self._no_retry = retry(importlib.import_module(f"{name}.backoff").NoBackoff(), 0)
         is_shared = getattr(client, "single_connection_client", False) or getattr(client, "connection", None) is not None
         patience = self._options_of(client).get("socket_timeout") or BLOCK_SECONDS * 2

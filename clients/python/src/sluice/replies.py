@@ -260,6 +260,29 @@ def option(name: str, seconds: float | None) -> list[Word]:
     return [] if seconds is None else [name, ms(seconds)]
 
 
+def id_of(name: str, value: Any) -> Word:
+    """Returns an argument that is an id."""
+    if isinstance(value, bool) or not isinstance(value, (str, bytes, int)):
+        raise TypeError(f"{name} must be a str or bytes, not {value!r}")
+    return value
+
+
+def integer(name: str, value: Any) -> int:
+    """Returns an argument that is an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    return value
+
+
+def duration(name: str, seconds: Any) -> int:
+    """Returns the milliseconds of an argument that is a duration in seconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {seconds!r}")
+    if not seconds > 0:
+        raise ValueError(f"{name} must be greater than 0, not {seconds!r}")
+    return ms(seconds)
+
+
 def text(word: Any) -> Any:
     return word.decode(errors="replace") if isinstance(word, bytes) else word
 

@@ -243,6 +243,37 @@ def test_filters(sluice):
     assert cuckoo.delete("c", "ann") is True and cuckoo.exists("c", "ann") is False
 
 
+def test_wrong_arguments_have_clear_errors(sluice):
+    stock, limit = sluice.stock, sluice.limit
+    stock.create("sku", 5)
+    for error, text, call in (
+        (TypeError, "order must be .*None", lambda: stock.deduct("sku", order=None)),
+        (TypeError, "order must be .*{}", lambda: stock.reserve("sku", order={}, seconds=60)),
+        (TypeError, "order must be .*None", lambda: stock.confirm("sku", None)),
+        (TypeError, "order must be .*None", lambda: stock.cancel("sku", None)),
+        (TypeError, "order must be .*None", lambda: stock.add("sku", 1, order=None)),
+        (TypeError, "order must be .*None", lambda: stock.deduct_many({"sku": 1}, order=None)),
+        (TypeError, r"user must be .*\[\]", lambda: stock.deduct("sku", order="o", user=[])),
+        (TypeError, "qty must be an int, not 'o'", lambda: stock.deduct("sku", "o", order="p")),
+        (TypeError, "qty must be an int, not 1.5", lambda: stock.reserve("sku", 1.5, order="p", seconds=60)),
+        (TypeError, "qty must be an int, not True", lambda: stock.deduct_many({"sku": True}, order="p")),
+        (TypeError, "total must be an int", lambda: stock.create("sku", None)),
+        (TypeError, "delta must be an int", lambda: stock.add("sku", "3", order="p")),
+        (ValueError, "seconds must be greater than 0, not 0", lambda: stock.reserve("sku", order="p", seconds=0)),
+        (ValueError, "seconds must be greater than 0, not -1.5", lambda: stock.reserve_many({"sku": 1}, order="p", seconds=-1.5)),
+        (TypeError, "seconds must be a number", lambda: stock.reserve("sku", order="p", seconds=None)),
+        (ValueError, "kind must be FIXED, SLIDING or EXACT, not 'ROLLING'", lambda: limit.window("w", 1, 60, kind="ROLLING")),
+        (TypeError, "rate must be a Rate, .*tuple", lambda: limit.gcra("g", (1, 60))),
+        (TypeError, "rate must be a Rate, .*tuple", lambda: limit.tiers("g", [(1, 60)])),
+        (TypeError, "rate must be a Rate, .*int", lambda: limit.many({"g": 5})),
+    ):
+        with pytest.raises(error, match=text):
+            call()
+    assert stock.get("sku") == 5
+    assert stock.deduct("sku", order=17)  # a number becomes text
+    assert limit.window("w", 1, 60, kind="exact")
+
+
 def test_errors_have_types(sluice, admin):
     admin.set("string", "value")
     with pytest.raises(WrongType):

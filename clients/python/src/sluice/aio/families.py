@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Mapping, Sequence, T
 
 from ..errors import CommandError, LockLost, is_outcome_unknown
 from ..replies import (
-    Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
-    message, message_times, ms, nothing, option, stock_reply,
+    Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, duration, fields, id_of,
+    integer, integer_or_none, is_set, message, message_times, ms, nothing, option, stock_reply,
 )
 from .runtime import result_of, shield, sleep
 from .turns import Turns
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Key)
 
 POLL_SECONDS = 0.02
+WINDOW_KINDS = ("FIXED", "SLIDING", "EXACT")
 LEASE_SECONDS = 30.0
 
 
@@ -32,7 +33,7 @@ class Family:
 
 
 def order_words(order: Value, user: Value | None) -> list[Word]:
-    return ["ORDER", order, *([] if user is None else ["USER", user])]
+    return ["ORDER", id_of("order", order), *([] if user is None else ["USER", id_of("user", user)])]
 
 
 class Stock(Family):
@@ -61,7 +62,7 @@ class Stock(Family):
         Returns:
             False if the stock exists and `replace` is false. Then nothing is changed, also none of its options.
         """
-        return await self._run(is_set, "STOCK.SET", key, total, *([] if replace else ["NX"]),
+        return await self._run(is_set, "STOCK.SET", key, integer("total", total), *([] if replace else ["NX"]),
                                *self._settings(per_user, retain, events, max_events), repeat=not replace)
 
     async def import_counter(self, key: Key, *, per_user: int | None = None, retain: float | None = None,
@@ -83,7 +84,7 @@ class Stock(Family):
 
     async def add(self, key: Key, delta: int, *, order: Value) -> StockReply:
         """Adds `delta`, which can be negative, to the available quantity, once for each order id."""
-        return await self._run(stock_reply, "STOCK.ADD", key, delta, "ORDER", order)
+        return await self._run(stock_reply, "STOCK.ADD", key, integer("delta", delta), *order_words(order, None))
 
     async def deduct(self, key: Key, qty: int = 1, *, order: Value, user: Value | None = None) -> StockReply:
         """Sells, once for each order id. If the order was canceled meanwhile, a repetition returns `CLOSED`.
@@ -97,7 +98,7 @@ class Stock(Family):
         Raises:
             Conflict: The order id was used before with other arguments.
         """
-        return await self._run(stock_reply, "STOCK.DEDUCT", key, qty, *order_words(order, user))
+        return await self._run(stock_reply, "STOCK.DEDUCT", key, integer("qty", qty), *order_words(order, user))
 
     async def reserve(self, key: Key, qty: int = 1, *, order: Value, seconds: float, user: Value | None = None) -> StockReply:
         """Reserves for a time, once for each order id. Without `confirm` in time, the server returns the quantity to the stock.
@@ -114,7 +115,8 @@ class Stock(Family):
         Raises:
             Conflict: The order id was used before with other arguments.
         """
-        return await self._run(stock_reply, "STOCK.RESERVE", key, qty, *order_words(order, user), "PX", ms(seconds))
+        words = [*order_words(order, user), "PX", duration("seconds", seconds)]
+        return await self._run(stock_reply, "STOCK.RESERVE", key, integer("qty", qty), *words)
 
     async def confirm(self, key: Key, order: Value) -> StockReply:
         """Sells a reservation. `quantity` of the reply is that of the order, also of a repetition.
@@ -122,14 +124,14 @@ class Stock(Family):
         Confirm before the charge: a lapsed reservation returns `CLOSED`, an unknown order `UNKNOWN`. If the charge is declined, `cancel`
         returns the quantity to the stock.
         """
-        return await self._run(stock_reply, "STOCK.CONFIRM", key, order)
+        return await self._run(stock_reply, "STOCK.CONFIRM", key, id_of("order", order))
 
     async def cancel(self, key: Key, order: Value) -> StockReply:
         """Returns a reservation or a sale to the stock. `quantity` of the reply is that of the order.
 
         It closes the order id, also an unknown one: a later `deduct` or `reserve` with this id returns `CLOSED`.
         """
-        return await self._run(stock_reply, "STOCK.CANCEL", key, order)
+        return await self._run(stock_reply, "STOCK.CANCEL", key, id_of("order", order))
 
     async def deduct_many(self, items: Mapping[K, int], *, order: Value, user: Value | None = None) -> StockReplies[K]:
         """Sells of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
@@ -138,20 +140,20 @@ class Stock(Family):
     async def reserve_many(self, items: Mapping[K, int], *, order: Value, seconds: float,
                            user: Value | None = None) -> StockReplies[K]:
         """Reserves of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
-        return await self._many("STOCK.MRESERVE", items, [*order_words(order, user), "PX", ms(seconds)])
+        return await self._many("STOCK.MRESERVE", items, [*order_words(order, user), "PX", duration("seconds", seconds)])
 
     async def _many(self, command: str, items: Mapping[K, int], words: Sequence[Word]) -> StockReplies[K]:
-        pairs: list[Word] = [word for pair in items.items() for word in pair]
+        pairs: list[Word] = [word for key, qty in items.items() for word in (key, integer("qty", qty))]
         keys = list(items)
         return await self._run(lambda reply: StockReplies(keys, reply), command, len(keys), *pairs, *words)
 
     async def confirm_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
         """Sells the reservation of several stocks: all or none."""
-        return await self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCONFIRM", len(keys), *keys, order)
+        return await self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCONFIRM", len(keys), *keys, id_of("order", order))
 
     async def cancel_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
         """Returns the order to several stocks: all or none."""
-        return await self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCANCEL", len(keys), *keys, order)
+        return await self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCANCEL", len(keys), *keys, id_of("order", order))
 
     async def get(self, key: Key) -> int | None:
         """Returns the available quantity, or None if the stock does not exist."""
@@ -202,7 +204,9 @@ class Limit(Family):
             kind: FIXED: the window starts at the first request; around its end, up to twice the limit can pass in that length. SLIDING:
                 also counts the part of the window before that lies in it. EXACT: no span of that length ever has more requests.
         """
-        kinds: list[Word] = [] if kind == "FIXED" else [kind]
+        if str(kind).upper() not in WINDOW_KINDS:
+            raise ValueError(f"kind must be FIXED, SLIDING or EXACT, not {kind!r}")
+        kinds: list[Word] = [] if kind.upper() == "FIXED" else [kind.upper()]
         return await self._run(decision, "RATE.WINDOW", key, limit, ms(seconds), *kinds, *self._options(cost, peek, 0.0),
                                repeat=peek)
 
@@ -230,6 +234,8 @@ class Limit(Family):
 
     @staticmethod
     def _words(rate: Rate) -> tuple[Word, ...]:
+        if not isinstance(rate, Rate):
+            raise TypeError(f"rate must be a Rate, for example Rate(10, 1.0, burst=20), not a {type(rate).__name__}")
         return (rate.burst, rate.count, ms(rate.period))
 
     @staticmethod

@@ -85,6 +85,12 @@ class Requests:
             await give_back(request.result())
 
 
+def require_kind(library: Library) -> None:
+    """Raises a `TypeError` if a client is not one for asyncio."""
+    if not library.is_async:
+        raise TypeError(f"sluice.aio.Sluice needs a client of {library.name}.asyncio; sluice.Sluice is for a client of {library.name}")
+
+
 def spawn(run: Callable[[], Awaitable[None]]) -> Handle:
     """Runs a function beside the caller."""
 

@@ -15,7 +15,7 @@ from ..tracing import span
 from .cache import Cache
 from .families import Bloom, Cuckoo, Delay, Limit, Once, Stock
 from .locks import Lock, LockOptions, Locks, Target
-from .runtime import Mutex, Requests, initialize, sleep
+from .runtime import Mutex, Requests, initialize, require_kind, sleep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,6 +51,7 @@ class Sluice:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.library = Library(client)
+        require_kind(self.library)
         self._locks = Locks(client, self.library, self.run)
         self._mutex = Mutex()
         self._requests = Requests()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, TypeVar, ove
 
 from ..errors import CommandError, LockLost, is_outcome_unknown
 from ..replies import (
-    Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, fields, integer_or_none, is_set,
-    message, message_times, ms, nothing, option, stock_reply,
+    Begun, Decision, Key, Rate, StockReplies, StockReply, Value, Word, begun, boolean_or_none, booleans, decision, duration, fields, id_of,
+    integer, integer_or_none, is_set, message, message_times, ms, nothing, option, stock_reply,
 )
 from .runtime import result_of, sleep
 from .turns import Turns
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Key)
 
 POLL_SECONDS = 0.02
+WINDOW_KINDS = ("FIXED", "SLIDING", "EXACT")
 LEASE_SECONDS = 30.0
 
 
@@ -33,7 +34,7 @@ class Family:
 
 
 def order_words(order: Value, user: Value | None) -> list[Word]:
-    return ["ORDER", order, *([] if user is None else ["USER", user])]
+    return ["ORDER", id_of("order", order), *([] if user is None else ["USER", id_of("user", user)])]
 
 
 class Stock(Family):
@@ -62,7 +63,7 @@ class Stock(Family):
         Returns:
             False if the stock exists and `replace` is false. Then nothing is changed, also none of its options.
         """
-        return self._run(is_set, "STOCK.SET", key, total, *([] if replace else ["NX"]),
+        return self._run(is_set, "STOCK.SET", key, integer("total", total), *([] if replace else ["NX"]),
                                *self._settings(per_user, retain, events, max_events), repeat=not replace)
 
     def import_counter(self, key: Key, *, per_user: int | None = None, retain: float | None = None,
@@ -84,7 +85,7 @@ class Stock(Family):
 
     def add(self, key: Key, delta: int, *, order: Value) -> StockReply:
         """Adds `delta`, which can be negative, to the available quantity, once for each order id."""
-        return self._run(stock_reply, "STOCK.ADD", key, delta, "ORDER", order)
+        return self._run(stock_reply, "STOCK.ADD", key, integer("delta", delta), *order_words(order, None))
 
     def deduct(self, key: Key, qty: int = 1, *, order: Value, user: Value | None = None) -> StockReply:
         """Sells, once for each order id. If the order was canceled meanwhile, a repetition returns `CLOSED`.
@@ -98,7 +99,7 @@ class Stock(Family):
         Raises:
             Conflict: The order id was used before with other arguments.
         """
-        return self._run(stock_reply, "STOCK.DEDUCT", key, qty, *order_words(order, user))
+        return self._run(stock_reply, "STOCK.DEDUCT", key, integer("qty", qty), *order_words(order, user))
 
     def reserve(self, key: Key, qty: int = 1, *, order: Value, seconds: float, user: Value | None = None) -> StockReply:
         """Reserves for a time, once for each order id. Without `confirm` in time, the server returns the quantity to the stock.
@@ -115,7 +116,8 @@ class Stock(Family):
         Raises:
             Conflict: The order id was used before with other arguments.
         """
-        return self._run(stock_reply, "STOCK.RESERVE", key, qty, *order_words(order, user), "PX", ms(seconds))
+        words = [*order_words(order, user), "PX", duration("seconds", seconds)]
+        return self._run(stock_reply, "STOCK.RESERVE", key, integer("qty", qty), *words)
 
     def confirm(self, key: Key, order: Value) -> StockReply:
         """Sells a reservation. `quantity` of the reply is that of the order, also of a repetition.
@@ -123,14 +125,14 @@ class Stock(Family):
         Confirm before the charge: a lapsed reservation returns `CLOSED`, an unknown order `UNKNOWN`. If the charge is declined, `cancel`
         returns the quantity to the stock.
         """
-        return self._run(stock_reply, "STOCK.CONFIRM", key, order)
+        return self._run(stock_reply, "STOCK.CONFIRM", key, id_of("order", order))
 
     def cancel(self, key: Key, order: Value) -> StockReply:
         """Returns a reservation or a sale to the stock. `quantity` of the reply is that of the order.
 
         It closes the order id, also an unknown one: a later `deduct` or `reserve` with this id returns `CLOSED`.
         """
-        return self._run(stock_reply, "STOCK.CANCEL", key, order)
+        return self._run(stock_reply, "STOCK.CANCEL", key, id_of("order", order))
 
     def deduct_many(self, items: Mapping[K, int], *, order: Value, user: Value | None = None) -> StockReplies[K]:
         """Sells of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
@@ -139,20 +141,20 @@ class Stock(Family):
     def reserve_many(self, items: Mapping[K, int], *, order: Value, seconds: float,
                            user: Value | None = None) -> StockReplies[K]:
         """Reserves of several stocks of one hash slot: all or none. `items` has the quantity of each key."""
-        return self._many("STOCK.MRESERVE", items, [*order_words(order, user), "PX", ms(seconds)])
+        return self._many("STOCK.MRESERVE", items, [*order_words(order, user), "PX", duration("seconds", seconds)])
 
     def _many(self, command: str, items: Mapping[K, int], words: Sequence[Word]) -> StockReplies[K]:
-        pairs: list[Word] = [word for pair in items.items() for word in pair]
+        pairs: list[Word] = [word for key, qty in items.items() for word in (key, integer("qty", qty))]
         keys = list(items)
         return self._run(lambda reply: StockReplies(keys, reply), command, len(keys), *pairs, *words)
 
     def confirm_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
         """Sells the reservation of several stocks: all or none."""
-        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCONFIRM", len(keys), *keys, order)
+        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCONFIRM", len(keys), *keys, id_of("order", order))
 
     def cancel_many(self, keys: Sequence[K], order: Value) -> StockReplies[K]:
         """Returns the order to several stocks: all or none."""
-        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCANCEL", len(keys), *keys, order)
+        return self._run(lambda reply: StockReplies(keys, reply), "STOCK.MCANCEL", len(keys), *keys, id_of("order", order))
 
     def get(self, key: Key) -> int | None:
         """Returns the available quantity, or None if the stock does not exist."""
@@ -203,7 +205,9 @@ class Limit(Family):
             kind: FIXED: the window starts at the first request; around its end, up to twice the limit can pass in that length. SLIDING:
                 also counts the part of the window before that lies in it. EXACT: no span of that length ever has more requests.
         """
-        kinds: list[Word] = [] if kind == "FIXED" else [kind]
+        if str(kind).upper() not in WINDOW_KINDS:
+            raise ValueError(f"kind must be FIXED, SLIDING or EXACT, not {kind!r}")
+        kinds: list[Word] = [] if kind.upper() == "FIXED" else [kind.upper()]
         return self._run(decision, "RATE.WINDOW", key, limit, ms(seconds), *kinds, *self._options(cost, peek, 0.0),
                                repeat=peek)
 
@@ -231,6 +235,8 @@ class Limit(Family):
 
     @staticmethod
     def _words(rate: Rate) -> tuple[Word, ...]:
+        if not isinstance(rate, Rate):
+            raise TypeError(f"rate must be a Rate, for example Rate(10, 1.0, burst=20), not a {type(rate).__name__}")
         return (rate.burst, rate.count, ms(rate.period))
 
     @staticmethod

@@ -48,6 +48,12 @@ class Requests:
         """The client of asyncio needs it."""
 
 
+def require_kind(library: Library) -> None:
+    """Raises a `TypeError` if a client is one for asyncio."""
+    if library.is_async:
+        raise TypeError(f"sluice.Sluice needs a client for threads, not one of {library.name}.asyncio: use sluice.aio.Sluice")
+
+
 def spawn(run: Callable[[], None]) -> Handle:
     """Runs a function beside the caller."""
     thread = threading.Thread(target=run, name="sluice", daemon=True)
