@@ -80,3 +80,43 @@ def test_the_other_examples_run(admin, capsys):
         "[201, 'ann:k1'] [201, 'ann:k1'] [422, 'the key was used for another request']",
         "[200, 'receipt 19'] [200, 'receipt 19'] [409, 'UNKNOWN']", "True False", "fencing token: True", "Ann",
     ]
+
+
+def test_the_recipe_of_a_purchase(admin, capsys):
+    readme = {}
+    exec(compile(code(""), "README.md", "exec"), readme)
+    buy, pay, stock, Declined = (readme[name] for name in ("buy", "pay", "sluice", "Declined"))
+    stock = stock.stock
+    # The first purchase was paid, and the next one is declined: the piece returns, and the order is closed.
+    assert stock.get("sku:3") == 4 and buy("bob", "b1") == [201, "bob:b1"] and stock.get("sku:3") == 3
+
+    def decline(order):
+        raise Declined
+
+    readme["charge_order"] = decline
+    assert [pay("bob", "b1") for _ in range(2)] == [[402, "DECLINED"]] * 2 and stock.get("sku:3") == 4
+    assert stock.order("sku:3", "bob:b1")["state"] == "cancelled"
+
+    def refuse(order):
+        raise AssertionError("nothing to charge")
+
+    # No order of this user, and a canceled one: no charge.
+    readme["charge_order"] = refuse
+    assert pay("eve", "b1") == [409, "UNKNOWN"] and buy("eve", "e1") == [201, "eve:e1"]
+    stock.cancel("sku:3", "eve:e1")
+    assert pay("eve", "e1") == [409, "CLOSED"] and buy("eve", "e1") == [201, "eve:e1"]
+    # The provider does not answer: the key is busy.
+
+    def lose(order):
+        raise TimeoutError
+
+    readme["charge_order"] = lose
+    assert buy("dan", "d1") == [201, "dan:d1"] and pay("dan", "d1")[0] == 503
+    assert admin.pttl("pay:dan:d1") > 0 and stock.order("sku:3", "dan:d1")["state"] == "sold"
+    # Refusals of stock are remembered, those of the limit are not.
+    assert buy("tom", "t1", 2) == [201, "tom:t1"] and buy("tom", "t2") == [409, "OVER_USER_LIMIT"]
+    assert buy("lea", "l1", 2) == [409, "SOLD_OUT"] and stock.add("sku:3", 5, order="more")
+    assert buy("lea", "l1", 2) == [409, "SOLD_OUT"] and buy("lea", "l2", 2) == [201, "lea:l2"]
+    statuses = {buy("tom", f"new {number}")[0] for number in range(50)}
+    assert statuses == {409, 429}
+    assert buy("tom", "t1", 2) == [201, "tom:t1"]  # a repetition uses no quota
