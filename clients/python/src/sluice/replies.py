@@ -22,7 +22,7 @@ class Refusal(enum.IntEnum):
     Attributes:
         SOLD_OUT: The available quantity is too small. Not remembered: a repetition can succeed later.
         OVER_USER_LIMIT: The user would have more than `per_user`. Not remembered, either.
-        CLOSED: The order is canceled, or its reservation has lapsed. It stays so.
+        CLOSED: The order is canceled, or its reservation has expired. It stays so.
         UNKNOWN: No such order, or no such stock.
     """
 

@@ -41,8 +41,8 @@ class Stock(Family):
 
     Each change has an order id. Create the id before the first attempt and store it with the order. A repetition of `deduct` or
     `reserve` with the same id and arguments changes nothing and returns the first reply, as long as the order is reserved or sold. If
-    it was canceled, or its reservation has lapsed, the reply is `CLOSED`. A refusal is not remembered: after `SOLD_OUT`, a repetition
-    can succeed. Ids are remembered for `retain` seconds after the order was sold, canceled or lapsed.
+    it was canceled, or its reservation has expired, the reply is `CLOSED`. A refusal is not remembered: after `SOLD_OUT`, a repetition
+    can succeed. Ids are remembered for `retain` seconds after the order was sold, canceled or expired.
     """
 
     async def create(self, key: Key, total: int, *, replace: bool = False, per_user: int | None = None,
@@ -55,7 +55,7 @@ class Stock(Family):
             replace: Whether an existing stock is replaced, with its orders. Then the command is not repeated: another client can have
                 sold meanwhile.
             per_user: The largest quantity of one user. Then each change needs `user`.
-            retain: The seconds for which an order is remembered after it was sold, canceled or lapsed. The default is one day.
+            retain: The seconds for which an order is remembered after it was sold, canceled or expired. The default is one day.
             events: The key of a stream, in the same hash slot, which gets each change.
             max_events: The approximate length of that stream. The default is 100000.
 
@@ -103,7 +103,7 @@ class Stock(Family):
     async def reserve(self, key: Key, qty: int = 1, *, order: Value, seconds: float, user: Value | None = None) -> StockReply:
         """Reserves for a time, once for each order id. Without `confirm` in time, the server returns the quantity to the stock.
 
-        A repetition neither reserves more nor lengthens the time. If the reservation has lapsed or was canceled, it returns `CLOSED`.
+        A repetition neither reserves more nor lengthens the time. If the reservation has expired or was canceled, it returns `CLOSED`.
 
         Args:
             key: The key of the stock.
@@ -121,7 +121,7 @@ class Stock(Family):
     async def confirm(self, key: Key, order: Value) -> StockReply:
         """Sells a reservation. `quantity` of the reply is that of the order, also of a repetition.
 
-        Confirm before the charge: a lapsed reservation returns `CLOSED`, an unknown order `UNKNOWN`. If the charge is declined, `cancel`
+        Confirm before the charge: an expired reservation returns `CLOSED`, an unknown order `UNKNOWN`. If the charge is declined, `cancel`
         returns the quantity to the stock.
         """
         return await self._run(stock_reply, "STOCK.CONFIRM", key, id_of("order", order))
