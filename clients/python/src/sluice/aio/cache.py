@@ -271,7 +271,7 @@ class Cache(Family):
                 raise
 
         async def load_one(key: K) -> Value | None:
-            return (await loader([key])).get(key)
+            return (await self._load_many([key], loader)).get(key)
 
         # The keys that other callers load come last: no lease waits for them.
         for key, (state, value, _) in zip(keys, replies):

@@ -272,7 +272,7 @@ class Cache(Family):
                 raise
 
         def load_one(key: K) -> Value | None:
-            return (loader([key])).get(key)
+            return (self._load_many([key], loader)).get(key)
 
         # The keys that other callers load come last: no lease waits for them.
         for key, (state, value, _) in zip(keys, replies):
