@@ -3,6 +3,7 @@
 
 const { keyName } = require('./commands');
 const { LoaderFailed, ServerError, WaitTimeout } = require('./errors');
+const { CODEC, COUNT, FUNCTION, MS, NAME, NUMBER, POSITIVE, POSITIVE_MS, WAIT_MS, group, required, signature } = require('./options');
 const { span } = require('./tracing');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -46,6 +47,32 @@ const { span } = require('./tracing');
 
 /** The longest BLOCK of one request, in milliseconds. */
 const BLOCK_MS = 2000;
+
+const STORE = { fresh: POSITIVE_MS, stale: MS, negative: POSITIVE_MS, jitter: COUNT, version: COUNT, codec: CODEC };
+const FETCH = {
+  lease: POSITIVE_MS,
+  early: MS,
+  beta: NUMBER,
+  slide: POSITIVE_MS,
+  guard: group({ filter: required(NAME), item: required(NAME) }),
+  breaker: group({ name: required(NAME), failures: required(POSITIVE), open: required(POSITIVE_MS) }),
+};
+const ALL = { ...STORE, ...FETCH, wait: WAIT_MS, backoff: MS };
+const { guard: _, ...MANY } = ALL;
+const KEYS = { is: 'some keys', test: (/** @type {any} */ value) => typeof value !== 'string' && typeof value?.[Symbol.iterator] === 'function' };
+const CALLS = {
+  get: signature('cache.get', { key: NAME, loader: FUNCTION }, ALL),
+  getMany: signature('cache.getMany', { keys: KEYS, loader: FUNCTION }, MANY),
+  getNear: signature('near.get', { key: NAME, loader: FUNCTION }, ALL),
+  getManyNear: signature('near.getMany', { keys: KEYS, loader: FUNCTION }, MANY),
+  fetch: signature('cache.fetch', { key: NAME }, FETCH),
+  set: signature('cache.set', { key: NAME }, STORE),
+  delete: signature('cache.delete', { key: NAME }, { stale: MS, grace: MS, version: COUNT }),
+  peek: signature('cache.peek', { key: NAME }, { codec: CODEC }),
+  info: signature('cache.info', { key: NAME }),
+  breaker: signature('cache.breaker', { name: NAME }),
+  resetBreaker: signature('cache.resetBreaker', { name: NAME }),
+};
 
 /** The replies of a server that cannot store a value now, or never this one. */
 const REFUSED_STORE = /^(OOM|NOREPLICAS|MISCONF|READONLY) |larger than cache-max-bytes/;
@@ -93,7 +120,8 @@ class Cache {
    * @throws {LoaderFailed} A loader failed a moment ago, and no older value exists.
    * @throws {WaitTimeout} Another caller loads for longer than `wait`.
    */
-  get(key, loader, options = {}) {
+  async get(key, loader, options = {}) {
+    CALLS.get([key, loader], options);
     const name = keyName(key);
     let flight = this.#flights.get(name);
     if (!flight) {
@@ -111,7 +139,7 @@ class Cache {
    * @param {CacheOptions} options
    */
   async #get(key, loader, options) {
-    const reply = await this.fetch(key, options);
+    const reply = await this.request(key, options);
     const load = async () => new Map([[key, await loader(key)]]);
     return (await this.settle([key], [reply], load, options)).get(key);
   }
@@ -129,8 +157,9 @@ class Cache {
    * @throws {LoaderFailed} A loader of one of the keys failed a moment ago.
    */
   async getMany(keys, loader, options = {}) {
+    CALLS.getMany([keys, loader], options);
     const distinct = [...new Set(keys)];
-    const replies = await this.repliesOf(distinct, (key) => this.fetch(key, options));
+    const replies = await this.repliesOf(distinct, (key) => this.request(key, options));
     return this.settle(distinct, replies, loader, options);
   }
 
@@ -141,7 +170,18 @@ class Cache {
    * @param {FetchOptions} [options]
    * @returns {Promise<[state: State, value: Buffer | null, n: number]>}
    */
-  fetch(key, options = {}) {
+  async fetch(key, options = {}) {
+    CALLS.fetch([key], options);
+    return this.request(key, options);
+  }
+
+  /**
+   * @internal As `fetch`, with options that are checked.
+   * @param {Bytes} key
+   * @param {FetchOptions} options
+   * @returns {Promise<[state: State, value: Buffer | null, n: number]>}
+   */
+  request(key, options) {
     return this.#client.call('CACHE.FETCH', [key, ...fetchWords(options)]);
   }
 
@@ -318,6 +358,7 @@ class Cache {
    * @returns {Promise<boolean>} false: a newer `version` is stored.
    */
   async set(key, value, options = {}) {
+    CALLS.set([key], options);
     const { codec = this.#codec } = options;
     const bytes = value === null || value === undefined ? null : codec.encode(value);
     return this.#store(key, bytes, options).finally(() => this.#joinNoLoad(key));
@@ -332,7 +373,9 @@ class Cache {
    *   of the change.
    * @returns {Promise<boolean>} Whether there was an entry.
    */
-  delete(key, { stale, grace, version } = {}) {
+  async delete(key, options = {}) {
+    CALLS.delete([key], options);
+    const { stale, grace, version } = options;
     /** @type {Word[]} */
     const words = [key];
     if (stale) words.push('STALE', stale);
@@ -353,25 +396,30 @@ class Cache {
    * @param {{ codec?: Codec<any> }} [options]
    * @returns {Promise<any>} null: no value is cached.
    */
-  async peek(key, { codec = this.#codec } = {}) {
+  async peek(key, options = {}) {
+    CALLS.peek([key], options);
+    const { codec = this.#codec } = options;
     const value = await this.#client.call('CACHE.GET', [key]);
     return value === null ? null : codec.decode(value);
   }
 
   /** The map of `CACHE.INFO`; null: there is no entry. @param {Bytes} key @returns {Promise<Record<string, any> | null>} */
-  info(key) {
+  async info(key) {
+    CALLS.info([key]);
     return this.#client.call('CACHE.INFO', [key]);
   }
 
   /** The map of `CACHE.BREAKER`; null: no loader of this name has run. @param {Bytes} name @returns {Promise<Record<string, any> | null>} */
-  breaker(name) {
+  async breaker(name) {
+    CALLS.breaker([name]);
     return this.#client.call('CACHE.BREAKER', [name], true);
   }
 
   /** Closes a breaker. @param {Bytes} name @returns {Promise<boolean>} false: it is not known. */
-  resetBreaker(name) {
+  async resetBreaker(name) {
+    CALLS.resetBreaker([name]);
     return this.#client.call('CACHE.BREAKER', [name, 'RESET']);
   }
 }
 
-module.exports = { Cache };
+module.exports = { CALLS, Cache };

@@ -152,7 +152,7 @@ class Client {
    */
   async #ask(title, args, repeat, send) {
     const { read, repeat: isSafe } = commandOf(title);
-    const words = encode([...title.split(' '), ...args]);
+    const words = encode(title, args);
     const ask = () => span(title, { 'db.system.name': 'redis', 'db.operation.name': title }, async () => {
       try {
         return await send(words);

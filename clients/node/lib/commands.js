@@ -5,14 +5,12 @@ const { isUtf8 } = require('node:buffer');
 const { typed } = require('./errors');
 
 /**
- * A key, an owner, an id or another name: text, or any bytes.
+ * A key, an owner, an id or another name: text, any bytes, or a whole number.
  *
- * @typedef {string | Uint8Array} Bytes
+ * @typedef {string | Uint8Array | number} Bytes A number is its decimal text.
  */
 
-/**
- * @typedef {Bytes | number} Word
- */
+/** @typedef {Bytes} Word */
 
 /** A bulk string as text, or as a Buffer if it is not text. @param {any} value */
 const name = (value) => (Buffer.isBuffer(value) ? (isUtf8(value) ? value.toString() : value) : value);
@@ -162,24 +160,26 @@ const commandOf = (title) => COMMANDS[title] ?? OTHER;
 /**
  * The words of a command as both libraries send them unharmed: strings and Buffers.
  *
- * @param {Word[]} words
+ * @param {string} title The name of the command.
+ * @param {Word[]} args
  * @returns {(string | Buffer)[]}
  */
-const encode = (words) => words.map((word) => {
+const encode = (title, args) => [...title.split(' '), ...args.map((word, at) => {
   if (typeof word === 'string' || Buffer.isBuffer(word)) return word;
   if (ArrayBuffer.isView(word)) return Buffer.from(word.buffer, word.byteOffset, word.byteLength);
   if (typeof word === 'number') return String(word);
-  throw new TypeError(`A command has strings, bytes and numbers, no ${word === null ? 'null' : typeof word}`);
-});
+  const what = word === null ? 'null' : typeof word;
+  throw new TypeError(`${title}: argument ${at + 1} is ${what}. A command has strings, bytes and numbers`);
+})];
 
 /**
- * One name for equal keys, whether they are strings or bytes.
+ * One name for equal keys, whether they are strings, bytes or numbers.
  *
  * @param {Bytes} key
  * @returns {string}
  */
 function keyName(key) {
-  if (typeof key === 'string') return key;
+  if (typeof key === 'string' || typeof key === 'number') return String(key);
   const bytes = Buffer.from(key.buffer, key.byteOffset, key.byteLength);
   return isUtf8(bytes) ? bytes.toString() : `\0bytes:${bytes.toString('latin1')}`;
 }

@@ -2,9 +2,23 @@
 // Delay queues: messages that the server appends to a stream at their time.
 
 const { name } = require('./commands');
+const { COUNT, MS, NAME, OBJECT, POSITIVE, oneOf, required, signature } = require('./options');
 
 /** @typedef {import('./commands').Bytes} Bytes */
 /** @typedef {import('./commands').Word} Word */
+
+const ONLY = { only: oneOf('NX', 'XX') };
+const TIME = { is: 'a Date or a whole number of milliseconds from 0 on', test: (/** @type {any} */ value) => MS.test(Number(value)) };
+const MESSAGE = { key: NAME, id: NAME, values: OBJECT };
+const CALLS = {
+  create: signature('delay.create', { key: NAME, stream: NAME }, { maxLength: POSITIVE }),
+  addAfter: signature('delay.add', MESSAGE, { after: required(MS), ...ONLY }),
+  addAt: signature('delay.add', MESSAGE, { at: required(TIME), ...ONLY }),
+  cancel: signature('delay.cancel', { key: NAME }),
+  get: signature('delay.get', { key: NAME, id: NAME }),
+  range: signature('delay.range', { key: NAME, count: COUNT }),
+  info: signature('delay.info', { key: NAME }),
+};
 
 class Delay {
   #client;
@@ -21,7 +35,9 @@ class Delay {
    * @param {Bytes} stream In the hash slot of the key.
    * @param {{ maxLength?: number }} [options] The approximate length of the stream.
    */
-  async create(key, stream, { maxLength } = {}) {
+  async create(key, stream, options = {}) {
+    CALLS.create([key, stream], options);
+    const { maxLength } = options;
     await this.#client.call('DELAY.SET', [key, 'STREAM', stream, ...(maxLength === undefined ? [] : ['MAXLEN', maxLength])]);
   }
 
@@ -37,7 +53,9 @@ class Delay {
    * @returns {Promise<boolean | null>} true: new; false: it replaced a message with this id; null: `only` forbids it.
    * @throws {NoSuchQueue}
    */
-  add(key, id, values, when) {
+  async add(key, id, values, when) {
+    const isAt = Object.hasOwn(when ?? {}, 'at');
+    (isAt ? CALLS.addAt : CALLS.addAfter)([key, id, values], when ?? {});
     const time = 'at' in when ? ['PXAT', Number(when.at)] : ['PX', when.after];
     const only = when.only ? [when.only] : [];
     return this.#client.call('DELAY.ADD', [key, id, ...time, ...only, 'VALUES', ...Object.entries(values).flat()]);
@@ -50,7 +68,8 @@ class Delay {
    * @param {Bytes[]} ids
    * @returns {Promise<number>} Their number.
    */
-  cancel(key, ...ids) {
+  async cancel(key, ...ids) {
+    CALLS.cancel([key]);
     return this.#client.call('DELAY.CANCEL', [key, ...ids]);
   }
 
@@ -62,6 +81,7 @@ class Delay {
    * @returns {Promise<{ ms: number, values: Record<string, string | Buffer> } | null>} `ms`: the time that is left.
    */
   async get(key, id) {
+    CALLS.get([key, id]);
     const reply = await this.#client.call('DELAY.GET', [key, id]);
     if (reply === null) return null;
     const [ms, words] = reply;
@@ -72,12 +92,14 @@ class Delay {
   }
 
   /** The next messages, the soonest first. @param {Bytes} key @param {number} count @returns {Promise<{ id: string | Buffer, ms: number }[]>} */
-  range(key, count) {
+  async range(key, count) {
+    CALLS.range([key, count]);
     return this.#client.call('DELAY.RANGE', [key, count]);
   }
 
   /** The map of `DELAY.INFO`; null: no such queue. @param {Bytes} key @returns {Promise<Record<string, any> | null>} */
-  info(key) {
+  async info(key) {
+    CALLS.info([key]);
     return this.#client.call('DELAY.INFO', [key]);
   }
 }

@@ -1,8 +1,16 @@
 'use strict';
 // Bloom and cuckoo filters: "certainly not" or "probably". A filter is made by `create`, or by its first addition.
 
+const { COUNT, NAME, NUMBER, oneOf, required, signature } = require('./options');
+
 /** @typedef {import('./commands').Bytes} Bytes */
 /** @typedef {import('./commands').Word} Word */
+
+const CALLS = {
+  bloom: signature('bloom.create', { key: NAME }, { capacity: required(COUNT), error: NUMBER, expansion: COUNT }),
+  like: signature('bloom.create', { key: NAME }, { like: required(NAME) }),
+  cuckoo: signature('cuckoo.create', { key: NAME }, { capacity: required(COUNT), bits: oneOf(8, 16, 32), expansion: COUNT }),
+};
 
 class Filter {
   /** @internal */
@@ -51,6 +59,8 @@ class Bloom extends Filter {
    * @throws {FilterError} The filter exists, or an option is out of range.
    */
   async create(key, options) {
+    const isLike = Object.hasOwn(options ?? {}, 'like');
+    (isLike ? CALLS.like : CALLS.bloom)([key], options ?? {});
     if ('like' in options) return void await this._client.call('BF.RESERVE', [key, 'LIKE', options.like]);
     const { capacity, error = 0.01, expansion } = options;
     await this._client.call('BF.RESERVE', [key, error, capacity, ...(expansion === undefined ? [] : ['EXPANSION', expansion])]);
@@ -92,7 +102,9 @@ class Cuckoo extends Filter {
    *   by default 16; the growth of further layers.
    * @throws {FilterError} The filter exists, or an option is out of range.
    */
-  async create(key, { capacity, bits, expansion }) {
+  async create(key, options) {
+    CALLS.cuckoo([key], options ?? {});
+    const { capacity, bits, expansion } = options;
     const words = [...(bits === undefined ? [] : ['BITS', bits]), ...(expansion === undefined ? [] : ['EXPANSION', expansion])];
     await this._client.call('CF.RESERVE', [key, capacity, ...words]);
   }

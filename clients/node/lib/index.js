@@ -11,9 +11,10 @@ const {
 } = require('./errors');
 const { Bloom, Cuckoo } = require('./filters');
 const { Limit } = require('./limit');
-const { Hold, Links, Lock } = require('./locks');
+const { Hold, Links, Lock, checkLock } = require('./locks');
 const { NearCache } = require('./near');
 const { Once } = require('./once');
+const { CODEC, INTEGER, NAME, POSITIVE, POSITIVE_MS, checkOptions, signature } = require('./options');
 const { Stock } = require('./stock');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -31,6 +32,15 @@ const { Stock } = require('./stock');
  * @template T
  * @typedef {import('./codecs').Codec<T>} Codec
  */
+
+/** A cluster finds the node by text or bytes. @param {Bytes} key */
+const keyOf = (key) => (typeof key === 'number' ? String(key) : key);
+
+const CALLS = {
+  guard: signature('sluice.guard', { key: NAME, fence: INTEGER }, { ttl: POSITIVE_MS }),
+  limit: signature('sluice.semaphore', { limit: POSITIVE }),
+  near: signature('sluice.near', {}, { size: POSITIVE, check: POSITIVE_MS }),
+};
 
 /**
  * All command families over one client. Create one for each process and client.
@@ -54,7 +64,9 @@ class Sluice {
    * @param {number} [options.timeout] The longest time, in milliseconds, for a new connection and for the answer to a request on
    *   the connections of locks, which none blocks. By default 5000. The timeouts of `client` are its own.
    */
-  constructor(client, { codec = json, timeout = 5000 } = {}) {
+  constructor(client, options = {}) {
+    checkOptions('new Sluice', { codec: CODEC, timeout: POSITIVE_MS }, options);
+    const { codec = json, timeout = 5000 } = options;
     this.#client = new Client(client, timeout);
     this.#links = new Links(this.#client);
     this.#codec = codec;
@@ -82,7 +94,9 @@ class Sluice {
    */
   lock(key, options = {}) {
     const isMany = Array.isArray(key);
-    return new Lock(this.#links, { family: 'LOCK', keys: isMany ? key : [key], isMany }, options);
+    const keys = isMany ? key : [key];
+    checkLock('sluice.lock', keys, options);
+    return new Lock(this.#links, { family: 'LOCK', keys: keys.map(keyOf), isMany }, options);
   }
 
   /**
@@ -92,7 +106,8 @@ class Sluice {
    * @param {LockOptions} [options]
    */
   readLock(key, options = {}) {
-    return new Lock(this.#links, { family: 'LOCK', keys: [key], isMany: false, isShared: true }, options);
+    checkLock('sluice.readLock', [key], options);
+    return new Lock(this.#links, { family: 'LOCK', keys: [keyOf(key)], isMany: false, isShared: true }, options);
   }
 
   /**
@@ -120,9 +135,12 @@ class Sluice {
   semaphore(key, limit, options) {
     const isMany = Array.isArray(key);
     const pairs = isMany ? key : [[key, limit]];
-    const { permits, ...rest } = (isMany ? limit : options) ?? {};
-    const keys = pairs.map(([one]) => /** @type {Bytes} */ (one));
+    const all = (isMany ? limit : options) ?? {};
     const limits = pairs.map(([, one]) => /** @type {number} */ (one));
+    checkLock('sluice.semaphore', pairs.map(([one]) => one), all, { permits: POSITIVE });
+    for (const one of limits) CALLS.limit([one]);
+    const { permits, ...rest } = all;
+    const keys = pairs.map(([one]) => keyOf(one));
     return new Lock(this.#links, { family: 'SEM', keys, limits, permits, isMany }, rest);
   }
 
@@ -134,7 +152,9 @@ class Sluice {
    * @param {{ ttl?: number }} [options] Milliseconds for which the largest fence is remembered. By default without limit.
    * @returns {Promise<boolean>} false: a later holder was here; stop.
    */
-  guard(key, fence, { ttl } = {}) {
+  async guard(key, fence, options = {}) {
+    CALLS.guard([key, fence], options);
+    const { ttl } = options;
     return this.#client.call('LOCK.GUARD', [key, fence, ...(ttl === undefined ? [] : ['PX', ttl])]);
   }
 
@@ -145,6 +165,7 @@ class Sluice {
    *   milliseconds without a word from the server, by default 1000, a hit costs a `PING`.
    */
   near(options = {}) {
+    CALLS.near([], options);
     const near = new NearCache(this.#client, this.cache, this.#codec, options);
     this.#near.add(near);
     return near;

@@ -108,7 +108,7 @@ class Link {
   async send(words) {
     const pair = await this.open();
     try { // no request blocks the connection
-      return { reply: await answered(pair.requests.send(encode(words)), this.timeout, () => pair.close()), pair };
+      return { reply: await answered(pair.requests.send(encode(String(words[0]), words.slice(1))), this.timeout, () => pair.close()), pair };
     } catch (error) {
       throw typed(error);
     }

@@ -6,6 +6,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { commandOf } = require('./commands');
 const { ConnectionBroken, Deadlock, LockLost, LockTimeout, ServerError } = require('./errors');
 const { Link } = require('./link');
+const { FLAG, NAME, POSITIVE_MS, WAIT_MS, checkOptions, signature } = require('./options');
 const { span } = require('./tracing');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -23,6 +24,35 @@ const { span } = require('./tracing');
  * @property {Bytes} [owner] Who holds: the same owner enters again. By default a new one for each hold.
  * @property {AbortSignal} [signal] Ends the wait. `acquire` then rejects with its reason.
  */
+
+const OPTIONS = {
+  wait: WAIT_MS,
+  lease: POSITIVE_MS,
+  watchdog: FLAG,
+  linger: FLAG,
+  maxHold: POSITIVE_MS,
+  owner: NAME,
+  signal: { is: 'an AbortSignal', test: (/** @type {any} */ value) => typeof value?.throwIfAborted === 'function' },
+};
+const CALLS = {
+  renew: signature('hold.renew', { lease: WAIT_MS }),
+  upgrade: signature('hold.upgrade', {}, { wait: WAIT_MS }),
+};
+
+/**
+ * Checks the keys and the options of a lock. A semaphore also has permits.
+ *
+ * @param {string} method
+ * @param {Bytes[]} keys
+ * @param {object} options
+ * @param {import('./options').Kinds} [more]
+ */
+function checkLock(method, keys, options, more = {}) {
+  if (!keys.length) throw new TypeError(`${method}: a lock needs a key`);
+  const key = signature(method, { key: NAME });
+  for (const one of keys) key([one]);
+  checkOptions(method, { ...OPTIONS, ...more }, options);
+}
 
 /** The longest time between two requests of a waiting task, in milliseconds: messages may be lost. */
 const ROUND_MS = 5000;
@@ -113,7 +143,6 @@ class Lock {
    * @param {LockOptions} options
    */
   constructor(links, kind, options) {
-    if (!kind.keys.length) throw new TypeError('A lock needs a key');
     this.#links = links;
     this.#kind = kind;
     this.options = options;
@@ -385,6 +414,7 @@ class Hold {
    * @returns {Promise<boolean>} false: the lock is lost.
    */
   async renew(lease = this.lease) {
+    CALLS.renew([lease]);
     const sent = performance.now();
     const { family, keys } = this.#kind;
     const renew = (/** @type {Bytes} */ key) => this.#links.client.call(`${family}.RENEW`, [key, this.#owner, 'PX', Math.ceil(lease)]);
@@ -427,7 +457,9 @@ class Hold {
    * @returns {Promise<boolean>} false: other shared holds are left.
    * @throws {Deadlock} Another holder waits for the same.
    */
-  async upgrade({ wait = 0 } = {}) {
+  async upgrade(options = {}) {
+    CALLS.upgrade([], options);
+    const { wait = 0 } = options;
     const args = [this.keys[0], this.#owner];
     const { client } = this.#links;
     const fence = await this.#change(() => (wait > 0
@@ -573,4 +605,4 @@ class Hold {
   }
 }
 
-module.exports = { Hold, Links, Lock };
+module.exports = { Hold, Links, Lock, checkLock };

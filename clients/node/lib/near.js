@@ -1,6 +1,7 @@
 'use strict';
 // A near cache: a bounded map of cached entries in this process, which the server invalidates by CLIENT TRACKING.
 
+const { CALLS } = require('./cache');
 const { encode, keyName } = require('./commands');
 const { ConnectionBroken, typed } = require('./errors');
 const { answered } = require('./libraries');
@@ -102,9 +103,10 @@ class NearCache {
    * @returns {Promise<T | null>}
    */
   async get(key, loader, options = {}) {
+    CALLS.getNear([key, loader], options);
     /** @type {(keys: K[]) => Promise<Map<K, any>>} */
     const load = async () => new Map([[key, await loader(key)]]);
-    return (await this.getMany([key], load, options)).get(key) ?? null;
+    return (await this.#getMany([key], load, options)).get(key) ?? null;
   }
 
   /**
@@ -118,6 +120,19 @@ class NearCache {
    * @returns {Promise<Map<K, T | null>>}
    */
   async getMany(keys, loader, options = {}) {
+    CALLS.getManyNear([keys, loader], options);
+    return this.#getMany(keys, loader, options);
+  }
+
+  /**
+   * @template {Bytes} K
+   * @template T
+   * @param {Iterable<K>} keys
+   * @param {(keys: K[]) => Map<K, T | null> | Promise<Map<K, T | null>>} loader
+   * @param {CacheOptions} options
+   * @returns {Promise<Map<K, T | null>>}
+   */
+  async #getMany(keys, loader, options) {
     await this.#listen();
     const values = new Map();
     /** @type {K[]} */
@@ -205,14 +220,14 @@ class NearCache {
       try {
         if (this.#isClosed) throw new Error('The near cache is closed');
         const { close, send } = await this.#connection(key);
-        const words = encode(['CACHE.FETCH', key, ...this.#cache.wordsOf(options)]);
+        const words = encode('CACHE.FETCH', [key, ...this.#cache.wordsOf(options)]);
         const [state, value, n] = await answered(send(words), timeout, close);
         reply = [String(state), value, Number(n)];
       } catch (error) {
         const failure = typed(error);
         if (!(failure instanceof ConnectionBroken) && !/^(MOVED|ASK) /.test(failure.message)) throw failure;
         // The value is not kept in this process, until it is connected again.
-        const late = this.#cache.fetch(key, options);
+        const late = this.#cache.request(key, options);
         return await answered(late, timeout, () => { this.#cache.giveBackLate(key, late); });
       }
       const [state, value, n] = reply;

@@ -2,6 +2,7 @@
 // Idempotency keys: work that is done once, and whose result all callers get.
 
 const { LeaseLost, OutcomeUnknown, WaitTimeout } = require('./errors');
+const { CODEC, FUNCTION, INTEGER, NAME, POSITIVE_MS, WAIT_MS, signature } = require('./options');
 const { span } = require('./tracing');
 
 /** @typedef {import('./commands').Bytes} Bytes */
@@ -34,6 +35,16 @@ const DAY_MS = 86_400_000;
  */
 const isOutcomeUnknown = (error) => error instanceof OutcomeUnknown || error?.name === 'TimeoutError' || error?.name === 'AbortError';
 
+const CALLS = {
+  run: signature('once.run', { key: NAME, work: FUNCTION }, {
+    lease: POSITIVE_MS, wait: WAIT_MS, remember: POSITIVE_MS, fingerprint: NAME, codec: CODEC,
+  }),
+  begin: signature('once.begin', { key: NAME }, { lease: POSITIVE_MS, fingerprint: NAME, block: WAIT_MS }),
+  done: signature('once.done', { key: NAME, token: INTEGER, result: NAME, remember: POSITIVE_MS }),
+  fail: signature('once.fail', { key: NAME, token: INTEGER }),
+  info: signature('once.info', { key: NAME }),
+};
+
 class Once {
   #client;
   #codec;
@@ -65,13 +76,14 @@ class Once {
    * @throws {WaitTimeout} Another caller works for longer than `wait`.
    */
   async run(key, work, options = {}) {
-    const { remember = DAY_MS, wait = 30_000, codec = this.#codec } = options;
+    CALLS.run([key, work], options);
+    const { lease, fingerprint, remember = DAY_MS, wait = 30_000, codec = this.#codec } = options;
     const deadline = performance.now() + wait;
-    let begun = await this.begin(key, options);
+    let begun = await this.begin(key, { lease, fingerprint });
     while (begun.state === 'BUSY') {
       const left = deadline - performance.now();
       if (left <= 0) throw new WaitTimeout(`Another caller works on ${key}`);
-      begun = await this.begin(key, { ...options, block: Math.ceil(Math.min(left, BLOCK_MS)) });
+      begun = await this.begin(key, { lease, fingerprint, block: Math.ceil(Math.min(left, BLOCK_MS)) });
     }
     if (begun.state === 'DONE') return codec.decode(begun.result);
     const { token } = begun;
@@ -96,7 +108,9 @@ class Once {
    * @returns {Promise<Begun>}
    * @throws {Conflict} The key was used with another fingerprint.
    */
-  async begin(key, { lease = 30_000, fingerprint, block } = {}) {
+  async begin(key, options = {}) {
+    CALLS.begin([key], options);
+    const { lease = 30_000, fingerprint, block } = options;
     /** @type {Word[]} */
     const args = [key, 'LEASE', lease];
     if (fingerprint !== undefined) args.push('FINGERPRINT', fingerprint);
@@ -116,17 +130,20 @@ class Once {
    * @param {number} [remember] Milliseconds. By default one day.
    * @returns {Promise<boolean>} false: the lease ended, and the result is not stored.
    */
-  done(key, token, result, remember = DAY_MS) {
+  async done(key, token, result, remember = DAY_MS) {
+    CALLS.done([key, token, result, remember]);
     return this.#client.call('ONCE.DONE', [key, token, result, 'PX', remember]);
   }
 
   /** Frees the key: the next caller does the work. @param {Bytes} key @param {number} token @returns {Promise<boolean>} false: the lease ended. */
-  fail(key, token) {
+  async fail(key, token) {
+    CALLS.fail([key, token]);
     return this.#client.call('ONCE.FAIL', [key, token]);
   }
 
   /** The map of `ONCE.INFO`; null: the key is free. @param {Bytes} key @returns {Promise<Record<string, any> | null>} */
-  info(key) {
+  async info(key) {
+    CALLS.info([key]);
     return this.#client.call('ONCE.INFO', [key]);
   }
 }

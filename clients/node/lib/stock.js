@@ -1,6 +1,8 @@
 'use strict';
 // Inventory that never oversells.
 
+const { COUNT, FLAG, INTEGER, NAME, NAMES, POSITIVE, POSITIVE_MS, pairs, required, signature } = require('./options');
+
 /** @typedef {import('./commands').Bytes} Bytes */
 /** @typedef {import('./commands').Word} Word */
 
@@ -47,6 +49,28 @@ const settled = (reply) => (reply < 0 ? { ok: false, refusal: REFUSALS[reply] } 
  */
 const all = (replies, read) => ({ ok: replies.every((reply) => reply >= 0), results: replies.map(read) });
 
+const SALE = { order: NAME, user: NAME };
+const RESERVATION = { order: required(NAME), user: NAME, hold: required(POSITIVE_MS) };
+const ITEMS = pairs('quantity');
+const CALLS = {
+  create: signature('stock.create', { key: NAME, total: COUNT }, {
+    replace: FLAG, perUser: POSITIVE, retain: POSITIVE_MS, events: NAME, maxLength: POSITIVE,
+  }),
+  add: signature('stock.add', { key: NAME, delta: INTEGER }, { order: NAME }),
+  deduct: signature('stock.deduct', { key: NAME, quantity: POSITIVE }, SALE),
+  reserve: signature('stock.reserve', { key: NAME, quantity: POSITIVE }, RESERVATION),
+  confirm: signature('stock.confirm', { key: NAME, order: NAME }),
+  cancel: signature('stock.cancel', { key: NAME, order: NAME }),
+  deductMany: signature('stock.deductMany', { items: ITEMS }, SALE),
+  reserveMany: signature('stock.reserveMany', { items: ITEMS }, RESERVATION),
+  confirmMany: signature('stock.confirmMany', { keys: NAMES, order: NAME }),
+  cancelMany: signature('stock.cancelMany', { keys: NAMES, order: NAME }),
+  available: signature('stock.available', { key: NAME }),
+  availableMany: signature('stock.availableMany', { keys: NAMES }),
+  order: signature('stock.order', { key: NAME, order: NAME }),
+  info: signature('stock.info', { key: NAME }),
+};
+
 /** @param {SaleOptions} options @returns {Word[]} */
 const words = ({ order, user }) => [
   ...(order === undefined ? [] : ['ORDER', order]), ...(user === undefined ? [] : ['USER', user])];
@@ -72,7 +96,9 @@ class Stock {
    * @param {number} [options.maxLength] The approximate length of the stream. By default 100 000.
    * @returns {Promise<boolean>} false: the stock exists.
    */
-  create(key, total, { replace = false, perUser, retain, events, maxLength } = {}) {
+  async create(key, total, options = {}) {
+    CALLS.create([key, total], options);
+    const { replace = false, perUser, retain, events, maxLength } = options;
     /** @type {Word[]} */
     const args = [key, total];
     if (!replace) args.push('NX');
@@ -91,6 +117,7 @@ class Stock {
    * @returns {Promise<Taken>}
    */
   async add(key, delta, options = {}) {
+    CALLS.add([key, delta], options);
     return taken(await this.#client.call('STOCK.ADD', [key, delta, ...words(options)], options.order !== undefined));
   }
 
@@ -104,6 +131,7 @@ class Stock {
    * @throws {Conflict} The order id was used with other arguments.
    */
   async deduct(key, quantity, options = {}) {
+    CALLS.deduct([key, quantity], options);
     return taken(await this.#client.call('STOCK.DEDUCT', [key, quantity, ...words(options)], options.order !== undefined));
   }
 
@@ -116,22 +144,27 @@ class Stock {
    * @returns {Promise<Taken>}
    * @throws {Conflict} The order id was used with other arguments.
    */
-  async reserve(key, quantity, { hold, ...sale }) {
+  async reserve(key, quantity, options) {
+    CALLS.reserve([key, quantity], options ?? {});
+    const { hold, ...sale } = options;
     return taken(await this.#client.call('STOCK.RESERVE', [key, quantity, ...words(sale), 'PX', hold]));
   }
 
   /** Sells what an order has reserved. @param {Bytes} key @param {Bytes} order @returns {Promise<Settled>} */
   async confirm(key, order) {
+    CALLS.confirm([key, order]);
     return settled(await this.#client.call('STOCK.CONFIRM', [key, order]));
   }
 
   /** Returns the quantity of a reservation or a sale to the stock. @param {Bytes} key @param {Bytes} order @returns {Promise<Settled>} */
   async cancel(key, order) {
+    CALLS.cancel([key, order]);
     return settled(await this.#client.call('STOCK.CANCEL', [key, order]));
   }
 
   /** As `deduct`, for several keys of one hash slot: all or none. @param {Item[]} items @param {SaleOptions} [options] @returns {Promise<All<Taken>>} */
   async deductMany(items, options = {}) {
+    CALLS.deductMany([items], options);
     const args = [items.length, ...items.flat(), ...words(options)];
     return all(await this.#client.call('STOCK.MDEDUCT', args, options.order !== undefined), taken);
   }
@@ -143,37 +176,45 @@ class Stock {
    * @param {SaleOptions & { order: Bytes, hold: number }} options
    * @returns {Promise<All<Taken>>}
    */
-  async reserveMany(items, { hold, ...sale }) {
+  async reserveMany(items, options) {
+    CALLS.reserveMany([items], options ?? {});
+    const { hold, ...sale } = options;
     return all(await this.#client.call('STOCK.MRESERVE', [items.length, ...items.flat(), ...words(sale), 'PX', hold]), taken);
   }
 
   /** As `confirm`, for several keys: all or none. @param {Bytes[]} keys @param {Bytes} order @returns {Promise<All<Settled>>} */
   async confirmMany(keys, order) {
+    CALLS.confirmMany([keys, order]);
     return all(await this.#client.call('STOCK.MCONFIRM', [keys.length, ...keys, order]), settled);
   }
 
   /** As `cancel`, for several keys: all or none. @param {Bytes[]} keys @param {Bytes} order @returns {Promise<All<Settled>>} */
   async cancelMany(keys, order) {
+    CALLS.cancelMany([keys, order]);
     return all(await this.#client.call('STOCK.MCANCEL', [keys.length, ...keys, order]), settled);
   }
 
   /** The available quantity; null: no such stock. @param {Bytes} key @returns {Promise<number | null>} */
-  available(key) {
+  async available(key) {
+    CALLS.available([key]);
     return this.#client.call('STOCK.GET', [key]);
   }
 
   /** The available quantities of keys of one hash slot. @param {Bytes[]} keys @returns {Promise<(number | null)[]>} */
-  availableMany(keys) {
+  async availableMany(keys) {
+    CALLS.availableMany([keys]);
     return this.#client.call('STOCK.MGET', keys);
   }
 
   /** The map of `STOCK.ORDER`; null: no such order. @param {Bytes} key @param {Bytes} order @returns {Promise<Record<string, any> | null>} */
-  order(key, order) {
+  async order(key, order) {
+    CALLS.order([key, order]);
     return this.#client.call('STOCK.ORDER', [key, order]);
   }
 
   /** The map of `STOCK.INFO`; null: no such stock. @param {Bytes} key @returns {Promise<Record<string, any> | null>} */
-  info(key) {
+  async info(key) {
+    CALLS.info([key]);
     return this.#client.call('STOCK.INFO', [key]);
   }
 }

@@ -81,6 +81,109 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.deepEqual(await stock.availableMany(['a', 'none', 'b']), [3, null, 0]);
     });
 
+    test('an unknown option is a TypeError', async () => {
+      const { bloom, cache, cuckoo, delay, limit, once, stock } = sluice;
+      const unexpected = () => assert.fail('it was called');
+      const near = sluice.near();
+      const rate = { count: 1, period: 1000 };
+      /** @type {Record<string, [option: string, call: () => unknown]>} */
+      const calls = {
+        'stock.create': ['peruser', () => stock.create('k', 10, { peruser: 2 })],
+        'stock.add': ['user', () => stock.add('k', 1, { user: 'ann' })],
+        'stock.deduct': ['id', () => stock.deduct('k', 1, { id: 'o' })],
+        'stock.reserve': ['px', () => stock.reserve('k', 1, { order: 'o', hold: 1000, px: 1 })],
+        'stock.deductMany': ['id', () => stock.deductMany([['k', 1]], { id: 'o' })],
+        'stock.reserveMany': ['px', () => stock.reserveMany([['k', 1]], { order: 'o', hold: 1000, px: 1 })],
+        'once.run': ['ttl', () => once.run('k', unexpected, { ttl: 1000 })],
+        'once.begin': ['remember', () => once.begin('k', { remember: 1000 })],
+        'cache.get': ['ttl', () => cache.get('k', unexpected, { ttl: 1000 })],
+        'cache.getMany': ['ttl', () => cache.getMany(['k'], unexpected, { ttl: 1000 })],
+        'cache.fetch': ['fresh', () => cache.fetch('k', { fresh: 1000 })],
+        'cache.set': ['ttl', () => cache.set('k', 1, { ttl: 1000 })],
+        'cache.delete': ['delay', () => cache.delete('k', { delay: 1000 })],
+        'cache.peek': ['raw', () => cache.peek('k', { raw: true })],
+        'near.get': ['ttl', () => near.get('k', unexpected, { ttl: 1000 })],
+        'near.getMany': ['ttl', () => near.getMany(['k'], unexpected, { ttl: 1000 })],
+        'limit.gcra': ['bursts', () => limit.gcra('k', { ...rate, bursts: 5 })],
+        'limit.window': ['type', () => limit.window('k', { limit: 1, window: 1000, type: 'EXACT' })],
+        'limit.tiers': ['costs', () => limit.tiers('k', [rate], { costs: 5 })],
+        'limit.tiers, rates[0]': ['bursts', () => limit.tiers('k', [{ ...rate, bursts: 1 }])],
+        'limit.gcraMany': ['costs', () => limit.gcraMany([['k', rate]], { costs: 5 })],
+        'limit.gcraMany, rates[0]': ['bursts', () => limit.gcraMany([['k', { ...rate, bursts: 1 }]])],
+        'delay.create': ['maxlen', () => delay.create('k', 's', { maxlen: 5 })],
+        'delay.add': ['in', () => delay.add('k', 'id', { n: 1 }, { after: 0, in: 5 })],
+        'bloom.create': ['rate', () => bloom.create('k', { capacity: 9, rate: 0.1 })],
+        'cuckoo.create': ['error', () => cuckoo.create('k', { capacity: 9, error: 0.1 })],
+        'sluice.guard': ['px', () => sluice.guard('k', 1, { px: 1 })],
+        'sluice.near': ['max', async () => sluice.near({ max: 1 })],
+        'sluice.lock': ['ttl', async () => sluice.lock('k', { ttl: 1000 })],
+        'sluice.readLock': ['ttl', async () => sluice.readLock('k', { ttl: 1000 })],
+        'sluice.semaphore': ['count', async () => sluice.semaphore('k', 1, { count: 2 })],
+        'new Sluice': ['lease', async () => new Sluice(client, { lease: 1000 })],
+        'cache.get, breaker': ['ttl', () => cache.get('k', unexpected, { breaker: { name: 'b', failures: 1, open: 1000, ttl: 1 } })],
+      };
+      for (const [method, [option, call]] of Object.entries(calls)) {
+        const message = new RegExp(`^${method.replace(/[[\]]/g, '\\$&')}: the option \`${option}\` is unknown\\. The options are \\w+`);
+        await assert.rejects(call(), { name: 'TypeError', message }, method);
+      }
+      await assert.rejects(stock.create('k', 10, { peruser: 2 }), { message: /are replace, perUser, retain, events and maxLength$/ });
+      assert.equal(await admin.send('EXISTS', 'k'), 0);
+    });
+
+    test('a missing or wrong argument is named', async () => {
+      const { bloom, cache, delay, limit, once, stock } = sluice;
+      const near = sluice.near();
+      /** @type {[string, string, () => unknown][]} */
+      const calls = [
+        ['TypeError', 'stock.create: the argument `total` is missing', () => stock.create('k')],
+        ['TypeError', 'stock.create: the argument `total` must be a whole number from 0 on, not "10"', () => stock.create('k', '10')],
+        ['TypeError', 'stock.create: the options must be an object, not 2', () => stock.create('k', 10, 2)],
+        ['RangeError', 'stock.create: the option `perUser` must be a whole number from 1 on, not 0', () => stock.create('k', 10, { perUser: 0 })],
+        ['TypeError', 'stock.reserve: the option `hold` is missing', () => stock.reserve('k', 1, { order: 'o' })],
+        ['TypeError', 'stock.reserve: the option `order` is missing', () => stock.reserve('k', 1, { hold: 1000 })],
+        ['TypeError', 'stock.reserve: the option `order` is missing', () => stock.reserve('k', 1)],
+        ['TypeError', 'stock.reserve: the option `hold` must be a whole number of milliseconds from 1 on, not "20s"', () => stock.reserve('k', 1, { order: 'o', hold: '20s' })],
+        ['RangeError', 'stock.reserve: the argument `quantity` must be a whole number from 1 on, not 1.5', () => stock.reserve('k', 1.5, { order: 'o', hold: 1000 })],
+        ['TypeError', 'stock.deduct: the option `user` must be a string, bytes or a whole number, not null', () => stock.deduct('k', 1, { user: null })],
+        ['TypeError', 'stock.confirm: the argument `order` is missing', () => stock.confirm('k')],
+        ['TypeError', 'stock.deductMany: the argument `items` must be a list of [key, quantity], not an object', () => stock.deductMany({ k: 1 })],
+        ['TypeError', 'stock.deductMany: the argument `items` must be a list of [key, quantity], not a list', () => stock.deductMany([['k', 1.5]])],
+        ['TypeError', 'limit.gcra: the option `period` is missing', () => limit.gcra('k', { count: 1 })],
+        ['TypeError', 'limit.gcra: the option `count` is missing', () => limit.gcra('k')],
+        ['TypeError', 'limit.tiers, rates[1]: the option `period` is missing', () => limit.tiers('k', [{ count: 1, period: 1000 }, { count: 1 }])],
+        ['TypeError', 'limit.window: the option `window` is missing', () => limit.window('k', { limit: 1 })],
+        ['TypeError', 'limit.window: the option `kind` must be SLIDING or EXACT, not "LOG"', () => limit.window('k', { limit: 1, window: 1, kind: 'LOG' })],
+        ['TypeError', 'limit.once: the argument `ttl` is missing', () => limit.once('k')],
+        ['TypeError', 'once.run: the argument `work` must be a function, not an object', () => once.run('k', {})],
+        ['TypeError', 'once.run: the argument `key` is missing', () => once.run(undefined, () => 1)],
+        ['RangeError', 'once.run: the option `wait` must be a number of milliseconds from 0 on, not NaN', () => once.run('k', () => 1, { wait: NaN })],
+        ['TypeError', 'cache.get: the argument `loader` is missing', () => cache.get('k')],
+        ['TypeError', 'cache.get: the argument `key` must be a string, bytes or a whole number, not an object', () => cache.get({}, () => 1)],
+        ['TypeError', 'cache.get: the option `codec` must be a codec, not "json"', () => cache.get('k', () => 1, { codec: 'json' })],
+        ['TypeError', 'near.get: the argument `loader` is missing', () => near.get('k')],
+        ['TypeError', 'delay.add: the option `after` is missing', () => delay.add('q', 'id', { n: 1 })],
+        ['TypeError', 'bloom.create: the option `capacity` is missing', () => bloom.create('k')],
+        ['TypeError', 'sluice.lock: the option `wait` must be a number of milliseconds from 0 on, not "long"', async () => sluice.lock('k', { wait: 'long' })],
+        ['TypeError', 'sluice.semaphore: the argument `limit` is missing', async () => sluice.semaphore('k')],
+        ['TypeError', 'STOCK.ADD: argument 2 is undefined. A command has strings, bytes and numbers', async () => sluice.send('STOCK.ADD', 'k', undefined)],
+      ];
+      for (const [name, message, call] of calls) await assert.rejects(call(), { name, message }, message);
+      assert.equal(await admin.send('EXISTS', 'k'), 0);
+    });
+
+    test('keys and ids are also whole numbers', async () => {
+      const { cache, once, stock } = sluice;
+      assert.equal(await cache.get(17, (key) => key + 1), 18);
+      assert.equal(await cache.get('17', () => assert.fail('it is cached')), 18);
+      assert.deepEqual(await cache.getMany([17], () => assert.fail()), new Map([[17, 18]]));
+      await stock.create(18, 5, { perUser: 2 });
+      assert.deepEqual(await stock.reserve(18, 2, { order: 7, user: 8, hold: 60_000 }), { ok: true, available: 3 });
+      assert.equal((await stock.order('18', '7')).user, '8');
+      assert.equal(await once.run(19, () => 'done'), 'done');
+      assert.equal(await sluice.near().get(17, () => assert.fail('it is cached')), 18);
+      assert.equal(await sluice.lock(20).run(async (hold) => hold.keys.length), 1);
+    });
+
     test('a sale whose reply is lost sells once', () => withLossy(async (other, proxy) => {
       await sluice.stock.create('sku', 10);
       proxy.lose('STOCK.DEDUCT');
