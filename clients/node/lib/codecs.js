@@ -21,7 +21,13 @@ const strict = new TextDecoder('utf-8', { fatal: true });
 const json = {
   encode(value) {
     if (isBytes(value)) throw new TypeError('The codec `json` stores no bytes: use the codec `buffer`');
-    const text = JSON.stringify(value);
+    let text;
+    try {
+      text = JSON.stringify(value);
+    } catch (error) { // a BigInt, or an object that contains itself
+      if (!(error instanceof TypeError)) throw error;
+      throw new TypeError(`The codec \`json\` cannot store this value: ${error.message}`, { cause: error });
+    }
     if (text === undefined) throw new TypeError(`The codec \`json\` stores no ${typeof value}`);
     return text;
   },

@@ -61,7 +61,7 @@ class Once {
 
   /**
    * Calls `work` once for this key, whichever process asks, and returns its result to each caller. If `work` fails, the next
-   * caller does it. If only its result cannot be encoded, the key is free after the lease.
+   * caller does it. If the work is done and only its result cannot be encoded, the key is busy until the lease ends.
    *
    * After an `OutcomeUnknown`, and after an error with the name `TimeoutError` or `AbortError`, as those of an `AbortSignal`, `work` may
    * have had its effect: the key is busy until the lease ends. Convert the timeouts of other libraries into `OutcomeUnknown`.
@@ -72,6 +72,7 @@ class Once {
    * @param {OnceOptions} [options]
    * @returns {Promise<T>}
    * @throws {Conflict} The key was used with another fingerprint.
+   * @throws {TypeError} The work is done, but the codec cannot store its result.
    * @throws {LeaseLost} `work` took longer than its lease, and another caller began.
    * @throws {WaitTimeout} Another caller works for longer than `wait`.
    */
@@ -95,7 +96,13 @@ class Once {
       throw error;
     }
     // The work is done: if its result cannot be stored, the key must not become free at once.
-    const bytes = codec.encode(result === undefined ? null : result);
+    let bytes;
+    try {
+      bytes = codec.encode(result === undefined ? null : result);
+    } catch (error) {
+      const what = `once.run: the work on ${key} is done, but its result cannot be stored. The key is busy until its lease ends`;
+      throw new TypeError(`${what}: ${/** @type {Error} */ (error).message}`, { cause: error });
+    }
     if (!await this.done(key, token, bytes, remember)) throw new LeaseLost(`The work on ${key} took longer than its lease`);
     return codec.decode(Buffer.from(bytes));
   }

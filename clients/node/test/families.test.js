@@ -255,8 +255,16 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
       assert.equal(await sluice.once.run('fails', async () => undefined), null); // the next caller did it
       assert.deepEqual(await sluice.once.run('bytes', () => BYTES, { codec: buffer }), BYTES);
       assert.deepEqual(await sluice.once.run('bytes', () => assert.fail(), { codec: buffer }), BYTES);
-      await assert.rejects(sluice.once.run('unstored', async () => 1n), TypeError); // the work is done, but JSON has no BigInt
-      assert.equal((await sluice.once.info('unstored')).state, 'busy');
+      for (const [key, codec, value, reason] of [
+        ['bigint', json, { id: 1n }, 'The codec `json` cannot store this value: Do not know how to serialize a BigInt'],
+        ['symbol', json, Symbol('s'), 'The codec `json` stores no symbol'],
+        ['number', text, 7, 'The codec `text` stores strings only'],
+      ]) {
+        const message = `once.run: the work on ${key} is done, but its result cannot be stored. The key is busy until its lease ends: ${reason}`;
+        await assert.rejects(sluice.once.run(key, async () => value, { codec }), { name: 'TypeError', message });
+        assert.equal((await sluice.once.info(key)).state, 'busy');
+      }
+      await assert.rejects(sluice.cache.set('bigint in cache', [1n]), { name: 'TypeError', message: 'The codec `json` cannot store this value: Do not know how to serialize a BigInt' });
       await assert.rejects(sluice.once.run('lost', () => admin.send('DEL', 'lost')), LeaseLost);
       const { state, token } = await sluice.once.begin('by hand');
       assert.equal(state, 'NEW');
