@@ -111,6 +111,20 @@ const { available } = null as unknown as Awaited<ReturnType<typeof sluice.stock.
   assert.deepEqual(lines.map((line) => /^(wrong.cts)\((\d+),/.exec(line)?.slice(1)), [4, 5, 6, 7, 8].map((line) => ['wrong.cts', `${line}`]), lines.join('\n'));
 });
 
+test('an installed folder has new declarations', async () => {
+  const copy = path.join(folder, 'copy');
+  const app = path.join(folder, 'app');
+  await fs.mkdir(path.join(copy, 'types'), { recursive: true });
+  await fs.mkdir(app);
+  for (const name of ['lib', 'package.json', 'tsconfig.json']) await fs.cp(path.join(HOME, name), path.join(copy, name), { recursive: true });
+  await fs.symlink(await fs.realpath(path.join(HOME, 'node_modules')), path.join(copy, 'node_modules'));
+  await fs.writeFile(path.join(copy, 'types/index.d.ts'), '// old');
+  await fs.writeFile(path.join(app, 'package.json'), '{}');
+  await run('npm', ['install', '--offline', '--no-audit', '--no-fund', '../copy'], { cwd: app });
+  const declarations = await fs.readFile(path.join(app, 'node_modules/sluice/types/index.d.ts'), 'utf8');
+  for (const name of Object.keys(require('../lib'))) assert.match(declarations, new RegExp(`\\b${name}\\b`));
+});
+
 test('spans of OpenTelemetry', async () => {
   const { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } = require('@opentelemetry/sdk-trace-base');
   const { AsyncLocalStorageContextManager } = require('@opentelemetry/context-async-hooks');
