@@ -9,7 +9,7 @@ const os = require('node:os');
 const path = require('node:path');
 const { after, before, test } = require('node:test');
 const { promisify } = require('node:util');
-const { connectAdmin, PORT, ALL, disconnect } = require('./support');
+const { connectAdmin, eventually, PORT, ALL, disconnect } = require('./support');
 
 const run = promisify(execFile);
 const HOME = path.join(__dirname, '..');
@@ -188,16 +188,35 @@ test('the flash sale of the README sells', async () => {
     const [line] = await once(server.stdout, 'data');
     const [, port] = /:(\d+)/.exec(line);
     const [, session] = /^```console\n(.*?)^```$/ms.exec(readme);
-    const steps = [...session.matchAll(/^\$ curl -X POST '([^']*)'\n(.*)$/gm)];
+    const steps = [...session.matchAll(/^\$ curl -X POST (?:-H 'Idempotency-Key: (.*?)' )?'([^']*)'\n(.*)$/gm)];
     assert(steps.length >= 4);
-    for (const [, url, expected] of steps) {
-      const reply = await fetch(`http://${url.replace(':8080', `:${port}`)}`, { method: 'POST' });
-      assert.equal(await reply.text(), expected, url);
+    const post = (url, key, method = 'POST') => fetch(`http://localhost:${port}${url}`, { method, headers: key ? { 'idempotency-key': key } : {} });
+    for (const [, key, url, expected] of steps) {
+      assert.equal(await (await post(url.replace('localhost:8080', ''), key)).text(), expected, url);
     }
-    const buy = (user) => fetch(`http://localhost:${port}/buy?user=${user}&order=${user}`, { method: 'POST' });
-    const replies = await Promise.all(Array.from({ length: 150 }, (_, user) => buy(`crowd-${user}`)));
+    const statusOf = async (...request) => (await post(...request)).status;
+    assert.equal(await statusOf('/buy?user=eve', 'k', 'GET'), 405);
+    assert.equal(await statusOf('/buy?user=eve'), 400);
+    assert.equal(await statusOf('/pay?user=eve&order=none'), 404);
+    const replies = await Promise.all(Array.from({ length: 150 }, (_, user) => post(`/buy?user=crowd-${user}`, 'k')));
     const sold = replies.filter(({ status }) => status === 202).length;
     assert.equal(sold, 98); // of 100, two were sold above
+    // A repeated request costs no rate.
+    for (let attempt = 0; attempt < 9; attempt++) assert.equal(await statusOf('/buy?user=ann', 'purchase-1'), 202);
+    // A refusal of the rate is not remembered; that of the stock is.
+    const keys = Array.from({ length: 9 }, (_, n) => `k${n}`);
+    const late = await Promise.all(keys.map((key) => statusOf('/buy?user=late', key)));
+    assert(late.includes(409) && late.includes(429), late.join());
+    await admin.send('STOCK.ADD', 'sku:1', 1);
+    assert.equal(await statusOf('/buy?user=late', keys[late.indexOf(409)]), 409);
+    await eventually(async () => await statusOf('/buy?user=late', keys[late.indexOf(429)]) === 202);
+    // What lapsed is not charged, and a key of another purchase is refused.
+    await admin.send('STOCK.CANCEL', 'sku:1', 'ann:purchase-2');
+    assert.equal(await (await post('/pay?user=ann&order=ann:purchase-2')).text(), '{"refusal":"CLOSED"}');
+    await admin.send('ONCE.BEGIN', 'buy:ann:other', 'LEASE', 60_000, 'FINGERPRINT', 'sku:2');
+    assert.equal(await statusOf('/buy?user=ann', 'other'), 409);
+    server.kill();
+    assert.deepEqual(await once(server, 'exit'), [0, null]);
   } finally {
     server.kill();
   }
