@@ -151,9 +151,12 @@ impl Listing {
         number: u64,
         mut visit: impl FnMut(&ServerString<'_>) -> bool,
     ) {
-        let Some(listed) = self.get().key(number) else {
+        let mut here = self.get();
+        here.record_visit(Now::read().ms());
+        let Some(listed) = here.key(number) else {
             return;
         };
+        drop(here);
         let name = ServerString::new(&listed.key);
         if !cluster::owns(ctx, &name) {
             return self.get().park(number);
@@ -357,7 +360,7 @@ pub struct Deadlines {
     former: VecDeque<ListedValues>,
     /// The parked values of hash slots from this one on return to the list if this node owns them. `None`: none do now.
     unparks_from: Option<u16>,
-    /// The time (Unix ms) at the last call of [`Deadlines::follow_clock`].
+    /// The time (Unix ms) of the last visit, or that of [`Deadlines::follow_clock`] since.
     clock: u64,
     /// The values from here on, up to a time (Unix ms), are [brought forward](Deadlines::bring_forward). `None`: no value is.
     brings_forward: Option<((u64, u64), u64)>,
@@ -378,6 +381,7 @@ impl Deadlines {
     pub fn replace(&mut self, others: Self) {
         let others = Self {
             last: self.last,
+            clock: self.clock,
             ..others
         };
         let former = mem::replace(self, others);
@@ -489,12 +493,19 @@ impl Deadlines {
         (returned, true)
     }
 
+    /// Notes a time (Unix ms) at which a value is visited, and perhaps listed again for a later attempt.
+    pub fn record_visit(&mut self, now: u64) {
+        self.clock = self.clock.max(now);
+    }
+
     /// Notes the time. If the clock was set back, a value that is to be visited again has a time of the old clock, which may be far away:
     /// all values with times up to then are brought forward.
     pub fn follow_clock(&mut self, now: u64) {
         let before = mem::replace(&mut self.clock, now);
         if now < before {
-            self.brings_forward = Some(((now, u64::MAX), before + MAX_RETRY_MS));
+            let pending = self.brings_forward.map_or(0, |(_, until)| until);
+            let until = pending.max(before + MAX_RETRY_MS);
+            self.brings_forward = Some(((now, u64::MAX), until));
         }
     }
 
@@ -648,6 +659,7 @@ mod tests {
         }
         list.follow_clock(1_000_100);
         assert!(!list.is_bringing_forward());
+        list.follow_clock(950_000);
         list.follow_clock(900_000);
         let mut steps = 0;
         while list.is_bringing_forward() {

@@ -4,6 +4,7 @@
 use super::edit::DelayEdit;
 use super::native::{self, DELAY, list};
 use super::{COUNTERS, DEADLINES};
+use crate::deadlines::MAX_RETRY_MS;
 use crate::server::base::clock::Now;
 use crate::server::base::slice::Slice;
 use crate::server::handles::context::Ctx;
@@ -13,7 +14,7 @@ use crate::server::services::deferred::{KeyChange, ServerEvent, ask_for_slices};
 use crate::server::services::timer;
 
 /// The time until the next attempt of a queue that cannot deliver.
-const RETRY_MS: u64 = 1000;
+const RETRY_MS: u64 = MAX_RETRY_MS;
 
 /// Asks for slices if messages are due. Otherwise returns when the next message is due (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {

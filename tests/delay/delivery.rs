@@ -136,7 +136,6 @@ fn a_stream_of_another_type_makes_messages_wait_and_they_are_tried_again() {
     assert_eq!(client.must("XLEN t"), 1);
 }
 
-/// Nothing waits for the stream any more.
 /// The time of the next attempt is a time of the old clock.
 #[test]
 fn a_stuck_queue_is_tried_again_soon_if_the_clock_is_set_back() {
@@ -155,6 +154,7 @@ fn a_stuck_queue_is_tried_again_soon_if_the_clock_is_set_back() {
     assert_eq!(number(&mut client, "q", "stuck"), 0);
 }
 
+/// Nothing waits for the stream any more.
 #[test]
 fn a_queue_is_not_stuck_without_a_due_message() {
     let (server, mut client) = server_and_client();

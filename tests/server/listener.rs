@@ -593,13 +593,13 @@ fn a_release_in_the_middle_of_a_rename_is_handed_over_afterwards() {
             "LOCK.ACQUIRE second me PX 600000",
             "LOCK.ACQUIRE third me PX 600000",
             "listener.run expired LOCK.RELEASE second me",
-            "LOCK.ACQUIRE first me PX 500",
+            "LOCK.ACQUIRE first me PX 3000",
         ]);
         waiter = Some(listened.wait("LOCK.MACQUIRE 2 second first you PX 600000 BLOCK 0", 1));
         // In one write, so that nothing but the command meets the expired lock.
         listened
             .client
-            .run_all(["DEBUG SLEEP 0.6", "RENAME third first"]);
+            .run_all(["DEBUG SLEEP 3.1", "RENAME third first"]);
         let replies = listened.client.must("listener.replies");
         let is_released = |line: &Value| line.text() == "expired second LOCK.RELEASE reply";
         let is_done = replies.array().iter().any(is_released);

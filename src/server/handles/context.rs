@@ -154,7 +154,7 @@ impl<'c> Ctx<'c> {
     }
 
     /// Whether another command may be in progress, because a listener to keyspace events runs this one in the middle of it. True for each
-    /// command that a module calls, except in a transaction or a script, where the server does not tell.
+    /// command that a module calls, unless it may block (format `K`) or runs in a transaction or a script: there the server does not tell.
     pub fn may_be_nested(self) -> bool {
         const INNER: u32 = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         const OUTER: u32 = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;

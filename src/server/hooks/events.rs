@@ -423,8 +423,9 @@ unsafe extern "C" fn on_event_loop(
             if WORK.load(Ordering::Relaxed) != NOTHING {
                 do_a_slice(ctx);
             }
-            // The server may have computed for how long it sleeps, and served blocked clients, before it asked us.
-            if needs_round() {
+            // The server may have computed for how long it sleeps, and served blocked clients, before it asked us. A listener to an
+            // event of this work may have left some more.
+            if needs_round() || WORK.load(Ordering::Relaxed) == FRESH {
                 wake_event_loop();
             }
         });
