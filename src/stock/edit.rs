@@ -282,6 +282,13 @@ impl<'k> StockEdit<'k> {
         Ok(Some(entry))
     }
 
+    /// Closes the event stream until its next use, because the command is about to create another key.
+    pub(super) fn suspend_stream(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.suspend();
+        }
+    }
+
     /// Deletes an entry whose change will not be applied.
     pub(super) fn retract(&mut self, entry: EntryId) {
         if let Some(stream) = self.stream.take() {
@@ -351,6 +358,7 @@ impl<'k> StockEdit<'k> {
 
     /// Replaces the value at the key, of whatever type, by a new stock.
     pub(super) fn replace(&mut self, created: Created) {
+        self.suspend_stream();
         let expires = self.key.expires().filter(|_| created.keeps_expiry);
         self.key.replace(Stock::new(created.counts, created.terms));
         let commit = Commit {

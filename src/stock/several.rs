@@ -211,7 +211,10 @@ fn apply_all(mut changes: Vec<(&mut StockEdit<'_>, &Change<'_>)>) -> Result<(), 
     let mut failure = None;
     for (edit, change) in changes {
         match edit.announce(change, None) {
-            Ok(entry) => announced.push((edit, change, entry)),
+            Ok(entry) => {
+                edit.suspend_stream(); // the next entry may create a stream
+                announced.push((edit, change, entry));
+            }
             Err(error) => {
                 failure = Some(error);
                 break;

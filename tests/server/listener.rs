@@ -709,6 +709,33 @@ fn a_listener_may_delete_a_key_that_a_command_has_open() {
     }
 }
 
+/// The same for a listener that deletes the event stream of another stock of the command, or of the stock that is created.
+#[test]
+fn a_listener_may_delete_a_stream_that_a_command_has_open() {
+    let mut listened = Listened::start();
+    for change in ["DEL events", "SET events text", "RENAME events gone"] {
+        listened.run(&["DEL stock other events streams gone"]);
+        listened.run(&[
+            "STOCK.SET stock 9 EVENTS events MAXLEN 1",
+            "STOCK.SET other 9 EVENTS streams MAXLEN 1",
+        ]);
+        let run = format!("listener.run new {change}");
+        listened.run(&["DEL streams gone", &run]);
+        let sold = listened.client.run("STOCK.MDEDUCT 2 stock 1 other 1");
+        assert!(!sold.is_err(), "{change}: {sold:?}");
+        listened.client.must("DEL events");
+        listened.run(&["DEL stock events gone", "XADD events * f v"]);
+        listened.run(&[&run]);
+        let created = listened
+            .client
+            .run("STOCK.SET stock 9 EVENTS events MAXLEN 1");
+        assert!(!created.is_err(), "{change}: {created:?}");
+        assert_eq!(listened.client.must("STOCK.GET stock"), 9);
+        assert_eq!(listened.client.must("STOCK.GET other"), 8);
+    }
+    assert!(!listened.server.log().contains("panic"));
+}
+
 /// The server emits `new` when the first message of a delay queue creates the stream. A listener that then deletes the queue deletes the
 /// message, too: neither the queue nor an entry is left, and later messages of another queue are delivered.
 #[test]

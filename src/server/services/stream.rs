@@ -46,7 +46,8 @@ pub fn free_unused() {
 /// A stream that is open for appending, or an empty key that becomes one.
 pub struct Stream<'k> {
     ctx: Ctx<'k>,
-    key: OpenKey<'k>,
+    /// `None`: [suspended](Self::suspend).
+    key: Option<OpenKey<'k>>,
     name: ServerString<'static>,
     /// Whether the key was empty when it was opened.
     is_new: bool,
@@ -55,10 +56,7 @@ pub struct Stream<'k> {
 impl<'k> Stream<'k> {
     /// Opens a key; an error if it holds another type.
     fn open(ctx: Ctx<'k>, name: ServerString<'static>) -> Result<Self, Error> {
-        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
-        // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
-        // is closed before the context goes.
-        let open = || unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) };
+        let open = || Self::open_key(ctx, &name);
         let mut key = open();
         if key.is_empty() {
             // If this call removed an expired key, a listener to that event may have written the key again. The handle still shows an
@@ -73,10 +71,30 @@ impl<'k> Stream<'k> {
         };
         Ok(Self {
             ctx,
-            key,
+            key: Some(key),
             name,
             is_new,
         })
+    }
+
+    fn open_key(ctx: Ctx<'k>, name: &ServerString<'_>) -> OpenKey<'k> {
+        let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
+        // SAFETY: context and name are alive. The handle keeps its own reference to the name, and
+        // is closed before the context goes.
+        unsafe { OpenKey::open(ctx.raw(), name.raw(), mode) }
+    }
+
+    /// Closes the key until the next use. To be called before another key is created: a listener to the event `new` can delete the
+    /// stream, and the handle would still refer to it.
+    pub fn suspend(&mut self) {
+        self.key = None;
+    }
+
+    /// The open key. If it was suspended, it may hold anything now.
+    #[inline(always)]
+    fn key(&mut self) -> &mut OpenKey<'k> {
+        self.key
+            .get_or_insert_with(|| Self::open_key(self.ctx, &self.name))
     }
 
     /// Opens the stream that belongs to the value at the key `owner`. `is_following`: this server repeats a change of a master or an AOF,
@@ -139,7 +157,7 @@ impl<'k> Stream<'k> {
         // the call.
         let status = unsafe {
             api!(RedisModule_StreamAdd(
-                self.key.raw,
+                self.key().raw,
                 flags as c_int,
                 &mut raw_id,
                 strings.as_mut_ptr(),
@@ -177,7 +195,7 @@ impl<'k> Stream<'k> {
         // SAFETY: the handle is open for writing; the strings are pairs and live through the call.
         let status = unsafe {
             api!(RedisModule_StreamAdd(
-                self.key.raw,
+                self.key().raw,
                 0,
                 &mut id,
                 strings.as_mut_ptr(),
@@ -207,16 +225,16 @@ impl<'k> Stream<'k> {
             seq: id.seq,
         };
         // SAFETY: the handle is open for writing.
-        unsafe { api!(RedisModule_StreamDelete(self.key.raw, &mut id)) };
-        if self.is_new && self.key.length() == 0 {
-            self.key.delete();
+        unsafe { api!(RedisModule_StreamDelete(self.key().raw, &mut id)) };
+        if self.is_new && self.key().length() == 0 {
+            self.key().delete();
         }
     }
 
     /// Drops the oldest entries beyond approximately `length`, in whole blocks, as `MAXLEN ~` does. Returns their number, so that
     /// replicas drop the same entries.
     pub fn trim_to_about(&mut self, length: u64) -> u64 {
-        if self.key.length() as u64 <= length {
+        if self.key().length() as u64 <= length {
             return 0;
         }
         self.trim(length, raw::REDISMODULE_STREAM_TRIM_APPROX)
@@ -224,7 +242,7 @@ impl<'k> Stream<'k> {
 
     /// Drops the `count` oldest entries.
     pub fn drop_oldest(&mut self, count: u64) {
-        let left = (self.key.length() as u64).saturating_sub(count);
+        let left = (self.key().length() as u64).saturating_sub(count);
         self.trim(left, 0);
     }
 
@@ -232,7 +250,7 @@ impl<'k> Stream<'k> {
         // SAFETY: the handle is open for writing.
         let dropped = unsafe {
             api!(RedisModule_StreamTrimByLength(
-                self.key.raw,
+                self.key().raw,
                 flags as c_int,
                 length as i64
             ))
