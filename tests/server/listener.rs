@@ -700,7 +700,8 @@ fn a_listener_may_delete_a_key_that_a_command_has_open() {
         ("stock", "STOCK.DEDUCT stock 1", ""),
     ] {
         listened.run(&["DEL events", &format!("listener.run new DEL {key}")]);
-        assert!(listened.client.run(command).is_err(), "{command}");
+        let reply = listened.client.run(command);
+        assert_eq!(reply.err(), "ERR the key was removed during the command");
         listened.expect(&format!("new {key} DEL reply"));
         assert_eq!(listened.client.must("EXISTS events"), 0, "{command}");
         assert_eq!(listened.client.must(&format!("EXISTS {key}")), 0);
