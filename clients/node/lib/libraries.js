@@ -109,7 +109,7 @@ const CRC16 = new Uint16Array(256).map((_, byte) => {
 
 /** The hash slot of a key. @param {Bytes} key */
 function slotOf(key) {
-  let bytes = Buffer.from(/** @type {any} */ (key));
+  let bytes = Buffer.from(/** @type {any} */ (typeof key === 'number' ? String(key) : key));
   const open = bytes.indexOf('{');
   const close = open < 0 ? -1 : bytes.indexOf('}', open + 1);
   if (close > open + 1) bytes = bytes.subarray(open + 1, close);

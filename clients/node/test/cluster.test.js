@@ -120,6 +120,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         await eventually(async () => { await near.get(key('c'), () => 8); return near.hits > 0; });
         await sluice.cache.set(key('c'), 9);
         await eventually(async () => await near.get(key('c'), () => 8) === 9);
+        assert.equal(await near.get(17, () => 'number'), 'number'); // the node of its slot is found
         near.close();
       }
     });
