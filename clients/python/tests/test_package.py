@@ -95,7 +95,7 @@ def test_a_server_without_the_module_is_named():
     unknown = importlib.import_module(f"{CLIENT}.exceptions").ResponseError("unknown command 'STOCK.GET', with args beginning with: 'sku' ")
     error = sluice.errors.typed(unknown)
     assert type(error) is sluice.CommandError
-    assert str(error) == "unknown command 'STOCK.GET': the server does not have the module Sluice, or an older version (INFO sluice)"
+    assert str(error) == "unknown command 'STOCK.GET': the server has no Sluice module, or its version is too old for this command (see INFO sluice)"
 
 
 def test_work_of_the_other_client_is_an_error(admin):

@@ -34,11 +34,15 @@ impl Delays {
 
     /// Adds a message, and sometimes cancels it, perhaps too late.
     pub(super) fn step(&self, client: &mut Client<'_>, random: &mut Random, id: &str) {
-        let is_canceled = random.below(4) == 0;
-        let (queue, px) = (
-            &self.queue,
-            random.below(if is_canceled { 2000 } else { 50 }),
-        );
+        let number = self.counts.lock().unwrap().added.len();
+        let is_canceled = number % 4 == 3;
+        let queue = &self.queue;
+        // Some are canceled at the last moment, others long before.
+        let px = if number % 8 == 3 {
+            600_000
+        } else {
+            random.below(50)
+        };
         let add = format!("DELAY.ADD {queue} {id} PX {px} VALUES id {id}");
         assert_eq!(client.must(&self.tag, &add), 1, "{add}");
         self.counts.lock().unwrap().added.insert(id.into());

@@ -1,9 +1,11 @@
 """Lost replies: another client acts before this one notices. A repetition must not undo what the other client did."""
 
+import threading
 import time
 
 import pytest
 
+from settings import PORT, classes
 from sluice import LockLost, Policy, Rate, Refusal
 
 from .helpers import eventually, finish, start
@@ -245,10 +247,12 @@ async def fill(sluice, admin, seconds=0.6):
     """Another call occupies the only connection of the client for some time."""
 
     async def wait():
-        await sluice.client.execute_command("BLPOP", "no list", seconds)
+        await sluice.client.execute_command("BLPOP", "no list", 60)
 
     handle = start(wait)
     await eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+    other = classes()[0](port=PORT)
+    threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
     return handle
 
 
@@ -313,7 +317,7 @@ async def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_e
     handles = []
 
     async def work(token):
-        handles.append(await fill(sluice, admin, 3))
+        handles.append(await fill(sluice, admin, 30))
         return "charged"
 
     began = time.monotonic()

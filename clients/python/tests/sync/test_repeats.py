@@ -1,10 +1,12 @@
 # `clients/python/generate` writes this file from the folder aio.
 """Lost replies: another client acts before this one notices. A repetition must not undo what the other client did."""
 
+import threading
 import time
 
 import pytest
 
+from settings import PORT, classes
 from sluice import LockLost, Policy, Rate, Refusal
 
 from .helpers import eventually, finish, start
@@ -246,10 +248,12 @@ def fill(sluice, admin, seconds=0.6):
     """Another call occupies the only connection of the client for some time."""
 
     def wait():
-        sluice.client.execute_command("BLPOP", "no list", seconds)
+        sluice.client.execute_command("BLPOP", "no list", 60)
 
     handle = start(wait)
     eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
+    other = classes()[0](port=PORT)
+    threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
     return handle
 
 
@@ -314,7 +318,7 @@ def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_ended(m
     handles = []
 
     def work(token):
-        handles.append(fill(sluice, admin, 3))
+        handles.append(fill(sluice, admin, 30))
         return "charged"
 
     began = time.monotonic()
