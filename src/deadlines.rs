@@ -28,7 +28,7 @@ pub const BYTES_PER_VALUE: usize = 128;
 /// The values that the list looks at before it reads the clock again.
 const STEP_SIZE: usize = 64;
 
-/// A family visits a value that cannot do its due work again after this time at the latest.
+/// The longest time until the next attempt, if the due work of a value cannot be done.
 pub const MAX_RETRY_MS: u64 = 1000;
 
 /// The position of a value in the list. The value contains it. It is not part of the dataset.
@@ -498,8 +498,8 @@ impl Deadlines {
         self.clock = self.clock.max(now);
     }
 
-    /// Notes the time. If the clock was set back, a value that is to be visited again has a time of the old clock, which may be far away:
-    /// all values with times up to then are brought forward.
+    /// Notes the time. If the clock was set back, the times of next attempts are still those of the old clock, perhaps hours away. So all
+    /// values with times up to the old clock plus [`MAX_RETRY_MS`] are brought forward.
     pub fn follow_clock(&mut self, now: u64) {
         let before = mem::replace(&mut self.clock, now);
         if now < before {

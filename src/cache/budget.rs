@@ -39,8 +39,8 @@ struct BudgetWork {
     owed: u64,
     /// The bytes that the running command of a cluster has stored without making room.
     stored: u64,
-    /// Whether a search has found nothing in this round of the event loop, in a whole slice or among all entries. Later commands of the
-    /// round do not search.
+    /// Whether a search of this round of the event loop found no entry to evict. It looked for a whole slice, or at all entries. Later
+    /// commands of the round do not search.
     is_fruitless: bool,
     /// The count of all entries after a dataset was loaded.
     count: Option<EntryCount>,
@@ -313,7 +313,7 @@ fn make_room_for(more: u64, stored: u64, evict_next: impl Fn() -> bool) {
         if !is_fruitful && slice.is_over() {
             let work = &mut *WORK.get();
             work.is_fruitless = true;
-            work.owed += more.max(stored); // the rounds of the event loop go on
+            work.owed += more.max(stored); // later rounds of the event loop evict them
             return;
         }
         let before = ENTRIES.get().bytes();

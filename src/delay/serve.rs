@@ -14,7 +14,8 @@ use crate::server::services::deferred::{KeyChange, ServerEvent, ask_for_slices};
 use crate::server::services::timer;
 
 /// The time until the next attempt of a queue that cannot deliver.
-const RETRY_MS: u64 = MAX_RETRY_MS;
+const RETRY_MS: u64 = 1000;
+const _: () = assert!(RETRY_MS <= MAX_RETRY_MS);
 
 /// Asks for slices if messages are due. Otherwise returns when the next message is due (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {

@@ -11,7 +11,7 @@
 //! mode    = 0 (exclusive) | 1 (shared) | 2 limit (semaphore)
 //! hold    = owner count fence until flags [id reply [bound]] [id reply]
 //! flags   = 1: the last acquisition had a request id, 2: the last release had one,
-//!           4: the renewals have a bound, 8: they have none
+//!           4: the renewals have a bound, which follows the reply of the acquisition; 8: the renewals have no bound
 //! ```
 //!
 //! A `RELEASE` depends on nothing but the lock and is replicated as it came.

@@ -4,6 +4,7 @@
 use super::edit::{SLICE_ORDERS, StockEdit};
 use super::native::{STOCK, list};
 use super::{COUNTERS, DEADLINES};
+use crate::deadlines::MAX_RETRY_MS;
 use crate::error::Error;
 use crate::server::base::clock::Now;
 use crate::server::base::main_thread::MainThread;
@@ -17,6 +18,7 @@ use std::collections::BTreeSet;
 
 /// The time until the next attempt if the changes of a stock cannot be announced.
 const RETRY_MS: u64 = 100;
+const _: () = assert!(RETRY_MS <= MAX_RETRY_MS);
 
 /// Does due work until a slice is over. Returns when to continue (Unix ms).
 pub(super) fn due(ctx: Ctx<'_>, now: Now) -> Option<u64> {

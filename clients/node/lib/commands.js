@@ -169,7 +169,7 @@ const encode = (title, args) => [...title.split(' '), ...args.map((word, at) => 
   if (ArrayBuffer.isView(word)) return Buffer.from(word.buffer, word.byteOffset, word.byteLength);
   if (typeof word === 'number') return String(word);
   const what = word === null ? 'null' : typeof word;
-  throw new TypeError(`${title}: argument ${at + 1} is ${what}. A command has strings, bytes and numbers`);
+  throw new TypeError(`${title}: argument ${at + 1} must be a string, bytes or a number, not ${what}`);
 })];
 
 /**

@@ -165,7 +165,7 @@ for (const [library, connect] of Object.entries(LIBRARIES)) {
         ['TypeError', 'bloom.create: the option `capacity` is missing', () => bloom.create('k')],
         ['TypeError', 'sluice.lock: the option `wait` must be a number of milliseconds from 0 on, not "long"', async () => sluice.lock('k', { wait: 'long' })],
         ['TypeError', 'sluice.semaphore: the argument `limit` is missing', async () => sluice.semaphore('k')],
-        ['TypeError', 'STOCK.ADD: argument 2 is undefined. A command has strings, bytes and numbers', async () => sluice.send('STOCK.ADD', 'k', undefined)],
+        ['TypeError', 'STOCK.ADD: argument 2 must be a string, bytes or a number, not undefined', async () => sluice.send('STOCK.ADD', 'k', undefined)],
       ];
       for (const [name, message, call] of calls) await assert.rejects(call(), { name, message }, message);
       assert.equal(await admin.send('EXISTS', 'k'), 0);

@@ -294,7 +294,7 @@ pub fn get<E: From<Error>>(
 }
 
 /// The same as [`get`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits:
-/// use one of its own, with a response time-out of more than two seconds. Without the feature `tokio-comp`, the caller asks again
+/// use one of its own, with a response timeout of more than two seconds. Without the feature `tokio-comp`, the caller asks again
 /// without a pause if the server cannot let it wait.
 ///
 /// # Errors

@@ -161,7 +161,7 @@ pub fn run<E: From<Error>>(
 }
 
 /// The same as [`run`] over an asynchronous connection. A connection that other tasks use, too, is occupied while the caller waits: use
-/// one of its own, with a response time-out of more than two seconds. If the connection breaks before the result is stored, the
+/// one of its own, with a response timeout of more than two seconds. If the connection breaks before the result is stored, the
 /// request is repeated once, which succeeds if the connection connects again by itself. If the future is dropped during the work, the key
 /// stays busy until the lease ends.
 ///

@@ -154,19 +154,22 @@ impl<'c> Ctx<'c> {
     }
 
     /// Whether another command may be in progress, because a listener to keyspace events runs this one in the middle of it. True for each
-    /// command that a module calls, unless it may block (format `K`) or runs in a transaction or a script: there the server does not tell.
+    /// command that a module calls. Exceptions: calls with the format `K`, transactions and scripts. For these, the server does not report
+    /// that a module called the command.
     pub fn may_be_nested(self) -> bool {
         const INNER: u32 = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         const OUTER: u32 = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
+        open_value::is_any_value_open() || self.flags() & (INNER | OUTER) == INNER
+    }
+
+    /// What is true of the context (`REDISMODULE_CTX_FLAGS_*`).
+    fn flags(self) -> u32 {
         // SAFETY: the context is alive.
-        let flags = || unsafe { api!(RedisModule_GetContextFlags(self.raw())) as u32 };
-        open_value::is_any_value_open() || flags() & (INNER | OUTER) == INNER
+        unsafe { api!(RedisModule_GetContextFlags(self.raw())) as u32 }
     }
 
     fn has_flags(self, flags: u32) -> bool {
-        // SAFETY: the context is alive.
-        let set = unsafe { api!(RedisModule_GetContextFlags(self.raw())) };
-        set as u32 & flags != 0
+        self.flags() & flags != 0
     }
 
     /// Whether the client may be blocked. False in `MULTI`, in Lua, for a client that denies it or is subscribed, and

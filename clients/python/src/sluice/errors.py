@@ -71,7 +71,8 @@ _TIMEOUTS = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError
 
 
 def is_outcome_unknown(error: BaseException) -> bool:
-    """Returns whether work that raised this can have had its effect. What is no `Exception` ends the task or the process."""
+    """Returns whether work that raised this can have had its effect. A `BaseException` that is no `Exception`, such as a cancellation, ends
+    the task or the process."""
     return isinstance(error, (OutcomeUnknown, WrongResult, *_TIMEOUTS)) or not isinstance(error, Exception)
 
 
@@ -93,7 +94,7 @@ def typed(error: Exception) -> CommandError:
     text = str(error)
     if text.removeprefix("ERR ").startswith("unknown command"):
         command = text.split(", with args")[0]
-        return CommandError(f"{command}: the server does not have the module Sluice, or an older version (INFO sluice)")
+        return CommandError(f"{command}: the server has no Sluice module, or its version is too old for this command (see INFO sluice)")
     for part, kind in _KINDS:
         if part in text:
             return kind(text)
