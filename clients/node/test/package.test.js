@@ -182,7 +182,12 @@ test('the flash sale of the README sells', async () => {
   await admin.send('FLUSHALL');
   const readme = await fs.readFile(path.join(HOME, 'README.md'), 'utf8');
   const [, code] = /^```js\n(\/\/ server\.mjs\n.*?)^```$/ms.exec(readme);
-  await fs.writeFile(path.join(folder, 'server.mjs'), code);
+  // A payment provider that declines some orders, and does not answer for others.
+  const refusals = "if (order.endsWith(':poor')) throw new Declined();\n  if (order.endsWith(':silent')) throw new OutcomeUnknown();\n  ";
+  const withProvider = code.replace('import { Conflict, Sluice }', 'import { Conflict, OutcomeUnknown, Sluice }')
+    .replace('return { receipt:', `${refusals}return { receipt:`);
+  assert(withProvider.includes(refusals) && withProvider.includes('OutcomeUnknown, Sluice'));
+  await fs.writeFile(path.join(folder, 'server.mjs'), withProvider);
   const server = spawn('node', ['server.mjs'], { cwd: folder, env: { ...process.env, REDIS_URL: URL_OF_SERVER, PORT: '0' }, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     const [line] = await once(server.stdout, 'data');
@@ -195,6 +200,14 @@ test('the flash sale of the README sells', async () => {
       assert.equal(await (await post(url.replace('localhost:8080', ''), key)).text(), expected, url);
     }
     const statusOf = async (...request) => (await post(...request)).status;
+    const available = Number(await admin.send('STOCK.GET', 'sku:1'));
+    assert.equal(await statusOf('/buy?user=zoe', 'poor'), 202);
+    assert.equal(await statusOf('/pay?user=zoe&order=zoe:poor'), 402);
+    assert.equal(Number(await admin.send('STOCK.GET', 'sku:1')), available);
+    assert.equal(await statusOf('/buy?user=zoe', 'silent'), 202);
+    assert.equal(await statusOf('/pay?user=zoe&order=zoe:silent'), 503);
+    assert.match(String(await admin.send('ONCE.INFO', 'pay:zoe:silent')), /busy/); // nobody charges again until the lease ends
+    await admin.send('STOCK.CANCEL', 'sku:1', 'zoe:silent');
     assert.equal(await statusOf('/buy?user=eve', 'k', 'GET'), 405);
     assert.equal(await statusOf('/buy?user=eve'), 400);
     assert.equal(await statusOf('/pay?user=eve&order=none'), 404);
