@@ -4,7 +4,7 @@
 
 use super::edit::{EntryEdit, EntryKey};
 use super::native::{CACHE, CacheEntryType};
-use super::sieve::{CountedSection, EntryPosition, Sieve, Victim, VictimSearch};
+use super::sieve::{CountedSection, EntryPosition, Miniatures, Sieve, Victim, VictimSearch};
 use super::state::{CacheEntry, EntryKind};
 use super::{COUNTERS, MAX_BYTES};
 use crate::error::Error;
@@ -23,8 +23,12 @@ use crate::server::services::deferred::ServerEvent;
 use crate::server::services::native::{key_usage, value_usage};
 use crate::server::services::slots::{contains, is_in_cluster, slot_of};
 use std::sync::atomic::{AtomicBool, Ordering};
+use xxhash_rust::xxh3::xxh3_64;
 
 static ENTRIES: MainThread<Sieve> = MainThread::new();
+
+/// Simulations that say how the hand of [`ENTRIES`] is to move.
+static MINIATURES: MainThread<Miniatures> = MainThread::new();
 
 /// The other work of the budget.
 static WORK: MainThread<BudgetWork> = MainThread::new();
@@ -189,11 +193,24 @@ fn forget_position(entry: &CacheEntry) {
     }
 }
 
-/// An entry was read.
+/// A key was read. `entry`: what it holds.
 #[inline]
-pub(super) fn entry_is_used(entry: &CacheEntry) {
-    if let Some(position) = entry.tag.position() {
+pub(super) fn key_is_read(name: &ServerString<'_>, entry: Option<&CacheEntry>) {
+    if let Some(position) = entry.and_then(|entry| entry.tag.position()) {
         ENTRIES.get().mark_used(position);
+    }
+    if let Some(max) = budget() {
+        simulate_read(name, max);
+    }
+}
+
+#[inline(never)] // most servers have no budget
+fn simulate_read(name: &ServerString<'_>, max: u64) {
+    let mut entries = ENTRIES.get();
+    if let Some(bytes_of_one) = entries.bytes().checked_div(entries.entries()) {
+        let hash = xxh3_64(name.bytes());
+        let returns_early = MINIATURES.get().read(hash, max / bytes_of_one.max(1));
+        entries.set_early_return(returns_early);
     }
 }
 

@@ -61,7 +61,9 @@ fn open_to_read<'k>(ctx: Ctx<'k>, name: &'k ServerString<'k>) -> Result<EntryRea
 pub(super) fn get(call: &Call<'_>) -> Answer {
     let name = call.name(0);
     let mut key = TypedReadKey::of(call.ctx.open_to_read(&name), &CACHE)?;
-    let Some(entry) = key.value() else {
+    let entry = key.value();
+    budget::key_is_read(&name, entry.as_deref());
+    let Some(entry) = entry else {
         COUNTERS.misses.count();
         return Ok(Reply::Nil);
     };
@@ -74,7 +76,6 @@ pub(super) fn get(call: &Call<'_>) -> Answer {
         _ => COUNTERS.misses.count(),
     }
     let value = entry.value().filter(|_| is_served);
-    budget::entry_is_used(entry);
     Ok(value.map_or(Reply::Nil, |value| call.ctx.send_value(value)))
 }
 
@@ -108,7 +109,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
     {
         let reply = FetchReply::fresh(entry.kind(), left);
         count_reply(reply);
-        budget::entry_is_used(entry);
+        budget::key_is_read(&name, Some(entry));
         return Ok(ctx.send_fetched(reply.state.word(), entry.value(), reply.n));
     }
     let lease_ms = options.number_or(LEASE, 0);
@@ -178,9 +179,7 @@ pub(super) fn fetch(call: &Call<'_>) -> Answer {
         edit = open_to_read(ctx, &name)?;
     }
     let entry = if reply.has_value { edit.entry() } else { None };
-    if let Some(entry) = entry.as_deref() {
-        budget::entry_is_used(entry);
-    }
+    budget::key_is_read(&name, entry.as_deref());
     let value = entry.as_deref().and_then(|entry| entry.value());
     Ok(ctx.send_fetched(reply.state.word(), value, reply.n))
 }

@@ -154,8 +154,8 @@ impl QueueService for CacheQueues {
             HeadStep::TimedOut(ticket) => HeadStep::TimedOut(ticket),
             HeadStep::Served(ticket, reply) => {
                 let value = entry.as_deref().filter(|_| reply.has_value);
-                if let Some(entry) = value {
-                    budget::entry_is_used(entry);
+                if value.is_some() {
+                    budget::key_is_read(name, value);
                 }
                 let value = value.and_then(|entry| entry.value());
                 let value = value.map(|value| shared.get_or_insert_with(|| value.into()).clone());

@@ -4,11 +4,12 @@
 //! The server finds keys by name only, so the queue keeps the name of each key. Names stand in batches of 64, each name without
 //! the beginning that it shares with the one before, so that an entry takes some ten bytes. An entry carries its [`EntryPosition`] in
 //! the queue. A hit sets one bit by the position. The hand goes from the oldest entry to the newest, past entries with the bit,
-//! which it clears, to the first entry without it.
+//! which it clears, to the first entry without it. [`Miniatures`] say whether it returns to the oldest entry early.
 
 mod batch;
 mod datasets;
 mod merge;
+mod miniature;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use queue::{DatasetQueues, Queue};
 
 pub use batch::EntryPosition;
 pub use merge::BatchMerge;
+pub use miniature::Miniatures;
 
 /// A database and, in a cluster, a hash slot of it.
 pub type CountedSection = (i32, u16);
@@ -62,7 +64,11 @@ pub struct Sieve {
     first_counted: u32,
     is_counting: bool,
     may_misplace: bool,
+    returns_early: bool,
 }
+
+/// After how many tenths of all entries were added a hand that returns early does so.
+const EARLY_TENTHS: u64 = 7;
 
 impl Default for Sieve {
     fn default() -> Self {
@@ -80,6 +86,7 @@ impl Default for Sieve {
             first_counted: 0,
             is_counting: false,
             may_misplace: false,
+            returns_early: false,
         }
     }
 }
@@ -133,7 +140,8 @@ impl Sieve {
         Some(EntryPosition::new(id, index))
     }
 
-    /// Returns the hand to the oldest entry if it is behind the newest one. Otherwise it would come to each new entry first.
+    /// Returns the hand to the oldest entry if it is behind the newest one, where it would come to each new entry first, or if it is
+    /// to return early.
     fn return_hand(&mut self) {
         let (mut id, mut index) = self.queues.here.hand;
         while let Some(batch) = self.batch(id) {
@@ -142,7 +150,19 @@ impl Sieve {
             }
             (id, index) = (batch.newer, 0);
         }
-        self.queues.here.hand = (id, index);
+        let returns_early = self.returns_early;
+        let queue = &mut self.queues.here;
+        queue.hand = (id, index);
+        queue.arrivals += 1;
+        if id == NO_BATCH || returns_early && queue.arrivals * 10 > queue.entries * EARLY_TENTHS {
+            queue.put_hand_at_oldest();
+        }
+    }
+
+    /// Whether the hand returns to the oldest entry as soon as so many entries were added as seven tenths of the queue: then
+    /// entries go soon that are not used any more. Otherwise it returns when it has passed all entries.
+    pub fn set_early_return(&mut self, returns_early: bool) {
+        self.returns_early = returns_early;
     }
 
     /// Whether the entry at this position is counted.
@@ -230,7 +250,7 @@ impl Sieve {
             *steps -= 1;
             if self.batch(self.queues.here.hand.0).is_none() {
                 self.queues.here.laps += 1;
-                self.queues.here.hand = (self.queues.here.oldest, 0);
+                self.queues.here.put_hand_at_oldest();
                 if self.queues.here.laps > 2 || self.queues.here.oldest == NO_BATCH {
                     self.queues.here.laps = 0;
                     return VictimSearch::None;
@@ -378,6 +398,7 @@ impl Sieve {
         };
         if older == NO_BATCH {
             queue.oldest = id;
+            queue.hand = (id, 0);
         }
         self.batches[id as usize] = Some(Box::new(batch));
         if let Some(Some(before)) = self.batches.get_mut(older as usize) {

@@ -22,6 +22,8 @@ pub(super) struct Queue {
     pub(super) newest: u32,
     /// The batch and the index that the hand comes to next. `NO_BATCH`: the oldest entry.
     pub(super) hand: (u32, u32),
+    /// How many entries were added since the hand was at the oldest one.
+    pub(super) arrivals: u64,
     /// How often the hand has come to the end since it found an entry.
     pub(super) laps: u32,
     /// The sections by their numbers, which are in the batches.
@@ -70,6 +72,7 @@ impl Queue {
             oldest: NO_BATCH,
             newest: NO_BATCH,
             hand: (NO_BATCH, 0),
+            arrivals: 0,
             laps: 0,
             totals: Vec::new(),
             unused_section_numbers: Vec::new(),
@@ -81,6 +84,11 @@ impl Queue {
             merging: NO_BATCH,
             removed: 0,
         }
+    }
+
+    pub(super) fn put_hand_at_oldest(&mut self) {
+        self.hand = (self.oldest, 0);
+        self.arrivals = 0;
     }
 
     /// The number of a section, which is a new one if the section has none.

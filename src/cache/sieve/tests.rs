@@ -1,7 +1,9 @@
 use super::batch::{Batch, EntryPosition};
 use super::merge::MERGED_NAMES;
+use super::miniature::Miniature;
 use super::*;
 use std::collections::{BTreeMap, HashMap};
+use xxhash_rust::xxh3::xxh3_64;
 
 struct Random(u64);
 impl Random {
@@ -16,23 +18,36 @@ impl Random {
 /// The queue as a list, the oldest first: the position, the section, the key, the bytes, whether it was used.
 type List = Vec<(EntryPosition, CountedSection, Vec<u8>, u64, bool)>;
 
+/// The hand as an index of the list, and the number of entries that were added since it was 0.
+#[derive(Default)]
+struct Hand {
+    at: usize,
+    arrivals: usize,
+}
+
+impl Hand {
+    fn return_from_end(&mut self, length: usize) {
+        if self.at >= length {
+            *self = Hand::default();
+        }
+    }
+}
+
 /// The index of the entry to evict, by hand. `stays`: a database whose entries stay.
 fn sieve_by_hand(
     list: &mut List,
-    hand: &mut usize,
+    hand: &mut Hand,
     keep: Option<EntryPosition>,
     stays: i32,
 ) -> Option<usize> {
     for _ in 0..3 * list.len() {
-        if *hand >= list.len() {
-            *hand = 0;
-        }
-        let entry = &mut list[*hand];
+        hand.return_from_end(list.len());
+        let entry = &mut list[hand.at];
         if !entry.4 && Some(entry.0) != keep && entry.1.0 != stays {
-            return Some(*hand);
+            return Some(hand.at);
         }
         entry.4 = false;
-        *hand += 1;
+        hand.at += 1;
     }
     None
 }
@@ -82,7 +97,8 @@ fn merge(sieve: &mut Sieve, list: &mut List) {
 fn the_queue_is_a_list_with_a_hand() {
     for seed in 1..400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
-        let (mut sieve, mut list, mut hand) = (Sieve::default(), List::new(), 0_usize);
+        let (mut sieve, mut list, mut hand) = (Sieve::default(), List::new(), Hand::default());
+        let mut returns_early = false;
         for step in 0..600 {
             match random.below(20) {
                 0..8 => {
@@ -94,8 +110,10 @@ fn the_queue_is_a_list_with_a_hand() {
                         list.iter().all(|(own, ..)| *own != position),
                         "a position is given once"
                     );
-                    if hand >= list.len() {
-                        hand = 0;
+                    hand.arrivals += 1;
+                    hand.return_from_end(list.len());
+                    if returns_early && 10 * hand.arrivals > 7 * list.len() {
+                        hand = Hand::default();
                     }
                     list.push((position, section, key, bytes, false));
                 }
@@ -115,7 +133,7 @@ fn the_queue_is_a_list_with_a_hand() {
                             bytes
                         });
                     }
-                    hand -= usize::from(index < hand);
+                    hand.at -= usize::from(index < hand.at);
                 }
                 14 if !list.is_empty() => {
                     let entry = &mut list[0];
@@ -145,7 +163,7 @@ fn the_queue_is_a_list_with_a_hand() {
                         }
                         None => {
                             assert_eq!(found, VictimSearch::None);
-                            hand = 0;
+                            hand = Hand::default();
                         }
                     }
                 }
@@ -153,21 +171,21 @@ fn the_queue_is_a_list_with_a_hand() {
                     0 => {
                         sieve.flush(None);
                         list.clear();
-                        hand = 0;
+                        hand = Hand::default();
                     }
                     1 | 2 => {
                         let db = random.below(3) as i32;
                         sieve.flush(Some(db));
                         // Until then the hand may stop at entries that have gone.
                         while sieve.collect(3) {}
-                        let before = list[..hand.min(list.len())]
+                        let before = list[..hand.at.min(list.len())]
                             .iter()
                             .filter(|entry| entry.1.0 == db)
                             .count();
-                        hand -= before;
+                        hand.at -= before;
                         list.retain(|entry| entry.1.0 != db);
                         if list.is_empty() {
-                            hand = 0;
+                            hand = Hand::default();
                         }
                     }
                     3 => {
@@ -179,6 +197,10 @@ fn the_queue_is_a_list_with_a_hand() {
                     4..8 => {
                         while sieve.collect(3) {}
                         merge(&mut sieve, &mut list);
+                    }
+                    8 => {
+                        returns_early = !returns_early;
+                        sieve.set_early_return(returns_early);
                     }
                     _ => drop(sieve.collect(3)),
                 },
@@ -267,10 +289,96 @@ fn memory(sieve: &Sieve) -> usize {
     sieve.batches.iter().map(of_batch).sum::<usize>() + sieve.batches.capacity() * 8
 }
 
+/// A cache of the sieve that counts its hits.
+#[derive(Default)]
+struct SimulatedCache {
+    sieve: Sieve,
+    positions: HashMap<u64, EntryPosition>,
+    hits: u64,
+    moved: u64,
+    evicted: u64,
+}
+
+impl SimulatedCache {
+    /// Reads a key, and stores it after a miss.
+    fn read(&mut self, key: u64, capacity: usize) {
+        if let Some(position) = self.positions.get(&key) {
+            self.sieve.mark_used(*position);
+            self.hits += 1;
+            return;
+        }
+        if self.positions.len() == capacity {
+            let found = self.sieve.search(None, |_| true, &mut 1_000_000);
+            let VictimSearch::Found(victim) = found else {
+                panic!("a victim");
+            };
+            let bytes = victim.key.len() as u64;
+            self.sieve
+                .remove(victim.position, (0, 0), &victim.key, bytes);
+            self.positions.remove(&number(&victim.key));
+            self.evicted += 1;
+        }
+        let position = self.sieve.add((0, 0), &key.to_le_bytes(), 8, false);
+        self.positions.insert(key, position.unwrap());
+    }
+
+    /// Merges batches once. Returns false if there is nothing to merge.
+    fn merge(&mut self) -> bool {
+        self.sieve.wants_merges() && {
+            merge_once(&mut self.sieve, |victim, position| {
+                let before = self.positions.insert(number(&victim.key), position);
+                assert_eq!(before, Some(victim.position));
+                self.moved += 1;
+            });
+            true
+        }
+    }
+}
+
+fn number(key: &[u8]) -> u64 {
+    u64::from_le_bytes(key.try_into().unwrap())
+}
+
 #[test]
-fn sieve_is_no_worse_than_lru_and_better_under_scans() {
-    let mut random = Random(88172645463325252);
-    let (keys, capacity) = (20_000_u64, 4000);
+fn a_miniature_caches_as_the_cache_does() {
+    for returns_early in [false, true] {
+        let mut random = Random(88172645463325252);
+        let (mut cache, mut miniature) = (SimulatedCache::default(), Miniature::default());
+        cache.sieve.set_early_return(returns_early);
+        for step in 0..20_000 {
+            let key = random.below(40).min(random.below(200)) + step / 5000 * 17;
+            let before = cache.hits;
+            cache.read(key, 50);
+            let is_hit = miniature.read(key, 50, returns_early);
+            assert_eq!(is_hit, cache.hits > before, "{returns_early} {step}");
+        }
+    }
+}
+
+/// A cache of the keys that were used last, which counts its hits.
+#[derive(Default)]
+struct Lru {
+    used: HashMap<u64, u64>,
+    by_use: BTreeMap<u64, u64>,
+    hits: u64,
+}
+
+impl Lru {
+    fn read(&mut self, key: u64, step: u64, capacity: usize) {
+        if let Some(used) = self.used.insert(key, step) {
+            self.by_use.remove(&used);
+            self.hits += 1;
+        } else if self.used.len() > capacity {
+            let (_, oldest) = self.by_use.pop_first().unwrap();
+            self.used.remove(&oldest);
+        }
+        self.by_use.insert(step, key);
+    }
+}
+
+#[test]
+fn the_cache_is_no_worse_than_lru_and_better_if_the_same_keys_stay_popular() {
+    let (keys, capacity, steps) = (20_000_u64, 2000, 300_000);
     // A Zipf distribution by rejection-free inversion of a table.
     let mut sums = Vec::new();
     let mut sum = 0.0;
@@ -278,68 +386,35 @@ fn sieve_is_no_worse_than_lru_and_better_under_scans() {
         sum += 1.0 / rank as f64;
         sums.push(sum);
     }
-    let zipf = |random: &mut Random| {
-        let at = random.below(1 << 50) as f64 / (1_u64 << 50) as f64 * sum;
-        sums.partition_point(|own| *own < at) as u64
-    };
-    for scans in [false, true] {
-        let mut sieve = Sieve::default();
-        let mut positions: HashMap<u64, EntryPosition> = HashMap::new();
-        let (mut lru, mut by_use): (HashMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
-        let (mut hits, mut lru_hits) = (0, 0);
-        let (mut most, mut all_moved, mut evicted) = (0, 0, 0_u64);
-        for step in 0..300_000_u64 {
-            if sieve.wants_merges() {
-                merge_once(&mut sieve, |victim, position| {
-                    let key = u64::from_le_bytes(victim.key.as_ref().try_into().unwrap());
-                    assert_eq!(positions.insert(key, position), Some(victim.position));
-                    all_moved += 1;
-                });
-            } else if step > 50_000 {
-                most = most.max(memory(&sieve) / capacity);
+    let load = |key_of: fn(step: u64, rank: u64) -> u64| {
+        let mut random = Random(88172645463325252);
+        let (mut cache, mut lru, mut most) = (SimulatedCache::default(), Lru::default(), 0);
+        let mut miniatures = Miniatures::default();
+        for step in 0..steps {
+            let at = random.below(1 << 50) as f64 / (1_u64 << 50) as f64 * sum;
+            let key = key_of(step, sums.partition_point(|own| *own < at) as u64);
+            let hash = xxh3_64(&key.to_le_bytes());
+            let returns_early = miniatures.read(hash, capacity as u64);
+            cache.sieve.set_early_return(returns_early);
+            cache.read(key, capacity);
+            lru.read(key, step, capacity);
+            if !cache.merge() && step > 50_000 {
+                most = most.max(memory(&cache.sieve) / capacity);
             }
-            let key = if scans && step % 3 == 0 {
-                keys + step
-            } else {
-                zipf(&mut random)
-            };
-            if let Some(position) = positions.get(&key) {
-                sieve.mark_used(*position);
-                hits += 1;
-            } else {
-                if positions.len() == capacity {
-                    let VictimSearch::Found(victim) = sieve.search(None, |_| true, &mut 1_000_000)
-                    else {
-                        panic!("a victim");
-                    };
-                    sieve.remove(victim.position, (0, 0), &victim.key, 1);
-                    evicted += 1;
-                    let key = u64::from_le_bytes(victim.key.as_ref().try_into().unwrap());
-                    positions.remove(&key);
-                }
-                positions.insert(
-                    key,
-                    sieve.add((0, 0), &key.to_le_bytes(), 1, false).unwrap(),
-                );
-            }
-            if let Some(used) = lru.insert(key, step) {
-                by_use.remove(&used);
-                lru_hits += 1;
-            } else if lru.len() > capacity {
-                let (_, oldest) = by_use.pop_first().unwrap();
-                lru.remove(&oldest);
-            }
-            by_use.insert(step, key);
         }
-        assert!(hits > lru_hits, "{hits} {lru_hits}");
         // Entries that are used for long do not stay in batches with few names.
         assert!(most <= 24, "{most} bytes an entry");
         assert!(
-            all_moved <= evicted,
-            "{all_moved} moves for {evicted} evictions"
+            cache.moved <= cache.evicted,
+            "moves are rarer than evictions"
         );
-        println!(
-            "scans {scans}, {most} bytes: SIEVE {hits}, LRU {lru_hits} of 300000; {all_moved} moves, {evicted} evictions"
-        );
-    }
+        cache.hits as f64 / lru.hits as f64
+    };
+    let zipf = load(|_, rank| rank);
+    let scans = load(|step, rank| if step % 3 == 0 { 20_000 + step } else { rank });
+    let changing = load(|step, rank| (rank + step / 30_000 * 10_007) % 20_000);
+    let shifting = load(|step, rank| (rank + step / 100) % 20_000);
+    println!("hits of SIEVE for each hit of LRU: {zipf} {scans} {changing} {shifting}");
+    assert!(zipf > 1.05 && scans > 1.05, "{zipf} {scans}");
+    assert!(changing > 0.98 && shifting > 0.98, "{changing} {shifting}");
 }
