@@ -244,15 +244,16 @@ async def test_a_lock_that_ended_before_its_lost_release_is_lost(make, admin, pr
 
 
 async def fill(sluice, admin, seconds=0.6):
-    """Another call occupies the only connection of the client for some time."""
+    """Another call occupies the only connection of the client for some time. `None`: until an item is in its list."""
 
     async def wait():
-        await sluice.client.execute_command("BLPOP", "no list", 60)
+        await sluice.client.execute_command("BLPOP", "no list", 600)
 
     handle = start(wait)
     await eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
-    other = classes()[0](port=PORT)
-    threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
+    if seconds is not None:
+        other = classes()[0](port=PORT)
+        threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
     return handle
 
 
@@ -317,7 +318,7 @@ async def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_e
     handles = []
 
     async def work(token):
-        handles.append(await fill(sluice, admin, 30))
+        handles.append(await fill(sluice, admin, None))
         return "charged"
 
     began = time.monotonic()
@@ -330,7 +331,7 @@ async def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_e
 
 async def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection(make_small, admin):
     sluice = make_small("at once")
-    handle = await fill(sluice, admin, 60)
+    handle = await fill(sluice, admin, None)
     with pytest.raises(sluice.library.broken):
         await sluice.once.begin("k", lease=600)
     with pytest.raises(sluice.library.broken):
@@ -342,7 +343,7 @@ async def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection
 async def test_the_client_knows_the_errors_of_a_request_that_was_not_sent(make_small, admin):
     for raises in "at once", "later":
         sluice = make_small(raises)
-        handle = await fill(sluice, admin, 60)
+        handle = await fill(sluice, admin, None)
         with pytest.raises(sluice.library.broken) as error:
             await sluice.cache.read("k")
         assert sluice.library.is_unsent(error.value)

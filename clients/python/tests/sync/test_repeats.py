@@ -245,15 +245,16 @@ def test_a_lock_that_ended_before_its_lost_release_is_lost(make, admin, proxy):
 
 
 def fill(sluice, admin, seconds=0.6):
-    """Another call occupies the only connection of the client for some time."""
+    """Another call occupies the only connection of the client for some time. `None`: until an item is in its list."""
 
     def wait():
-        sluice.client.execute_command("BLPOP", "no list", 60)
+        sluice.client.execute_command("BLPOP", "no list", 600)
 
     handle = start(wait)
     eventually(lambda: admin.info("clients")["blocked_clients"] == 1)
-    other = classes()[0](port=PORT)
-    threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
+    if seconds is not None:
+        other = classes()[0](port=PORT)
+        threading.Timer(seconds, lambda: other.rpush("no list", "end")).start()
     return handle
 
 
@@ -318,7 +319,7 @@ def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_ended(m
     handles = []
 
     def work(token):
-        handles.append(fill(sluice, admin, 30))
+        handles.append(fill(sluice, admin, None))
         return "charged"
 
     began = time.monotonic()
@@ -331,7 +332,7 @@ def test_the_end_of_work_waits_for_a_free_connection_until_its_lease_has_ended(m
 
 def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection(make_small, admin):
     sluice = make_small("at once")
-    handle = fill(sluice, admin, 60)
+    handle = fill(sluice, admin, None)
     with pytest.raises(sluice.library.broken):
         sluice.once.begin("k", lease=600)
     with pytest.raises(sluice.library.broken):
@@ -343,7 +344,7 @@ def test_a_call_that_ends_nothing_does_not_wait_long_for_a_free_connection(make_
 def test_the_client_knows_the_errors_of_a_request_that_was_not_sent(make_small, admin):
     for raises in "at once", "later":
         sluice = make_small(raises)
-        handle = fill(sluice, admin, 60)
+        handle = fill(sluice, admin, None)
         with pytest.raises(sluice.library.broken) as error:
             sluice.cache.read("k")
         assert sluice.library.is_unsent(error.value)
